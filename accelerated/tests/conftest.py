@@ -1,4 +1,4 @@
-"""What the tests of the training side share: a small text, a small run, a token cache of their own."""
+"""Shared fixtures of the training tests: a small text, a small run, and a token cache."""
 
 import contextlib
 import decimal
@@ -19,7 +19,7 @@ import pytest
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 
 LACKS = {"0.10": (), "0.12": ("xla_cpu_use_fusion_emitters",)}
-"""Versions of jaxlib that were tried, each with the options of `harness.QUICK` that are no flags of its XLA."""
+"""Tested versions of jaxlib, each with the options of `harness.QUICK` that its XLA lacks as flags."""
 
 
 def quick() -> bool:
@@ -28,9 +28,9 @@ def quick() -> bool:
 
 
 def pytest_configure(config):
-    """Compile in the least time, and once for all tests and the processes that they start: half of the time goes there.
+    """Compile quickly, and once for all tests and their child processes, because compiling takes half of the time.
 
-    Not under a longer profile (`make test-all`): there every run compiles for itself and in full, as a user's does.
+    Longer profiles (`make test-all`) compile each run in full, as for a user.
     """
     if not quick() or hasattr(config, "workerinput"):  # a process of pytest-xdist inherits the settings
         return
@@ -42,11 +42,11 @@ def pytest_configure(config):
 
 
 def flags_of_xla() -> list[str]:
-    """Return the options with which `conformance/` compiles quickly as flags, for all that a process compiles.
+    """Return the quick compile options of `conformance/` as flags of a process.
 
-    XLA ends a process that is given a flag that it does not know, so a version that was not tried gets none.
+    XLA ends a process with an unknown flag, so an untested version gets no flags.
     """
-    from routelaws.conformance.engine.harness import QUICK  # imports JAX, which then reads where the cache is
+    from routelaws.conformance.engine.harness import QUICK  # imports JAX, which then reads the path of the cache
 
     series = ".".join(importlib.metadata.version("jaxlib").split(".")[:2])
     known = {name: value for name, value in QUICK.items() if name not in LACKS.get(series, QUICK)}
@@ -55,7 +55,7 @@ def flags_of_xla() -> list[str]:
 
 @pytest.fixture(autouse=True, scope="module")
 def own_cache(tmp_path_factory):
-    """Keep the token cache of the user out of the tests."""
+    """Use a token cache for the tests alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROUTELAWS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         yield
@@ -63,7 +63,7 @@ def own_cache(tmp_path_factory):
 
 @pytest.fixture
 def plain(monkeypatch):
-    """Put the plain Python function in place of each compiled one: nothing is compiled."""
+    """Replace each compiled function by its Python function."""
     import numpy as np
 
     from routelaws.accelerated.kernels import (
@@ -87,7 +87,7 @@ def plain(monkeypatch):
 
 @pytest.fixture(scope="session")
 def text_file(tmp_path_factory):
-    """A file of some 120 kB of sentences, the same in every session."""
+    """A file of about 120 kB of sentences, the same in every session."""
     draw = random.Random(0)
     syllables = ["ba", "ke", "lo", "mi", "nu", "ra", "so", "ti", "vu", "ze"]
     words = ["".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(400)]
@@ -99,7 +99,7 @@ def text_file(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def small_fields(text_file):
-    """Fields of a run that takes a few seconds, most of them to compile."""
+    """Fields of a run that takes a few seconds, mostly for compiling."""
     return {
         "corpus": [str(text_file)],
         "vocab_size": 300,
@@ -167,21 +167,20 @@ FRAME = re.compile(r"[\u2500-\u257f]|-{3,}")
 
 
 class Approved:
-    """What commands say, held to files that a person has read: `approved(name, said)` fails where they differ.
+    """Compare outputs of commands with approved files: `approved(name, said)` fails if they differ.
 
-    Words are compared exactly and whole numbers too; any other number to `share` of itself or to one unit of its last
-    written digit, whichever is more. Blanks and the lines of tables count for nothing. The files lie in `approved/`,
-    and `make approve` writes those that differ: the diff of git is then read line by line.
-
-    Libraries for this compare a text exactly or a table of numbers to a tolerance, none of them numbers within words.
+    Words and whole numbers must be equal. Other numbers may differ by `share` of themselves, or by a unit of their last
+    digit if this is more. Blanks and the lines of tables are ignored. `make approve` rewrites the files in `approved/`
+    that differ; read the diff of git line by line. Libraries compare texts exactly or tables of numbers with a
+    tolerance, but not numbers within text.
     """
 
     def figures(self, name: str, figures: dict, share: float = 1e-3) -> None:
-        """Compare what figures show, given by their names, with the file of this name."""
+        """Compare the content of figures, {name: figure}, with the file of this name."""
         self(name, drawn_text(figures), share)
 
     def __call__(self, name: str, said, share: float = 1e-6) -> None:
-        """Compare a text, or what JSON holds, with the file of this name."""
+        """Compare a text or a JSON value with the file of this name."""
         path = pathlib.Path(__file__).parent / "approved" / name
         said = said if isinstance(said, str) else json_text(rounded(said)) + "\n"
         wanted = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -215,7 +214,7 @@ def words(line: str) -> str:
 
 
 def close(wanted: str, said: str, share: float) -> bool:
-    """Return whether two numbers are equal to the tolerance, as they are written."""
+    """Return whether two written numbers are equal within the tolerance."""
     texts = [text.replace(",", "") for text in (wanted, said)]
     if texts[0] == texts[1] or all(text.lstrip("+-").isdigit() for text in texts):
         return texts[0] == texts[1]
@@ -223,12 +222,12 @@ def close(wanted: str, said: str, share: float) -> bool:
         return False
     values = [decimal.Decimal(text.rstrip("KMBT")) for text in texts]
     unit = decimal.Decimal(1).scaleb(max(value.as_tuple().exponent for value in values))
-    decades = max(1, abs(values[0].adjusted()) // 10)  # what is far from 1 was extrapolated as a logarithm
+    decades = max(1, abs(values[0].adjusted()) // 10)  # numbers far from 1 are extrapolated as logarithms
     return abs(values[0] - values[1]) <= max(unit, decades * decimal.Decimal(share) * abs(values[0]))
 
 
 def rounded(value):
-    """Return what JSON holds with eight digits of each number that is not whole."""
+    """Return a JSON value with eight digits of each number that is not whole."""
     if isinstance(value, dict):
         return {str(key): rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -237,7 +236,7 @@ def rounded(value):
 
 
 def json_text(value, indent: str = "") -> str:
-    """Return JSON in which what is short stands on one line."""
+    """Return JSON text with short values on one line."""
     short = json.dumps(value, ensure_ascii=False)
     if len(short) + len(indent) <= 118 or not isinstance(value, dict | list):
         return short
@@ -249,9 +248,9 @@ def json_text(value, indent: str = "") -> str:
 
 
 def drawn_text(figures: dict) -> str:
-    """Return what figures show, by name: words and points, of what has many every so many of them.
+    """Return the texts and points of figures, by name; of many points, only some.
 
-    The points of level curves are left out: how many there are is up to matplotlib.
+    Points of level curves are omitted, because their number depends on matplotlib.
     """
     lines = []
     for name, figure in figures.items():
@@ -293,7 +292,7 @@ def _points(values) -> str:
 
 @pytest.fixture(scope="session")
 def approved():
-    """Compare what is said with what was approved; see `Approved`."""
+    """Compare outputs with approved files, see `Approved`."""
     return Approved()
 
 
@@ -302,7 +301,7 @@ def approved():
 
 @pytest.fixture(scope="session")
 def flags_of():
-    """Return the flags of a command, as the help of its parser lists them, and "positional" where it takes others."""
+    """Return the flags in the help of a command, and "positional" if it takes positional arguments."""
     from routelaws.accelerated import cli
 
     @functools.cache
@@ -320,9 +319,9 @@ def flags_of():
 
 @pytest.fixture
 def render_both(monkeypatch):
-    """Return a function (module): render the short report, too, wherever that module writes the full one.
+    """Return a function (module) that makes a module render the short report whenever it writes the full report.
 
-    Odd tables have to be said in both.
+    Both must handle unusual tables.
     """
 
     def patch(module):

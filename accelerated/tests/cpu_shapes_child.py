@@ -1,8 +1,8 @@
-"""Run in a process of its own, which a fault in a compiled loop may end: the loops on many shapes, against plain JAX.
+"""Compare the loops with plain JAX on many shapes, in a separate process that a fault in a loop may end.
 
-Reads cases as JSON from standard input: {"seed": 3}, whose shapes are drawn, or shapes as `draw_case` gives them.
-Writes two lines of JSON for each: the case before it runs, and then how it ended: "right" with its error in units of
-the last place, "refused", or "wrong" and why.
+Read cases as JSON from standard input: {"seed": 3} for random shapes, or shapes of `draw_case`. Write two lines of JSON
+for each case: the case before it runs, and its result. A result is "right" with the error in units of the last place,
+"refused", or "wrong" with the reason.
 """
 
 import contextlib
@@ -20,19 +20,19 @@ from routelaws.conformance.bounds import BOUNDS, UNIT
 from routelaws.conformance.engine import harness
 
 HOW = ("jit", "vmap", "eager", "shard_map", "elsewhere")
-"""How a function is called; the last one is what a GPU would run."""
+"""Ways to call a function; the last is the path of a GPU."""
 
 WILD = (-1, -5, -(2**31), 2**31 - 1)
-"""What stands in a queue beside experts, E and E + 7 too: each is no expert."""
+"""Numbers in a queue that are no experts; E and E + 7 are added."""
 
 
 def draw_case(seed: int) -> dict:
-    """Return a kind of loop, sizes, and, in a third of the cases, one thing that does not fit."""
+    """Return a kind of loop, sizes, and, in a third of the cases, an inconsistency."""
     random = np.random.default_rng(seed)
     kind = random.choice(["attention", "experts"])
 
     def size(most):
-        """A small number mostly, sometimes 0, and seldom a large one."""
+        """Return mostly a small number, sometimes 0, and rarely a large number."""
         if random.random() < 0.04:
             return 0
         return int(random.integers(1, most if random.random() < 0.2 else max(2, most // 5)))
@@ -46,17 +46,17 @@ def draw_case(seed: int) -> dict:
         case |= {"activation": str(random.choice(["gelu", "relu", "swiglu"])), "wild": bool(random.random() < 0.4)}
         case |= {"even": bool(random.integers(2))}
         by = str(random.choice(["experts", "routed_ffn"], p=[0.8, 0.2]))
-        case["by"] = "experts" if case["misfit"] else by  # `routed_ffn` refuses in other words
+        case["by"] = "experts" if case["misfit"] else by  # `routed_ffn` has other error messages
     case["how"] = str(random.choice(HOW, p=[0.6, 0.16, 0.08, 0.08, 0.08]))
     if case["how"] in ("shard_map", "elsewhere") and case.get("E") == 1:
-        case["E"] = 2  # a layer of one expert has a place for each token, not for each of its choices
+        case["E"] = 2  # a layer with one expert has a slot for each token, not for each choice
     if case["misfit"]:
         case["how"] = "jit"
     return case
 
 
 def arrays_of(case: dict) -> tuple[dict, dict]:
-    """Return what is differentiated, and what is not: float32 and int32 arrays, and words."""
+    """Return the differentiated arguments and the other arguments: float32 and int32 arrays, and texts."""
     random = np.random.default_rng(case["seed"])
 
     def normal(*shape, scale=1.0):
@@ -79,7 +79,7 @@ def arrays_of(case: dict) -> tuple[dict, dict]:
 
 
 def found_by(case: dict, moved: dict, held: dict):
-    """Return what the loops give, as a function would that others call."""
+    """Return the result of the loops."""
     elsewhere = case["how"] == "elsewhere"
     if case["kind"] == "attention":
         given = moved["projected"], moved.get("relative"), held["heads"], held["causal"]
@@ -94,7 +94,7 @@ def found_by(case: dict, moved: dict, held: dict):
 
 
 def plain_experts(activation: str, matrices: dict, x, gate, queue):
-    """Run every expert on every token, and weigh what comes out."""
+    """Run every expert on every token, and weight the outputs."""
     num_experts = len(matrices["up"])
     weight = (gate[:, :, None] * jax.nn.one_hot(queue, num_experts, dtype=gate.dtype)).sum(axis=1)
     every = jnp.broadcast_to(x, (num_experts, *x.shape))
@@ -102,7 +102,7 @@ def plain_experts(activation: str, matrices: dict, x, gate, queue):
 
 
 def wanted_by(case: dict, moved: dict, held: dict):
-    """Return the same by plain JAX."""
+    """Return the result of plain JAX."""
     if case["kind"] == "experts":
         return plain_experts(held["activation"], moved["matrices"], moved["x"], moved["gate"], held["queue"])
     b, S, H, c = (case[name] for name in "bSHc")
@@ -131,16 +131,16 @@ SPOILS = {
         "x": ROWS, "gate": (*ROWS, "int32"), "queue": (*ROWS, "float32"),
     },
 }  # fmt: skip
-"""What is done to an array, or put in the place of a number or a word, so that the others do not fit it any more."""
+"""Changes of an array, a number or a text that make the arguments inconsistent."""
 
 
 def spoil(case: dict, moved: dict, held: dict) -> str:
-    """Change one thing, and return what and how."""
+    """Make one change, and describe it."""
     random = np.random.default_rng([case["seed"], 1])
     trees = [tree for tree in (moved, held, moved.get("matrices", {})) if tree]
     there = {name: tree for tree in trees for name, value in tree.items() if value is not None}
     if case.get("c") == 0:
-        del there["heads"]  # of no width there may be any number
+        del there["heads"]  # heads of width 0 may have any number
     choices = [(name, change) for name, changes in SPOILS[case["kind"]].items() if name in there for change in changes]
     name, change = choices[random.integers(len(choices))]
     there[name][name] = changed(there[name][name], change)
@@ -165,7 +165,7 @@ def changed(value, change):
 
 
 def run(case: dict) -> dict:
-    """Return how a case ended."""
+    """Return the result of a case."""
     moved, held = arrays_of(case)
     if case["misfit"]:
         what = spoil(case, moved, held)
@@ -186,14 +186,14 @@ def run(case: dict) -> dict:
             return {"end": "wrong", "why": f"shape {this.shape}; {that.shape} is right"}
         scale = max(float(np.abs(that).max(initial=0.0)), 1.0)
         error = np.abs(np.asarray(this, np.float64) - that) / (UNIT["float32"] * scale)
-        if not np.all(error <= BOUNDS["experts.loops"].limit):  # NaN is not
+        if not np.all(error <= BOUNDS["experts.loops"].limit):  # NaN fails
             return {"end": "wrong", "why": f"{error.max()} units in shape {this.shape}"}
         units = max(units, float(error.max(initial=0.0)))
     return {"end": "right", "units": units}
 
 
 def values(of, case: dict, moved: dict, held: dict, how: str):
-    """Return what a function gives, and the gradients of its product with fixed weights."""
+    """Return the result of a function, and the gradients of its product with fixed weights."""
 
     def plain(moved):
         one = functools.partial(of, case, held=held)
@@ -211,7 +211,7 @@ def values(of, case: dict, moved: dict, held: dict, how: str):
 
 
 def on_a_mesh(total, moved: dict):
-    """Return a function of arrays of which some are spread over a mesh, of one device, and others are everywhere."""
+    """Return the function on a mesh of one device, with some arrays sharded and others replicated."""
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     rows, everywhere = jax.P("data"), jax.P()
     specs = {name: everywhere if name in ("matrices", "relative") else rows for name in moved}

@@ -1,8 +1,8 @@
-"""Run in a process of its own with up to eight virtual devices: compares training on meshes with that on one device.
+"""Compare training on meshes with training on one device, in a process with up to eight virtual devices.
 
-Reads a list of cases as JSON from standard input, {"router", "mesh", "group", "what", ...fields}, and writes a list of
-what was found, in the same order. The one device does the same by definition: the loss of a batch whose router balances
-each shard is the mean of the losses of the shards.
+Read a list of cases as JSON from standard input, {"router", "mesh", "group", "what", ...fields}, and write a list of
+results in the same order. One device computes the same by definition: if the router balances each shard, the loss of a
+batch is the mean of the losses of the shards.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ SMALL = {
 
 
 NOT_FIELDS = ("what", "group", "name", "evaluate")
-"""What a case has beside the fields of its run."""
+"""Entries of a case other than the fields of its run."""
 
 
 def config_of(case: dict):
@@ -58,12 +58,12 @@ def config_of(case: dict):
 
 
 def shards_of(config) -> int:
-    """Return how many balancing groups a batch has."""
+    """Return the number of balancing groups of a batch."""
     return 1 if config.balancing_group == "global" else parse_mesh(config.mesh).shards()
 
 
 def on_one_device(config, shards: int):
-    """Return (params, tokens, noise) -> (loss, bias) where the batch is so many balancing groups."""
+    """Return a function (params, tokens, noise) -> (loss, bias) for a batch of this many balancing groups."""
     model, table = config.model, table_of(config)
 
     def of_shard(params, tokens, noise):
@@ -75,7 +75,7 @@ def on_one_device(config, shards: int):
         if noise is not None:
             noise = jnp.moveaxis(noise.reshape(len(noise), shards, -1, *noise.shape[2:]), 1, 0)
         totals, bias = jax.lax.map(lambda given: of_shard(params, *given), (tokens, noise))
-        if model.router == "top_k" and model.has_bias:  # it follows from the loads of all, whatever the groups are
+        if model.router == "top_k" and model.has_bias:  # the bias follows from the loads of all tokens, for any groups
             return totals.mean(), of_shard(params, tokens.reshape(-1, tokens.shape[2]), None)[1]
         return totals.mean(), None if bias is None else bias.mean(axis=0)
 
@@ -87,9 +87,9 @@ def table_of(config):
 
 
 def windows(config, steps: int):
-    """Return batches [steps, b, S + 1] in which no two sequences begin alike.
+    """Return batches [steps, b, S + 1] whose sequences have different beginnings.
 
-    Two tokens with the same past have the same vector, and which of them finds a slot is decided by rounding.
+    Otherwise two tokens with the same past have the same vector, and rounding decides which of them gets a slot.
     """
     random = np.random.default_rng(5)
     size, vocabulary = config.batch_size, config.model.vocab_size
@@ -99,7 +99,7 @@ def windows(config, steps: int):
 
 
 def furthest(found, wanted) -> tuple[float, str]:
-    """Return the largest difference, in units of the largest entry of its leaf, and where it is."""
+    """Return the largest difference, in units of the largest entry of its leaf, and its place."""
 
     def error(a, b):
         a, b = np.asarray(a), np.asarray(b)
@@ -115,7 +115,7 @@ def furthest(found, wanted) -> tuple[float, str]:
 
 
 def away_from_start(config) -> dict:
-    """Return weights whose norms are not trivial and whose biases are not 0."""
+    """Return weights with nontrivial norms and nonzero biases."""
     random = np.random.default_rng(3)
 
     def drawn(path, node):
@@ -129,7 +129,7 @@ def away_from_start(config) -> dict:
 
 @functools.cache
 def _on_one_device(config, shards: int):
-    """Return loss, bias and gradient of one batch; the mesh of the configuration is not looked at."""
+    """Return loss, bias and gradient of a batch without a mesh."""
     params, tokens, noise = given(config)
     (value, bias), gradient = jax.jit(jax.value_and_grad(on_one_device(config, shards), has_aux=True))(
         params, tokens, noise
@@ -138,13 +138,13 @@ def _on_one_device(config, shards: int):
 
 
 def given(config):
-    """Return weights, a batch and what routers draw for it."""
+    """Return weights, a batch and its router noise."""
     noise = draw_noise(jax.random.key(4), config.model, config.batch_size, config.sequence_length)
     return away_from_start(config), windows(config, 1)[0], noise
 
 
 def compare_gradients(case: dict) -> dict:
-    """Return how far loss, gradients and bias of one batch are from those of one device, in float64."""
+    """Return the differences of loss, gradients and bias of a batch from one device, in float64."""
     with jax.enable_x64(True):
         config = config_of(case)
         layout, table = open_layout(config), table_of(config)
@@ -170,7 +170,7 @@ def compare_gradients(case: dict) -> dict:
 
 
 def compare_means(layout, params, tokens) -> float:
-    """Return how far the load of an evaluation, of which each device has its share, is from that of all sequences."""
+    """Return the difference between the load of an evaluation on devices and the load of all sequences."""
 
     def of_batch(params, tokens, hidden, table, spread):
         return tokens[:, 1:], (tokens.astype(jnp.float64) / len(params["embedding"])).mean(keepdims=True)
@@ -181,19 +181,19 @@ def compare_means(layout, params, tokens) -> float:
 
 
 DRAWS = 16
-"""How often the one device is trained with gradients that are a little off: a near tie is decided otherwise in some."""
+"""Number of trainings with perturbed gradients on one device, to find the effect of near ties."""
 
 
 @functools.cache
 def steps_on_one_device(config, shards: int):
-    """Return what 20 steps on one device lead to, and how much of it hangs on the rounding of gradients.
+    """Return the result of 20 steps on one device, and its sensitivity to rounding of gradients.
 
-    Sums in another order move a gradient by a few units in the last place of the largest entry of its leaf
-    ("mesh.gradient_float32"). The same run is made again with every entry off by as much, up or down at random.
+    Another order of sums changes a gradient by a few units in the last place of the largest entry of its leaf
+    ("mesh.gradient_float32"). The run is repeated with random changes of this size in every entry.
 
     Returns:
-        The weights; the losses [steps]; the largest change of any loss, and the rounding of one; for each leaf the mean
-        change of its entries, and a rounding of each step.
+        The weights; the losses [steps]; the largest change of a loss, and the rounding of a loss; for each leaf the
+        mean change of its entries, and the rounding of each step.
     """
     steps, objective, adam = config.steps, on_one_device(config, shards), optimizer(config)
     batches = windows(config, steps)
@@ -234,7 +234,7 @@ def steps_on_one_device(config, shards: int):
 
 
 def apart(found, wanted) -> np.ndarray:
-    """Return how far the entries of each leaf are apart, in the mean."""
+    """Return the mean difference of the entries of each leaf."""
     pairs = zip(*map(jax.tree.leaves, (found, wanted)), strict=True)
     return np.array([float(abs(np.asarray(a) - np.asarray(b)).mean()) for a, b in pairs])
 
@@ -249,9 +249,10 @@ def steps_on_mesh(config):
 
 
 def compare_steps(case: dict) -> dict:
-    """Return how far 20 steps in float32 take the losses and weights from those of one device, and how far they may.
+    """Return the differences of losses and weights from one device after 20 steps in float32, and the allowed
+    differences.
 
-    With "evaluate" the losses and loads of an evaluation are compared.
+    With "evaluate", compare the losses and loads of an evaluation.
     """
     config = config_of(case)
     wanted = dataclasses.replace(config, mesh=None, balancing_group="shard")
@@ -286,7 +287,7 @@ def count_bytes(text: str) -> dict[str, int]:
 
 
 def program(case: dict) -> dict:
-    """Return what a step sends, in bytes for each device, and how many bytes of weights and moments a device holds."""
+    """Return the bytes that a device sends in a step, and its bytes of weights and moments."""
     config = config_of(case)
     layout = open_layout(config)
     steps, state = make_train_steps(config, table_of(config), layout), initial_state(config, layout)

@@ -1,4 +1,4 @@
-"""Tables of downstream accuracies: both layouts, what is made of a repository, and what is wrong with a file."""
+"""Tables of downstream accuracies: both layouts, the table from a repository, and errors of files."""
 
 import hashlib
 import io
@@ -26,7 +26,7 @@ LONG = """,tokens,benchmark,metric_type,score,tpr
 7,8.0e9,arc_easy,acc,0.60,80.0
 8,8.0e9,c4,cross_entropy_loss,3.5,80.0
 """
-"""Rows as the published tables of the downstream paper have them, the one without parameters and FLOPs."""
+"""Rows of the published table of the downstream paper that lacks parameters and FLOPs."""
 
 WIDE = """run,params,tokens,flops,loss_own,acc_quiz
 a,1e6,2e7,,3.5,0.3
@@ -41,7 +41,7 @@ def write(tmp_path, text, name="table.csv"):
 
 
 def test_the_papers_own_layout(tmp_path):
-    """Two runs of one size: parameters from tokens and tokens per parameter, C = 6 N D; the metrics sorted out."""
+    """Two runs of one size: parameters from tokens and tokens per parameter, C = 6 N D, and metrics by kind."""
     table = read_accuracies(write(tmp_path, LONG))
     assert table.parameters.tolist() == [1e8, 1e8] and table.tokens.tolist() == [2e9, 8e9]
     assert table.flops.tolist() == [6 * 1e8 * 2e9, 6 * 1e8 * 8e9]
@@ -118,7 +118,7 @@ RATES = {
     "mmlu_pro_plus mmlu_redux mmlu_flan_cot_zeroshot mmlu_phrenology mmlupro2 gpqa_main_cot_n_shot arc_ arc_easy_new "
     "winogrande_cot hellaswag_2 piqa_de xarc_easy truthfulqa_mc1 quiz copal_id siqa_x",
 }  # fmt: skip
-"""Tasks by their rate: those of one name are of one rate, and a name that only begins like another is not known."""
+"""Tasks by their rate; a name that only begins like another is unknown."""
 
 
 @pytest.mark.parametrize(("rate", "task"), [(rate, task) for rate, names in RATES.items() for task in names.split()])
@@ -132,7 +132,7 @@ PERCENT = {"acc_arc_easy": [34.5, 41.0, 0.0, 66.25], "acc_hellaswag": [33.5, "",
 
 
 def wide(**columns) -> str:
-    """Return four runs with these columns besides."""
+    """Return four runs with these further columns."""
     columns = {"params": [1e6] * 4, "tokens": [1e9] * 4} | columns
     return "\n".join(",".join(map(str, row)) for row in [list(columns), *zip(*columns.values(), strict=True)])
 
@@ -178,7 +178,7 @@ def test_shares_and_percent_in_one_table_are_refused(tmp_path, case):
 
 
 def archive(path, files: dict[str, str]):
-    """Write files as the archive of a repository, whose paths begin with a folder of its own."""
+    """Write files as the archive of a repository, below a top folder."""
     with tarfile.open(path, "w:gz") as tar:
         for name, text in files.items():
             member = tarfile.TarInfo(f"scaling-1234/{name}")
@@ -192,7 +192,7 @@ def number(text: str):
 
 
 def repository(rows: list[dict]) -> dict[str, str]:
-    """Return the files of the authors' repository that hold these rows."""
+    """Return the files of the authors' repository for these rows."""
     files = {}
     for row in rows:
         losses = [
@@ -209,7 +209,8 @@ def repository(rows: list[dict]) -> dict[str, str]:
 
 
 def test_small_files_become_one_table_that_is_checked(tmp_path, monkeypatch):
-    """Made once and kept; made of other files it is not kept; a file that lacks an entry is named."""
+    """The table is built once and stored. A table from wrong files is rejected, and a file without an entry is
+    named."""
     row = {"run": "c4-1", "training_set": "c4", "params": "10", "params_no_embed": "5", "tokens": "200",
            "chinchilla_multiplier": "1.0", "loss_c4": "3.5", "acc_quiz": "0.25"}  # fmt: skip
     files = repository([row | {"run": "c4-2", "tokens": "400"}, row])

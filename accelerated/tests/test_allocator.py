@@ -1,4 +1,4 @@
-"""Where training computes, and the pages that the workers of a sweep ask for."""
+"""The thread of the computation in training, and the memory pages of the workers of a sweep."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""All that a run says and leaves, stopped and gone on with, by a clock of its own; held to what was approved."""
+"""Approved outputs and files of a run that is stopped and resumed, with a fake clock."""
 
 import contextlib
 import io
@@ -20,17 +20,17 @@ FIELDS = {
     "evaluations": 3, "checkpoint_every": 6,
 }  # fmt: skip
 SHARE = 2e-3
-"""How far losses of one seed may be apart on another machine and under another compiler."""
+"""Allowed relative difference of losses of one seed between machines and compilers."""
 
 
 def clock(seconds: float):
-    """Return a clock on which so much time goes by from one look to the next."""
+    """Return a clock that advances by this time at each call."""
     return map(lambda looks: looks * seconds, itertools.count(1000)).__next__
 
 
 @pytest.fixture(scope="module")
 def story(small_fields, tmp_path_factory):
-    """The folder of a run that was told to stop before its fifth call and then went on, and what was said of it."""
+    """The folder of a run that was stopped before its fifth call and resumed, and its messages."""
     folder = tmp_path_factory.mktemp("approved")
     text = small_fields["corpus"][0]
     flags = []
@@ -47,7 +47,7 @@ def story(small_fields, tmp_path_factory):
     said = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setenv("ROUTELAWS_CACHE", str(folder / "cache"))  # the text is not encoded yet, whatever ran before
+        patch.setenv("ROUTELAWS_CACHE", str(folder / "cache"))  # the text is not encoded yet
         patch.setattr(loop, "time", SimpleNamespace(perf_counter=clock(0.25)))
         patch.setattr(progress, "time", SimpleNamespace(monotonic=clock(12.0)))
         with pytest.MonkeyPatch.context() as stopped:
@@ -74,7 +74,8 @@ def test_what_a_run_leaves(story, approved):
 
 
 def test_what_is_said_of_several_runs(monkeypatch, approved):
-    """One is finished before, one goes on at half of its steps, one fails; then a single one with no news for long."""
+    """One run is finished, one resumes at half of its steps, and one fails; then a single run has no events for
+    long."""
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     fields = {"heads": 1, "blocks": 2, "vocab_size": 300, "steps": 100, "steps_per_call": 10}

@@ -1,7 +1,6 @@
-"""All that the commands that read tables say, of tables with something of everything, held to what was approved.
+"""Approved outputs of the commands that read tables, on tables with many features.
 
-Each table is written by formula. What a number has to be is tested elsewhere; here no word and no number of a command
-changes without a person who reads the new one in the diff.
+Formulas give each table. Other tests check the numbers. Here, every change of a word or a number appears in a diff.
 """
 
 import csv
@@ -66,7 +65,7 @@ def save(path, rows):
 
 @pytest.fixture
 def said(tmp_path, monkeypatch, capsys):
-    """Run a command beside `table.csv` and return it with its exit code and all that it prints."""
+    """Run a command in the folder of `table.csv`; return the command, its exit code and its outputs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr(resamples, "RESAMPLES", 20)
@@ -84,7 +83,7 @@ def said(tmp_path, monkeypatch, capsys):
 
 
 FEW = "seed != 3"
-"""All runs but the one that is far from the law. With a condition, k and R are not asked about."""
+"""All runs except the run far from the law; with a condition, k and R are not checked."""
 
 FITS = {
     "fit-a-wrong-run.txt": ["fit", "table.csv"],
@@ -125,7 +124,7 @@ FITS = {
 
 @pytest.mark.parametrize("name", FITS)
 def test_laws_of_a_table(approved, said, name, monkeypatch):
-    monkeypatch.setattr(style, "save_figure", lambda *_: None)  # that it is there see `test_flags.py`
+    monkeypatch.setattr(style, "save_figure", lambda *_: None)  # `test_flags.py` tests the figure
     text = said(*FITS[name])
     if "--out" in FITS[name]:
         text += f"[plan.md]\n{Path('plan/plan.md').read_text(encoding='utf-8')}"
@@ -172,7 +171,7 @@ OTHERS = {
 
 
 def own_log(suffix: str = "", less: float = 0.0) -> list[dict]:
-    """Return a log in a user's own words, two evaluations of each of three runs."""
+    """Return a log with a user's column names: two evaluations of each of three runs."""
     return [
         {"Name": name + suffix, "router_type": router, "E": experts, "d_model": 64, "num_blocks": 4, "num_heads": 2,
          "kqv_size": 32, "it": it, "val": loss - less + 0.1 * (it == 100), "training_set": "web", "lr": 1e-3}
@@ -197,7 +196,7 @@ def accuracies() -> list[dict]:
 
 
 def with_tokens() -> list[dict]:
-    """Return dense runs of four sizes, each at three numbers of tokens, whose losses are near an additive law."""
+    """Return dense runs of four sizes and three numbers of tokens, with losses near an additive law."""
     cells = [(size, tokens) for size in SIZES for tokens in (1e8, 1e9, 1e10)]
     losses = [1.7 + 400 / n**0.34 + 410 / d**0.28 + 0.004 * math.sin(5 * i) for i, (n, d) in enumerate(cells)]
     return [
@@ -208,7 +207,7 @@ def with_tokens() -> list[dict]:
 
 
 QUICK_LAWS = ("direct", "two-stage linear", "no change")
-"""The laws that `downstream` holds against each other here: those in closed form."""
+"""The laws that `downstream` compares here, all in closed form."""
 
 SEARCHED = ("fit-hoffmann.txt", "predict-hoffmann.txt", "accuracy-huber.txt")
 """Fits that take seconds to compile."""
@@ -238,7 +237,7 @@ def test_what_help_says(approved, monkeypatch, capsys, command):
     with pytest.raises(SystemExit):
         cli.main([command, "--help"])
     said = capsys.readouterr().out
-    if command in ("export", "plan-mesh"):  # the flags of a run are those of `train`
+    if command in ("export", "plan-mesh"):  # the flags of a run are the flags of `train`
         said = said.partition(" run options")[0]
     approved(f"help-{command}.txt", said)
 

@@ -1,7 +1,7 @@
-"""Attention by kernels of other libraries: the numbers, which one a process takes, and that it tries it first.
+"""Attention by kernels of other libraries: the numbers, the choice of a kernel, and its trial.
 
-No test here has a GPU. In the place of cuDNN's kernel stands the other implementation of the same function of JAX, with
-the same arguments; what JAX makes of these for cuDNN is looked at in the program that it lowers for a GPU.
+No test here has a GPU. JAX's other implementation of the same function, with the same arguments, replaces cuDNN's
+kernel. One test reads the program that JAX lowers for a GPU.
 """
 
 import re
@@ -28,18 +28,18 @@ from routelaws.reference import transformer as reference
 from routelaws.reference.configuration import ModelConfig
 
 LIMIT = 1e-6
-"""Of the largest entry, in float64 but for JAX's softmax, which is float32; measured 7e-8."""
+"""Allowed error, relative to the largest entry, in float64 except for JAX's float32 softmax; measured 7e-8."""
 
 SHAPE = AttentionShape(heads=2, width=8, length=18, causal=True, relative=True, dtype="bfloat16")
 
 
 def by_xla(query, key, value, **options):
-    """Stands for cuDNN's kernel."""
+    """Replace cuDNN's kernel."""
     return jax.nn.dot_product_attention(query, key, value, implementation="xla", **options)
 
 
 def without_gradient_of_bias(*arrays, bias=None, **options):
-    """As the kernel of some versions of JAX."""
+    """Act like the kernel of some versions of JAX."""
     return by_xla(*arrays, bias=None if bias is None else jax.lax.stop_gradient(bias), **options)
 
 
@@ -57,7 +57,7 @@ def refusing(*arrays, **options):
 
 @pytest.fixture
 def on_cuda(monkeypatch):
-    """Return a function that puts a kernel in the place of cuDNN's, on a machine that is taken for one with a GPU."""
+    """Return a function that replaces cuDNN's kernel and pretends that the machine has a GPU."""
 
     def put(kernel):
         monkeypatch.setattr(kernels, "_platform", lambda: "cuda")
@@ -168,7 +168,7 @@ def test_where_tokamax_is_not_installed_that_is_said(on_cuda, monkeypatch):
 
 
 def trained(fields, folder, **changes):
-    """Return the rows of a run and what it said."""
+    """Return the rows and the messages of a run."""
     config = from_mapping({**fields, "dtype": "bfloat16", "heads": 2, **changes})
     tokens, said = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None), []
     watch = lambda kind, **known: said.append(known["line"]) if kind == "say" else None  # noqa: E731
@@ -181,7 +181,7 @@ def numbers(rows):
 
 @pytest.fixture(scope="module")
 def own(small_fields, tmp_path_factory):
-    """The rows of a run by our own form."""
+    """The rows of a run with our own attention."""
     return trained(small_fields, tmp_path_factory.mktemp("own") / "run", attention="own")[0]
 
 
@@ -193,7 +193,7 @@ def test_a_run_trains_and_evaluates_with_a_kernel_that_passes_its_trial(small_fi
         return by_xla(query, *others, **options)
 
     on_cuda(counted)
-    kernels.choose("auto", AttentionShape(2, 4, 16, True, True, "bfloat16"))  # its trial is not counted
+    kernels.choose("auto", AttentionShape(2, 4, 16, True, True, "bfloat16"))  # do not count the calls of its trial
     calls.clear()
     rows, said = trained(small_fields, tmp_path / "kernel")
     assert {*calls} == {((4, 16, 2, 4), (4, 2, 16, 16), True)} and len(calls) >= 2  # steps, evaluation

@@ -1,4 +1,4 @@
-"""The auction on the device: its stated guarantee, and what the callback to the host must not do."""
+"""The auction on the device: its guarantee, and limits of the callback to the host."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ SOLVE = jax.jit(base.balanced_assignment, static_argnames=("method", "k"))
 
 
 def auction(values, epsilon=None, k=1, mask=None):
-    if epsilon is None:  # which is EPSILON times this
+    if epsilon is None:  # the default is EPSILON times this
         epsilon = base.EPSILON * float(np.ptp(np.asarray(values, np.float32), axis=1).max())
     return SOLVE(jnp.asarray(values, jnp.float32), k, method="auction", epsilon=epsilon, mask=mask)
 
@@ -40,7 +40,7 @@ def missing(values: np.ndarray, found) -> float:
 
 
 def check_guarantee(values: np.ndarray, epsilon: float | None, k: int = 1) -> None:
-    """Balanced, as near to the optimum as promised, and the gap and the prices admit what is missing."""
+    """Check balance, the guaranteed distance from the optimum, and the gap and the prices."""
     num_tokens, num_experts = values.shape
     k = min(k, num_experts)
     found = auction(values, epsilon, k)
@@ -57,7 +57,7 @@ def check_guarantee(values: np.ndarray, epsilon: float | None, k: int = 1) -> No
 
 
 def factor(num_tokens: int, num_experts: int, k: int) -> int:
-    """Return how many increments may be missing."""
+    """Return the allowed distance from the optimum, in increments."""
     return num_tokens * min(k, num_experts - k) + -num_tokens * k % num_experts
 
 
@@ -72,7 +72,7 @@ def test_the_guarantee(shape, k):
 
 
 def test_padding_takes_no_part_in_the_auction():
-    """The same experts and prices as without the padded tokens, in groups that are divisible without them and not."""
+    """Experts and prices equal those without the padded tokens, for groups of divisible and other sizes."""
     values = draw_scores("random", (16, 3), 1.0, 7).values
     for num_real in (13, 12):
         mask = np.arange(16) * 5 % 16 < num_real
@@ -122,7 +122,7 @@ def test_the_default_increment():
 
 
 def test_the_least_increment_is_the_one_that_is_stated():
-    """4 E times the spread times the precision: what asks for less gets that, and what asks for more gets more."""
+    """The smallest increment is 4 E times the spread times the precision; smaller requests are raised to it."""
     values = np.random.default_rng(0).standard_normal((4, 2)).astype(np.float32)
     unit = 2 * float(np.ptp(values, axis=1).max()) * float(np.finfo(np.float32).eps)
     nothing, less, least, more = (auction(values, times * unit).prices.tolist() for times in (1e-9, 3.0, 4.0, 4.5))
@@ -143,7 +143,6 @@ def test_the_router_takes_the_method():
 
 
 def test_the_prices_of_the_first_step_matter_for_speed_alone(monkeypatch):
-    """The exact step starts from any prices and ends at the same assignment."""
     values = draw_scores("tied", (61, 8), 1.0, 2).values
     for k in (1, 3, 7):
         wanted = assignment.assign(values, k)
@@ -163,9 +162,9 @@ def test_the_prices_of_the_first_step_matter_for_speed_alone(monkeypatch):
 
 
 def test_the_prices_of_the_first_step_are_nearly_right():
-    """They leave little to the second step: at them, no token could gain more than an increment by another expert."""
+    """At these prices, no token could gain more than an increment by another expert."""
     plain = np.random.default_rng(3).standard_normal((64, 8)).astype(np.float32)
-    for k, lean in ((1, 0), (2, 0), (3, 0), (1, 2), (2, 2)):  # with a lean all want the last expert, and bid it up
+    for k, lean in ((1, 0), (2, 0), (3, 0), (1, 2), (2, 2)):  # with a lean, all tokens prefer the last expert
         values, prices = plain + np.float32(lean) * np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
         auction_of_all.auction(values.copy(), prices, k, 64 * k // 8, np.float32(0.01), 10**6)
         best = bound_of(values.astype(float), prices.astype(float), k)
@@ -174,7 +173,7 @@ def test_the_prices_of_the_first_step_are_nearly_right():
 
 
 def test_a_gap_counts_what_every_token_could_gain():
-    """At any prices, also such as prove little, and for any experts."""
+    """For any experts and any prices, also poor prices."""
     random = np.random.default_rng(0)
     values, prices = random.integers(-8, 9, (12, 5)) / 4, random.integers(0, 9, 5) / 4
     for k in (1, 2, 4):
@@ -185,7 +184,7 @@ def test_a_gap_counts_what_every_token_could_gain():
 
 
 def test_scores_of_any_size():
-    """Numbers near the ends of the range of floats are scaled, not lost."""
+    """Numbers near the ends of the float range are scaled."""
     values = draw_scores("random", (13, 3), 1.0, 3).values
     for k in (1, 2):
         wanted = assignment.assign(values, k).expert.tolist()
@@ -194,7 +193,7 @@ def test_scores_of_any_size():
 
 
 def test_scores_go_to_the_host_in_pieces(monkeypatch):
-    """Whatever the size of a piece, every row goes once."""
+    """For any size of a piece, every row is sent once."""
     scores = jnp.asarray(draw_scores("random", (13, 3), 1.0, 3).values, jnp.float32)
     whole = base.balanced_assignment(scores, 2)
     for rows in (1, 4, 12):
@@ -204,7 +203,7 @@ def test_scores_go_to_the_host_in_pieces(monkeypatch):
 
 
 def plain_auction(near, price, k: int, places: int, increment: float, most: int):
-    """Return the prices and who holds what: the same auction with sorted lists; no two bids that matter are equal."""
+    """Return the prices and the holders, by the same auction with sorted lists (without equal bids)."""
     held, waiting, missing, bids = [[] for _ in price], list(range(len(near))), [k] * len(near), 0
     while waiting and bids < most:
         t = waiting.pop()
@@ -228,7 +227,7 @@ def plain_auction(near, price, k: int, places: int, increment: float, most: int)
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_an_auction_bid_by_bid(plain, k):
-    """The prices after so many bids, and after all; a token that holds a place does not bid for it."""
+    """The prices after some bids, and after all bids; a token does not bid for a slot that it holds."""
     for seed, places in ((0, 4 * k), (2, 4 * k), (3, 4 * k + 1)):
         values = np.random.default_rng(seed).integers(-(2**14), 2**14, (20, 5)).astype(np.float32) / 2**12
         for most in (0, 1, 2, 15, 25, 60, 10**6):

@@ -1,4 +1,4 @@
-"""Every target once per epoch, in an order that follows from the seed, from any saved position on, bit for bit."""
+"""Batches have every target once per epoch, in an order set by the seed, also after a restore of the position."""
 
 import json
 from itertools import islice
@@ -16,7 +16,7 @@ S, B = 8, 4
 
 
 def token_files(folder, train=201, validation=90, dtype="uint16"):
-    """Write token files whose tokens are 0, 1, 2, ..., so that a window shows where it was cut."""
+    """Write token files whose tokens are 0, 1, 2, ..., so that a window shows its position."""
     folder.mkdir(exist_ok=True)
     paths = [folder / "train.bin", folder / "validation.bin"]
     for path, count in zip(paths, (train, validation), strict=True):
@@ -62,7 +62,7 @@ def test_order_follows_from_seed_and_epoch(files):
     assert not np.array_equal(first, starts(stream(files, seed=4), 2 * windows))
     epochs = first.reshape(-1, windows)
     others = starts(stream(files, seed=4), 2 * windows).reshape(-1, windows)
-    # No epoch of one seed is an epoch of another: seeds are repetitions of an experiment.
+    # Epochs of different seeds differ, because seeds are repetitions of an experiment.
     assert len({tuple(epoch) for epoch in [*epochs, *others]}) == len(epochs) + len(others)
 
 
@@ -81,7 +81,7 @@ def test_a_saved_position_gives_the_same_batches(files, position):
     state = json.loads(json.dumps(batches.get_state()))
     rest = list(islice(batches, 20))
     restored = stream(files, seed=5)
-    next(restored)  # it need not be fresh
+    next(restored)  # the iterator need not be new
     restored.set_state(state)
     assert all(np.array_equal(a, b) for a, b in zip(rest, islice(restored, 20), strict=True))
     assert restored.get_state() == batches.get_state() != state
@@ -126,7 +126,7 @@ def test_validation_windows_are_at_equal_steps_through_the_whole_text(tmp_path):
     text = validation_batches(files, sequence_length=S, batch_size=B, num_batches=5)
     assert text.tokens.shape == (5, B, S + 1) and text.tokens.dtype == np.int32
     assert np.array_equal(text.tokens, text.window[..., None] * S + np.arange(S + 1))
-    in_order = text.window.T.ravel()  # neighbours among the chosen windows are in different batches
+    in_order = text.window.T.ravel()  # neighbouring windows are in different batches
     assert in_order.tolist() == list(range(2, 100, 5))  # the middles of twenty stretches of five windows
 
 
@@ -139,13 +139,13 @@ def test_no_part_of_the_validation_text_is_left_out(tmp_path, windows, num_batch
     chosen = text.window.T.ravel()
     assert text.window.shape == (n, B) and len(set(chosen)) == n * B
     step = windows / (n * B)
-    assert chosen[0] < step and chosen[-1] >= windows - 1 - step  # from the first stretch to the last
+    assert chosen[0] < step and chosen[-1] >= windows - 1 - step  # from the first interval to the last
     assert set(np.diff(chosen)) <= {int(np.floor(step)), int(np.ceil(step))}
 
 
 def test_every_token_knows_its_document(tmp_path):
     files = token_files(tmp_path / "entry", validation=9 * S + 1)
-    lengths = [3, 1, 20, 7, 30]  # with their ends; the rest is a document without one
+    lengths = [3, 1, 20, 7, 30]  # with end tokens; the rest is a document without an end token
     tokens = np.full(9 * S + 1, 7, dtype="uint16")
     tokens[np.cumsum(lengths) - 1] = END_OF_DOCUMENT
     tokens.tofile(files.validation)

@@ -1,4 +1,4 @@
-"""Logs for TensorBoard: what is written is what `convert` reads, also when a run was cut off and went on."""
+"""Logs for TensorBoard: `convert` reads the written values, also after a resumed run."""
 
 import csv
 import json
@@ -31,7 +31,7 @@ def table_of(path) -> list[dict]:
 
 
 def points(folder) -> list[tuple[str, int, float]]:
-    """Return every (tag, step, value) that is written, repetitions too."""
+    """Return every written (tag, step, value), with repetitions."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.util.tensor_util import make_ndarray
 
@@ -46,7 +46,7 @@ def points(folder) -> list[tuple[str, int, float]]:
 
 @pytest.mark.slow
 def test_what_a_run_writes_is_what_convert_reads(small_fields, tmp_path):
-    """A run of eight steps loses its last checkpoint, as if killed before it, and goes on from step 4."""
+    """A run of eight steps loses its last checkpoint, as after a kill, and resumes from step 4."""
     fields = {**small_fields, "steps": 8, "steps_per_call": 2, "evaluations": 2}
     out = tmp_path / "run"
     train(out, fields)
@@ -73,7 +73,7 @@ def test_what_a_run_writes_is_what_convert_reads(small_fields, tmp_path):
 
 
 def test_runs_side_by_side_and_a_log_that_was_cut_back(small_fields, tmp_path):
-    """The events of a sweep: run 1 is finished already; run 0 is killed within a line, and starts again at step 4."""
+    """In a sweep, run 1 is finished; run 0 is killed within a line, and resumes at step 4."""
     config = from_mapping(small_fields, "test")
     folders = [tmp_path / "a", tmp_path / "b"]
     told, runs = [], {run: (folder, config) for run, folder in enumerate(folders)}
@@ -110,7 +110,7 @@ def test_without_the_package_nothing_is_trained(small_fields, tmp_path, capsys, 
 
 
 def test_loads_are_those_of_the_table():
-    """Two routed blocks of four experts: half of the tokens is twice a fair share; one of eight idles."""
+    """Two routed blocks of four experts: half of the tokens is twice a fair share, and one of eight experts idles."""
     line = {"kind": "evaluation", "step": 8, "loss_validation": 2.5, "loss_c4": 3.0}
     line["load"] = [[0.5, 0.25, 0.25, 0.0], [0.25, 0.25, 0.25, 0.25]]
     assert scalars(line) == {"loss_validation": 2.5, "loss_c4": 3.0, "load/max": 1.5, "load/idle": 0.125}

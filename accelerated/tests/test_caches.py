@@ -1,4 +1,4 @@
-"""Folders of caches: made for one user alone, and refused where others could have written to them."""
+"""Cache folders: private to a user, and rejected if other users can write to them."""
 
 import os
 import re
@@ -18,7 +18,7 @@ OTHER = 65534
 
 @pytest.fixture
 def root(tmp_path):
-    """The folder of a cache, mode 0755, with a folder of programs in it, 0755, and a program, 0644."""
+    """A cache folder (mode 0755) with a folder of programs (0755) and a program (0644)."""
     before = os.umask(0o022)
     (tmp_path / "cache/programs").mkdir(parents=True)
     (tmp_path / "cache/programs/one").write_text("a program")
@@ -79,7 +79,7 @@ def test_modes_below_a_closed_folder_say_nothing(root):
 )
 def test_what_others_may_write_to_is_refused(root, place, mode, told):
     (root.parent / place).chmod(mode)
-    for _ in range(2):  # the first refusal changes nothing
+    for _ in range(2):  # the first error changes no file
         with pytest.raises(InputError, match=told):
             private_folder(root, "programs", variable="CACHES")
     (root.parent / ".").chmod(0o1777)
@@ -104,7 +104,7 @@ def test_what_another_user_owns_is_refused(root, place):
 
 @pytest.fixture
 def without_rights(tmp_path):
-    """Be a user with no rights of its own, as root is asked for none."""
+    """Act as a user without rights, because root has all rights."""
     if os.geteuid() == 0:
         os.seteuid(OTHER)
         yield
@@ -134,7 +134,8 @@ print(twice(2), sum(twice.stats.cache_hits.values()))
 
 
 def test_loops_are_not_read_from_a_folder_that_others_may_write_to(tmp_path):
-    """A program that imports this package goes on without a cache; beside the sources they are as safe as these."""
+    """A program that imports this package continues without a cache; loops next to the sources are as safe as the
+    sources."""
     source = "from routelaws.accelerated.kernels.compile import jit\n\n@jit\ndef twice(x):\n    return 2 * x\n"
     (tmp_path / "loop.py").write_text(source)
     cache = tmp_path / "cache"

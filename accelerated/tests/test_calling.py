@@ -1,4 +1,4 @@
-"""A copy of a function of the reference calls what it is given, and the reference stays as it is."""
+"""A copy of a reference function calls the given functions, and the reference is unchanged."""
 
 import inspect
 
@@ -10,7 +10,7 @@ from routelaws.reference.laws import hoffmann, utilisation
 
 
 class Search:
-    """Stands for the module `additive`."""
+    """Replace the module `additive`."""
 
     @staticmethod
     def fit_additive(law, columns, loss, huber, starts):

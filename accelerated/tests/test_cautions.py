@@ -1,4 +1,4 @@
-"""No wrong table is fitted without a word: tables with one defect each, and the words that name it."""
+"""Warnings: tables with one defect each, and the warning that names the defect."""
 
 import json
 import re
@@ -39,7 +39,7 @@ from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
-    """Draw few bootstraps: what they give is no matter here."""
+    """Draw few bootstraps, because their results do not matter here."""
     monkeypatch.setattr(resamples, "RESAMPLES", 20)
 
 
@@ -49,7 +49,7 @@ EXPERTS = (1.0, 4.0, 16.0, 64.0, 256.0)
 
 
 def make_table(seed: int, noise: float = 1e-3) -> pandas.DataFrame:
-    """Return runs that follow the law, one of each N and E, all of one recipe."""
+    """Return runs on the law, one for each N and E, with the same recipe."""
     size, experts = (axis.ravel() for axis in np.meshgrid(SIZES, EXPERTS, indexing="ij"))
     log_loss = [LAW.log_loss(n, e) for n, e in zip(size, experts, strict=True)]
     log_loss = log_loss + np.random.default_rng(seed).normal(0, noise, size.size)
@@ -74,7 +74,7 @@ def make_table(seed: int, noise: float = 1e-3) -> pandas.DataFrame:
 
 
 def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
-    """Give a table one defect, in place, and return what a warning has to name."""
+    """Give a table one defect, in place, and return the text that a warning must contain."""
     some = rng.choice(len(frame), len(frame) // 3, replace=False)
     routed = np.flatnonzero(frame["router_type"] != "Dense")
     one = int(rng.choice(routed))
@@ -146,7 +146,7 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
     if defect == "scaled losses":
         frame["loss_validation"] *= 1e-6
         return "loss_validation is too small for a loss in nats per token (the median is 2."
-    if defect == "large models fail":  # a rate that is too high for them, for example
+    if defect == "large models fail":  # for example by a learning rate that is too high for them
         frame["loss_validation"] *= (frame["dense_parameter_count"] / 1e7) ** 0.1
         losses = frame[frame["num_experts"] == 1]["loss_validation"]
         return f"no gain from larger models (at E = 1 its loss goes from {losses.min():.2f}"
@@ -181,7 +181,7 @@ DEFECTS = (
 
 
 def said(frame, folder) -> str:
-    """Return the warnings of a fit to a table, and whether its misses bend."""
+    """Return the warnings of a fit to a table, and whether its residuals bend."""
     frame.to_csv(folder / "table.csv", index=False)
     found = read(folder / "table.csv").fit().to_dict()
     [fit] = found["fits"]
@@ -209,12 +209,12 @@ def reproduced(frame, folder) -> str:
     results, _ = gather(open_runs(folder / "table.csv"))
     text = markdown(results, [], full=True)
     cautions = text[: text.index("## What came out")]
-    assert markdown(results, []).startswith(cautions)  # the short report has them, too
+    assert markdown(results, []).startswith(cautions)  # the short report also has the cautions
     return text
 
 
 def test_no_dense_size_stands_for_a_loss_where_large_models_fail(tmp_path, capsys):
-    """Neither a size, nor the remark that the law falls towards 0; both are there where the law falls."""
+    """A law that rises with N has no dense size and no remark on a floor; a law that falls has both."""
     for frame, falls in ((make_table(0), True), (make_table(0), False)):
         if not falls:
             spoil(frame, "large models fail", np.random.default_rng(0))
@@ -239,7 +239,7 @@ def test_no_dense_size_stands_for_a_loss_where_large_models_fail(tmp_path, capsy
 
 
 def test_cautions_of_dense_runs_alone(tmp_path):
-    """Without a routed run there is the dense power law, and its rows may differ, too."""
+    """Without routed runs, the rows of the dense power law are checked."""
     frame = make_table(0)
     frame = frame[frame["router_type"] == "Dense"].reset_index(drop=True)
     frame.loc[2, "vocab_size"] = 50_257
@@ -253,7 +253,7 @@ def test_reproduce_says_nothing_of_a_table_without_a_defect(tmp_path):
 
 
 def test_a_caution_names_its_router_where_it_does_not_hold_for_all(tmp_path, capsys, monkeypatch):
-    """One diverged run of S-BASE, and half of the runs with another vocabulary: said of one, and once for both."""
+    """A diverged run of S-BASE has a warning for S-BASE; another vocabulary has a single warning for both routers."""
     frame = make_table(0)
     more = frame[frame["router_type"] == "Hash"].assign(router_type="S-Base", hyper_id=lambda f: f["hyper_id"] + 100)
     frame = pandas.concat([frame, more], ignore_index=True)
@@ -272,7 +272,7 @@ def test_a_caution_names_its_router_where_it_does_not_hold_for_all(tmp_path, cap
     [law] = [law for law in results["laws"] if law["router"] == "S-Base"]
     by_hand = read(path).fit(huber=0.001)["S-Base"]
     assert values(law["huber"]) == pytest.approx(by_hand.coefficients)
-    least_squares = by_hand.least_squares.coefficients  # which the diverged run has spoilt
+    least_squares = by_hand.least_squares.coefficients  # the diverged run has changed these coefficients
     assert values(law) == pytest.approx(least_squares._asdict())
     assert abs(values(law["huber"])["a"] - LAW.a) < 0.005 < abs(values(law)["a"] - LAW.a)
     for name, fit in (("least squares", law), ("Huber's sum", law["huber"])):
@@ -285,7 +285,7 @@ def test_nothing_is_said_of_a_table_without_a_defect(tmp_path, seed):
 
 
 def isoflop(sizes=SIZES[:4], budgets=(1e18, 1e19, 1e20)) -> pandas.DataFrame:
-    """Return dense runs of a sum of two powers and a floor: every size at every budget, C = 6 N D."""
+    """Return dense runs on a sum of two powers and a floor: every size at every budget, C = 6 N D."""
     size, budget = (axis.ravel() for axis in np.meshgrid(sizes, budgets, indexing="ij"))
     tokens = budget / (6 * size)
     frame = pandas.DataFrame({"hyper_id": range(size.size), "step": 1000, "router_type": "Dense", "num_experts": 1})
@@ -295,7 +295,7 @@ def isoflop(sizes=SIZES[:4], budgets=(1e18, 1e19, 1e20)) -> pandas.DataFrame:
 
 
 def warned(frame, folder, law: str, rows: str | None = None) -> list[str]:
-    """Return the warnings of a fit, which text and JSON have in common."""
+    """Return the warnings of a fit, after checking that text and JSON have the same."""
     frame.to_csv(folder / "table.csv", index=False)
     [fit] = read(folder / "table.csv").where(rows).fit(law).to_dict()["fits"]
     return fit["cautions"]
@@ -325,14 +325,14 @@ def test_the_condition_number_is_that_of_two_powers_of_the_size(power, condition
 
 @pytest.mark.parametrize("budgets", [(1e20,), (1e18, 1e19, 1e20)])
 def test_tokens_that_do_not_follow_from_the_size_or_fall_with_it_are_no_caution(tmp_path, budgets):
-    """At one budget D falls as N rises: two powers of opposite signs, which a fit tells apart."""
+    """At a single budget D falls as N rises: the two powers have opposite signs, so a fit distinguishes them."""
     frame = isoflop(np.geomspace(1e7, 1e9, 9), budgets)
-    frame["tokens"] *= 1 + 0.03 * (frame.index % 2)  # exactly in step they are refused
+    frame["tokens"] *= 1 + 0.03 * (frame.index % 2)  # exactly proportional tokens are an error
     assert warned(frame, tmp_path, "hoffmann") == []
 
 
 def test_an_isoflop_table_is_no_table_of_best_runs(tmp_path):
-    """A law in compute alone is told so, with the rows to choose; those alone, and other laws, are not."""
+    """A law in compute has a warning with the best rows; these rows alone, and other laws, have no warning."""
     frame = isoflop()
     best = frame.loc[frame.groupby("training_flops")["loss_validation"].idxmin(), "hyper_id"].tolist()
     [said] = warned(frame, tmp_path, "compute")
@@ -350,7 +350,7 @@ def test_runs_that_saw_their_text_too_often_are_named(tmp_path, kind, most, colu
     frame = make_table(0)
     own, tokens = frame.index[frame["router_type"] == kind], frame["tokens"]
     passes = pandas.Series(np.where(frame["router_type"] == "Dense", 8.0, 4.0), index=frame.index)
-    for over in (0, 1):  # as often as does no harm, and two runs once more
+    for over in (0, 1):  # the harmless number of epochs, and once more for two runs
         passes[own[:2]] = most + over
         frame[column] = passes if column == "epochs" else tokens / passes
         if column == "unique_tokens":  # tokens that follow from steps, batch and length
@@ -363,7 +363,8 @@ def test_runs_that_saw_their_text_too_often_are_named(tmp_path, kind, most, colu
 
 @pytest.mark.parametrize(("rows", "cut"), [("step <= 500", 25), ("step <= 500 and hyper_id < 20", 20), ("k == 1", 0)])
 def test_runs_that_a_condition_cuts_in_the_middle_are_named(tmp_path, rows, cut):
-    """Each run has an evaluation half-way; a condition on steps takes that one, and other conditions the last."""
+    """Each run has an evaluation at half of its steps; a condition on steps selects it, other conditions select the
+    last."""
     half = make_table(0).assign(step=500, loss_validation=lambda frame: frame["loss_validation"] * 1.05)
     frame = pandas.concat([half, make_table(0)], ignore_index=True)
     frame["run"] = "r" + frame["hyper_id"].astype(str)
@@ -374,7 +375,7 @@ def test_runs_that_a_condition_cuts_in_the_middle_are_named(tmp_path, rows, cut)
 
 @pytest.mark.released
 def test_released_runs_are_warned_of_what_is_so_alone(tmp_path):
-    """The paper's rows of nothing; the 240 points of Hoffmann et al. of one run, and of no design."""
+    """The paper's rows have no warning; the 240 points of Hoffmann et al. have a warning for one run."""
     curves = released_file("curves.csv.gz")
     assert [fit["cautions"] for fit in read(curves).where("clark").fit("separable").to_dict()["fits"]] == [[], [], []]
     points = pandas.read_csv(released_file("chinchilla_points.csv")).sort_values("loss")[:240]
@@ -386,14 +387,15 @@ def test_released_runs_are_warned_of_what_is_so_alone(tmp_path):
 
 
 def dense_twice(other: dict) -> pandas.DataFrame:
-    """Return the dense runs of a table, and each once more with something else."""
+    """Return the dense runs of a table, and a copy of each with changed columns."""
     frame = make_table(0).query("router_type == 'Dense'").assign(seed=1)
     again = frame.assign(hyper_id=frame["hyper_id"] + 100, loss_validation=frame["loss_validation"] * 1.002, **other)
     return pandas.concat([frame, again], ignore_index=True)
 
 
 def test_a_run_that_rows_leaves_out_is_in_no_section_of_a_report(tmp_path):
-    """One dense run diverged: with it seeds scatter by half of the loss, and the dense law misses by as much."""
+    """With a diverged dense run, seeds scatter by half of the loss, and the dense law has residuals of the same
+    size."""
     frame = dense_twice({"seed": 2})
     frame.loc[7, "loss_validation"] = 9.5
     frame.to_csv(tmp_path / "table.csv", index=False)
@@ -445,8 +447,11 @@ def test_names_of_runs_sizes_and_measurements_are_no_groups():
 
 
 def test_a_run_that_ends_early_is_held_against_its_own_size():
-    """Most runs end at 900 steps. Where the runs of a size end at 5000, one of 2000 is short; where all of a size end
-    at 300, none is; and a run that is the only one of its size is held against the 900."""
+    """Most runs end at 900 steps.
+
+    If the runs of a size end at 5000 steps, a run of 2000 is short. If all runs of a size end at 300, none is short.
+    The only run of a size is compared with 900.
+    """
     steps = [900, 900, 900, 400, *[900] * 7, 5000, 5000, 5000, 2000, 300, 300, 300, 300]
     sizes = [1e6] * 11 + [1e7] * 4 + [1e8] * 3 + [1e9]
     frame = pandas.DataFrame({"hyper_id": range(19), "step": steps, "dense_parameter_count": sizes})
@@ -457,9 +462,10 @@ def test_a_run_that_ends_early_is_held_against_its_own_size():
 
 
 def test_the_bend_by_hand():
-    """Misses (1, -2, 1)·h at three sizes a decade apart, twice: an exact parabola of coefficient 3 h / 2, up to noise.
+    """Residuals (1, -2, 1)·h at three sizes a decade apart, twice, are a parabola with coefficient 3 h / 2, up to
+    noise.
 
-    With the misses ±e of each pair, the rest of the fit has the sum of squares 6 e² and 6 - 2 - 1 degrees of freedom.
+    With residuals ±e in each pair, the rest of the fit has the sum of squares 6 e² and 6 - 2 - 1 degrees of freedom.
     """
     h, e = 1e-2, 1e-3
     size = np.repeat([1e7, 1e8, 1e9], 2)
@@ -468,17 +474,17 @@ def test_the_bend_by_hand():
     found = bend_in_size(size, miss, design, 2)
     assert found.value == pytest.approx(3 * h)
     assert found.test.freedom == (1, 3)
-    # Left of a parabola that goes through the three means is the sum 6 e²; it explains 12 h².
+    # A parabola through the three means explains 12 h² and leaves the sum 6 e².
     assert found.test.statistic == pytest.approx(12 * h**2 / (6 * e**2 / 3))
     assert bend_in_size(size[:4], miss[:4], design[:4], 2) is None
 
 
 @pytest.mark.parametrize("way", [1, -1])
 def test_words_on_misses_go_the_way_of_the_misses(way):
-    """Three sizes miss by (1, -2, 1) · 0.01 in log10 L, at two points with two runs each.
+    """Three sizes have residuals (1, -2, 1) · 0.01 in log10 L, at two points with two runs each.
 
-    Where what was measured lies above the law, the law is too low. Runs of one point are apart by twice the noise: a
-    tenth of the misses, which leaves them clear, or ten times as large, where neither a bend nor a misfit shows.
+    If the measured loss is above the law, the law is too low. Runs of a point differ by twice the noise. Noise of a
+    tenth of the residuals shows a bend and a misfit; noise ten times as large hides both.
     """
     size, miss = np.repeat([1e7, 1e8, 1e9], 4), way * np.repeat([0.01, -0.02, 0.01], 4)
     design = np.stack([np.ones(12), np.log10(size)], axis=1)
@@ -515,11 +521,11 @@ def test_outliers_are_ranked_and_a_small_miss_is_none():
     found = outliers(np.arange(20, 29), law * 10**miss, law)
     assert [run.hyper_id for run in found] == [28, 27]
     assert found[0].times == pytest.approx(90 / 1.4826)
-    assert outliers(np.arange(9), law * 10 ** (miss / 100), law) == []  # 40 deviations, and yet 0.1 % of the loss
+    assert outliers(np.arange(9), law * 10 ** (miss / 100), law) == []  # 40 deviations, but only 0.1 % of the loss
 
 
 def few_rows(seed: int, wrong: float = 0.0) -> dict:
-    """Return the columns of a table: twelve runs of three sizes on a bounded law, the sixth off by so much in log10."""
+    """Return twelve runs of three sizes on a bounded law; the sixth has an error of `wrong` in log10."""
     law = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
     size, experts = (column.ravel() for column in np.meshgrid([1e7, 1e8, 1e9], [1.0, 4.0, 16.0, 64.0]))
     loss = predict_loss(size, experts, law) * 10 ** np.random.default_rng(seed).normal(0, 4e-3, 12)
@@ -528,7 +534,7 @@ def few_rows(seed: int, wrong: float = 0.0) -> dict:
 
 
 def test_a_wrong_run_among_few_rows_is_named_though_the_law_has_run_after_it(tmp_path, capsys):
-    """By least squares its miss is 5 deviations of the misses of all; the law of the others says 2.7."""
+    """By least squares the residual of the wrong run is 5 deviations; the law of the other runs predicts 2.7."""
     rows = few_rows(0, wrong=0.5)
     names = {"size": "dense_parameter_count", "experts": "num_experts", "loss": "loss_validation"}
     frame = pandas.DataFrame(rows).rename(columns=names).assign(hyper_id=range(12), step=1000, router_type="S-Base")
@@ -544,7 +550,7 @@ def test_a_wrong_run_among_few_rows_is_named_though_the_law_has_run_after_it(tmp
 
 
 def test_a_law_is_too_low_for_a_size_that_it_predicts_below_what_was_measured():
-    """Errors are those of the law, its prediction less what was measured, in log10."""
+    """An error is the predicted minus the measured log10 loss."""
     size = np.array([1e7, 1e8, 1e9, 1e9])
     for off, words in ((-0.01, "2.3 % too low"), (0.01, "2.3 % too high")):
         found = largest_size(size, np.array([0.5, 0.5, off, off]))
@@ -562,13 +568,13 @@ def test_predict_carries_the_warnings_and_doubts_a_bent_law(tmp_path):
     assert "training tokens, which this law ignores (N = " in text
     assert "the residuals of the law bend with log N; fitted to the smaller sizes it predicts the largest" in text
     truth = 1.7 + 300 * 1e10**-0.34 * 16**-0.05
-    assert prediction.law.high < truth  # the interval takes the law as right, and so the warning is needed
+    assert prediction.law.high < truth  # the interval assumes the law, so the warning is needed
     [inside] = read(tmp_path / "table.csv").fit().predict(**(at | {"dense_parameters": 1e8})).predictions
     assert "bend" not in "\n".join(inside.cautions)
 
 
 def test_of_many_runs_that_are_left_out_the_first_are_named():
-    """Six of a reason, with their names where the table has some, and dots where there are more."""
+    """The line has six runs for each reason, with their names if any, and dots for more runs."""
     runs = [{"hyper_id": i, "reason": "wide"} for i in range(7)] + [{"hyper_id": 9, "reason": "blank", "run": "mine"}]
     assert left_out_lines([*runs[:6], runs[7]]) == [
         "left out: hyper_id 0, 1, 2, 3, 4, 5: wide",

@@ -1,4 +1,4 @@
-"""Checkpoints of one CPU hold the arrays packed; those that hold them one by one are read as well."""
+"""Checkpoints of one CPU have packed arrays; checkpoints with single arrays can also be read."""
 
 import os
 import sys
@@ -33,7 +33,7 @@ def assert_same(found: dict, wanted: dict) -> None:
 
 
 def saved(folder, tell=None, place: str = checkpoints.PACKED) -> checkpoints.Checkpoints:
-    """Return checkpoints of steps 1 and 2, with the arrays packed or one by one."""
+    """Return checkpoints of steps 1 and 2, with packed or single arrays."""
     opened = checkpoints.Checkpoints(folder, tell)
     with pytest.MonkeyPatch.context() as patch:
         if place == "state":
@@ -82,7 +82,7 @@ def test_a_checkpoint_is_read_back_bit_for_bit(tmp_path, place):
 def test_what_is_damaged_is_passed_over(tmp_path, place):
     said = []
     saved(tmp_path, place=place).close()
-    for data in (tmp_path / "2" / place).glob("**/d/*"):  # where Orbax keeps the arrays
+    for data in (tmp_path / "2" / place).glob("**/d/*"):  # Orbax's files of the arrays
         data.write_bytes(data.read_bytes()[:-10])
     found = checkpoints.Checkpoints(tmp_path, said.append).restore(state_of(0))
     assert found.step == 1 and "checkpoint at step 2 is damaged and skipped" in said[0]
@@ -90,7 +90,7 @@ def test_what_is_damaged_is_passed_over(tmp_path, place):
 
 
 def test_other_numbers_that_read_well_are_damage(tmp_path, monkeypatch):
-    """Nothing but the digest tells."""
+    """Only the digest detects this damage."""
     said, opened = [], saved(tmp_path)
     digest = checkpoints._digest(state_of(2), 2, {"position": 2})
     with monkeypatch.context() as patch:
@@ -102,7 +102,7 @@ def test_other_numbers_that_read_well_are_damage(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_replaces_that_of_its_step_and_damage_that_of_earlier_damage(tmp_path):
-    """A run that is damaged twice at one step goes on twice."""
+    """A run that is damaged twice at the same step resumes twice."""
     saved(tmp_path).close()
     for damaged, seed in ((False, 5), (True, 6), (True, 7)):
         opened = checkpoints.Checkpoints(tmp_path, [].append)
@@ -135,7 +135,7 @@ def test_a_packed_checkpoint_of_another_model_is_not_taken_for_this_one(tmp_path
 
 
 def test_the_next_step_may_take_the_memory_of_a_state_that_is_being_saved(tmp_path):
-    """The arrays are given up at once, as a training step does with them."""
+    """The arrays are donated at once, as in a training step."""
     opened, state = checkpoints.Checkpoints(tmp_path, None), state_of(3)
     opened.save(3, state, {})
     jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf * 0, tree), donate_argnums=0)(state)

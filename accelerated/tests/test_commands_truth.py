@@ -1,8 +1,7 @@
-"""What `fit` and `predict` say of tables whose truth is known: values, units, and how far their intervals reach.
+"""Outputs of `fit` and `predict` for tables from known laws: values, units and intervals.
 
-Rows are made by the formulas of `plain_laws.py`, which also says what each interval has to be: Student's for the linear
-laws, and for the bounded ones the same where errors are tiny. The tables have few rows for their coefficients, so that
-a variance without its degrees of freedom shows.
+The formulas of `plain_laws.py` give the rows and the expected intervals: Student's for linear laws, and the same for
+bounded laws with tiny errors. The tables have few rows, so that a variance with wrong degrees of freedom shows.
 """
 
 import json
@@ -51,7 +50,7 @@ def make_frame(cells, log_loss) -> pandas.DataFrame:
 
 
 def make_compute_frame(log_loss, tokens: tuple[int, int] | None, uses=USES) -> pandas.DataFrame:
-    """Return a table of `uses`: F is of 2,048 tokens, a step has `tokens` (batch, length), or the released 2^19."""
+    """Return a table of `uses`: F is for 2,048 tokens; a step has `tokens` (batch, length), or the released 2^19."""
     flops, used = np.array(uses).T
     per_step = math.prod(tokens) if tokens else 256 * 2048
     frame = make_frame([(5e10, 1.0 if b == 40 else 4096.0) for _, b in uses], log_loss)
@@ -78,13 +77,13 @@ def compute_losses(t):
 
 
 def shown(found) -> list[list[str]]:
-    """Return what a command prints, as the cells of each line."""
+    """Return the output of a command, as the cells of each line."""
     blocks = prediction_blocks(found) if hasattr(found, "at") else fits_blocks(found)
     return [re.split(r"  +", line.strip()) for line in text(blocks, 160).splitlines()]
 
 
 def near(found, wanted, share=3e-3) -> bool:
-    """Return whether value, low and high are those wanted, to a share of the interval's half."""
+    """Return whether value, low and high are as expected, within a share of half the interval."""
     return bool(np.all(np.abs(np.subtract(found, wanted)) <= share * (wanted[2] - wanted[1]) / 2))
 
 
@@ -113,7 +112,7 @@ def test_fit_says_the_law_in_its_own_units(tmp_path):
 
 @pytest.mark.parametrize("tokens", [None, (16, 128)])
 def test_the_law_in_compute_is_in_teraflops_of_2048_tokens_and_parameters_per_flop(tmp_path, tokens):
-    """Coefficients, cut-off and intervals, where neither F nor the unit of B is near 1."""
+    """Coefficients, cut-off and intervals, with F and B far from 1."""
     log_loss, truth = noisy(COMPUTE, USES, 1e-6, 5), np.array(COMPUTE[:6])
     path = save(make_compute_frame(log_loss, tokens), tmp_path)
     [fit] = read(path).fit("routed-utilisation").to_dict()["fits"]
@@ -143,12 +142,12 @@ def test_the_law_in_compute_is_in_teraflops_of_2048_tokens_and_parameters_per_fl
 THRICE = [(flops, used) for flops in (30.0, 150.0, 700.0) for used in (40.0, 100.0, 400.0, 1600.0, 6000.0)]
 RELEASED = {"routed-utilisation": (15, ("--teraflops", "200", "--utilisation", "900")),
             "bilinear": (13, ("--n", "1e8", "--experts", "16"))}  # fmt: skip
-"""How many of the fifteen rows below a law takes, and where it predicts."""
+"""The number of the fifteen rows below that a law uses, and the point of its prediction."""
 
 
 @pytest.mark.parametrize("law", RELEASED)
 def test_without_a_table_a_law_of_compute_takes_every_row_and_others_the_rows_clark(law, tmp_path, monkeypatch, capsys):
-    """The released table is stood for by one in which two routed runs have k = 4."""
+    """A table where two routed runs have k = 4 replaces the released table."""
     rows, where = RELEASED[law]
     if law == "bilinear":
         frame = make_frame(GRID, noisy(LAW, GRID, 1e-4, 5))
@@ -191,7 +190,8 @@ def test_predict_says_the_loss_its_intervals_and_the_dense_size_that_it_is_worth
 
 
 def test_predict_by_size_is_that_of_pseudo_values(tmp_path):
-    """m v - (m - 1) v without size g, from the linearised law, and Student's t for three sizes."""
+    """The pseudo-value is m v - (m - 1) v_g, with v_g without size g, from the linearised law; Student's t for three
+    sizes."""
     log_loss, truth = noisy(LAW, GRID, 1e-6, 8), np.array(LAW)
     at = {"dense_parameters": 2e8, "num_experts": 32.0}
     [found] = read(save(make_frame(GRID, log_loss), tmp_path)).fit(level=0.8).predict(**at).predictions
@@ -214,7 +214,7 @@ def test_predict_by_size_is_that_of_pseudo_values(tmp_path):
 
 
 def linear_design(name: str, size, experts) -> np.ndarray:
-    """Return [n, p]: what multiplies each coefficient; of per-size lines, slope and level size by size."""
+    """Return the design matrix [n, p]; per-size lines have slope and level of each size."""
     x, e, one = np.log10(size), np.log10(experts), np.ones(np.size(size))
     if name == "per-size":
         return np.stack([column for n in (1e7, 1e9) for column in ((size == n) * e, (size == n) * one)], axis=1)
@@ -232,7 +232,7 @@ LINEAR = {
 
 
 def wanted_ranges(name: str, found: Student) -> dict:
-    """Return value, low and high of what a linear law's fit says, by name and size."""
+    """Return the expected value, low and high end of each result of a linear law, by name and size."""
     unit = np.eye(found.solution.size)
     if name == "per-size":
         keys = [("b", 1e7), ("d", 1e7), ("b", 1e9), ("d", 1e9)]
@@ -262,7 +262,7 @@ def test_linear_laws_have_students_intervals(tmp_path, name):
 
 
 def test_errors_on_rows_left_out_are_those_of_fits_without_them(tmp_path):
-    """One row, and one size, at a time: fitted again without it, by NumPy, and predicted."""
+    """Without each row, and without each size: fitted again by NumPy, and predicted."""
     cells, truth, _ = LINEAR["separable"]
     sizes, _ = np.array(cells).T
     design = linear_design("separable", *np.array(cells).T)
@@ -284,7 +284,7 @@ def test_errors_on_rows_left_out_are_those_of_fits_without_them(tmp_path):
 
 
 def rough_fit(log_loss: np.ndarray):
-    """Return a fit to the few rows, and half of the rough interval of each of its coefficients."""
+    """Return a fit to the few rows, and half of the rough interval of each coefficient."""
     fit = fit_routed(*np.array(FEW).T, 10**log_loss)
     return fit, fits.rough_reach(fit)
 
@@ -302,7 +302,7 @@ def test_plus_minus_of_a_sweep_is_students():
 
 
 def ties() -> pandas.DataFrame:
-    """Return one evaluation of each of six routed runs and a dense one: two of each of two kinds, in three ways."""
+    """Return an evaluation of six routed runs and a dense run: ties between two kinds in each of three columns."""
     frame = make_frame([(1e7, e) for e in (1.0, 2.0, 4.0, 8.0, 16.0)], np.linspace(0.5, 0.4, 5))
     return frame.assign(k=1, routing_frequency=0.5, granularity=1.0, objective="causal")
 
@@ -322,7 +322,7 @@ def test_of_a_tie_the_larger_frequency_and_the_smaller_granularity_are_kept(colu
 
 
 def test_a_law_of_every_run_keeps_what_others_drop():
-    """Its columns tell runs of another k, routing frequency or granularity apart; wide dense models they do not."""
+    """The columns of the law distinguish k, routing frequency and granularity, but not wide dense models."""
     frame = ties().assign(flop_increase=1.0)
     frame.loc[1, ["k", "routing_frequency", "granularity"]] = 4, 0.25, 2.0
     frame.loc[0, "flop_increase"] = 2.0
@@ -339,7 +339,7 @@ def test_of_a_tie_the_causal_objective_is_kept(objectives):
 
 
 def test_released_and_own_runs_in_one_table_have_the_tokens_of_their_own_rows():
-    """A released row says nothing of its batch and has 2^19 tokens a step; a row of our own says how many it has."""
+    """A released row has no batch size and 2^19 tokens per step; our rows give their tokens."""
     logs = [COMPUTE.log_loss(flops, used) for flops, used in USES]
     released, own = make_compute_frame(logs, None), make_compute_frame(logs, (16, 64))
     both = pandas.concat([released[:6], own[6:]], ignore_index=True)
@@ -350,10 +350,10 @@ def test_released_and_own_runs_in_one_table_have_the_tokens_of_their_own_rows():
 
 
 def test_a_size_left_out_of_the_law_in_compute_is_one_size_in_N(tmp_path):
-    """Runs of one N differ in F, by k or their routing: all of them are left out together, whatever their F."""
+    """Runs of the same N with different F, by k or routing, are left out together."""
     logs = [COMPUTE.log_loss(flops, used) for flops, used in USES]
     frame = make_compute_frame(np.array(logs) + np.random.default_rng(3).normal(0, 1e-3, len(USES)), None)
-    frame["dense_parameter_count"] = np.tile([2e10, 4e10, 6e10, 8e10, 1e11], 2)  # each with both F, and one B
+    frame["dense_parameter_count"] = np.tile([2e10, 4e10, 6e10, 8e10, 1e11], 2)  # each with both F, and the same B
     (selection,) = select_rows(frame, axes="compute")
     columns, loss = law_columns(selection, LAWS["routed-utilisation"], "loss_validation")
     groups = selection.frame["dense_parameter_count"].to_numpy()

@@ -1,4 +1,4 @@
-"""Loops are compiled once, however many processes begin with them at the same time."""
+"""Loops are compiled once, even if several processes start at the same time."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ def twice(x):
 
 
 def test_a_loop_whose_callee_has_changed_is_compiled_again(tmp_path):
-    """numba itself looks at the file of the loop alone."""
+    """numba checks only the file of the loop."""
     (tmp_path / "caller.py").write_text(CALLER)
     callee = tmp_path / "callee.py"
     environment = dict(os.environ, PYTHONPATH=str(tmp_path), NUMBA_CACHE_DIR=str(tmp_path / "cache"))

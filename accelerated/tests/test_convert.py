@@ -1,4 +1,4 @@
-"""A user's own runs become a results table: renamed, in nats, the rest derived and said, and nothing overwritten."""
+"""A user's runs become a results table: renamed columns, losses in nats, derived cells with remarks, no overwriting."""
 
 import csv
 import gzip
@@ -27,7 +27,7 @@ MAP = {
 
 
 def make_runs() -> list[dict]:
-    """Two evaluations of each of 18 runs, in columns of somebody's own."""
+    """Two evaluations of each of 18 runs, with a user's column names."""
     rows = []
     for size in (1e7, 1e8, 1e9):
         for experts in (1, 2, 4, 16, 64, 256):
@@ -120,7 +120,7 @@ def test_losses_of_other_units(converted):
 
 
 def test_a_column_that_is_named_goes_before_one_that_has_the_name(converted):
-    """A log may have a loss_validation of another kind: the one that was asked for is taken."""
+    """A log may have another kind of loss_validation; the named column counts."""
     rows = [row | {"loss_validation": 9.0} for row in make_runs()]
     frame, _ = converted(rows, MAP, {"router_type": "Hash"})
     assert frame["loss_validation"].tolist() == pytest.approx([row["val_loss"] for row in rows], rel=1e-14)
@@ -171,7 +171,7 @@ def test_steps_come_from_tokens(converted, save, tmp_path):
 
 
 def shaped(**more) -> list[dict]:
-    """Rows of one size of the paper, by its shape alone."""
+    """Rows of a size of the paper, with only the shape."""
     shape = SIZES["25M"]
     return [
         {
@@ -230,7 +230,7 @@ def test_a_router_that_is_not_counted_is_the_cause(converted):
 
 
 def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path):
-    """`none` in a router column of one's own means dense; of blank cells too."""
+    """`none` in a user's router column means dense; also for blank cells."""
     rows = [row | {"router": "none" if row["E"] == 1 else "top2"} for row in without(make_runs(), "loss_balance")]
     columns = MAP | {"router_type": "router"}
     frame, remarks = converted(rows, columns)
@@ -265,7 +265,7 @@ def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path)
 
 
 def test_losses_and_names_are_kept_without_being_asked_for(save, tmp_path):
-    """A column of losses on another text, but not one of a balance loss that is 0; the name beside a number."""
+    """A column of losses on another text is kept, but not a balance loss of 0; names are kept next to numbers."""
     rows = [
         row | {"loss_books": 4.5, "loss_accuracy": "high", "name": f"model {i}", "hyper_id": i, "size": "4.0"}
         for i, row in enumerate(without(make_runs(), "run"))
@@ -281,7 +281,7 @@ def test_losses_and_names_are_kept_without_being_asked_for(save, tmp_path):
 
 
 def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(converted):
-    """P of the dense rows is the given N, not the count of another kind of model of the same shape."""
+    """P of the dense rows is the given N, not a count of another kind of model with the same shape."""
     frame, _ = converted(shaped(dense_parameter_count=5e6), {"hyper_id": "name"})
     dense = frame["router_type"] == "Dense"
     assert dense.any() and set(frame["total_parameter_count"][dense]) == {5e6}
@@ -305,7 +305,7 @@ def test_a_column_called_by_another_unit_is_remarked_on(converted, called, unit,
 
 
 def test_a_column_without_the_embedding_that_was_passed_over_is_remarked_on(converted):
-    """And runs with one expert alone are dense without a word of it."""
+    """Runs with one expert are dense, without a remark."""
     rows = [row | {"params": row["N"] * 2, "params_no_embed": row["N"]} for row in make_runs() if row["E"] == 1]
     for taken, other in (("params", True), ("params_no_embed", False)):
         frame, remarks = converted(rows, MAP | {"dense_parameter_count": taken})

@@ -1,4 +1,4 @@
-"""Exports of Weights & Biases and TensorBoard become a results table, and so do several tables at once."""
+"""Conversion of exports of Weights & Biases and TensorBoard, and of several tables."""
 
 import csv
 import json
@@ -30,7 +30,7 @@ EXAMPLES = PAGE[PAGE.index("## Units in headers") :]
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """Return a folder that is the current one, with a table of the runs."""
+    """Return the current folder, with a table of the runs."""
     monkeypatch.chdir(tmp_path)
     rows = [(run, experts, width, 8, 8) for run, (experts, width) in RUNS.items()]
     write("sizes.csv", [("run", "num_experts", "d_model", "num_blocks", "num_heads"), *rows])
@@ -60,7 +60,7 @@ def converted(runs, columns=LOSS, out="table.csv", config="sizes.csv", **more):
 
 
 def refused(runs, columns=LOSS, config="sizes.csv", **more) -> str:
-    """Return the message of a conversion that fails, after which nothing new is there."""
+    """Return the message of a failing conversion; check that it writes no file."""
     before = set(Path().iterdir())
     with pytest.raises(InputError) as caught:
         convert_runs(runs, "table.csv", columns, SET, config=config, **more)
@@ -114,7 +114,7 @@ def test_panels_of_the_same_runs_are_put_together(here):
 
 
 def test_a_run_that_diverged_keeps_its_last_row(here):
-    """An earlier evaluation would make it a model that trained for less."""
+    """An earlier evaluation would represent a model with less training."""
     losses = {run: {1000: 3.5, 2000: 3.25} for run in RUNS} | {"moe8-256": {1000: 3.4, 2000: "NaN"}}
     write("sizes.csv", [("run", "num_experts", "d_model", "num_blocks", "num_heads"), *[(r, e, 256, 8, 8) for r, e in
           (("dense-256", 1), ("moe8-256", 8), ("dense-512", 8))]])  # fmt: skip
@@ -166,7 +166,7 @@ def test_the_history_of_runs_by_the_api(here):
         {"run": run, "_step": step, "_timestamp": 1.7e9, "_runtime": 1, **losses}
         for run, cut in (("dense-256", 0.0), ("moe8-256", 0.25))
         for step, losses in (
-            (1, {"val/loss": 3.5 - cut}), (1, {"lr": 0.1}),  # a step may be logged in several lines
+            (1, {"val/loss": 3.5 - cut}), (1, {"lr": 0.1}),  # a log may have several lines for a step
             (2, {"lr": 0.1}), (3, {"val/loss": math.nan}), (4, {}),
         )
     ]  # fmt: skip
@@ -265,13 +265,13 @@ def test_event_files(here, tensors):
         write_events(Path("logs/all", run), later, None, tensors, wall_time=2e9)
         file = write_events(Path("logs/all", run), [(1000, "val/loss", 3.1 + i), (1500, "lr", 0.1)], None, tensors)
     frame, remarks = converted("logs/all")
-    assert frame["step"].tolist() == [1000, 2000] * 3  # what was written last of a step is taken
+    assert frame["step"].tolist() == [1000, 2000] * 3  # the last value of a step counts
     assert frame["loss_validation"].tolist() == [3.2, 3.3, 5.2, 5.3, 4.2, 4.3]  # as short as float32 allows
     assert frame["num_experts"].tolist() == [1, 1, 1, 1, 8, 8]
     assert "left out: 3 of 9 rows of the log, which have no loss" in remarks
-    assert converted("logs/all/moe8-256")[0]["num_experts"].tolist() == [8, 8]  # one run, called by its folder
-    assert converted(file)[0]["loss_validation"].tolist() == [5.1]  # one file, by that of its folder
-    write_events(Path("logs/all/moe8-256/more"), [(1000, "lr", 0.1)])  # a run without a loss need not be known
+    assert converted("logs/all/moe8-256")[0]["num_experts"].tolist() == [8, 8]  # one run, named by its folder
+    assert converted(file)[0]["loss_validation"].tolist() == [5.1]  # one file, named by its folder
+    write_events(Path("logs/all/moe8-256/more"), [(1000, "lr", 0.1)])  # a run without a loss may be unknown
     assert len(converted("logs/all")[0]) == 6
 
 
@@ -367,7 +367,7 @@ def test_the_table_of_runs_that_is_joined(here):
         "c.csv: run dense-256 is in 2 rows; needed: one row for each run"
     )
     own = write("own.csv", [("name", "step", "loss_c4"), ("dense-256", 5, 3.5), ("moe8-256", 5, 3.25)])
-    frame, _ = converted(own, {"hyper_id": "name"})  # a table of one's own is joined by the names that it has
+    frame, _ = converted(own, {"hyper_id": "name"})  # a user's table is joined by its names
     assert frame["num_experts"].tolist() == [1, 8]
     assert refused(own, {}) == "own.csv: has no column hyper_id, which joins it to the rows of sizes.csv"
 
@@ -432,12 +432,12 @@ RUN_COLUMNS = {"num_experts": "E", "loss_validation": "val/loss", "step": "_step
 
 
 def of_runs(*rows, columns=("Name", "E", "d_model", "_step", "val/loss"), path="runs.csv", name="Name") -> tuple:
-    """Return what a conversion needs: a table of runs, and the columns of the table to be."""
+    """Return the arguments of a conversion: a table of runs, and the columns of the new table."""
     return write(path, [columns, *rows]), RUN_COLUMNS | ({"hyper_id": name} if name else {})
 
 
 def told(rows, columns, name="Name", **more):
-    """Return the runs, by number, and the remarks of a conversion of a table of runs; or the message of its refusal."""
+    """Return the runs by number and the remarks of a conversion of a table of runs; or its error message."""
     runs, mapped = of_runs(*rows, columns=columns, name=name)
     constants = SET | {"num_blocks": "8", "num_heads": "8"}
     try:
@@ -454,7 +454,7 @@ TWO = (("moe8", 8, 256, 2000, 3.30), ("moe8", 8, 256, 1990, 3.36), ("dense", 1, 
 
 
 def marked(column: str, *cells) -> tuple:
-    """Return the rows of TWO with one column more, and the columns."""
+    """Return the rows of TWO with one more column, and the columns."""
     return [(row[0], cell, *row[1:]) for row, cell in zip(TWO, cells, strict=True)], ("Name", column, *SHAPE)
 
 
@@ -466,7 +466,7 @@ def marked(column: str, *cells) -> tuple:
     ],
 )  # fmt: skip
 def test_an_id_tells_runs_of_one_name_apart(here, column, cells):
-    """And says that rows are one run, whatever their steps do."""
+    """Rows with the same id are one run, for any order of steps."""
     runs, remarks = told(*marked(column, *cells))
     assert runs == [0, 1, 2]
     assert f"hyper_id: 3 runs, told apart by the column {column}, since 'moe8' is the name of 2 runs" in remarks
@@ -517,13 +517,13 @@ def test_a_name_of_what_may_be_two_runs_is_refused(here, case):
 def test_runs_without_names_are_asked_in_the_same_way(here):
     bare = [row[1:] for row in TWO]
     assert told(bare, SHAPE, name=None)[0].startswith("runs.csv: a run without a name goes back from step 2000 (row 1)")
-    named = [("a", *bare[0]), ("b", *bare[1]), ("c", *bare[2])]  # which no flag maps
+    named = [("a", *bare[0]), ("b", *bare[1]), ("c", *bare[2])]  # columns that no flag maps
     assert told(named, ("Name", *SHAPE), name=None)[0] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("order", ["rising", "falling"])
 def test_a_history_of_several_runs_is_one_run_a_name(here, order):
-    """With a state that says something else; and where a row appears twice."""
+    """Also with other states, and with repeated rows."""
     rows = [
         (run, "eval", e, 256, step, 4 - step / 1e4) for run, e in (("a", 8), ("b", 1)) for step in (1000, 2000, 3000)
     ]
@@ -536,7 +536,7 @@ def test_a_history_of_several_runs_is_one_run_a_name(here, order):
 
 
 BACK = [(1000, 3.5), (2000, 3.25), (3000, 3.1), (1500, 3.4), (2500, 3.2)]
-"""Steps and losses in the order in which they were logged: a run that went back to step 1500."""
+"""Steps and losses in logging order: a run that went back to step 1500."""
 
 RESTARTED = (
     "restarted from an earlier step: {} from step 1500 (2 rows); the earlier rows from that step on are left out"
@@ -584,7 +584,7 @@ def test_a_history_with_a_row_without_a_time_keeps_its_order(here, timeless):
 
 
 def test_two_runs_of_one_name_in_a_history_are_refused(here):
-    """The second one begins again in time, too; with ids they are two runs, called by name and id."""
+    """The second run also goes back in time; with ids they are two runs, named by name and id."""
     two = [{"run": "moe8-256", "_step": step, "_timestamp": start + step, "val/loss": 3.5} for start in (1e6, 1e5)
            for step in (1000, 2000)]  # fmt: skip
     for i, row in enumerate(two):
@@ -639,7 +639,8 @@ def test_the_branch_that_event_files_abandoned_is_left_out(here, case):
 
 @pytest.mark.parametrize("reached", [1700, 2600])
 def test_a_loss_that_was_not_reached_again_goes_with_the_branch(here, reached):
-    """The run restarted at step 1500 and stopped before its next evaluation: that of step 2000 is not its last."""
+    """The run restarted at step 1500 and stopped before its next evaluation, so step 2000 is not its last
+    evaluation."""
     pytest.importorskip("tensorboard")
     first = [(step, tag, 4 - step / 1e4) for step in (1000, 1500, 2000, 2500) for tag in ("lr", "val/loss")]
     write_events(
@@ -651,7 +652,8 @@ def test_a_loss_that_was_not_reached_again_goes_with_the_branch(here, reached):
 
 
 def test_metrics_that_count_other_steps_keep_their_rows(here):
-    """Epochs and tokens beside steps: what goes back in one file, or has its own axis, takes nothing else along."""
+    """With epochs and tokens besides steps: a metric that goes back, or has another axis, drops no rows of other
+    metrics."""
     pytest.importorskip("tensorboard")
     events = [(0, "batch", 1.0), (900, "batch", 1.0), (0, "val/loss", 3.5), (0, "batch", 1.0), (900, "batch", 1.0)]
     write_events(Path("logs/moe8-256"), [*events, (1, "val/loss", 3.25), (2, "val/loss", 3.1)])
@@ -659,7 +661,7 @@ def test_metrics_that_count_other_steps_keep_their_rows(here):
 
 
 def test_sessions_that_start_at_a_step_are_those_of_tensorboard(here):
-    """Its own reader, on the same files, keeps the same values."""
+    """TensorBoard's reader keeps the same values of the same files."""
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.compat.proto import event_pb2

@@ -1,4 +1,4 @@
-"""The text that is read: which files, which bytes, which half of the split, and what cannot be used."""
+"""Reading a corpus: files, bytes, the split, and errors."""
 
 import gzip
 import json
@@ -29,12 +29,12 @@ def write(folder, files):
 
 
 def texts(corpus):
-    """Return {name: text} of both halves."""
+    """Return {name: text} of both parts."""
     return {document.name: document.text for document in corpus.training + corpus.validation}
 
 
 def message(call, *arguments):
-    """Return the message of the InputError that the call has to raise: one line."""
+    """Return the one-line message of the InputError of a call."""
     with pytest.raises(InputError) as caught:
         call(*arguments)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Attention by compiled loops, and models with and without them: values and gradients are those of the definition."""
+"""Attention by compiled loops, and models with and without loops, compared with the definition."""
 
 import functools
 import math
@@ -31,7 +31,7 @@ def layer(b, length, heads, width, causal, relative, scale=1.0):
 
 
 def by_definition(projected, relative, heads, causal):
-    """Return [b, S, H c]: for each query the weighted mean of the values that it sees."""
+    """Return [b, S, H c]: for each query, the weighted mean of the values that it sees."""
     b, length, width = projected.shape[0], projected.shape[1], projected.shape[2] // (3 * heads)
     query, key, value = jnp.moveaxis(projected.reshape(b, length, 3, heads, width), 2, 0)
     logits = jnp.einsum("bihc,bjhc->bhij", query, key)
@@ -61,7 +61,7 @@ def with_gradients(attention, projected, relative, weights, heads, causal):
 
 
 def test_weights_of_one_and_of_equal_parts():
-    """Logits of some thousands give one key all the weight; logits of 0 give each the same."""
+    """Logits of some thousands give one key the whole weight; logits of 0 give equal weights."""
     heads, width, length = 2, 8, 40
     for scale in (3e3, -3e3):
         projected, relative, _ = layer(2, length, heads, width, True, True, scale)
@@ -76,8 +76,11 @@ def test_weights_of_one_and_of_equal_parts():
 
 
 def test_what_is_no_number_stays_where_it_is():
-    """A query that is NaN spoils its own output, a key that is NaN those of the queries that see it, and no other
-    head or sequence; gradients are NaN too, so that a training step sees them."""
+    """A NaN stays within its head and sequence.
+
+    A NaN query changes only its own output; a NaN key changes the outputs of queries that see it. Gradients are also
+    NaN, so that a training step detects them.
+    """
     b, length, heads, width = 2, 50, 2, 8
     projected, relative, weights = layer(b, length, heads, width, True, True)
     each = projected.reshape(b, length, 3, heads, width)
@@ -100,8 +103,7 @@ CALLS = {calls.ATTENTION, calls.EXPERTS}
 
 
 def both_ways(run):
-    """Return what a function of no arguments gives by the loops, and with loops switched off, and the names of those
-    called."""
+    """Return the results of a function with and without loops, and the names of the called loops."""
     program = jax.jit(run).lower()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(calls.SWITCH, "0")
@@ -131,7 +133,6 @@ QUICK = (("masked", "float32"), ("S-BASE", "float32"), ("relative", "bfloat16"))
     ],
 )
 def test_models(name, dtype):
-    """Loss and gradients of whole models are those without loops."""
     fields = {"vocab_size": 40, "d_model": 16, "blocks": 4, "heads": 2} | MODELS[name]
     config = ModelConfig(**fields)
     params = init(jax.random.key(0), config)
@@ -153,7 +154,7 @@ def test_models(name, dtype):
 
 
 def test_parameters_in_bfloat16_are_raised_before_loops_read_them():
-    """Loss and gradients are those of the same numbers in float32, up to the rounding of bfloat16."""
+    """Loss and gradients equal those of the same numbers in float32, up to the rounding of bfloat16."""
     config = ModelConfig(vocab_size=40, d_model=16, blocks=2, heads=2, router="hash", experts=4)
     tokens = jax.random.randint(jax.random.key(1), (3, 33), 0, 40)
     table = np.arange(40)[:, None] % 4

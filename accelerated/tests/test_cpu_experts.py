@@ -1,4 +1,4 @@
-"""The compiled loops of the experts (`cpu.experts`): values and gradients are those of the definition."""
+"""The compiled loops of the experts (`cpu.experts`): values and gradients, compared with the definition."""
 
 import functools
 import math
@@ -24,10 +24,10 @@ pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="the loop
 
 EVEN, SKEW, ONE, FEW = (0.25,) * 4, (0.5, 0.3, 0.15, 0.05), (1, 0, 0, 0), (0, 0.75, 0.25, 0)
 MANY = (0, 0.15, 0.03, 0.1, 0.1, 0.1, 0.1, 0.08, 0.12, 0.1, 0.07, 0.05)
-"""Of these no expert has a third of what a thread of two has to do, so that each is worked on by one of them alone."""
+"""Loads below a third of the work of each of two threads, so that no expert is split."""
 
 ODD, WIDE = (5, 7), (64, 160)
-"""d and f that are no multiples of a vector, and that are."""
+"""Values of d and f: not multiples of a vector, and multiples."""
 
 
 def layer(loads, k=1, activation="gelu", seed=0, widths=ODD, num_tokens=203):
@@ -47,7 +47,7 @@ def layer(loads, k=1, activation="gelu", seed=0, widths=ODD, num_tokens=203):
 
 
 def by_definition(point, expert, kept, activation):
-    """Return the output of the layer: each token in turn through the matrices of its own experts."""
+    """Return the output of the layer, token by token."""
 
     def one(given):
         x, expert, gate, kept = given
@@ -71,7 +71,7 @@ CASES = {
     "skewed, two experts, swiglu": (SKEW, 2, "swiglu", math.inf, None, ODD, 203),
     "idle experts, a capacity, two experts, padding": (FEW, 2, "relu", 1.6, 0.95, ODD, 203),
     "only padding": (EVEN, 1, "gelu", 2.0, 0.0, ODD, 203),
-    # Some 750 rows of one expert: pieces of 256 rows, and gradients that are added up over them.
+    # About 750 rows of an expert: pieces of 256 rows, with gradients summed over pieces.
     "several pieces, two experts, swiglu, odd": (SKEW, 2, "swiglu", 1.5, 0.9, (33, 50), 800),
     "a thread an expert, odd": (MANY, 1, "swiglu", math.inf, 0.9, ODD, 203),
     "a thread an expert, several pieces": (MANY, 1, "gelu", math.inf, None, (33, 50), 2000),
@@ -81,7 +81,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_definition(used, name):
-    """In float32, held to the definition in float64."""
+    """Loops in float32, compared with the definition in float64."""
     loads, k, activation, factor, real, widths, num_tokens = CASES[name]
     point, expert, weights = layer(loads, k, activation, widths=widths, num_tokens=num_tokens)
     mask = None if real is None else np.random.default_rng(1).random(num_tokens) < real
@@ -117,7 +117,7 @@ POINTS = np.float32([0, 1e-30, 1e-6, 0.1, 0.5, 1, 2, 3, 5, 9, 14, 30, 88, 100, 1
 
 @pytest.mark.parametrize("activation", ["gelu", "relu", "swiglu"])
 def test_the_nonlinearity_over_its_whole_range(used, activation):
-    """One expert of one hidden unit with weights of 1 is the nonlinearity itself, and NaN stays."""
+    """An expert with one hidden unit and weights of 1 is the nonlinearity; NaN stays."""
     x = np.concatenate([POINTS, -POINTS[1:], [np.nan]])[:, None].astype(np.float32)
     one, both = np.ones((2, 1, 1), np.float32), np.zeros((len(x), 1), np.int32)
     params = {"up": one, "down": one} | ({"linear": one} if activation == "swiglu" else {})
@@ -142,7 +142,7 @@ def test_the_nonlinearity_over_its_whole_range(used, activation):
 
 
 def test_a_gate_that_is_not_a_number(used):
-    """It makes the output of its token NaN, whether the token is dropped or not, and that of no other."""
+    """A NaN gate makes only the output of its token NaN, also if the token is dropped."""
     point, expert, _ = layer(ONE, num_tokens=8)
     gate = point["gate"].copy()
     gate[[0, 7]] = np.nan
@@ -184,7 +184,7 @@ for loads in ((0.6, 0.2, 0.1, 0.1), (1 / 16,) * 16):
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or os.cpu_count() < 2, reason="needs two cores, and Linux")
 def test_any_number_of_threads_gives_the_same_bits():
-    """Of attention, and of experts of two loads."""
+    """For attention, and for experts with two loads."""
     one, two = (
         subprocess.run([sys.executable, "-c", DIGEST, cores], capture_output=True, text=True, check=True).stdout.split()
         for cores in ("1", "2")
@@ -193,7 +193,7 @@ def test_any_number_of_threads_gives_the_same_bits():
 
 
 def test_two_programs_at_the_same_time():
-    """They share XLA's threads: each gets its own numbers, and neither waits for the other for ever."""
+    """Two programs share XLA's threads; results are right, and neither program hangs."""
     layers = [layer(loads, k=2, widths=WIDE, num_tokens=900, seed=seed) for seed, loads in enumerate((SKEW, MANY))]
 
     def loss(point, expert, weights):
@@ -220,13 +220,13 @@ SIZES = st.integers(1, 70) | st.sampled_from((96, 128, 530))
 @hypothesis.example(530, 64, 600, False, True, tiles.WRITE)
 @hypothesis.example(100, 64, 20, True, False, tiles.PAST_CACHE)
 def test_product(rows, columns, depth, a_turned, b_turned, how):
-    """Of factors stored either way, beside memory that must stay as it is."""
+    """For both layouts of the factors; memory next to the result stays unchanged."""
     random = np.random.default_rng(rows + 100 * columns + 10_000 * depth)
     a, b = random.standard_normal((rows, depth)), random.standard_normal((depth, columns))
     a, b = np.float32(a), np.float32(b)
     edge = tiles.PANEL
     room = np.zeros((rows + 2) * (columns + edge) + 16, np.float32)
-    skip = -room.ctypes.data // 4 % 16  # to an address that is a multiple of 64
+    skip = -room.ctypes.data // 4 % 16  # advance to an address that is a multiple of 64
     whole = room[skip : skip + (rows + 2) * (columns + edge)].reshape(rows + 2, columns + edge)
     whole[:] = random.standard_normal(whole.shape)
     before, c = whole.copy(), whole[1:-1, :columns]

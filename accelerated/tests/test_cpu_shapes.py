@@ -1,7 +1,7 @@
-"""Compiled loops on many shapes, each in a process that a fault in a loop may end: a crash fails the test alone.
+"""Compiled loops on many shapes, in processes that a fault in a loop may end.
 
-What a loop has thresholds for (blocks, vectors, pieces, matrices that no cache holds) is met below and above, with
-sizes that are multiples of nothing; shapes that do not fit each other are refused when a call is traced.
+The sizes lie below and above each threshold of the loops (blocks, vectors, pieces, matrices larger than the cache), and
+are not multiples. Inconsistent shapes are errors during tracing.
 """
 
 import functools
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="the loop
 
 CHILD = Path(__file__).parent / "cpu_shapes_child.py"
 FILLED = {"MALLOC_PERTURB_": "1"}
-"""Lets the C library of Linux fill memory that is handed out or given back: what is read there by mistake is large."""
+"""Makes the C library of Linux fill allocated and freed memory, so that reading it by mistake gives large numbers."""
 
 
 def ends_of(cases: list[dict]) -> list[tuple[dict, dict]]:
-    """Return each case with how it ended; after one that ended the process another process goes on."""
+    """Return each case with its result; a new process continues after a crash."""
     done = []
     while len(done) < len(cases):
         lines = "".join(json.dumps(case) + "\n" for case in cases[len(done) :])
@@ -43,7 +43,7 @@ def ends_of(cases: list[dict]) -> list[tuple[dict, dict]]:
 
 
 def assert_all_right(cases: list[dict]) -> Counter:
-    """Fail with the first cases that are wrong; return how many ended how."""
+    """Fail with the first wrong cases; return the number of each result."""
     done = ends_of(cases)
     wrong = [f"{case}: {end}" for case, end in done if end["end"] not in ("right", "refused")]
     misplaced = [f"{case}: {end}" for case, end in done if (end["end"] == "refused") != case["misfit"]]
@@ -55,9 +55,9 @@ ATTENTION = [
     {"b": b, "S": S, "H": H, "c": c, "causal": causal, "relative": True}
     for b, S, H, c, causal in [
         (1, 1, 1, 1, True),
-        (2, 89, 3, 33, False),  # three blocks of queries and a few more
-        (71, 9, 2, 8, True),  # two sequences to a piece, and one to the last
-        (1, 530, 1, 5, False),  # more keys than a product adds up at once
+        (2, 89, 3, 33, False),  # three blocks of queries and a part
+        (71, 9, 2, 8, True),  # two sequences per piece, and one in the last
+        (1, 530, 1, 5, False),  # more keys than a product sums per pass
         (1, 533, 2, 3, True),
     ]
 ]  # fmt: skip
@@ -65,13 +65,13 @@ FIELDS = ("T", "E", "k", "d", "f", "activation", "even", "wild")
 EXPERTS = [
     dict(zip(FIELDS, fields, strict=True)) | {"by": "experts"}
     for fields in [
-        (300, 8, 1, 256, 1030, "gelu", True, False),  # past the cache, columns that are no whole vectors
+        (300, 8, 1, 256, 1030, "gelu", True, False),  # past the cache, columns not in whole vectors
         (150, 8, 1, 256, 1030, "relu", True, False),
-        (150, 9, 1, 250, 1024, "relu", True, False),  # the same of rows
-        (500, 8, 1, 256, 1024, "relu", False, True),  # past the cache, in two pieces that are added up
-        (50, 3, 2, 530, 545, "gelu", True, True),  # more columns than a product adds up at once
-        (2100, 7, 1, 9, 20, "gelu", True, False),  # several pieces of an expert of one thread
-        (7, 2, 1, 45, 77, "swiglu", True, False),  # so few rows that matrices are read in their own order
+        (150, 9, 1, 250, 1024, "relu", True, False),  # the same for rows
+        (500, 8, 1, 256, 1024, "relu", False, True),  # past the cache, summed over two pieces
+        (50, 3, 2, 530, 545, "gelu", True, True),  # more columns than a product sums per pass
+        (2100, 7, 1, 9, 20, "gelu", True, False),  # several pieces of an expert in one thread
+        (7, 2, 1, 45, 77, "swiglu", True, False),  # few rows, so matrices are read in memory order
         (701, 3, 2, 33, 50, "swiglu", False, True),  # several pieces of rows
         (333, 20, 3, 17, 71, "swiglu", True, True),
     ]
@@ -96,7 +96,7 @@ def floats(*shape):
 
 
 def experts(activation="gelu", queue=np.int32, gate_dtype=np.float32, **shapes):
-    """Return a call of `cpu.experts` with T = 5, k = 2, E = 3, d = 4 and f = 6, but for what is given."""
+    """Return a call of `cpu.experts` with T = 5, k = 2, E = 3, d = 4 and f = 6 unless given."""
     matrices = {"up": shapes.get("up", (3, 4, 6)), "down": shapes.get("down", (3, 6, 4))}
     matrices = {name: floats(*shape) for name, shape in matrices.items()}
     gate = np.zeros(shapes.get("gate", (5, 2)), gate_dtype)
@@ -130,7 +130,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_fit_is_one_line(name):
-    """Nothing is run: a call is refused when it is traced."""
+    """The call fails during tracing."""
     call, line = REFUSED[name]
     with pytest.raises(InputError) as raised:
         jax.eval_shape(call)
@@ -139,7 +139,7 @@ def test_what_does_not_fit_is_one_line(name):
 
 @pytest.mark.parametrize("dtype", ["float16", "int32"])
 def test_loops_take_no_other_dtypes(dtype):
-    """One array of another dtype, and the twin gets all of them as they are."""
+    """If an array has another dtype, the twin gets all arrays unchanged."""
     x, gate, queue = floats(5, 4), floats(5, 2), np.zeros((5, 2), np.int32)
     matrices, projected, keys = {"up": floats(3, 4, 6), "down": floats(3, 6, 4)}, floats(2, 64, 96), floats(64, 32)
     for name in matrices:

@@ -1,7 +1,7 @@
-"""Folders of runs and sweeps that were damaged, edited or exchanged: what is whole is used, all else is one line.
+"""Damaged, edited or exchanged folders of runs and sweeps: commands use intact files and print one line for others.
 
-`RUN` is a finished run of a hash router; `MID` is the same run as if killed after the checkpoint of step 16; `OLD` is
-`RUN` as an earlier version left it, without a record. `OTHER` differs from `RUN` in its seed alone.
+`RUN` is a finished run of a hash router. `MID` is the same run, killed after the checkpoint of step 16. `OLD` is `RUN`
+from an earlier version, without a record. `OTHER` differs from `RUN` only in its seed.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ PUT_BACK = "; restore it, or delete it and repeat the training command"
 
 
 class Kill(BaseException):
-    """What ends a run like a kill, as far as its files go."""
+    """Ends a run like a kill, with the same files."""
 
 
 @pytest.fixture(scope="module")
 def fields(small_fields, tmp_path_factory):
-    """Fields of a run with a second text to evaluate on."""
+    """Fields of a run with a second evaluation text."""
     second = tmp_path_factory.mktemp("text") / "second.txt"
     second.write_text("ba ke lo mi. nu ra so.\n" * 200)
     return {**small_fields, "router": "hash", "experts": 4, "eval": [f"c4={second}"]}
@@ -49,7 +49,7 @@ def train(fields: dict, folder: Path, said: list | None = None) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def runs(fields, tmp_path_factory):
-    """The folders, by name; none is ever changed."""
+    """The folders by name; tests do not change them."""
     below = tmp_path_factory.mktemp("runs")
     made = {name: below / name for name in ("RUN", "MID", "OLD", "OTHER")}
     train(fields, made["RUN"])
@@ -72,7 +72,7 @@ def runs(fields, tmp_path_factory):
 
 @pytest.fixture
 def folder(runs, tmp_path, request):
-    """A copy of the folder that a test names."""
+    """A copy of the folder that the test names."""
     return Path(shutil.copytree(runs[request.param], tmp_path / request.param))
 
 
@@ -88,7 +88,7 @@ def flags(fields: dict) -> list[str]:
 
 @pytest.fixture
 def do(fields, capsys, runs):
-    """Run a command on a folder; return its exit code, what it printed, and its lines on standard error."""
+    """Run a command on a folder; return its exit code, its output, and its lines on standard error."""
 
     def run(command: str, folder: Path) -> tuple[int, str, list[str]]:
         more = {"train": ["--out", folder, *flags(fields)], "report": [runs["OTHER"], folder]}
@@ -104,7 +104,7 @@ def do(fields, capsys, runs):
 
 
 def edit(name: str, old: str, new: str):
-    """Replace the last place of a text in a file."""
+    """Replace the last occurrence of a text in a file."""
 
     def change(folder: Path, runs: dict) -> None:
         before, found, after = (folder / name).read_text().rpartition(old)
@@ -149,7 +149,7 @@ def exchange(name: str, other: str = "OTHER"):
 
 
 def table(change):
-    """Save another array in place of the hash table."""
+    """Save another array instead of the hash table."""
     return lambda folder, runs: np.save(folder / "hash_table.npy", change(np.load(folder / "hash_table.npy")))
 
 
@@ -162,7 +162,7 @@ def lines(name: str, change):
 
 
 def another_tokenizer(folder: Path, runs: dict) -> None:
-    """One with as many pieces, of another text."""
+    """Write a tokenizer of another text with the same number of pieces."""
     text = "zu ma pe. tola fi gesu\n" * 40
     (folder / "tokenizer.model").write_bytes(train_tokenizer([text + str(i) * 9 for i in range(300, 400)], 300))
 
@@ -246,7 +246,7 @@ ERRORS = {
     "old, two rows": ("OLD", ("train",), lines("results.csv", lambda rows: rows[:2]),
                       "results.csv: is damaged: it has 1 of the 3 rows up to step 24"),
 }  # fmt: skip
-"""What was done to a folder: the folder, the commands, the change and the line that each command ends with."""
+"""Damage of folders: the folder, the commands, the change, and the last line of each command."""
 
 
 def _filled(rows: list[str]) -> str:
@@ -284,13 +284,13 @@ def rows_of(folder: Path) -> list[dict]:
 
 
 def without_last_row(folder: Path, runs: dict) -> None:
-    """Leave OLD without its last row, as a kill after its last checkpoint did."""
+    """Remove the last row of OLD, as after a kill after the last checkpoint."""
     lines("results.csv", lambda rows: rows[:-1])(folder, runs)
     lines("log.jsonl", lambda rows: rows[:-1])(folder, runs)
 
 
 def turn_a_digit(folder: Path, runs: dict) -> None:
-    """Turn the digit of a step in the record that the newest checkpoint holds."""
+    """Change a digit of a step in the record of the newest checkpoint."""
     path = folder / "checkpoints" / "24" / "_CHECKPOINT_METADATA"
     path.write_text(path.read_text().replace('"experts": 4', '"experts": 8'))
 
@@ -312,7 +312,7 @@ USED = {
     "a turned bit": pytest.param("RUN", turn_a_digit, "checkpoint at step 24 is damaged and skipped (ValueError",
                                  marks=pytest.mark.slow),
 }  # fmt: skip
-"""What was done to a folder: the folder, the change, and a line that `train` says before it ends well."""
+"""Repaired damage of folders: the folder, the change, and a line that `train` prints before it succeeds."""
 
 
 @pytest.mark.parametrize(("folder", "change", "line"), USED.values(), ids=list(USED), indirect=["folder"])
@@ -388,7 +388,7 @@ SWEEPS = [
     (f"{FIRST}/validation_windows.csv", fill, "x", "is not a table of window losses; restore it"),
     ("predictions.json", fill, PREDICTED, "predictions[0].loss is '1'; a number or null is needed"),
 ]
-"""A file of the folder of a sweep, what was done to it, and what `report` says of it."""
+"""A file of the folder of a sweep, its change, and the message of `report`."""
 
 
 @pytest.mark.parametrize(("name", "how", "more", "line"), SWEEPS)
@@ -432,14 +432,14 @@ def test_a_table_of_a_sweep_keeps_the_rows_of_a_run_that_was_damaged_since(sweep
 
 
 KILLS = [(number, False) for number in (*range(9), 11, 14)] + [(number, True) for number in range(7)]
-"""Writes before which a run is killed, and whether it goes on from an older checkpoint: it then writes six."""
+"""Writes before which a run is killed, and whether it resumes from an older checkpoint (with six writes)."""
 
 QUICK = ((11, False), (4, True))
-"""Before the table of step 16, which the record has already; before the record of a start, whose table is cut back."""
+"""Kills after the record of step 16 and before its table, and before the record of a start with a shortened table."""
 
 
 def kill_before(number: int, folder: Path, happen, monkeypatch) -> int:
-    """Do something, with a kill before the write of a file in the folder with this number; return how many it wrote."""
+    """Call a function, with a kill before the write with this number in the folder; return the number of writes."""
     done, replace = [0], os.replace
 
     def replacing(source, target):
@@ -456,7 +456,7 @@ def kill_before(number: int, folder: Path, happen, monkeypatch) -> int:
 
 
 def files_of(folder: Path) -> tuple:
-    """Return what two runs have in common that differ in nothing but the time that they took."""
+    """Return the files of a run without times."""
     log = [{**line, "tokens_per_second": 0} for line in run_folder.read_own_log(folder)]
     return rows_of(folder), log, (folder / "validation_windows.csv").read_bytes()
 
@@ -466,9 +466,9 @@ def files_of(folder: Path) -> tuple:
     [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in KILLS],
 )
 def test_a_kill_between_two_writes_leaves_files_that_agree(number, resumed, fields, runs, tmp_path, monkeypatch):
-    """Readers find nothing wrong with what is left, and the same command ends as if nothing had been."""
+    """Readers accept the remaining files, and the same command ends with the files of an undisturbed run."""
     folder = tmp_path / "run"
-    if resumed:  # the writes of a run that goes on from an older checkpoint: fewer
+    if resumed:  # a run that resumes from an older checkpoint has fewer writes
         shutil.copytree(runs["MID"], folder)
     written = kill_before(number, folder, lambda: train(fields, folder), monkeypatch)
     assert written == (min(number, 6) if resumed else number)
