@@ -1,4 +1,4 @@
-"""The designs that `train --config` knows by name: their settings, their counts, and that each trains."""
+"""The designs of `train --config`: settings, counts, and training."""
 
 import csv
 import math
@@ -18,18 +18,18 @@ BY_HAND = {
     "mixtral": (8, 2, dict(gate="softmax", normalisation="sum", shared_experts=0, balance_weight=2 * 0.001)),
     "gpt-oss": (32, 4, dict(gate="softmax", normalisation="softmax", router_bias=True, balance_weight=4 * 0.001)),
 }  # fmt: skip
-"""Experts of a block, experts of a token, and what else makes the design."""
+"""Experts of a block, experts of a token, and other settings of the design."""
 
 
 def sizes(tree) -> int:
-    """Return how many numbers there are in a tree of arrays or of (shape, deviation)."""
+    """Return the number of entries of a tree of arrays or of (shape, deviation)."""
     if isinstance(tree, dict):
         return sum(sizes(node) for node in tree.values())
     return math.prod(tree[0]) if isinstance(tree, tuple) else tree.size
 
 
 def counted(tree: dict) -> int:
-    """Return P of a parameter tree: embedding, last norm and the bias that the load moves are not in it."""
+    """Return P of a parameter tree, without the embedding, the last norm and the bias from loads."""
     routed = {name: node for name, node in tree["routed_ffn"].items() if name != "bias"}
     return sizes({name: tree[name] for name in ("blocks", "dense_ffn") if name in tree} | {"routed_ffn": routed})
 
@@ -51,7 +51,7 @@ def test_a_design_has_the_settings_of_its_model_and_is_counted_exactly(name):
     "name", [n if n == "deepseek-v3" else pytest.param(n, marks=pytest.mark.slow) for n in BY_HAND]
 )
 def test_a_design_trains(name, text_file, tmp_path, capsys):
-    """A few steps of two blocks at a width of 8: the loss is below that of equal odds, and the biases have moved."""
+    """After a few steps of two blocks of width 8, the loss is below ln V, and the biases have changed."""
     blocks = ("--blocks", "2") + (("--routing-frequency", "0.5") if name == "deepseek-v3" else ())
     narrow = (
         "--d-model",
@@ -80,7 +80,7 @@ def test_a_design_trains(name, text_file, tmp_path, capsys):
 
 
 def test_a_design_that_is_not_known_is_one_line(tmp_path, monkeypatch, capsys):
-    """A file of that name goes before a design."""
+    """A file of this name overrides a design."""
     monkeypatch.chdir(tmp_path)
     assert cli.main(["train", "--config", "llama", "--out", "run"]) == 2
     assert "llama: no such file, and no such design; the designs are deepseek-v3, gpt" in capsys.readouterr().err

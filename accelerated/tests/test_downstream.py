@@ -1,4 +1,4 @@
-"""Laws of downstream accuracy held against each other, on tables whose truth is known and on the released one."""
+"""Comparison of laws of downstream accuracy, on tables from known laws and on the released table."""
 
 import json
 
@@ -16,7 +16,7 @@ from routelaws.conformance.engine.data_folder import released_file
 
 
 def made_table(noise: float = 0.0) -> Accuracies:
-    """Runs of one ratio: `power` follows the direct law, `steep` a logistic of the loss, `flat` is guessed."""
+    """Runs with one ratio: `power` follows the direct law, `steep` a logistic of the loss, and `flat` is guessing."""
     parameters = np.geomspace(1e7, 3e9, 14)
     tokens = 20 * parameters
     flops = 6 * parameters * tokens
@@ -49,7 +49,8 @@ def test_what_cannot_be_compared_is_named(changes, message):
 
 
 def test_guess_rates_that_are_given_go_before_those_of_the_table(monkeypatch):
-    """And these before well-known ones: a law that predicts the rate itself, where every accuracy is 0."""
+    """Given rates override the table's rates, and these override known rates; a law that predicts the rate shows
+    this."""
     predictors = {"rate": lambda below, above, rate: np.full(len(above.flops), rate)}
     monkeypatch.setattr(findings, "_laws", lambda least_gain: predictors)
     wrong = dict.fromkeys(("arc_easy", "arc_challenge", "mmlu_virology"), np.zeros(14))
@@ -63,12 +64,12 @@ def test_guess_rates_that_are_given_go_before_those_of_the_table(monkeypatch):
 
 
 LOG_LAWS = "direct", "ceiling", "ratio", "two-stage logistic, same rows", "two-stage ratio, same rows"
-"""The laws that take rows above the guess rate alone, by how much --least-gain says."""
+"""The laws that use only rows above the guess rate, by --least-gain."""
 
 
 @pytest.mark.parametrize("name", LOG_LAWS)
 def test_a_law_of_log_accuracy_takes_the_rows_that_are_far_enough_above_guessing(name):
-    """Twelve runs lie 0.06 to 0.17 above a guess rate of 0.25: none is left where 0.2 is asked for."""
+    """Twelve runs lie 0.06 to 0.17 above a guess rate of 0.25; none is left with a least gain of 0.2."""
     gain = np.linspace(0.06, 0.17, 12)
     flops = np.geomspace(1e18, 1e20, 12)
     rows = Rows(np.sqrt(flops), np.cbrt(flops), flops, 3 - gain, 0.25 + gain)
@@ -81,7 +82,7 @@ def test_a_law_of_log_accuracy_takes_the_rows_that_are_far_enough_above_guessing
     ["direct", "two-stage linear", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ceiling", "ratio"))],
 )
 def test_a_law_predicts_the_runs_above_the_cut_where_it_is_true(name):
-    """Of a task in which guessing scores a quarter; -ln Q' is a sum of powers, or Q a line in the loss."""
+    """A task with a guess rate of 1/4: -ln Q' is a sum of powers, or Q is linear in the loss."""
     size, tokens = np.geomspace(1e7, 1e9, 12), np.geomspace(2e8, 2e10, 12)[[3, 1, 0, 2, 6, 4, 7, 5, 9, 8, 11, 10]]
     flops = 6 * size * tokens
     loss = 60 * flops**-0.07
@@ -93,28 +94,28 @@ def test_a_law_predicts_the_runs_above_the_cut_where_it_is_true(name):
     }[name]
     runs, order = Rows(size, tokens, flops, loss, known), np.argsort(flops)
     below, above = (Rows(*(column[part] for column in runs)) for part in (order[:8], order[8:]))
-    # What is to be predicted is not available: only size, tokens and FLOPs of the runs above the cut are.
+    # A law sees only size, tokens and FLOPs of the runs above the cut.
     found = _laws(0.0)[name](below, above._replace(loss=np.full(4, np.nan), accuracy=np.full(4, np.nan)), 0.25)
     assert found == pytest.approx(known[order[8:]], rel=1e-6)
 
 
 def test_no_change_is_the_accuracy_of_the_largest_budget_below_the_cut():
-    """Whatever the order of the rows."""
+    """For any order of the rows."""
     below = Rows(*np.array([[1.0, 3, 2], [1, 1, 1], [1, 3, 2], [4, 3, 3.5], [0.3, 0.6, 0.5]]))
     above = Rows(*np.array([[9.0, 8], [1, 1], [9, 8], [2, 2.5], [0.8, 0.7]]))
     assert _laws(0.05)["no change"](below, above, 0.25).tolist() == [0.6, 0.6]
 
 
 def test_a_study_by_hand(monkeypatch):
-    """Two laws that are means: a run at the cut is fitted, and each training set has a fit of its own."""
+    """With means as laws: a run at the cut is fitted, and each training set has a separate fit."""
     laws = {"direct": lambda below, above, rate: np.full(len(above.flops), below.accuracy.mean()),
             "ceiling": lambda below, above, rate: np.full(len(above.flops), below.accuracy.max())}  # fmt: skip
     monkeypatch.setattr(findings, "_laws", lambda least_gain: laws)
     flops, sets = np.array([1.0, 2, 3, 4, 1, 2, 3, 4]), np.array(["a"] * 4 + ["b"] * 4)
     tasks = {
-        "x": [0.1, 0.3, 0.5, 0.7, 0.2, 0.4, 0.4, 0.3],  # means 0.2 and 0.3 miss by 0.3, 0.5, 0.1 and 0
+        "x": [0.1, 0.3, 0.5, 0.7, 0.2, 0.4, 0.4, 0.3],  # means 0.2 and 0.3 have errors 0.3, 0.5, 0.1 and 0
         "y": [0.1, 0.3, 0.2, 0.2, 0.2, 0.4, 0.3, np.nan],  # the means are right
-        "z": [0.5, 0.5, 0.7, 0.8, 0.5, 0.5, 0.6, 0.7],  # both miss by 0.2, 0.3, 0.1, 0.2
+        "z": [0.5, 0.5, 0.7, 0.8, 0.5, 0.5, 0.6, 0.7],  # both have errors 0.2, 0.3, 0.1, 0.2
     }
     tasks = {name: np.array(values) for name, values in tasks.items()}
     table = Accuracies(sets, sets, flops, flops, flops, {"text": flops}, tasks, [])
@@ -140,7 +141,7 @@ def test_the_sign_test():
 
 
 def written(table: Accuracies, folder, names: tuple[str, ...]) -> list[str]:
-    """Write a table and the rates of guessing of its tasks, NaN as a blank; returns the words of the command."""
+    """Write a table and the guess rates of its tasks, with NaN as a blank; return the words of the command."""
     columns = {"params": table.parameters, "tokens": table.tokens}
     columns |= {f"loss_{name}": values for name, values in table.losses.items()}
     columns |= {f"acc_{name}": table.accuracies[name] for name in names}
@@ -151,7 +152,7 @@ def written(table: Accuracies, folder, names: tuple[str, ...]) -> list[str]:
 
 
 def test_the_command_says_why_a_task_is_left_out(tmp_path, monkeypatch, capsys):
-    """One that is guessed, and one that no run above the cut was asked; a task of its own has a line of its own."""
+    """One task is guessing, and one has no run above the cut; each reason has a line."""
     few = {name: findings._PREDICTORS[name] for name in ("direct", "no change")}
     monkeypatch.setattr(findings, "_PREDICTORS", few)
     table = made_table()
@@ -173,11 +174,11 @@ def test_the_command_says_why_a_task_is_left_out(tmp_path, monkeypatch, capsys):
 @pytest.mark.released
 @pytest.mark.slow
 def test_the_released_runs():
-    """104 runs, 46 tasks, cut at 2e20: told as found.
+    """104 runs, 46 tasks, cut at 2e20.
 
-    The direct law beats a line through the loss on 18 of 23 tasks. It neither beats nor is beaten by a logistic through
-    the loss (10 of 23 tasks; 14 of 22 from the same rows). Half of the tasks are too near to guessing for any law of
-    log accuracy. Across ratios two stages win by count, 14 of 22.
+    The direct law beats a line through the loss on 18 of 23 tasks. Against a logistic function of the loss there is no
+    winner (10 of 23 tasks; 14 of 22 from the same rows). Half of the tasks are too near guessing for laws of log
+    accuracy. Across ratios, two stages win on 14 of 22 tasks.
     """
     table = read_accuracies(released_file("overtraining_runs.csv"))
     rates = read_guess_rates(released_file("downstream_tasks.csv"))

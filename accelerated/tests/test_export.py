@@ -1,4 +1,4 @@
-"""The train step as a program in a file: for every router, for chips that are not here, and the same step here."""
+"""The exported train step: for every router, for absent devices, and equal to the step here."""
 
 import jax
 import numpy as np
@@ -29,7 +29,7 @@ ROUTERS = EXAMPLES | {
 
 
 def each(quick: str):
-    """Return all routers; those that take longer than the quick one are slow."""
+    """Return all routers; all except the quick one are marked slow."""
     return [pytest.param(name, marks=() if name == quick else pytest.mark.slow) for name in ROUTERS]
 
 
@@ -48,9 +48,9 @@ def test_every_router_lowers_for_every_platform_and_never_asks_the_host(small_fi
 @pytest.mark.parametrize("hash", ["modulo", "random", "bigram", "position"])
 @pytest.mark.parametrize(("k", "granularity"), [(1, 1), (2, 1), (2, 2)])
 def test_the_table_of_a_program_has_the_shape_of_that_of_a_run(hash, k, granularity):
-    """k G columns: those of the model's own table."""
+    """The table has k G columns, like the model's table."""
     if hash == "bigram" and k > 1:
-        return  # one expert for each pair of tokens, and no more
+        return  # a pair of tokens has only one expert
     model = ModelConfig(vocab_size=50, d_model=8, blocks=2, heads=1, router="hash", experts=4, k=k,
                         granularity=granularity, hash=hash)  # fmt: skip
     shape = (2, 50) if hash == "bigram" else (50, k * granularity)
@@ -75,14 +75,14 @@ def test_a_program_from_a_file_takes_the_steps_of_the_live_one(small_fields, nam
         loaded = load_train_step(export_train_step(config, platforms))
         after, metrics = loaded(initial_state(config), batches, 3, inputs)
         check("export.loss", np.abs(metrics.loss - wanted.loss).max())
-        if platforms == ("cpu",):  # one program; of a choice of platforms XLA may fuse sums in another way
+        if platforms == ("cpu",):  # a single program; with several platforms, XLA may fuse sums differently
             jax.tree.map(np.testing.assert_array_equal, (live, wanted), (after, metrics))
     moved = jax.tree.map(lambda a, b: np.any(a != b), before.params, after.params)
     assert all(jax.tree.leaves(moved)), moved
 
 
 def test_a_program_passes_over_as_many_bad_batches_as_it_is_told(small_fields):
-    """The final norm makes the model nearly sure of token 0: a text of zeros is easy, and one of sevens explodes."""
+    """The final norm makes the model nearly certain of token 0, so the loss of a text of sevens explodes."""
     config = from_mapping({**small_fields, "blocks": 1, "steps_per_call": 3, "loss_limit": 1.5}, "test")
     steps = load_train_step(export_train_step(config, ("cpu",)))
     batches = np.stack([np.full((4, 17), 7), np.full((4, 17), 7), np.zeros((4, 17))]).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Files that are written whole, and the lock of a folder: one holder, refused or waited for, free when it dies."""
+"""Atomic writes, and the lock of a folder: a single holder, errors or waiting, and release at the end of a process."""
 
 import ast
 import errno
@@ -51,7 +51,7 @@ def hold(folder, wait=False):
 
 
 def test_refused_while_another_process_holds_it_and_free_when_that_is_killed(tmp_path, holder):
-    for _ in range(2):  # to be refused changes nothing
+    for _ in range(2):  # an error changes nothing
         with pytest.raises(InputError) as caught:
             hold(tmp_path)
         assert (
@@ -92,7 +92,7 @@ def test_a_file_is_replaced_whole(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("write", [write_atomically, write_once])
 def test_no_link_is_followed(tmp_path, monkeypatch, write):
-    """Neither one that stands where the file is to be, nor one that was planted where it is written first."""
+    """Neither a link at the path of the file, nor a link at the path of the temporary file, is followed."""
     other = tmp_path / "other"
     other.write_text("kept")
     monkeypatch.setattr("secrets.token_hex", lambda size: "0")
@@ -115,7 +115,7 @@ def test_devices_and_pipes_are_no_files_to_write(tmp_path):
 
 @pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="no shell puts files there")
 def test_what_a_shell_puts_in_place_of_a_command_is_read(tmp_path):
-    """The end of a pipe, as bash has it for <(command); a named pipe is none of these."""
+    """The pipe of <(command) in bash is read; a named pipe is an error."""
     end, other = os.pipe()
     with os.fdopen(other, "wb") as writer:
         writer.write(b"a,b\n")
@@ -158,17 +158,17 @@ WRITERS = {
 }  # fmt: skip
 FOLDERS = [Path(accelerated.__file__).parent, Path(conformance.__file__).parent]
 ALLOWED = {
-    ("files.py", "open"),  # the writer itself, and lines added to a log
-    ("training/text/tokens.py", "open"),  # tokens, "xb", in a folder that was made for them a moment ago
+    ("files.py", "open"),  # the writer, and appended lines of a log
+    ("training/text/tokens.py", "open"),  # tokens, "xb", in a new folder
     ("training/runs/run_folder.py", "save"), ("report/figures/style.py", "savefig"),  # into memory
     ("engine/failing_calls.py", "savez"), ("inspection/trace.py", "savez_compressed"),  # into memory
-    ("training/loop.py", "save"),  # a checkpoint, of Orbax
+    ("training/loop.py", "save"),  # a checkpoint, by Orbax
     ("cli.py", "open"), ("__main__.py", "open"),  # os.devnull
 }  # fmt: skip
 
 
 def writes(call: ast.Call) -> bool:
-    """Whether a call may write to a file that it names."""
+    """Return whether a call may write to a named file."""
     if name_of(call) not in ("open", "fdopen"):
         return name_of(call) in WRITERS
     words = [ast.unparse(word) for word in [*call.args, *(each.value for each in call.keywords)]]
@@ -182,7 +182,7 @@ def name_of(call: ast.Call) -> str:
 
 
 def test_nothing_else_writes_files():
-    """No file of the package writes to a file but by `write_atomically`, which follows no link and leaves no half."""
+    """Every write of the package uses `write_atomically`, which follows no links and leaves no partial file."""
     found = set()
     for folder in FOLDERS:
         for path in sorted(folder.rglob("*.py")):
@@ -195,7 +195,7 @@ def test_nothing_else_writes_files():
 
 @pytest.mark.parametrize("links", [True, False])
 def test_of_several_that_write_a_file_once_the_first_counts(tmp_path, monkeypatch, links):
-    """On a file system without links, too."""
+    """Also on a file system without links."""
     path = tmp_path / "file"
 
     def refuse(*_):

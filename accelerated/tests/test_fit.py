@@ -1,4 +1,4 @@
-"""The fit command: exact JSON, readable text, and one clear line for a table that cannot be fitted."""
+"""The fit command: exact JSON, text, and a one-line error for a table without a fit."""
 
 import json
 import math
@@ -24,7 +24,7 @@ LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 
 
 def make_table(folder, law=LAW, noise=0.0, experts=(1, 2, 4, 16, 64, 256), loss=None) -> Path:
-    """Write a table of one router whose losses follow a law; returns its path."""
+    """Write a table of a router with losses on a law; return its path."""
     size, count = (v.ravel().astype(float) for v in np.meshgrid([1e7, 1e8, 1e9], experts))
     losses = predict_loss(size, count, law) if loss is None else loss(size, count)
     frame = pandas.DataFrame(
@@ -57,11 +57,11 @@ def test_what_is_infinite_is_said_and_what_is_not_found_is_not_determined(tmp_pa
     edge = first(LAW._replace(E_start=1.0))
     assert edge["status"] == "E_start at 1" and not edge["coefficients"]["E_start"]["determined"]
     assert edge["coefficients"]["a"]["value"] == pytest.approx(LAW.a, rel=1e-5)
-    # The sign of c is open, and with it whether there is a size at which routing stops helping.
+    # The sign of c is unknown, so the existence of a cut-off size is also unknown.
     flat = first(LAW._replace(c=2e-4), noise=2e-3)
     assert flat["determined"] and flat["coefficients"]["c"]["determined"]
     assert not flat["derived"]["N_cutoff"]["determined"] and flat["derived"]["N_cutoff"]["high"] == "inf"
-    # Falls faster and faster with E: no saturating law is better than a straight line.
+    # The loss falls faster and faster with E, so no saturating law is better than a straight line.
     fits = read(make_table(tmp_path, loss=lambda size, count: size**-0.08 * np.exp(5 - (count / 500) ** 1.5))).fit()
     linear = fits[0].to_dict()
     assert linear["status"] == "linear limit" and not any(math.isfinite(v) for v in fits[0].coefficients.values())
@@ -74,7 +74,7 @@ def test_what_is_infinite_is_said_and_what_is_not_found_is_not_determined(tmp_pa
 
 
 def with_others(folder, *routers: tuple[str, float]) -> Path:
-    """Write the table of `make_table` with three runs more of each router, all of one number of experts."""
+    """Write the table of `make_table` with three more runs of each router, all with the same number of experts."""
     frame = pandas.read_csv(make_table(folder, noise=1e-3)).assign(
         run=lambda table: "run-" + table.hyper_id.astype(str)
     )
@@ -92,7 +92,7 @@ def with_others(folder, *routers: tuple[str, float]) -> Path:
 
 
 def test_a_router_that_cannot_be_fitted_does_not_stop_the_others(tmp_path, capsys):
-    """It is named with the reason; where none can be fitted, that is the error, with the reason of each."""
+    """A router without a fit is named with the reason; if no router has a fit, the error has all reasons."""
     path = with_others(tmp_path, ("none", 1), ("mine", 8))
     assert main(["fit", str(path)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
@@ -107,7 +107,7 @@ def test_a_router_that_cannot_be_fitted_does_not_stop_the_others(tmp_path, capsy
 
 
 def test_runs_are_called_by_their_names(tmp_path):
-    """In what is left out, and among the outliers."""
+    """Names appear for excluded runs and for outliers."""
     path = with_others(tmp_path)
     frame = pandas.read_csv(path)
     frame.loc[frame.hyper_id == 7, "loss_validation"] = 9.5
@@ -155,7 +155,7 @@ def test_a_weighting_that_leaves_too_little_has_no_fit(tmp_path, kept):
 
 
 def test_the_interval_of_N_c_is_where_the_line_may_cross_one_nat(tmp_path):
-    """The band of a straight line, q s √(1/n + u²/spread) around it, reaches log10 L = 0 at the ends."""
+    """The band of a straight line, with half width q s √(1/n + u²/spread), reaches log10 L = 0 at the ends."""
     path = make_table(tmp_path, noise=5e-3)
     found = read(path).fit("dense").to_dict()["fits"][0]["coefficients"]["N_c"]
     frame = pandas.read_csv(path).query("router_type == 'Dense'")
@@ -169,7 +169,7 @@ def test_the_interval_of_N_c_is_where_the_line_may_cross_one_nat(tmp_path):
 
 
 def test_what_huber_says_without_the_outliers(tmp_path):
-    """One wrong run, which the sum of Huber terms names; with it least squares does not determine the law."""
+    """With one wrong run, least squares does not determine the law; Huber's criterion does, and names the run."""
     path = make_table(tmp_path, noise=1e-3)
     frame = pandas.read_csv(path)
     frame.loc[9, "loss_validation"] *= 1.2
@@ -196,6 +196,6 @@ def test_a_law_that_is_not_determined_gives_the_coefficients_that_are():
             known = not item["verdict"].startswith(open_ended) and f"{name} at" not in fit["status"]
             assert item["determined"] == known, name
         assert all(slope["low"] < 10 * slope["high"] < 0 for slope in fit["derived"]["slopes"])
-    assert not fits["Hash"]["coefficients"]["b"]["determined"]  # its interval is closed, and goes from -31 to -0.09
+    assert not fits["Hash"]["coefficients"]["b"]["determined"]  # the interval is closed, but reaches from -31 to -0.09
     printed = shown(read(path).where("clark").of_loss("loss_curation_corpus").fit())
     assert " ".join(printed.split()).count("these rows do not determine the whole law") == 3

@@ -1,4 +1,4 @@
-"""Laws of accuracy and of leverage from the command line: any table, any task, and the sentences where that fails."""
+"""Laws of accuracy and of leverage from the command line: tables, tasks, and error messages."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def pair(found: dict, name: str) -> list:
 
 @pytest.fixture
 def table(tmp_path):
-    """Nine runs of a direct law above a guess rate that the table itself says, a task of pass@k, and a loss."""
+    """Nine runs on a direct law with the table's guess rate, a pass@k task, and a loss."""
     quiz = downstream.predict_accuracy(LAW, FLOPS, guess_rate=0.25)
     lines = ["run,params,tokens,flops,loss_text,acc_quiz,guess_quiz,acc_code pass@1,acc_code pass@10"]
     for i, (flops, share) in enumerate(zip(FLOPS, quiz, strict=True)):
@@ -46,7 +46,7 @@ def said(capsys, *arguments) -> dict:
 
 
 def test_own_accuracies_are_fitted_and_predicted(table, capsys):
-    """The law that made the table, with the guess rate of the table; a flag, or a table of rates, takes its place."""
+    """The fit recovers the law of the table, with its guess rate; a flag or a table of rates overrides this rate."""
     found = said(capsys, "fit", table, "--law", "direct", "--task", "quiz")
     [fit] = found["fits"]
     assert (found["measured"], fit["task"], fit["rows"]) == ("accuracy", "quiz", 9)
@@ -81,7 +81,7 @@ def test_every_interval_of_a_prediction_is_of_the_level_that_is_asked_for(table,
 
 
 def test_rows_without_a_number_are_counted(table, capsys):
-    """A law of the loss lacks two runs, one without its loss and one without its accuracy; the direct law lacks one."""
+    """A law of the loss excludes two runs, without loss or accuracy; the direct law excludes one."""
     path = Path(table)
     lines = [line.split(",") for line in path.read_text().splitlines()]
     lines[1][4] = lines[2][5] = ""
@@ -97,7 +97,7 @@ def test_rows_without_a_number_are_counted(table, capsys):
 
 
 def pro_like(tmp_path, task: str) -> str:
-    """Write runs whose accuracy rises from a rate of guessing of a tenth; the smaller ones are below a quarter."""
+    """Write runs whose accuracy rises from a guess rate of 0.1; the smaller runs are below 0.25."""
     lines = [f"params,tokens,acc_{task}"]
     for size in np.geomspace(1e9, 3.2e10, 6):
         for ratio in (20, 60, 200):
@@ -118,7 +118,7 @@ def pro_like(tmp_path, task: str) -> str:
     ],
 )
 def test_the_rate_of_guessing_is_that_of_the_task(tmp_path, capsys, task, flags, rate, warned):
-    """The law with a rate of a tenth is found again where it is the rate; else a warning says why it may not be."""
+    """The fit recovers the law if the guess rate is 0.1; otherwise a warning explains the doubt."""
     path = pro_like(tmp_path, task)
     for flops, wanted in ((1e25, 0.730), (1e21, 0.160)):
         words = ("predict", path, "--law", "direct", "--task", task, "--at", f"flops={flops}", *flags)
@@ -170,7 +170,7 @@ def test_a_table_of_leverages(tmp_path, capsys):
 
 
 def test_leverages_of_own_runs_over_the_dense_ones(tmp_path, capsys):
-    """Dense runs on 50 C^-0.08, and mixtures whose losses are what the law makes of them; A is k/E and G half of G."""
+    """Dense runs on 50 C^-0.08, and mixtures with losses by the law; A is k/E, and G is half of the table's G."""
     lines = ["hyper_id,step,router_type,num_experts,k,dense_parameter_count,granularity,flops,loss_validation"]
     places = [(k / 64, G, C) for k in (1, 4, 16) for G in (2, 4, 16) for C in (1e18, 3e20)]
     for i, C in enumerate((1e18, 1e20, 1e22)):
@@ -205,7 +205,8 @@ def test_leverages_of_own_runs_over_the_dense_ones(tmp_path, capsys):
 
 
 def test_marins_six_runs_and_the_prediction_that_was_scored(tmp_path, capsys):
-    """The floor at 1.6 gives the printed 96.71 and 0.0944 within 2 %; the interval of one more run holds 1e21 alone."""
+    """With the floor 1.6, the fit gives the printed 96.71 and 0.0944 within 2 %; the run interval contains only
+    1e21."""
     lines = ["hyper_id,step,router_type,num_experts,dense_parameter_count,flops,loss_validation"]
     lines += [f"{i},100,Top-K,64,{1e8 * 2**i},{C},{loss}" for i, (C, loss) in enumerate(RUNS)]
     path = tmp_path / "marin.csv"

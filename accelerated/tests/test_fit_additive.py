@@ -1,4 +1,4 @@
-"""The columns of the laws of the sum of terms, read from a results table."""
+"""The columns of the additive laws, read from a results table."""
 
 import numpy as np
 import pandas as pd
@@ -35,7 +35,7 @@ def test_active_parameters_count_both_embeddings():
 
 
 def test_each_column_of_a_law_follows_from_its_row():
-    """A dense run, whose k and G go without saying; two of 8 experts for each token; four of 64, a quarter as wide."""
+    """A dense run without k and G; two of 8 experts per token; four of 64 experts of a quarter of the width."""
     frame = pd.DataFrame(
         {
             "step": [10, 20, 30], "dense_parameter_count": [1e8, 1e8, 3e8], "num_experts": [1, 8, 64],
@@ -64,7 +64,7 @@ def test_each_column_of_a_law_follows_from_its_row():
 
 
 def test_a_law_of_one_number_of_experts_takes_the_commonest_of_them():
-    """Dense runs and those of other E follow other coefficients; a condition that names num_experts goes first."""
+    """Dense runs and runs with other E have other coefficients; a condition on num_experts overrides the rule."""
     rows = {"router_type": ["Dense", *["Top-K"] * 5, "Hash"], "num_experts": [1, 8, 8, 8, 4, 4, 2]}
     frame = pd.DataFrame(rows | {"hyper_id": range(7), "step": 1, "loss_validation": 3.0, "granularity": 1})
     axes = LAWS["fine-grained"].axes

@@ -1,9 +1,8 @@
-"""Every flag of the commands that read tables reaches what computes, with an entry for each flag that the parser has.
+"""Every flag of the commands that read tables has an effect; each flag of the parser has an entry.
 
-With a flag, `fit`, `predict` and `plan` print what `results` returns for the argument that the flag stands for, and
-print something else without it. A flag without an entry fails, and so does an entry without its flag. Flags of
-commands that train are in `test_flags_of_runs.py`; that the numbers are right is tested with the laws and in
-`test_commands_truth.py`.
+With a flag, `fit`, `predict` and `plan` print the result of `results` for the matching argument; without the flag they
+print another result. A flag without an entry fails, and so does an entry without a flag. Flags of training commands are
+in `test_flags_of_runs.py`. Other tests check the numbers, such as `test_commands_truth.py`.
 """
 
 import contextlib
@@ -42,7 +41,7 @@ WIDTH, BLOCKS, HEADS, HEAD, VOCABULARY = 256, 16, 2, 32, 512
 
 
 def runs() -> list[dict]:
-    """Return dense runs and runs of two routers, those of seed 1 near a law and two of seed 2, one of them far away."""
+    """Return dense runs and runs of two routers: seed 1 near a law, and two of seed 2, one of which is far from it."""
     cells = [("Dense", n, 1, 1, 1.0) for n in SIZES]
     cells += [("Hash", n, e, 1, 1.0) for n in SIZES for e in EXPERTS]
     cells += [("S-Base", n, e, 1, 0.98) for n in SIZES for e in EXPERTS[:2]]
@@ -64,7 +63,7 @@ def runs() -> list[dict]:
 
 
 def accuracies() -> list[dict]:
-    """Return models with one task that follows a direct law, but for one model, and two that follow nothing exactly."""
+    """Return models with a task on a direct law (except for one model), and two tasks without an exact law."""
     rows = []
     for size in (1e8, 3e8, 1e9, 3e9):
         for ratio in (5, 20, 80):
@@ -100,7 +99,7 @@ CHECKS: dict[tuple[str, str], list] = {}
 
 
 def of(command: str, *flags: str):
-    """Enter a check of some flags of a command."""
+    """Register a check of some flags of a command."""
 
     def enter(function):
         for name in flags:
@@ -112,7 +111,7 @@ def of(command: str, *flags: str):
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
-    """Run a command in a folder with tables; return what it prints, as an object with --json. Each is run once."""
+    """Run a command (once) in a folder with tables; return its output, as an object with --json."""
     folder, before = tmp_path_factory.mktemp("flags"), os.getcwd()
     tables = {"table": ROWS, "more": MORE, "accuracies": ACCURACIES, "own": OWN, "runs": OWN_RUNS}
     for name, rows in (tables | {"rates": RATES, "leverages": LEVERAGES}).items():
@@ -144,12 +143,12 @@ def near(found, wanted, share: float = 1e-6) -> bool:
 
 
 def rows_of(router: str = "Hash") -> list[dict]:
-    """Return the rows of a router and the dense ones."""
+    """Return the rows of a router and the dense rows."""
     return [row for row in ROWS if row["router_type"] in (router, "Dense")]
 
 
 def fits(law="separable", tables=("table.csv",), level=0.95, huber=None, router=None, at=None, **choice):
-    """Return the fits of a law, or what they predict at a point."""
+    """Return the fits of a law, or their predictions at a point."""
     chosen = fit_table(LAWS[law], [Path(table) for table in tables], Choice(**choice), level, huber, router)
     return chosen if at is None else predict_all(chosen, point_of(LAWS[law], POINT | at), level)
 
@@ -160,13 +159,13 @@ BUDGET = Budget(1e16)
 
 
 def plans(budget=BUDGET, tables="table.csv", rows=None, loss="loss_validation", law="separable", **more):
-    """Return a plan, without resamples and printed laws unless they are asked for."""
+    """Return a plan, by default without resamples and printed laws."""
     runs = read(tables).where(rows).of_loss(loss)
     return runs.plan(budget, law=law, **{"resamples": 0, "published": False} | more)
 
 
 def next_runs(number="prediction", n=1e9, experts=64, router="S-Base", rows=None, loss="loss_validation", **more):
-    """Return the runs that could be added."""
+    """Return the possible next runs."""
     return (
         read("table.csv").where(rows).of_loss(loss).next_run(number, n, experts, router, **{"law": "separable"} | more)
     )
@@ -237,7 +236,7 @@ SAME = {
     f"{NEXT} --level 0.8": lambda: next_runs(level=0.8),
     f"{NEXT} --flops 1e16": lambda: next_runs(flops=1e16),
 }
-"""Commands, and what they are as calls of `results`. Of a flag that is given twice the last value counts."""
+"""Commands, and the equal calls of `results`; the last value of a repeated flag counts."""
 
 
 @pytest.mark.parametrize("words", SAME)
@@ -252,7 +251,7 @@ def test_each_flag_changes_what_is_printed(said):
 
 @of("predict", "--published")
 def predict_takes_printed_coefficients(said):
-    """Of Hoffmann et al. 2022 and of Besiroglu et al. 2024, as they are printed there."""
+    """The coefficients printed by Hoffmann et al. 2022 and Besiroglu et al. 2024."""
     printed = {
         "hoffmann": (1.6934, 406.4, 410.7, 0.3392, 0.2849),
         "besiroglu": (1.8172, 482.01, 2085.43, 0.3478, 0.3658),
@@ -268,7 +267,8 @@ PRINTED = ("predict", "--law", "hoffmann", "--n", "1e9", "--at", "tokens=2e10", 
 
 @of("plan", "--inference-tokens", "--memory", "--dtype", "--cached-tokens")
 def plan_counts_inference_and_memory(said):
-    """2 N FLOPs a token of inference; P and the embedding, and for each cached token a key and a value in each head."""
+    """Inference costs 2 N FLOPs per token; memory has P, the embedding, and key and value of each head per cached
+    token."""
     lines = {more: lines_of(said(*shlex.split(f"{PLAN} {more}"), "--json")) for more in (
         "", "--inference-tokens 1e8", "--dtype fp32", "--cached-tokens 1e6", "--memory 100MB"
     )}  # fmt: skip
@@ -347,12 +347,12 @@ ELSEWHERE = {
     ("report", "positional"): "test_run_pairs.py",
     ("report", "--full"): "test_report.py",
 }
-"""Flags whose meaning has tests of its own: they are named there."""
+"""Flags with tests elsewhere, and the files of these tests."""
 
 
 @of("reproduce", "positional", "--out", "--rows", "--loss", "--huber", "--full")
 def reproduce_takes_rows_loss_and_delta(said):
-    """Of the runs that are left one is wrong: Huber's sum gives the law that made the others."""
+    """One of the selected runs is wrong; Huber's criterion recovers the law of the others."""
     words = ("--rows", "dense_parameter_count < 3e8", "--loss", "loss_c4", "--huber", "0.001")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "draw_all", lambda *_, **__: [])
@@ -373,7 +373,7 @@ def reproduce_takes_rows_loss_and_delta(said):
 
 @of("downstream", "positional", "--cut", "--tasks", "--loss", "--ratio", "--least-gain", "--json")
 def downstream_takes_what_it_is_told(said):
-    """With a law that predicts the rate of guessing and the least gain above it, and says so as its error."""
+    """A law that predicts the guess rate plus the least gain shows both in its error."""
     laws = lambda gain: {"direct": lambda below, above, rate: np.full(len(above.flops), rate + gain)}  # noqa: E731
     chosen = [row for row in ACCURACIES if row["tokens"] == 20 * row["params"]]
     above = [row for row in chosen if 6 * row["params"] * row["tokens"] > 1e20]
@@ -410,7 +410,7 @@ def test_a_flag(check, said):
 
 
 def test_a_flag_with_several_values_may_be_given_several_times(said):
-    """All of its values count, as behind one flag; of other flags the last time counts, as everywhere."""
+    """All values of a repeated flag with several values count; of other flags the last value counts."""
     law = ("predict", "--law", "hoffmann", "--n", "1e8", "--published", "besiroglu", "--json")
     once = said(*law, "--n", "1e9", "--at", "tokens=2e10")
     assert said(*law, "--n=1e9", "--at", "tokens=2e10") == once != said(*law, "--at", "tokens=2e10")
@@ -421,7 +421,7 @@ def test_a_flag_with_several_values_may_be_given_several_times(said):
 
 
 def test_downstream_takes_the_released_runs_where_no_table_is_given(said, monkeypatch):
-    """Their tasks' guess rates and their validation text, though that is not the first of the table."""
+    """Uses the guess rates of their tasks and their validation loss, which is not the first loss of the table."""
     save(Path("overtraining_runs.csv"), [row | {"loss_c4_val": row["loss_books"]} for row in ACCURACIES])
     save(Path("downstream_tasks.csv"), RATES)
     monkeypatch.setattr(downstream_command, "released_table", Path)
@@ -437,7 +437,7 @@ def names_in(text: str) -> list[str]:
 
 
 def test_help_names_the_laws_their_columns_and_their_printed_coefficients():
-    """As the catalogue has them, so that a law that is added is named, too."""
+    """The help must name every entry of the catalogue, also new laws."""
     flags, point = FitFlags.__doc__, PointFlags.__doc__
     assert {*LAWS} <= {*names_in(" ".join(flags.partition("law: ")[2].partition("FILE.py:NAME")[0].split()))}
     taking = " ".join(flags.partition("huber: ")[2].partition("task: ")[0].split())
@@ -467,7 +467,7 @@ IDLE = {
     "--loss books: the law direct does not use a loss": "fit accuracies.csv --law direct --loss books".split(),
     "--loss c4: a table of leverages has no loss": ("fit", "leverages.csv", "--law", "leverage", "--loss", "c4"),
 }
-"""Flags that another flag makes idle: refused, not passed over."""
+"""Flags that another flag makes meaningless: errors."""
 
 
 @pytest.mark.parametrize("message", IDLE)

@@ -1,8 +1,8 @@
-"""Every flag of the commands that train, and every field of a run, arrives and is read: an entry for each.
+"""Every flag of the training commands, and every field of a run, has an effect; each has an entry.
 
-arrives   the flags of `train`, `export` and `plan-mesh`, and a TOML file, give the configuration that they spell
-is read   a field that goes back to its default changes shapes, the program of the loss, or what is observed here
-means     a real run of which every number follows from its flags; a model that is evaluated again by the reference
+arrives   the flags of `train`, `export` and `plan-mesh`, and a TOML file, give the expected configuration
+is read   a field that returns to its default changes shapes, the program of the loss, or an observed result
+means     a real run has the numbers of its flags; the reference evaluates its model again
 """
 
 import contextlib
@@ -68,10 +68,10 @@ CASES = {
     "hash": SMALL | ROUTED | {"router": "hash", "hash": "multi", "granularity": 2},
     "dense": SMALL | {"blocks": 4, "flop_increase": 2, "layout": "upper"},
 }  # fmt: skip
-"""Models that give every field of `ModelConfig` a value that is not its default."""
+"""Models that give every field of `ModelConfig` a non-default value."""
 
 BACK = {"experts": 8, "router": "top_k", "vocab_size": 304, "d_model": 16, "blocks": 4, "heads": 4, "k": 1}
-"""Where the default of a field would be no model: what takes its place."""
+"""Replacements for defaults that would be invalid."""
 
 WITH = {
     ("top_k", "objective"): {"mask_rate": 0.15, "mask_token": 0},
@@ -83,20 +83,20 @@ WITH = {
     ("groups", "groups_per_token"): {"expert_groups": 2},
     ("mixture", "objective"): {"grouping": "position"},
 }
-"""Fields that have to go with another one."""
+"""Fields that need another field."""
 
 NOT_FLAGS = ("one_hot", "mask_token")
-"""Fields of a model that files alone can give: `evaluate` has a flag for the one, the tokenizer decides the other."""
+"""Fields of a model without a flag: `evaluate` has a flag for the first, and the tokenizer sets the second."""
 
 LITERALS = (
     "balance_weight", "z_weight", "bias_rate", "policy_weight", "baseline_weight", "entropy_weight", "nucleus",
     "temperature", "gate_scale",
 )  # fmt: skip
-"""Fields whose number stands in the program."""
+"""Fields whose number appears in the program."""
 
 
 def words_of(fields: dict) -> list[str]:
-    """Return fields as they are typed."""
+    """Return fields as words of a command line."""
     words = []
     for name, value in fields.items():
         flag = name.replace("_", "-")
@@ -108,11 +108,11 @@ def words_of(fields: dict) -> list[str]:
 
 
 CHECKS: set[tuple[str, str]] = set()
-"""Flags of commands, beside the fields of a run, that a test below is of."""
+"""Flags of commands, other than fields of a run, with a test below."""
 
 
 def of(command: str, *names: str):
-    """Say of which flags a test is."""
+    """Register the flags of a test."""
     CHECKS.update((command, name) for name in names)
     return lambda test: test
 
@@ -130,10 +130,10 @@ RUN_VALUES = {
     "init_redraw": 0.25, "init_optimizer": True, "routing": "routing.npz", "mesh": "data=2",
     "balancing_group": "global",
 }  # fmt: skip
-"""A value for each field of a run, not its default."""
+"""A non-default value for each field of a run."""
 
 WITH_WSD = ("schedule", "warmup_steps", "decay", "decay_shape")
-"""Fields that exclude warmup, and it them."""
+"""Fields that cannot be combined with warmup."""
 
 
 def test_every_field_has_a_value_and_every_flag_is_a_field(flags_of):
@@ -149,7 +149,7 @@ def test_every_field_has_a_value_and_every_flag_is_a_field(flags_of):
 
 
 def asked(patch, command: str, words: list[str]) -> TrainConfig:
-    """Return the run that a command is asked for by its flags."""
+    """Return the run of the flags of a command."""
     seen = []
     patch.setattr(train, "run_of", lambda config, *_: seen.append(config))
     patch.setattr(export, "export_to", lambda config, *_: seen.append(config))
@@ -184,7 +184,7 @@ def test_flags_of_a_run_give_the_run_that_they_spell(command, monkeypatch, tmp_p
 
 
 def test_texts_may_be_given_one_by_one(monkeypatch, tmp_path):
-    """--corpus and --eval several times, written in two ways, among other flags."""
+    """--corpus and --eval are repeated, in two forms, among other flags."""
     monkeypatch.chdir(tmp_path)
     words = ["--corpus", "a.txt", "--eval=c4=c.txt", "--seed", "6", "--corpus", "b.txt", "c", "--eval", "pile=d.txt"]
     found = asked(monkeypatch, "train", words)
@@ -195,7 +195,7 @@ def test_texts_may_be_given_one_by_one(monkeypatch, tmp_path):
 
 
 def table_of(model) -> np.ndarray | None:
-    """Return the table of a hash from uniforms that rise with the token."""
+    """Return the table of a hash, from uniforms that increase with the token."""
     if model.router != "hash":
         return None
     uniforms = np.linspace(0, 0.999, model.vocab_size * model.choices)
@@ -204,7 +204,7 @@ def table_of(model) -> np.ndarray | None:
 
 @functools.cache
 def shapes(fields: str) -> str:
-    """Return the shapes of the weights, their deviations at the start, and the table of a hash, as a text."""
+    """Return the shapes and initial deviations of the weights, and the table of a hash, as text."""
     config = from_mapping(json.loads(fields))
     table = table_of(config.model)
     params = jax.eval_shape(lambda: step.initial_state(config)).params
@@ -213,7 +213,7 @@ def shapes(fields: str) -> str:
 
 @functools.cache
 def program(fields: str) -> str:
-    """Return the program of a training loss as a text."""
+    """Return the program of a training loss as text."""
     config = from_mapping(json.loads(fields))
     model, shape = config.model, (config.batch_size, config.sequence_length + 1)
     params, table = jax.eval_shape(lambda: step.initial_state(config)).params, table_of(config.model)
@@ -254,12 +254,12 @@ IN_A_STEP = {
     "weight_decay": (0.3125, 0.3125), "gradient_clip": (0.8125, 0.8125), "router_rate": (0.4375, 0.4375),
     "loss_limit": (8.0, 8.0 * np.log(300)), "dtype": ("bfloat16", "bf16["), "rematerialise": (True, "remat"),
 }  # fmt: skip
-"""Fields of a run with a value, and what of it stands in the program of a step and not in that of the default."""
+"""Fields of a run with a value, and its trace in the program of a step (absent with the default)."""
 
 
 @functools.cache
 def step_of(fields: str) -> str:
-    """Return the program of a training step as a text."""
+    """Return the program of a training step as text."""
     config = from_mapping(json.loads(fields))
     state = jax.eval_shape(lambda: step.initial_state(config))
     given = jax.eval_shape(lambda: step.run_inputs(config, None))
@@ -278,7 +278,7 @@ def test_a_field_of_a_run_stands_in_its_step(name):
 
 
 def numbers(text: str) -> set[float]:
-    """Return the numbers with a point that stand in a program."""
+    """Return the numbers with a decimal point in a program."""
     return {float(x) for x in re.findall(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?", text)}
 
 
@@ -309,7 +309,7 @@ def test_the_balancing_group_and_the_mesh_are_those_of_the_layout():
 
 
 def told(*words) -> str:
-    """Return what a command prints on standard output, or the lines of its standard error where it fails."""
+    """Return the standard output of a command, or the lines of its standard error if it fails."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = cli.main([str(word) for word in words])
@@ -317,7 +317,7 @@ def told(*words) -> str:
 
 
 def object_of(*words) -> dict:
-    """Return the object that a command prints with --json."""
+    """Return the JSON object of a command with --json."""
     return json.loads(told(*words, "--json").splitlines()[0])
 
 
@@ -333,7 +333,7 @@ MIXTURE = SMALL | ROUTED | {
 
 
 def saved_start(fields: dict, text_file, folder: Path) -> Path:
-    """Return the folder of a run whose weights are four times those of its start, so that what is changed shows."""
+    """Return the folder of a run with four times its initial weights, so that changes show."""
     config = from_mapping(fields | {"corpus": [str(text_file)]})
     files = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
     run, state = loop.Run(config, folder, files), step.initial_state(config)
@@ -350,14 +350,14 @@ def lender(text_file, tmp_path_factory):
 
 
 def oracle(folder: Path, **changes):
-    """Return (weights, model) of a run for the reference, the model with some fields changed."""
+    """Return (weights, model) of a run for the reference, with some changed fields of the model."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), load_run(folder).params)
     fields = dataclasses.asdict(read_config(folder).model) | changes
     return params, configuration.ModelConfig(**fields)
 
 
 def windows_of(folder: Path, number: int) -> np.ndarray:
-    """Return the windows [n, b, S + 1] of so many validation tokens of a run."""
+    """Return the windows [n, b, S + 1] of this number of validation tokens of a run."""
     config = dataclasses.replace(read_config(folder), evaluation_tokens=number)
     files = prepare_tokens(read_corpus(config.corpus), 300, tell=lambda line: None)
     return np.asarray(loop.open_text(config, files)[1]["validation"].tokens)
@@ -373,7 +373,7 @@ def oracle_loss(folder: Path, windows: np.ndarray, **changes) -> float:
 
 @of("train", "--out", "--tensorboard", "--config")
 def test_a_run_is_what_its_flags_say(lender, text_file, tmp_path):
-    """It begins with the weights of another run and hardly moves: its loss is that of these, by the reference."""
+    """The run begins with the weights of another run and hardly changes them; the reference computes the same loss."""
     other, folder = tmp_path / "other.txt", tmp_path / "run"
     other.write_text(text_file.read_text()[:20_000])
     (tmp_path / "run.toml").write_text("batch_size = 2\nseed = 4\nkqv_size = 8")
@@ -400,7 +400,7 @@ def test_a_run_is_what_its_flags_say(lender, text_file, tmp_path):
 
 @of("train", "--decay-from", "--at")
 def test_a_decay_has_the_fields_of_its_trunk(lender, monkeypatch, tmp_path):
-    """But the schedule, and as many steps as make the decay begin at --at, unless flags say otherwise."""
+    """The exceptions are the schedule, and the number of steps that starts the decay at --at; flags override both."""
     trunk = from_mapping(MIXTURE | {"schedule": "constant", "warmup_steps": 2, "steps": 90, "seed": 7})
     (tmp_path / "trunk").mkdir()
     (tmp_path / "trunk" / "config.json").write_text(trunk.to_json())
@@ -451,7 +451,7 @@ def test_flags_of_several_processes_reach_what_joins_them(tmp_path):
 
 @of("evaluate", "positional", "--group-size", "--one-hot", "--tokens", "--corpus", "--json")
 def test_a_model_is_evaluated_as_the_flags_say(lender, text_file, tmp_path):
-    """Each loss again by the reference: on 128 tokens as in training, on 64, in other groups, on another text."""
+    """The reference computes each loss: on 128 tokens as in training, on 64, with other groups, and on another text."""
     windows = {n: windows_of(lender, n) for n in (64, 128)}
     other = tmp_path / "other.txt"
     other.write_text("".join(reversed(text_file.read_text()[:20_000])))
@@ -478,7 +478,7 @@ def test_a_model_is_evaluated_as_the_flags_say(lender, text_file, tmp_path):
 
 @of("evaluate", "--task", "--table", "--group-size")
 def test_a_task_is_scored_by_the_model_and_put_into_the_table(lender, tmp_path, approved):
-    """With one sequence in a group, so that texts do not see each other; scores are tested in `test_tasks.py`."""
+    """Groups have one sequence, so texts are independent; `test_tasks.py` tests the scores."""
     question = {"context": "ba ke", "choices": [" lo", " mi nu", " zebra"], "answer": 1}
     (tmp_path / "quiz.jsonl").write_text(json.dumps(question))
     words = ("evaluate", lender, "--task", tmp_path / "quiz.jsonl")
@@ -495,7 +495,7 @@ def test_a_task_is_scored_by_the_model_and_put_into_the_table(lender, tmp_path, 
 
 @of("generate", "positional", "--prompt", "--tokens", "--temperature", "--seed")
 def test_a_text_is_continued_as_the_flags_say(lender):
-    """Each token again: the reference's logits at the temperature, inverted at the uniforms of the seed."""
+    """The reference computes each token: its logits at the temperature, inverted at the uniforms of the seed."""
     (params, model), tokenizer = oracle(lender), Tokenizer((lender / "tokenizer.model").read_bytes())
     ids = [END_OF_DOCUMENT, *tokenizer.encode("ba ke")]
     for uniform in np.random.default_rng(3).random(6):
@@ -512,7 +512,8 @@ def test_a_text_is_continued_as_the_flags_say(lender):
 
 @of("inspect", "positional", "--text", "--tokens", "--transformers", "--against", "--out", "--page", "--json")
 def test_a_routing_is_written_as_the_flags_say(lender, tmp_path):
-    """The text of the flag or the validation text, up to so many tokens, into a file, a page and an object."""
+    """The routing of the given or the validation text, up to a number of tokens, goes to a file, a page and an
+    object."""
     text = "ba ke lo\n" * 30
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
     words = ("inspect", lender, "--text", tmp_path / "text.txt", "--out", tmp_path / "a.npz")
@@ -535,7 +536,7 @@ def test_a_routing_is_written_as_the_flags_say(lender, tmp_path):
 
 @of("inspect", "--split", "--steps")
 def test_the_routing_of_training_batches_is_written(text_file, tmp_path):
-    """Of the hash, by id, of the steps that are asked for; flags that do not go together are refused."""
+    """The routing of a hash in the requested steps follows from the ids; contradicting flags are errors."""
     run = saved_start(SMALL | {"router": "hash", "experts": 4, "steps": 4}, text_file, tmp_path / "run")
     told("inspect", run, "--split", "train", "--steps", "2:3", "--out", tmp_path / "a.npz")
     with np.load(tmp_path / "a.npz") as stored:
@@ -550,7 +551,7 @@ def test_the_routing_of_training_batches_is_written(text_file, tmp_path):
 
 @of("evaluate", "--routing")
 def test_a_stored_routing_is_replayed(lender, text_file, tmp_path):
-    """That of the run itself gives its own loss; without gates a line says so; one of other shapes is an error."""
+    """The run's own routing gives its own loss; a line reports missing gates; other shapes are an error."""
     run = saved_start(SMALL | {"router": "hash", "experts": 4, "steps": 4}, text_file, tmp_path / "run")
     told("inspect", run, "--tokens", "60", "--out", tmp_path / "a.npz")
     found = object_of("evaluate", run, "--routing", tmp_path / "a.npz")
@@ -566,7 +567,7 @@ def test_a_stored_routing_is_replayed(lender, text_file, tmp_path):
     assert "tokens choose experts" in told("evaluate", lender, "--routing", tmp_path / "a.npz")
 
 
-# Sweeps, with a trainer that writes down what a law says.
+# Sweeps, with a trainer that writes the losses of a law.
 
 GRID = """
 name = "made up"
@@ -587,7 +588,7 @@ d_model = [8, 12, 16, 24]
 
 @pytest.fixture
 def trained(monkeypatch):
-    """Runs are trained at once, each with the loss of a law; what each call trained: (hyper_ids, jobs, corpora)."""
+    """Replace training by the losses of a law; the result lists (hyper_ids, jobs, corpora) of each call."""
     seen = []
 
     def train_at_once(todo, jobs, watch):
@@ -666,7 +667,7 @@ def test_a_sweep_trains_what_a_table_does_not_have(trained, text_file, tmp_path)
     assert [ids for ids, *_ in trained] == [[1], [2], [0, 3]]
 
 
-# What is planned, exported and measured.
+# Plans, exports and measurements.
 
 
 @of("plan-mesh", "--devices", "--memory", "--size", "--config", "--top", "--json")

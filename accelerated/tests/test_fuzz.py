@@ -1,10 +1,10 @@
-"""Hostile inputs, each drawn from a seed: a true answer, or exit code 2 and one line that can be printed.
+"""Hostile inputs, each drawn from a seed: each ends with a true answer, or with exit code 2 and a printable line.
 
     ROUTELAWS_FUZZ=3000-13000 pytest accelerated/tests/test_fuzz.py      the inputs of these seeds; 17-18 is one input
 
-By default `make test` draws the seeds 0 to 299, in about 10 seconds, and `make test-all` those up to 2,999. Each input
-runs a command in this process (`cli.main`), in an empty folder of its own. The truth is known where a table follows a
-law exactly (any part of its runs gives the same coefficients), and the number of runs of a grid is counted here too.
+By default `make test` draws the seeds 0 to 299, in about 10 seconds, and `make test-all` the seeds up to 2,999. Each
+input runs a command in this process (`cli.main`), in an empty folder. The truth is known if a table follows a law
+exactly (any part of its runs gives the same coefficients). This file also counts the runs of a grid.
 """
 
 import contextlib
@@ -35,20 +35,20 @@ from routelaws.accelerated.training import loop
 from routelaws.accelerated.training.step import initial_state
 
 SECONDS = 120.0
-"""Of this process, after which an input counts as a hang; the first fit of some laws compiles for up to a minute."""
+"""CPU seconds of this process after which an input is a hang; the first fit of some laws compiles for a minute."""
 
 LONGEST = 1000
-"""Characters of a line on standard error."""
+"""Largest number of characters of a line on standard error."""
 
 SHOWN = (RuntimeWarning, UserWarning, FutureWarning, SyntaxWarning)
 """Warnings that Python shows on the terminal."""
 
 
 class Case(NamedTuple):
-    """One input."""
+    """An input."""
 
     arguments: list  # of the command
-    judge: Callable[[str, str], str] = lambda out, err: ""  # what is untrue of the outputs of exit code 0
+    judge: Callable[[str, str], str] = lambda out, err: ""  # the fault in the outputs of exit code 0
 
 
 class Hang(BaseException):
@@ -60,7 +60,7 @@ def _hang(*_):
 
 
 def ended(arguments: list) -> tuple[int | None, str, str, str]:
-    """Run a command and return its exit code, its two outputs, and what is wrong whatever they say."""
+    """Run a command; return its exit code, its two outputs, and any fault that does not depend on the input."""
     out, err, code, wrong = io.StringIO(), io.StringIO(), None, ""
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -84,7 +84,7 @@ def ended(arguments: list) -> tuple[int | None, str, str, str]:
 
 
 def fault(case: Case) -> str:
-    """Return what is wrong with how an input ended; "" for nothing."""
+    """Return the fault of the result of an input; "" if there is none."""
     code, out, err, wrong = ended(case.arguments)
     raw = next((line for line in [*out.split("\n"), *err.split("\n")] if not line.isprintable()), "")
     long = next((line for line in err.split("\n") if len(line) > LONGEST), "")
@@ -98,7 +98,7 @@ def fault(case: Case) -> str:
     said = [line for line in err.splitlines() if line.startswith("routelaws: ")]
     if code != 2 or len(said) != 1 or out:
         return f"exit code {code}, {len(said)} lines, {len(out)} characters of results: {err[-150:]!r}"
-    after = err.splitlines()[err.splitlines().index(said[0]) + 1 :]  # more problems of one table, or routers of it
+    after = err.splitlines()[err.splitlines().index(said[0]) + 1 :]  # more problems of the table, or more routers
     if len(after) > 21 or not all(line.startswith(("  ", "/")) for line in after):
         return f"{len(after)} lines more: {after[0][:80]!r}"
     return ""
@@ -131,16 +131,16 @@ TOML = (
     "[1, 1]", str(list(range(200))), "1979-05-27", '"""a\nb"""', '"\\u001b[31m"', "x = " + "[" * 5000,
 )  # fmt: skip
 PLAIN = re.compile(r"\s*\+?(\d{1,15}\.?\d*|\.\d+)([eE]\+?\d{1,2})?\s*[KMBT]?( tokens)?\s*", re.ASCII)
-"""Numbers that a cell may well hold: what a law makes of one of them is no fault."""
+"""Plausible numbers of a cell; any result of a law with these is no fault."""
 
 
 def pick(draw: Random, *pools):
-    """Return one of all that some pools hold."""
+    """Return a random entry of some pools."""
     return draw.choice(draw.choice(pools))
 
 
 def mutated(draw: Random, content: bytes) -> bytes:
-    """Return bytes with a few flipped, cut off, put in or said twice."""
+    """Return bytes with some flipped, removed, inserted or repeated."""
     for _ in range(draw.choice((1, 1, 1, 2, 5))):
         at, end = sorted(draw.randrange(len(content) + 1) for _ in range(2))
         more = (b"\0", b"\xff", b"\n", b'"', b",", b";", b"\x1b[31m", b"\r", b"{", b"9" * 400, b"e400", b"-")
@@ -186,7 +186,7 @@ def runs_of(draw: Random) -> Runs:
 
 
 def loss_of(truth: dict[str, float], size: float, experts: float) -> float:
-    """Return the loss of a model by a law."""
+    """Return the loss of a model on a law."""
     n, e = math.log10(size), math.log10(experts)
     return 10 ** (truth["a"] * n + truth["b"] * e + truth.get("c", 0.0) * n * e + truth["d"])
 
@@ -201,14 +201,14 @@ def csv_text(rows: list[dict], names=None, **dialect) -> str:
 
 
 def written(path: Path, content: str | bytes) -> Path:
-    """Write a file, packed where its name says so; return its path."""
+    """Write a file, packed by its name; return its path."""
     content = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path
 
 
 def fitted(path: Path, runs: Runs, more=()) -> Case:
-    """Return a fit of a table, whose coefficients have to be those of the law unless a remark or an outlier is said."""
+    """Return a fit of a table that must give the law's coefficients, unless there is a remark or an outlier."""
 
     def judge(out: str, err: str) -> str:
         said = json.loads(out, parse_constant=lambda text: 1 / 0)
@@ -237,7 +237,7 @@ def of_a_table(draw: Random, path: Path, folder: Path) -> Case:
 
 
 def cells(draw: Random, world: "World", folder: Path) -> Case:
-    """A table with hostile cells: a fit is true, or a cell is refused or remarked on."""
+    """A table with hostile cells: the fit is right, or a cell has an error or a remark."""
     runs, plain = runs_of(draw), False
     rows = [dict(row) for row in runs.rows]
     names, some = [*rows[0], "loss_validation", "run", "tokens", "d_model"], draw.choice((1, 1, 1, 1, len(rows)))
@@ -256,7 +256,7 @@ def cells(draw: Random, world: "World", folder: Path) -> Case:
 
 
 def files(draw: Random, world: "World", folder: Path) -> Case:
-    """A file of a table with bytes flipped, cut or put in, of another separator, or that is no table at all."""
+    """A table file with flipped, removed or inserted bytes or another separator, or another file."""
     rows = runs_of(draw).rows
     text = csv_text(rows, delimiter=draw.choice(",,,,,,,;\t| "))
     text = "".join(json.dumps(row) + "\n" for row in rows) if draw.random() < 0.3 else text
@@ -276,13 +276,13 @@ IDLE = {"--distributed", "--coordinator", "--processes", "--process-id", "--mesh
 
 @functools.cache
 def flags_of(command: str) -> dict[str, bool]:
-    """Return the flags of a command, and whether their values are numbers; without those that wait for others."""
+    """Return the flags of a command, and whether their values are numbers; without flags that need other flags."""
     found = re.findall(r"^[│ ] (--[a-z][\w-]*)(.*)", ended([command, "--help"])[1], re.MULTILINE)
     return {flag: bool(re.search("INT|FLOAT", rest)) for flag, rest in found if flag not in IDLE}
 
 
 def flags(draw: Random, world: "World", folder: Path) -> Case:
-    """A command with some of its flags, and values that are hostile: what is no number is not taken for one."""
+    """A command with some flags and hostile values: text that is not a number must not count as a number."""
     out, bilinear = ["--out", folder / "out.csv", "--corpus", world.text], ["--law", "bilinear"]
     command, *arguments = draw.choice((
         ["train", *out], ["sweep", "smoke", *out], ["fit", world.table], ["predict", world.table, *bilinear],
@@ -415,7 +415,7 @@ def damaged(draw: Random, path: Path, other: Path) -> None:
 
 
 class World(NamedTuple):
-    """Files that inputs share; none of them changes it."""
+    """Files that inputs share and do not change."""
 
     text: Path
     table: Path
@@ -429,7 +429,7 @@ def world(tmp_path, text_file, sweep):
 
 @contextlib.contextmanager
 def untrained():
-    """Let the commands that train stop where training would begin."""
+    """Stop training commands before training."""
 
     def stop(run):
         jax.eval_shape(lambda: initial_state(run.config, run.layout))
@@ -450,7 +450,7 @@ def untrained():
 
 
 KINDS = {cells: 6, files: 4, flags: 3, logs: 3, grids: 3, folders: 1}
-"""How many of 20 inputs are of each kind."""
+"""Number of inputs of each kind among 20 inputs."""
 
 QUICK = os.environ.get("ROUTELAWS_PROFILE", "quick") == "quick"
 FIRST, END = map(int, os.environ.get("ROUTELAWS_FUZZ", "0-300" if QUICK else "0-3000").split("-"))

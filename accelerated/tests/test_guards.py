@@ -1,4 +1,4 @@
-"""What a user sees when something goes wrong in training: one line, an exit code, and a folder that goes on."""
+"""Faults in training: one line, an exit code, and a folder that can resume."""
 
 import errno
 import json
@@ -33,7 +33,7 @@ from routelaws.reference import configuration
 
 @pytest.fixture(scope="module")
 def flags(small_fields):
-    """The flags of a run of 24 steps, evaluated and saved at 8, 16 and 24."""
+    """The flags of a run of 24 steps, with evaluations and checkpoints at 8, 16 and 24."""
     fields = {**small_fields, "blocks": 1}
     corpus = fields.pop("corpus")[0]
     return [
@@ -70,7 +70,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def at_step(monkeypatch, number: int, happen) -> None:
-    """Let something happen in the run just after the call that ends with a step."""
+    """Call a function in the run just after the call that ends with a step."""
     before = loop.Run._record_steps
 
     def record(self, at, *given):
@@ -96,7 +96,7 @@ def test_a_loss_that_is_not_finite_is_one_line_with_step_layer_and_checkpoint(tr
 
 @pytest.mark.slow
 def test_bad_batches_are_passed_over_as_often_as_allowed(train, flags, tmp_path, monkeypatch):
-    """With a rate of next to nothing each batch has its loss under the first weights: the limit makes one bad."""
+    """With a tiny learning rate each batch has its initial loss, and the limit makes one batch bad."""
     still = ("--learning-rate", "1e-12", "--steps", "8", "--evaluations", "1", "--checkpoint-every", "4")
     assert train(tmp_path / "plain", *still, "--steps-per-call", "1")[0] == 0
     losses = [line["loss"] for line in read_log(tmp_path / "plain" / "log.jsonl") if line["kind"] == "train"]
@@ -133,9 +133,9 @@ def test_a_skipped_batch_leaves_weights_and_moments_as_they_were(small_fields):
 
 
 def test_a_checkpoint_whose_counts_were_changed_is_damaged(tmp_path):
-    """The digest is of what is beside the arrays, too: the position in the text, the time, what was counted.
+    """The digest also covers the position in the text, the time and the counts.
 
-    It is found before the files of the run are compared with it, which would be blamed.
+    The digest is checked first; otherwise the error would name other files of the run.
     """
     state, said = {"x": np.arange(3.0, dtype=np.float32)}, []
 
@@ -156,7 +156,7 @@ def test_a_checkpoint_whose_counts_were_changed_is_damaged(tmp_path):
 
 
 def test_a_run_that_goes_on_counts_on(small_fields, tmp_path):
-    """Batches passed over, the time and what was dropped: as if the run had never stopped."""
+    """Skipped batches, the time and the dropped share continue after a stop."""
     config = from_mapping({**small_fields, "blocks": 1, "steps": 8, "evaluations": 1, "skip_bad_batches": 4}, "test")
     text = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
     before = loop.Run(config, tmp_path / "run", text)
@@ -182,7 +182,7 @@ def test_the_layer_that_overflows_is_named(small_fields, layout, block):
     config = from_mapping({**small_fields, **model}, "test")
     params = step.initial_state(config).params
     attention = params["blocks"]["attention"]
-    for name in ("value", "output"):  # finite, with a product that is not
+    for name in ("value", "output"):  # finite factors with an infinite product
         attention[name] = attention[name].at[block].set(1e30)
     windows = np.random.default_rng(0).integers(0, 300, (4, 17)).astype(np.int32)
     said = diagnosis.failing_layer(config, None, params, windows, 0)
@@ -199,7 +199,7 @@ def test_the_layer_that_overflows_is_named(small_fields, layout, block):
     ],
 )
 def test_the_blocks_that_are_routed_or_wide_are_those_of_the_model(fields):
-    """By the oracle's rule for one block; the messages on a run that diverged name blocks by these."""
+    """By the reference's rule for a block; messages on a diverged run use these numbers."""
     model = {"vocab_size": 300, "d_model": 16, "blocks": 8, "heads": 2, **fields}
     oracle = configuration.ModelConfig(**model)
     special = [i for i in range(8) if oracle.is_routed(i) or oracle.is_wide(i)]
@@ -208,7 +208,7 @@ def test_the_blocks_that_are_routed_or_wide_are_those_of_the_model(fields):
 
 @pytest.mark.slow
 def test_a_gradient_that_overflows_alone_is_named_too(small_fields):
-    """Huge up and tiny down: what comes out is finite, what goes back overflows before it is small again."""
+    """With a huge `up` and a tiny `down` matrix, the output is finite, but the gradient overflows."""
     config = from_mapping({**small_fields, "blocks": 3}, "test")
     params = step.initial_state(config).params
     up, down = params["dense_ffn"]["up"], params["dense_ffn"]["down"]
@@ -219,7 +219,7 @@ def test_a_gradient_that_overflows_alone_is_named_too(small_fields):
 
 
 def test_a_router_whose_share_of_the_loss_overflows_is_named_by_its_block(small_fields, monkeypatch):
-    """The second routed one of four blocks is the fourth, with a loss that stands in for that of the model."""
+    """The second routed block of four is block 4; a test function replaces the loss of the model."""
 
     def told(params, tokens, model, **options):
         shares = jnp.array([1.0, jnp.inf])
@@ -238,7 +238,7 @@ def test_a_router_whose_share_of_the_loss_overflows_is_named_by_its_block(small_
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=SLOW)])
 def test_a_signal_saves_and_ends_well_and_the_same_command_goes_on(train, whole, tmp_path, monkeypatch, number):
     at_step(monkeypatch, 12, lambda: os.kill(os.getpid(), number))
-    before = signal.getsignal(number)  # a shell has a command in the background ignore SIGINT
+    before = signal.getsignal(number)  # shells make background commands ignore SIGINT
     code, said = train(tmp_path / "run")
     line = f"{tmp_path / 'run'}: stopped after step 12 of 24; resumable: repeat the command"
     assert (code, said) == (0, [f"routelaws: {line}"])
@@ -266,7 +266,7 @@ def test_a_run_that_another_process_trains_is_refused(train, tmp_path, monkeypat
     ],
 )
 def test_a_disk_that_refuses_is_one_line_and_what_is_there_stays(train, whole, tmp_path, monkeypatch, number, remedy):
-    """At the second row of the table; the checkpoint of that step is there already."""
+    """The disk fails at the second row of the table, after the checkpoint of the step."""
     before, out = files.write_atomically, tmp_path / "run"
 
     def write(path, content):
@@ -287,7 +287,7 @@ def test_a_disk_that_refuses_is_one_line_and_what_is_there_stays(train, whole, t
 def test_stopped_before_the_first_checkpoint_it_says_that_it_starts_anew(train, whole, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(whole, out, ignore=shutil.ignore_patterns("checkpoints"))
-    (out / "checkpoints" / "8.orbax-checkpoint-tmp").mkdir(parents=True)  # half of one
+    (out / "checkpoints" / "8.orbax-checkpoint-tmp").mkdir(parents=True)  # an incomplete checkpoint
     for name, lines in (("results.csv", 2), ("log.jsonl", 3)):
         (out / name).write_text("".join((out / name).read_text().splitlines(keepends=True)[:lines]))
     code, said = train(out)
@@ -327,7 +327,7 @@ def test_a_task_that_there_is_not_is_one_line(grid, tmp_path, capsys, more, line
 
 
 def test_a_task_says_how_many_runs_are_finished(grid, tmp_path, capsys, monkeypatch):
-    """Runs, not rows: each has one for every evaluation."""
+    """The message counts runs, not rows."""
     for done, more in ((2, ""), (3, "; routelaws report OUT writes the report")):
         rows = [{"hyper_id": i} for i in range(done) for _ in range(4)]
         monkeypatch.setattr(sweep_command, "run_sweep", lambda *_, rows=rows, **__: rows)
@@ -346,7 +346,7 @@ def test_the_time_of_a_session_survives_a_clock_that_jumps_back(tmp_path, monkey
 
 @pytest.mark.slow
 def test_every_kind_of_fault_leaves_the_table_as_it_is(tmp_path):
-    """The kinds of `make campaign` once each: damage, SIGTERM, a full disk, a clock that jumps back."""
+    """Some faults of `make campaign`, once each: damage, SIGTERM, a full disk, a clock that jumps back."""
     campaign, counts = Path(__file__).parents[2] / "tools/campaign.py", tmp_path / "counts.json"
     kinds = ["kill at a moment", "kill in the text", "checkpoint cut", "checkpoint emptied", "checkpoint flipped"]
     kinds += ["clock", "SIGTERM", "job array", "full disk", "two at once", "kill at a file"]

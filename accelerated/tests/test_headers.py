@@ -1,4 +1,4 @@
-"""Headers that say a unit: applied and said, or refused where they do not say it clearly."""
+"""Units in headers: applied with a remark, or an error if unclear."""
 
 import pytest
 
@@ -23,7 +23,7 @@ APPLIED = [
     (D, "million tokens", "9", 9e6),
     (D, "tokens x 1e9", "3", 3e9), (D, "tokens seen", "1e9", 1e9), (D, "in G tokens (G)", "3", 3e9),
     (STEP, "forward GFLOPs", "3e4", 3e13), (STEP, "flops_per_step", "3e13", 3e13), (STEP, "tera-flops", "30", 3e13),
-    (RUN, "train EFLOPs", "0.06", 6e16), (RUN, "PF-days", "1e-3", 8.64e16), 
+    (RUN, "train EFLOPs", "0.06", 6e16), (RUN, "PF-days", "1e-3", 8.64e16),
     (RUN, "compute (PFLOP/s-days)", "1e-3", 8.64e16),
     (RUN, "petaflops", "60", 6e16), (RUN, "flops (E)", "0.06", 6e16), (RUN, "achieved_flops", "6e16", 6e16),
 ]  # fmt: skip
@@ -40,7 +40,7 @@ REFUSED = [
 
 
 def converted(tmp_path, name: str, header: str, cell: str):
-    """Convert one run whose column `name` is called by the header; other columns agree with nearly every number."""
+    """Convert a run whose column `name` has this header; other columns agree with nearly every number."""
     cells = {"run": "a", "num_experts": "1", "step": "1", "loss": "3"} | {
         key: CELLS[key] for key in CELLS if key != name
     }

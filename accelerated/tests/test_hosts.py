@@ -1,4 +1,4 @@
-"""One run on many hosts: what the flags mean, who reads which rows, and that two processes train what one does."""
+"""A run on many hosts: the flags, the rows of each process, and equal results of two processes and one."""
 
 import contextlib
 import csv
@@ -42,7 +42,7 @@ BY_SSH = {"TPU_ML_PLATFORM": "JAX"}
     ],
 )
 def test_who_started_this_process(environment, name):
-    """An allocation without a step (`salloc`, and no `srun`) starts one process alone."""
+    """An allocation without a step (`salloc` without `srun`) starts a single process."""
     assert launcher(environment) == name
     if name is None:
         reason = "SLURM, Open MPI or a TPU pod did not start this process"
@@ -86,7 +86,7 @@ def test_flags_that_do_not_go_together_are_one_line(capsys, tmp_path, monkeypatc
 
 
 class Cut:
-    """The sharding of batches of eight sequences over two processes of two devices each, seen from one of them.
+    """The sharding of batches of eight sequences over two processes of two devices each, seen from one process.
 
     `places` are (first, last) of the sequences on each device of the process.
     """
@@ -103,8 +103,8 @@ class Cut:
     ("places", "rows"),
     [
         ([(4, 6), (6, 8)], [4, 5, 6, 7]),
-        ([(0, 2), (4, 6)], [0, 1, 4, 5]),  # of a mesh whose neighbours are on other hosts
-        ([(0, 4), (0, 4)], [0, 1, 2, 3]),  # two parts of a model, of the same sequences
+        ([(0, 2), (4, 6)], [0, 1, 4, 5]),  # a mesh with neighbours on other hosts
+        ([(0, 4), (0, 4)], [0, 1, 2, 3]),  # two parts of a model, with the same sequences
         ([(None, None)], list(range(8))),
     ],
 )
@@ -129,7 +129,7 @@ def test_rows_of_one_process_are_put_where_they_belong():
 
 
 def free_port(*wanted: int) -> int:
-    """Return a port of this machine that is free, one of those wanted if there are any."""
+    """Return a free port of this machine, preferably one of `wanted`."""
     for port in wanted or (0,):
         with socket.socket() as free, contextlib.suppress(OSError):
             free.bind(("127.0.0.1", port))
@@ -143,7 +143,7 @@ ROUTELAWS = ("-m", "routelaws.accelerated")
 def start(
     folder, fields, processes: int, devices: int, *more, corpus_cache, launched=None, program=ROUTELAWS
 ) -> list[subprocess.Popen]:
-    """Start the processes of a run, with so many devices in all; `launched` gives the environment of each."""
+    """Start the processes of a run, with `devices` in total; `launched` gives the environment of each."""
     settings = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices // processes)}
     words = [
         str(word)
@@ -182,7 +182,7 @@ def table(folder) -> list[dict]:
 
 
 def check_same_table(found, wanted) -> None:
-    """Fail unless two tables have the same rows and columns: words alike, numbers but for the order of sums."""
+    """Fail unless two tables have the same rows and columns: equal texts, and numbers up to the order of sums."""
     assert [list(row) for row in found] == [list(row) for row in wanted]
     for a, b in zip(found, wanted, strict=True):
         for name in a.keys() - {*TIME_COLUMNS, "commit"}:
@@ -190,7 +190,7 @@ def check_same_table(found, wanted) -> None:
 
 
 CLOSE = 1e-5
-"""Between runs whose sums are made in another order, after 16 steps in float32; measured: 1e-8 of the loss."""
+"""Allowed difference of runs with another order of sums, after 16 steps in float32; measured: 1e-8 of the loss."""
 
 SPREAD = {
     "dense": (["--mesh", "data=4"], {}),
@@ -202,7 +202,7 @@ SPREAD = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "processes"), [("dense", 2), ("experts", 4), ("heads", 2)])
 def test_several_processes_train_what_one_does(small_fields, tmp_path, name, processes):
-    """And a run of one that was cut off goes on in several, and in the end one alone has written."""
+    """A stopped run of one process resumes with several, and only one process writes."""
     mesh, model = SPREAD[name]
     fields = {**small_fields, **model, "heads": 2, "batch_size": 8, "steps": 16, "evaluations": 2}
     cache = {"corpus_cache": tmp_path / "cache"}
@@ -210,7 +210,7 @@ def test_several_processes_train_what_one_does(small_fields, tmp_path, name, pro
     assert code == 0, stderr
     done = ended(start(tmp_path / "many", fields, processes, 4, *mesh, **cache))
     assert [code for code, *_ in done] == [0] * processes, done
-    reports = ["validation loss" in stdout for _, stdout, _ in done]  # beside what the collectives of CPUs print
+    reports = ["validation loss" in stdout for _, stdout, _ in done]  # without output of the CPU collectives
     assert reports == [True] + [False] * (processes - 1)
     wanted, found = losses(tmp_path / "one"), losses(tmp_path / "many")
     assert [step for step, _ in found] == [step for step, _ in wanted] == [8, 16]
@@ -242,12 +242,13 @@ def load(path, *given):
 checkpoints.ocp.load_checkpointables = load
 sys.exit(cli.main(sys.argv[1:]))
 """
-"""A program that runs `routelaws`, where process 1 alone meets damage in the checkpoint of step 16."""
+"""A program that runs `routelaws`; only process 1 finds damage in the checkpoint of step 16."""
 
 
 @pytest.mark.slow
 def test_what_one_process_cannot_read_is_damaged_for_all(small_fields, tmp_path):
-    """Its part of the newest checkpoint: all pass it over, go on from the one before, and end with the same table."""
+    """If one process cannot read its part of the newest checkpoint, all resume from the previous one, with the same
+    table."""
     fields = {**small_fields, "batch_size": 8, "steps": 24, "evaluations": 3, "keep_last": 3}
     cache, mesh = {"corpus_cache": tmp_path / "cache"}, ("--mesh", "data=2")
     [(code, _, stderr)] = ended(start(tmp_path / "run", fields, 1, 2, *mesh, **cache))

@@ -1,4 +1,4 @@
-"""The microscope on routers whose truth is known: planted weights, a hash, and the same model's own words."""
+"""Inspection of routers with known properties: planted weights, a hash, and the model's own outputs."""
 
 import dataclasses
 import html.parser
@@ -36,7 +36,7 @@ EXPERTS = 4
 
 @pytest.fixture
 def run_of(small_fields):
-    """Return a function from changed fields to a run with its initial weights."""
+    """Return a function from changed fields to a run with initial weights."""
 
     def make(**changes):
         config = from_mapping({**small_fields, "experts": EXPERTS, "blocks": 4, **changes}, "test")
@@ -51,7 +51,7 @@ def ids_of(run, count=512):
 
 
 def with_constant_input(run, router):
-    """Return the run with a first entry of 10 in what each router reads, and other router weights [d, E]."""
+    """Return the run with a first entry of 10 in the input of each router, and other router weights [d, E]."""
     params = run.params
     params["blocks"]["ffn_norm"]["offset"][:, 0] = 10
     params["routed_ffn"]["router"][:] = router(params["routed_ffn"]["router"])
@@ -107,7 +107,7 @@ def test_a_dead_expert_is_named_in_the_block_that_has_it(run_of):
 
 
 def test_many_blocks_share_a_sentence(run_of):
-    """Numbers of single blocks are in the table alone, and blocks in a row are one text."""
+    """Only the table has the numbers of single blocks; consecutive blocks become a range."""
     run = run_of(router="hash")
     trace = trace_run(run, ids_of(run), "hash")
     many = {name: np.repeat(getattr(trace, name)[:1], 12, axis=0) for name in ("expert", "gate", "trained", "dropped")}
@@ -141,7 +141,7 @@ def test_a_random_policy_agrees_by_chance(run_of):
 
 @pytest.mark.parametrize("name", ["quantile", "expert_choice", "mixture_of_tokens"])
 def test_a_trace_has_what_the_model_chose(run_of, name):
-    """Its logits give the choices, and a text may have any length."""
+    """The logits give the choices, for texts of any length."""
     run = run_of(**ROUTERS[name])
     model, ids = run.config.model, ids_of(run, 100)
     trace = trace_run(run, ids, name)
@@ -175,7 +175,7 @@ def test_logits_and_gates_are_those_of_the_model(run_of, layout, blocks):
 
 
 class Page(html.parser.HTMLParser):
-    """Tags that are open, and addresses."""
+    """Open tags, and addresses."""
 
     def __init__(self):
         super().__init__()
@@ -193,7 +193,7 @@ class Page(html.parser.HTMLParser):
 
 
 class TestAgainst:
-    """Two models on one text: their experts are matched first."""
+    """Two models on the same text, with matched experts."""
 
     def test_the_same_experts_under_other_numbers(self, run_of):
         run = run_of(router="top_k", k=2)
@@ -275,7 +275,7 @@ def test_the_own_routing_replayed_gives_the_own_loss(run_of):
 
 
 def test_stored_gates_and_experts_are_used(run_of):
-    """Gates of 0 silence the experts; experts that change places are found by ids that change with them."""
+    """Gates of 0 remove the experts; permuted experts with permuted ids give the same loss."""
     run = run_of(router="top_k", k=2)
     trace = trace_run(run, ids_of(run, 64), "top_k")
     own = replayed(run, trace.token, trace.expert, trace.gate)["loss"]
@@ -289,18 +289,18 @@ def test_stored_gates_and_experts_are_used(run_of):
     ids = np.stack([places[i][trace.expert[i]] for i in range(2)])
     assert replayed(moved, trace.token, ids, trace.gate)["loss"] == pytest.approx(own, rel=1e-6)
     assert abs(replayed(run, trace.token, ids, trace.gate)["loss"] - own) > 1e-5
-    assert abs(replayed(moved, trace.token, ids, None)["loss"] - own) > 1e-7  # gates of other experts
+    assert abs(replayed(moved, trace.token, ids, None)["loss"] - own) > 1e-7  # with the gates of other experts
 
 
 # The page of a run.
 
 
 def parsed(command, monkeypatch):
-    """Return the run, its folder and its trunk that `routelaws train` takes from a command."""
+    """Return the run, the folder and the trunk of a `routelaws train` command."""
     taken = {}
     keep = lambda config, out, tensorboard, trunk: taken.update(config=config, out=out, trunk=trunk)  # noqa: E731
     monkeypatch.setattr(train, "run_of", keep)
-    train.main(shlex.split(command.replace("\\\n", ""))[2:])  # as a shell joins its lines
+    train.main(shlex.split(command.replace("\\\n", ""))[2:])  # join lines like a shell
     return taken["config"], taken["out"], taken["trunk"]
 
 
@@ -365,11 +365,11 @@ def test_a_dense_or_unfinished_run_says_so(small_fields, tmp_path):
         run_page.write_run_page(tmp_path / "new")
 
 
-# A routing that is replayed in training.
+# Replay in training.
 
 
 def routing_of_each_step(config, files, steps, table=None):
-    """Return the routing of each step of a run by the weights before that step: what the run itself chose."""
+    """Return the routing of each step of a run, by the weights before the step."""
     batches = training_batches(files, sequence_length=16, batch_size=config.batch_size, seed=config.seed)
     state, train_steps, traces = initial_state(config), make_train_steps(config, table), []
     for step in range(steps):
@@ -391,7 +391,7 @@ def losses_of(run):
     ("name", "gates"), [("top_k", True), ("top_k", False), ("sinkhorn", True), ("reinforce", True)]
 )
 def test_a_run_that_replays_its_own_routing_has_its_own_losses(small_fields, tmp_path, name, gates):
-    """In all of the steps that are stored, and in the steps after them."""
+    """Losses are equal in the stored steps and in later steps."""
     fields = {**small_fields, **ROUTERS[name], "steps": 8, "steps_per_call": 2, "evaluations": 1}
     stored, told = routing_of_each_step(from_mapping(fields, "test"), tokens_of(fields), 6), []
     np.savez(tmp_path / "routing.npz", **{key: value for key, value in stored.items() if gates or key != "gate"})
@@ -403,7 +403,7 @@ def test_a_run_that_replays_its_own_routing_has_its_own_losses(small_fields, tmp
 
 
 def test_a_stored_routing_is_used(small_fields, tmp_path):
-    """Other experts give other losses in the steps that are stored, and the same in the steps before them."""
+    """Other experts change the losses in the stored steps, but not in earlier steps."""
     fields = {**small_fields, "router": "top_k", "experts": 4, "steps": 8, "steps_per_call": 2, "evaluations": 1}
     stored = routing_of_each_step(from_mapping(fields, "test"), tokens_of(fields), 8)
     own = losses_of(make_run(fields, tmp_path / "own"))
@@ -441,7 +441,7 @@ def test_a_routing_that_is_not_of_the_run_is_refused(small_fields, tmp_path, cha
 
 
 def test_inspect_writes_what_train_replays(small_fields, tmp_path, capsys):
-    """The first step of a run that begins with the weights of another has the loss of the other's next step."""
+    """The first step of a run with the weights of another run has the loss of the other run's next step."""
     fields = {**small_fields, "router": "top_k", "experts": 4, "k": 2, "steps": 4, "evaluations": 1}
     make_run(fields, tmp_path / "first").train()
     path = tmp_path / "routing.npz"

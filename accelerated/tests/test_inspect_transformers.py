@@ -1,6 +1,6 @@
-"""The microscope on models of transformers: small random ones of many architectures, and routers with planted truths.
+"""Inspection of models of transformers: small random models of many architectures, and routers with known properties.
 
-Skipped where torch or transformers is not installed.
+The tests are skipped without torch or transformers.
 """
 
 import json
@@ -43,7 +43,7 @@ ARCHITECTURES = {
     "glm4_moe": {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 2}, "hunyuan_v1_moe": {}, "minimax": {},
     "jetmoe": {"kv_channels": 8},
 }  # fmt: skip
-"""Options of each architecture beside `SIZES`."""
+"""Options of each architecture, in addition to `SIZES`."""
 
 
 def routers_of(model) -> dict:
@@ -73,7 +73,7 @@ def model_of():
 
 @pytest.fixture
 def saved(tmp_path):
-    """Return a function that writes a model in shards, with a tokenizer and a text, and returns both paths."""
+    """Return a function that writes a model in shards, with a tokenizer and a text, and returns the two paths."""
 
     def save(model):
         folder, text = tmp_path / "model", tmp_path / "text.txt"
@@ -96,10 +96,11 @@ def traced(saved):
 
 
 def plant(model, router) -> None:
-    """Leave of a model the embedding and the routers: token i is 2 at i mod E, 1 at i + 1 mod E, and 1 at a constant.
+    """Set all weights except the embedding and the routers to 0: token i is 2 at i mod E, 1 at i + 1 mod E, 1 at a
+    constant.
 
-    Every other matrix is 0, so each router reads the embedding. `router` gets the weights [E, d] of each router, and
-    how many more routers follow.
+    Then each router reads the embedding. `router` gets the weights [E, d] of each router, and the number of later
+    routers.
     """
     ids, routers = np.arange(VOCABULARY), list(routers_of(model).values())
     with torch.no_grad():
@@ -114,13 +115,13 @@ def plant(model, router) -> None:
 
 
 def diagonal(weight, _=0) -> None:
-    """Expert e reads coordinate e."""
+    """Let expert e read coordinate e."""
     weight[range(EXPERTS), range(EXPERTS)] = 3
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_layers_of_a_file_route_as_the_whole_model(name, model_of, traced, monkeypatch):
-    """Logits, gates and experts are those of the model that transformers runs at once, window by window."""
+    """Logits, gates and experts equal those of the whole model in transformers, window by window."""
     monkeypatch.setattr(transformers_folder, "WINDOW", 250)
     model = model_of(name)
     trace = traced(model)
@@ -143,7 +144,7 @@ def test_layers_of_a_file_route_as_the_whole_model(name, model_of, traced, monke
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 class TestPlanted:
-    """Diagnostics of routers whose truth is known."""
+    """Diagnostics of routers with known properties."""
 
     def test_the_expert_follows_the_token(self, name, model_of, traced):
         model = model_of(name)
@@ -233,7 +234,7 @@ def test_file_page_and_pieces_are_those_of_a_run(model_of, traced, tmp_path):
 
 
 class TestFolder:
-    """What is no readable model is one line that ends with the remedy."""
+    """An unreadable model gives a line that ends with the remedy."""
 
     @pytest.fixture
     def folder(self, model_of, saved):

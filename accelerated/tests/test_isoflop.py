@@ -1,4 +1,4 @@
-"""isoFLOP profiles: a parabola by hand, laws whose minimum is known, and why a parabola's minimum is another one."""
+"""isoFLOP profiles: a parabola by hand, laws with a known minimum, and the reason for another minimum of a parabola."""
 
 import json
 import math
@@ -26,9 +26,9 @@ def by_law(sizes, flops):
 
 
 def table(lean=4.0, kinds=(("Dense", 1, 0.0),), spread=1.0) -> pandas.DataFrame:
-    """Return runs of seven sizes at each budget, `lean` times as far above the best size as below it.
+    """Return runs of seven sizes at each budget, which reach `lean` times as far above the best size as below it.
 
-    The last number of a kind is added to its losses; `spread` is between the FLOPs of runs of one budget.
+    The last number of a kind is added to its losses; `spread` is the ratio of the FLOPs of runs of a budget.
     """
     rows = []
     for router, experts, more in kinds:
@@ -88,7 +88,7 @@ def test_budgets_are_the_densest_windows():
 
 
 def test_a_planted_law_leaves_its_shape_alone(tmp_path):
-    """No noise: the whole difference is of the shape, and runs that lie on one side make it large."""
+    """Without noise the whole difference is due to the shape, and runs on one side make it large."""
     for spread in (1.0, 1.1):
         for each, flops in zip(profiles_of(table(spread=spread), tmp_path / "t.csv"), BUDGETS, strict=True):
             best = hoffmann_optimum(each.flops, LAW)
@@ -115,7 +115,7 @@ def test_why_says_what_is_so(tmp_path):
 
 
 def test_how_the_best_size_grows(tmp_path):
-    """With symmetric sizes both powers are β/(α + β)."""
+    """With symmetric sizes, both powers are β/(α + β)."""
     [line] = isoflop._growth(profiles_of(table(lean=1.0), tmp_path / "t.csv"))
     by_parabola, by_law_ = (float(words.split()[0].strip(",")) for words in line.split("FLOPs^")[1:])
     assert (by_parabola, by_law_) == pytest.approx([0.37 / 0.71] * 2, abs=2e-3)

@@ -1,4 +1,4 @@
-"""JSON that others may have changed: what is parsed, which form it has, and the line on what is wrong."""
+"""Reading changed JSON: parsing, forms, and error messages."""
 
 import math
 

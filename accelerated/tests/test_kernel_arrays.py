@@ -1,6 +1,6 @@
-"""Loops that read NumPy's arrays refuse those that do not fit each other: compiled, they check no bounds.
+"""Loops on NumPy arrays reject inconsistent arrays, because compiled loops check no bounds.
 
-As plain Python, so that a check that is missing is a failed test and no fault of the process.
+The loops run as plain Python, so a missing check is a failed test, not a crash.
 """
 
 import importlib
@@ -72,7 +72,7 @@ CALLS = {
         "increment": np.float32(0.1), "most": 100,
     }, [{"price": np.zeros(2, np.float32)}, {"k": 0}, {"k": 4}, {"places": 1}]),
 }  # fmt: skip
-"""{file.loop: (arguments that fit, those that do not in their place)}."""
+"""{file.loop: (consistent arguments, inconsistent replacements)}."""
 
 
 def copied(value):

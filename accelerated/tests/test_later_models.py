@@ -1,4 +1,4 @@
-"""The models of later papers from the command line: the options of each preset, and the law that takes its table."""
+"""The models of later papers from the command line: the options of each preset, and the law for its table."""
 
 import numpy as np
 import pytest
@@ -14,12 +14,12 @@ PRESETS = {
     "mixture": {"activation": {"relu"}, "layout": {"spread", "upper"}, "emit": {"mixing", "experts"},
                 "learned_temperature": {False, True}, "granularity": {1, 4}},
 }  # fmt: skip
-"""What the routed runs of a preset have, by hand."""
+"""Settings of the routed runs of each preset."""
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_has_what_its_paper_varies(preset):
-    """And dense models of the same kind beside the routed ones; law grids vary size and length too."""
+    """A preset also has dense models of the same kind; grids for laws vary size and length."""
     runs = read_grid(preset).runs
     routed = [run.model for run in runs if run.model.router != "dense"]
     for option, wanted in PRESETS[preset].items():
@@ -33,13 +33,13 @@ def test_a_preset_has_what_its_paper_varies(preset):
 
 
 FITTED = {"fine_grained": ("fine-grained", 36), "joint": ("joint", 45), "mixture": ("routed-bounded", 8)}
-"""The law of a preset, and how many runs of the preset it takes."""
+"""The law of each preset, and the number of runs that the law uses."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_law_takes_the_table_of_a_preset(preset, tmp_path):
-    """The whole preset, with losses that are made; it is `fit` that has to find its columns and enough of each."""
+    """The whole preset with computed losses; `fit` must find its columns and enough values of each."""
     law, rows = FITTED[preset]
     table = []
     for number, run in enumerate(read_grid(preset).runs):

@@ -1,4 +1,4 @@
-"""Small answers that can be had by hand, of both twins: what few rows of the suite reach, or slow tests alone."""
+"""Small answers by hand, for both twins: cases that the suite rarely or slowly reaches."""
 
 import math
 from collections import Counter
@@ -29,7 +29,7 @@ def test_losses_ten_times_too_high_and_too_low(laws):
 
 @twins
 def test_a_delta_in_log10_units(laws):
-    """The objective is the sum of Huber terms of log10 losses: r²/2 up to delta, delta (|r| - delta/2) beyond."""
+    """The objective is the sum of Huber terms of log10 losses: r²/2 up to delta, and delta (|r| - delta/2) beyond."""
     size, tokens = (v.ravel() for v in np.meshgrid([1e8, 3e8, 1e9], [2e9, 1e10, 5e10]))
     loss = 1.8 + 400 / size**0.34 + 2000 / tokens**0.37
     loss = loss * np.where(np.arange(9) == 4, 1.01, 1.0)
@@ -70,7 +70,7 @@ def test_an_end_more_than_ten_times_the_other_is_loose(laws):
 
 @twins
 def test_an_activation_near_the_end_of_its_range_is_inside_it(laws):
-    """A_start is sought from 1e-6; at twice that it is still a coefficient."""
+    """The search for A_start begins at 1e-6; twice this number is still a coefficient."""
     truth = laws.leverage.PUBLISHED._replace(A_start=2e-6, A_max=math.inf)
     A, G, C = (v.ravel() for v in np.meshgrid([3e-7, 1e-6, 3e-6, 1e-5], [2.0, 4.0, 8.0], [1e18, 1e20]))
     found = laws.leverage.fit_leverage(A, G, C, laws.leverage.leverage(A, G, C, truth))
@@ -78,7 +78,7 @@ def test_an_activation_near_the_end_of_its_range_is_inside_it(laws):
 
 
 def test_counts_of_experts_may_differ_by_any_factor():
-    """Columns are compared by direction alone, so that a few cells with very many experts are a table as well."""
+    """Only the directions of columns are compared, so a few cells with very many experts also form a table."""
     size, experts = (v.ravel() for v in np.meshgrid([1e7, 1e8, 1e9], [1.0, 1e3, 1e6, 1e10]))
     loss = 2.0 * size**-0.01 * experts**-0.02
     assert fast.fitting.level_table(size, experts, loss).extra.size == 4
@@ -92,7 +92,7 @@ def test_each_law_of_the_catalogue_has_a_fit_of_its_own(laws):
 
 
 def test_ends_of_a_value_beyond_any_step_are_found():
-    """Near the linear limit coefficients grow without end; the next number of float64 after 1e20 is 16,384 away."""
+    """Near the linear limit coefficients are unbounded; the next float64 after 1e20 is 16,384 larger."""
     allowed = oracle._allowed
     far = allowed.Solved(residual=0.0, limit=1.0, solution=np.array([1e20, 3.0]), root=np.eye(2))
     assert allowed.linear_ends(far, (1.0, 0.0)).tolist() == [1e20, 1e20, 1e20]

@@ -1,6 +1,6 @@
-"""The compiled fit of the bounded law: fits of many weightings beside careful ones, and its sums beside those of NumPy.
+"""The compiled fit of the bounded law: quick fits compared with careful fits, and its sums compared with NumPy.
 
-All but the fits of whole tables run as plain Python.
+All tests except fits of whole tables run as plain Python.
 """
 
 import math
@@ -16,7 +16,7 @@ from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES
 from routelaws.reference.laws import routed
 
 plain = pytest.mark.usefixtures("plain")
-"""Of tests that ask for so little that to compile it would cost more."""
+"""Mark of small tests, for which compiling would take longer."""
 
 LAWS = {
     "inside": (2.0, 300.0),
@@ -24,7 +24,7 @@ LAWS = {
     "nearly at 1": (1.05, 200.0),
     "at the corner": (1.0, np.inf),
 }
-"""E_start and E_max: with noise, resamples of each end in several pieces of the domain."""
+"""E_start and E_max; with noise, the optima of resamples lie in several pieces of the domain."""
 
 
 def resampled(name: str, count: int = 60):
@@ -41,7 +41,7 @@ def test_quick_fits_are_the_careful_ones(name):
     table, weights = resampled(name)
     quick = fitting.fit_weighted(*table, weights)
     careful = fitting.fit_weighted(*table, weights, scan=24, starts=8, careful=True)
-    assert len(set(quick.status)) > 1, np.bincount(quick.status)  # where pieces tie, either is right
+    assert len(set(quick.status)) > 1, np.bincount(quick.status)  # if pieces tie, either is right
     for b, (found, wanted) in enumerate(zip(quick.objective, careful.objective, strict=True)):
         check("laws.fitting.quick", abs(found / wanted - 1), message=f"{name}, weighting {b}")
 
@@ -59,17 +59,17 @@ def test_a_weight_counts_a_row_so_often():
 EXTRA = np.array([0.0, 1.0, 4.0, 20.0, 100.0, 300.0])
 LEVEL = np.array([0, 0, 0, 1, 1, 1, 2, 3, 3, 4, 4, 4, 5, 5])
 WEIGHTS = np.array([1.0, 2.0, 0.5, 1.0, 0.0, 3.0, 0.5, 1.0, 1.5, 0.5, 1.0, 1.0, 0.0, 0.0])
-"""Six E: one with one row (2), one whose rows have no weight (5)."""
+"""Weights for six E: one E has one row (2), and the rows of one have no weight (5)."""
 
 
 def rows():
-    """Return log10 N and log10 L of a table with much noise: every term counts."""
+    """Return log10 N and log10 L of a table with much noise, so that every term matters."""
     random = np.random.default_rng(4)
     return random.uniform(-1, 1, LEVEL.size), random.uniform(0.2, 0.8, LEVEL.size)
 
 
 def reduced(weights=WEIGHTS):
-    """Return the two rows of each E, and what is left."""
+    """Return the two rows of each E, and the constant residual."""
     return law_fit.reduce_rows(*rows(), LEVEL, weights, EXTRA.size)
 
 
@@ -85,7 +85,7 @@ def columns(one, size, psi):
 
 
 def near(found, wanted, message=""):
-    """Compare numbers, of the size of the largest."""
+    """Compare numbers, relative to the largest."""
     found, wanted = np.asarray(found, float), np.asarray(wanted, float)
     assert found.shape == wanted.shape, message
     check("laws.kernels.sum", float(np.abs(found - wanted).max()), float(np.abs(wanted).max()), message=message)
@@ -93,7 +93,7 @@ def near(found, wanted, message=""):
 
 @plain
 def test_two_rows_say_what_all_rows_of_an_e_say():
-    """All weighted products of 1, log10 N and log10 L; of log10 L with itself the line's misses are apart."""
+    """The weighted products of 1, log10 N and log10 L are equal; log10 L squared lacks the residuals of the line."""
     size, loss = rows()
     problem, constant = reduced()
     one, sizes, losses = (problem[line].reshape(-1, 2) for line in (law_fit.ONE, law_fit.SIZE, law_fit.LOSS))
@@ -114,7 +114,7 @@ def test_two_rows_say_what_all_rows_of_an_e_say():
 
 @plain
 def test_the_reduced_table_has_the_residual_sum_of_the_rows():
-    """At a shape, with all four unknowns; the coefficients too."""
+    """Residual sum and coefficients at a shape, with all four unknowns."""
     (size, loss), (problem, constant), work = rows(), reduced(), np.empty((6, 2 * EXTRA.size))
     psi, root = psi_of(EXTRA, 0.3, 0.02), np.sqrt(WEIGHTS)
     design = columns(root, root * size, psi[LEVEL])
@@ -147,7 +147,7 @@ def test_the_scan_takes_the_grid_row_by_row():
 @plain
 @pytest.mark.parametrize("alpha, logit", [(0.5, -4.0), (1.0, -1.0), (0.05, 0.5), (1.0, -np.inf)])
 def test_turns_of_the_prediction(alpha, logit):
-    """Its derivatives by log alpha and logit, less what the four columns can follow; the slopes are of half the sum."""
+    """The derivatives by log alpha and logit, orthogonal to the four columns; slopes are of half the sum."""
     problem, work = reduced()[0], np.empty((6, 2 * EXTRA.size))
     at = np.array([math.log(alpha), logit])
 
@@ -181,7 +181,7 @@ def reduced_fit(name: str = "inside"):
 
 
 def residual_sum(problem, psi: np.ndarray) -> float:
-    """Return what is left of log10 L on 1, log10 N, psi and psi log10 N: rows of the reduced table, psi [levels]."""
+    """Return the residual sum of log10 L on 1, log10 N, psi and psi log10 N in the reduced table; psi [levels]."""
     one, size, psi = problem[law_fit.ONE], problem[law_fit.SIZE], np.repeat(psi, 2)
     design = np.stack([one, size, psi * one, psi * size], axis=1)
     answer = np.linalg.lstsq(design, problem[law_fit.LOSS], rcond=None)[0]
@@ -191,7 +191,7 @@ def residual_sum(problem, psi: np.ndarray) -> float:
 @plain
 @pytest.mark.parametrize("free", [(True, True), (True, False), (False, True)])
 def test_a_step_of_newton(free):
-    """With second differences of the residual sum, half of which the slopes are taken of, in the free variables."""
+    """Compares with second differences of half the residual sum in the free variables."""
     problem, extra = reduced_fit()
     at, work = np.array([math.log(0.5), math.log(0.01 / 0.99)]), np.empty((6, 2 * extra.size))
     axes = [axis for axis, kept in zip(np.eye(2), free, strict=True) if kept]
@@ -220,7 +220,7 @@ PLANES = {
 @plain
 @pytest.mark.parametrize("name", PLANES)
 def test_where_a_search_begins(name):
-    """Flat places that none of the eight neighbours is below, the lowest first; for one start the lowest of all."""
+    """Starts are local minima among eight neighbours, lowest first; a single start is the global minimum."""
     plane, wanted = PLANES[name]
     for starts in (1, 2, 3):
         assert law_fit._best_starts(np.array(plane), starts).tolist() == wanted[:starts]
@@ -236,7 +236,7 @@ LEVELS_4, CELLS_7 = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([0, 1, 2, 3, 4, 5,
     ({"level": [0, 0, 1, 1, 2, 2, 2]}, False), ({"cell": [0, 1, 2, 3, 4, 4, 4]}, False), ({"extra": 5}, True),
 ])  # fmt: skip
 def test_what_a_table_has_to_hold(monkeypatch, change, wanted):
-    """Seven rows, each as often as its weight, four E and six pairs (N, E); the columns are independent here."""
+    """A fit needs seven rows (counted by weight), four E and six pairs (N, E); the columns are independent here."""
     given = {"level": LEVELS_4, "cell": CELLS_7, "weights": [1.0] * 7} | change
     monkeypatch.setattr(law_fit, "_independent", lambda *_: True)
     level, cell, weights = (np.array(given[name]) for name in ("level", "cell", "weights"))
@@ -272,7 +272,7 @@ TABLES = {
 @plain
 @pytest.mark.parametrize("name", TABLES)
 def test_independent_columns(name):
-    """By their lengths of 1, less what the others hold."""
+    """By the remaining length of each unit column after projection on the others."""
     level, size, psi, wanted = TABLES[name]
     level, size, psi = np.array(level), np.array(size), np.array(psi)
     problem, _ = law_fit.reduce_rows(size, size * 0.0, level, ROOT[: size.size] ** 2, psi.size)
@@ -283,20 +283,20 @@ def test_independent_columns(name):
 EDGES = {
     "below": ([3.0, 2.0, 1.0, 2.0, 3.0], True),
     "above": ([1.3, 1.2, 1.2, 1.2, 1.3], False),
-    "between the points": ([3.0, 2.0, 1.125, 1.25, 3.0], True),  # the parabola's least is 1.0625
+    "between the points": ([3.0, 2.0, 1.125, 1.25, 3.0], True),  # the minimum of the parabola is 1.0625
     "not far enough between them": ([3.0, 2.0, 1.2, 1.25, 3.0], False),  # 1.1178
-    "first point": ([1.125, 3.0, 3.0, 3.0, 1.25], False),  # no parabola: the last point is not its neighbour
+    "first point": ([1.125, 3.0, 3.0, 3.0, 1.25], False),  # no parabola, because the last point is not a neighbour
     "last point": ([1.25, 3.0, 3.0, 3.0, 1.125], False),
     "no neighbour": ([3.0, np.inf, 1.125, 1.2, 3.0], False),
     "nothing": ([np.inf] * 5, False),
 }
-"""Residual sums of an edge, and whether one of at least 1 can be beaten, less 0.1 for what a scan misses."""
+"""Residual sums of an edge, and whether it may beat 1, with a margin of 0.1 for the scan."""
 
 
 @plain
 @pytest.mark.parametrize("name", EDGES)
 def test_which_edges_a_quick_fit_searches(name):
-    """By hand; what no shape can change counts on both sides."""
+    """By hand; the constant residual counts on both sides."""
     line, wanted = EDGES[name]
     assert law_fit._may_win(np.array(line), 1.0, 0.0) == wanted
     if np.isfinite(line).all():
@@ -310,7 +310,7 @@ def test_which_edges_a_quick_fit_searches(name):
 @pytest.mark.parametrize("delta", [0.02, 0.1, 9.0])
 @pytest.mark.parametrize("alpha, ratio", [(0.3, 0.02), (0.0, 0.0)])
 def test_the_linear_unknowns_under_huber(delta, alpha, ratio):
-    """Where the sum is least the clipped residuals are orthogonal to each column, whatever the start."""
+    """At the minimum the clipped residuals are orthogonal to each column, from any start."""
     size, loss = rows()
     work = np.empty((4, size.size)), np.zeros((4, 4)), np.empty((4, 4)), np.empty(size.size), np.empty(size.size)
     psi = (psi_of(EXTRA, alpha, ratio) if alpha else EXTRA / 300)[LEVEL]

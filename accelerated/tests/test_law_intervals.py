@@ -1,4 +1,4 @@
-"""The ends of intervals at one shape of the bounded law, by the compiled kernel and by the reference."""
+"""The ends of intervals at a shape of the bounded law, by the compiled kernel and by the reference."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ SHAPES = {
 
 
 def small_table(sign: float = 1.0):
-    """Return (rows, reduced table, its constant, E - 1, work) of a noisy table of 5 E and 3 sizes, not all of them."""
+    """Return (rows, reduced table, its constant, E - 1, work) of a noisy incomplete table of 5 E and 3 sizes."""
     size, experts = (v.ravel()[:-1] for v in np.meshgrid([2e7, 1e8, 6e8], [1.0, 4.0, 16.0, 64.0, 256.0]))
     law = routed.RoutedCoefficients(-0.08, -0.2 * sign, 0.02 * sign, 1.1, 2.0, 300.0)
     noise = np.random.default_rng(5).normal(0, 2e-3, size.size)
@@ -38,7 +38,7 @@ def small_table(sign: float = 1.0):
 
 
 def numbers_near(found, wanted, message: str) -> None:
-    """Compare numbers of which some are NaN or infinite: those exactly, the others relatively."""
+    """Compare numbers: NaN and infinite numbers exactly, others relatively."""
     found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
     finite = np.isfinite(wanted)
     np.testing.assert_array_equal(found[~finite], wanted[~finite], err_msg=message)
@@ -47,7 +47,7 @@ def numbers_near(found, wanted, message: str) -> None:
 
 
 def on_the_scale_of_the_kernel(quantity, value: float, centre: float) -> float:
-    """Return what the reference says of a quantity as the kernel has it: -1/E, an angle, or decades above N."""
+    """Return a value of the reference on the scale of the kernel: -1/E, an angle, or decades above N."""
     if quantity.name in ("E_start", "E_max"):
         return -1 / value
     if quantity.name == "N_cutoff":
@@ -57,13 +57,13 @@ def on_the_scale_of_the_kernel(quantity, value: float, centre: float) -> float:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_ends_at_a_shape_are_the_reference_s(plain, name):
-    """At every kind of shape; with no room, less than none, and some; within the table and beyond it."""
+    """At every kind of shape, with zero, negative and positive room, within and beyond the table."""
     for sign in (1.0, -1.0):  # of what experts do; where E_start is at infinity, it says which of both ends is
         rows, problem, constant, extra, work = small_table(sign)
         centre = rows.log_size.mean()
-        places = ((1.0, 0.0), (100.0, -0.3), (3000.0, 1.0))  # E, and log10 N less its mean
+        places = ((1.0, 0.0), (100.0, -0.3), (3000.0, 1.0))  # E, and log10 N minus its mean
         for (alpha, ratio), (E, at), factor in itertools.product(SHAPES.values(), places, (0.5, 1.0, 1.01, 40.0)):
-            dense = name in ("a", "d")  # which may be taken at any effective expert count
+            dense = name in ("a", "d")  # these are defined at any effective number of experts
             quantity = uncertainty.Quantity(name, 10 ** (centre + at), E, effective=E if dense else 1.0)
             curve = alpha * (1 - ratio) ** 2, alpha * (1 - ratio) * ratio
             limit = factor * _allowed.at_shape(rows, quantity, 0.0, *curve)[0]
@@ -73,7 +73,7 @@ def test_ends_at_a_shape_are_the_reference_s(plain, name):
             asked = (problem, extra, constant, KINDS[name], at if "N" in _allowed.PLACE[name] else -centre, beyond)
             with np.errstate(invalid="ignore"):
                 found = np.array(law_intervals.ends_at(*asked, alpha, ratio, 1 - ratio, limit, work))
-            if name == "N_cutoff":  # beyond a right angle c is not above 0, and the reference's is infinite
+            if name == "N_cutoff":  # beyond a right angle c is at most 0, and the value of the reference is infinite
                 found[1:] = np.minimum(found[1:], math.pi / 2)
-            kept = 2 if factor == 1.0 else 4  # whether there is room is a matter of the last bit then
+            kept = 2 if factor == 1.0 else 4  # then the last bit decides whether there is room
             numbers_near(found[:kept], wanted[:kept], f"{name}, {alpha}, {ratio}, E {E}, limit {factor}")

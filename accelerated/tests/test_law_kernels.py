@@ -1,4 +1,4 @@
-"""What the loops of the laws that add terms are made of: exponentials and derivatives."""
+"""Parts of the loops of the additive laws: exponentials and derivatives."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ LAWS = {
                hoffmann.KaplanCoefficients(0.076, 8.8e13, 0.095, 5.4e13), RUNS[:2]),
     "joint": (joint._joint, joint.predict_joint, joint.PUBLISHED["joint"].coefficients, RUNS),
 }  # fmt: skip
-"""The form of each law, what it predicts in NumPy, coefficients, and columns of a table."""
+"""For each law: the form, a prediction in NumPy, coefficients, and columns of a table."""
 
 
 @pytest.mark.parametrize(("ours", "exact"), [(vector.exp, np.exp), (vector.log, np.log)])

@@ -1,4 +1,4 @@
-"""A law of the user's own: registered in ten lines, then fitted to a table and predicted with as any other."""
+"""A user's law: registered in ten lines, then fitted and used for predictions like other laws."""
 
 import json
 import math
@@ -44,7 +44,7 @@ def pair(found: dict, name: str) -> list:
 
 @pytest.fixture
 def own(tmp_path):
-    """Return the path of a file that registers the law `data`; it is taken out of the catalogue again afterwards."""
+    """Return the path of a file that registers the law `data`; remove the law from the catalogue at the end."""
     (tmp_path / "own.py").write_text(TEN_LINES)
     yield f"{tmp_path / 'own.py'}:data"
     catalogue.LAWS.pop("data", None)
@@ -52,7 +52,7 @@ def own(tmp_path):
 
 @pytest.fixture
 def table(tmp_path) -> Path:
-    """Return the path of a table of dense runs of one size, and a routed one, which the law is not of."""
+    """Return the path of a table of dense runs of a size, and a routed run that the law ignores."""
     frame = pandas.DataFrame(
         {
             "hyper_id": range(5),
@@ -69,7 +69,7 @@ def table(tmp_path) -> Path:
 
 
 def jackknifed(function, level: float) -> tuple[float, float]:
-    """Return the interval of a function of the line, from leaving one row out at a time."""
+    """Return the jackknife interval of a function of the line."""
     lines = [np.polyfit(np.log10(TOKENS), np.log10(LOSSES), 1)]
     lines += [np.polyfit(np.log10(np.delete(TOKENS, i)), np.log10(np.delete(LOSSES, i)), 1) for i in range(4)]
     whole, *parts = (float(function(*found)) for found in lines)
@@ -120,7 +120,7 @@ def test_a_registered_law_is_printed(own, table):
 
 
 def test_the_example_of_the_docstring_is_this_one():
-    """The lines that a reader is shown are those that are tested here, but for the imports."""
+    """The tested lines are the lines of the docstring, except for imports."""
     example = [line[8:].strip() for line in reference.__doc__.splitlines() if line.strip().startswith((">>>", "..."))]
     for line in TEN_LINES.strip().splitlines()[3:]:
         assert any(line.strip()[:40] in shown for shown in example), line
@@ -135,7 +135,7 @@ def test_a_law_is_of_runs_that_can_be_chosen():
 @pytest.mark.parametrize("twin", [catalogue, reference])
 def test_a_name_is_given_once(twin):
     dense = twin.LAWS["dense"]
-    assert twin.register(dense) is dense  # the same law again changes nothing
+    assert twin.register(dense) is dense  # registering the same law again changes nothing
     with pytest.raises(ValueError, match="a law named 'dense' exists already"):
         twin.register(dense._replace(formula="L = 1"))
     assert twin.LAWS["dense"] is dense

@@ -1,6 +1,6 @@
-"""Training on a mesh of eight virtual devices is training on one, whatever the router: losses, gradients, steps.
+"""Training on a mesh of eight virtual devices equals training on one, for every router: losses, gradients, steps.
 
-The devices belong to a process of their own (`mesh_child.py`), which compares many cases to share its start.
+A separate process (`mesh_child.py`) has the devices and compares many cases.
 """
 
 import json
@@ -34,12 +34,12 @@ ROUTERS = {
     "expert_choice": {},
     "mixture_of_tokens": {"learned_temperature": True, "emit": "experts"},
 }  # fmt: skip
-"""Each router with options that make its gradients differ where a group, a capacity or a weight is wrong."""
+"""Each router with options for which a wrong group, capacity or weight changes the gradients."""
 
 ROUTERS |= {record.name: {} for record in RECORDS if record.name not in ROUTERS}
 
 UNGROUPED = tuple(record.name for record in RECORDS if "capacity_factor" not in record.options)
-"""Routers for which whose tokens are balanced makes no difference."""
+"""Routers that do not depend on the balancing group."""
 
 MESHES = ("data=8", "data=2,expert=4", "expert=8", "data=2,expert=2,model=2")
 
@@ -49,9 +49,9 @@ QUICK = [{"router": "top_k", "mesh": "data=2,expert=2,model=2", "group": "global
 
 
 def run_child(cases: list[dict], what: str, devices: int = 8) -> list[dict]:
-    """Return what a process with so many devices finds for the cases."""
+    """Return the results of a process with this many devices for the cases."""
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"}
-    if what != "program":  # what takes longer to compile than to run
+    if what != "program":  # these programs take longer to compile than to run
         environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     child = Path(__file__).with_name("mesh_child.py")
     given = json.dumps([case | {"what": what} for case in cases])
@@ -63,7 +63,7 @@ def run_child(cases: list[dict], what: str, devices: int = 8) -> list[dict]:
 
 
 def matrix(mesh: str) -> list[dict]:
-    """Return all cases of a mesh: each router, and both groups where they differ."""
+    """Return all cases of a mesh: each router, and both groups if they differ."""
     return [
         {"router": router, "mesh": mesh, "group": group, **fields}
         for router, fields in ROUTERS.items()
@@ -80,7 +80,7 @@ def check_gradients(cases: list[dict]) -> None:
 
 
 def test_gradients_on_all_axes():
-    """Attention, dense FFNs and experts cut by model; experts, their bias and a capacity over all devices."""
+    """The model axis splits attention, dense FFNs and experts; experts, bias and capacity span all devices."""
     check_gradients(QUICK)
 
 
@@ -91,7 +91,7 @@ def test_gradients(mesh):
 
 
 def runs_of(router: str) -> list[dict]:
-    """Return the runs of 20 steps of a router: on one of the other meshes in turn, and by both groups on all axes."""
+    """Return the runs of 20 steps of a router: on one of the other meshes in turn, and with both groups on all axes."""
     meshes = (MESHES[[*ROUTERS].index(router) % 3], MESHES[-1])
     runs = [{"router": router, "mesh": mesh, "group": "shard", **ROUTERS[router]} for mesh in meshes]
     if router not in UNGROUPED:
@@ -104,7 +104,8 @@ def runs_of(router: str) -> list[dict]:
 @pytest.mark.slow
 @pytest.mark.parametrize("router", ROUTERS)
 def test_twenty_steps_stay_together(router):
-    """In float32, by the steps of `routelaws train`, compiled in a hurry: no further apart than rounding takes them."""
+    """In float32, by the steps of `routelaws train`, quickly compiled; differences are at most the effect of
+    rounding."""
     runs = runs_of(router)
     runs[1]["evaluate"] = True
     for run, found in zip(runs, run_child(runs, "steps"), strict=True):
@@ -117,16 +118,15 @@ def test_twenty_steps_stay_together(router):
 
 @pytest.mark.slow
 def test_what_a_step_sends():
-    """Counted from the compiled program, where a device has the same number of tokens on four experts' devices and on
-    eight: times on one machine say nothing."""
+    """Bytes counted in the compiled program, with equal tokens per device for four and eight devices."""
     four, eight = run_child(
         [{"router": "sinkhorn", "mesh": mesh} for mesh in ("data=2,expert=4", "expert=8")], "program"
     )
-    buffers = 4 * 8 * 2 * 16 * 4  # there and back, forwards and backwards; E, C = 2 T / E, d, bytes
+    buffers = 4 * 8 * 2 * 16 * 4  # to the experts and back, in both passes; E, C = 2 T / E, d, bytes
     assert four["tokens"] == eight["tokens"] == 8
     assert four["sent"]["all-to-all"] == eight["sent"]["all-to-all"] == buffers
     assert four["sent"]["all-gather"] == four["weights"], "over data each weight is gathered once a step"
-    experts = 2 * 16 * 64 * 4  # up and down of the one expert of a device
+    experts = 2 * 16 * 64 * 4  # up and down of the expert of a device
     assert eight["sent"]["all-gather"] == eight["weights"] - experts, "no expert is gathered over the expert axis"
     for found in (four, eight):
         assert found["moments"] == found["all_moments"] / 8
@@ -135,7 +135,7 @@ def test_what_a_step_sends():
 
 @pytest.mark.slow
 def test_the_plan_of_a_mesh_counts_what_the_program_sends():
-    """Rows to the experts and back, for every router, as `routelaws plan-mesh` counts them: what stays is not sent."""
+    """Rows to the experts and back, for every router, as in `routelaws plan-mesh`; local rows do not count."""
     routers = [router for router in ROUTERS if router != "dense"]
     runs = [{"router": router, "mesh": "data=2,expert=2", **ROUTERS[router]} for router in routers]
     for run, found in zip(runs, run_child(runs, "program", 4), strict=True):
@@ -179,7 +179,7 @@ def test_what_cannot_be_spread_is_named(fields, message):
 
 
 def test_a_mesh_of_other_devices_is_refused():
-    """Before the text is read: the corpus here does not exist."""
+    """The error comes before the text is read: the corpus does not exist."""
     config = from_mapping(SPREAD | {"mesh": "data=4", "corpus": ["nowhere.txt"]}, "test")
     with pytest.raises(InputError, match=r"mesh data=4 needs 4 devices, but JAX sees 1 \(cpu\)"):
         run_of(config, Path("out"))
@@ -199,7 +199,7 @@ def train(small_fields, folder, devices: int, **fields) -> list[dict]:
 
 
 def check_goes_on(small_fields, whole: Path, folder: Path, devices: int, **fields) -> None:
-    """Take a run back to its middle, and let other devices end it: the losses are those of the run that was whole."""
+    """Cut a run back to its middle, and let other devices finish it; losses equal those of the whole run."""
     shutil.copytree(whole, folder)
     shutil.rmtree(folder / "checkpoints" / "8")
     undisturbed = [json.loads(line) for line in (whole / "log.jsonl").read_text().splitlines()]
@@ -217,7 +217,7 @@ GLOBAL = {"router": "sinkhorn", "experts": 4, "balancing_group": "global"}
 
 @pytest.mark.slow
 def test_a_run_goes_on_on_another_mesh(small_fields, tmp_path):
-    """Saved by four devices, restored by two, and by one."""
+    """Four devices save the run; two devices, and one, restore it."""
     whole = tmp_path / "whole"
     train(small_fields, whole, 4, mesh="data=2,expert=2", **GLOBAL)
     check_goes_on(small_fields, whole, tmp_path / "two", 2, mesh="expert=2", **GLOBAL)
@@ -227,7 +227,7 @@ def test_a_run_goes_on_on_another_mesh(small_fields, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(None, "data=2,expert=2"), ("expert=2", None)])
 def test_a_run_goes_on_with_a_mesh_or_without_one(small_fields, tmp_path, before, after):
-    """A run without a mesh keeps its arrays packed, and one with a mesh as they are."""
+    """A run without a mesh packs its arrays; a run with a mesh does not."""
     fields = {"router": "hash", "experts": 4}
     on = {None: (1, {}), "expert=2": (2, {"mesh": "expert=2"}), "data=2,expert=2": (4, {"mesh": "data=2,expert=2"})}
     train(small_fields, tmp_path / "whole", on[before][0], **fields, **on[before][1])

@@ -1,4 +1,4 @@
-"""Names of files, from tables and in flags: whatever they are, a command ends, and its lines cannot be forged."""
+"""Names of files, from tables and in flags: for any name, a command ends, and no name can forge a line."""
 
 import csv
 import os
@@ -18,7 +18,7 @@ SHOWN = r"S\nroutelaws: all is well\x1b[2J\u202e"
 
 
 def run(capsys, *arguments):
-    """Return exit code, standard output and standard error of a command that ends within two minutes."""
+    """Return exit code, standard output and standard error of a command, which must end within two minutes."""
 
     def hangs(*_):
         pytest.fail("it hangs")
@@ -48,7 +48,7 @@ def write(path, router: str = "S-Base", names: tuple[str, ...] = (), cells: tupl
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    """Paths at which no file can be read, by what is wrong with them."""
+    """Paths of unreadable files, by fault."""
     (tmp_path / "file").write_text("")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
@@ -91,7 +91,7 @@ WRITERS = {
 
 
 def filled(command: str, place, folder) -> list[str]:
-    """Return the words of a command with its places filled in."""
+    """Return the words of a command with paths filled in."""
     words = {
         "T": folder / "table.csv",
         "O": folder / "out",
@@ -135,7 +135,7 @@ def test_names_from_a_table_are_escaped(capsys, tmp_path):
     path = write(tmp_path / f"{FORGED}.csv", FORGED, ("training_set", "loss_\x1b"), ("a\nb", "1.5"))
     frame = read_table(path)
     assert set(frame["router_type"]) == {"Dense", SHOWN} and r"loss_\x1b" in frame
-    assert set(frame["training_set"]) == {"a\nb"}  # a column of the user's own is kept as it is
+    assert set(frame["training_set"]) == {"a\nb"}  # a user's column is kept unchanged
     for arguments in (("fit", path), ("fit", path, "--json"), ("predict", path, "--n", "1e7", "--experts", "4")):
         code, out, err = run(capsys, *arguments)
         assert code == 0 and not re.search("\x1b|\u202e|^routelaws", out + err, re.MULTILINE)
@@ -150,7 +150,7 @@ def test_a_name_of_20_000_characters_is_refused_and_cut(capsys, tmp_path):
 
 
 def test_names_are_no_markup_and_no_formula_of_a_figure(capsys, tmp_path):
-    """Rich ends at a closing tag that opens nowhere, and matplotlib at a formula that does not end."""
+    """Rich fails at an unmatched closing tag, and matplotlib at an unfinished formula."""
     path = write(tmp_path / "table.csv", r"[/red]$\frac{$")
     code, out, _ = run(capsys, "fit", path)
     assert code == 0 and r"[/red]$\frac{$" in out
@@ -168,7 +168,7 @@ def test_names_are_no_markup_and_no_formula_of_a_figure(capsys, tmp_path):
 def test_an_error_is_one_line_for_each_of_its_lines():
     error = InputError(f"table: {FORGED}", "  row 2")
     assert str(error).splitlines() == [f"table: {SHOWN}", "  row 2"]
-    assert str(InputError(*error.args)) == str(error)  # as it comes back from another process
+    assert str(InputError(*error.args)) == str(error)  # as after a return from another process
 
 
 def test_convert_makes_formulas_harmless(capsys, tmp_path):

@@ -1,4 +1,4 @@
-"""Folders that earlier versions wrote are read as they were meant: their files hold fewer fields, in another order."""
+"""Folders of earlier versions can be read; their files have fewer fields, in another order."""
 
 import json
 
@@ -22,12 +22,12 @@ FIRST = """{
   "gradient_clip": 1.0, "seed": 42, "dtype": "float32", "evaluations": 5, "evaluation_tokens": 131072,
   "steps_per_call": 8, "checkpoint_every": null, "corpus": ["a"], "eval": ["c4=b"], "init_from": null
 }"""
-"""A config.json as version 0.1 first wrote it."""
+"""The first form of config.json in version 0.1."""
 
 MEANT = dict(
     router="sinkhorn", experts=4, d_model=16, heads=1, capacity_factor="inf", steps=8, corpus=["a"], eval=["c4=b"]
 )
-"""The fields that were given for it."""
+"""The fields behind this file."""
 
 
 def test_the_configuration_of_an_old_run_is_the_one_that_was_given(tmp_path):
@@ -41,7 +41,7 @@ def test_the_configuration_of_an_old_run_is_the_one_that_was_given(tmp_path):
 
 
 def test_a_run_writes_what_it_reads(tmp_path):
-    """Every field of a model and of a run, once; what was not given stays open, so that it follows the router."""
+    """Every field of a model and of a run, once; omitted fields stay open and follow the router."""
     claim_folder(tmp_path, from_mapping(MEANT))
     written = json.loads((tmp_path / "config.json").read_text())
     assert {name: written[name] for name in json.loads(FIRST)} == json.loads(FIRST)

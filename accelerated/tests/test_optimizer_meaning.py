@@ -1,4 +1,4 @@
-"""The optimizer against AdamW written out in NumPy, at parameters that are not 0; and its learning rate by hand."""
+"""The optimizer compared with AdamW in NumPy, at nonzero parameters; and its learning rate by hand."""
 
 import math
 import re
@@ -30,14 +30,14 @@ SHAPES = {
 }  # fmt: skip
 
 DECAYED = {"embedding", "query", "up", "down", "router", "hidden"}
-"""Matrices; the rest are scales, offsets, biases and the last layer of a baseline, a vector in each block."""
+"""Matrices; others are scales, offsets, biases and the last layer of a baseline, a vector in each block."""
 
 RATES = [1 / 6, 1 / 3, 1 / 2] + [0.05 + 0.225 * (1 + math.cos(math.pi * i / 9)) for i in range(9)]
-"""By hand, of 12 steps of which a quarter warm up: thirds of the peak of 0.5, then half a cosine from it to 0.05."""
+"""Rates of 12 steps by hand: a quarter warms up by thirds of the peak 0.5, then half a cosine falls to 0.05."""
 
 
 def draw(random, shape):
-    """Return a tree of numbers, none of them near 0."""
+    """Return a tree of numbers away from 0."""
     if isinstance(shape, dict):
         return {name: draw(random, inner) for name, inner in shape.items()}
     return random.uniform(0.5, 2, shape) * random.choice([-1, 1], shape)
@@ -83,8 +83,11 @@ def update():
 
 
 def draw_gradients(random, shapes) -> list[dict]:
-    """Return four gradients. They differ by a factor of a thousand between leaves: a gradient that is cut entry by
-    entry, or leaf by leaf, points elsewhere. The third one is below the limit and stays as it is."""
+    """Return four gradients.
+
+    Their leaves differ by a factor of a thousand, so clipping by entry or by leaf would change the direction. The third
+    gradient is below the limit and is not clipped.
+    """
     gradients = [draw(random, shapes) for _ in range(4)]
     for i, gradient in enumerate(gradients):
         sizes = iter(10.0 ** random.uniform(-3, 0, 12))
@@ -101,7 +104,6 @@ def norm_of(gradient: dict):
 
 
 def test_every_leaf_moves_as_by_adamw(update):
-    """In float64."""
     init, update = update
     random = np.random.default_rng(5)
     with jax.enable_x64(True):
@@ -117,7 +119,7 @@ def test_every_leaf_moves_as_by_adamw(update):
 
 
 def test_decay_is_of_matrices_alone(update):
-    """Without a gradient a matrix shrinks by its rate times the decay, and nothing else moves at all."""
+    """Without a gradient, matrices shrink by rate times decay, and other parameters stay."""
     init, update = update
     with jax.enable_x64(True):
         params = jax.tree.map(jnp.asarray, draw(np.random.default_rng(6), SHAPES))
@@ -129,7 +131,7 @@ def test_decay_is_of_matrices_alone(update):
 
 
 def test_every_parameter_of_a_model_is_known_to_be_decayed_or_not():
-    """By its name; and what is not decayed has no axis but those of blocks and of one vector."""
+    """By name; parameters without decay have only the axes of blocks and of a vector."""
     fields = dict(vocab_size=300, d_model=8, heads=1)
     for routed in ({"router": "reinforce"}, {"router": "quantile"}, {"router": "hash"}):
         config = from_mapping(dict(**fields, experts=2, **routed))
@@ -148,7 +150,7 @@ def test_the_learning_rate_of_each_step_by_hand():
 
 
 def test_every_schedule_is_that_of_the_reference():
-    """Of 20 steps by hand: 4 up, then 12 at the peak of 0.5, then 4 down; the cosine is float32 arithmetic of optax."""
+    """20 steps by hand: 4 up, 12 at the peak of 0.5, 4 down; the cosine uses optax in float32."""
     plans = {
         "cosine": {"warmup": 0.25}, "constant": {"warmup_steps": 4}, "wsd": {"warmup_steps": 4},
         "wsd by a root": {"warmup_steps": 4, "decay": 0.45, "decay_shape": "sqrt"},
@@ -186,7 +188,8 @@ def test_a_schedule_that_cannot_be_is_one_clear_line(fields, message):
 
 
 def test_the_peak_of_the_learning_rate_follows_from_the_dense_size():
-    """The same for every number of experts, lower for more parameters; one that is given is taken."""
+    """The rate does not depend on the number of experts and falls with the parameters; a given rate overrides the
+    rule."""
     sizes = dict(vocab_size=300, heads=1)
     dense, few, many = (
         from_mapping(dict(**sizes, d_model=8, **routed))
@@ -201,8 +204,11 @@ def test_the_peak_of_the_learning_rate_follows_from_the_dense_size():
 
 
 def test_weights_and_moments_stay_in_float32(monkeypatch):
-    """In a run in bfloat16: steps of 2^-14 of a weight, which bfloat16 does not hold, add up, and the bias that the
-    router leaves is taken as it is, whatever the gradient says."""
+    """In a run in bfloat16, weights and moments stay in float32.
+
+    Steps of 2^-14 of a weight, below the resolution of bfloat16, add up. The router's new bias is used unchanged, for
+    any gradient.
+    """
     config = from_mapping(
         dict(
             vocab_size=300,
@@ -237,5 +243,5 @@ def test_weights_and_moments_stay_in_float32(monkeypatch):
         if path[-1] == "bias":
             assert np.array_equal(leaf, 8 * left)
             continue
-        # The gradient is 1 at every step, so that Adam moves by the rate, less the little that the cosine takes.
+        # The gradient is 1 at every step, so Adam moves by the rate, minus a small effect of the cosine.
         check("training.small_steps", np.abs(before[path] - leaf - 8 * 2.0**-14).max(), 2.0**-14, message=str(path))

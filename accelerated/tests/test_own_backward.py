@@ -1,5 +1,8 @@
-"""Backward passes that are written by hand: attention, the dense FFN, products, norm and cross-entropy against autodiff
-of their plain definitions, in float64; and in bfloat16 against float32."""
+"""Backward passes written by hand, compared with autodiff of plain definitions.
+
+The functions are attention, the dense FFN, products, norm and cross-entropy: in float64, and in bfloat16 against
+float32.
+"""
 
 import math
 
@@ -19,17 +22,17 @@ from routelaws.accelerated.transformer import init, loss
 from routelaws.reference.configuration import ModelConfig
 
 LIMIT = 1e-12
-"""Of the largest entry of each result, 1 at least: sums of up to 130 products in float64; measured 1e-14."""
+"""Allowed error, relative to the largest entry (at least 1): sums of up to 130 products in float64; measured 1e-14."""
 
 LIMIT_LARGE = 1e-8
-"""The same for logits of 1e4, whose rounding is that of a weight: 1e4 times as much."""
+"""The same for logits of 1e4, whose rounding changes a weight 1e4 times as much."""
 
 LIMIT_BFLOAT16 = 0.05
-"""The same in bfloat16: a dozen roundings of 2^-9 on the way; measured 0.015."""
+"""The same in bfloat16, with about twelve roundings of 2^-9; measured 0.015."""
 
 RESERVED = 1.05
-"""Of the memory of a step that is counted by hand; measured 0.96 of four blocks. It was 1.18 while attention kept its
-weights, and 1.37 when norms were kept."""
+"""Allowed memory of a step, relative to a count by hand; measured 0.96 for four blocks. Attention that keeps its
+weights needs 1.18, and norms that keep more need 1.37."""
 
 
 @pytest.fixture(autouse=True)
@@ -39,12 +42,12 @@ def in_float64():
 
 
 def joined_attend(*given):
-    """`attend` as one array."""
+    """Return the result of `attend` as one array."""
     return jnp.concatenate(attend(*given), axis=2)
 
 
 def plain_attend(query, key, value, relative, mask, causal):
-    """By definition: the key of each distance is looked up."""
+    """Compute attention by definition, with a lookup of the key of each distance."""
     length, width = query.shape[2:]
     distance = np.arange(length)[:, None] - np.arange(length)
     logits = jnp.einsum("hbic,hbjc->hbij", query, key)
@@ -68,7 +71,7 @@ def inputs(length, width, causal, with_relative, with_mask, scale=1.0, heads=2, 
 
 
 def with_gradient(attention, query, key, value, relative, mask, causal):
-    """Return the result and the gradients of its product with fixed numbers, for all that is differentiable."""
+    """Return the result and the gradients of its product with fixed numbers, for all differentiable arguments."""
     arrays = [jnp.asarray(array) for array in (query, key, value, relative) if array is not None]
     weights = np.random.default_rng(0).standard_normal(query.shape)
 
@@ -89,7 +92,7 @@ def assert_same(found, wanted, limit, what):
 
 
 @pytest.mark.parametrize(
-    ("length", "width", "causal", "relative", "mask"),  # two halves from 128 on; the weights of a width of 40 are kept
+    ("length", "width", "causal", "relative", "mask"),  # two halves from 128 on; with width 40, the weights are kept
     [(1, 2, True, True, True), (5, 1, False, True, True), (131, 2, True, True, True), (130, 40, True, True, False),
      pytest.param(130, 40, True, False, True, marks=pytest.mark.slow), (9, 4, False, False, True)],
 )  # fmt: skip
@@ -141,7 +144,7 @@ def plain_norm(scale, offset, x):
 
 
 def norm_gradients(norm, scale, offset, x):
-    """Return what a norm gives, and the gradients of its product with fixed numbers."""
+    """Return the result of a norm, and the gradients of its product with fixed numbers."""
     weights = np.random.default_rng(1).standard_normal(x.shape)
     arrays = scale, offset, x
     pulled = jax.jit(jax.grad(lambda *given: (norm(*given) * weights).sum(), (0, 1, 2)))(*arrays)
@@ -150,7 +153,7 @@ def norm_gradients(norm, scale, offset, x):
 
 @pytest.mark.parametrize("spread", [1.0, 1e-2])
 def test_norm(spread):
-    """Also of rows whose variance is as small as what is added to it, and of a row without any."""
+    """Also rows with a variance near epsilon, and a row with variance 0."""
     random = np.random.default_rng(0)
     scale, offset, x = (
         random.standard_normal(5),
@@ -185,7 +188,7 @@ def cross_entropy_case(scale, dtype=float):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "scale", "limit"),  # chunks of 3 and of 4 positions, of which the last has one or two; and one chunk
+    ("tokens", "scale", "limit"),  # chunks of 3 and 4 positions, with one or two in the last; and a single chunk
     [(9, 1.0, LIMIT), (12, 1e4, LIMIT_LARGE), (1000, 0.0, LIMIT)],
 )
 def test_cross_entropy(monkeypatch, tokens, scale, limit):
@@ -213,7 +216,7 @@ def test_cross_entropy_in_bfloat16():
 
 
 def test_chunks_in_bfloat16_are_added_up_in_float32(monkeypatch):
-    """600 chunks of one token each add 2/3 for the right one of three classes; in bfloat16 a sum ends at 256."""
+    """600 chunks of one token each add 2/3 for the right class of three; in bfloat16 the sum would stop at 256."""
     monkeypatch.setattr(cross_entropy, "CHUNK_LOGITS", 1)
     monkeypatch.setattr(cross_entropy, "CHUNK_TOKENS", 1)
     x, target = jnp.ones((1, 600, 2), jnp.bfloat16), np.zeros((1, 600), int)
@@ -243,13 +246,13 @@ def test_rematerialised_blocks_give_the_same_gradient_from_less_memory(fields):
         found.append(jax.tree.leaves(compiled(params)))
         memory.append(compiled.memory_analysis().temp_size_in_bytes)
     assert_same(found[1], found[0], LIMIT, "gradient with blocks computed again")
-    assert memory[1] < 0.75 * memory[0]  # one of four blocks, the ends and the gradients are left
+    assert memory[1] < 0.75 * memory[0]  # one of four blocks, both ends and the gradients remain
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("blocks", [4, 8])
 def test_a_step_reserves_little_more_than_has_to_be_there(blocks):
-    """Of four blocks, which are written out, and of eight in a loop."""
+    """Four unrolled blocks, and eight blocks in a loop."""
     model = ModelConfig(1024, 64, blocks=blocks, heads=2)
     config = TrainConfig(model, sequence_length=128, batch_size=16, steps_per_call=8)
     with jax.enable_x64(False):
@@ -263,15 +266,18 @@ def test_a_step_reserves_little_more_than_has_to_be_there(blocks):
 
 
 def counted_bytes(d, blocks, tokens, parameters):
-    """Bytes that have to be there in a dense step: parameters, gradients and two moments; for each token the 16 d
-    numbers of a block that the backward pass reads, and 2 d for the embedding and the last norm. The residual stream,
-    its norm, query, key, value, what attention gives, the stream after it and its norm are d each, the FFN 8 d."""
+    """Return the necessary bytes of a dense step.
+
+    These are parameters, gradients and two moments; and for each token 16 d numbers per block for the backward pass,
+    and 2 d for the embedding and the last norm. The residual stream, its norm, query, key, value, the attention output,
+    the next stream and its norm have d each, and the FFN 8 d.
+    """
     return 4.0 * (4 * parameters + tokens * (d * (16 * blocks + 2) + 1))
 
 
 @pytest.mark.parametrize(("none", "dtype"), [("tokens", "float32"), ("width", "float64"), ("hidden", "float32")])
 def test_of_nothing_the_gradient_is_zeros(none, dtype):
-    """No tokens, no width or no hidden units: nothing comes out, and gradients are zeros of the right shape."""
+    """Without tokens, width or hidden units, the result is empty or 0, and gradients are zeros of the right shape."""
     tokens, d, f = (0 if none == name else 3 for name in ("tokens", "width", "hidden"))
     up, down, x = (jnp.ones(shape, dtype) for shape in ((d, f), (f, d), (tokens, d)))
     ids, one = jnp.zeros((1, tokens), int), jnp.ones((1, d), dtype)

@@ -1,4 +1,4 @@
-"""What an installed package is made of: its types, its addresses, the packages that its extras bring."""
+"""The installed package: types, addresses, and the packages of its extras."""
 
 import doctest
 import importlib
@@ -22,7 +22,7 @@ def test_the_message_of_a_missing_extra_knows_its_packages(extra):
 
 
 def test_the_wheel_has_every_package_and_nothing_of_the_repository_alone():
-    """No tests, benchmarks or tools; and whatever else a package needs is a file that is there."""
+    """The wheel has no tests, benchmarks or tools, and has every other file of its packages."""
     settings = PROJECT["tool"]["setuptools"]
     folders = {name: ROOT / folder for name, folder in settings["package-dir"].items()}
     wanted = {
@@ -44,7 +44,7 @@ POSIX = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "termios"}
 
 
 def test_no_module_exists_on_posix_alone():
-    """What is imported is there on Windows too, where nobody has tried it."""
+    """All imported modules exist on Windows (untested there)."""
     imported = re.compile(rf"^\s*(?:import|from) (?:{'|'.join(POSIX)})\b", re.MULTILINE)
     for path in (ROOT / "accelerated").rglob("*.py"):
         if "tests" not in path.relative_to(ROOT).parts:
@@ -52,7 +52,7 @@ def test_no_module_exists_on_posix_alone():
 
 
 def test_types_are_part_of_every_room():
-    """PEP 561: without the file a type checker reads none of the annotations."""
+    """PEP 561: without this file, type checkers ignore the annotations."""
     settings = PROJECT["tool"]["setuptools"]
     assert "py.typed" in settings["package-data"]["*"]
     for name, folder in settings["package-dir"].items():

@@ -1,6 +1,6 @@
-"""Collectives and the routed layer over devices: the fast twin, on devices that `jax.vmap` makes, is the oracle.
+"""Collectives and the routed layer over devices of `jax.vmap`: the fast twin agrees with the reference.
 
-That the same holds on real devices of a process is part of `test_mesh.py`.
+`test_mesh.py` tests real devices of a process.
 """
 
 import functools
@@ -25,7 +25,7 @@ COLLECTIVES = ("psum", "all_gather", "reduce_scatter", "all_to_all")
 
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_collectives(name):
-    """Whole numbers: exact."""
+    """Exact for whole numbers."""
     x = np.random.default_rng(0).integers(-9, 9, (3, 6, 2))
     found = getattr(parallel, name)(jnp.asarray(x))
     np.testing.assert_array_equal(found, getattr(reference, name)(x), strict=False)
@@ -40,7 +40,7 @@ def test_what_the_collectives_are_to_each_other():
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_ragged_all_to_all(seed):
-    """Any sizes, zeros among them, with gaps on both sides; and all_to_all where the sizes are equal."""
+    """Any sizes, including 0, with gaps on both sides; and all_to_all for equal sizes."""
     random = np.random.default_rng(seed)
     sizes = random.integers(0, 4, (3, 3))
     x, output = random.integers(1, 99, (3, 12, 2)), -random.integers(1, 99, (3, 14, 2))
@@ -99,7 +99,7 @@ def _compiled(capacity_factor, options):
 
 
 MAPPED = {"axis_name": "devices", "group_axes": "devices"}
-"""How a block calls the layer; "shard" makes no use of the axes that "global" is spread over."""
+"""Arguments of a block's call of the layer; "shard" ignores the axes of "global"."""
 
 CASES = [
     ({"group": "shard", "order": "choice", **MAPPED}, 1.0),
@@ -115,7 +115,7 @@ CASES = [
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(CASES), st.sampled_from([0.7, 1.0]))
 def test_routed_layer(seed, case, real):
-    """Two devices are one: by the oracle over devices, by the fast twin, and by the one-device oracle."""
+    """Two devices equal one: the reference over devices, the fast twin, and the reference on one device agree."""
     options, factor = case
     given = layer(seed, 2)
     mask = np.random.default_rng(seed).random((DEVICES, TOKENS, 2)) < real
@@ -128,7 +128,7 @@ def test_routed_layer(seed, case, real):
     check("parallel.dropped", abs(np.asarray(found.dropped_fraction) - wanted.dropped_fraction).max())
     params = {name: matrices.reshape(EXPERTS, *matrices.shape[2:]) for name, matrices in given["params"].items()}
     whole = [given["x"], given["expert"], given["gate"], mask]
-    if options["group"] == "global":  # one device that has all tokens
+    if options["group"] == "global":  # one device with all tokens
         whole = [a.reshape(1, -1, a.shape[2]) for a in whole]
     alone = [
         experts.routed_ffn(params, x, expert, gate, factor, order=options["order"], mask=mask)
@@ -142,7 +142,7 @@ def test_routed_layer(seed, case, real):
 
 
 def test_all_experts_of_all_tokens_may_live_on_one_device():
-    """Two rows for each token go there, and none is lost where nothing may be dropped."""
+    """All experts on one device: two rows for each token arrive, and without drops no row is lost."""
     given, everyone = layer(5, 2), np.ones((DEVICES, TOKENS, 2), bool)
     given["expert"] = np.broadcast_to(np.array([3, 2], np.int32), everyone.shape)
     options = {"group": "global", "order": "token"}
@@ -160,26 +160,26 @@ DECIDED = {
     "top_k with a bias": {"router": "top_k", "k": 2, "bias_rate": 0.125, "balance_weight": 0.5, "z_weight": 0.25},
     "GShard": {"router": "top_k", "k": 2, "sample_second": True, "balance_weight": 0.5},
 }
-"""Routers that look at the other tokens of their group, or leave a bias for the next batch."""
+"""Routers that depend on other tokens of their group, or return a bias for the next batch."""
 
 LATER = (("base", "shard"), ("sinkhorn", "global"))
-"""Those that wait for `make test-all`, since they take seconds to compile."""
+"""Cases only for `make test-all`, because they take seconds to compile."""
 
 
 def decided(name: str, group: str):
-    """Return one case."""
+    """Return a case."""
     return pytest.param(name, group, marks=[pytest.mark.slow] * ((name, group) in LATER))
 
 
 @pytest.mark.parametrize(("name", "group"), [decided(name, group) for name in DECIDED for group in parallel.GROUPS])
 def test_what_routers_decide_on_devices(name, group):
-    """In "shard" what the oracle decides for each device alone, in "global" what it decides for all tokens at once.
+    """ "shard" equals the reference on each device, and "global" equals the reference on all tokens.
 
-    A bias is one for all devices in both: of top_k by all loads, of quantile the mean where the devices are apart.
-    In "shard" the tokens are spread over two axes of devices; JAX maps no gather over two.
+    In both, devices share a bias: by all loads for top_k, and by the mean over devices for quantile. In "shard" the
+    tokens are sharded over two axes of devices; JAX maps no gather over two axes.
     """
     fields = dict(vocab_size=9, d_model=D + 1, blocks=2, heads=1, experts=EXPERTS, **DECIDED[name])
-    random, mean = np.random.default_rng(7), np.array([2.0, -2, 3, -1])  # the devices prefer other experts
+    random, mean = np.random.default_rng(7), np.array([2.0, -2, 3, -1])  # devices prefer different experts
     devices, axes, shape = 4, ("data", "expert"), (2, 2)
     if group == "global":
         axes, shape = ("expert",), (1, 4)
@@ -210,7 +210,7 @@ def test_what_routers_decide_on_devices(name, group):
         counts = balance.expert_counts(rows.reshape(-1, 2), EXPERTS)
         bias = balance.update_bias(params["bias"], counts, rate=0.125)
     load = np.mean([each.routing.load for each in wanted], axis=0)
-    if not config.sample_second:  # GShard leaves out another number on each device
+    if not config.sample_second:  # each device drops another number of second experts of GShard
         check("mesh.load", abs(found.routing.load.mean(axis=0) - load).max(), 1.0, message=f"{name}, load")
     for device, each in enumerate(wanted):
         check("mesh.loss", abs(found.auxiliary[device] - each.auxiliary), 1.0, message=f"{name}, loss of {device}")
@@ -219,7 +219,7 @@ def test_what_routers_decide_on_devices(name, group):
 
 
 def lowered(platform: str, devices: int, factor: float, group: str) -> str:
-    """Return the program of a layer and its gradients for a platform, with one expert and T tokens on each device."""
+    """Return the program of a layer with gradients for a platform, with one expert and T tokens per device."""
     mesh = jax.sharding.AbstractMesh((devices,), ("expert",), axis_types=(jax.sharding.AxisType.Auto,))
     shapes = {"params": {"up": (devices, D, F), "down": (devices, F, D)}, "x": (devices * TOKENS, D)}
     of = jax.tree.map(
@@ -239,14 +239,14 @@ def lowered(platform: str, devices: int, factor: float, group: str) -> str:
 @pytest.mark.parametrize("platform", [pytest.param("tpu", marks=pytest.mark.slow), "cuda"])
 @pytest.mark.parametrize(("group", "factor"), [("shard", math.inf), ("global", 1.0)])
 def test_rows_travel_by_the_collective_of_the_platform(platform, group, factor):
-    """Lowered for platforms that have it, gradients too; no device is needed for that."""
+    """Lowered with gradients for platforms that have the collective; this needs no such device."""
     sends = {}
     for devices in (2, 16):
         text = lowered(platform, devices, factor, group)
         calls = re.findall(r"@ragged_all_to_all\(.*?: \(tensor<([\dx]*)xf32>, tensor<([\dx]*)xf32>", text)
         assert text.count("@ragged_all_to_all") >= 5, "tokens and marks there, outputs back, and their gradients"
         sends[devices] = [there for there, _ in calls][0]
-        if group == "global":  # an expert has T slots for its tokens, from whatever device
+        if group == "global":  # an expert has T slots for tokens of all devices
             assert {shape for call in calls for shape in call} == {f"{TOKENS}x{D}"}
         assert not re.search(r'"stablehlo.all_to_all".*xf32', text), "beside them counts of rows alone"
     assert sends[2] == sends[16] == f"{TOKENS}x{D}", "a row for each token, however many devices there are"

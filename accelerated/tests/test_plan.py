@@ -1,4 +1,4 @@
-"""What `routelaws plan` says: amounts as people write them, rankings of tables whose truth is known, and refusals."""
+"""`routelaws plan`: amounts with units, rankings of tables from known laws, and errors."""
 
 import math
 from types import SimpleNamespace
@@ -29,12 +29,12 @@ TOKENS = STEPS * BATCH * LENGTH
 
 
 def log_loss(router: str, size: float, experts: float) -> float:
-    """Return log10 of the loss that the runs of `table` scatter about."""
+    """Return log10 of the expected loss of the runs of `table`."""
     return SLOPE * math.log10(size) + GAIN.get(router, 0.0) * math.log10(experts) + LEVEL
 
 
 def table(noise: float = 1e-4, sizes=tuple(SIZES)[:4], **columns) -> pandas.DataFrame:
-    """Return the runs of two routers and the dense ones, with what each costs by the formulas of the paper."""
+    """Return runs of two routers and dense runs, with costs by the formulas of the paper."""
     random, rows = np.random.default_rng(1), []
     for name in sizes:
         shape = SIZES[name]
@@ -126,7 +126,7 @@ def test_a_table_without_what_a_budget_asks_for(tmp_path):
 
 
 def test_steps_of_a_table_without_a_batch_are_those_of_the_released_one(tmp_path):
-    """524,288 tokens each, and 6 N FLOPs for a token of training; both are said."""
+    """A step has 524,288 tokens, and training costs 6 N FLOPs per token; the output reports both."""
     file = tmp_path / "short.csv"
     table().drop(columns=["batch_size", "sequence_length", "flops_per_step"]).to_csv(file, index=False)
     (ranking,) = planned(file, Budget(1e17)).rankings
@@ -141,7 +141,7 @@ def test_steps_of_a_table_without_a_batch_are_those_of_the_released_one(tmp_path
 def test_costs_are_those_of_the_formulas():
     frame = table()
     own = frame[frame["router_type"].isin(["S-Base", "Dense"])]
-    for experts in (8, 20, 64):  # trained, between two that were, and beyond them: all on one line in E
+    for experts in (8, 20, 64):  # a trained E, an E between two trained ones, and a larger E: on a line in E
         costs = costs_of(own, float(experts))
         for name in tuple(SIZES)[:4]:
             size, model = (
@@ -153,14 +153,14 @@ def test_costs_are_those_of_the_formulas():
     assert float(costs.tokens(3e7)) == pytest.approx(TOKENS) and costs.same_tokens
     assert float(costs.embedding(16_527_360.0)) == pytest.approx(512 * 32_000)
     assert float(costs.cache(16_527_360.0)) == pytest.approx(2 * 6 * 8 * 32)
-    # Between two sizes: their geometric mean costs the geometric mean.
+    # The geometric mean of two sizes costs the geometric mean of their costs.
     ends = [float(SIZES[name].dense_parameters) for name in ("55M", "130M")]
     middle = costs.total(np.sqrt(np.prod(ends)))
     assert float(middle) == pytest.approx(float(np.sqrt(np.prod([float(costs.total(n)) for n in ends]))), rel=1e-9)
 
 
 def test_a_plan_asks_a_law_at_the_columns_that_a_fit_reads():
-    """At N, E, k, G and D of a run of the table every column that a plan knows is that of the run's own row."""
+    """At N, E, k, G and D of a run of the table, every column of a plan equals the column of the run's row."""
     several = np.where(table()["router_type"] == "Dense", 1, 2)
     frame = table(tokens=TOKENS, k=several, granularity=several)
     names = (
@@ -203,7 +203,7 @@ def test_a_ranking_is_that_of_the_law_behind_the_table(path):
 
 
 def test_an_option_has_the_intervals_that_predict_gives_at_its_size(tmp_path):
-    """Of the level that is asked for, the one by size in a note too."""
+    """Intervals have the requested level; a note also has the interval by size."""
     frame = table(3e-3)
     frame[frame["router_type"] != "Hash"].to_csv(tmp_path / "table.csv", index=False)
     runs = read(tmp_path / "table.csv")
@@ -218,7 +218,7 @@ def test_an_option_has_the_intervals_that_predict_gives_at_its_size(tmp_path):
 
 
 def test_a_resample_draws_the_dense_runs_once_for_all_routers(tmp_path):
-    """The shares by hand: runs are drawn from all of the table, and each law is a line through its logarithms."""
+    """The shares by hand: runs are drawn from the whole table, and each law is a line in logarithms."""
     frame = table(0.03, tuple(SIZES)[:3])
     frame["loss_validation"] *= np.where(
         frame["router_type"] == "S-Base", 10 ** (0.02 * np.log10(frame["num_experts"])), 1
@@ -245,7 +245,7 @@ def test_a_resample_draws_the_dense_runs_once_for_all_routers(tmp_path):
 
 
 def test_a_resample_without_the_least_used_models_keeps_their_share():
-    """The rows follow a law in (F, B) from B_min = 0.2 on. Without its rows of that B a table says the same there."""
+    """The rows follow a law in (F, B) with B_min = 0.2; a table without rows at this B gives the same shares."""
     law = utilisation.UtilisationCoefficients(-0.08, -0.04, 0.01, 0.4, 0.14, 18.0, 0.2)
     F, B = (values.ravel() for values in np.meshgrid([0.2, 1.0, 5.0], [0.2, 0.5, 2.0, 8.0, 30.0]))
     points, drawn = (np.array([1.0, 2.0]), np.array([0.2, 4.0])), np.where(B > 0.2, 1.0, 0.0)[None, :]
@@ -256,7 +256,7 @@ def test_a_resample_without_the_least_used_models_keeps_their_share():
 
 @pytest.mark.parametrize("limit", [{"memory": 1e9}, {"inference_tokens": 1e8}])
 def test_a_frontier_keeps_all_of_a_budget_but_its_flops(path, limit):
-    """Among its FLOPs are those of the budget: the lowest loss of each router is then that of the ranking."""
+    """At the FLOPs of the budget, the lowest loss of each router equals the loss of the ranking."""
     budget = Budget(1e18, **limit)
     for ranking in planned(path, budget).rankings + published_rankings(budget):
         found = frontier(ranking, budget, 4)
@@ -268,7 +268,7 @@ def test_a_frontier_keeps_all_of_a_budget_but_its_flops(path, limit):
 
 
 def test_the_figure_of_a_plan_has_plain_numbers(path):
-    """A line for each router, and FLOPs that read without the setting of mathematics."""
+    """The figure has a line for each router, and FLOPs without mathematical typesetting."""
     from matplotlib import pyplot, rc_context
 
     with rc_context({"text.parse_math": False}):
@@ -291,7 +291,7 @@ def test_beyond_the_runs_is_flagged_and_ends(path):
 
 
 def test_what_is_too_far_from_all_runs_is_left_out():
-    """At 1e11 FLOPs Hoffmann's law has too few tokens by far, and the joint law says more than a guess."""
+    """At 1e11 FLOPs Hoffmann's law has far too few tokens, and the joint law predicts more than a uniform guess."""
     for law, reason in (
         ("hoffmann", "is too far beyond the smallest of the runs"),
         ("joint", "worse than a uniform guess"),
@@ -302,7 +302,7 @@ def test_what_is_too_far_from_all_runs_is_left_out():
 
 
 def test_sizes_with_tokens_of_their_own(tmp_path):
-    """A sweep of 20 tokens a parameter: an option has the tokens that runs of its size had."""
+    """In a sweep with 20 tokens per parameter, an option has the tokens of the runs of its size."""
     frame = table()
     frame["tokens"] = 20.0 * frame["dense_parameter_count"]
     frame.to_csv(tmp_path / "table.csv", index=False)

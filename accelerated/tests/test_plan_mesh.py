@@ -1,4 +1,4 @@
-"""Plans of meshes: bytes counted by hand, the compiler's account, and what the command says of the paper's model."""
+"""Plans of meshes: bytes counted by hand, the compiler's count, and the output for the paper's model."""
 
 import json
 import math
@@ -53,7 +53,7 @@ def said(capsys, *arguments) -> str:
 
 
 def test_a_small_model_on_eight_devices_counted_by_hand():
-    """Two blocks, one of them with four experts; 8 sequences of 4 tokens, so 8 tokens on each of 2 x 2 replicas."""
+    """Two blocks, one with four experts; 8 sequences of 4 tokens, so 8 tokens on each of 2 x 2 replicas."""
     plan = plan_device(SMALL, MeshShape(2, 2, 2), batch_size=8, sequence_length=4)
     experts = 4 * 2 * 8 * 32 // (2 * 2)  # over expert and model
     shared = 2 * 5 * 8 * 2 * 4 // 2 + 2 * 8 * 32 // 2  # two attentions and one FFN, over model
@@ -78,14 +78,14 @@ def test_a_small_model_on_eight_devices_counted_by_hand():
 DROPLESS = {
     "hash": ["--router", "hash"],
     "without a limit": ["--router", "top_k", "--capacity-factor", "inf"],
-    "slots for all": ["--router", "top_k"],  # twice the fair share of four out of eight experts is every token
+    "slots for all": ["--router", "top_k"],  # twice the fair share of four of eight experts is every token
 }
-"""Routers that drop nothing, each with four of eight narrow experts for every token."""
+"""Routers without drops, each with four of eight narrow experts per token."""
 
 
 @pytest.mark.parametrize("name", DROPLESS)
 def test_a_model_that_drops_nothing_counted_by_hand(capsys, name):
-    """As above, in bfloat16 with experts cut in two and k = 2: a token goes to four experts, and no empty row does."""
+    """As above, in bfloat16 with narrow experts (G = 2) and k = 2: a token goes to four experts, without empty rows."""
     shape = ["--d-model", 8, "--blocks", 2, "--heads", 2, "--kqv-size", 4, "--vocab-size", 10, "--batch-size", 8]
     routed = ["--sequence-length", 4, "--experts", 4, "--k", 2, "--granularity", 2, "--dtype", "bfloat16"]
     asked = ["--devices", 4, "--mesh", "data=2,expert=2", "--memory", "1GB", "--json"]
@@ -107,10 +107,10 @@ def test_a_model_that_drops_nothing_counted_by_hand(capsys, name):
 
 
 def test_the_best_of_plans_made_up():
-    """Room before traffic, traffic of the program that fits before the model axis, and that before memory."""
+    """The order: fit, then traffic of the fitting program, then the model axis, then memory."""
 
     def made(model, memory, sent, more=0):
-        """Return a plan that holds so much, a tenth of it rematerialised, where it sends so much more."""
+        """Return a plan with this memory (a tenth when rematerialised) and traffic (more when rematerialised)."""
         plan = DevicePlan(MeshShape(1, 1, model), memory, 0, 0, 0, -9 * memory // 10, 0, 0, sent, sent + more, 0, 0)
         assert (plan.memory(), plan.memory(recomputed=True)) == (memory, memory // 10)
         assert (plan.traffic(), plan.traffic(recomputed=True)) == (sent, sent + more)
@@ -132,8 +132,8 @@ def test_parameters_are_those_of_the_accounting_on_one_device_and_of_their_parti
     config = model(name)
     shapes = jax.tree.leaves(parameter_shapes(config), is_leaf=lambda node: isinstance(node, tuple))
     bias = config.num_routed * config.expert_count * config.has_bias
-    aside = 300 * 16 + 2 * 16 + bias  # embedding, last norm and bias are no part of P
-    router = 16 * 2 * config.num_wide  # the released table counts one in a wide block, which has none
+    aside = 300 * 16 + 2 * 16 + bias  # P excludes the embedding, the last norm and the bias
+    router = 16 * 2 * config.num_wide  # the released table counts a router in a wide block, but the model has none
     assert parameter_count(config) == config.accounting(128).total_parameters - router + aside
     axes = jax.tree.leaves(parameter_axes(config), is_leaf=lambda node: isinstance(node, tuple))
     for mesh in feasible_meshes(config, 8, batch_size=16):
@@ -157,7 +157,7 @@ LAID = {
 @pytest.mark.filterwarnings("ignore:expert_choice within sequences")
 @pytest.mark.parametrize("name", LAID)
 def test_the_meshes_that_are_planned_are_those_that_train(name):
-    """What `plan-mesh` says of a mesh of up to 16 devices, and whether `train --mesh` takes it."""
+    """`plan-mesh` and `train --mesh` agree on the meshes of up to 16 devices."""
     config = ModelConfig(vocab_size=300, d_model=16, blocks=4, heads=4, **LAID[name])
     sizes, taken = (1, 2, 3, 4, 8), set()
     for mesh in (MeshShape(d, e, m) for d in sizes for e in sizes for m in sizes if d * e * m <= 16):
@@ -181,9 +181,9 @@ ACCOUNT = {
     "vocabulary": {"vocab_size": 8192},
 }
 LEAST, MOST = 1 / 4, 1.5
-"""The compiler's account of one device in units of the plan; measured: 0.78 to 1.22 where autodiff keeps what it reads
-again, and 0.43 to 0.67 with backward passes that keep less. It is 0.30 at a vocabulary of 8,192, where most of the plan
-is 12 V bytes a token for logits, which a step computes in chunks and never has whole."""
+"""Range of the compiler's count of a device, relative to the plan. Measured: 0.78 to 1.22 with autodiff, and 0.43 to
+0.67 with backward passes that keep less. With a vocabulary of 8,192 it is 0.30, because most of the plan is 12 V bytes
+per token for logits, but a step computes the logits in chunks."""
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_the_plan_of_one_device_agrees_with_the_compiler(name):
     assert plan.parameters + plan.optimizer + counters == bytes_of_state
     batches = jax.ShapeDtypeStruct((2, config.batch_size, config.sequence_length + 1), np.int32)
     table = np.zeros((512, 1), np.int32) if name == "hash" else None
-    with portable():  # as on an accelerator: loops on CPU keep less, of attention above all
+    with portable():  # as on an accelerator, because CPU loops keep less, mainly in attention
         lowered = compiled_steps(config).lower(state, batches, 0, np.int32(0), run_inputs(config, table))
     found = lowered.compile().memory_analysis()
     ratio = (found.argument_size_in_bytes + found.temp_size_in_bytes) / plan.memory()
@@ -206,7 +206,7 @@ def test_the_plan_of_one_device_agrees_with_the_compiler(name):
 
 
 def test_the_largest_model_of_the_paper(capsys):
-    """About 200 billion parameters: too much for 128 devices of 16 GB, and what the command advises then fits."""
+    """About 200 billion parameters exceed 128 devices of 16 GB; the advised devices are large enough."""
     report = json.loads(said(capsys, *LARGEST, "--devices", 128, "--memory", "16GB", "--json"))
     d, routed = 2048, 12
     assert report["dense_parameters"] == 1_308_819_456
@@ -227,7 +227,7 @@ def test_the_largest_model_of_the_paper(capsys):
 
 
 def test_the_smallest_number_of_devices_is_that_of_the_type_that_is_asked_for():
-    """With memory that eight devices have to spare in bfloat16, and not in float32."""
+    """With memory that suffices for eight devices in bfloat16, but not in float32."""
     config, sizes = model("granular"), (16, 32)
 
     def least(devices, dtype):
@@ -239,7 +239,7 @@ def test_the_smallest_number_of_devices_is_that_of_the_type_that_is_asked_for():
     found = smallest_that_fits(config, memory, 2, *sizes, "bfloat16")
     assert found.plan.mesh.devices() == 8 and found.plan == plan_device(config, found.plan.mesh, *sizes, "bfloat16")
     assert smallest_that_fits(config, memory, 2, *sizes).plan.mesh.devices() > 8
-    most = plan_device(SMALL, MeshShape(2, 1, 2), 2, 4)  # two sequences and two heads: there is no fifth part
+    most = plan_device(SMALL, MeshShape(2, 1, 2), 2, 4)  # two sequences and two heads allow no fifth part
     found = smallest_that_fits(SMALL, most.memory(recomputed=True), 1, 2, 4)
     assert found.plan.mesh.devices() == 4
     assert smallest_that_fits(SMALL, 1.0, 1, 2, 4) is None

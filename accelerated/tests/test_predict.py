@@ -1,4 +1,4 @@
-"""The predict command: the law's value, its intervals, and a warning wherever no data surround the point."""
+"""The predict command: the law's value, its intervals, and a warning if the data do not surround the point."""
 
 import json
 import math
@@ -26,7 +26,7 @@ def pair(found: dict, name: str) -> list:
 
 
 def make_table(folder, noise=0.0, seed=0, keep=lambda size, count: size > 0):
-    """Write a table of one router whose losses follow a law; returns its path."""
+    """Write a table of a router with losses on a law; return its path."""
     size, count = (v.ravel().astype(float) for v in np.meshgrid([1e7, 1e8, 1e9], COUNTS))
     size, count = size[keep(size, count)], count[keep(size, count)]
     frame = pandas.DataFrame(
@@ -63,7 +63,7 @@ def test_outside_the_data_is_said(tmp_path, at, words):
 
 
 def test_a_hole_at_the_corner_of_the_grid_is_outside(tmp_path):
-    """Both numbers are within the range of the data, but nothing surrounds the corner."""
+    """Both numbers are within the range of the data, but the data do not surround the corner."""
     path = make_table(tmp_path, 1e-3, keep=lambda size, count: (size < 1e9) | (count < 4))
     warnings = read(path).fit().predict(**point(1e9, 200.0)).predictions[0].cautions
     assert len(warnings) == 1 and warnings[0].startswith("no runs surround this point")
@@ -162,7 +162,7 @@ def test_the_released_table_is_the_default(capsys):
 
 
 def test_rows_that_do_not_determine_the_law_are_said_by_huber_too(tmp_path):
-    """Losses that fall as a line in E, so that the coefficients run away together."""
+    """Losses are linear in E, so the coefficients diverge together."""
     path, at = make_table(tmp_path, 1e-4), point(3e8, 32.0)
     frame = pandas.read_csv(path)
     fall = 0.08 * np.log10(frame["dense_parameter_count"]) + 0.05 * frame["num_experts"] / 256

@@ -1,4 +1,4 @@
-"""Compiled programs are kept between runs of the command line."""
+"""Compiled programs are cached between commands."""
 
 import dataclasses
 import os
@@ -25,7 +25,7 @@ exit(cli.main(["train"]))
 
 
 def settings_of(tmp_path, **more) -> dict:
-    """The environment of a user who has named nothing but the cache of routelaws."""
+    """Return the environment of a user who has set only the cache of routelaws."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     return own | {"ROUTELAWS_CACHE": str(tmp_path / "cache")} | more
 
@@ -67,7 +67,7 @@ WINDOWS = np.arange(36, dtype=np.int32).reshape(2, 2, 9) % 32
 
 
 COMPILED = []
-"""A name for everything that was compiled in this process."""
+"""The name of each compilation of this process."""
 
 jax.monitoring.register_event_duration_secs_listener(
     lambda event, _, **more: COMPILED.append(more) if event.endswith("backend_compile_duration") else None
@@ -88,7 +88,7 @@ def test_the_weights_that_models_of_about_one_size_start_from_compile_one_progra
     before = len(COMPILED)
     state = step.initial_state(wider)
     assert len(COMPILED) == before
-    monkeypatch.setattr(transformer, "_SHARED_DRAWS", 0)  # a program of its own
+    monkeypatch.setattr(transformer, "_SHARED_DRAWS", 0)  # a separate program
     alone = step.initial_state(wider)
     assert len(COMPILED) == before + 1
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, alone, state)))
@@ -105,4 +105,4 @@ def test_runs_that_differ_in_seed_rate_or_text_share_their_programs():
         .as_text()
         for config in (CONFIG, other)
     ]
-    assert lowered[0] == lowered[1]  # whatever is left out of the fields is in no program either
+    assert lowered[0] == lowered[1]  # fields outside `fields_of_programs` do not change a program

@@ -1,4 +1,4 @@
-"""What the README and the pages beside it say is true: examples run, links lead somewhere, commands exist."""
+"""The README and other pages: examples run, links work, commands exist."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""The released table: downloaded once, checked always, never replaced; no network is one clear line."""
+"""The released table: downloaded once, always checked, never replaced; without a network, an error in one line."""
 
 import hashlib
 import http.server
@@ -18,7 +18,7 @@ CONTENT = b"a table of somebody else's\n" * 100
 
 @pytest.fixture
 def server(monkeypatch):
-    """A server on this machine that gives CONTENT for /table.csv; yields its address and the paths it was asked for."""
+    """A local server with CONTENT at /table.csv; yield its address and the requested paths."""
     asked = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -44,7 +44,7 @@ def server(monkeypatch):
 
 @pytest.fixture
 def table(monkeypatch, tmp_path):
-    """Return a function that says where the table comes from; it goes to a new folder."""
+    """Return a function that sets the source of the table; downloads go to a new folder."""
     folder = tmp_path / "new" / "data"
     monkeypatch.setenv("ROUTELAWS_DATA", str(folder))
 
@@ -93,7 +93,7 @@ def test_a_table_that_is_not_on_the_server(server, table):
 def test_no_network_is_one_line_that_says_what_to_do(monkeypatch, table, address):
     monkeypatch.setenv("NO_PROXY", "*")
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers
+        free.bind(("127.0.0.1", 0))  # bound but not listening, so no server answers
         path = table(address.format(port=free.getsockname()[1]))
         with pytest.raises(InputError, match=r"could not be downloaded .*\(ConnectionError\)") as caught:
             released_table()
@@ -135,7 +135,7 @@ def test_the_address_has_a_fixed_commit_and_hash():
 
 @pytest.mark.released
 def test_the_released_table_is_the_one_that_is_pinned(monkeypatch):
-    monkeypatch.setattr(released, "_download", None)  # a download would be an error
+    monkeypatch.setattr(released, "_download", None)  # a download would raise an error
     path = released_file("curves.csv.gz")
     assert released_table() == path
     frame = read_table(path)

@@ -1,4 +1,4 @@
-"""The report of a sweep: numbers against independent ones, verdicts when the data turn round, figures."""
+"""The report of a sweep: numbers compared with independent numbers, verdicts for reversed data, figures."""
 
 import dataclasses
 import json
@@ -43,7 +43,7 @@ STEPS = 400
 
 
 def grid(widths=(16, 32, 64), experts=(2, 4, 8, 16, 32), more_seeds=(("hash", 8, (1, 2)),)) -> list[TrainConfig]:
-    """Return a grid of dense, hash and sinkhorn runs, with more seeds at points of the middle size."""
+    """Return a grid of dense, hash and sinkhorn runs, with more seeds at some points of the middle size."""
     base = {"blocks": 4, "heads": 2, "vocab_size": 512, "steps": STEPS}
     runs = [from_mapping(base | {"d_model": width}) for width in widths]
     for router in ("hash", "sinkhorn"):
@@ -56,9 +56,10 @@ def grid(widths=(16, 32, 64), experts=(2, 4, 8, 16, 32), more_seeds=(("hash", 8,
 
 
 def make_sweep(folder, laws=LAWS, noise=0.002, runs=None, finished=None, collect=True, logs=True, apart=0.001):
-    """Write the folder of a sweep whose losses follow laws, as the trainer would; returns the folder.
+    """Write the folder of a sweep with losses on laws, like the trainer; return the folder.
 
-    The documents that a model of E experts is evaluated on lie E times `apart` above and below its loss."""
+    The documents of a model with E experts have losses E times `apart` above and below its loss.
+    """
     runs = grid() if runs is None else runs
     claim_sweep_folder(folder, Grid("made up", tuple(runs)))
     random, table = np.random.default_rng(0), []
@@ -91,7 +92,7 @@ def make_sweep(folder, laws=LAWS, noise=0.002, runs=None, finished=None, collect
 
 
 def learned_by(config) -> dict[str, float]:
-    """Return the columns of a router that has learned, but for S-BASE with 32 experts."""
+    """Return the columns of a router that has learned, except for S-BASE with 32 experts."""
     experts = config.model.experts
     if (config.model.router, experts) == ("sinkhorn", 32):
         return {"router_agreement": 1.1 / experts, "router_information": 0.0, "expert_exchange": 1.0002}
@@ -99,10 +100,10 @@ def learned_by(config) -> dict[str, float]:
 
 
 def window_losses_about(loss: float, apart: float) -> WindowLosses:
-    """Return 40 windows of 50 tokens in 20 documents with a mean of `loss` and a standard error of apart / sqrt(19).
+    """Return 40 windows of 50 tokens in 20 documents with mean `loss` and standard error apart / sqrt(19).
 
-    Of the two windows of a document one is 0.6 above it and one below, which says nothing of documents; of two
-    documents in a row one is higher by `apart`, the other lower.
+    The two windows of a document lie 0.6 above and below its mean, which cancels in the document. Successive documents
+    lie `apart` above and below the mean.
     """
     window = np.arange(40)
     document = window // 2
@@ -126,7 +127,7 @@ def make_log(config, final, random) -> str:
 
 
 def numbers(folder) -> dict:
-    """Return report.json, and make sure that it is strict JSON."""
+    """Return report.json, after checking that it is strict JSON."""
 
     def refuse(text):
         raise AssertionError(f"{text} is not JSON")
@@ -136,13 +137,13 @@ def numbers(folder) -> dict:
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
-    """Draw few bootstraps: what they give is no matter here."""
+    """Draw few bootstraps, because their results do not matter here."""
     monkeypatch.setattr(resamples, "RESAMPLES", 20)
 
 
 @pytest.fixture
 def without_figures(monkeypatch):
-    """Leave the figures out where they are not what is tested: they take most of the time."""
+    """Omit the figures, which take most of the time, in tests of other things."""
     monkeypatch.setattr(sweep_report, "draw_all", lambda *_: [])
 
 
@@ -171,7 +172,7 @@ def both_reports(render_both):
 
 @pytest.fixture
 def first_figures(monkeypatch):
-    """Draw the first figure and those that only a sweep has; the others are drawn and tested with `reproduce`."""
+    """Draw only the first figure and the figures of sweeps; tests of `reproduce` draw the others."""
     monkeypatch.setattr(figures, "FIGURES", {"loss": figures.FIGURES["loss"]})
 
 
@@ -195,7 +196,7 @@ def test_the_report_is_the_approved_one(whole, approved):
 
 
 def test_the_report_that_is_written_by_itself_is_short(whole, tmp_path, first_figures, approved, capsys):
-    """The answer, its figures and what to do next, in at most 80 lines; `--full` brings every table back."""
+    """The report has the answer, its figures and the next steps in at most 80 lines; `--full` adds every table."""
     folder = tmp_path / "sweep"
     shutil.copytree(whole, folder)
     assert main(["report", str(folder)]) == 0
@@ -203,15 +204,18 @@ def test_the_report_that_is_written_by_itself_is_short(whole, tmp_path, first_fi
     approved("sweep-short.md", re.sub(rf"fits took {TIME}|figures {TIME}|commit \w+", "MASKED", short), 1e-3)
     assert len(short.split()) < 1300 and short.count("\n") <= 80 and short.count("![") == 2
     assert all((folder / link).is_file() for link in re.findall(r"\]\(([\w/.-]+)\)", short))
-    assert not re.search(r"\]\(#", short)  # no link to a section that is not there
+    assert not re.search(r"\]\(#", short)  # no link to a missing section
     for table in re.findall(r"(?:^\|.*\n)+", short, re.MULTILINE):
         assert len({line.count("|") for line in table.splitlines()}) == 1, table
     assert "## How it was computed" in (whole / "report.md").read_text(encoding="utf-8")
 
 
 def test_errors_over_documents_stand_beside_the_spread(whole):
-    """Twenty documents, by turns E / 1,000 above and below the loss: an error of that over sqrt(19). Of a difference
-    to dense, (E - 1) / 1,000 over sqrt(19): what both models find hard cancels."""
+    """The error over documents is next to the spread.
+
+    Twenty documents alternate E / 1,000 above and below the loss, so the error is E / 1,000 / sqrt(19). The error of a
+    difference to dense is (E - 1) / 1,000 / sqrt(19), because hard documents are hard for both models.
+    """
     text = (whole / "report.md").read_text(encoding="utf-8")
     root = math.sqrt(19)
     for run in numbers(whole)["runs"]:
@@ -233,7 +237,7 @@ def test_a_gain_is_one_beyond_the_spread_of_seeds_and_the_error_over_documents(d
 
 
 def test_runs_that_kept_no_windows_have_a_report_that_says_so(tmp_path, without_figures):
-    """Such as runs of an earlier version, whose tables lack the columns too."""
+    """For example runs of an earlier version, whose tables also lack the columns."""
     folder = make_sweep(tmp_path / "sweep")
     for path in [*folder.glob("runs/*/validation_windows.csv")]:
         path.unlink()
@@ -301,7 +305,7 @@ def test_the_load_is_that_of_the_last_evaluation(whole):
 
 @pytest.mark.parametrize("preset", ["smoke", "fine_grained"])
 def test_a_sweep_of_a_preset_is_repeated_by_its_name(tmp_path, preset):
-    """The name of a preset is that of its file; a grid that differs in one run is somebody's own."""
+    """The name of a preset is its file name; a grid that differs in one run is not the preset."""
     given = read_grid(preset, {"corpus": ["notes"]})
     claim_sweep_folder(tmp_path, given)
     sweep = Sweep(tmp_path, *read_plan(tmp_path), [], [], [], None)
@@ -392,18 +396,18 @@ def test_a_sweep_without_a_finished_run_and_no_folder_at_all(tmp_path):
 
 
 def section_on(said: dict) -> str:
-    """Return the section of the report on registered predictions alone."""
+    """Return only the report's section on registered predictions."""
     return as_markdown(registered_section(Report({}, [], {"registered": said})))
 
 
 def test_what_was_predicted_of_the_largest_model_is_scored(tmp_path):
-    """Losses follow laws, so that the smaller sizes predict the largest; what is written stays as it is."""
+    """Losses follow laws, so the smaller sizes predict the largest; written predictions stay unchanged."""
     runs = grid(widths=(16, 24, 32, 64), more_seeds=())
     held = registered.held_out(runs)
     assert {runs[i].model.d_model for i in held} == {64}
     rest = [i for i in range(len(runs)) if i not in held]
     small = make_sweep(tmp_path / "small", noise=1e-4, runs=runs, finished=rest)
-    for i in held:  # as the trainer leaves them when it has not begun
+    for i in held:  # like runs that have not begun
         (folder_of_run(small, i, runs[i]) / "results.csv").unlink()
     path = registered.register(small)
     written = path.read_bytes()
@@ -417,7 +421,7 @@ def test_what_was_predicted_of_the_largest_model_is_scored(tmp_path):
         entry = by_cell[{"dense": "Dense", "hash": "Hash", "sinkhorn": "S-Base"}[model.router], float(model.experts)]
         assert entry["loss"] == pytest.approx(float(predict_loss(size, model.experts, LAWS[model.router])), rel=5e-3)
         assert entry["run_interval"][0] < entry["loss"] < entry["run_interval"][1]
-    # The others are trained; what was written stays, and the report holds each against it.
+    # The largest runs are now trained; the predictions stay, and the report compares each run with them.
     full = make_sweep(tmp_path / "full", noise=1e-4, runs=runs)
     (full / registered.FILE).write_bytes(written)
     assert registered.register(full).read_bytes() == written
@@ -432,7 +436,7 @@ def test_what_was_predicted_of_the_largest_model_is_scored(tmp_path):
 
 
 def test_a_run_of_another_kind_than_the_law_is_not_predicted(tmp_path):
-    """The law of a router is that of k = 1: a run with k = 2 is neither predicted by it nor held against it."""
+    """The law of a router is for k = 1, so a run with k = 2 has no prediction and no score."""
     runs = list(grid(widths=(16, 24, 32, 64), more_seeds=()))
     more = {"blocks": 4, "heads": 2, "vocab_size": 512, "steps": STEPS, "router": "sinkhorn", "experts": 8, "k": 2}
     runs += [from_mapping(more | {"d_model": width}) for width in (16, 24, 32, 64)]
@@ -462,7 +466,7 @@ def test_a_run_is_a_hit_inside_the_interval_of_one_more_run():
 
 
 def test_each_prediction_stands_beside_what_was_measured():
-    """Of two seeds, with an interval that has no end, of a run that is not finished, and where no law was found."""
+    """Two seeds, an interval with an open end, an unfinished run, and a case without a law."""
     entry = {"router": "S-Base", "N": 1_234_567.0, "E": 16.0, "law": "bilinear", "loss": 2.5, "reason": ""}
     entries = [
         entry | {"run_interval": [2.45, 2.55], "measured": [2.52, 2.58], "error": 2.55 / 2.5 - 1},

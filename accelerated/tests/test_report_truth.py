@@ -1,7 +1,7 @@
-"""A sweep's report on runs whose truth is known: its numbers, and figures as they were approved.
+"""A sweep's report on runs from a known law: its numbers, and approved figures.
 
-Losses follow a law without noise, but for two seeds at one point that lie as far above it as below. What ought to be
-written is computed here from the law's formula in plain Python.
+Losses follow a law without noise, except for two seeds at a point, equally far above and below the law. The tests
+compute the expected numbers from the law's formula in plain Python.
 """
 
 import math
@@ -24,11 +24,11 @@ from routelaws.conformance.plain.laws import Bounded
 
 SIZES, COUNTS = (10_000, 120_000, 2_000_000), (2, 4, 8, 16, 32)
 LAWS = {"Hash": Bounded(-0.06, -0.05, 0.004, 0.78, 1.5, 60.0), "S-Base": Bounded(-0.06, -0.08, 0.006, 0.78, 1.5, 90.0)}
-# The same dense models as those of HASH.
+# The dense models equal those of HASH.
 LAWS["S-Base"] = LAWS["S-Base"]._replace(
     a=LAWS["Hash"].a - 0.002 * math.log10(1.5), d=LAWS["Hash"].d + 0.03 * math.log10(1.5)
 )
-SEEDED, APART = ("Hash", SIZES[1], 8), 0.002  # the point with two seeds, and how far each is from the law in log10 L
+SEEDED, APART = ("Hash", SIZES[1], 8), 0.002  # the point with two seeds, and their distance from the law in log10 L
 ROUTERS = {"Dense": "dense", "Hash": "hash", "S-Base": "sinkhorn"}
 NAMES = {"Hash": "HASH", "S-Base": "S-BASE"}
 STEPS = (100, 200, 300, 400)
@@ -84,7 +84,7 @@ def sweep():
 
 @pytest.fixture(scope="module")
 def gathered(sweep):
-    """The results of the sweep, and its runs as any table has them."""
+    """The results of the sweep, and its runs as for any table."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resamples, "RESAMPLES", 20)
         return findings.gather_sweep(sweep)
@@ -109,7 +109,7 @@ def text(results, found):
 
 @pytest.fixture(scope="module")
 def pictures(sweep, gathered, found):
-    """The figure of the loss, and those that only a sweep has."""
+    """The figure of the loss, and the figures of sweeps."""
     results, runs = gathered
     drawn = {name: draw(results, sweep, found) for name, draw in figures.OF_A_SWEEP.items()}
     return {"loss": figures.FIGURES["loss"](results, runs)} | drawn
@@ -122,7 +122,7 @@ def losses_at(router: str, size: int, experts: int) -> list[float]:
 
 
 def drawn(panel, marker: str) -> list[tuple[float, float]]:
-    """Return every point that is drawn with a marker, sorted."""
+    """Return every point with a marker, sorted."""
     return sorted(
         (float(x), float(y))
         for line in panel.lines
@@ -149,7 +149,8 @@ def test_of_several_seeds_and_counts_the_first_seed_of_the_largest_is_shown(swee
 
 
 def test_a_fair_share_is_one_of_all_narrow_experts(sweep, results):
-    """Eight experts cut in four are 32: one that takes a quarter of the tokens has eight times its share."""
+    """Eight experts with G = 4 are 32 narrow experts; an expert with a quarter of the tokens has eight times its
+    share."""
     run = next(run for run in sweep.runs if (run.router, run.size, run.experts) == ("Hash", SIZES[1], 8))
     config = from_mapping(run.config.fields() | {"granularity": 4})
     shares = [0.25, *[0.75 / 30] * 30, 0.0]
@@ -161,7 +162,7 @@ def test_a_fair_share_is_one_of_all_narrow_experts(sweep, results):
     assert figure.axes[0].get_xlim() == (0.5, 32.5)
 
 
-# What the report says.
+# The text of the report.
 
 
 @pytest.fixture(scope="module")

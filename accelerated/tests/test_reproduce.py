@@ -1,4 +1,4 @@
-"""The reproduce command: structure, numbers by hand, verdicts that turn round, other tables and bad ones."""
+"""The reproduce command: structure, numbers by hand, reversed verdicts, other tables and bad tables."""
 
 import json
 import math
@@ -34,7 +34,7 @@ SIZES, EXPERTS = (1e7, 1e8, 1e9), (2, 4, 16, 64, 128, 256)
 
 
 def make_frame(routers=(("Hash", HASH), ("S-Base", LAW)), sizes=SIZES, experts=EXPERTS, noise=0.001, loss=predict_loss):
-    """Return a table of runs whose losses follow laws; the dense ones follow LAW."""
+    """Return a table of runs with losses on laws; dense runs are on LAW."""
     table = []
     for size in sizes:
         table.append(
@@ -61,7 +61,7 @@ def make_frame(routers=(("Hash", HASH), ("S-Base", LAW)), sizes=SIZES, experts=E
 
 
 def with_ablations(frame):
-    """Return a table with every released column that the report reads: k, R, wider dense runs, seeds, FLOPs, a text."""
+    """Return a table with every released column of the report: k, R, wider dense runs, seeds, FLOPs, a text."""
     frame = frame.assign(k=1, routing_frequency=0.5, flop_increase=1.0, seed=42)
     routed, dense = frame["router_type"] == "S-Base", frame["router_type"] == "Dense"
     more = [
@@ -113,13 +113,13 @@ def run(router, size, experts, loss, **fields) -> Run:
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
-    """Draw few bootstraps: what they give is no matter here."""
+    """Draw few bootstraps, because their results do not matter here."""
     monkeypatch.setattr(resamples, "RESAMPLES", 20)
 
 
 @pytest.fixture
 def without_figures(monkeypatch):
-    """Leave the figures out where they are not what is tested: they take most of the time."""
+    """Omit the figures, which take most of the time, in tests of other things."""
     monkeypatch.setattr(command, "draw_all", lambda *_, **__: [])
 
 
@@ -133,7 +133,7 @@ def whole(tmp_path_factory):
     """The folder of a report with every section and figure, and its results."""
     folder = tmp_path_factory.mktemp("whole")
     frame = with_ablations(make_frame())
-    path = write(pandas.concat([frame, frame.iloc[[3]]]), folder)  # a row stands there twice, and the report says so
+    path = write(pandas.concat([frame, frame.iloc[[3]]]), folder)  # the table repeats a row, and the report names it
     said, patch = [], pytest.MonkeyPatch()
     patch.setattr(resamples, "RESAMPLES", 20)
     written = command.write_reproduction(path, folder / "report", tell=said.append, full=True)
@@ -144,7 +144,7 @@ def whole(tmp_path_factory):
 
 
 def results_of(folder) -> dict:
-    """Return results.json, and make sure that it is strict JSON."""
+    """Return results.json, after checking that it is strict JSON."""
 
     def refuse(text):
         raise AssertionError(f"{text} is not JSON")
@@ -175,7 +175,7 @@ def test_the_report_is_whole(whole):
 
 
 def numbers_in(value) -> list[float]:
-    """Return every number of a JSON value, keys that are numbers included."""
+    """Return every number of a JSON value, including numeric keys."""
     if isinstance(value, dict):
         keys = [float(key) for key in value if re.fullmatch(r"[\d.]+", key)]
         return keys + [number for item in value.values() for number in numbers_in(item)]
@@ -185,7 +185,7 @@ def numbers_in(value) -> list[float]:
 
 
 def sentences_in(value) -> list[str]:
-    """Return why something is missing or cannot be said, wherever a JSON value says so."""
+    """Return every reason for a missing result in a JSON value."""
     if isinstance(value, list):
         return [text for item in value for text in sentences_in(item)]
     if not isinstance(value, dict):
@@ -207,7 +207,7 @@ def test_the_same_table_gives_the_same_report_and_the_short_one_is_approved(whol
 
 
 def test_no_law_is_fitted_twice_to_the_same_rows(tmp_path, monkeypatch):
-    """Sections share the fits of a choice of rows, also where two choices are one: own rows, every seed, a text."""
+    """Sections share the fits of a choice of rows, also if two choices are equal."""
     fitted, seen = fit.fitted, []
 
     def counted(law, columns, measured, huber=None):
@@ -251,7 +251,7 @@ def test_more_experts_per_token_against_what_else_flops_buy():
     assert found["versus_growth"]["2"]["mean"] == pytest.approx(0.1) and found["versus_growth"]["2"]["less"] == 1
     assert found["versus_dense"]["2"]["mean"] == pytest.approx(0.2)
     assert ablations.experts_per_token(runs[:1])["cells"] == []
-    # Three routers at one N and one at another: two sizes, not four values, and Student's quantile of one freedom.
+    # Three routers at one N and one at another are two sizes, so Student's quantile has one degree of freedom.
     more = [each._replace(router=router) for router in ("Hash", "RL-R") for each in runs[:3]]
     apart = [run("S-Base", 1000, 8, 10**-0.22, k=2, flops=10**1.1), run("S-Base", 10_000, 8, 10**-0.5, flops=100.0)]
     versus = ablations.experts_per_token([*runs, *more, *apart])["versus_growth"]["2"]
@@ -317,7 +317,7 @@ def test_dense_runs_that_hardly_fall_give_sizes_beyond_the_largest_float():
 def test_doublings_by_hand():
     runs = [run("Dense", 100, 1, 4.0), run("A", 100, 2, 3.0), run("A", 100, 8, 2.0)]
     runs += [run("Dense", 1000, 1, 2.0), run("A", 1000, 8, 2.0), run("Dense", 9000, 1, 1.5), run("A", 9000, 8, 1.6)]
-    (found,) = pairs.doublings(runs)  # the two larger sizes gain nothing, of which E brings no share
+    (found,) = pairs.doublings(runs)  # the two larger sizes gain nothing, so E has no share of a gain
     assert [(step["from"], step["to"]) for step in found["steps"]] == [(1, 2), (2, 8)]
     assert found["steps"][1]["per_doubling"] == pytest.approx(math.log10(2 / 3) / 2)
     assert [(point["E"], point["percent"]) for point in found["reached"]] == [
@@ -336,7 +336,7 @@ def test_seeds_are_told_from_other_differences():
 
 
 def advised(key: str, **results) -> dict:
-    """Return what is said of one recommendation, from the results that it looks at."""
+    """Return the verdict on a recommendation, from the results that it uses."""
     empty = {
         "laws": [],
         "doublings": [],
@@ -420,7 +420,7 @@ def test_the_verdict_on_the_router_turns_round(against, verdict):
         )
     assert judged("router", pairs=entries) == verdict
     for each in advised("router", pairs=entries)["evidence"].get("against", []):
-        low, _, high = against[each["other"]]  # of the first loss less the second
+        low, _, high = against[each["other"]]  # of the first loss minus the second
         lower = low > 0 if each["other"] < "S-Base" else high < 0
         assert (each["lower_sizes"], each["sizes"]) == (int(lower), 1)
         ends = [end if each["other"] > "S-Base" else 100 / (100 + end) * 100 - 100 for end in against[each["other"]]]
@@ -477,7 +477,7 @@ def test_every_smaller_table_can_be_drawn(tmp_path):
 
 
 def test_the_label_of_a_line_that_leaves_its_panel_stands_at_the_edge():
-    """Far outside it would leave no room for the panel itself."""
+    """A label far outside would leave no room for the panel."""
     figure, (panel,) = panel_grid(1, 4.0)
     panel.set(xlim=(1, 2), ylim=(2.0, 4.0), yscale="log")
     label_ends(panel, [(2, 1e-9, "falls", "black"), (2, 3.0, "stays", "black"), (2, 1e9, "rises", "black")])

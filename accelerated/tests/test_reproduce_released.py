@@ -1,4 +1,4 @@
-"""The report of the released table against figures that were worked out apart from it, to the digits they are known."""
+"""The report of the released table, compared with independent numbers to their known digits."""
 
 import numpy as np
 import pytest
@@ -112,7 +112,8 @@ def test_the_printed_constants(results):
     for law in results["laws"]:
         printed = law["printed"]
         low, high = printed["cutoff_box"]
-        assert low < printed["N_cutoff"] < high and high > 8 * low  # rounding decides, so the text's figure is inside
+        # The interval includes the printed value, because rounding decides.
+        assert low < printed["N_cutoff"] < high and high > 8 * low
         assert law["rmsle"] < printed["best_in_box"] < printed["rmsle"]
         assert all(printed["inside"].values())
         for name, value in paper.PRINTED[law["router"]].coefficients._asdict().items():
@@ -168,7 +169,7 @@ def test_forms_by_leaving_one_run_out(results, law, values):
      ("loss_lambada", "-.2124 -.1830 .0136 2.0473 .0097", (1.78, 271))],
 )  # fmt: skip
 def test_transfer_sets(table, loss, values, bounds):
-    """The figures known are of the rows with one dense 130M run."""
+    """The known numbers are for the rows with one dense 130M run."""
     (selection,) = [s for s in table.law_rows(loss, fits.ONE_SEED) if s.router == "S-Base"]
     fit = fit_routed(*rows.columns_of(selection, loss))
     found = [*fit.coefficients[:4], fit.rmsle]
@@ -180,7 +181,7 @@ def test_a_constant_that_the_runs_do_not_determine_is_not_given(results):
     curation = [entry for entry in results["transfer"] if entry["loss"] == "loss_curation_corpus"]
     assert [entry["router"] for entry in curation] == list(ROUTERS) and len(results["transfer"]) == 18
     assert not any(entry["coefficients"]["E_start"]["determined"] for entry in curation)
-    assert all(entry["coefficients"]["a"]["determined"] for entry in curation)  # whatever b, c and d do together
+    assert all(entry["coefficients"]["a"]["determined"] for entry in curation)  # for any joint change of b, c and d
     assert all(all(own["determined"] for own in constants(law).values()) for law in results["laws"])
     text = markdown(results, [], full=True)
     for entry, router in zip(curation, ("HASH", "RL-R", "S-BASE"), strict=True):
@@ -256,7 +257,7 @@ def test_verdicts_and_words(results):
         "frequency": "supported",
     }
     text = markdown(results, list(FIGURES), full=True)
-    assert [line for line in text.splitlines() if line.endswith((",", ";"))] == []  # no sentence is torn apart
+    assert [line for line in text.splitlines() if line.endswith((",", ";"))] == []  # no sentence is broken
     assert "Every printed constant lies inside the interval of our fit" in text
     assert "Routing lowers the loss at every size trained" in text and "It helps less as models grow" in text
     for words in ("N_cutoff does not follow from the printed table", "Curation Corpus with HASH", "S-BASE 783B"):

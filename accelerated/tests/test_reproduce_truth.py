@@ -1,7 +1,7 @@
-"""The report of `reproduce` on runs whose truth is known: its numbers, and figures as they were approved.
+"""The report of `reproduce` on runs from known laws: its numbers, and approved figures.
 
-Losses of the main grid follow a law in (N, E) without noise, those of `in_compute` one in (F, B). What ought to be
-written is computed here, in plain Python.
+Losses of the main grid follow a law in (N, E) without noise; losses of `in_compute` follow a law in (F, B). The tests
+compute the expected numbers in plain Python.
 """
 
 import copy
@@ -31,12 +31,12 @@ SIZES, COUNTS = (10_000_000, 100_000_000, 1_000_000_000), (2, 8, 32, 128, 256)
 HASH = Bounded(-0.08, -0.09, 0.007, 1.1, 2.0, 120.0)
 BASE = Bounded(-0.08 - 0.002 * math.log10(2), -0.11, 0.009, 1.1 + 0.02 * math.log10(2), 2.0, 300.0)  # same dense models
 LAWS = {"Hash": HASH, "S-Base": BASE}
-APART = 0.001  # in log10 L: two seeds of the dense model of the middle size lie so far from the law
+APART = 0.001  # in log10 L: distance of two seeds of the middle dense size from the law
 T_2 = 4.302652729911275
 
 
 def teraflops(size: float, cost: float = 1.0) -> float:
-    """Return what `make_frame` makes the forward pass of 2,048 tokens cost, in TeraFLOPs."""
+    """Return the cost of a forward pass of 2,048 tokens in `make_frame`, in TeraFLOPs."""
     return size * 2 * 2048 / 1e12 * cost
 
 
@@ -67,7 +67,7 @@ def make_frame() -> pandas.DataFrame:
     last["flops_per_step"] = last["dense_parameter_count"] * 524_288 * 2 * cost
     last["total_parameter_count"] = last["dense_parameter_count"] * (1 + 0.6 * last["num_experts"])
     before = last.assign(step=1000, loss_validation=last["loss_validation"] + 1, loss_c4=last["loss_c4"] + 1)
-    return pandas.concat([last, before], ignore_index=True)  # the last evaluation stands first
+    return pandas.concat([last, before], ignore_index=True)  # the last evaluation comes first
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def gathered(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pictures(gathered, tmp_path_factory):
-    """Every figure by the name of the file that it would be written to."""
+    """Every figure by the name of its file."""
     kept, before = {}, dict(matplotlib.rcParams)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "save_figure", lambda figure, path: kept.setdefault(path.name, figure))
@@ -103,7 +103,7 @@ def text(results):
 
 
 def section(text: str, head: str) -> str:
-    """Return what stands under a heading."""
+    """Return the section under a heading."""
     return text.split(f"\n## {head}\n")[1].split("\n## ")[0]
 
 
@@ -118,7 +118,7 @@ def close(points, wanted, rel=1e-6) -> bool:
 
 
 def curves(panel) -> list:
-    """Return the lines of a panel that have no marker, but for those across the whole panel."""
+    """Return the lines of a panel without markers, except lines across the whole panel."""
     return [line for line in panel.lines if line.get_marker() in ("None", "", None) and len(line.get_xdata()) > 2]
 
 
@@ -148,12 +148,12 @@ def test_the_figure_of_level_curves(pictures):
         darkest = int(np.argmin([loss for *_, loss in shown]))
         colours = dots.to_rgba(dots.get_array())
         assert colours[:, :3].sum(axis=1).argmin() == darkest
-        for mark in panel.texts:  # each level's own number, on its line
+        for mark in panel.texts:  # the number of each level, on its line
             assert close(law.loss(*mark.get_position()), float(mark.get_text()), 1e-3)
 
 
 def test_each_panel_of_effective_size_has_the_dense_line_of_its_own_law(gathered):
-    """The laws of the two routers need not have one dense line: here that of the first is a tenth higher in log10 L."""
+    """The laws of two routers may have different dense lines; here the first is 0.1 higher in log10 L."""
     results, runs = gathered
     laws = [law | {"curve": dict(law["curve"])} for law in results["laws"]]
     laws[0]["curve"]["intercept"] += 0.1
@@ -210,7 +210,7 @@ def in_compute():
 
 
 def test_the_law_in_compute_has_its_coefficients_and_their_intervals_in_their_own_units(in_compute):
-    """All six are Student's, with nine degrees of freedom, where errors are as small as these."""
+    """With such small errors, all six are Student intervals with nine degrees of freedom."""
     entry, runs = in_compute
     assert entry["status"] == "interior" and entry["rows"] == 15
     log_loss = np.array([math.log10(run.loss) for run in runs])
@@ -262,7 +262,7 @@ def test_slopes_gains_cutoff_and_worth_are_those_of_the_law(results):
             assert close([each["value"], each["times"]], [law.worth(n, e), law.worth(n, e) / n], 1e-3)
             assert close(each["loss"], law.loss(n, e))
             assert close(each["measured_times"], each["measured"] / n)
-            # By the power law of the dense runs, which is the law's own at E = 1.
+            # By the power law of the dense runs, which equals the law at E = 1.
             assert close(each["measured"], law.worth(n, e), 1e-3)
         assert [(e["N"], e["E"]) for e in entry["worth"]] == [(n, e) for n in SIZES for e in (8, 128, 256)]
 
@@ -282,7 +282,7 @@ def test_the_dense_law(results):
         [-slope - reach, -slope + reach],
         1e-6,
     )
-    # log10 N_c is the mean of log10 N less that of log10 L over the slope: both have their errors in it.
+    # log10 N_c is the mean of log10 N minus the mean of log10 L divided by the slope, so both errors enter.
     mean = level + slope * statistics.mean(x)
     reach = T_2 * math.sqrt(variance / 4 / slope**2 + variance / spread * (mean / slope**2) ** 2)
     found = [math.log10(dense["coefficients"]["N_c"][end]) for end in ("low", "high")]
@@ -290,7 +290,7 @@ def test_the_dense_law(results):
 
 
 def test_of_a_tie_the_larger_routing_frequency_is_the_usual_one():
-    """Two runs each: the grid, and what every difference in R is against, is that of the larger."""
+    """With two runs each, the larger frequency is the grid and the baseline of differences in R."""
     runs = [a_run("Hash", 100, e, 2.0, frequency=0.25) for e in (2, 4)]
     runs += [a_run("Hash", 100, e, 1.5, frequency=0.5) for e in (2, 4)]
     for order in (runs, runs[::-1]):
@@ -299,21 +299,21 @@ def test_of_a_tie_the_larger_routing_frequency_is_the_usual_one():
         found = ablations.routing_frequency(order)
         assert found["usual"] == 0.5 and [change["R"] for change in found["changes"]] == [0.25]
         assert close(found["changes"][0]["percent"]["mean"], 100 * (2.0 / 1.5 - 1))
-    # Runs with another k do not vote, nor do dense ones.
+    # Runs with another k, and dense runs, do not count.
     more = runs + [a_run("Hash", 100, 8, 1.0, frequency=0.25, k=2), a_run("Dense", 100, 1, 3.0, frequency=0.25)]
     assert comparison_runs.usual_frequency(more) == 0.5
     assert comparison_runs.usual_frequency(more + [a_run("Hash", 100, 8, 1.0, frequency=0.25)]) == 0.25
 
 
 def of_first_page(results: dict, change) -> str:
-    """Return what came out, where the results are others."""
+    """Return the first page for changed results."""
     other = copy.deepcopy(results)
     change(other, *other["laws"])
     return section(markdown(other | {"headlines": headlines(other)}, [], full=True), "What came out")
 
 
 def mixed(results, hash_law, base_law):
-    """One gain of six may be none, one c may be 0, S-BASE misses by 6 %, and HASH is lower, as far as is known."""
+    """One gain of six and one c may be 0, S-BASE has residuals of 6 %, and HASH is probably lower."""
     hash_law["gains"][0]["high"] = 0.001
     base_law["coefficients"]["c"]["low"] = -0.001
     base_law["rmsle_percent"] = 6.0
@@ -321,7 +321,7 @@ def mixed(results, hash_law, base_law):
 
 
 def turned(results, *laws):
-    """No gain is certain, c is below 0 with its intervals, misses bend beyond chance, HASH is lower by 1 to 3 %."""
+    """No gain is certain, c is below 0 with its intervals, residuals bend beyond chance, HASH is lower by 1 to 3 %."""
     for law in laws:
         for gain in law["gains"]:
             gain["high"] = 0.001
@@ -332,7 +332,7 @@ def turned(results, *laws):
 
 
 def quiet(results, *laws):
-    """No seed was repeated, HASH helps less as models grow and S-BASE more; nothing is missed."""
+    """No seed is repeated, HASH helps larger models less and S-BASE more; residuals are 0."""
     results["seed_scatter"] = None
     laws[1]["coefficients"]["c"] |= {"low": -0.02, "high": -0.001}
     for law in laws:
@@ -340,7 +340,7 @@ def quiet(results, *laws):
 
 
 def coarse(results, *laws):
-    """Seeds scatter by more than a hundred per cent, and laws miss by more than a thousand."""
+    """Seeds scatter by more than 100 %, and laws have residuals of more than 1,000 %."""
     results["seed_scatter"] |= {"percent": 131.6}
     for law in laws:
         law["rmsle_percent"], law["N_cutoff_times"] = 1204.0, 1103.2
@@ -372,7 +372,7 @@ def test_what_came_out_turns_round_with_the_results(results, change, says):
 
 
 def test_where_the_laws_miss_is_said_by_size(tmp_path):
-    """Three dense runs, the middle one 0.03 above a straight line in log10: the line is moved up by 0.01."""
+    """Three dense runs, the middle one 0.03 above a line in log10; the fit moves the line up by 0.01."""
     frame = pandas.DataFrame({"dense_parameter_count": SIZES, "loss_validation": [3.0, 2.7 * 10**0.03, 2.43]})
     frame = frame.assign(hyper_id=range(3), step=1, router_type="Dense", num_experts=1)
     frame.to_csv(tmp_path / "table.csv", index=False)
@@ -392,7 +392,7 @@ def test_a_kind_of_run_is_missed_by_what_was_measured_over_what_was_fitted(resul
 
 
 def test_what_is_worth_and_measured_is_that_of_the_loss_that_was_asked_for(tmp_path):
-    """loss_c4 is the 1.25th power of the other loss: slopes and gains are 1.25 times as large, sizes the same."""
+    """loss_c4 is the other loss to the power 1.25: slopes and gains are 1.25 times as large, sizes are equal."""
     frame = make_frame()
     frame = frame[(frame["router_type"] != "Hash") & (frame["k"] == 1) & (frame["routing_frequency"] == 0.5)]
     frame[frame["flop_increase"] == 1].to_csv(tmp_path / "table.csv", index=False)

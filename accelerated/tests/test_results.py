@@ -1,4 +1,4 @@
-"""The objects of a notebook: the example of the docs, one shape in JSON, and tables that cut no number."""
+"""The objects for notebooks: the example of the docs, the form of the JSON, and tables without truncated numbers."""
 
 import json
 import math
@@ -23,7 +23,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "laws.md"
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
-    """Runs of two routers on a law, beside dense ones; one of them has k = 2."""
+    """Runs of two routers on a law, and dense runs; one run has k = 2."""
     rows = []
     for router, better in (("Hash", 1.0), ("A-router-with-a-long-name", 0.98)):
         for size in SIZES:
@@ -50,7 +50,7 @@ def test_the_example_of_the_docs_runs(table):
 
 
 def test_a_notebook_shows_tables(table):
-    """That commands print the same is tested in `test_flags.py`."""
+    """`test_flags.py` tests that commands print the same."""
     runs = results.read("table.csv").where("k == 1")
     fits = runs.fit()
     found = fits.predict(n=370e6, experts=64)
@@ -76,7 +76,7 @@ def test_conditions_narrow_each_other_and_a_router_is_found_by_its_name(table):
 
 
 def test_a_fit_computes_what_is_asked_for_alone(table, monkeypatch):
-    """No errors on rows left out for a coefficient, and each number once."""
+    """A coefficient needs no held-out errors, and each number is computed once."""
     from routelaws.accelerated.results import fit as module
 
     calls = []
@@ -104,7 +104,7 @@ WIDE = {
 @pytest.mark.parametrize("width", [80, 60])
 @pytest.mark.parametrize("command", WIDE)
 def test_no_number_of_a_table_is_cut_or_broken(table, monkeypatch, capsys, command, width):
-    """Every cell of a wide terminal that holds a number stands whole in a line of a narrow one."""
+    """Every number of a wide terminal appears whole in a line of a narrow terminal."""
     lines = {}
     for columns in (250, width):
         monkeypatch.setenv("COLUMNS", str(columns))

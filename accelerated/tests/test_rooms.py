@@ -1,4 +1,4 @@
-"""Who may import whom: arrows point down, and no file needs a file that needs it."""
+"""Rules for imports: only from lower folders, and without cycles."""
 
 import ast
 import graphlib
@@ -11,11 +11,11 @@ from routelaws import accelerated
 
 FOLDER = Path(accelerated.__file__).parent
 ROOMS = ("tables", "training", "results", "report", "inspection", "commands")
-"""From the lowest to the highest. Below are the files that have a twin, and kernels; above is cli."""
+"""Folders from the lowest to the highest; twins and kernels are below, and cli is above."""
 
 
 def imports(path: Path) -> set[str]:
-    """Return the files of `accelerated` that a file imports, as paths below it, wherever the import stands."""
+    """Return the files of `accelerated` that a file imports anywhere, as paths below it."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:
@@ -49,14 +49,14 @@ def test_no_file_imports_from_a_higher_room(graph):
 
 
 def test_only_results_of_folders_know_of_training(graph):
-    """`fit` and a notebook do not import the model to read a table."""
+    """`fit` and notebooks read a table without importing the model."""
     entering = {file for file, others in graph.items() if any(other.startswith("training/") for other in others)}
     inside = {file for file in entering if file.startswith("results/")}
     assert inside and {Path(file).parts[1] for file in inside} == {"sweeps"}
 
 
 def test_compiled_loops_of_training_have_two_doors(graph):
-    """Nobody enters the folder but by its `__init__`, and few do."""
+    """Only a few files import the folder, and only through its `__init__`."""
     inside = {(file, other) for file, others in graph.items() for other in others if other.startswith("cpu/")}
     assert inside and not [(file, other) for file, other in inside if not file.startswith("cpu/")]
     entry = re.compile(r"^\s*from \.+( import .*\bcpu\b|cpu import)", re.MULTILINE)
@@ -65,4 +65,4 @@ def test_compiled_loops_of_training_have_two_doors(graph):
 
 
 def test_no_import_goes_in_a_circle(graph):
-    graphlib.TopologicalSorter(graph).prepare()  # CycleError names the circle
+    graphlib.TopologicalSorter(graph).prepare()  # CycleError names the cycle

@@ -1,4 +1,4 @@
-"""Diagnostics of routers on routings whose truth is known, and what a run says of its own router."""
+"""Diagnostics of routers on known routings, and a run's report on its router."""
 
 import json
 from itertools import permutations
@@ -34,7 +34,7 @@ def test_random_routings_agree_by_chance(random):
 
 
 def test_routings_that_differ_in_the_numbers_of_experts_match(random):
-    """Every expert finds its partner, whatever the order of a token's experts; tokens that moved are missing."""
+    """Every expert finds its partner, for any order of a token's experts; moved tokens do not agree."""
     first = np.argsort(random.random((TOKENS, EXPERTS)), axis=1)[:, :2]
     order = random.permutation(EXPERTS)
     second = order[first][:, ::-1]
@@ -49,7 +49,7 @@ def test_routings_that_differ_in_the_numbers_of_experts_match(random):
 
 @pytest.mark.parametrize("skewed", [False, True])
 def test_random_routings_match_as_shuffled_tokens_do(random, skewed):
-    """With few tokens the best matching is well above k/E; uneven loads raise it further."""
+    """With few tokens the best matching is well above k/E; uneven loads raise the agreement further."""
     share = np.r_[0.65, np.full(EXPERTS - 1, 0.05)] if skewed else np.full(EXPERTS, 1 / EXPERTS)
     first, second = (random.choice(EXPERTS, (200, 1), p=share) for _ in range(2))
     found = diagnostics.matched_agreement(first, second, EXPERTS, shuffles(random, 200))
@@ -65,7 +65,7 @@ def test_the_best_matching_is_the_best_of_all_permutations(random):
 
 
 def test_experts_that_choose_their_tokens_match_too():
-    """A token may have any number of experts: common choices over the mean number of choices."""
+    """If a token may have any number of experts, agreement is common choices divided by the mean number of choices."""
     first, second = np.array([[0, 1], [-1, -1], [1, -1]]), np.array([[1], [0], [0]])
     found = diagnostics.matched_agreement(first, second, 2, np.array([[0, 1, 2]]))
     assert found.agreement == pytest.approx(2 / 3) and found.partner.tolist() == [1, 0]
@@ -105,7 +105,7 @@ def test_entropy_is_that_of_scipy(random):
 
 
 def test_an_excess_is_what_a_share_does_not_explain():
-    """Label 1 four times, of which three at expert 0, whose share of all six choices is 4/6: 3 - 4 * 4/6."""
+    """Label 1 occurs four times, three at expert 0, which has 4/6 of all choices: the excess is 3 - 4 * 4/6."""
     labels, more = diagnostics.excess(np.array([1, 1, 1, 1, 8, 8]), np.array([[0], [0], [0], [1], [0], [1]]), 2)
     assert labels.tolist() == [1, 8] and more[0, 0] == pytest.approx(3 - 4 * 4 / 6)
     assert np.abs(more.sum(axis=0)).max() < 1e-12 and np.abs(more.sum(axis=1)).max() < 1e-12
@@ -167,8 +167,7 @@ def logged(run):
 
 
 def test_a_run_reports_what_its_router_learned(small_fields, tmp_path):
-    """HASH is one function of the id in training and evaluation. After a few steps all experts of RL-R do the same: its
-    policy draws nearly at random."""
+    """HASH routes equally in training and evaluation; after a few steps, the experts of RL-R are still equal."""
     fields = {**small_fields, "steps": 8, "evaluations": 1, "experts": 4, "blocks": 2}
     said = []
     hashed = make_run(fields, tmp_path / "hash", router="hash")

@@ -1,4 +1,4 @@
-"""`routelaws report RUN RUN`: runs whose losses are written by hand, window by window."""
+"""`routelaws report RUN RUN`, on runs with given losses of each window."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from routelaws.accelerated.training.window_losses import WindowLosses, write_win
 
 
 def make_run(folder, sums, step=1000, document=(0, 1, 2), **fields):
-    """Write the folder of a run with one window of 10 tokens for each document, with these summed losses."""
+    """Write the folder of a run with a window of 10 tokens for each document, with these summed losses."""
     config = from_mapping(fields)
     windows = WindowLosses(np.arange(3), np.array(document), np.full(3, 10), np.array(sums, np.float64))
     folder.mkdir()
@@ -33,7 +33,7 @@ def runs(tmp_path):
 
 
 def test_the_difference_is_that_of_the_windows(runs):
-    """Sums less those of the first are (-3, -2, -4): -0.3 a token, with misses (0, 1, -1) and √(3/2 · 2)/30."""
+    """Sums minus those of the first are (-3, -2, -4): -0.3 per token, residuals (0, 1, -1), error √(3/2 · 2)/30."""
     first, second, third = beside(runs).runs
     assert (first.loss, first.difference) == (3.0, 0.0)
     assert second.difference == pytest.approx(-0.3) and second.difference_error == pytest.approx(3**0.5 / 30)

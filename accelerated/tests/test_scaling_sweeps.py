@@ -1,4 +1,4 @@
-"""Sweeps of S-BASE in the scaling form: where they hand over to logarithms, blocks of rows; the choice in long rows."""
+"""Sweeps of S-BASE in the scaling form: the switch to logarithms, blocks of rows, and the choice in long rows."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +19,7 @@ def uneven(num_tokens: int, scale: float) -> np.ndarray:
 
 
 def check(values: np.ndarray, num_sweeps: int, mask: np.ndarray | None = None) -> None:
-    """The plan after so many sweeps is that of the reference."""
+    """Check that the plan after this number of sweeps equals the reference's plan."""
     found = sinkhorn.sinkhorn_plan(jnp.asarray(values, jnp.float32), num_sweeps=num_sweeps, mask=mask)
     wanted = sinkhorn_plan(values, num_sweeps=num_sweeps, mask=mask)
     unit = np.finfo(np.float32).eps / 2 * (4 + 2 * np.abs(values).max() + np.log(values.size))
@@ -29,7 +29,7 @@ def check(values: np.ndarray, num_sweeps: int, mask: np.ndarray | None = None) -
 
 
 def scaled(values: np.ndarray, num_sweeps: int) -> tuple[int, bool]:
-    """Return how many of the sweeps were taken in the scaling form, and whether all its entries are precise."""
+    """Return the number of sweeps in the scaling form, and whether all its entries are precise."""
     group = sinkhorn._group(*sinkhorn._prepared(jnp.asarray(values, jnp.float32)), None, None)
     _, _, _, sweeps, precise = sinkhorn._scaling_sweeps(group, lambda _, sweeps: sweeps < num_sweeps)
     return int(sweeps), bool(precise)
@@ -42,7 +42,7 @@ def test_sweeps_go_on_with_logarithms_where_scales_leave_the_range():
 
 
 def test_an_entry_that_underflows_in_the_kernel_alone_is_not_lost():
-    """exp(-95) is 0 in float32; times the scale exp(20) of the second expert it is an entry of the plan, exp(-77)."""
+    """exp(-95) is 0 in float32, but with the scale exp(20) of the second expert the plan has an entry exp(-77)."""
     values = np.array([[0.0, -20.0]] * 7 + [[0.0, -95.0]])
     assert scaled(values, 2) == (2, False) and 0 < sinkhorn_plan(values, num_sweeps=2).plan[7, 1] < 1e-30
     check(values, 2)
@@ -50,7 +50,7 @@ def test_an_entry_that_underflows_in_the_kernel_alone_is_not_lost():
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_blocks_change_nothing(masked, monkeypatch):
-    """Blocks of rows, as of a kernel that no cache holds: three of 64, two of 1,024, and none of a prime number."""
+    """Blocks of rows for a kernel larger than the cache: three of 64, two of 1,024, and none for a prime number."""
     monkeypatch.setattr(sinkhorn, "_CACHED", 0)
     for num_tokens in (192, 2048, 191):
         mask = np.random.default_rng(0).random(num_tokens) < 0.7 if masked else None
@@ -59,7 +59,7 @@ def test_blocks_change_nothing(masked, monkeypatch):
 
 @pytest.mark.parametrize("cached", [sinkhorn._CACHED, 0])
 def test_the_residual_of_a_large_group_is_that_of_its_plan(cached, monkeypatch):
-    """8,192 rows that lean the same way: what is rounded away in their sum must not pass for balance."""
+    """8,192 rows with the same preference: rounding of their sum must not count as balance."""
     monkeypatch.setattr(sinkhorn, "_CACHED", cached)
     found = sinkhorn.sinkhorn_plan(jnp.asarray(uneven(8192, 1.0), jnp.float32), num_sweeps=1)
     mass = np.asarray(found.plan, np.float64).sum(axis=0)
@@ -69,7 +69,7 @@ def test_the_residual_of_a_large_group_is_that_of_its_plan(cached, monkeypatch):
 
 
 def test_the_largest_of_a_long_row():
-    """Ties go to the lower index, and the two zeros are one number, as in short rows."""
+    """Ties go to the lower index, and both zeros are equal, as in short rows."""
     rows = np.random.default_rng(0).integers(-3, 3, (50, 40)).astype(np.float32)
     rows[0] = -0.0
     rows[0, 7] = 0.0

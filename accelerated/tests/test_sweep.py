@@ -1,4 +1,4 @@
-"""A grid of runs: what a file means, what a folder may hold, and a kill at any moment."""
+"""A grid of runs: its file, its folder, and kills at any moment."""
 
 import contextlib
 import csv
@@ -183,7 +183,8 @@ def write_run(folder: Path, grid: Grid, i: int, steps: int) -> None:
 
 
 def test_the_table_of_a_sweep_holds_finished_runs_alone(text_file, tmp_path):
-    """One run has its last evaluation, another stopped after its first: half-trained losses are in no law."""
+    """One run has its last evaluation, and another stopped after its first; laws exclude the losses of unfinished
+    runs."""
     grid = read_grid(str(write_grid(tmp_path, text_file)))
     sweep_folder.claim_sweep_folder(tmp_path / "out", grid)
     for i, steps in enumerate((40, 20)):
@@ -194,7 +195,7 @@ def test_the_table_of_a_sweep_holds_finished_runs_alone(text_file, tmp_path):
 
 
 def test_a_task_collects_after_another_one_and_then_all_that_is_finished(text_file, tmp_path):
-    """A table that two tasks write at once has, whoever is last, a run that the other one has just finished."""
+    """If two tasks write a table at once, the last table has the newly finished run of the other task."""
     grid, out = read_grid(str(write_grid(tmp_path, text_file))), tmp_path / "out"
     sweep_folder.claim_sweep_folder(out, grid)
     write_run(out, grid, 0, 40)
@@ -207,13 +208,13 @@ def test_a_task_collects_after_another_one_and_then_all_that_is_finished(text_fi
     task.join(30)
     assert [row["hyper_id"] for row in table(out)] == ["0", "0", "1", "1"]
     write_run(out, grid, 2, 40)
-    write_rows(sweep_folder.folder_of_run(out, 0, grid.runs[0]) / "results.csv", [])  # a run that is trained anew
+    write_rows(sweep_folder.folder_of_run(out, 0, grid.runs[0]) / "results.csv", [])  # a run that is trained again
     sweep_folder.collect_rows(out)
     assert [row["hyper_id"] for row in table(out)] == ["1", "1", "2", "2"]
 
 
 def test_a_sweep_that_goes_on_counts_all_of_its_runs(text_file, tmp_path, monkeypatch):
-    """Two of three are finished, the third is stopped; how many checkpoints are kept may have changed meanwhile."""
+    """Two of three runs are finished, and the third is stopped; the number of kept checkpoints may have changed."""
     grid = read_grid(str(write_grid(tmp_path, text_file)))
     sweep_folder.claim_sweep_folder(tmp_path / "out", grid)
     for i, steps in enumerate((40, 20, 40)):
@@ -234,8 +235,10 @@ def test_a_sweep_that_goes_on_counts_all_of_its_runs(text_file, tmp_path, monkey
 
 
 def test_runs_of_another_table_are_not_trained_again(text_file, tmp_path, monkeypatch):
-    """Of a table with a finished and a half-trained run the first is taken, now and later without the flag; a run that
-    is trained here goes before its rows there; a table of another grid or text changes nothing."""
+    """A sweep takes only the finished run of a table, also later without the flag.
+
+    A run that is trained here overrides its rows in the table. A table of another grid or text changes nothing.
+    """
     grid, tokens, trained = read_grid(str(write_grid(tmp_path, text_file))), 4000, []
     sweep_folder.claim_sweep_folder(tmp_path / "there", grid)
     for i, steps in ((0, 40), (1, 20)):
@@ -270,7 +273,7 @@ def test_runs_of_another_table_are_not_trained_again(text_file, tmp_path, monkey
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_rows_of_a_later_table_replace_those_of_the_same_runs(tmp_path, order):
-    """Each table has two runs, and they share run 1."""
+    """Both tables have two runs, and share run 1."""
     tables = [("first", (0, 1)), ("second", (1, 2))][::order]
     for name, runs in tables:
         rows = [{"hyper_id": i, "step": 40, "loss_validation": 3.5, "commit": name} for i in runs]
@@ -299,11 +302,11 @@ steps = [20, 40]
 schedule = "constant"
 """
 )
-"""Two trunks with two decays each; runs of wsd with no other budget, and of a schedule without a decay, have none."""
+"""Two trunks with two decays each; runs of wsd with a single budget, and of other schedules, have no trunk."""
 
 
 def test_budgets_of_wsd_have_one_trunk(text_file, tmp_path, monkeypatch):
-    """The longest run keeps checkpoints where the others begin, is trained before them, and by the same task."""
+    """The longest run keeps the checkpoints where the others begin; the same task trains it first."""
     grid, stages, told, begun = read_grid(str(write_grid(tmp_path, text_file, BUDGETS))), [], [], []
     assert sweep.trunks_of(grid) == {0: 1, 2: 1, 3: 4, 5: 4} and sweep.trunks_of(Grid("one", grid.runs[:1])) == {}
     parts = [sweep.runs_of_part(grid, sweep.Part(i, 3)) for i in range(3)]
@@ -321,7 +324,7 @@ def test_budgets_of_wsd_have_one_trunk(text_file, tmp_path, monkeypatch):
 
     def run(config, folder, tokens, hyper_id, watch, trunk, keep):
         begun.append((hyper_id, trunk and str(trunk), keep))
-        if hyper_id == 1:  # that of 4 is not there: another task removed it, say
+        if hyper_id == 1:  # the checkpoint of 4 is missing, for example removed by another task
             (folder / "checkpoints" / "16").mkdir(parents=True)
         return SimpleNamespace(train=lambda: None)
 
@@ -338,7 +341,7 @@ def test_budgets_of_wsd_have_one_trunk(text_file, tmp_path, monkeypatch):
 
 
 def test_each_run_has_the_tokens_of_its_own_text(text_file, tmp_path):
-    """In a grid over texts, whatever their order: each run's files are those that its text alone would give."""
+    """In a grid over texts in any order, each run has the token files of its text."""
     other = tmp_path / "other.txt"
     other.write_text(text_file.read_text(encoding="utf-8").replace("ba", "zu"), encoding="utf-8")
     runs = [
@@ -352,7 +355,7 @@ def test_each_run_has_the_tokens_of_its_own_text(text_file, tmp_path):
 
 
 def test_a_session_counts_from_when_the_command_began(tmp_path):
-    """Reading and encoding the text is part of it."""
+    """A session includes reading and encoding the text."""
     begun = time.time() - 100
     with sweep_folder.session(tmp_path, begun, jobs=2):
         pass
@@ -361,7 +364,7 @@ def test_a_session_counts_from_when_the_command_began(tmp_path):
 
 
 def test_the_sessions_of_a_sweep_are_those_of_all_its_tasks(tmp_path):
-    for i, task in enumerate((None, "0-of-2", "1-of-2", "0-of-2")):  # the first task goes on
+    for i, task in enumerate((None, "0-of-2", "1-of-2", "0-of-2")):  # the first task resumes
         with sweep_folder.session(tmp_path, 100.0 + i, jobs=i, task=task):
             pass
     found = sorted((session["started"], session["jobs"]) for session in sweep_folder.read_sessions(tmp_path))
@@ -370,7 +373,7 @@ def test_the_sessions_of_a_sweep_are_those_of_all_its_tasks(tmp_path):
 
 @pytest.mark.parametrize("by", ["this process", "workers"])
 def test_a_run_that_fails_is_named_and_the_others_go_on(text_file, tmp_path, monkeypatch, by):
-    """In one process, as on an accelerator; and by workers, here a thread."""
+    """In one process, as on an accelerator, and with workers (here a thread)."""
     grid, told = read_grid(str(write_grid(tmp_path, text_file))), []
 
     def train(task, watch):
@@ -403,7 +406,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(text_file, tmp_path, mon
     ids=["killed", "told to stop", "a fault of ours"],
 )
 def test_workers_end_with_the_sweep(monkeypatch, fault, ends, calls):
-    """Told to stop, they save first; after any other fault they are killed; one that was killed is named."""
+    """At a request to stop, workers save first; after other faults they are killed; the error names a killed worker."""
     ended = []
     monkeypatch.setattr(sweep, "_failures", lambda *_: (_ for _ in ()).throw(fault))
     monkeypatch.setattr(sweep, "_stop_workers", lambda pool: ended.append("stopped"))
@@ -440,7 +443,7 @@ def undisturbed(text_file, tmp_path_factory):
 
 
 def kill_and_finish(path: Path, out: Path, kills: list) -> None:
-    """Start the sweep, kill it with its workers' parent when a condition holds, and at last let it end."""
+    """Start the sweep, kill the parent of its workers when a condition holds, and finally let a sweep end."""
     for condition in kills:
         process = subprocess.Popen(
             command("sweep", path, "--out", out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -448,7 +451,7 @@ def kill_and_finish(path: Path, out: Path, kills: list) -> None:
         deadline = time.time() + 120
         while not condition() and time.time() < deadline and process.poll() is None:
             time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)  # the parent alone: its workers have to notice
+        process.send_signal(signal.SIGKILL)  # only the parent, so its workers must notice
         process.wait()
     done = subprocess.run(command("sweep", path, "--out", out), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

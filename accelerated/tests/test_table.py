@@ -1,4 +1,4 @@
-"""Reading a results table and choosing rows: what is kept, what is left out, and one clear line for what is wrong."""
+"""Reading a results table and choosing rows: kept rows, excluded rows, and one-line errors."""
 
 import pandas
 import pytest
@@ -12,7 +12,7 @@ from routelaws.reference import configuration
 
 
 def make_frame() -> pandas.DataFrame:
-    """Two evaluations of each of 16 runs: 4 dense, 12 routed (S-Base), in columns of the released table."""
+    """Return two evaluations of each of 16 runs: 4 dense, 12 routed (S-Base), with columns of the released table."""
     rows = []
     for size in (1e7, 1e8):
         for experts in (1, 1, 2, 4, 8, 16, 32, 64):
@@ -79,7 +79,7 @@ def test_a_minimal_table_is_enough(save):
 )
 @pytest.mark.parametrize("blank", ["the dense runs", "some routed runs", "all but one"])
 def test_a_blank_cell_means_the_usual(save, column, usual, blank):
-    """Tables of one's own leave out what goes without saying; no run is left out for that."""
+    """Users' tables omit the usual values; a blank cell excludes no run."""
     frame = make_frame().assign(**{column: pandas.Series([usual] * 32, dtype=object)})
     rows = {
         "the dense runs": frame["router_type"] == "Dense",
@@ -130,14 +130,15 @@ def test_the_default_keeps_all_seeds_and_says_what_it_drops():
         frame.loc[frame["hyper_id"] == run, column] = value
     (selection,) = select_rows(frame)
     reasons = {run["hyper_id"]: run["reason"] for run in selection.left_out}
-    assert set(reasons) == {3, 4, 8, 10}  # 9 is dense: it has no routing frequency
+    assert set(reasons) == {3, 4, 8, 10}  # 9 is dense, so it has no routing frequency
     assert "granularity is not the most common, 1" in reasons[10]
     assert "k is not 1" in reasons[3] and "the most common, 0.5" in reasons[4] and "flop_increase" in reasons[8]
     assert set(selection.frame["hyper_id"]) == set(range(16)) - {3, 4, 8, 10}
 
 
 def test_objectives_are_not_mixed():
-    """The commoner one is fitted, blank is causal; a query can ask for the other one, or for both."""
+    """The more common objective is fitted, and blank means causal; a condition can select the other objective, or
+    both."""
     assert table_schema.OBJECTIVES == configuration.OBJECTIVES
     frame = make_frame()
     frame["objective"] = ""
@@ -149,9 +150,9 @@ def test_objectives_are_not_mixed():
         assert {run["reason"] for run in selection.left_out} == {"objective is not the most common, masked"}
     (selection,) = select_rows(frame, "objective != 'masked'")
     assert set(selection.frame["hyper_id"]) == set(range(5)) and selection.left_out == []
-    (selection,) = select_rows(frame, "step >= 0")  # says nothing of objectives
+    (selection,) = select_rows(frame, "step >= 0")  # a condition without objectives
     assert set(selection.frame["hyper_id"]) == set(range(5, 16))
-    (selection,) = select_rows(frame, "step >= 0\nand k == 1")  # a condition may go over lines
+    (selection,) = select_rows(frame, "step >= 0\nand k == 1")  # a condition may have several lines
     assert set(selection.frame["hyper_id"]) == set(range(5, 16))
     (selection,) = select_rows(frame, "objective in (None, 'causal', 'masked')")
     assert len(selection.frame) == 16
@@ -185,7 +186,7 @@ def test_a_choice_that_cannot_be_made(rows, loss, message):
 
 
 def test_clark_of_a_table_that_has_no_such_run_is_one_line():
-    """Whoever trains on other seeds is told which of the three columns is another."""
+    """For runs with other seeds, the error names the column that differs."""
     frame = make_frame().assign(seed=lambda f: 1 + f["hyper_id"] % 2)
     with pytest.raises(InputError) as caught:
         select_rows(frame, "clark")
@@ -220,7 +221,7 @@ def test_several_tables_are_one_and_their_runs_numbered_anew(save, tmp_path):
 
 
 def test_without_a_dense_run_the_routers_that_are_there_are_named(tmp_path):
-    """One of them may be what the user calls dense."""
+    """One of these routers may be the user's name for dense."""
     path = tmp_path / "table.csv"
     header = "hyper_id,step,router_type,num_experts,dense_parameter_count,loss_validation\n"
     path.write_text(header + "0,1,none,1,100,3.0\n1,1,Hash,2,100,2.9\n")

@@ -1,4 +1,4 @@
-"""What a table says twice and says differently: a remark with both numbers, or one line where it cannot be."""
+"""Redundant columns that disagree: a remark with both numbers, or an error."""
 
 import re
 
@@ -16,7 +16,7 @@ TOKENS = STEPS * BATCH * LENGTH
 
 
 def runs(**columns) -> pandas.DataFrame:
-    """Three runs of a router of somebody's own, whose shape is not known, with E = 16 and k = 2, and a dense one."""
+    """Return three runs of an unknown router and shape with E = 16 and k = 2, and a dense run."""
     size = np.array([2e7, 2e8, 2e9, 2e7])
     experts = np.array([16, 16, 16, 1])
     return pandas.DataFrame(
@@ -29,7 +29,7 @@ def runs(**columns) -> pandas.DataFrame:
 
 
 def shaped(**columns) -> pandas.DataFrame:
-    """Runs of this project's own, of every size of the paper: as a sweep writes them."""
+    """Return runs of every size of the paper, as a sweep writes them."""
     rows = []
     for label, shape in SIZES.items():
         for router, experts, k, granularity, options in (
@@ -38,7 +38,7 @@ def shaped(**columns) -> pandas.DataFrame:
             ("MoT", 64, 1, 1, "swiglu relative"), ("Top-K", 2, 1, 4, "gelu relative"),
         ):  # fmt: skip
             kind = dict(zip(("activation", "positions"), options.split(), strict=True))
-            shared = (router, experts) == ("Top-K", 2)  # 64 shared experts: without them P would be a third of it
+            shared = (router, experts) == ("Top-K", 2)  # 64 shared experts; without them P would be a third
             kind |= dict(shared_experts=64, router_bias=True) if shared else {}
             of = count(*shape[:4], router, experts, k, granularity=granularity, **kind)
             model = dict(zip(("d_model", "num_blocks", "num_heads", "kqv_size"), shape, strict=False))
@@ -87,7 +87,7 @@ def test_nothing_is_said_of_the_released_table():
 
 STEP_FLOPS = 2 * N * BATCH * LENGTH
 DENSE, TOTAL, STEP, TRAINING = "dense_parameter_count", "total_parameter_count", "flops_per_step", "training_flops"
-FAR_OFF = [  # changed columns; the column that is far off, what it and the others say in its first row, the cause
+FAR_OFF = [  # changed columns; the wrong column, its first number and the number by other columns, the cause
     ({"tokens": TOKENS * 34}, "tokens", "89,128,960,000, but 2,621,440,000 by step * batch", "is batch_size that of o"),
     ({"tokens": TOKENS / 128}, "tokens", "20,480,000, but 2,621,440,000 by step", "is batch_size that of one device"),
     ({STEP: 3 * STEP_FLOPS}, STEP, "6.291e+13, but 2.097e+13 by N and", "is the backward pass counted in?"),
@@ -165,7 +165,7 @@ def test_what_is_a_thousandfold_apart_is_one_line(tmp_path, columns, column, nee
 
 
 def test_one_run_that_is_far_off_is_named(tmp_path):
-    """A row of many, of another run than the first; rows of step 0 and 1 say nothing of tokens."""
+    """The row of a later run among many; rows of step 0 and 1 have no tokens to compare."""
     tokens = [TOKENS, TOKENS * 3, TOKENS, TOKENS]
     [said] = remarks(runs(tokens=tokens), tmp_path)
     assert said.startswith("tokens: far off in 1 of 4 rows (row 2: 7,864,320,000, but 2,621,440,000 by ")
@@ -173,7 +173,7 @@ def test_one_run_that_is_far_off_is_named(tmp_path):
 
 
 def test_a_refusal_names_the_row_that_is_a_thousandfold_off(tmp_path):
-    """And not one before it that is merely off."""
+    """The error does not name an earlier row with a smaller difference."""
     frame = runs(tokens=[TOKENS * 10.0, TOKENS, TOKENS * 1e4, TOKENS])
     with pytest.raises(InputError, match=f"row 3, column tokens: '{TOKENS * 10_000}'"):
         remarks(frame, tmp_path)

@@ -1,4 +1,4 @@
-"""Files of tables: every cell as it was written, rows numbered through, and in bounded memory."""
+"""Files of tables: unchanged cells, numbered rows, and bounded memory."""
 
 import csv
 import os
@@ -20,7 +20,7 @@ line_end = st.sampled_from(["\n", "\r\n", "\r"])
 
 
 def read(path, chunk=table_files.CHUNK):
-    """Return the rows of a file and their numbers, taken apart so many at a time."""
+    """Return the rows of a file and their numbers, read in chunks."""
     problems, before = Problems(path), table_files.CHUNK
     table_files.CHUNK = chunk
     try:
@@ -38,7 +38,7 @@ def read(path, chunk=table_files.CHUNK):
 def test_cells_are_those_that_were_written(tmp_path_factory, rows, chunk, end):
     path = tmp_path_factory.getbasetemp() / "cells.csv"
     with open(path, "w", newline="", encoding="utf-8") as file:
-        quoting = csv.QUOTE_ALL if end == "\r" else csv.QUOTE_MINIMAL  # which would not quote a \n there
+        quoting = csv.QUOTE_ALL if end == "\r" else csv.QUOTE_MINIMAL  # the other mode would not quote a \n
         csv.writer(file, lineterminator=end, quoting=quoting).writerows([("x", "y", "z"), *rows])
     found, numbers = read(path, chunk)
     expected = [row for row in rows if row != ("x", "y", "z")]
@@ -90,7 +90,7 @@ def test_a_file_that_may_not_be_read(tmp_path):
 
 
 MEGABYTES = 600
-"""For a million rows of 10 columns: 80 are the numbers, 150 the text, 150 places of commas, 70 Python and pandas."""
+"""Memory for a million rows of 10 columns: 80 for numbers, 150 for text, 150 for positions of commas, 70 for Python."""
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ def test_a_million_rows_in_bounded_memory(tmp_path):
         "import pathlib, resource, sys\nfrom routelaws.accelerated.tables.table import read_table\n"
         "from routelaws.accelerated.tables.selection import select_rows\n"
         "frame = read_table(sys.argv[1])\nselection = select_rows(frame, 'clark')[0].frame\n"
-        # Of a process that a large one started, ru_maxrss is that of the large one on Linux.
+        # On Linux, ru_maxrss of a new process can be the value of its large parent.
         "status = pathlib.Path('/proc/self/status')\n"
         "lines = status.read_text().splitlines() if status.exists() else []\n"
         "peak = next((int(line.split()[1]) for line in lines if line.startswith('VmHWM')), None)\n"

@@ -1,4 +1,4 @@
-"""Limits on a table: the largest number of each column, and the text that a packed file holds."""
+"""Limits on a table: the largest number of each column, and the size of unpacked text."""
 
 import gzip
 import math
@@ -19,7 +19,7 @@ ROW = {
     "hyper_id": 0, "step": 0, "router_type": "Mine", "num_experts": 8, "dense_parameter_count": 1e7,
     "total_parameter_count": 1e9, "loss_validation": 3.0,
 }  # fmt: skip
-"""At step 0, where nothing was trained yet: of two columns that say one thing, neither is far off."""
+"""A row at step 0, before training, so that redundant columns agree."""
 RAISABLE = [name for name, allowed in RANGES.items() if math.isfinite(allowed.limit)]
 FIXED = {
     "hyper_id": 2**53, "step": 2**53, "seed": 2.0**64, "routing_frequency": 1, "dropped_fraction": 1, "idle_experts": 1,
@@ -34,7 +34,7 @@ def write(path, **cells):
 
 
 def test_every_column_has_a_range():
-    assert set(RAISABLE) | set(FIXED) | {"capacity_factor"} == set(RANGES)  # infinite: nothing was dropped
+    assert set(RAISABLE) | set(FIXED) | {"capacity_factor"} == set(RANGES)  # infinite if no token is dropped
 
 
 @pytest.mark.parametrize("name", RAISABLE)
@@ -64,7 +64,7 @@ def test_a_number_beyond_the_range_of_its_column_is_named(tmp_path, name):
 
 
 def test_the_load_of_a_balanced_expert_may_be_a_rounding_below_1(tmp_path):
-    """A run of our own writes a mean of float32 shares."""
+    """Our runs write a mean of float32 shares."""
     for load in (str(float(np.nextafter(np.float32(1), np.float32(0)))), "1"):
         read_table(write(tmp_path / "t.csv", max_load=load))
     with pytest.raises(InputError, match="row 1, column max_load: '0.99'; needed: 1 or more"):
@@ -112,7 +112,7 @@ def test_what_a_packed_file_unpacks_to_is_limited(tmp_path, monkeypatch):
 
 
 def test_blank_lines_cost_no_time(tmp_path):
-    """Two million are skipped at once, not line by line."""
+    """Two million blank lines are skipped at once."""
     header, row = write(tmp_path / "t.csv").read_text().splitlines()
     blank = "\n" * 10**6
     for text in (blank + header + blank + row, f'"hyper_id"{header[8:]}\n{row}{blank}'):
@@ -134,14 +134,14 @@ def test_numbers_of_a_table_of_accuracies_have_limits_too(tmp_path, capsys, colu
 
 
 def test_a_line_of_costs_that_falls_to_0_says_nothing():
-    """Of P at E = 1 by the runs with E = 8 and 9, which rise by more than P for each expert."""
+    """P at E = 1 cannot follow from runs with E = 8 and 9 that grow by more than P per expert."""
     sizes, experts, totals = np.full(2, 1e7), np.array([8.0, 9.0]), np.array([1e8, 2e8])
     assert _at_experts(sizes, experts, totals, 8.5) == {1e7: 1.5e8} and _at_experts(sizes, experts, totals, 1.0) == {}
 
 
 @pytest.mark.parametrize("twin", [reference_compute, compute])
 def test_an_interval_that_has_no_end_is_infinite(twin):
-    """Of ln A, whose half width is beyond the exponent of float64: compute far from 1, and losses that only scatter."""
+    """The half width of ln A exceeds the exponent of float64, with compute far from 1 and losses that only scatter."""
     flops, loss = np.array([1e30, 1.01e30, 1.02e30]), np.array([1e-12, 1e9, 1e-12])
     found = twin.fit_compute(flops, loss)
     [of_level, _] = twin.compute_intervals(found, (flops,), loss)

@@ -1,4 +1,4 @@
-"""Bad cells and bad runs: every one is named by row and column, in every kind of file, fast or cell by cell."""
+"""Bad cells and bad runs: errors name the row and column of each, in every kind of file and by both readers."""
 
 import csv
 import gzip
@@ -45,11 +45,11 @@ BAD = {
     "routing_frequency": ["2", "-0.5", "half", "1/2"],
     "flop_increase": ["0.5", "x"],
 }
-"""Cells that are wrong in each column, whatever else is in the row."""
+"""Wrong cells of each column, for any rest of the row."""
 
 
 def make_rows() -> list[list[str]]:
-    """Two evaluations of each of 18 runs, whose losses follow a law; cells as text."""
+    """Return two evaluations of each of 18 runs with losses on a law, with cells as text."""
     rows = []
     for size in (1e7, 1e8, 1e9):
         for experts in (1, 2, 4, 16, 64, 256):
@@ -78,7 +78,7 @@ def make_rows() -> list[list[str]]:
 
 
 def write(path, rows, header=HEADER):
-    """Write cells as CSV or JSON lines, packed or not, by the name of the file."""
+    """Write cells as CSV or JSON lines, plain or packed, by the name of the file."""
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "wt", newline="", encoding="utf-8") as file:
         if ".jsonl" in path.name:
@@ -297,7 +297,7 @@ def test_rows_that_contradict_each_other(folder, row, cells, message):
 
 
 def test_an_unknown_objective(folder):
-    """Blank is causal; within a run it does not change."""
+    """Blank means causal; the objective is constant within a run."""
     objectives = {0: "causal", 1: "masked", 2: "both"}
     rows = [[*row, objectives.get(int(row[0]), "")] for row in make_rows()]
     rows[1][-1] = ""
@@ -319,7 +319,7 @@ def test_two_losses_of_one_evaluation(folder):
 
 def test_two_runs_with_one_number_name_both_rows_once(folder):
     rows = make_rows()
-    for row in rows[8:12]:  # runs 4 and 5 take the number of run 3
+    for row in rows[8:12]:  # runs 4 and 5 get the number of run 3
         row[0] = "3"
     found = problems(write(folder / "two.csv", rows))
     assert cells_named(found) == {
@@ -340,7 +340,7 @@ def test_a_row_that_is_there_twice_counts_once_and_that_is_said(folder, name):
     assert again.attrs["remarks"] == ["left out: 3 rows that each repeat an earlier row cell by cell: 37, 38, 39"]
     (remark,) = read_table(write(folder / name, [*rows, rows[4]])).attrs["remarks"]
     assert remark == "left out: row 37, which repeats an earlier row cell by cell"
-    rows[4][HEADER.index("note")] = ""  # two blanks are the same cell
+    rows[4][HEADER.index("note")] = ""  # two blanks are equal
     assert len(read_table(write(folder / name, [*rows, rows[4]]))) == 36
 
 
@@ -353,7 +353,7 @@ def fitted(capsys, path, *flags) -> tuple[int, str, str]:
 
 
 def bad_tables(folder):
-    """Yield (name, path, a piece of the message) for tables from which no law can be fitted."""
+    """Yield (name, path, a piece of the message) for tables without a fit."""
     good, at = make_rows(), HEADER.index
 
     def column(name, value):
@@ -437,7 +437,7 @@ def test_a_run_without_a_loss_is_listed_as_left_out(capsys, folder):
     ["plan", "--law", "separable", "--no-published", "--flops", "1e18", "--resamples", "0"],
 ])  # fmt: skip
 def test_every_command_says_what_was_left_out_of_each_table(monkeypatch, capsys, folder, words):
-    """And of several tables, under which numbers the runs of each are."""
+    """For several tables, the output also has the new numbers of the runs of each table."""
     monkeypatch.setenv("COLUMNS", "1000")  # no path is broken
     rows, (command, *flags) = make_rows(), words
     one, other = write(folder / "one.csv", [*rows, rows[7]]), write(folder / "other.csv", [*rows, rows[3], rows[5]])

@@ -1,4 +1,5 @@
-"""Conditions on the rows of a table: they keep the rows that plain Python keeps, and what is none is one clear line."""
+"""Conditions on the rows of a table: they keep the same rows as plain Python, and invalid conditions are one-line
+errors."""
 
 import ast
 import math
@@ -22,7 +23,7 @@ CELLS = {
     "router_type": ["Hash", "Dense", "Hash", "S-Base", "Dense", "RL-R", "Hash"],
     "objective": ["causal", "", "masked", "NA", "causal", "masked", "nan"],
 }
-"""A small table; blank numbers are None here, and of `objective` the cells "", NA and nan are blank."""
+"""A small table; blank numbers are None, and the cells "", NA and nan of `objective` are blank."""
 
 BLANKS = ("", "nan", "NaN", "NA", "null", "None")
 
@@ -33,7 +34,7 @@ TABLE = pandas.DataFrame(
 
 
 def kept(condition: str) -> str:
-    """Return the rows that a condition keeps, as the digits of their positions."""
+    """Return the kept rows of a condition, as the digits of their positions."""
     mask = row_mask(TABLE, condition)
     assert mask.dtype == bool and mask.shape == (7,)
     return "".join(map(str, np.flatnonzero(mask)))
@@ -72,7 +73,7 @@ PYTHON = {
 
 
 def of_row(node, row: dict):
-    """Return what a tree gives for one row: a float, a text, a truth, or None where it is blank."""
+    """Return the value of a tree for a row: a float, a text, a truth, or None for blank."""
     match node:
         case ast.Name(id=name):
             return None if row[name] in BLANKS else row[name]
@@ -182,14 +183,14 @@ signs = conditions(
 
 @given(tree=words | signs)
 def test_the_rows_are_those_that_plain_python_keeps(tree):
-    """Generated conditions, with no more parentheses than they need, against a walk through each row by itself."""
+    """Random conditions with minimal parentheses, compared with an evaluation of each row."""
     text = ast.unparse(ast.fix_missing_locations(tree))
     rows = [dict(zip(CELLS, cells, strict=True)) for cells in zip(*CELLS.values(), strict=True)]
     assert row_mask(TABLE, text).tolist() == [bool(of_row(tree, row)) for row in rows], text
 
 
 def test_a_table_from_a_file(tmp_path):
-    """Columns that the schema does not know are numbers where every cell is one, else text; so is a mixture."""
+    """Unknown columns are numbers if every cell is a number, else text."""
     path = tmp_path / "table.csv"
     path.write_text(
         "hyper_id,step,router_type,num_experts,dense_parameter_count,loss_c4,own,depth,large\n"
@@ -217,7 +218,7 @@ def test_a_table_from_a_file(tmp_path):
         ("sede == 42", "'sede': no column of the table; did you mean seed?"),
         ("router_type == Hash", "no column of the table; put text of column router_type in quotes: \"Hash\""),
         ("clrk", "no column of the table; available: k, seed, flop_increase, router_type, objective; or: clark"),
-        ("ｋ == 1", "'ｋ': no column of the table; did you mean k?"),  # Python itself reads the wide letter as k
+        ("ｋ == 1", "'ｋ': no column of the table; did you mean k?"),  # Python reads the wide letter as k
         ("k == 'one'", "column k holds numbers, \"'one'\" is text; allowed: a number with a number"),
         ("router_type > 3", "column router_type holds text, '3' is a number; allowed: a number with a number"),
         ("k in [1, 'a']", "column k holds numbers, \"'a'\" is text; allowed: numbers in a list of numbers"),

@@ -1,4 +1,4 @@
-"""Downstream tasks: questions as a file has them, scores as a model gives them, and accuracies by hand."""
+"""Downstream tasks: questions of a file, scores of a model, and accuracies by hand."""
 
 import dataclasses
 import json
@@ -42,7 +42,7 @@ def write(path, entries):
 
 @pytest.fixture(scope="module")
 def run_folder(small_fields, tmp_path_factory):
-    """A run with experts that holds its first weights: what they are does not matter here."""
+    """A routed run with its initial weights."""
     folder = tmp_path_factory.mktemp("tasks") / "run"
     config = from_mapping({**small_fields, "steps": 8, "evaluations": 1, "router": "hash", "experts": 2}, "test")
     files = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
@@ -54,14 +54,14 @@ def run_folder(small_fields, tmp_path_factory):
 
 
 def oracle_logits(folder, ids: list[int]) -> np.ndarray:
-    """Return the logits [S, V] of one sequence by the reference, in float64."""
+    """Return the logits [S, V] of a sequence by the reference, in float64."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), weights.load_run(folder).params)
     model = configuration.ModelConfig(**dataclasses.asdict(read_config(folder).model))
     return reference.apply(params, np.array([ids]), model, table=weights.load_run(folder).table).logits[0]
 
 
 def test_scores_are_those_of_each_text_by_itself(run_folder, tmp_path, capsys):
-    """Batches, padding and cutting leave no trace: each continuation again, alone and unpadded, by the reference."""
+    """Batches, padding and truncation do not matter: the reference scores each continuation alone and unpadded."""
     path = write(tmp_path / "mine.jsonl", CHOICES)
     assert cli.main(["evaluate", str(run_folder), "--task", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -100,7 +100,7 @@ def test_scores_are_those_of_each_text_by_itself(run_folder, tmp_path, capsys):
 
 
 def test_the_last_word_is_the_most_likely_one_or_not(run_folder, tmp_path, capsys):
-    """A text that the model continues itself ends in what it takes for most likely; another word does not."""
+    """A text that the model continued ends with its most likely word; another word is wrong."""
     tokenizer, params = Tokenizer((run_folder / "tokenizer.model").read_bytes()), weights.load_run(run_folder).params
     config, table = read_config(run_folder), weights.load_run(run_folder).table
     ids = [1, *tokenizer.encode("x")]
@@ -113,9 +113,9 @@ def test_the_last_word_is_the_most_likely_one_or_not(run_folder, tmp_path, capsy
     assert [given[0].greedy for given in scores] == [True, False]
     assert np.isclose(scores[0][0].log_likelihood, logits[best] - np.logaddexp.reduce(logits), rtol=1e-4)
     path, table = write(tmp_path / "words.jsonl", WORDS), tmp_path / "accuracies.csv"
-    before = f"other,5,100,3.5,0.25,\n{run_folder},7,1,9,0.5,0.875\n"  # of the run itself when it was younger
+    before = f"other,5,100,3.5,0.25,\n{run_folder},7,1,9,0.5,0.875\n"  # an earlier row of the run
     table.write_text(f"run,params,tokens,loss_validation,acc_quiz,acc_words\n{before}")
-    half = run_folder / "results.csv"  # of a run that was stopped after 4 of its 8 steps
+    half = run_folder / "results.csv"  # a run that stopped after 4 of its 8 steps
     half.write_text("hyper_id,step,loss_validation,loss_c4\n0,2,5.5,\n0,4,5.25,\n")
     assert cli.main(["evaluate", str(run_folder), "--task", str(path), "--table", str(table)]) == 0
     half.unlink()
@@ -130,7 +130,7 @@ def test_the_last_word_is_the_most_likely_one_or_not(run_folder, tmp_path, capsy
 
 
 def test_what_just_fills_the_window_is_not_cut():
-    """A letter is a token, and its place in the alphabet its surprise; the model reads five of them at once."""
+    """A letter is a token, and its position in the alphabet is its loss; the model reads five letters at once."""
     questions = [Question("abc", ("de", "def"), 0, 1), Question("abcdefg", ("x", "vwxyz"), 1, 2)]
 
     def score(windows):
@@ -144,7 +144,7 @@ def test_what_just_fills_the_window_is_not_cut():
 
 
 def test_accuracies_by_hand():
-    """Three choices: the first is best by its sum, the second for each token, the third for each character."""
+    """Three choices: the first is best by the sum, the second per token, the third per character."""
     questions = [Question("", ("ab", "abcd", "abcdefghi"), answer, answer + 1) for answer in (0, 1, 2, 2)]
     sums = ((-2.0, 1, False, False), (-3.0, 3, False, True), (-4.0, 2, True, False))
     scores = [tasks.Scores(*given) for given in sums]
@@ -160,7 +160,7 @@ def test_accuracies_by_hand():
 
 
 def test_a_run_has_one_row_in_a_table(tmp_path):
-    """What is known of it now takes the place of what was known before; of the rest nothing is lost."""
+    """New values of a run replace its old values; other rows and columns stay."""
     table = tmp_path / "table.csv"
     last = {"run": "a", "params": 5, "acc_y": 0.25}
     for run in ({"run": "a", "params": 4, "acc_x": 0.5}, {"run": "b", "params": 6}, last):
@@ -173,7 +173,7 @@ def test_a_run_has_one_row_in_a_table(tmp_path):
 
 
 def test_a_run_is_added_to_what_others_have_added_meanwhile(tmp_path):
-    """Tasks of a job array end together: who waits for the table reads it after the one that holds it has written."""
+    """If tasks of a job array end together, a waiting task reads the table after the other task has written."""
     table = tmp_path / "table.csv"
     later = threading.Thread(target=add_run, args=(table, {"run": "b", "acc_x": 0.5}), daemon=True)
     with filelock.FileLock(tmp_path / ".table.csv.lock"):
@@ -194,7 +194,7 @@ def test_layouts(tmp_path):
 
 
 def test_a_line_of_a_task_ends_at_a_line_end_alone(tmp_path):
-    """JSON as others write it has the line separator of Unicode, and the next line of ISO 8859, as they stand."""
+    """Other programs write the Unicode line separator and the ISO 8859 next line unescaped in JSON."""
     path = tmp_path / "task.jsonl"
     path.write_bytes('{"text": "one\u2028two three\u0085 four"}\r\n\r\n{"text": "five six"}'.encode())
     wanted = [Question("one\u2028two three\u0085 ", ("four",), 0, 1), Question("five ", ("six",), 0, 3)]
@@ -216,7 +216,7 @@ def test_a_space_at_the_end_of_a_context_belongs_to_the_choice():
 
 @pytest.mark.parametrize(("likely", "right"), [((2, 3), True), ((3,), False), ((2,), False), ((1, 3), False)])
 def test_a_last_word_is_right_if_all_of_its_tokens_are(likely, right):
-    """Read: the end of a document, two tokens, and two of the word, which are predicted at places 2 and 3."""
+    """The input has the end of a document, two tokens, and two tokens of the word, predicted at positions 2 and 3."""
     best = np.isin(np.arange(8), likely)[None]
     scores = score_questions(
         [Question("a b", (" c d",), 0, 1)], lambda text: [5] * len(text.split()),

@@ -1,4 +1,4 @@
-"""The tokenizer gives every text back, and the cache of tokens is whole or not there."""
+"""The tokenizer restores every text, and the cache of tokens has only complete entries."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def quiet(line):
-    """Take a line of progress and say nothing."""
+    """Ignore a progress line."""
 
 
 def contents(files):
@@ -101,7 +101,7 @@ def test_many_characters_leave_room_for_pairs():
 def test_long_lines_without_spaces():
     text = "ab" * 50_000 + "\u2581" + "c" * 10
     tokenizer = Tokenizer(train_tokenizer([text], 266))
-    assert len(tokenizer.encode("ab" * 8)) < 8  # the long line was not dropped
+    assert len(tokenizer.encode("ab" * 8)) < 8  # the long line is in the training text
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
@@ -167,7 +167,7 @@ def test_large_identifiers_take_four_bytes(corpus, cache, monkeypatch):
 def test_the_cache_is_used_and_standard_output_stays_empty(corpus, cache, monkeypatch, capfd):
     first = prepare_tokens(corpus, V)
     said = capfd.readouterr()
-    assert said.out == "" and len(said.err.splitlines()) == 2  # SentencePiece itself says nothing
+    assert said.out == "" and len(said.err.splitlines()) == 2  # SentencePiece prints nothing
     monkeypatch.setattr(module, "train_tokenizer", lambda *arguments: pytest.fail("made again"))
     assert prepare_tokens(corpus, V) == first
     assert capfd.readouterr() == ("", "")
@@ -194,7 +194,7 @@ def test_damaged_entry_is_made_again_and_said(corpus, cache, name, damage):
     path = files.folder / name
     data = bytearray(path.read_bytes())
     middle = data.index(b",", data.index(b"train_tokens")) - 1 if name == "meta.json" else len(data) // 2
-    data[middle] ^= 1  # in meta.json the last digit of a number, so that it still parses
+    data[middle] ^= 1  # in meta.json, the last digit of a number, so that the file still parses
     path.unlink()
     if damage != "remove":
         path.write_bytes(data[: len(data) if damage == "flip" else -1 if name != "meta.json" else -4])
@@ -240,12 +240,12 @@ def test_a_killed_run_leaves_no_entry(corpus, cache, step):
     command = [sys.executable, "-c", textwrap.dedent(script), corpus.description]
     assert subprocess.run(command, capture_output=True).returncode == -signal.SIGKILL
     left = os.listdir(cache)
-    assert len(left) == 1 and left[0].startswith(".building-")  # no entry, only what was being built
+    assert len(left) == 1 and left[0].startswith(".building-")  # only an incomplete entry
 
     said = []
     files = prepare_tokens(corpus, V, tell=said.append)
-    assert not any("again" in line for line in said)  # it was never taken for an entry
-    assert sorted(os.listdir(cache)) == sorted([*left, files.folder.name])  # it might belong to a run at work
+    assert not any("again" in line for line in said)  # it never counts as an entry
+    assert sorted(os.listdir(cache)) == sorted([*left, files.folder.name])  # it may belong to a running process
     os.utime(cache / left[0], (0, 0))
     prepare_tokens(corpus, V + 1, tell=quiet)
     assert left[0] not in os.listdir(cache)
@@ -270,7 +270,7 @@ def test_another_run_makes_the_same_entry_meanwhile(corpus, cache, monkeypatch, 
 
 
 def test_the_files_of_a_corpus_that_changed_are_named(tmp_path, cache):
-    """By the entry of the corpus as it was; without that, or with a digest that is none, no file is."""
+    """By the entry of the old corpus; without such an entry, or with an invalid digest, no file is named."""
     for name in ("a.txt", "b.txt", "c.txt"):
         (tmp_path / name).write_text(TEXT + name)
     corpus = read_corpus([str(tmp_path / "*.txt")])

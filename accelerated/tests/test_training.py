@@ -1,4 +1,4 @@
-"""One run: its log, its table, its checkpoints, and that it goes on where it stopped as if it had not."""
+"""A run: its log, its table, its checkpoints, and an exact resume after a stop."""
 
 import functools
 import json
@@ -35,7 +35,7 @@ ALMOST_FRESH = {**ROUTED, "steps": 4, "evaluations": 1, "learning_rate": 1e-9}
 
 @pytest.fixture(scope="module")
 def trained(small_fields, tmp_path_factory):
-    """The folder of a run that has learned something, and its rows."""
+    """The folder of a trained run, and its rows."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     return folder, make_run(small_fields, folder, steps=120, evaluations=4, **ROUTED).train()
 
@@ -68,14 +68,15 @@ def test_a_run_learns_and_leaves_its_table_and_log(small_fields, trained):
 
 
 def test_loads_in_the_table_are_in_fair_shares_of_all_narrow_experts():
-    """Two experts cut in two are four: half of the tokens is twice a fair share; one of eight in two blocks idles."""
+    """Two experts with G = 2 are four: half of the tokens is twice a fair share, and one of eight in two blocks
+    idles."""
     config = from_mapping(dict(router="hash", experts=2, granularity=2, blocks=2, routing_frequency=1.0))
     one = WindowLosses(np.array([0]), np.array([0]), np.array([16]), np.array([40.0]))
     load = np.array([[0.5, 0.25, 0.25, 0.0], [0.25, 0.25, 0.25, 0.25]])
     row = result_row(config, 0, 10, {"validation": 2.5}, one, 0.0, load, 1.0)
     assert (row["max_load"], row["idle_experts"]) == ((2 + 1) / 2, 1 / 8)
     assert (row["standard_error"], row["evaluation_documents"]) == ("", 1), "one document has no error"
-    for router in ("mixture_of_tokens", "expert_choice"):  # all experts have the same load, whatever is routed
+    for router in ("mixture_of_tokens", "expert_choice"):  # all experts have the same load by construction
         model = from_mapping(dict(router=router, experts=2, granularity=2, blocks=2, routing_frequency=1.0)).model
         load = np.asarray(step._load(None, model))
         row = result_row(config, 0, 10, {"validation": 2.5}, one, 0.0, load, 1.0)
@@ -83,7 +84,7 @@ def test_loads_in_the_table_are_in_fair_shares_of_all_narrow_experts():
 
 
 def test_the_table_says_how_well_its_loss_is_known(small_fields, trained):
-    """From the weights and the text again: every window's loss by `transformer.loss`, errors by document."""
+    """Computed again from the weights and the text: window losses by `transformer.loss`, errors by document."""
     folder, rows = trained
     config = run_folder.read_config(folder)
     tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
@@ -119,7 +120,7 @@ def test_init_from_starts_with_the_weights_of_another_run(small_fields, trained,
 
 
 def test_weights_are_lent_once(small_fields, tmp_path):
-    """A run begins with those of the lender, and goes on with its own."""
+    """A run begins with the weights of the source run, and resumes with its own weights."""
     ends = {}
     for name, lent, number in (("lender", None, 1.0), ("run", str(tmp_path / "lender"), 2.0)):
         run = make_run(small_fields, tmp_path / name, blocks=1, steps=8, evaluations=1, init_from=lent)
@@ -144,7 +145,7 @@ def test_more_evaluation_texts_fill_their_columns(small_fields, text_file, tmp_p
     config.write_text(config.read_text().replace(str(text_file), str(tmp_path / "gone")))
     with pytest.raises(InputError, match="gone"):
         evaluate_run(tmp_path / "run", tell=lambda line: None)
-    other = evaluate_run(tmp_path / "run", corpus=[str(text_file)])  # in the run's own pieces, its own text not needed
+    other = evaluate_run(tmp_path / "run", corpus=[str(text_file)])  # with the run's tokenizer; its text is not needed
     assert [name for name in other if name.startswith("loss_")] == [f"loss_{text_file}"]
     assert np.isclose(other[f"loss_{text_file}"], float(rows[-1]["loss_c4"]), rtol=1e-6)
     with pytest.raises(InputError, match="one of c4"):
@@ -152,7 +153,7 @@ def test_more_evaluation_texts_fill_their_columns(small_fields, text_file, tmp_p
 
 
 class Cut(Exception):
-    """What ends a run in a test."""
+    """Ends a run in a test."""
 
 
 def cut_at_20(kind, **fields):
@@ -165,19 +166,19 @@ def losses(rows):
 
 
 WSD = {"schedule": "wsd", "warmup_steps": 4, "decay": 0.25, "router": "reinforce", "experts": 4}
-"""A schedule that branches, with a router that draws at random."""
+"""A schedule with a trunk, and a router that draws at random."""
 
 
 @pytest.fixture(scope="module")
 def trunk(small_fields, tmp_path_factory):
-    """The folder of a run at a constant rate, with a checkpoint at 18 that is no multiple of the steps of a call."""
+    """The folder of a run at a constant rate, with a checkpoint at 18, not a multiple of the steps of a call."""
     folder = tmp_path_factory.mktemp("trunk") / "trunk"
     make_run(small_fields, folder, keep=(6, 18), **WSD | {"schedule": "constant", "decay": 0.2}).train()
     return folder
 
 
 def test_a_decay_from_a_trunk_is_the_run_trained_alone(small_fields, trunk, tmp_path):
-    """Bit for bit, and after a kill too; the table has where it began, and only the rows from there on."""
+    """Equal bit for bit, also after a kill; the table names the start and has only later rows."""
     alone = make_run(small_fields, tmp_path / "alone", **WSD).train()
     branch = {"trunk": Trunk(trunk, 18), "checkpoint_every": 4, **WSD}
     with pytest.raises(Cut):

@@ -1,4 +1,4 @@
-"""Training FLOPs of a table: stated, counted from a step, or estimated; and the laws and plans that go by them."""
+"""Training FLOPs of a table: stated, counted from a step, or estimated; and the laws and plans that use them."""
 
 import json
 
@@ -19,7 +19,7 @@ FLOOR, A, ALPHA = 1.6, 96.0, 0.094
 
 
 def isoflop(router: str = "Top-K", factor: float = 1.0) -> pandas.DataFrame:
-    """Return runs of one law in compute: each budget at each size, tokens C/(6 N)."""
+    """Return runs on a law in compute: each budget at each size, with C/(6 N) tokens."""
     size, budget = (axis.ravel() for axis in np.meshgrid(SIZES, BUDGETS, indexing="ij"))
     tokens, experts = budget / (6 * size), 1 if router == "Dense" else 64
     frame = pandas.DataFrame({"hyper_id": range(size.size), "router_type": router, "num_experts": experts})
@@ -35,7 +35,7 @@ def said(capsys, frame, folder, *words) -> dict:
 
 
 def other_ways(frame) -> dict:
-    """Return the table with its training FLOPs said in other ways, and whether they are an estimate."""
+    """Return the table with its training FLOPs in other columns, and whether they are an estimate."""
     bare = frame.drop(columns="training_flops")
     whole = frame["step"] * PER_STEP  # tokens of whole steps
     return {
@@ -77,7 +77,7 @@ def test_compute_takes_dense_and_routed_runs_however_their_flops_are_said(tmp_pa
 
 @pytest.mark.parametrize("step", ["1, since every run has one row", "the tokens"])
 def test_a_step_that_convert_made_up_counts_no_flops(tmp_path, capsys, step):
-    """The FLOPs of one step are not those of a run; with the tokens 6 N D is taken, without them nothing."""
+    """The FLOPs of a step are not the FLOPs of a run; with tokens the default is 6 N D, else there are none."""
     runs = isoflop().assign(flops_per_step=lambda frame: 2 * frame["dense_parameter_count"] * PER_STEP)
     runs = runs.drop(columns=["training_flops", "step", *(["tokens"] if step[0] == "1" else [])])
     runs.to_csv(tmp_path / "runs.csv", index=False)
@@ -97,7 +97,7 @@ def test_a_step_that_convert_made_up_counts_no_flops(tmp_path, capsys, step):
     [({"batch_size": 32, "sequence_length": 2048}, []), ({"tokens": 65_536 * 20_000}, []), ({}, [TAKEN])],
 )
 def test_the_flops_of_a_step_are_those_of_its_own_tokens(tmp_path, columns, remarks):
-    """F is of 2,048 tokens: of the batch, of tokens / step, or, where neither is known, of the released steps."""
+    """F for 2,048 tokens follows from the batch, from tokens / step, or else from the released steps."""
     frame = isoflop().drop(columns=["tokens", "training_flops"]).assign(step=20_000, note="ours", **columns)
     frame["flops_per_step"] = 2.6 * frame["dense_parameter_count"] * 65_536
     frame.to_csv(tmp_path / "table.csv", index=False)
@@ -113,7 +113,7 @@ def test_the_flops_of_a_step_are_those_of_its_own_tokens(tmp_path, columns, rema
 
 @pytest.mark.parametrize(("columns", "remarks"), [({"vocab_size": 5000.0}, []), ({}, [PIECES])])
 def test_a_vocabulary_that_is_taken_is_said(columns, remarks):
-    """Of a table of one's own, with embeddings in its active parameters."""
+    """For a user's table, with embeddings in the active parameters."""
     own = isoflop().assign(d_model=512.0, **columns)
     [selection] = select_rows(own, axes="every")
     [active], _ = law_columns(selection, LAWS["joint"]._replace(columns=("active_parameters",)), "loss_validation")
@@ -122,7 +122,7 @@ def test_a_vocabulary_that_is_taken_is_said(columns, remarks):
 
 
 def test_a_plan_does_not_make_up_the_training_tokens(tmp_path, capsys):
-    """Runs without steps and tokens: their budget is not that of one step, and a number of tokens has to be given."""
+    """Runs without steps and tokens have no known budget, so the user must give the tokens."""
     frame = isoflop("Dense").assign(step=1).drop(columns=["tokens", "training_flops"])
     frame["loss_validation"] = 20 * frame["dense_parameter_count"] ** -0.1
     frame.to_csv(tmp_path / "table.csv", index=False)
@@ -136,7 +136,7 @@ def test_a_plan_does_not_make_up_the_training_tokens(tmp_path, capsys):
 
 
 def test_compute_does_not_mix_dense_and_routed_runs(tmp_path, capsys):
-    """Half of the compute for the same loss: one line each, with the coefficients of each alone."""
+    """Routed runs need half of the compute for the same loss: each kind has a line with its own coefficients."""
     routed = isoflop().assign(hyper_id=lambda frame: frame["hyper_id"] + 100)
     both = pandas.concat([isoflop("Dense", 0.5), routed])
     fits = said(capsys, both, tmp_path, "fit", "--law", "compute", "--floor", "1.6")["fits"]
@@ -146,7 +146,7 @@ def test_compute_does_not_mix_dense_and_routed_runs(tmp_path, capsys):
 
 @pytest.mark.parametrize("way", ["stated", "6 N D"])
 def test_leverage_and_plan_go_by_training_flops(tmp_path, capsys, way):
-    """Above no floor the dense runs take 2^(1/alpha) ... here twice the FLOPs for each loss: a leverage of 2."""
+    """Without a floor, dense runs here need twice the FLOPs for each loss, a leverage of 2."""
     power = {"loss_validation": lambda frame: 60 * frame["training_flops"] ** -0.07}
     half = {"loss_validation": lambda frame: 60 * (0.5 * frame["training_flops"]) ** -0.07}
     routed = isoflop().assign(hyper_id=lambda f: f["hyper_id"] + 100, k=4, granularity=1, **power)
@@ -161,7 +161,7 @@ def test_leverage_and_plan_go_by_training_flops(tmp_path, capsys, way):
 
 
 def test_a_plan_pays_by_the_training_flops_of_the_table(tmp_path, capsys):
-    """Runs that took 12 N D: the same budget pays for half of the tokens, and the note of 6 N goes."""
+    """With runs of 12 N D, the same budget allows half of the tokens, and there is no note on 6 N."""
     frame, tokens = isoflop("Dense"), []
     frame["loss_validation"] = 1.7 + 480 * frame["dense_parameter_count"] ** -0.34 + 1900 * frame["tokens"] ** -0.37
     for factor, stated in ((1, False), (1, True), (2, True)):

@@ -1,8 +1,8 @@
-"""What a run gives its model at each step, and what it writes down of it, with a model that says what it was given.
+"""The inputs of the model at each step, and the outputs of a run, with a recording model.
 
-The training loss is replaced by one that hands its tokens, noise and hidden positions to Python, takes a second of a
-clock of its own, and returns numbers that follow from the tokens. So every line of the log and every row of the table
-can be computed here from the steps alone. Evaluation is the true one.
+A recording loss replaces the training loss: it sends tokens, noise and hidden positions to Python, advances a fake
+clock by a second, and returns numbers that follow from the tokens. So the tests can compute every line of the log and
+every row of the table. Evaluation is unchanged.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ BOTH = {
     "router": "top_k", "experts": 4, "k": 2, "sample_second": True, "objective": "masked", "mask_rate": 0.25,
     "routing_frequency": 1.0, "blocks": 2, "steps": 20, "steps_per_call": 4, "evaluations": 3, "checkpoint_every": 6,
 }  # fmt: skip
-"""A model of two routed blocks that draws noise for its routers and hides tokens."""
+"""A model of two routed blocks with router noise and hidden tokens."""
 
 MODEL_COLUMNS = {
     "hyper_id": "7", "seed": "1", "router_type": "Top-K", "num_experts": "4", "k": "2", "granularity": "1",
@@ -41,23 +41,23 @@ MODEL_COLUMNS = {
     "num_heads": "1", "kqv_size": "8", "vocab_size": "300", "sequence_length": "16", "batch_size": "4",
     "objective": "masked",
 }  # fmt: skip
-"""What the table says of that model; what was not given is filled in."""
+"""The cells of the table for this model; defaults are filled in."""
 
 CALLS = [4, 6, 8, 12, 16, 18, 20]
 EVALUATIONS = [8, 12, 20]
-"""The steps after which a call ends, and those of them with an evaluation: a third of 20 is 1.67 calls of four steps,
-so two of them; two thirds are 3.33, so three. Checkpoints at 6, 12, 18 and 20 end calls as well."""
+"""The steps with an evaluation. A third of 20 steps is 1.67 calls of four steps, so two calls; two thirds are 3.33, so
+three. Checkpoints at 6, 12, 18 and 20 also end calls."""
 
 EVALUATION_SECONDS = 3
 
 
 def number_of(tokens) -> float:
-    """Return the loss that a step reports: a sum of its tokens, as a float32 holds it exactly."""
+    """Return the reported loss of a step: a sum of its tokens, exact in float32."""
     return 3 + int(np.sum(tokens)) % 97 / 64
 
 
 class Watched:
-    """A clock, and what each step was given; `now` is of the run that goes on, as programs are shared between runs."""
+    """A clock and the inputs of each step; `now` belongs to the current run, because runs share programs."""
 
     now = None
 
@@ -65,7 +65,7 @@ class Watched:
         self.seconds, self.steps, self.events = 0.0, [], []
 
     def told(self, kind, **fields):
-        """What a run calls with its news: an evaluation takes its time, and follows the steps that it names."""
+        """Take the events of a run: an evaluation takes time, and follows its steps."""
         self.events.append((kind, fields.get("step"), len(self.steps)))
         self.seconds += EVALUATION_SECONDS * (kind == "evaluation")
 
@@ -77,7 +77,7 @@ class Watched:
 
 
 def told_loss(params, tokens, model, *, training, noise=None, hidden=None, **options):
-    """Stand in for `transformer.loss` in training: the gradient is the loss itself, in every entry."""
+    """Replace `transformer.loss` in training; every entry of the gradient is the loss."""
     if not training:
         return transformer.loss(params, tokens, model, training=False, noise=noise, hidden=hidden, **options)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params)), "weights are kept in float32"
@@ -100,7 +100,7 @@ class Cut(Exception):
 
 
 def shared(make):
-    """Return the maker of a program so that runs of one configuration, fresh or restored, compile the same one once."""
+    """Return the maker of a program, so that new and resumed runs of a configuration compile once."""
 
     @functools.cache
     def making(config, table=None, layout=None):
@@ -114,7 +114,7 @@ programs, evaluations = shared(step.make_train_steps), shared(step.make_evaluate
 
 
 def train(patch, fields, folder, cuts=(), **changes):
-    """Train a run, cut short at the first word of some steps and taken up again; return what was seen and the rows."""
+    """Train a run, stopped at the first event of some steps and resumed; return the records and the rows."""
     watched = Watched.now = Watched()
     cuts = list(cuts)
     patch.setattr(step, "loss", told_loss)
@@ -146,9 +146,9 @@ def whole(small_fields, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def resumed(small_fields, tmp_path_factory):
-    """The same run, cut at step 12 before its checkpoint, to go on from 6, and at 16, to go on from 12.
+    """The same run, stopped at step 12 before its checkpoint (resumes from 6), and at 16 (resumes from 12).
 
-    At the first cut the table has a row, of step 8, and the log has lines that are dropped and written anew.
+    At the first stop the table has a row of step 8, and the log has lines that are dropped and written again.
     """
     with pytest.MonkeyPatch.context() as patch:
         yield train(patch, small_fields, tmp_path_factory.mktemp("resumed") / "run", cuts=(12, 16))
@@ -158,7 +158,7 @@ STEPS_OF_RESUMED = [*range(12), *range(6, 16), *range(12, 20)]
 
 
 def numbers(run) -> np.ndarray:
-    """Return the losses that the steps of a whole run reported."""
+    """Return the reported losses of the steps of a whole run."""
     return np.array([number_of(one.tokens) for one in run.seen.steps])
 
 
@@ -189,7 +189,7 @@ def test_a_step_draws_the_same_after_a_resume(whole, resumed):
 
 
 def test_another_seed_draws_otherwise(whole, monkeypatch):
-    """The order of the text is another one, too; see `test_steps_get_the_batches_of_the_text_in_turn`."""
+    """The order of the text also differs; see `test_steps_get_the_batches_of_the_text_in_turn`."""
     other = dataclasses.replace(whole.config, seed=2)
     monkeypatch.setattr(step, "loss", told_loss)
     monkeypatch.setattr(Watched, "now", Watched())
@@ -208,7 +208,7 @@ def test_steps_get_the_batches_of_the_text_in_turn(whole):
 
 
 def test_evaluations_and_calls_end_where_they_are_said_to(whole):
-    """And an evaluation comes after the steps that it names, before the next."""
+    """An evaluation comes after its steps and before the next step."""
     steps = [(named, done) for kind, named, done in whole.seen.events if kind == "step"]
     assert steps == [(number, number) for number in CALLS]
     evaluations = [(named, done) for kind, named, done in whole.seen.events if kind == "evaluation"]
@@ -262,7 +262,7 @@ def test_rows_of_the_table_are_of_the_steps_that_they_name(whole):
 
 
 def test_nothing_tells_a_resumed_run_from_a_whole_one(whole, resumed):
-    """Not even the time that the rows name: that of every step that counts, before the cut and after it."""
+    """Even the times are equal: they count each step once, before and after the stop."""
     assert resumed.rows == whole.rows
     logs = [run_folder.read_log(run.folder / "log.jsonl") for run in (whole, resumed)]
     assert logs[0] == logs[1]
@@ -272,7 +272,7 @@ def test_nothing_tells_a_resumed_run_from_a_whole_one(whole, resumed):
 
 @pytest.mark.slow
 def test_the_step_that_diverged_is_named(small_fields, tmp_path, monkeypatch):
-    """The seventh is the third of its call; nothing is kept of a call with such a step."""
+    """The seventh step is the third of its call; the whole call is discarded."""
 
     def record(self, tokens, noise, hidden):
         self.steps.append(SimpleNamespace(tokens=np.asarray(tokens)))
@@ -297,7 +297,7 @@ def test_the_losses_of_a_run_can_be_had_again(whole, monkeypatch):
 
 
 def test_as_many_tokens_are_evaluated_as_are_asked_for(whole, text_file, monkeypatch):
-    """Of the run's own text and of another one; the run itself took 256."""
+    """For the run's text and for another text; the run used 256 tokens."""
 
     def counted(params, batches):
         shape = batches[..., 1:].shape
@@ -311,7 +311,7 @@ def test_as_many_tokens_are_evaluated_as_are_asked_for(whole, text_file, monkeyp
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="other compilers round bfloat16 elsewhere in each program")
 def test_evaluation_takes_the_loss_of_bfloat16_logits_in_full(small_fields):
-    """Products are rounded to three digits; the loss of the logits that come of them is not rounded again."""
+    """Products are rounded to three digits, but the loss of the logits is not rounded again."""
     config = from_mapping({**small_fields, "dtype": "bfloat16"}, "test")
     params = jax.tree.map(lambda leaf: 4 * leaf, step.initial_state(config).params)  # so that logits differ
     windows = np.random.default_rng(0).integers(0, config.model.vocab_size, (1, config.batch_size, 17))
@@ -325,9 +325,9 @@ def test_evaluation_takes_the_loss_of_bfloat16_logits_in_full(small_fields):
 
 
 def test_text_is_continued_from_its_last_tokens(whole, monkeypatch):
-    """With a model that says where it is and what it read: S = 16 tokens at most, from the end of a document on.
+    """With a model whose output shows its position and its input: at most S = 16 tokens, from the end of a document on.
 
-    Its most likely next token at place s is one more than the sum of the tokens up to there, and s, modulo 297, plus 3.
+    Its most likely next token at position s is (1 + s + the sum of the tokens up to s) modulo 297, plus 3.
     """
     tokenizer = Tokenizer((whole.folder / "tokenizer.model").read_bytes())
 

@@ -1,4 +1,4 @@
-"""What training does for routers beyond a plain step: tables of hashes, biases, noise, groups, transition tuning."""
+"""Router features of training: hash tables, biases, noise, groups, transition tuning."""
 
 import math
 
@@ -31,7 +31,7 @@ def make_run(fields, folder, watch=lambda *_, **__: None, **changes):
 
 
 def cut_at(step):
-    """Return a watcher that ends a run, and what it ends it with."""
+    """Return a watcher that ends a run, and its exception."""
 
     class Cut(Exception):
         pass
@@ -55,7 +55,7 @@ ROUTERS = EXAMPLES | {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ROUTERS)
 def test_it_learns_and_goes_on_where_it_was_cut(small_fields, tmp_path, name):
-    """The same losses bit for bit: what is drawn at random belongs to a step, biases are saved with the weights."""
+    """Losses are equal bit for bit: random draws belong to a step, and biases are saved with the weights."""
     fields = {**small_fields, **ROUTERS[name], "steps": 48, "checkpoint_every": 12, "evaluations": 2}
     whole = make_run(fields, tmp_path / "whole").train()
     assert float(whole[-1]["loss_validation"]) < math.log(300) - 0.2
@@ -78,7 +78,7 @@ def test_it_learns_and_goes_on_where_it_was_cut(small_fields, tmp_path, name):
 
 @pytest.mark.parametrize("name", ROUTERS)
 def test_a_step_keeps_the_shapes(small_fields, name):
-    """By shapes only, which is what jit sees: whatever goes into a step comes out of it, and every field is logged."""
+    """By shapes alone: the output state of a step has the shapes of its input, and every field is logged."""
     config = from_mapping({**small_fields, **ROUTERS[name]}, "test")
     state = jax.eval_shape(lambda: initial_state(config))
     batches = jax.ShapeDtypeStruct((2, config.batch_size, config.sequence_length + 1), np.int32)
@@ -96,7 +96,7 @@ def test_a_step_keeps_the_shapes(small_fields, name):
 def test_a_table_is_kept_and_can_be_read_by_others(small_fields, tmp_path, kind):
     extra = {"multi": {"granularity": 2}, "bigram": {}}.get(kind, {"k": 2})
     fields = {**small_fields, "router": "hash", "experts": 4, "hash": kind, **extra}
-    make_run(fields, tmp_path / "run")  # nothing has to be trained for it
+    make_run(fields, tmp_path / "run")  # this needs no training
     table, config = np.load(tmp_path / "run" / run_folder.HASH_TABLE), from_mapping(fields, "test")
     assert table.dtype == np.int32
     assert table.shape == ((2, 300) if kind == "bigram" else (300, config.model.choices))
@@ -119,7 +119,7 @@ def test_all_of_the_text_is_counted(small_fields, monkeypatch):
 
 
 def test_the_table_of_a_run_stays(small_fields, tmp_path):
-    """Its experts were trained by it, whatever happens to what it was made of."""
+    """The experts were trained with the table, so it stays even if its sources change."""
     random = np.random.default_rng(0)
     np.save(tmp_path / "given.npy", random.random((300, 4)))
     fields = {
@@ -132,7 +132,7 @@ def test_the_table_of_a_run_stays(small_fields, tmp_path):
     first = make_run(fields, tmp_path / "run").table
     np.save(tmp_path / "given.npy", random.random((300, 4)))
     with pytest.raises(InputError, match="hash_table.npy: is not the hash table of this run"):
-        make_run(fields, tmp_path / "run")  # nothing was trained by it yet
+        make_run(fields, tmp_path / "run")  # the table is not yet used in training
     (tmp_path / "run" / "checkpoints" / "8").mkdir(parents=True)
     assert np.array_equal(make_run(fields, tmp_path / "run").table, first)
     assert np.array_equal(np.load(tmp_path / "run" / run_folder.HASH_TABLE), first)
@@ -175,7 +175,7 @@ def test_clusters_come_from_another_run(small_fields, tmp_path):
 
 @pytest.mark.slow
 def test_transition_tuning_and_text_from_a_mixture(small_fields, tmp_path):
-    """A Mixture of Tokens goes on as token choice from its checkpoint; either can write text."""
+    """A Mixture of Tokens continues as token choice from its checkpoint; both can generate text."""
     mixture = {**small_fields, **SHORT, **ROUTERS["mixture_of_tokens"]}
     rows = make_run(mixture, tmp_path / "mixture").train()
     choice = {**small_fields, **SHORT, "router": "top_k", "experts": 2, "capacity_factor": 1.25}
@@ -203,7 +203,7 @@ def test_transition_tuning_and_text_from_a_mixture(small_fields, tmp_path):
 
 @pytest.mark.slow
 def test_a_masked_run_is_evaluated_again_and_writes_no_text(small_fields, tmp_path):
-    """Its groups are of neighbours, so they divide the sequence and not the batch; its weights suit token choice."""
+    """Groups of neighbours divide the sequence, not the batch; the weights work with token choice."""
     fields = {**small_fields, **SHORT, **ROUTERS["masked mixture"], "batch_size": 3}
     last = make_run(fields, tmp_path / "run").train()[-1]
     losses = [
@@ -222,8 +222,7 @@ def test_a_masked_run_is_evaluated_again_and_writes_no_text(small_fields, tmp_pa
 
 
 def test_evaluation_keeps_neighbours_apart(small_fields):
-    """Windows that follow each other in the text are in different batches: a router that groups sequences would
-    otherwise see what comes next."""
+    """Successive windows are in different batches, so a router that groups sequences sees no later text."""
     tokens = tokens_of(small_fields)
     found = validation_batches(tokens, sequence_length=16, batch_size=4, num_batches=5)
     text = np.asarray(load_tokens(tokens.validation, tokens.dtype))
@@ -235,7 +234,7 @@ def test_evaluation_keeps_neighbours_apart(small_fields):
 
 
 def test_what_is_hidden_in_evaluation_is_the_same_for_every_seed(small_fields):
-    """Runs that differ in their seed alone are compared; in training each has hidden tokens of its own."""
+    """Runs that differ only in their seed are comparable; in training each hides other tokens."""
     fields = {**small_fields, "objective": "masked", "blocks": 1}
     windows = np.random.default_rng(0).integers(3, 300, (3, 4, 17)).astype(np.int32)
     hidden = []

@@ -1,4 +1,4 @@
-"""Experts from a dense model: at step 0 the routed model computes what the dense one does, where its gates sum to 1."""
+"""Experts from a dense model: at step 0 the routed model equals the dense model if gates sum to 1."""
 
 import dataclasses
 
@@ -33,14 +33,14 @@ EXACT = {
 
 
 def models(fields: dict) -> tuple[ModelConfig, ModelConfig]:
-    """Return the routed model and the dense one of its shape."""
+    """Return the routed model and the dense model of the same shape."""
     routed = ModelConfig(**SHAPE, **fields)
     same = {name: getattr(routed, name) for name in ("activation", "positions")}
     return routed, ModelConfig(**SHAPE, **same)
 
 
 def check_same_loss(tokens: np.ndarray, *models: tuple[dict, ModelConfig]) -> None:
-    """Check that two models, as (parameters, configuration), have one loss in float64."""
+    """Check that two models, as (parameters, configuration), have the same loss in float64."""
     found, wanted = (transformer.loss(params, tokens, config, training=False) for params, config in models)
     scale = 2.0**-53 * np.abs(wanted.output.logits).max()
     assert_close_bounded("transformer.loss", found.cross_entropy, wanted.cross_entropy, scale, what="loss")
@@ -49,7 +49,7 @@ def check_same_loss(tokens: np.ndarray, *models: tuple[dict, ModelConfig]) -> No
 @pytest.mark.parametrize("name", EXACT)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_loss_is_the_dense_one_where_gates_sum_to_1(name, seed):
-    """With the fresh router; of slices, with a router of zeros, whose gates are equal."""
+    """With a new router; for slices, with a router of zeros (equal gates)."""
     random = np.random.default_rng(seed)
     routed, dense = models(EXACT[name])
     before, fresh = (transformer.init(random, config) for config in (dense, routed))
@@ -60,7 +60,7 @@ def test_the_loss_is_the_dense_one_where_gates_sum_to_1(name, seed):
 
 
 def test_copies_differ_by_noise_and_by_redrawn_units():
-    """By hand: two experts cut in two, each 16 wide; a quarter of the units is fresh, those with the least uniforms."""
+    """By hand: two experts in two slices of width 16; the quarter of units with the smallest uniforms is redrawn."""
     random = np.random.default_rng(0)
     routed, dense = models({"router": "top_k", "experts": 2, "granularity": 2})
     before, fresh = (transformer.init(random, config) for config in (dense, routed))
@@ -92,7 +92,7 @@ def test_the_dense_blocks_are_those_that_stay_dense():
 
 
 def begun(fields: dict, folder, **changes):
-    """Return a run that has not begun, its checkpoints, and the step and the state that it begins with."""
+    """Return a new run, its checkpoints, and its initial step and state."""
     config = from_mapping(fields | changes)
     tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
     run = loop.Run(config, folder, tokens)
@@ -102,7 +102,7 @@ def begun(fields: dict, folder, **changes):
 
 @pytest.fixture(scope="module")
 def lender(small_fields, tmp_path_factory):
-    """The folder of a dense run with a checkpoint at step 4, whose moments are all 2."""
+    """The folder of a dense run with a checkpoint at step 4 and moments of 2."""
     folder = tmp_path_factory.mktemp("lender") / "dense"
     run, kept, _, state = begun(small_fields, folder)
     moments = jax.tree.map(lambda leaf: np.full_like(leaf, 2), state.optimizer)

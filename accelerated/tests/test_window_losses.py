@@ -1,4 +1,4 @@
-"""Losses: what counts in them, their error, which counts documents, and models compared window by window."""
+"""Losses: the counted tokens, the error over documents, and comparisons window by window."""
 
 import csv
 import functools
@@ -28,7 +28,8 @@ ONE = WindowLosses(np.array([0, 1, 1, 2]), np.array([0, 0, 1, 2]), np.array([2, 
 
 
 def test_the_error_of_a_mean_by_hand():
-    """Documents 0, 1, 2 have 3, 1, 2 tokens and losses 5, 3, 8: L is 16/6, the misses 5 - 8, 3 - 8/3 and 8 - 16/3."""
+    """Documents 0, 1, 2 have 3, 1, 2 tokens and losses 5, 3, 8: L is 16/6, the residuals 5 - 8, 3 - 8/3 and 8 -
+    16/3."""
     assert mean_loss(ONE) == 16 / 6 and documents(ONE) == 3
     by_hand = math.sqrt(3 / 2 * ((5 - 8) ** 2 + (3 - 8 / 3) ** 2 + (8 - 16 / 3) ** 2)) / 6
     assert standard_error(ONE) == pytest.approx(by_hand, rel=1e-12)
@@ -49,7 +50,7 @@ def test_a_loss_belongs_to_the_window_and_document_of_the_token_it_predicts(obje
 
 
 def test_rows_that_were_found_once_sum_every_evaluation_of_the_same_tokens():
-    """A document goes on in the next window, and comes back after another: two stretches of one row."""
+    """A document continues in the next window, and returns after another document: two runs of tokens of one row."""
     documents_of_tokens = np.array([[[0, 0, 1, 1], [1, 2, 2, 2]], [[3, 3, 3, 3], [4, 5, 4, 4]]])
     text = EvaluationText(np.zeros((2, 2, 4), np.int32), np.array([[0, 1], [2, 3]]), documents_of_tokens)
     counted = np.ones((2, 2, 3), bool)
@@ -66,8 +67,11 @@ def test_rows_that_were_found_once_sum_every_evaluation_of_the_same_tokens():
 
 
 def test_an_interval_of_two_errors_holds_the_loss_of_the_source():
-    """Documents with a level of their own, of very different lengths: of 1,000 texts the interval of 1.96 errors holds
-    the mean of the source in about 950. An error that counted tokens or windows would hold it in fewer than 600."""
+    """The interval of 1.96 errors contains the mean of the source in about 950 of 1,000 texts.
+
+    Documents have different levels and very different lengths. Intervals by tokens or windows would contain it in fewer
+    than 600.
+    """
     draw, held = np.random.default_rng(0), 0
     for _ in range(1000):
         tokens = draw.integers(1, 9, 120) * 64
@@ -77,11 +81,12 @@ def test_an_interval_of_two_errors_holds_the_loss_of_the_source():
         n = len(document)
         losses = WindowLosses(np.arange(n), document, np.full(n, 64), 64 * per_window)
         held += abs(mean_loss(losses) - 3) < 1.96 * standard_error(losses)
-    assert 915 <= held <= 975  # four standard deviations of a binomial about 945: D - 1 is 119, L is not fixed
+    assert 915 <= held <= 975  # four binomial standard deviations about 945; D - 1 is 119, and L is estimated
 
 
 def test_a_difference_is_taken_on_the_same_windows():
-    """What two models find hard alike cancels: the errors of the losses are 0.05, that of their difference is not."""
+    """Difficulty that two models share cancels: the errors of the losses are 0.05, but the difference has a smaller
+    error."""
     draw = np.random.default_rng(1)
     window, document, tokens = np.arange(600), np.arange(600) // 4, np.full(600, 64)
     hard = 64 * (3 + np.repeat(draw.normal(0, 0.6, 150), 4))
@@ -126,7 +131,7 @@ def test_window_losses_are_written_and_read_to_the_last_digit(tmp_path):
 
 @pytest.mark.parametrize("objective", ["causal", "masked"])
 def test_the_loss_of_a_model_is_the_mean_over_what_is_predicted_and_no_padding(objective):
-    """In both twins: what stands under `mask` has no loss, be it hidden or not."""
+    """In both twins, padded tokens have no loss, whether hidden or not."""
     shape = {"d_model": 8, "blocks": 1, "heads": 2, "vocab_size": 11, "objective": objective}
     tokens = np.random.default_rng(1).integers(0, 11, (2, 5 if objective == "causal" else 4))
     mask, hidden = np.array([[1, 1, 1, 0], [1, 0, 0, 0]], bool), np.array([[1, 0, 1, 1], [1, 1, 0, 1]], bool)

@@ -1,4 +1,4 @@
-"""What is shown while something goes on: of a fit a line that is gone at the end, of training the time that is left."""
+"""Progress displays: a temporary line for a fit, and the time left for training."""
 
 import io
 import time
@@ -12,7 +12,7 @@ from routelaws.accelerated.training.configuration import from_mapping
 
 
 def shown(terminal: bool, patience: float, seconds: float) -> str:
-    """Return all that a console got while a block of so many seconds ran."""
+    """Return the console output of a block that takes this many seconds."""
     console = Console(file=io.StringIO(), force_terminal=terminal, width=80)
     with Working("reading [the table]", console, patience) as tell:
         time.sleep(seconds / 2)
@@ -47,7 +47,7 @@ RUN = {"d_model": 8, "heads": 1, "blocks": 1, "vocab_size": 300, "steps": 100, "
 
 @pytest.mark.parametrize(("first", "now", "left"), [(10, 60, "about 0:24 left"), (60, 75, "about 0:50 left")])
 def test_the_time_left_is_that_of_the_work_left_at_the_speed_of_this_session(monkeypatch, first, now, left):
-    """Half a minute after the first call `now` of 100 steps are done; those of the first call took no time of it."""
+    """Half a minute after the first call, `now` of 100 steps are done; the time excludes the first call."""
     clock = [1000.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     console = Console(file=io.StringIO(), width=80)
@@ -61,7 +61,8 @@ def test_the_time_left_is_that_of_the_work_left_at_the_speed_of_this_session(mon
 
 
 def test_the_time_left_of_several_runs_counts_what_each_has_to_compile(monkeypatch):
-    """Four equal runs, two at a time: 20 s until the first call of 10 steps is done, 1 s for each later call."""
+    """Four equal runs, two in parallel: 20 s until the end of the first call of 10 steps, and 1 s for each later
+    call."""
     clock = [1000.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     console = Console(file=io.StringIO(), width=80)
@@ -74,6 +75,6 @@ def test_the_time_left_of_several_runs_counts_what_each_has_to_compile(monkeypat
                 watch("step", run=run, step=step, loss=5.0, tokens_per_second=1e4)
             clock[0] += 1
     said = console.file.getvalue().splitlines()
-    # 30 and 20 steps in two times 3 s; 60, 70 and two times 100 are left, and two times 20 s: (330 · 0.12 + 40) / 2.
+    # 30 and 20 steps in twice 3 s; 60, 70 and twice 100 steps are left, and twice 20 s: (330 · 0.12 + 40) / 2.
     assert said[-1] == "compiled in about 20 s per run, 2 at a time  0:23 so far, about 0:40 left"
     assert len(said) == 2 and "compiling" in said[0]
