@@ -56,14 +56,16 @@ GROUP = "routelaws.backends"
 DTYPES = ("float64", "float32")
 DTYPES_OF = {"routelaws.reference": ("float64",), OURS: (*DTYPES, "bfloat16")}
 """The reference always computes in float64. Only backends that list bfloat16 are tested in it."""
-SLOW = (
+MANY_FITS = (
     "laws.resampling.bootstrap",
     "laws.resampling.jackknife",
     "laws.uncertainty.gain_interval",
     "laws.uncertainty.profile_intervals",
     "laws.uncertainty.slope_interval",
 )
-"""Functions of the reference that take minutes in one test: they search every shape of the law, by definition."""
+"""Functions of the reference that take minutes for one call: they search every shape of the law, by definition."""
+SLOW = (*MANY_FITS, "laws.fitting.fit_routed", "laws.utilisation.fit_utilisation")
+"""Functions that the quick profile skips for the reference: their tests would take half of the time."""
 TIME_LIMIT = 60.0
 """Default time limit of one call, in seconds."""
 
@@ -549,7 +551,7 @@ class Backend:
 
         Skip this if the reference is slow: one call may take a thousand fits.
         """
-        if path in SLOW or self._find(path) is public_functions()[path]:
+        if path in MANY_FITS or self._find(path) is public_functions()[path]:
             return
         try:
             inputs = jax.tree.map(lambda leaf: np.array(leaf) if arrays_of(leaf) else leaf, (arguments, keywords))

@@ -322,7 +322,7 @@ def pytest_runtest_makereport(item, call):
         return result
     where = item.nodeid.rpartition("/")[2]
     trouble = suite.ledger.blame(call.excinfo.value, backend.name, where, asked_by(item))
-    if not backend.is_ours and trouble.function in public_functions() and trouble.function not in backends.SLOW:
+    if not backend.is_ours and trouble.function in public_functions() and trouble.function not in backends.MANY_FITS:
         function = backend._find(trouble.function)
         trouble = failing_calls.with_input(suite.ledger, trouble, backend.namespace, function)
         suite.ledger.troubles[-1] = trouble
