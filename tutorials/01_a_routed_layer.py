@@ -86,7 +86,8 @@ for word, row in zip(words, p, strict=True):
 same(p.sum(axis=1), np.ones(T))
 
 # %% [markdown]
-# The same for all tokens at once, and then by the function of the reference, [`softmax`](../reference/notation.py).
+# Now compute it for all tokens at once, and then by the function of the reference,
+# [`softmax`](../reference/notation.py).
 
 # %%
 from routelaws.reference.notation import softmax
@@ -296,7 +297,7 @@ for each, (N, P, F, B) in zip(experts, counts, strict=True):
 # %% [markdown]
 # The rest of this section is optional. It counts N and F by hand, and uses attention, which lesson 9 explains. First
 # count N. The model is a stack of L layers, called *blocks*. Each block has an attention part, in which tokens look at
-# each other, and a feed-forward part. A token has d numbers, and all *heads* of the attention part together have a
+# each other, and a feed-forward part. A token has $d$ numbers, and all *heads* of the attention part together have $a$
 # numbers. The docstring of [`accounting.py`](../reference/accounting.py) has the formula:
 #
 # $$N = L (5 d a + 8 d^2 + 4 d)$$

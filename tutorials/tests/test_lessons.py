@@ -112,7 +112,7 @@ class TestEveryLesson:
             ]
             assert len(lines) <= CODE_LINES, cell.source
 
-    @pytest.mark.parametrize("name", [name for name in LESSONS if name[:2] != "16"])
+    @pytest.mark.parametrize("name", LESSONS)
     def test_has_narrow_lines(self, name):
         """Code, what it prints, and the answers fit the page."""
         shown = re.findall(
