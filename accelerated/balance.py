@@ -76,7 +76,7 @@ def _mean(values: jax.Array, mask: jax.Array | None, axis_name: str | None) -> j
 def expert_counts(
     expert: jax.Array, num_experts: int, *, mask: jax.Array | None = None, axis_name: str | None = None
 ) -> jax.Array:
-    """Return [E] integers, how many of the T k assignments each expert received.
+    """Return [E] integers, the number of assignments to each expert.
 
     Args:
         expert: [T, k] integers in [0, E).

@@ -169,7 +169,7 @@ def ragged_all_to_all(
         send_sizes: [n, n] integers.
         output_offsets: [n, n] integers.
         recv_sizes: [n, n] integers, [j, i] is the number of rows that device j gets from device i: `send_sizes`
-            transposed. A device needs it to know how many rows to expect.
+            transposed. A device needs it to know the number of incoming rows.
         axis_name: the mapped axis of the devices; pass the arrays of one device, without the leading axis.
         native: use the collective of the platform, which CPUs do not have; otherwise emulate it.
 

@@ -89,7 +89,7 @@ def _real_rows(values: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
 
 
 def expert_counts(expert: np.ndarray, num_experts: int, *, mask: np.ndarray | None = None) -> np.ndarray:
-    """Return [E] integers, how many of the T k assignments each expert received.
+    """Return [E] integers, the number of assignments to each expert.
 
     Args:
         expert: [T, k] integers in [0, E).

@@ -1,4 +1,4 @@
-"""Diagnostics: measure from its choices what a router has learned.
+"""Diagnostics: measure what a router has learned, from its choices.
 
 The loss of a routed model does not show whether its router learned anything: a model whose experts all compute the same
 can have a good loss. Four measurements show it. The last column is the answer for a router that learned nothing:
@@ -154,7 +154,7 @@ def matched_agreement(
 
 
 def joint_counts(first: np.ndarray, second: np.ndarray, num_experts: int) -> np.ndarray:
-    """Return [E, E]: how many tokens have expert e in the first routing [T, k] and e' in the second; -1 does not count.
+    """Return [E, E], the number of tokens with expert e in the first routing [T, k] and e' in the second, without -1.
 
     Example:
         >>> joint_counts(np.array([[0], [1]]), np.array([[1, 0], [0, -1]]), 2).tolist()
@@ -270,7 +270,7 @@ def _mutual_information(label: np.ndarray, expert: np.ndarray, num_experts: int)
 
 
 def _counted(label: np.ndarray, expert: np.ndarray, num_experts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the n distinct labels in order, and [n, E]: how many of the T k choices have each label and expert."""
+    """Return the n distinct labels in order, and [n, E], the number of choices with each label and expert."""
     values, row = np.unique(label, return_inverse=True)
     count = np.zeros((len(values), num_experts))
     for choice in expert.T:

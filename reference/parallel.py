@@ -159,7 +159,7 @@ def ragged_all_to_all(
         send_sizes: [n, n] integers.
         output_offsets: [n, n] integers.
         recv_sizes: [n, n] integers, [j, i] is the number of rows that device j gets from device i: `send_sizes`
-            transposed. A device needs it to know how many rows to expect.
+            transposed. A device needs it to know the number of incoming rows.
 
     Returns:
         [n, rows', ...].

@@ -22,7 +22,7 @@ def resampled_losses(
         law: a record of the catalogue, with `fit`, `predict` and `given`.
         columns: [n] each, in the order of `law.columns`.
         loss: [n], nats per token.
-        weights: [draws, n], whole numbers of at least 0: how many times each resample draws each row.
+        weights: [draws, n], whole numbers of at least 0: the number of draws of each row.
         points: [m] each, in the order of `law.columns`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Efficiency leverage: how much less compute a mixture of experts needs than a dense model of the same loss.
+"""Efficiency leverage: the compute of a dense model divided by that of a mixture of experts with the same loss.
 
 Imported from `routelaws.reference.laws.leverage`. The search for A_start differs: SciPy refines the best
 point of a coarse scan.

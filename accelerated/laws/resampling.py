@@ -1,4 +1,4 @@
-"""Bootstrap and jackknife intervals: how much the law would vary between tables like yours.
+"""Bootstrap and jackknife intervals: the variation of the law between similar tables.
 
 Step by step, with sources and examples: `routelaws.reference.laws.resampling`.
 
@@ -33,7 +33,7 @@ def bootstrap(
 
     Args:
         dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
-        weights: [draws, n], whole numbers of at least 0: how many times each resample draws each row.
+        weights: [draws, n], whole numbers of at least 0: the number of draws of each row.
         quantities: as `profile_intervals`, without "observation".
         level: the share of the resamples between low and high, between 0 and 1.
 

@@ -42,7 +42,7 @@ def profile_intervals(
 
     Args:
         dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
-        quantities: what to report.
+        quantities: the quantities to report.
         level: confidence level, between 0 and 1.
 
     Returns:

@@ -151,7 +151,7 @@ def dual_bound(scores: jax.Array, prices: jax.Array, k: int = 1) -> jax.Array:
 
     Args:
         scores: [T, E], finite.
-        prices: [E], finite. Adding a constant to all of them changes nothing.
+        prices: [E], finite. A constant added to all prices changes nothing.
         k: experts per token, 1 <= k <= E; they are distinct.
 
     Returns:

@@ -238,7 +238,7 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
     k = 1.
 
     Args:
-        counts: [V] integers >= 0, how often each token occurs in a corpus.
+        counts: [V] integers >= 0, the frequency of each token in a corpus.
         num_experts: E.
         k: experts per token, 1 <= k <= E.
 

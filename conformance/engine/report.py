@@ -2,7 +2,7 @@
 
 Verdicts of a function:
 
-    right               it computes what the reference computes, in the dialect that the row names
+    right               it computes the function of the reference, in the dialect of the row
     differs             it computes another legitimate design: the row has the nearest dialect and the first difference
     defect              it breaks a rule of every design; `kind` names the rule (`DEFECTS`)
     not askable         it declined every call, or its answers fit several dialects
@@ -56,7 +56,7 @@ CUT = 900
 FAULTS = 5
 """Faults of one function that the terminal shows after the first; JSON and HTML have all of them."""
 STRICT = ("missing", "unexpectedly right")
-"""Failures only with `--require` or `--strict`; `Row.failed` is then not 0."""
+"""Verdicts that are failures only with `--require` or `--strict`; `Row.failed` is then above 0."""
 
 
 def slack_lines(slack) -> list[str]:

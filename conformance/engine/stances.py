@@ -78,7 +78,7 @@ def stance_of(backend, path: str) -> Stance:
 
 
 def _moved_by_bfloat16(ask: "_Ask") -> str:
-    """Return how many of 256 tokens change experts if their normal logits are rounded to bfloat16."""
+    """Return the number of 256 tokens that change experts if their normal logits are rounded to bfloat16."""
     logits = np.random.default_rng(0).standard_normal((256, 8)).astype(np.float32).astype(float)
     probe = designs.Probe("plain", logits, ONLY_K.get(ask.path, 2))
     try:

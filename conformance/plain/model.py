@@ -106,7 +106,7 @@ def special(block: int, config) -> bool:
 
 
 def forward(params: dict, tokens: list, config, training: bool = False, noise=None, table=None, real=None):
-    """Return the logits [b][S][V] and what each routed block decided, in the order of the blocks.
+    """Return the logits [b][S][V] and the decision of each routed block, in order.
 
     Args:
         params: nested dicts of nested lists.

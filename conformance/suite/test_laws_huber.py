@@ -157,7 +157,7 @@ def test_above_every_residual_it_is_least_squares(backend, runs):
 
 @given(runs=noisy_tables(), share=SHARES)
 def test_rows_given_twice_count_twice_and_units_cancel(backend, runs, share):
-    """The criterion is a sum. Doubling log10 losses and delta multiplies every term by four."""
+    """The criterion is a sum. Doubled log10 losses and delta give terms that are four times as large."""
     fit, delta = backend.laws.fitting.fit_routed, delta_of(runs, share, backend)
     once, twice = fit(*runs, delta), fit(*(np.repeat(column, 2) for column in runs), delta)
     check("laws.huber.objective", abs(twice.objective / once.objective / 2 - 1))

@@ -168,9 +168,9 @@ def test_giving_back_by_hand(backend):
     """Two tokens, logits log 3 0 and 0 0. Mixing: 3/4 and 1/4 for expert 0, halves for expert 1.
 
     So the tokens 4 and 8 mix to 5 and 6. The experts multiply these by 1 and 10: 5 and 60. With weights over experts,
-    token 0 gets 3/4 and 1/4 of these, token 1 halves. At an emit temperature of 1/2 token 0 gets 9/10 and 1/10. One
-    temperature of 1/2 for both gives 9/10 and 1/10 of the mixture of expert 0 too, which is 4.4. With mixing weights
-    and an emit temperature of 1/2: 9/10 and 1/10 of 5, and half of 60.
+    token 0 gets 3/4 and 1/4 of these, token 1 halves. At an emit temperature of 1/2, token 0 gets 9/10 and 1/10 of
+    them. One temperature of 1/2 for both gives 9/10 and 1/10 of the mixture of expert 0 too, which is 4.4. With mixing
+    weights and an emit temperature of 1/2: 9/10 and 1/10 of 5, and half of 60.
     """
     params = {"router": np.array([[0.25 * np.log(3), 0.0], [-0.125 * np.log(3), 0.0]])}
     x = np.array([[4.0, 0.0], [8.0, 16.0]])

@@ -44,7 +44,7 @@ def plan_unit(values: np.ndarray, precision: str) -> float:
     """Return the relative error of a plan entry: u per unit of the log plan, with terms up to 2 max |z| + log T + log
     E.
 
-    Shifting a row changes nothing, so only the spread of each row counts; but the shift is rounded.
+    A shift of a row changes nothing except by its rounding, so only the spread of each row counts.
     """
     return UNIT[precision] * (4 + 2 * np.abs(values).max() + np.log(values.size))
 

@@ -230,7 +230,7 @@ def bias_on_logits(z, k, bias=None, mask=None):
 
 
 def excluded_at_zero(z, k, bias=None, mask=None):
-    """DeepSeek-V3 with score 0 for excluded experts, which exceeds negative biases."""
+    """DeepSeek-V3 with score 0 for excluded experts; this exceeds a score plus a negative bias."""
     if z.shape[1] % GROUPS or TAKEN * z.shape[1] // GROUPS < k:
         raise NotImplementedError("groups of fewer experts than k")
     s = _sigmoid(z)

@@ -230,7 +230,7 @@ class Law(NamedTuple):
         return self.own_prediction(fit, columns, loss, at, level)
 
     def coefficient_count(self, columns: Sequence[np.ndarray]) -> int:
-        """Return how many coefficients the law has on these rows."""
+        """Return the number of coefficients of the law for these rows."""
         return len(self.parameters) if self.count is None else self.count(*columns)
 
     def miss(self, predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ You give the training tokens D, or the FLOPs determine them:
 
 1. `best_choice` tries all sizes N that the budget allows and returns the size with the lowest loss.
 2. `resampled_losses` fits the law again to every resample of the table, and predicts the loss of each choice.
-3. `win_shares` counts in how many resamples each choice has the lowest loss. This can separate two choices with
+3. `win_shares` counts the resamples in which each choice has the lowest loss. This can separate two choices with
    overlapping intervals, because their errors are correlated.
 
 Compare choices of one table only. Losses of different tables are not comparable, since tokenizer and corpus differ.
@@ -144,7 +144,7 @@ def resampled_losses(
         law: a record of the catalogue, with `fit`, `predict` and `given`.
         columns: [n] each, in the order of `law.columns`.
         loss: [n], nats per token.
-        weights: [draws, n], whole numbers of at least 0: how many times each resample draws each row.
+        weights: [draws, n], whole numbers of at least 0: the number of draws of each row.
         points: [m] each, in the order of `law.columns`.
 
     Returns:

@@ -70,7 +70,7 @@ class LossCurve(NamedTuple):
         intercept: log10 L at N = 1, E = 1
         size: d log10 L / d log10 N at E = 1
         gain: change of log10 L from E = 1 to E = 1 + top, at N = 1
-        interaction: how much the gain changes per decade of N
+        interaction: change of the gain per decade of N
         rise: 1/experts; 0 in the linear limit, where ψ(x) = x/top
         bend: 1/experts; 0 where E_max is infinite
         top: largest E - 1 of the table, where ψ = 1

@@ -64,11 +64,11 @@ class JointCoefficients(NamedTuple):
         a: nats, the first term at N = 1 and Ê = 1
         alpha: power of N at Ê = 1, below 0
         delta: power of Ê in the first term at N = 1
-        gamma: how much the power of N changes with ln Ê
+        gamma: change of the power of N per unit of ln Ê
         b: nats, the second term at D = 1 and Ê = 1
         beta: power of D at Ê = 1, below 0
         omega: power of Ê in the second term at D = 1
-        zeta: how much the power of D changes with ln Ê
+        zeta: change of the power of D per unit of ln Ê
         E_start: Ê of a dense model
         E_max: limit of Ê; may be math.inf
         c: nats, the floor

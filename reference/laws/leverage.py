@@ -1,4 +1,4 @@
-"""Efficiency leverage: how much less compute a mixture of experts needs than a dense model of the same loss.
+"""Efficiency leverage: the compute of a dense model divided by that of a mixture of experts with the same loss.
 
 After Tian et al. 2025 (arXiv 2507.17702):
 
@@ -151,7 +151,7 @@ def leverage(
     flops: np.ndarray,
     coefficients: LeverageCoefficients = PUBLISHED,
 ) -> np.ndarray:
-    """Return EL, how many times more compute a dense model needs.
+    """Return EL, the compute of a dense model divided by that of the mixture.
 
     Args:
         activation: A, above 0.

@@ -66,7 +66,7 @@ class BilinearCoefficients(NamedTuple):
     Attributes:
         a: d log10 L / d log10 N at E = 1
         b: d log10 L / d log10 E at N = 1
-        c: how much the slope in log10 E changes per decade of N
+        c: change of the slope in log10 E per decade of N
         d: log10 L at N = 1, E = 1
     """
 
@@ -86,7 +86,7 @@ class LogLinearFit(NamedTuple):
         coefficients: of the fitted law
         objective: mean squared difference of log10 losses
         rmsle: its square root
-        status: "interior", or how many sizes of a per-size fit have no line
+        status: "interior", or the number of sizes of a per-size fit without a line
         covariance: [p, p], order of the coefficients; per-size: [m, 2, 2], (b, d) at each size
         rows: number of used rows; sizes without a line are not used
         criterion: the minimised quantity

@@ -15,8 +15,8 @@ ERRATUM of Ludziejewski et al. 2025, our finding. They print for the law m N^μ 
 
     N* = G (FLOPs/6)^(ν/(μ+ν)),   D* = G⁻¹ (FLOPs/6)^(μ/(μ+ν)),   G = (μm/(νn))^(1/(μ+ν))
 
-At the minimum, with D = FLOPs/6N, the derivative μ m N^μ - ν n D^ν is 0. Inserting D* and N* cancels the powers of
-FLOPs/6: μ m G^μ = ν n G^(-ν). So G = (μm/(νn))^(-1/(μ+ν)), the inverse of the printed G. The corrected G reproduces
+At the minimum, with D = FLOPs/6N, the derivative μ m N^μ - ν n D^ν is 0. With D* and N* inserted, the powers of FLOPs/6
+cancel: μ m G^μ = ν n G^(-ν). So G = (μm/(νn))^(-1/(μ+ν)), the inverse of the printed G. The corrected G reproduces
 their table of optima. `printed_joint_optimum` uses the printed G; its loss is higher.
 """
 

@@ -1,4 +1,4 @@
-"""Bootstrap and jackknife intervals: how much the law would vary between tables like yours.
+"""Bootstrap and jackknife intervals: the variation of the law between similar tables.
 
 `uncertainty.py` assumes that the errors of the runs are independent and normal with one variance. This file resamples
 the table instead:
@@ -8,7 +8,7 @@ the table instead:
     jackknife by size    leave out one size at a time, and fit
 
 Resampling by size matters because the runs of one size can share an error (the learning rate of that size, the seed of
-its data). A resample is a vector of weights: how many times it draws each row. The caller supplies the uniform random
+its data). A resample is a vector of weights, the number of draws of each row. The caller supplies the uniform random
 numbers. Each fit gives all quantities of `uncertainty.py` except the observation, because resampling does not give the
 scatter of a new run.
 
@@ -86,7 +86,7 @@ class Jackknife(NamedTuple):
 
 
 def bootstrap_weights(uniforms: np.ndarray) -> np.ndarray:
-    """Draw n rows with replacement and return how many times each row is drawn.
+    """Draw n rows with replacement and return the number of draws of each row.
 
     Args:
         uniforms: [draws, n], in [0, 1): one row for each resample; u draws row floor(u n).
@@ -109,7 +109,7 @@ def bootstrap_weights(uniforms: np.ndarray) -> np.ndarray:
 
 
 def group_bootstrap_weights(uniforms: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Draw whole groups with replacement and return how many times each row is drawn.
+    """Draw whole groups with replacement and return the number of draws of each row.
 
     Args:
         uniforms: [draws, m], in [0, 1), for m different groups; u draws group floor(u m), in rising order.
@@ -143,7 +143,7 @@ def bootstrap(
 
     Args:
         dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
-        weights: [draws, n], whole numbers of at least 0: how many times each resample draws each row.
+        weights: [draws, n], whole numbers of at least 0: the number of draws of each row.
         quantities: as `profile_intervals`, without "observation".
         level: the share of the resamples between low and high, between 0 and 1.
 

@@ -42,7 +42,7 @@ class RoutedCoefficients(NamedTuple):
     Attributes:
         a: d log10 L / d log10 N at Ê = 1
         b: d log10 L / d log10 Ê at N = 1
-        c: how much the slope in log10 Ê changes per decade of N
+        c: change of the slope in log10 Ê per decade of N
         d: log10 L at N = 1, Ê = 1
         E_start: Ê of a dense model, 1 <= E_start < E_max (the bound 1 is our choice)
         E_max: the limit of Ê for many experts; may be math.inf

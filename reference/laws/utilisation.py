@@ -84,7 +84,7 @@ class UtilisationCoefficients(NamedTuple):
     Attributes:
         a: d log10 L / d log10 F at B̂ = 1
         b: d log10 L / d log10 B̂ at F = 1
-        c: how much the slope in log10 B̂ changes per decade of F
+        c: change of the slope in log10 B̂ per decade of F
         d: log10 L at F = 1, B̂ = 1
         B_start: B̂ at B = B_min, 0 < B_start < B_max
         B_max: the limit of B̂ for large B; may be math.inf

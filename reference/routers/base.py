@@ -160,7 +160,7 @@ def dual_bound(scores: np.ndarray, prices: np.ndarray, k: int = 1) -> float:
 
     Args:
         scores: [T, E], finite.
-        prices: [E], finite. Adding a constant to all of them changes nothing.
+        prices: [E], finite. A constant added to all prices changes nothing.
         k: experts per token, 1 <= k <= E; they are distinct.
 
     Returns:
@@ -279,7 +279,7 @@ def _balance(values: list, holds: list[set], wanted: list[int]) -> bool:
 
 
 def _loads(holds: list[set], num_experts: int) -> list[int]:
-    """Return [E], how many tokens each expert has."""
+    """Return [E], the number of tokens of each expert."""
     return [sum(e in experts for experts in holds) for e in range(num_experts)]
 
 

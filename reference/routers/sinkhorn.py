@@ -10,18 +10,18 @@ the exact assignment replaced by Sinkhorn's algorithm.
     4. PLACE    with a capacity, if the caller sets one                                 (`experts`)
     5. COMBINE  gate = softmax(z)ₜₑ of each chosen expert                                `gate_values`
 
-**The problem.** A plan says how much of each token goes to each expert. Every token has mass 1/T to give, and every
-expert takes mass 1/E. The best plan has the largest ⟨Π, z⟩ + entropy(Π) = Σₜₑ Πₜₑ (zₜₑ − log Πₜₑ): mass goes where the
-logits are large, and the entropy spreads it. It has the form Πₜₑ = exp(zₜₑ + aₜ + gₑ).
+**The problem.** A plan divides each token between the experts. Every token has mass 1/T to give, and every expert takes
+mass 1/E. The best plan has the largest ⟨Π, z⟩ + entropy(Π) = Σₜₑ Πₜₑ (zₜₑ − log Πₜₑ): mass goes where the logits are
+large, and the entropy spreads it. It has the form Πₜₑ = exp(zₜₑ + aₜ + gₑ).
 
 **The sweep.** Sinkhorn's algorithm finds the potentials a and g by correcting rows and columns in turn:
 
     aₜ ← −log T − log Σₑ exp(zₜₑ + gₑ)          each token has mass 1/T      `_row_step`
     gₑ ← −log E − log Σₜ exp(zₜₑ + aₜ)          each expert has mass 1/E     `_sweep`
 
-**The stop.** The algorithm always ends on a row step, so rows are exact and only the columns have an error: residual =
-maxₑ |E Σₜ Πₜₑ − 1|. It stops when the residual is at most the tolerance. Adding a constant to a row of z, or to all of
-z, changes nothing.
+**The stop.** The algorithm always ends on a row step, so rows are exact and only the columns have an error:
+residual = maxₑ |E Σₜ Πₜₑ − 1|. It stops when the residual is at most the tolerance. A constant added to a row of z, or
+to all of z, changes nothing.
 
 **Hard logits.** Larger logits and fewer tokens per expert need more sweeps (the examples of `sinkhorn_plan` count
 them). After `max_sweeps` sweeps Newton's method continues from their result (`_newton`; skip it on a first reading).

@@ -235,7 +235,7 @@ def _check_room(sizes, k, groups_per_token):
     """Raise InputError where a token can choose groups that hold fewer than k experts in all.
 
     Args:
-        sizes: how many experts of each group may be chosen; a group with none is never chosen.
+        sizes: the number of admitted experts of each group; a group without any is never chosen.
         k: experts per token.
         groups_per_token: groups per token.
     """
