@@ -13,7 +13,7 @@ def calling(function: Callable, **twins) -> Callable:
 
     Args:
         function: a function of `routelaws.reference`.
-        twins: by the names that the function uses; they take the same arguments.
+        twins: fast functions with the same arguments, by the names in the reference function.
 
     Raises:
         NameError: the function does not use one of the names.
@@ -29,7 +29,7 @@ def calling(function: Callable, **twins) -> Callable:
 
 
 class Later:
-    """A module that is imported when a name of it is first used."""
+    """A module that is imported at the first use of one of its names."""
 
     def __init__(self, module: str):
         self._module = module
@@ -39,5 +39,5 @@ class Later:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Return the names that code uses, nested functions included."""
+    """Return the names that code uses, also in nested functions."""
     return set(code.co_names).union(*(_names(part) for part in code.co_consts if isinstance(part, types.CodeType)))

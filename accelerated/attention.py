@@ -1,13 +1,13 @@
-"""Softmax attention over heads, with a backward pass of its own.
+"""Softmax attention over heads, with a backward pass written by hand.
 
 The logit of query i and key j is (qᵢ · kⱼ + qᵢ · r₍ᵢ₋ⱼ₎) / √c. For each head, the second term is a product with the
-keys of all distances, with row i shifted by i. The product gets an extra first column. Read with another row length,
-the same memory holds the shifted rows (`shift`). Autodiff would write and read the shifted rows and their gradients
-several times.
+keys of all distances, with row i shifted by i. The product has an extra first column. Read with another row length, the
+same memory holds the shifted rows (`shift`). Autodiff would write and read the shifted rows and their gradients several
+times.
 
 The backward pass keeps queries, keys, values and results. It keeps the weights only for sequences that are short
-relative to the head width, and recomputes them otherwise; in unrolled blocks XLA merges the recomputation and keeps
-them too. XLA on CPU is slow on products that sum over the first axis of both factors, so the smaller factor is copied
+relative to the head width, and recomputes them otherwise. In unrolled blocks XLA merges the recomputation and keeps the
+weights. XLA on CPU is slow on products that sum over the first axis of both factors, so the smaller factor is copied
 transposed.
 """
 
@@ -22,10 +22,10 @@ import numpy as np
 from .products import delayed, weight_gradient
 
 LEAST_HALF = 64
-"""Minimum queries per half: causal attention runs in two halves, and the first half needs no later key."""
+"""Minimum number of queries per half; causal attention runs in halves, because the first needs no later key."""
 
 KEPT_WEIGHTS = 4
-"""The backward pass keeps weights up to this ratio of keys to the head width: no more memory than a hidden layer."""
+"""Largest ratio of keys to head width at which the backward pass keeps weights (as much memory as a hidden layer)."""
 
 
 def attend_rows(projected, relative, heads: int, causal: bool, mask=None, by: Callable | None = None) -> jax.Array:
@@ -54,9 +54,9 @@ def attend(query, key, value, relative, mask, causal: bool) -> list[jax.Array]:
         query: [H, b, S, c].
         key: [H, b, S, c].
         value: [H, b, S, c].
-        relative: [H, 1 + D, c], a row of zeros and the keys of the D distances from S − 1 downwards, to 0 if causal
-            and to 1 − S if not; None for no such term.
-        mask: [b, S] bool, True for a real token; padding is seen only by itself. None if all are real.
+        relative: [H, 1 + D, c], a row of zeros and the keys of the D distances from S − 1 down to 0 (causal) or 1 − S;
+            None for no relative term.
+        mask: [b, S] bool, True for a real token; only padding sees padding. None if all tokens are real.
         causal: position i sees positions up to i only.
     """
     length = query.shape[2]
@@ -107,8 +107,8 @@ def seen_keys(length, keys, mask, causal):
 def shift(by_distance: jax.Array, keys: int) -> jax.Array:
     """Shift [..., Q, 1 + D], an ignored column and distances from K − 1 downwards, to [..., Q, K] over keys.
 
-    Query i is at position K − Q + i. Result (i, j) needs distance K − Q + i − j: entry (i, Q − i + j), which is number
-    Q + i D + j in memory. Entries of the result without a distance are arbitrary.
+    Query i is at position K − Q + i. Result (i, j) needs distance K − Q + i − j: entry (i, Q − i + j), at number Q + i
+    D + j in memory. Entries without a distance are arbitrary.
     """
     *head, length, columns = by_distance.shape
     rows = by_distance.reshape(*head, -1)[..., length:].reshape(*head, length, columns - 1)

@@ -1,15 +1,15 @@
 """Attention by kernels of other libraries, on GPU and TPU.
 
-Such a kernel computes softmax(q · kᵀ / √c + B) · v by tiles and never stores the weights. Relative positions are its
-bias B, [b, H, S, S]; rotary positions need none.
+Such a kernel computes softmax(q · kᵀ / √c + B) · v by tiles and never stores the weights. Relative positions are the
+bias B, [b, H, S, S]; rotary positions need no bias.
 
-    auto      on an NVIDIA GPU, in bfloat16, cuDNN's kernel by `jax.nn.dot_product_attention`; elsewhere our own form
-    own       our own form, `attention.attend`, everywhere
-    tokamax   the kernel that Tokamax takes for the GPU or the TPU
+    auto      on an NVIDIA GPU, in bfloat16, cuDNN's kernel by `jax.nn.dot_product_attention`; elsewhere our code
+    own       our code, `attention.attend`, everywhere
+    tokamax   Tokamax's kernel for the GPU or the TPU
 
 Kernels support different inputs in different versions and devices, and some lack the gradient of the bias. So a process
-tests a kernel before it trains: its result and gradients, at the model's widths, must be about as close to float32 as
-the result and gradients of our own code. A CPU always uses our own form, the fastest there.
+tests a kernel before training, at the model's widths. Its result and gradients must be about as close to float32 as
+those of our code. A CPU always uses our code, which is fastest there.
 """
 
 import functools
@@ -25,13 +25,13 @@ from .attention import attend, seen_keys, shift
 from .errors import InputError
 
 LONGEST_TRIAL = 512
-"""Positions in a trial. Longer sequences are tried at a length up to 63 above it, with their remainder by 64."""
+"""Number of positions in a trial; longer sequences are tried at up to 63 more, with the same remainder by 64."""
 
 FURTHER = 4.0
 """Largest error of a kernel against float32, as a multiple of our own code's error (Frobenius norm)."""
 
 ROUNDINGS = 8.0
-"""Units of the dtype's rounding, relative to the norm, that a kernel may be off in any case."""
+"""Always allowed error of a kernel, in units of the dtype's rounding relative to the norm."""
 
 
 class AttentionShape(NamedTuple):
@@ -55,11 +55,11 @@ class AttentionShape(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The kernel for attention, and why.
+    """The kernel for attention, and the reason.
 
     Attributes:
         kernel: "own" or a key of `KERNELS`
-        note: why the device's kernel is not used; "" if it is used, or if there is none
+        note: the reason for not using the device's kernel; "" if the kernel is used, or if there is none
     """
 
     kernel: str
@@ -85,10 +85,10 @@ NAMES = {"cudnn": "cuDNN", "tokamax": "Tokamax"}
 
 
 def attend_by(kernel: str, query, key, value, relative, mask, causal: bool) -> list[jax.Array]:
-    """Return what `attention.attend` returns for the same arguments, computed by a kernel.
+    """Return the result of `attention.attend` for the same arguments, computed by a kernel.
 
     Args:
-        kernel: a key of `KERNELS`; for the others see `attend`.
+        kernel: a key of `KERNELS`; see `attend` for the other arguments.
     """
     bias = None if relative is None else relative_bias(query, relative, causal)
     length = query.shape[2]
@@ -98,12 +98,12 @@ def attend_by(kernel: str, query, key, value, relative, mask, causal: bool) -> l
 
 
 def relative_bias(query: jax.Array, relative: jax.Array, causal: bool) -> jax.Array:
-    """Return [b, H, S, S], the term of relative positions after the kernel divides logits by √c.
+    """Return [b, H, S, S], the term of relative positions, added after the kernel divides logits by √c.
 
     Args:
         query: [H, b, S, c].
         relative: [H, 1 + D, c], see `attend`.
-        causal: set entries above the diagonal, and their gradients, to 0.
+        causal: whether to set entries above the diagonal, and their gradients, to 0.
     """
     heads, b, length, width = query.shape
     by_distance = jnp.einsum("htc,hmc->htm", query.reshape(heads, -1, width), relative)
@@ -145,7 +145,7 @@ def _platform() -> str:
 
 
 def what_is_wrong(kernel: str, shape: AttentionShape) -> str:
-    """Test a kernel here; return its fault as a sentence, "" if there is none.
+    """Test a kernel on this device; return its fault as a sentence, or "".
 
     Args:
         kernel: a key of `KERNELS`.
@@ -197,5 +197,5 @@ def _with_gradients(attention: Callable, given: list[jax.Array], causal: bool) -
 
 
 def _distance(one: np.ndarray, right: np.ndarray) -> float:
-    """Return the norm of the difference over the norm of the correct result."""
+    """Return the norm of the difference divided by the norm of the correct result."""
     return float(np.linalg.norm(one - right) / np.linalg.norm(right))

@@ -17,7 +17,7 @@ CACHE = "ROUTELAWS_CACHE"
 """The environment variable that names the folder of all caches."""
 
 PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
-"""JAX's own variable for its cache of compiled programs; empty turns the cache off."""
+"""JAX's variable for its cache of compiled programs; an empty value turns the cache off."""
 
 _PROGRAM_LIMITS = {
     "JAX_COMPILATION_CACHE_MAX_SIZE": str(1 << 30),  # bytes; JAX deletes the least recently used
@@ -26,7 +26,7 @@ _PROGRAM_LIMITS = {
 _FIRST_JAXLIB = (0, 10, 2)  # earlier versions reject their own files on CPU
 
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
-_OPEN = _WRITABLE | stat.S_IXGRP | stat.S_IXOTH  # without these bits no other user can pass through a folder
+_OPEN = _WRITABLE | stat.S_IXGRP | stat.S_IXOTH  # without these bits, no other user can pass through a folder
 
 
 def user_cache() -> Path:
@@ -72,7 +72,7 @@ def _jaxlib() -> tuple[int, ...]:
 def private_folder(root: Path, *below: str, variable: str = CACHE) -> Path:
     """Create a folder with mode 0700 and return its path without symbolic links.
 
-    An existing folder that others may write to becomes private if it is empty. Windows is not checked.
+    An existing empty folder that other users may write to becomes private. Windows has no check.
 
     Args:
         root: a cache folder; other users must not be able to replace it.
@@ -103,11 +103,11 @@ def _made(folder: Path) -> Path:
 
 
 def _check_private(folder: Path, own: bool, variable: str) -> bool:
-    """Raise `InputError` if others can change a folder's content; return whether they cannot pass through it.
+    """Raise `InputError` if other users can change a folder's content; return whether they cannot pass through it.
 
     Args:
         folder: an existing folder.
-        own: the folder belongs to this program, so its mode may be changed.
+        own: whether the folder belongs to this program, which may then change its mode.
         variable: as in `private_folder`.
     """
     me, status = os.geteuid(), folder.stat()

@@ -1,7 +1,7 @@
 """The command line: `routelaws train | sweep | fit | predict | plan | report`, and more (`COMMANDS`).
 
-Exit codes: 0 done, or stopped by a signal with a checkpoint ("resumable"); 2 wrong input (one line on standard error);
-1 a bug of ours. Only results go to standard output; progress and remarks go to standard error.
+Exit code 0 means done, or stopped by a signal with a checkpoint ("resumable"). 2 means wrong input (one line on
+standard error), and 1 a bug of ours. Results go to standard output; progress and remarks go to standard error.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ NEEDED = {
     "export": "train",
     "plan-mesh": "train",
 }
-"""The extras of commands that need others than `laws`."""
+"""The extras of commands that need another extra than `laws`."""
 
 TRAINING = ("train", "sweep", "evaluate", "generate", "inspect", "report")
 """The commands that compile a model, with JAX's cache of compiled programs."""
 
 RESUMABLE = ("train", "sweep")
-"""The commands that SIGTERM and Ctrl-C stop with a checkpoint, exit code 0."""
+"""The commands that SIGTERM and Ctrl-C stop with a checkpoint and exit code 0."""
 
 COMMANDS = {
     "train": "Train one model.",
@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: the command and its flags; None for the arguments of the process.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    if hasattr(sys.stdout, "reconfigure"):  # outputs without Greek letters, as on Windows, get escapes
+    if hasattr(sys.stdout, "reconfigure"):  # outputs without Greek letters, such as on Windows, get escapes
         sys.stdout.reconfigure(errors="backslashreplace")
     command = ""
     try:
@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         return _ended(f"not enough memory: {str(error).partition(chr(10))[0]}; choose smaller sizes", 2)
     except BrokenPipeError:
-        _close_output()  # the reader of the pipe has closed it
+        _close_output()  # the reader has closed the pipe
     except OSError as error:
         if error.filename is None:  # such as a full disk under the output
             _close_output()
@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _without_runtime_warnings():
     """Hide NumPy's runtime warnings (overflow, empty means), unless -W shows them.
 
-    Commands report non-finite results themselves: a status, "not determined", or None in JSON.
+    Commands report non-finite results by a status, "not determined", or None in JSON.
     """
     with warnings.catch_warnings():
         if not sys.warnoptions:
@@ -138,13 +138,13 @@ def _obey(command: str, arguments: list[str]) -> None:
 
 
 def _close_output() -> None:
-    """Discard the remaining standard output, which Python would otherwise try to write at exit."""
-    with contextlib.suppress(OSError, ValueError):  # it may not be a file
+    """Discard the remaining standard output; otherwise Python would try to write it at exit."""
+    with contextlib.suppress(OSError, ValueError):  # standard output may not be a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _ended(said: object, code: int) -> int:
-    """Print why a command ended to standard error, and return the exit code."""
+    """Print the reason for the end of a command to standard error, and return the exit code."""
     print(f"routelaws: {said if isinstance(said, InputError) else in_line(str(said))}", file=sys.stderr)
     return code
 

@@ -1,4 +1,4 @@
-"""Cross-entropy of logits x · embeddingᵀ in chunks, with a backward pass of its own.
+"""Cross-entropy of logits x · embeddingᵀ in chunks, with a backward pass written by hand.
 
 The [tokens, V] logits are never stored whole. For each chunk, the program computes the logits, their softmax and, if
 needed, the gradients while the chunk is in the cache. So training computes the logits once and stores neither the
@@ -12,11 +12,11 @@ from .notation import _at_least_float32
 from .products import weight_gradient
 
 CHUNK_LOGITS, CHUNK_TOKENS = 2**18, 256
-"""Logits of a chunk, which the cache of a core holds, and its fewest tokens: each chunk adds to the gradient of the
-whole embedding, so small chunks are slow."""
+"""Number of logits of a chunk (for the cache of a core), and smallest number of its tokens. Small chunks are slow,
+because each chunk adds to the gradient of the whole embedding."""
 
 WIDER = 2**8
-"""Factor of larger chunks on an accelerator, because small products would leave it idle."""
+"""Factor of larger chunks on an accelerator, where small products are slow."""
 
 
 @jax.custom_vjp
@@ -25,12 +25,13 @@ def summed_log_probability(x, embedding, target, counted) -> tuple[jax.Array, ja
 
     Args:
         x: [b, S, d].
-        embedding: [V, d], of the dtype of x; logits are x · embeddingᵀ in that dtype.
+        embedding: [V, d], with the dtype of x; logits are x · embeddingᵀ in this dtype.
         target: [b, S] integers in [0, V).
         counted: [b, S] bool.
 
     Returns:
-        (sum, [b, S]) in at least float32; the second is a constant for the gradient, 0 for tokens that do not count.
+        (sum, [b, S]) in at least float32. The second is a constant for the gradient, and 0 for tokens that do not
+        count.
     """
     log_probability = _run(x, embedding, target, counted, False)[0]
     return log_probability.sum(), log_probability

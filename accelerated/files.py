@@ -32,12 +32,12 @@ _REMEDIES_OF_NAMES = {
 }
 
 _BEGINNING = ".writing-"
-"""Ending of the names of files that are being written."""
+"""Ending of the names of unfinished files."""
 
 
 @contextlib.contextmanager
 def _written_beside(path: Path, content: str | bytes) -> Iterator[Path]:
-    """Write a file under a random name beside `path`; remove it at the end, unless it was renamed."""
+    """Write a file under a random name next to `path`; remove it at the end, unless it was renamed."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise OSError(errno.EINVAL, "exists already and is not a file", str(path))
     temporary = path.with_name(f"{_BEGINNING}{secrets.token_hex(8)}")
@@ -54,10 +54,10 @@ def _written_beside(path: Path, content: str | bytes) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace the content of `path`: readers and kills see the old content or the new, never a part.
+    """Replace the content of `path`; after a kill, and for readers, the content is the old or the new, never a part.
 
-    A symbolic link is replaced, and its target stays. Devices and pipes are errors. All files are written here, see
-    `tests/test_files.py`.
+    A symbolic link is replaced, and its target stays. Devices and pipes are errors. Every write of the package uses
+    this function, see `tests/test_files.py`.
     """
     path = Path(path)
     with _written_beside(path, content) as temporary:
@@ -65,7 +65,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def write_once(path: Path, content: str) -> None:
-    """Write a file unless it exists: one of several processes writes it, and no reader sees a part."""
+    """Write a file unless it exists; only one of several processes writes, and no reader sees a part."""
     path = Path(path)
     with _written_beside(path, content) as temporary:
         try:
@@ -86,8 +86,7 @@ def append_to(path: Path) -> IO[str]:
 def opened(path: str | os.PathLike) -> IO[bytes]:
     """Open a user's file for reading.
 
-    A shell's `<(command)` works. Devices are errors. Named pipes are errors too, because a command could wait for them
-    forever.
+    A shell's `<(command)` works. Devices are errors, and so are named pipes, because a command could wait forever.
 
     Raises:
         OSError: the file cannot be read.
@@ -111,7 +110,7 @@ def read_npy(path: str | os.PathLike) -> np.ndarray:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it holds no such array; the message is one line.
+        ValueError: the file has no such array; the message is one line.
     """
     with opened(path) as file:
         try:
@@ -124,14 +123,14 @@ def read_npy(path: str | os.PathLike) -> np.ndarray:
 
 
 def remove_left(folder: Path) -> None:
-    """Remove temporary files of killed processes from a folder; call it with the folder locked."""
+    """Remove temporary files of killed processes from a locked folder."""
     for path in Path(folder).glob(f"{_BEGINNING}*"):
         path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def storage_errors(folder: Path) -> Iterator[None]:
-    """Turn file system errors into one line with a remedy.
+    """Raise `StorageError` with a line and a remedy for errors of the file system.
 
     Raises:
         StorageError: the disk is full, the folder is read-only, or a file cannot be read or written.
@@ -166,17 +165,17 @@ def storage_line(where: Path | str, reason: str, number: int | None) -> str:
 
 @contextlib.contextmanager
 def locked(folder: Path, *, wait: bool | float, holder: str) -> Iterator[None]:
-    """Hold the lock of a folder; the system releases it when the process ends, however it ends.
+    """Hold the lock of a folder; the system releases the lock at any end of the process.
 
-    It is the lock of a file `.lock` there: flock on Linux and macOS, LockFileEx on Windows (not tried there).
+    The lock is on the file `.lock`: flock on Linux and macOS, LockFileEx on Windows (untested).
 
     Args:
         folder: an existing folder.
-        wait: wait for the lock instead of failing: forever, or for this many seconds.
+        wait: whether to wait for the lock: True for forever, or a number of seconds.
         holder: the probable holder, for the message.
 
     Raises:
-        InputError: another process holds the lock, without `wait` or after it.
+        InputError: another process holds the lock, without `wait` or after waiting.
     """
     lock = filelock.FileLock(Path(folder) / ".lock")
     try:
@@ -193,7 +192,7 @@ def make_folder(path: Path) -> Path:
     """Create a folder and its parents.
 
     Raises:
-        InputError: it cannot be created, or is a file.
+        InputError: the folder cannot be created, or the path is a file.
     """
     try:
         Path(path).mkdir(parents=True, exist_ok=True)

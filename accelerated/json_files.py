@@ -1,9 +1,9 @@
-"""Read JSON that others may have changed: parse it strictly and compare it with a form.
+"""Read JSON that a user may have changed: parse it strictly and compare it with a form.
 
     read_json(path, {"name": str, "runs": [dict]})      an object with a text and a list of objects
     NUMBER, {"jobs?": int}, {"*": str}                  an int or a float; a key that may be missing; any keys
 
-An object may have more keys than its form: a later version may have written it.
+An object may have more keys than its form, because a later version may have written it.
 """
 
 import json
@@ -20,7 +20,7 @@ NULL = type(None)
 """The form of null; (*NUMBER, NULL) is a number or null."""
 
 LONGEST = 40
-"""Characters of a wrong value that a message shows."""
+"""Largest number of shown characters of a wrong value."""
 
 _NAMES = {
     dict: "an object",
@@ -38,10 +38,10 @@ def parse_json(text: str, *, infinite: bool = False):
 
     Args:
         text: the JSON.
-        infinite: allow NaN and Infinity, which Python writes though JSON has no such numbers.
+        infinite: whether to allow NaN and Infinity, which Python writes but JSON lacks.
 
     Raises:
-        ValueError: invalid JSON, nested too deeply, with a repeated key or a non-finite number.
+        ValueError: the text is invalid JSON, is nested too deeply, or has a repeated key or a non-finite number.
     """
     finite = {} if infinite else {"parse_constant": _finite, "parse_float": _finite}
     try:
@@ -51,11 +51,11 @@ def parse_json(text: str, *, infinite: bool = False):
 
 
 def read_json(path: Path, form):
-    """Read a JSON file that must have a form, see `misfit`.
+    """Read a JSON file with a form, see `misfit`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        InputError: it cannot be read, is not JSON, or has another form; the message gives the place and the form.
+        InputError: the file cannot be read, is not JSON, or has another form; the message gives the place and the form.
     """
     try:
         value = parse_json(read_bytes(path).decode("utf-8"))
@@ -75,8 +75,8 @@ def misfit(value, form, place: str = "") -> str | None:
 
     Args:
         value: the parsed JSON.
-        form: a type, or several such as `NUMBER`; [form] for a list of such values; {"key": form, "key?": form} for an
-            object, {"*": form} for one with any keys.
+        form: a type, or several types such as `NUMBER`; [form] for a list of such values; {"key": form, "key?": form}
+            for an object; {"*": form} for an object with any keys.
         place: place of the value in the file, such as runs[3].steps.
     """
     kind = type(form) if isinstance(form, dict | list) else form

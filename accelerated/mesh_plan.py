@@ -1,24 +1,24 @@
 """Memory and traffic of each device of a mesh, in bytes per step, counted from shapes.
 
-A mesh has three axes. A training step is sharded over them:
+A mesh has three axes. They shard a training step:
 
-    batch        over data and expert: outside routed layers, expert is a second data axis
-    experts      over expert; tokens go to them and come back by an all-to-all in each routed block
+    batch        over data and expert; outside routed layers, expert is a second data axis
+    experts      over expert; an all-to-all in each routed block sends tokens to the experts and back
     heads, hidden units of FFNs and experts    over model
-    embedding, norms, router                   on every device (our choice: the embedding is small beside the experts)
-    gradients    of experts are summed over data, all others over data and expert
-    optimizer    over the axes that the gradient is added up over, on top of the parameter's own (ZeRO-1): its moments
-                 are cut along the largest dimension that can be; where none can, every device has all of them
+    embedding, norms, router                   on every device (our choice: the embedding is small next to the experts)
+    gradients    summed over data for experts, and over data and expert for other weights
+    optimizer    over the axes of the parameter and of the sum of its gradient (ZeRO-1), along the largest divisible
+                 dimension; without such a dimension, every device has all moments
 
 `parameter_axes` gives the axes of each parameter. Parameters, gradients and moments are float32; their bytes are exact.
 `activation_bytes` counts what the backward pass of plain autodiff reads: an upper estimate, which tests compare with
 the compiler's memory analysis of small models.
 
-Traffic is what one device sends in one step, with rings: an all-reduce of s bytes over n devices sends 2 s (n - 1)/n; a
-reduce-scatter, an all-gather and an all-to-all s (n - 1)/n each. It excludes the few numbers per expert that routers
-exchange to balance globally. Each shard of a layer over model sends whole rows to the experts.
+Traffic counts the bytes that a device sends in a step, with rings. An all-reduce of s bytes over n devices sends
+2 s (n - 1)/n; a reduce-scatter, an all-gather and an all-to-all send s (n - 1)/n each. Traffic excludes the few numbers
+per expert that routers exchange for global balancing. Each shard of a layer over model sends whole rows to the experts.
 
-`notation` defines the letters; t = b S / (data expert) is the number of tokens of one device, and a the bytes of one
+`notation` defines the letters; t = b S / (data expert) is the number of tokens of a device, and a is the bytes of a
 number in matrix products.
 """
 
@@ -36,11 +36,11 @@ AXES = ("data", "expert", "model")
 """The axes of a mesh, in this order."""
 
 WIDTHS = {"float32": 4, "bfloat16": 2}
-"""Bytes of one number, by the name of its type."""
+"""Bytes of a number, by the name of its type."""
 
 
 HIDDEN_ARRAYS = {"gelu": 6, "swiglu": 6, "relu": 2}
-"""Number of arrays as wide as an FFN's hidden layer that its gradient reads again, by activation."""
+"""Number of arrays of the hidden layer's width that the gradient of an FFN reads, by activation."""
 
 
 class MeshShape(NamedTuple):
@@ -59,26 +59,26 @@ class MeshShape(NamedTuple):
         return self.shards() * self.model
 
     def __str__(self) -> str:
-        """Return the mesh as `parse_mesh` reads it."""
+        """Return the text of the mesh, for `parse_mesh`."""
         return ",".join(f"{name}={size}" for name, size in zip(AXES, self, strict=True))
 
 
 class DevicePlan(NamedTuple):
-    """Memory and traffic of one device, in bytes. `recomputed` means: with the blocks rematerialised.
+    """Memory and traffic of a device, in bytes; `recomputed` means with rematerialised blocks.
 
     Attributes:
-        mesh: its mesh
-        parameters: float32
-        gradients: float32
+        mesh: the mesh
+        parameters: parameters, in float32
+        gradients: gradients, in float32
         optimizer: the two moments of AdamW
-        activations: what the backward pass reads
+        activations: arrays that the backward pass reads
         activations_recomputed: the same if each block keeps only its input
-        all_to_all: sent between experts in a step
+        all_to_all: bytes sent to experts and back in a step
         all_to_all_recomputed: the same if the forward pass of each block runs twice
-        model_reduction: sent between the parts of heads and hidden units
+        model_reduction: bytes sent between the parts of heads and hidden units
         model_reduction_recomputed: see above
-        gradient_reduction: sent to sum gradients
-        parameter_gather: sent to gather updated parameters
+        gradient_reduction: bytes sent to sum gradients
+        parameter_gather: bytes sent to gather updated parameters
     """
 
     mesh: MeshShape
@@ -155,13 +155,13 @@ def parameter_axes(config: ModelConfig) -> dict:
 
 
 def sequences_together(config: ModelConfig) -> int:
-    """Return how many sequences must stay on one device: a group by position, also in evaluation; else 1."""
+    """Return the number of sequences that must stay on one device: a group by position (also in evaluation), else 1."""
     by_position = config.groups_by_position(training=True) or config.groups_by_position(training=False)
     return config.group_size if config.record.grouped and by_position else 1
 
 
 def why_not(config: ModelConfig, mesh: MeshShape, batch_size: int) -> str | None:
-    """Return why a model does not fit a mesh, in a few words; None if it does."""
+    """Return the reason why a model does not fit a mesh; None if it fits."""
     replicas = mesh.shards()
     if batch_size % replicas:
         return f"data x expert = {replicas} does not divide the batch of {batch_size} sequences"
@@ -176,7 +176,7 @@ def why_not(config: ModelConfig, mesh: MeshShape, batch_size: int) -> str | None
 
 
 def feasible_meshes(config: ModelConfig, devices: int, batch_size: int) -> list[MeshShape]:
-    """Return all meshes of a number of devices that fit the model; without experts, that axis has size 1."""
+    """Return all meshes of a number of devices that fit the model; without experts, the expert axis has size 1."""
     pairs = [(data, expert) for data in _divisors(devices) for expert in _divisors(devices // data)]
     meshes = [MeshShape(data, expert, devices // (data * expert)) for data, expert in pairs]
     meshes = [mesh for mesh in meshes if mesh.expert == 1 or config.num_routed]
@@ -184,7 +184,7 @@ def feasible_meshes(config: ModelConfig, devices: int, batch_size: int) -> list[
 
 
 def _divisors(number: int) -> list[int]:
-    """Return the divisors of a number, the small ones first."""
+    """Return the divisors of a number, smallest first."""
     small = [i for i in range(1, math.isqrt(number) + 1) if number % i == 0]
     return sorted({*small, *(number // i for i in small)})
 
@@ -194,10 +194,10 @@ def sent_rows(config: ModelConfig, tokens: int) -> int:
 
     Args:
         config: the model.
-        tokens: t, of the device.
+        tokens: t, tokens of the device.
 
-    If the capacity is below t, all slots are sent, E G times the capacity; otherwise the k G assignments of each token.
-    A Mixture of Tokens sends E G mixtures for each group of g tokens.
+    If the capacity is below t, a block sends all slots, E G times the capacity; otherwise the k G assignments of each
+    token. A Mixture of Tokens sends E G mixtures for each group of g tokens.
     """
     if config.num_routed == 0:
         return 0
@@ -215,7 +215,7 @@ def plan_device(
     Args:
         config: the model.
         mesh: the mesh.
-        batch_size: b, of all devices together.
+        batch_size: b, for all devices together.
         sequence_length: S.
         dtype: type of the matrix products, one of `WIDTHS`.
 
@@ -254,8 +254,8 @@ class _Piece(NamedTuple):
     """One parameter's part on a device."""
 
     count: int  # numbers
-    axes: tuple  # for each dimension, the axes that cut it, or None
-    summed: int  # devices over which its gradient is summed: data, and expert too unless it is an expert's
+    axes: tuple  # for each dimension, the axes that shard it, or None
+    summed: int  # devices of the sum of its gradient: data, and also expert except for weights of experts
     parts: int  # further parts of its moments: `summed`, or 1
 
 
@@ -281,7 +281,8 @@ def _pieces(config: ModelConfig, mesh: MeshShape) -> list[_Piece]:
 def _reduction(piece: _Piece, mesh: MeshShape) -> float:
     """Return the bytes sent to sum the gradient of one parameter.
 
-    A reduce-scatter if its moments are sharded, else an all-reduce; and over model if that axis does not shard it.
+    The sum is a reduce-scatter if the moments are sharded, else an all-reduce; it includes model if this axis does not
+    shard the parameter.
     """
     over_batch = 4 * piece.count * _others(piece.summed) * (1 if piece.parts == piece.summed else 2)
     rest = 0 if "model" in piece.axes else 2 * 4 * piece.count / piece.parts * _others(mesh.model)
@@ -291,13 +292,13 @@ def _reduction(piece: _Piece, mesh: MeshShape) -> float:
 def parameter_count(config: ModelConfig) -> int:
     """Return the number of all parameters: P of the accounting, the embedding, the last norm and any bias.
 
-    P of a wide dense model counts a router in each wide block, as the released table does; the model has none.
+    P of a wide dense model counts a router in each wide block, like the released table, but the model has none.
     """
     return sum(piece.count for piece in _pieces(config, MeshShape()))
 
 
 def _others(size: int) -> float:
-    """Return (n - 1) / n, the share of a ring's data that leaves a device."""
+    """Return (n - 1) / n, the share of the data of a ring that a device sends."""
     return (size - 1) / size
 
 
@@ -318,8 +319,8 @@ def activation_bytes(
         the end       3 · 4 V                   logits, their probabilities, and the gradient
 
     bfloat16 adds a copy of the weights: a bytes for each parameter of the blocks. With rematerialisation, a block keeps
-    its input, d a; the larger of one block (with its copied weights) and the end is added. A routed block without
-    capacities is counted as if its experts ran only on their own rows.
+    its input, d a. The sum then adds the larger of one block (with its copied weights) and the end. In a routed block
+    without capacities, experts count only their own rows.
     """
     d, width, model = config.d_model, WIDTHS[dtype], mesh.model
     tokens = batch_size * sequence_length // mesh.shards()
@@ -350,7 +351,7 @@ def activation_bytes(
 def best_plan(plans: list[DevicePlan], memory: float) -> Choice | None:
     """Return the best plan that fits the memory; None if none fits.
 
-    The order: meshes that fit without rematerialisation, which costs a third more arithmetic; then the fewest bytes
+    The order is: meshes that fit without rematerialisation (which costs a third more arithmetic); then the fewest bytes
     sent in a step; then the smaller model axis; then the smaller memory.
     """
     for recomputed in (False, True):
@@ -364,9 +365,9 @@ def best_plan(plans: list[DevicePlan], memory: float) -> Choice | None:
 def smallest_that_fits(
     config: ModelConfig, memory: float, devices: int, batch_size: int, sequence_length: int, dtype: str = "float32"
 ) -> Choice | None:
-    """Return the best plan of the smallest number of devices that fits: twice as many, four times, and so on.
+    """Return the best plan for the smallest sufficient number of devices: twice as many, four times as many, and so on.
 
-    None if no number fits, because batch, experts and heads can only be split so far.
+    Return None if no number is large enough, because batch, experts and heads limit the splits.
     """
     most = batch_size * config.heads
     while (devices := 2 * devices) <= most:

@@ -1,7 +1,7 @@
-"""LayerNorm with a backward pass of its own.
+"""LayerNorm with a backward pass written by hand.
 
-The results equal autodiff's. Autodiff keeps two arrays of the input's size and reads memory more often; this code keeps
-only the input, which exists anyway, and two numbers per row.
+The results equal autodiff's results. Autodiff keeps two arrays of the input's size and reads memory more often. This
+code keeps only the input, which exists anyway, and two numbers per row.
 """
 
 import functools
@@ -19,7 +19,7 @@ def normalise(scale: jax.Array, offset: jax.Array, x: jax.Array, epsilon: float)
     Args:
         scale, offset: [d].
         x: [..., d].
-        epsilon: added to the variance.
+        epsilon: number added to the variance.
 
     Returns:
         [..., d] in the dtype of x.

@@ -1,9 +1,11 @@
-"""Matrix products and the dense FFN with backward passes of their own.
+"""Matrix products and the dense FFN with backward passes written by hand.
 
-The results equal autodiff's. The backward passes have three reasons. XLA on CPU is two to three times slower on
-products that sum over the first axis of both factors, such as every weight gradient; here a factor is copied
-transposed. Autodiff of an activation keeps five arrays of the hidden layer's size; the hidden layer alone is enough.
-XLA on CPU copies inputs of the backward pass too early and holds the memory (`delayed`).
+The results equal autodiff's results. There are three reasons for the backward passes:
+
+- XLA on CPU is two to three times slower on products that sum over the first axis of both factors, such as every weight
+  gradient. This code copies a factor transposed.
+- Autodiff of an activation keeps five arrays of the hidden layer's size; the hidden layer alone suffices.
+- XLA on CPU copies inputs of the backward pass too early and holds the memory (`delayed`).
 """
 
 import functools
@@ -34,7 +36,7 @@ def weight_gradient(x: jax.Array, gradient: jax.Array) -> jax.Array:
 
     Args:
         x: [..., T, m].
-        gradient: [..., T, n], of x · w.
+        gradient: [..., T, n], the gradient of x · w.
 
     Returns:
         [..., m, n].
@@ -51,10 +53,10 @@ def _by_transposed_copy(x, gradient):
 def delayed(x: jax.Array, gradient: jax.Array) -> jax.Array:
     """Return x, but make XLA read it only after the gradient, and not merge it with earlier reads.
 
-    XLA on CPU would copy the saved arrays of all blocks early and keep them until the backward pass. For four blocks
-    this is a quarter of a step's memory. XLA drops barriers before scheduling, so a value enforces the order: whether
-    the first number of the gradient equals itself. If it is NaN, x becomes 0, and some gradients are 0 next to others
-    that are NaN anyway.
+    Otherwise XLA on CPU copies the saved arrays of all blocks early and keeps the copies until the backward pass. For
+    four blocks this is a quarter of a step's memory. XLA drops barriers before scheduling, so a value enforces the
+    order: whether the first number of the gradient equals itself. If this number is NaN, x becomes 0. Some gradients
+    are then 0, next to others that are NaN anyway.
     """
     if not gradient.size:
         return x

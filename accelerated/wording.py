@@ -1,14 +1,14 @@
-"""Counts, lists and names as sentences hold them: what messages, tables of text and reports of every room share."""
+"""Counts, lists and names for sentences of messages, tables and reports."""
 
 from collections.abc import Iterable, Sequence
 
 from routelaws.reference.errors import in_line
 
 SHOWN = 4
-"""Maximum names or paths in a message; of longer lists it shows the first three and the number of the others."""
+"""Largest number of names or paths in a message; a longer list shows the first three and the number of the others."""
 
 LONGEST_NAME = 100
-"""Characters of a name in a table."""
+"""Largest number of characters of a name in a table."""
 
 
 def plural(number: int, noun: str, form: str = "") -> str:
@@ -17,7 +17,7 @@ def plural(number: int, noun: str, form: str = "") -> str:
     Args:
         number: the count.
         noun: the singular; the plural adds an s.
-        form: how the count is written, such as "," for 1,234; as it is if not given.
+        form: format of the count, such as "," for 1,234; "" for plain digits.
 
     Example:
         >>> plural(1, "row"), plural(2, "row"), plural(1234, "file", ",")
@@ -27,7 +27,7 @@ def plural(number: int, noun: str, form: str = "") -> str:
 
 
 def in_short(names, shown: int = SHOWN) -> str:
-    """Return names or paths as a message shows them: a pattern that a shell has expanded can be hundreds.
+    """Return names or paths for a message; of a long list, only the first.
 
     Example:
         >>> in_short(["a", "b", "c", "d", "e"])
@@ -40,7 +40,7 @@ def in_short(names, shown: int = SHOWN) -> str:
 
 
 def once(said: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:
-    """Return each sentence with the routers that it holds for: one sentence for several routers.
+    """Return {sentence: routers} from (router, sentences) pairs.
 
     Example:
         >>> once([("Hash", ["too few rows"]), ("S-Base", ["too few rows", "one size"])])
@@ -54,7 +54,7 @@ def once(said: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:
 
 
 def by_reason(reasons: dict[str, str]) -> dict[str, list[str]]:
-    """Return {reason: names} from {name: reason}: one reason for several names.
+    """Return {reason: names} from {name: reason}.
 
     Example:
         >>> by_reason({"Hash": "too few rows", "RL-R": "one size", "S-Base": "too few rows"})

@@ -1,11 +1,11 @@
-"""Compute errors of held-out rows without a fit for each fold: the short cuts of `held_out.py`, one per type of law.
+"""Errors of held-out rows without a separate fit for each fold: the short cuts of `held_out.py`, one per type of law.
 
-For a linear law the errors follow from one fit to all rows. Let H be the matrix that maps the measured log10 L to the
-fitted ones. Then the errors of a fold are (I - H)⁻¹ times its residuals, with I - H restricted to its rows. For the
-bounded laws, one compiled call fits all folds with weights (`fit_weighted`).
+For a linear law the errors follow from a fit to all rows. The matrix H maps the measured to the fitted log10 L. The
+errors of a fold are (I - H)⁻¹ times its residuals, with I - H restricted to the rows of the fold. For the bounded laws,
+a compiled call fits all folds with weights (`fit_weighted`).
 
-The arguments of each short cut: `refit(out)`, the errors of a fold by a fit to all other rows, for ill-conditioned
-folds; the columns, [n] each; the loss, [n]; and the folds, a list of row numbers each. It returns the errors, [n].
+Each short cut has the arguments `refit(out)`, the errors of a fold by a fit to all other rows, for ill-conditioned
+folds; the columns, [n] each; the loss, [n]; and the folds, lists of row numbers. It returns the errors, [n].
 """
 
 import math
@@ -18,13 +18,13 @@ from routelaws.reference.laws.utilisation import FLOOR
 
 from .fitting import fit_weighted, predict_curves
 
-_DOUBTFUL = 1e-3  # smallest usable eigenvalue of I - H, which divides rounding; other folds are fitted anew
+_DOUBTFUL = 1e-3  # smallest usable eigenvalue of I - H (it divides rounding errors); other folds are fitted again
 
 
 def by_hat_matrix(
     refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list, interaction: bool = False
 ) -> np.ndarray:
-    """Return the errors of a law that is linear in the logarithms of its columns, and in their product if asked."""
+    """Return the errors of a law that is linear in the logarithms of its columns (and in their product, on request)."""
     logs = [np.log10(column) - np.log10(column).mean() for column in columns]
     design = [np.ones(loss.size), *logs] + ([logs[0] * logs[1]] if interaction else [])
     target = np.log10(loss)
@@ -39,7 +39,7 @@ def by_hat_matrix(
 
 
 def _left_out(unit: np.ndarray, residual: np.ndarray) -> np.ndarray:
-    """Return -(I - H)⁻¹ residual for rows with H = unit unitᵀ; NaN if that is nearly singular."""
+    """Return -(I - H)⁻¹ residual for rows with H = unit unitᵀ; NaN if I - H is nearly singular."""
     if residual.size == 1:
         remaining = 1.0 - float(unit[0] @ unit[0])
         return -residual / remaining if remaining > _DOUBTFUL else np.array([np.nan])
@@ -48,7 +48,7 @@ def _left_out(unit: np.ndarray, residual: np.ndarray) -> np.ndarray:
 
 
 def by_lines(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> np.ndarray:
-    """Return the errors of per-size lines: each line by itself, if the fold has one there and rows to spare."""
+    """Return the errors of per-size lines, line by line; NaN without a line or spare rows."""
     x, y = np.log10(columns[1]), np.log10(loss)
     _, line = np.unique(columns[0], return_inverse=True)
     lines = [np.flatnonzero(line == each) for each in range(line.max() + 1)]
@@ -68,15 +68,15 @@ def by_lines(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds
 
 
 def _line_left_out(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """Return the errors of the points `out` of one line."""
+    """Return the errors of the points `out` of a line."""
     offset = x - x.mean()
     unit = np.stack([np.full(x.size, 1 / math.sqrt(x.size)), offset / math.sqrt(float(offset @ offset))], axis=1)
     errors = _left_out(unit[out], (y - unit @ (unit.T @ y))[out])
     if np.all(np.isfinite(errors)):
         return errors
-    at, level = x[~out].mean(), y[~out].mean()  # almost only one E left: directly from the remaining points
+    at, level = x[~out].mean(), y[~out].mean()  # with nearly one E left: directly from the remaining points
     offset = x[~out] - at
-    # The offsets sum to a rounding error, which the whole of y would multiply.
+    # The offsets sum to a rounding error, which the mean of y would multiply.
     slope = offset @ (y[~out] - level) / (offset @ offset)
     return level + slope * (x[out] - at) - y[out]
 
