@@ -1,1 +1,1 @@
-"""How fast the library is, as ratios: `python -m benchmarks` in the root of the repository. Nothing imports this."""
+"""Speed of the library, as ratios: run `python -m benchmarks` in the root of the repository."""

@@ -41,13 +41,13 @@ class Bench:
         return rounds.process_seconds() + sum(rounds.process_seconds(each.pid) for each in self.workers.values())
 
     def process(self, library: str, threads: int) -> worker.Worker:
-        """Return the process of a library with so many threads; start it if there is none."""
+        """Return the process of a library with this number of threads; start it if needed."""
         if (library, threads) not in self.workers:
             self.workers[library, threads] = worker.Worker(library, threads)
         return self.workers[library, threads]
 
     def measure(self, figure: Figure) -> dict:
-        """Return the entry of a figure in bench.json; its status says why there is no value."""
+        """Return the entry of a figure in bench.json; its status explains a missing value."""
         entry = {"name": figure.name, "what": figure.what, "goal": figure.goal, "value": None, "holds": None}
         try:
             backend = self.process("jax", available_cores()).ask(worker.describe)["backend"]
@@ -58,10 +58,10 @@ class Bench:
             return entry | {"status": "measured"} | self._measured(figure)
         except ModuleNotFoundError as error:
             return entry | {"status": f"{error.name} is not installed: pip install 'routelaws[bench]'"}
-        except BrokenProcessPool as error:  # a process was killed; the next figure starts new ones
+        except BrokenProcessPool as error:  # a process was killed; the next figure starts new processes
             self.close()
             return entry | {"status": f"failed: {error}"}
-        except Exception as error:  # any library may raise; the other figures continue
+        except Exception as error:  # any library may raise; other figures continue
             return entry | {"status": f"failed: {type(error).__name__}: {error}"}
 
     def _measured(self, figure: Figure) -> dict:
@@ -94,10 +94,10 @@ class Bench:
 
 
 def chosen(names: list[str]) -> list[Figure]:
-    """Return the figures whose names begin with one of these; all if none is given.
+    """Return the figures whose names begin with one of these names; all figures without names.
 
     Raises:
-        ValueError: no figure begins with a name.
+        ValueError: no figure matches a name.
     """
     for name in names:
         if not any(figure.startswith(name) for figure in FIGURES):
@@ -106,12 +106,12 @@ def chosen(names: list[str]) -> list[Figure]:
 
 
 def goal_of(goal: tuple[str, float] | None) -> str:
-    """Return a goal in words; empty for None."""
+    """Return a goal as text; "" for None."""
     return "" if goal is None else f"{goal[0]} {goal[1]:g}"
 
 
 def line(entry: dict) -> str:
-    """Return a figure as a row of a table in Markdown: name, value, quartiles, goal, whether it holds."""
+    """Return a figure as a row of a Markdown table: name, value, quartiles, goal, whether the goal is met."""
     goal = goal_of(entry["goal"])
     if entry["value"] is None:
         return f"| `{entry['name']}` | {entry['status']} | | {goal} | |"

@@ -1,21 +1,27 @@
-"""One linear program, solved in four ways: S-BASE, BASE and quantile balancing on the same scores.
+"""A linear program, solved in four ways: S-BASE, BASE and quantile balancing on the same scores.
 
     python -m benchmarks.balanced        # prints the table of docs/balanced_assignment.md
 
-Assign T tokens to E experts, T/E each, to maximise the sum of the scores. The methods:
+The program assigns T tokens to E experts, T/E each, and maximises the sum of the scores. The methods are:
 
 1. exact: `base.balanced_assignment`, the optimum, with prices that prove it.
-2. auction: the same with `method="auction"`, up to its increment.
+2. auction: `method="auction"`, optimal up to its increment.
 3. entropy 1 ... 0.001: the plan of `sinkhorn.sinkhorn_plan` of scores / entropy. "argmax": each token goes to the
    largest entry of its row, which need not be balanced. "plan": the plan itself, its mean score times T.
-4. quantile: `quantile.quantile_bias`, in turns on tokens and experts, after 1, 10 and 100 steps. Tokens choose by the
-   last bias.
+4. quantile: `quantile.quantile_bias`, alternately on tokens and experts, after 1, 10 and 100 steps. Tokens choose by
+   the last bias.
 
-Each line has the objective; the dual bound of the method's final prices (minus the potentials of Sinkhorn times the
-entropy; the biases); the gap (bound minus objective) and "missing" (optimum minus objective), both as shares of the
-optimum's gain over a cyclic assignment, which ignores the scores; the largest load over the mean; and the time as a
-multiple of the first method's, both under jit, interleaved. Unbalanced tokens can exceed the optimum: "missing" is then
-negative. The benchmark stops if a bound is below the optimum.
+Each line has
+
+- the objective;
+- the dual bound of the final prices (for Sinkhorn, minus the potentials times the entropy; for quantile, the biases);
+- the gap (bound minus objective) and "missing" (optimum minus objective), both divided by the optimum's gain over a
+  cyclic assignment that ignores the scores;
+- the largest load divided by the mean;
+- the time divided by the time of the first method, both under jit, interleaved.
+
+An unbalanced choice can exceed the optimum, and "missing" is then negative. The benchmark stops if a bound is below the
+optimum.
 """
 
 import statistics
@@ -43,7 +49,7 @@ class Result(NamedTuple):
     gap: float  # share of the optimum's lead
     missing: float  # share of the optimum's lead
     imbalance: float  # largest load over mean load; 1 is balance
-    ratio: float  # its time over the first method's time, median over the repeats
+    ratio: float  # time divided by the time of the first method, median over the repeats
     note: str
 
 
@@ -121,7 +127,7 @@ def methods() -> dict:
 
 
 def dual_bound(scores: np.ndarray, prices: np.ndarray) -> float:
-    """Return the dual at these prices in float64 (`reference.routers.base.dual_bound` at k = 1)."""
+    """Return the dual bound of prices in float64 (`reference.routers.base.dual_bound` at k = 1)."""
     scores, prices = scores.astype(np.float64), prices.astype(np.float64)
     everyone, more = divmod(*scores.shape)
     dearest = np.sort(prices)[::-1][:more]
@@ -141,7 +147,7 @@ def judge(scores: np.ndarray, outcome: Outcome) -> tuple[float, float, float]:
 
 
 def measure(kind: str, num_tokens: int, num_experts: int, repeats: int, seed: int) -> list[Result]:
-    """Run every method in turns on one kind of scores.
+    """Run every method on a kind of scores, in turns.
 
     Raises:
         RuntimeError: a dual bound is below the optimum.

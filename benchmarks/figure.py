@@ -1,11 +1,11 @@
-"""A figure of the benchmark: sides that are timed in turns, and the ratio of their seconds."""
+"""A figure of the benchmark: sides, timed in turns, and the ratio of their times."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 
 class Job(NamedTuple):
-    """A timed job: `run` does it once and waits for its end; `facts` describes it."""
+    """A timed job: `run` does the job once and waits for its end; `facts` describes the job."""
 
     run: Callable[[], object]
     facts: Callable[[], dict] = dict
@@ -17,8 +17,8 @@ class Side(NamedTuple):
     Attributes:
         job: `file:function` of this folder; the function takes `options` and returns a `Job`
         options: keyword arguments; `--quick` adds quick=True
-        library: whose process runs the job, a key of `worker.LIBRARIES`
-        per: the seconds of a call are divided by this, for example by the steps of the call
+        library: the library whose process runs the job, a key of `worker.LIBRARIES`
+        per: divisor of the seconds of a call, such as the steps of the call
     """
 
     job: str
@@ -33,11 +33,11 @@ class Figure(NamedTuple):
     Attributes:
         name: family and variant, with hyphens
         what: the meaning of the number
-        sides: by name
-        value: makes the figure from the seconds of one round, by side
+        sides: the sides, by name
+        value: function from the seconds of a round, by side, to the figure
         goal: ("at most" or "at least", limit), or None
         threads: threads of each process; None for two, or one on a single core
-        backend: "cpu" or "gpu"; empty for any
+        backend: "cpu" or "gpu"; "" for any
     """
 
     name: str
@@ -56,5 +56,5 @@ class Figure(NamedTuple):
 
 
 def over(first: str, *others: str) -> Callable[[dict[str, float]], float]:
-    """Return the ratio of a side to the fastest of others."""
+    """Return a function for the ratio of a side to the fastest of other sides."""
     return lambda seconds: seconds[first] / min(seconds[other] for other in others)

@@ -1,12 +1,12 @@
-"""Figures of the fits, as fits per second over SciPy's L-BFGS-B, start after start.
+"""Figures of the fits: our fits per second divided by SciPy's L-BFGS-B, start after start.
 
-Law of routing: the notebook released with Clark et al. 2022 runs L-BFGS-B on all six coefficients with a jitted
-gradient, E_start and E_max as powers of two, each start an initial point times normal numbers (the point is our
-choice). A restart counts as one fit. Ours fits resampled rows (`fit_weighted`), each to its optimum.
+Law of routing: the notebook of Clark et al. 2022 runs L-BFGS-B on all six coefficients with a jitted gradient. E_start
+and E_max are powers of two. Each start is an initial point (our choice) times normal numbers. A restart counts as a
+fit. Our side fits resampled rows (`fit_weighted`), each to its optimum.
 
-Hoffmann's law: both sides minimise the sum of Huber terms from starts of the published grid; L-BFGS-B has the analytic
-gradient of the log-sum-exp form, in NumPy. Tables are drawn from printed coefficients with noise. The facts say which
-share of the fits is within `REACHED` of the least objective of that side.
+Hoffmann's law: both sides minimise the sum of Huber terms from starts of the published grid. L-BFGS-B has the analytic
+gradient of the log-sum-exp form, in NumPy. Tables are drawn from printed coefficients with noise. The facts give the
+share of fits within `REACHED` of the best objective of their side.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ NOISE = {"routed": 0.0032, "hoffmann": 8e-3}  # deviation of log10 L and of ln L
 DELTA = 1e-3
 TIGHT = {"maxiter": 5000, "maxfun": 20000, "ftol": 1e-15, "gtol": 1e-10}
 REACHED = 1e-6
-SHARE = 20  # a quick run divides these counts by this, on both sides
+SHARE = 20  # a quick run divides the counts of both sides by this number
 COUNTS = {"bootstrap": 1000, "restarts": 20, "starts": 300, "scipy starts": 20}
 
 
@@ -120,7 +120,7 @@ def hoffmann_starts(count: int) -> np.ndarray:
 
 
 def scipy_end(size: np.ndarray, tokens: np.ndarray, loss: np.ndarray, start: np.ndarray) -> float:
-    """Return the sum of Huber terms at which L-BFGS-B ends from a start A, alpha, B, beta, C."""
+    """Return the final sum of Huber terms of L-BFGS-B from a start A, alpha, B, beta, C."""
     from scipy.optimize import minimize
 
     log_size, log_tokens, log_loss = np.log(size), np.log(tokens), np.log(loss)

@@ -1,7 +1,7 @@
-"""Figures of one routed FFN, forward and backward: S-BASE over the dense FFN, and the Switch layer in torch.
+"""Figures of a routed FFN, forward and backward: S-BASE over the dense FFN, and the Switch layer in torch.
 
-Ours is `routed_block` in training (Sinkhorn with its defaults), with the gradients of router, experts and input. T =
-4096, d = 256, f = 1024, float32.
+Our side is `routed_block` in training (Sinkhorn with its defaults), with the gradients of router, experts and input. T
+= 4096, d = 256, f = 1024, float32.
 """
 
 from .figure import Figure, Job, Side, over
@@ -46,9 +46,9 @@ def dense_layer(quick: bool = False) -> Job:
 
 
 def _in_place(value_and_grad, *arguments):
-    """Return a function that runs a compiled call, and what the last call returned.
+    """Return a function that runs a compiled call, and the result of the last call.
 
-    Gradients overwrite the previous call's gradients, as in a train step; otherwise the time would include memory
+    Gradients overwrite the gradients of the previous call, as in a train step. Otherwise the time would include memory
     allocation.
     """
     import jax

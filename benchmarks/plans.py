@@ -1,11 +1,11 @@
 """Figures of balancing: the plan of Sinkhorn over POT and ott-jax, and general solvers over our exact assignment.
 
 Plan: scores are normal with deviation 2 and a trend over the experts. The load error is the largest relative distance
-of an expert's mass from 1/E. Ours stops at 1e-3 by its own rule; each peer gets the smallest number of sweeps that is
-as accurate, without checks, its best case.
+of an expert's mass from 1/E. Our side stops at 1e-3. Each peer runs the smallest number of sweeps with this accuracy,
+without checks, which is its best case.
 
-Assignment: `kernels.assignment.assign`, the compiled loops behind `routers.base`. OR-tools' minimum-cost flow has costs
-rounded to 1e-6 of the largest score; SciPy's `linear_sum_assignment` has one column for each of the T places.
+Assignment: our side is `kernels.assignment.assign`, the compiled loops of `routers.base`. OR-tools' minimum-cost flow
+has costs rounded to 1e-6 of the largest score. SciPy's `linear_sum_assignment` has a column for each of the T slots.
 """
 
 import functools

@@ -2,8 +2,8 @@
 
     python -m benchmarks.policy_gradient [--layouts r ra raa raaa] [--steps 0 300] [--tokens 4] [--experts 3]
 
-In a small model, all E^T sequences of choices can be run. The expected loss, its gradient, and the mean and variance of
-an estimator are then finite sums without sampling error, in float64.
+A small model can run all E^T sequences of choices. The expected loss, its gradient, and the mean and variance of an
+estimator are then finite sums without sampling error, in float64.
 
     h = x                                            T tokens, one sequence
     for each letter of the layout:
@@ -16,15 +16,15 @@ norm divides by the root mean square. Two gradients are compared:
     the truth        ∇ Σ over draws of π(draw) loss(draw)
     an estimator     Σ over draws of π(draw) ∇ (loss(draw) + `policy_terms` with weight 1)
 
-with the reward of each token alone (per-token credit) or the sum of rewards from it to the end (`reward_to_go`).
+with the reward of each token (per-token credit) or the sum of rewards from the token to the end (`reward_to_go`).
 
 First table: |estimator − truth| / |truth| for the routers' weights (median, minimum and maximum over the seeds), for
 all weights of the model, and the cosine of the angle between the two gradients of the routers. "draws" is the number of
 draws whose mean has as much noise as bias: variance / bias².
 
-Second table: the variance of the routers' gradient from one draw, in units of |truth|², without a baseline, with the
-mean reward of all tokens, and with the mean reward of each token over the draws, the limit of a trained baseline for
-one routed layer.
+Second table: the variance of the routers' gradient from one draw, in units of |truth|². The baselines are none, the
+mean reward of all tokens, and the mean reward of each token over the draws (the limit of a trained baseline for one
+routed layer).
 
 `--steps` first trains by gradient descent on the expected loss.
 """
@@ -49,16 +49,16 @@ BASELINES = {
     "mean": lambda state: jnp.full_like(state, state.mean()),
     "state": lambda state: state,
 }
-"""The baseline, subtracted from the credit, as a function of the mean credit of each token: nothing, one number, or one
-number for each token."""
+"""The baseline to subtract from the credit, as a function of the mean credit of each token: 0, a number, or a number
+for each token."""
 
 ESTIMATORS = tuple(itertools.product(CREDITS, BASELINES))
 
 D_MODEL, HIDDEN, VOCAB_SIZE = 8, 16, 6
-SEEDS = 5  # number of models; the result is their median
-MOST_DRAWS = 5000  # most draws that are enumerated
-UNBIASED = 1e-9  # a smaller bias is rounding
-LEARNING_RATE = 0.5  # learning rate of the training by `--steps`
+SEEDS = 5  # number of models; results are medians over them
+MOST_DRAWS = 5000  # largest number of draws to enumerate
+UNBIASED = 1e-9  # a smaller bias is a rounding error
+LEARNING_RATE = 0.5  # learning rate for `--steps`
 
 
 class Problem(NamedTuple):
@@ -74,12 +74,12 @@ class Run(NamedTuple):
     """The results of the model for one draw of experts."""
 
     reward: jax.Array  # [T], log-probability of each target
-    logits: jax.Array  # [n_r, T, E], of the routers
-    log_probability: jax.Array  # [], of the whole draw
+    logits: jax.Array  # [n_r, T, E], logits of the routers
+    log_probability: jax.Array  # [], log-probability of the whole draw
 
 
 class Estimate(NamedTuple):
-    """An estimator and the true gradient, at the routers' weights by default."""
+    """The comparison of an estimator with the true gradient, for the routers' weights."""
 
     bias: float  # |mean − truth| / |truth|
     bias_of_all: float  # bias over all weights of the model
@@ -156,7 +156,7 @@ def estimator(
     """Return the training gradient of one draw: the gradient of its loss plus each routed layer's policy term.
 
     Args:
-        params: the weights at which it is taken.
+        params: the weights.
         given: the rest of the problem.
         draw: [n_r, T, k].
         credited: [T], the reward of each choice of this draw, in every routed layer.
@@ -194,7 +194,7 @@ def trained(given: Problem, draws: jax.Array, steps: int) -> Problem:
 
 
 def routers_of(tree: dict) -> list:
-    """Return the leaves of the routers of a tree like the parameters."""
+    """Return the router leaves of a tree with the structure of the parameters."""
     return [weights["router"] for weights in tree.values() if isinstance(weights, dict) and "router" in weights]
 
 

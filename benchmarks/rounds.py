@@ -1,11 +1,11 @@
 """Times of several sides, measured in turns, and the CPU share of other processes.
 
-Each round runs a block of every side, the next round in the opposite order, and gives one ratio. The figure is the
-median of the ratios. pyperf finishes one benchmark before it starts the next ("processes and benchmarks are run
+Each round runs a block of every side and gives a ratio; successive rounds have opposite orders. The figure is the
+median of the ratios. pyperf finishes a benchmark before it starts the next ("processes and benchmarks are run
 sequentially"), so its ratios compare different minutes of the machine.
 
-A round is disturbed if other processes, or the host of a virtual machine, used more than `DISTURBED` of the cores. Such
-a round is repeated, a bounded number of times; then the calmest rounds count.
+A round is disturbed if other processes, or the host of a virtual machine, used more than `DISTURBED` of the cores. The
+benchmark repeats such rounds up to a limit, and then uses the least disturbed rounds.
 """
 
 import os
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 DISTURBED = 0.05
-"""Share of all cores. An idle Linux machine uses about 0.01."""
+"""Share of all cores; an idle Linux machine uses about 0.01."""
 
 _BUSY = (0, 1, 2, 5, 6, 7)
 """Fields of the line `cpu` in /proc/stat: user, nice, system, irq, softirq and stolen; not idle or waiting."""
 
 
 class Round(NamedTuple):
-    """One block of every side.
+    """A block of every side.
 
     Attributes:
         seconds: median of the block, by side
@@ -42,8 +42,8 @@ class Load:
     """The share of the cores that other processes use.
 
     Args:
-        own: returns the CPU seconds of the benchmark's processes so far.
-        machine: returns the CPU seconds of the whole machine so far; None if unknown.
+        own: a function that returns the CPU seconds of the benchmark's processes.
+        machine: a function that returns the CPU seconds of the whole machine; None if unknown.
         wall: a clock in seconds.
         cores: number of cores of the machine.
     """
@@ -53,7 +53,7 @@ class Load:
         self.cores = cores or os.cpu_count() or 1
 
     def start(self) -> None:
-        """Count from here."""
+        """Start counting."""
         self.began = self.machine(), self.own(), self.wall()
 
     def foreign(self) -> float | None:
@@ -71,10 +71,10 @@ def interleave(
     """Measure sides in turns.
 
     Args:
-        sides: by name; each runs a block and returns the seconds of its calls.
-        rounds: to keep.
+        sides: functions by name; each runs a block and returns the seconds of its calls.
+        rounds: number of rounds to keep.
         load: load of the machine.
-        more: maximum of additional rounds to replace disturbed ones.
+        more: largest number of additional rounds to replace disturbed rounds.
         pause: seconds before each block, so that threads of the previous block go to sleep.
 
     Returns:

@@ -1,8 +1,8 @@
-"""Figures of the training step: dense over a GPT in torch, S-BASE over dense, and with the compiled loops over without.
+"""Figures of the training step: dense over a GPT in torch, S-BASE over dense, with compiled loops over without.
 
-L = 4, 16 sequences of 128 tokens, V = 1024, heads of 32 numbers, float32, tokens from Zipf's law. Ours is the step of
-`routelaws train` with its defaults, eight steps in a call. Both sides clip the gradient, apply AdamW and tie the
-embedding with the output; torch's model has learned positions, ours relative ones.
+L = 4, 16 sequences of 128 tokens, V = 1024, heads of 32 numbers, float32, tokens from Zipf's law. Our side is the step
+of `routelaws train` with its defaults, eight steps in a call. Both sides clip the gradient, apply AdamW and tie the
+embedding with the output. The model of torch has learned positions; ours has relative positions.
 """
 
 import numpy as np
@@ -59,8 +59,9 @@ def our_step(
 def step_flops(d_model: int, blocks: int, vocab_size: int, length: int, batch: int, **_) -> float:
     """Return the FLOPs of the matrix products of a dense training step, three times the forward pass.
 
-    For each token: 24 d² of projections and FFN in each block, 2 d V of the output, and in each block three products
-    (keys, distances, values) with the S/2 tokens that it sees on average; and the projection of S distances.
+    The forward FLOPs of a token are 24 d² of projections and FFN in each block, and 2 d V of the output. Each block
+    also has three products (keys, distances, values) with the S/2 tokens that a token sees on average, and the
+    projection of S distances.
     """
     by_token = blocks * (24 * d_model**2 + 3 * 2 * d_model * length / 2) + 2 * d_model * vocab_size
     return 3.0 * (by_token * length * batch + blocks * 2 * length * d_model**2)

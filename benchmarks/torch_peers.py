@@ -1,4 +1,4 @@
-"""The other side of a comparison, in torch: a product, a GPT, the Switch layer of transformers; float32 and eager."""
+"""The torch side of comparisons: a product, a GPT, the Switch layer of transformers; float32 and eager."""
 
 import math
 import os

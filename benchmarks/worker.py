@@ -1,6 +1,6 @@
-"""One process for each library and number of threads; it runs the blocks of its sides and sleeps otherwise.
+"""A process for each library and number of threads; it runs the blocks of its sides and sleeps otherwise.
 
-Two libraries in one process would have thread contention, and a library fixes its number of threads when it starts.
+Two libraries in a process have thread contention, and a library fixes its number of threads when it starts.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ LIBRARIES = {"jax": {}, "jax without loops": {"ROUTELAWS_CPU_LOOPS": "0"}, "torc
 """The environment variables of the process of each library."""
 
 SLOW = 2.0
-"""Calls that take more seconds form a block alone, without a warm-up call."""
+"""Seconds above which a call is a block alone, without a warm-up call."""
 
 MOST_CALLS = 200
-"""In a block."""
+"""Largest number of calls in a block."""
 
 _THREAD_COUNTS = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 _JOBS: dict[str, tuple[Job, float]] = {}  # jobs of this process, each with the seconds of a call
@@ -45,7 +45,7 @@ class Worker:
 
 
 def environment(library: str, threads: int) -> dict[str, str]:
-    """Return the environment variables of a process with this many threads, which caches no compiled programs."""
+    """Return the environment variables of a process with this many threads and without a cache of programs."""
     from routelaws.accelerated.training.sweeps.workers import HUGE_PAGES
 
     single_thread = " --xla_cpu_multi_thread_eigen=false" if threads == 1 else ""
@@ -77,7 +77,7 @@ def _start(library: str, threads: int) -> None:
 
 
 def build(name: str, side: Side) -> None:
-    """Make a job and call it twice, which compiles it; once if that is slow."""
+    """Make a job and call it twice (once if slow), to compile it."""
     file, function = side.job.split(":")
     job = getattr(importlib.import_module(f"{__package__}.{file}"), function)(**side.options)
     took = _timed(job)
@@ -104,7 +104,7 @@ def drop(name: str) -> None:
 
 
 def describe() -> dict:
-    """Return the backend, device and processor that JAX runs on here."""
+    """Return the backend, device and processor of JAX on this machine."""
     import platform
 
     import jax

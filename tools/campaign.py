@@ -1,21 +1,21 @@
-"""Many runs with a fault each: after every one of them the same command ends with the table of an undisturbed run.
+"""Many runs with a fault each: afterwards the same command ends with the table of an undisturbed run.
 
     python tools/campaign.py --runs 200 --seed 0 --json campaign.json      (`make campaign`)
 
     kill at a moment    SIGKILL at a random time: in a step, in the compiler, in the writing of a checkpoint
     kill at a file      SIGKILL just before a random operation on a file of the run: a checkpoint, the table, the log
-    kill in the text    the same while the text is tokenized
+    kill in the text    a kill while the text is tokenized
     checkpoint cut, emptied, flipped     files of the newest checkpoint are damaged between two kills
-    full disk           a tmpfs as small as the fault wants (a limit on the size of files where none can be mounted)
+    full disk           a small tmpfs (or, without tmpfs, a limit on the size of files)
     clock               the time of day jumps back by up to ten years
     two at once         two processes on one folder
-    SIGTERM             at a random time: exit code 0, and one line that says "resumable"
-    job array           tasks of a sweep, side by side, killed and repeated
+    SIGTERM             at a random time: exit code 0, and a line with "resumable"
+    job array           parallel tasks of a sweep, killed and repeated
 
-A run is the real command in a process of its own. That process is a fork of a process that has imported everything but
-started nothing (JAX has no devices yet), which saves the imports. Compiled programs are kept between runs. A command
-that was not killed has to end with exit code 0 or 2, and without a traceback. Compared are results.csv (without
-times), the losses by window and the log (without speeds), byte by byte.
+A run is the real command in a separate process. This process is a fork of a process that has imported all modules but
+has started no JAX devices, which saves the imports. Compiled programs are cached between runs. A command that is not
+killed must end with exit code 0 or 2, without a traceback. The campaign compares results.csv (without times), the
+losses by window and the log (without speeds), byte by byte.
 """
 
 import argparse
@@ -52,13 +52,13 @@ blocks = 1
 seed = [1, 2, 3]
 """
 WATCHED = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "os.listdir")
-"""Python's audit events of file operations, before which a process may be killed."""
+"""Python's audit events of file operations; a process may be killed before them."""
 
 YEARS = 10 * 365 * 86_400.0
 
 
 class Ended(NamedTuple):
-    """How a command ended."""
+    """The end of a command."""
 
     code: int  # the exit code, or minus the signal
     said: str  # its standard error
@@ -68,7 +68,7 @@ class Ended(NamedTuple):
 
 
 def start(arguments: list[str], said: Path, prepare=lambda: None, cache: Path | None = None) -> int:
-    """Start a command in a fork of this process, and return its id; `prepare` sets the fault up inside it."""
+    """Start a command in a fork of this process, and return its id; `prepare` sets up the fault in the fork."""
     pid = os.fork()
     if pid:
         return pid
@@ -82,7 +82,7 @@ def start(arguments: list[str], said: Path, prepare=lambda: None, cache: Path | 
         from routelaws.accelerated import cli
         from routelaws.accelerated.training.sweeps import sweep
 
-        # Workers are separate processes and import everything anew. So this process trains, as on an accelerator.
+        # Workers are separate processes and import all modules again. So this process trains, as on an accelerator.
         sweep._train_in_workers = lambda todo, jobs, watch: sweep._train_here(todo, watch)
         prepare()
         code = cli.main(arguments)
@@ -108,7 +108,7 @@ def run(arguments: list[str], said: Path, prepare=lambda: None, cache: Path | No
 
 
 def run_until(arguments: list[str], said: Path, seconds: float, number: int, cache: Path | None = None) -> Ended:
-    """Run a command and send it a signal after some seconds, if it still runs then."""
+    """Run a command and send it a signal after some seconds, if it still runs."""
     said.unlink(missing_ok=True)
     pid, until = start(arguments, said, cache=cache), time.monotonic() + seconds
     while time.monotonic() < until:
@@ -123,7 +123,7 @@ def run_until(arguments: list[str], said: Path, seconds: float, number: int, cac
 
 
 def count_operations(below: Path, counts: Path):
-    """Return a `prepare` that writes the path of each operation on files below a folder, one a line."""
+    """Return a `prepare` that writes the path of each file operation below a folder, one per line."""
 
     def prepare():
         log = open(counts, "a", encoding="utf-8", buffering=1)
@@ -133,7 +133,7 @@ def count_operations(below: Path, counts: Path):
 
 
 def kill_before(below: Path, place: int):
-    """Return a `prepare` that kills the process before the operation with this number on files below a folder."""
+    """Return a `prepare` that kills the process before the file operation with this number below a folder."""
 
     def prepare():
         left = [place]
@@ -160,7 +160,7 @@ def _audit(below: Path, called) -> None:
 
 
 def clock_that_jumps_back(draw: random.Random):
-    """Return a `prepare` after which the time of day, asked for several times, has jumped back."""
+    """Return a `prepare` that makes the time of day jump back."""
     jump_after, by = draw.randint(1, 40), draw.uniform(60, YEARS)
 
     def prepare():
@@ -177,7 +177,7 @@ def clock_that_jumps_back(draw: random.Random):
 
 
 def small_files(size: int):
-    """Return a `prepare` that limits the size of every file that is written."""
+    """Return a `prepare` that limits the size of every written file."""
 
     def prepare():
         import resource
@@ -201,7 +201,7 @@ def damage(checkpoint: Path, how: str, draw: random.Random) -> None:
 
 
 def table(folder: Path, name: str = "results.csv") -> list[dict]:
-    """Return the rows of a table without the time that they took."""
+    """Return the rows of a table without times."""
     with open(folder / name, newline="", encoding="utf-8") as file:
         return [{key: value for key, value in row.items() if key not in TIME_COLUMNS} for row in csv.DictReader(file)]
 
@@ -213,7 +213,7 @@ def log(folder: Path) -> list[dict]:
 
 
 def difference(found: Path, wanted: Path) -> str | None:
-    """Return what is not the same in two folders of runs, None if nothing is."""
+    """Return the first difference between two folders of runs, or None."""
     if table(found) != table(wanted):
         return "results.csv"
     windows = "validation_windows.csv"
@@ -223,10 +223,10 @@ def difference(found: Path, wanted: Path) -> str | None:
 
 
 class Campaign:
-    """The undisturbed runs, and what it takes to disturb others.
+    """The undisturbed runs, and the faults.
 
     Args:
-        folder: an empty one, for everything.
+        folder: an empty folder for all files.
         seed: seed of the faults.
     """
 
@@ -268,7 +268,7 @@ class Campaign:
         return ["sweep", str(self.grid), "--index", str(index), "--of", str(of), "--out", str(out)]
 
     def train_undisturbed(self, models: list[str]) -> None:
-        """Train each model once for its programs, and once for its table, its time and its operations on files."""
+        """Train each model once for its programs, and once for its table, its time and its file operations."""
         for model in models:
             run(self.command(model, self.folder / f"first-{model}"), self.said)
             out, counts = self.folder / f"whole-{model}", self.folder / f"operations-{model}"
@@ -282,7 +282,7 @@ class Campaign:
             assert difference(self.folder / f"first-{model}", out) is None, "two undisturbed runs differ"
 
     def train_undisturbed_sweep(self) -> None:
-        """Train the sweep, one task after the other."""
+        """Train the tasks of the sweep in sequence."""
         out = self.folder / "whole-sweep"
         for index in range(3):
             ended = run(self.task(index, 3, out), self.said)
@@ -312,7 +312,7 @@ class Campaign:
         return [*ended, run(self.command(model, out), self.said, cache=cache)]
 
     def _damaged(self, model: str, out: Path, how: str) -> list[Ended]:
-        """Copy an undisturbed run, or one that was killed, and damage its newest checkpoint."""
+        """Copy an undisturbed or a killed run, and damage its newest checkpoint."""
         ended = []
         if self.draw.random() < 0.5:
             shutil.copytree(self.whole[model], out)
@@ -367,7 +367,7 @@ class Campaign:
         return [ended if told and ended.code == 0 else ended._replace(code=1)]
 
     def job_array(self, model: str, out: Path) -> list[Ended]:
-        """Two tasks of two, side by side with a third that repeats one of them; one is killed."""
+        """Run both tasks of a sweep and a repetition of one in parallel; kill one."""
         del model
         indices = [0, 1, self.draw.randrange(2)]
         outputs = [self.folder / f"said-{i}.txt" for i in range(3)]
@@ -380,7 +380,7 @@ class Campaign:
         return [end(pid, path) for pid, path in zip(pids, outputs, strict=True)]
 
     def one(self, kind: str, number: int) -> str | None:
-        """Do one run with a fault, then repeat the command until it ends; return what went wrong, or None."""
+        """Do a run with a fault, then repeat the command until it ends; return the error, or None."""
         sweep = kind == "job array"
         model = "sweep" if sweep else self.draw.choice([name for name in self.whole if name != "sweep"])
         out = self.folder / f"run-{number}"
@@ -402,11 +402,11 @@ KINDS = {
     "kill at a moment": 7, "kill at a file": 7, "kill in the text": 2, "checkpoint cut": 2, "checkpoint emptied": 2,
     "checkpoint flipped": 4, "full disk": 3, "clock": 2, "two at once": 2, "SIGTERM": 3, "job array": 1,
 }  # fmt: skip
-"""{fault: how often it occurs among 35 runs}."""
+"""{fault: number of its runs among 35 runs}."""
 
 
 def order(kinds: list[str], runs: int, draw: random.Random) -> list[str]:
-    """Return the fault of each run: shares as in `KINDS`, and every kind once before others repeat."""
+    """Return the fault of each run, with the shares of `KINDS`, and every kind once before repetitions."""
     whole = [kind for kind in kinds for _ in range(KINDS[kind])]
     draw.shuffle(whole)
     first = draw.sample(kinds, len(kinds))
@@ -414,7 +414,7 @@ def order(kinds: list[str], runs: int, draw: random.Random) -> list[str]:
 
 
 def main() -> int:
-    """Run the campaign; exit code 1 if a table differed."""
+    """Run the campaign; return exit code 1 if a table differs."""
     flags = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     flags.add_argument("--runs", type=int, default=200)
     flags.add_argument("--seed", type=int, default=0)
@@ -446,7 +446,7 @@ def main() -> int:
 
 
 def prepare_environment(folder: Path) -> None:
-    """Set what the commands inherit: one thread, a token cache and a folder of programs; import all that they need."""
+    """Set one thread, a token cache and a folder of programs for all commands; import their modules."""
     from routelaws.accelerated.training.sweeps.workers import thread_environment
 
     os.environ |= {**thread_environment(1), "ROUTELAWS_CACHE": str(folder / "cache"), "JAX_PLATFORMS": "cpu"}
@@ -456,7 +456,7 @@ def prepare_environment(folder: Path) -> None:
     import routelaws.accelerated.commands.train  # noqa: F401
     from routelaws.accelerated.training.runs.result_rows import commit
 
-    commit()  # stored here: a commit during the campaign would change the rows
+    commit()  # cached, because a commit during the campaign would change the rows
 
 
 def _full_disk(campaign: Campaign) -> str:

@@ -1,8 +1,8 @@
-"""A lint for prose: `make lint` runs it over Markdown, docstrings, comments and messages.
+"""A lint for prose: `make lint` checks Markdown, docstrings, comments and messages.
 
-Vale would do this, but it fetches a program when it is installed, and proselint has no dictionary of a project's own.
-Each entry of WORDS and PAGES is a pattern and what to write instead. A line that needs the word ends with
-"prose: ok, REASON" in a comment of its language. `python tools/prose.py --count` prints words and matches by file.
+Vale downloads a program at installation, and proselint has no project dictionary, so this file replaces both. Each
+entry of WORDS and PAGES is a pattern and its replacement. A line that needs the word ends with "prose: ok, REASON" in a
+comment of its language. `python tools/prose.py --count` prints words and matches by file.
 """
 
 import argparse
@@ -91,7 +91,7 @@ def matches(path: Path) -> list[str]:
 
 
 def files(names: list[str]) -> list[Path]:
-    """Return the files to read: those named, or all that git tracks except tests and past versions."""
+    """Return the files to read: the named files, or all files of git except tests and past versions."""
     tracked = names or subprocess.check_output(["git", "ls-files"], text=True).splitlines()
     return [path for path in map(Path, tracked) if path.suffix in READERS and not set(path.parts) & SKIPPED]
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: what it writes, and the sides that need no other library, at small sizes."""
+"""`python -m benchmarks`: its output, and the sides without other libraries, at small sizes."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def run(*arguments) -> subprocess.CompletedProcess:
 
 
 def test_a_record_has_what_a_reader_needs(tmp_path):
-    """One figure is measured, one is of another backend, one of a library that is not installed or small enough."""
+    """One figure is measured, one needs another backend, and one needs a missing library."""
     out = tmp_path / "bench.json"
     done = run("--quick", "--only", "assignment", "--only", "gpu-util", "--out", out)
     assert done.returncode == 0, done.stderr

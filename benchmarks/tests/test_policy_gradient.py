@@ -1,4 +1,4 @@
-"""The benchmark of REINFORCE: its enumeration is complete, what should be unbiased is, and the command runs."""
+"""The benchmark of REINFORCE: complete enumeration, unbiased estimators, and the command."""
 
 import functools
 
@@ -43,7 +43,7 @@ def test_with_attention_only_reward_to_go_is_unbiased():
 
 @pytest.mark.slow
 def test_other_layouts():
-    """Without attention both are; a second routed layer sees states that depend on what the first one drew."""
+    """Without attention both credits are unbiased; a second routed layer sees states that depend on the first draw."""
     check_unbiased("r", policy_gradient.CREDITS)
     check_unbiased("rr", policy_gradient.CREDITS)
     check_unbiased("rara", ["reward-to-go"])
@@ -59,7 +59,7 @@ def test_a_baseline_changes_the_variance_and_not_the_mean():
 
 @pytest.mark.parametrize("k, nucleus, num_draws", [(2, 1.0, 216), (1, 0.6, 27)])
 def test_the_draws_are_all_there_are(k, nucleus, num_draws):
-    """Their probabilities sum to 1, with a nucleus too."""
+    """The probabilities of all draws sum to 1, also with a nucleus."""
     given = policy_gradient.problem("r", 3, 3, seed=1)
     draws = policy_gradient.all_draws(1, 3, 3, k)
     assert draws.shape == (num_draws, 1, 3, k) and len(np.unique(draws.reshape(num_draws, -1), axis=0)) == num_draws

@@ -1,4 +1,4 @@
-"""How the benchmark measures: in turns, with medians, again where others used the machine; on a clock of the test."""
+"""The benchmark's measurements: in turns, with medians, with repeated disturbed rounds; on a fake clock."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from benchmarks.rounds import Load, interleave, machine_seconds, median_and_quar
 
 
 class Machine:
-    """A machine of two cores with a clock; `run` computes alone, or with others beside it."""
+    """A machine of two cores with a clock; `run` computes alone or next to other processes."""
 
     def __init__(self):
         self.wall = self.own = self.all = 0.0
@@ -69,5 +69,5 @@ def test_the_line_of_the_kernel_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr("os.sysconf", lambda name: 100)
     path = tmp_path / "stat"
     path.write_text("cpu  100 20 30 9999 9999 4 5 6 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n", encoding="ascii")
-    assert machine_seconds(path) == pytest.approx(1.65)  # neither idle, nor waiting for a disk
+    assert machine_seconds(path) == pytest.approx(1.65)  # without idle time and disk waits
     assert machine_seconds(tmp_path / "nothing") is None and process_seconds(-1) == 0.0

@@ -1,4 +1,4 @@
-"""The studies: their numbers are those of a table that is solved or counted by hand."""
+"""The studies: numbers of tables that are solved or counted by hand."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,8 @@ def test_a_bound_below_the_optimum_is_an_error(monkeypatch):
 
 
 def test_hash_loads_by_hand():
-    """Five tokens with shares 60, 30, 20, 15 and 12 of 137, three experts: 0 has the first and the fourth of them."""
+    """Five tokens with shares 60, 30, 20, 15 and 12 of 137, and three experts: expert 0 has the first and the fourth
+    token."""
     rows = {line.hash: line for line in hash_loads.lines_of("5x3x1x1")}
     assert rows["modulo"].largest == pytest.approx(3 * 75 / 137) and rows["modulo"].sets == 3
     assert rows["modulo"].least == pytest.approx(3 * 60 / 137) and rows["position"].largest == pytest.approx(
@@ -41,7 +42,7 @@ def test_hash_loads_by_hand():
 
 
 def test_pairs_are_counted(monkeypatch):
-    """Of two tokens with shares 2/3 and 1/3, the first at expert 0 of both tables, the pairs are 5/9 and 4/9."""
+    """Two tokens with shares 2/3 and 1/3, the first at expert 0 of both tables, give pairs of 5/9 and 4/9."""
     monkeypatch.setattr(hash_loads, "build", lambda *_: np.array([[0, 1], [0, 1]]))
     rows = {line.hash: line for line in hash_loads.lines_of("2x2x1x1")}
     assert rows["bigram"].largest == pytest.approx(10 / 9)

@@ -1,8 +1,8 @@
 """The scoreboard: `make wild` judges routers of other libraries and writes docs/wild/results.json and README.md.
 
-Each library has its own folder under the cache (`ROUTELAWS_WILD`, ~/.cache/routelaws-wild), with the versions of
-pins.txt, and runs in its own process. `python tools/wild fairscale attnax` asks some and keeps the other rows;
-`python tools/wild --page` writes the page alone. This needs network and 2 GB of disk, so no CI runs it.
+Each library has its own folder in the cache (`ROUTELAWS_WILD`, ~/.cache/routelaws-wild), with the versions of pins.txt,
+and its own process. `python tools/wild fairscale attnax` judges some libraries and keeps other rows; `python tools/wild
+--page` writes only the page. This needs a network and 2 GB of disk, so no CI runs it.
 """
 
 import json
@@ -27,7 +27,7 @@ def pins() -> dict[str, list[str]]:
 
 
 def install(library: str, cache: Path) -> Path:
-    """Return the folder of a library, filled by pip where it does not hold the pinned versions."""
+    """Return the folder of a library; pip fills it unless it has the pinned versions."""
     folder, marker, wanted = cache / library, cache / library / ".pins", " ".join(pins()[library])
     if not marker.exists() or marker.read_text("utf-8") != wanted:
         print(f"installing {library} into {folder}", file=sys.stderr)
@@ -40,7 +40,7 @@ def install(library: str, cache: Path) -> Path:
 
 
 def ask(library: str, cache: Path) -> list[dict]:
-    """Return the rows of a library, [] where its process fails; the reason goes to standard error."""
+    """Return the rows of a library; if its process fails, return [] and print the reason to standard error."""
     folders = [install(name, cache) for name in ("torch", library) if name in pins()]
     path = os.pathsep.join(map(str, reversed(folders)))
     environment = os.environ | {"PYTHONPATH": path, "KERAS_BACKEND": "jax", "OMP_NUM_THREADS": "1"}
@@ -55,7 +55,7 @@ def ask(library: str, cache: Path) -> list[dict]:
 
 
 def main(arguments: list[str]) -> int:
-    """Return an exit code: 0 if every library that was asked has rows."""
+    """Return an exit code: 0 if every requested library has rows."""
     old = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
     libraries = [] if "--page" in arguments else arguments or ["transformers", *(set(pins()) - {"torch"})]
     cache = Path(os.environ.get("ROUTELAWS_WILD", Path.home() / ".cache" / "routelaws-wild"))

@@ -1,6 +1,7 @@
-"""Ask one library in this process: `python tools/wild/ask.py deepspeed FILE` writes a JSON list, one object a function.
+"""Judge a library in this process: `python tools/wild/ask.py deepspeed FILE` writes a JSON list, an object per
+function.
 
-The verdict is the suite's (`Backend.stance`). The other columns are measured here on fixed inputs:
+The suite gives the verdict (`Backend.stance`). This file measures the other columns on fixed inputs:
 
     repeats           share of 256 tokens whose experts or gates are the same in a second call, in evaluation
     bfloat16          share of the tokens, 64 experts and k = 2 (or the library's k), whose experts change from float32
@@ -8,9 +9,9 @@ The verdict is the suite's (`Backend.stance`). The other columns are measured he
                       bfloat16 holds; for others the logits are, so that only the arithmetic after them counts
     balance           the balance loss of equal loads and equal mean probabilities, by k, for 8 experts
     balance_gradient  whether the gradient of the balance loss by the logits is above 0
-    padding           the balance loss with a mask over that of the real tokens alone; 1 where padding does not count
-    sum_at_minus_60   the sum of the gates of a token whose logits are near -60, over the same at 0
-    layer             how the experts and gates of the whole layer relate to those of its router
+    padding           the balance loss with a mask over the loss of the real tokens alone; 1 if padding does not count
+    sum_at_minus_60   the sum of the gates of a token with logits near -60, over the sum with logits near 0
+    layer             the relation of the experts and gates of the whole layer to the router's
     experts_trained   experts with a gradient, of 8, in the whole layer with random weights and 512 tokens
 """
 
@@ -40,7 +41,7 @@ PATHS = {
 
 
 def convert(namespace, array, dtype: str = "float32"):
-    """Return an array as a backend wants it."""
+    """Return an array in the type of a backend."""
     own = getattr(namespace, "from_numpy", None)
     return array if own is None else own(array, dtype)
 
@@ -58,7 +59,7 @@ def random_logits(num_tokens: int, num_experts: int) -> np.ndarray:
 
 
 def in_any_k(measure):
-    """Return measure(k) for the first k of 2 and 1 that the library has; None where it has neither."""
+    """Return measure(k) for the first k of 2 and 1 that the library has, or None."""
     for k in (2, 1):
         with contextlib.suppress(Exception):
             return measure(k)
@@ -74,7 +75,7 @@ def repeats(namespace):
 
 
 def bfloat16(namespace):
-    """With the identity as weights: what the arithmetic after the logits changes."""
+    """Return the effect of the arithmetic after the logits, with the identity as weights."""
     if not hasattr(namespace, "from_numpy"):
         return None
     rounded = (random_logits(512, 64).view(np.uint32) & 0xFFFF0000).view(np.float32)
@@ -96,7 +97,7 @@ def sum_at_minus_60(namespace):
 
 
 def circulant(num_experts: int = 8, copies: int = 4):
-    """Return logits of `copies` E tokens; token t likes expert t best, t + 1 next, ...: balanced at every k."""
+    """Return logits of `copies` E tokens; token t prefers expert t, then t + 1, ...: balanced at every k."""
     row = -np.arange(num_experts, dtype=np.float32) / 4
     return np.tile(np.array([np.roll(row, t) for t in range(num_experts)]), (copies, 1))
 
@@ -139,7 +140,7 @@ def padding(namespace):
 
 
 def row(library: str, function: str, namespace) -> dict:
-    """Return everything that is known of a function."""
+    """Return the row of a function."""
     backend = engine.Backend(library, namespace, Ledger(), time_limit=20)
     found = {"library": library, "version": namespace.__version__, "function": function}
     if hasattr(namespace, "expert_choice_router"):
@@ -190,7 +191,7 @@ def of_transformers() -> list[dict]:
 
 
 def router_in_bfloat16(library, name: str, module: str):
-    """Return the share of tokens whose experts change when a router with random weights runs in bfloat16."""
+    """Return the share of tokens whose experts change if a router with random weights runs in bfloat16."""
     import torch
 
     torch.manual_seed(0)
@@ -217,7 +218,7 @@ def router_in_bfloat16(library, name: str, module: str):
 
 
 def agrees(router, layer) -> str | None:
-    """Describe how the experts and gates of a whole layer relate to its router's, up to a constant."""
+    """Describe the relation of the experts and gates of a whole layer to its router's, up to a constant."""
 
     def measure(k):
         (experts, gates), (others, answers) = (route(one, random_logits(32, 8), k) for one in (router, layer))

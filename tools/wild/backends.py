@@ -1,7 +1,7 @@
-"""Routers of other libraries as backends of the suite; each function imports its library alone.
+"""Routers of other libraries as backends of the suite; each function imports only its library.
 
-Every function returns {name: backend}. Where a library draws random numbers by default, the backend with the default
-stands first and one without them, if the library has that option, second.
+Every function returns {name: backend}. If a library draws random numbers by default, the first backend has the default,
+and a second backend has no random numbers (if the library has this option).
 """
 
 from importlib import metadata
@@ -64,8 +64,8 @@ def fairscale() -> dict:
     from fairscale.nn.moe.top2gate import top2gating
 
     def route(logits, k):
-        """Its capacity is 2 T / E. Another 2 T E tokens, spread evenly after the real tokens, leave room for the real
-        ones."""
+        """The capacity is 2 T / E; another 2 T E tokens, evenly spread after the real tokens, leave room for the real
+        tokens."""
         _only(k, 2)
         num_tokens, num_experts = logits.shape
         spread = 9 * torch.eye(num_experts, dtype=logits.dtype).repeat(2 * num_tokens, 1)
@@ -265,7 +265,7 @@ def sinkhorn_router_pytorch() -> dict:
     import sinkhorn_router_pytorch as library
 
     def route(logits, k):
-        """SinkhornRouter has no experts of a token: an expert takes tokens of its column of the plan."""
+        """SinkhornRouter gives tokens no experts: an expert takes tokens of its column of the plan."""
         _only(k, 1)
         plan = library.sinkhorn(logits)
         expert = plan.argmax(1, keepdim=True)

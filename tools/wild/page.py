@@ -1,4 +1,4 @@
-"""The generated part of docs/wild/README.md: tables from results.json and from the heads of the reproductions."""
+"""The generated part of docs/wild/README.md: tables from results.json, and the docstrings of the reproductions."""
 
 import ast
 import re
@@ -51,8 +51,7 @@ def table(head: list[str], lines: list[list[str]]) -> str:
 
 
 def verdict(row: dict) -> str:
-    """Return the verdict on a row: the suite's verdict, or "defect" if many tokens show a defect that the probes
-    missed."""
+    """Return the suite's verdict on a row, or "defect" if many tokens show a defect that the probes missed."""
     choice = row.get("top_k_router", {})
     idle = (row.get("experts_trained") or 8) < 8 and row["function"].endswith("MLP")
     if (row.get("repeats") or 1) < 1 or idle:
