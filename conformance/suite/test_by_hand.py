@@ -370,7 +370,7 @@ class TestHashTable:
 
     @pytest.mark.asks("routed_block.routed_block", "routed_block.hash_table")
     def test_balanced(self, backend):
-        """By count 9 5 4 3 1: 9 to expert 0, 5 and 4 to expert 1 (which then is as full, and has more ids).
+        """The counts are 9 5 4 3 1: 9 goes to expert 0; 5 and 4 go to expert 1, which is then as full and has more ids.
 
         So 3 goes to expert 0, 1 to expert 1, and unseen ids to expert 1, which has 10 tokens instead of 12.
         """

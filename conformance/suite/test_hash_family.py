@@ -129,8 +129,8 @@ def test_balanced_table_by_hand(backend):
 def test_two_balanced_choices_by_hand(backend):
     """9 goes to experts 0 and 1. 6 starts from 2; a step of 3 leads to 1 and 0, which are too full, and to 3.
 
-    5 starts from 2 and steps to 3. 4 starts from 0, with load 9; a step of 3 leads to 3, whose load 11 is less than 4
-    larger. The last count is 0: no expert is near enough, so the two emptiest take it, 1 with 9 and 2 with 11.
+    5 starts from 2 and steps to 3. 4 starts from 0, with load 9; a step of 3 leads to expert 3, whose load 11 exceeds 9
+    by less than 4. The last count is 0: no expert is near enough, so the two emptiest take it, 1 with 9 and 2 with 11.
     """
     for module in (backend.routers.hash_layer, reference):
         found = module.balanced_table(np.array([0, 9, 6, 5, 4]), 4, 2)

@@ -95,7 +95,7 @@ def quantile_bias(
         >>> bias.tolist(), quantile_router(scores, bias).expert.ravel().tolist()
         ([1.125, -1.125], [0, 1, 0, 1])
 
-        The number of draws, of twenty draws of normal scores, in which the bound equals the optimum after 300 steps:
+        After 300 steps the bound equals the optimum in this many of twenty draws of normal scores:
 
         >>> from routelaws.reference.routers.base import balanced_assignment, dual_bound
         >>> def gap(scores):
