@@ -46,7 +46,7 @@ COMMANDS = {
     "plan": "Rank the models that fit a budget, with the uncertainty of the ranking.",
     "plan-mesh": "Find meshes of devices that a model fits on, and their cost, without building the model.",
     "convert": "Write your own runs as a results table.",
-    "report": "Write the report of a sweep again or of one run, or compare runs.",
+    "report": "Write the report of a sweep or of one run, or compare runs.",
     "reproduce": "Compare a results table (default: the paper's) with the paper: report, figures, numbers.",
     "downstream": "Compare laws of downstream accuracy: fit them below a budget and score them above it.",
     "evaluate": "Evaluate a trained model on its own texts, on other texts or on a downstream task.",

@@ -101,7 +101,7 @@ def chosen(names: list[str]) -> list[Figure]:
     """
     for name in names:
         if not any(figure.startswith(name) for figure in FIGURES):
-            raise ValueError(f"--only {name}: no figure begins so; see --list")
+            raise ValueError(f"--only {name}: no name of a figure begins so; see --list")
     return [figure for name, figure in FIGURES.items() if not names or name.startswith(tuple(names))]
 
 
@@ -123,11 +123,15 @@ def line(entry: dict) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Measure and return the exit code: 1 if a figure failed, 2 if a flag is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="how names of figures begin")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="measure only figures whose names begin with NAME"
+    )
     parser.add_argument("--list", action="store_true", help="print the names of the figures, their meaning and goals")
-    parser.add_argument("--quick", action="store_true", help="small sizes, one round: no goal is judged")
-    parser.add_argument("--rounds", type=int, default=5, help="of each figure (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("bench.json"), help="the results (%(default)s)")
+    parser.add_argument("--quick", action="store_true", help="use small sizes and one round, and judge no goal")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each figure (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("bench.json"), help="file of the results (default: %(default)s)"
+    )
     flags = parser.parse_args(arguments)
     try:
         figures = chosen(flags.only)

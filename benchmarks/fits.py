@@ -154,11 +154,11 @@ def _figure(name: str, what: str, ours: str, theirs: str, counts: tuple[str, str
 
 FIGURES = (
     _figure(
-        "law-fits", "time of a restart of L-BFGS-B over a fit of the law of routing in a bootstrap",
+        "law-fits", "time of one L-BFGS-B restart divided by the time of one bootstrap fit of the routed law",
         "fits:bootstrap", "fits:restarts", ("bootstrap", "restarts"), 3.0,
     ),
     _figure(
-        "additive-fits", "time of a start of L-BFGS-B over one of ours, Hoffmann's law",
+        "additive-fits", "time of one L-BFGS-B start divided by the time of one of our starts, Hoffmann's law",
         "fits:starts_at_once", "fits:scipy_starts", ("starts", "scipy starts"), 3.0,
     ),
 )  # fmt: skip

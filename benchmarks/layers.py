@@ -78,11 +78,12 @@ def _figures(experts: int) -> tuple[Figure, Figure]:
     switch = Side("torch_peers:switch_layer", {"num_experts": experts}, "torch")
     return (
         Figure(
-            f"routed-layer-e{experts}", f"routed FFN over the dense FFN, T = {T}, E = {experts}",
+            f"routed-layer-e{experts}", f"time of the routed FFN divided by the dense FFN, T = {T}, E = {experts}",
             {"routed": ours, "dense": dense}, over("routed", "dense"), ("at most", {8: 1.15, 64: 1.55}[experts]),
         ),
         Figure(
-            f"switch-layer-e{experts}", f"time of the Switch layer of transformers over our routed FFN, E = {experts}",
+            f"switch-layer-e{experts}",
+            f"time of the Switch layer of transformers divided by our routed FFN, E = {experts}",
             {"ours": ours, "switch": switch}, over("switch", "ours"), ("at least", 1.0),
         ),
     )  # fmt: skip

@@ -133,7 +133,7 @@ def _by_ortools():
 
 def _assignment(solver: str, least: float) -> Figure:
     sides = {who: Side("plans:assign", {"solver": who}) for who in ("ours", solver)}
-    what = f"time of {solver} over our exact assignment, 4096 x 64"
+    what = f"time of {solver} divided by our exact assignment, 4096 x 64"
     return Figure(f"assignment-{solver.lower()}", what, sides, over(solver, "ours"), ("at least", least))
 
 
@@ -141,7 +141,8 @@ _PEERS = ("POT", "ott-jax")
 
 FIGURES = (
     Figure(
-        "sinkhorn", "time of our balanced plan over the faster of POT and ott-jax at the same load error, 8192 x 64",
+        "sinkhorn",
+        "time of our balanced plan divided by the faster of POT and ott-jax, at the same load error, 8192 x 64",
         {"ours": Side("plans:our_plan", {})} | {peer: Side("plans:peer_plan", {"peer": peer}) for peer in _PEERS},
         over("ours", *_PEERS), ("at most", 0.5),
     ),

@@ -83,13 +83,13 @@ def _step(library: str = "jax", **options) -> Side:
 
 def _dense(d: int, threads: int) -> Figure:
     sides = {"ours": _step(d_model=d), "torch": Side("torch_peers:gpt_step", SIZES | {"d_model": d}, "torch")}
-    what = f"dense training step over that of torch's GPT, d = {d}, threads: {threads}"
+    what = f"time of our dense training step divided by torch's GPT, d = {d}, threads: {threads}"
     return Figure(f"dense-step-d{d}-t{threads}", what, sides, over("ours", "torch"), ("at most", 0.9), threads)
 
 
 def _routed(d: int, experts: int) -> Figure:
     sides = {"routed": _step(d_model=d, router="sinkhorn", experts=experts), "dense": _step(d_model=d)}
-    what = f"S-BASE training step over the dense one, d = {d}, E = {experts}"
+    what = f"time of an S-BASE training step divided by a dense step, d = {d}, E = {experts}"
     goal = "at most", {8: 1.1, 32: 1.2}[experts]
     return Figure(f"sbase-step-d{d}-e{experts}", what, sides, over("routed", "dense"), goal)
 
@@ -97,7 +97,9 @@ def _routed(d: int, experts: int) -> Figure:
 def _loops(d: int, router: str, experts: int) -> Figure:
     options = {"d_model": d, "router": router, "experts": experts}
     sides = {"with": _step(**options), "without": _step("jax without loops", **options)}
-    what = f"training step with the compiled loops over the step without, {router}, d = {d}, E = {experts}"
+    what = (
+        f"time of a training step with the compiled loops divided by a step without, {router}, d = {d}, E = {experts}"
+    )
     return Figure(
         f"loops-{router}-d{d}-e{experts}", what, sides, over("with", "without"), ("at most", 0.9), backend="cpu"
     )
@@ -111,20 +113,22 @@ _ON_GPU = LARGE | {"d_model": 768, "blocks": 12}
 
 FIGURES = (
     Figure(
-        "product", f"torch's time of a product of {PRODUCT} x {PRODUCT} matrices over JAX's, a part of ratios to torch",
+        "product",
+        f"torch's time of a matrix product divided by JAX's, {PRODUCT} x {PRODUCT}; a factor of ratios to torch",
         {"ours": Side("steps:product", {}), "torch": Side("torch_peers:product", {}, "torch")}, over("torch", "ours"),
     ),
     *(_dense(d, threads) for d in WIDTHS for threads in (1, 2)),
     *(_routed(d, experts) for d in WIDTHS for experts in (8, 32)),
     *(_loops(d, *router) for d in WIDTHS for router in (("dense", 1), ("sinkhorn", 32))),
     Figure(
-        "gpu-utilisation", "share of the rate of matrix products that a dense step of 370M reaches, bfloat16",
+        "gpu-utilisation", "speed of a dense step of 370M as a share of the speed of a matrix product, bfloat16",
         {"step": Side("steps:our_step", LARGE, per=STEPS),
          "product": Side("steps:product", {"dtype": "bfloat16", "side": 8192})},
         _utilisation, ("at least", 0.5), backend="gpu",
     ),
     Figure(
-        "gpu-sbase-step-e32", "S-BASE training step over the dense one, 12 blocks, d = 768, E = 32, bfloat16",
+        "gpu-sbase-step-e32",
+        "time of an S-BASE training step divided by a dense step, 12 blocks, d = 768, E = 32, bfloat16",
         {"routed": _step(**_ON_GPU, router="sinkhorn", experts=32), "dense": _step(**_ON_GPU)},
         over("routed", "dense"), ("at most", 1.15), backend="gpu",
     ),

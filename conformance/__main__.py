@@ -27,8 +27,8 @@ def parser() -> argparse.ArgumentParser:
         "--backend",
         action="append",
         metavar="NAME",
-        help="module, module:attribute, transformers:CLASS, or an entry point of group routelaws.backends; repeatable; "
-        "default: $ROUTELAWS_BACKEND, else routelaws.accelerated",
+        help="what to test: a module, module:attribute, transformers:CLASS, or an entry point of the group "
+        "routelaws.backends; may be repeated; default: $ROUTELAWS_BACKEND, else routelaws.accelerated",
     )
     add("--only", action="append", metavar="FUNCTION[,...]", default=[], help="test only these functions")
     add(
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
         "--profile",
         choices=("quick", "default", "nightly"),
         default=os.environ.get("ROUTELAWS_PROFILE", "quick"),
-        help="8, 40 or 400 examples per property; quick skips the slow tests",
+        help="examples per property: quick 8, default 40, nightly 400; quick skips the slow tests",
     )
     add(
         "--shuffle",
@@ -50,14 +50,18 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         const=-1,
         metavar="SEED",
-        help="run the tests in random order; the report names the seed, which repeats that order",
+        help="run the tests in random order; the report names the seed, and the same seed repeats the order",
     )
     add("--time-limit", type=float, metavar="SECONDS", help="time limit of one call; default: 60")
     add("--json", metavar="FILE", help="write the report as JSON")
     add("--html", metavar="FILE", help="write the report as a page")
     add("--export-failing", metavar="FOLDER", help="write the failing calls there, as .npz")
-    add("--known-failures", metavar="FILE", help="text file of functions that may fail, one `path: reason` per line")
-    add("--strict", action="store_true", help="fail if a known failure is right")
+    add(
+        "--known-failures",
+        metavar="FILE",
+        help="text file of functions that may fail, one `path: reason` per line",
+    )
+    add("--strict", action="store_true", help="fail if a function in --known-failures is right")
     add("--suite-version", metavar="X", help="fail if another version of the suite is installed")
     add("--processes", "-n", metavar="N", help="run in N processes (needs pytest-xdist)")
     add("--list", action="store_true", help="print the names of the functions and stop")

@@ -113,8 +113,8 @@ def assert_admissible_top_k(chosen, scores, margin, *, what: str) -> float:
         first_out = ordered[k] if k < num_experts else -np.inf
         must = set(np.flatnonzero(row > first_out + delta).tolist())
         may = set(np.flatnonzero(row >= last_in - delta).tolist())
-        assert must <= set(picked.tolist()), f"{head}; margin {margins[t]:.2e} makes {sorted(must)} certain"
-        assert set(picked.tolist()) <= may, f"{head}; margin {margins[t]:.2e} allows {sorted(may)} only"
+        assert must <= set(picked.tolist()), f"{head}; margin {margins[t]:.2e} makes experts {sorted(must)} certain"
+        assert set(picked.tolist()) <= may, f"{head}; margin {margins[t]:.2e} allows only experts {sorted(may)}"
         assert np.all(np.diff(row[picked]) <= delta), f"{head}; the first choice has to be the largest"
         undecided += must != may
     return undecided / num_tokens

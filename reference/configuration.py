@@ -115,7 +115,7 @@ class ModelConfig:
         routing_frequency: R, the share of blocks that are routed. R times the number of blocks must be whole.
         granularity: G: each expert is cut into G narrower ones. A block then has E G experts, and k G of them work on
             each token.
-        flop_increase: For a dense model: how many times wider the FFN is in R of its blocks.
+        flop_increase: For a dense model: how many times wider the FFN is, in a share R of the blocks.
         capacity_factor: Slots of an expert in training, as a multiple of its fair share; inf drops nothing. Default: 1
             for base, 2 for sinkhorn, quantile, top_k and reinforce, inf for the others.
         drop_order: Which tokens keep a slot if an expert has too few. choice: first choices before second ones. token:
@@ -129,7 +129,8 @@ class ModelConfig:
         balance_weight: Weight of the balance loss of top_k and reinforce; the loss is 1 if all experts have the same
             load. Default: 0.01, or 0 with a bias.
         z_weight: Weight of the z-loss of top_k.
-        bias_rate: For top_k: how far each step moves the bias of an expert against its load. 0: no bias.
+        bias_rate: For top_k: step size of the bias of an expert. Each step lowers the bias if the load of the expert is
+            above the mean, and raises it if the load is below. 0: no bias.
         balance_scope: For top_k, the balance loss: over all tokens of the group (group), or the mean of one loss per
             sequence (sequence, as in DeepSeek-V3).
         gate_scale: For top_k: multiply every gate by this factor.
@@ -163,9 +164,10 @@ class ModelConfig:
             instead of 4d.
         positions: Positions in attention: relative (a key projection of distances) or rotary (rotates queries and
             keys).
-        layout: Which blocks are routed, or wide: every 1/R-th one (spread) or the last R L (upper).
+        layout: Which blocks are routed (or wide, in a dense model): every 1/R-th one (spread) or the last R L (upper).
         output_norm: Apply LayerNorm to what a routed layer adds to the residual stream.
-        emit: For mixture_of_tokens: return outputs to tokens by the mixing weights, or by a softmax over the experts.
+        emit: For mixture_of_tokens, how outputs return to tokens: by the mixing weights (mixing), or by a softmax over
+            the experts (experts).
         learned_temperature: For mixture_of_tokens: learn two factors on the temperature in each block, one for mixing
             and one for emitting.
 

@@ -391,7 +391,7 @@ class Campaign:
             if one.code not in (-signal.SIGKILL, 0, 2) or "Traceback" in one.said:
                 return f"exit code {one.code}: {one.said[-600:]}"
         if any(one.code for one in ended[-len(commands) :]):
-            return f"the last command did not end well: {ended[-1].said[-600:]}"
+            return f"the last command failed: {ended[-1].said[-600:]}"
         wrong = difference(out, self.whole[model])
         if wrong is None:
             shutil.rmtree(out)
@@ -418,10 +418,10 @@ def main() -> int:
     flags = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     flags.add_argument("--runs", type=int, default=200)
     flags.add_argument("--seed", type=int, default=0)
-    flags.add_argument("--json", type=Path, help="where to write the counts")
+    flags.add_argument("--json", type=Path, help="file for the counts")
     flags.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
     flags.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="MODEL")
-    flags.add_argument("--minutes", type=float, default=float("inf"), help="begin no run after this long")
+    flags.add_argument("--minutes", type=float, default=float("inf"), help="start no run after this many minutes")
     options = flags.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="routelaws-campaign-"))
     prepare_environment(folder)

@@ -171,8 +171,8 @@ assert np.allclose(wrong, right) and not wrong[0, 1:].any()
 # %%
 from routelaws.conformance.bounds import BOUNDS
 
-limit, reason = BOUNDS["notation.softmax"]
-print(f"limit: {limit} of this unit: {reason}")
+limit, words, why, _ = BOUNDS["notation.softmax"]
+print(f"limit: {limit} times {words},\nbecause {why}")
 
 
 def share(found, logits):

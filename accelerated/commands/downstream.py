@@ -35,7 +35,7 @@ def downstream(
         tasks: A table with the columns task and random_accuracy, the share of right answers by guessing.
         loss: The text whose loss the two-stage laws use. If not given: loss_validation, or else the first loss of the
             table.
-        ratio: Use only runs with this number of tokens per parameter, within a tenth. If not given: all runs.
+        ratio: Use only runs with this number of tokens per parameter, within 10 %. If not given: all runs.
         least_gain: Laws of log accuracy use only rows at least this far above the guess rate.
         json: Print only one JSON object.
     """

@@ -40,21 +40,21 @@ def evaluate(
             last word. Context and choice are joined without a blank, so begin each choice with a space.
         table: With --task: a .csv file for `routelaws downstream`, with one row per run. The accuracy is written into
             it.
-        routing: A file that `routelaws inspect --out` wrote. Prints the loss on its tokens with its experts and gates,
-            and with those of the run.
+        routing: A file that `routelaws inspect --out` wrote. Prints two losses on the tokens of the file: with the
+            experts and gates of the file, and with the run's own.
         json: Print only one JSON object.
     """
     if routing is not None:
         if task or table or corpus or tokens is not None or group_size is not None or one_hot:
             raise InputError(
-                "--routing cannot be combined with other flags of the evaluation: its file has the tokens and groups"
+                "--routing: its file fixes the tokens and groups; leave out the other flags of the evaluation"
             )
         _tell_replay(folder, routing, json)
         return
     if task is not None:
         if tokens is not None or corpus:
             flag = "--corpus" if corpus else "--tokens"
-            raise InputError(f"{flag} is for texts: a task uses all of its questions; leave {flag} out")
+            raise InputError(f"{flag} is for texts, but a task uses all of its questions; leave {flag} out")
         evaluation = evaluate_task(folder, task, group_size=group_size, one_hot=one_hot, tell=remark)
         if table is not None:
             add_run(table, table_row(folder, evaluation))
@@ -83,8 +83,8 @@ def _tell_replay(folder: Path, routing: Path, json: bool) -> None:
         print(dump_json(losses))
         return
     how = "experts and gates" if losses["gates"] else "experts"
-    loss_text = f"loss {losses['loss']:.4f} with the {how} of {routing}, {losses['loss_own']:.4f} with its own"
-    say(f"{folder}: {loss_text}, nats per token ({losses['tokens']:,} tokens)")
+    loss_text = f"loss {losses['loss']:.4f} with the {how} of {routing}, {losses['loss_own']:.4f} with the run's own"
+    say(f"{folder}: {loss_text} (nats per token, {losses['tokens']:,} tokens)")
 
 
 def _tell_task(folder: Path, found: dict, json: bool) -> None:
@@ -97,9 +97,9 @@ def _tell_task(folder: Path, found: dict, json: bool) -> None:
             continue
         error = found[measure.replace("accuracy", "standard_error")]
         spread = "" if error is None else f" ± {error:.4f} (standard error over questions)"
-        how = f", the best choice by its log-likelihood {by}" if found["kind"] == "choice" else ", the last word"
+        how = f", choosing by the log-likelihood {by}" if found["kind"] == "choice" else " on the last word"
         say(f"{folder}: {found['task']}: {measure} {found[measure]:.4f}{spread}{how}")
     questions = plural(found["questions"], "question")
-    say(f"{folder}: {found['task']}: {questions}, guessing scores {found['guess_rate']:.4f}")
+    say(f"{folder}: {found['task']}: {questions}; guessing gives an accuracy of {found['guess_rate']:.4f}")
     if found["cut"]:
-        say(f"{folder}: {found['task']}: the beginning of the context was cut for {plural(found['cut'], 'question')}")
+        say(f"{folder}: {found['task']}: the start of the context was truncated in {plural(found['cut'], 'question')}")

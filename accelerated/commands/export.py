@@ -43,5 +43,5 @@ def export_to(config: TrainConfig, platforms: tuple[str, ...], out: Path) -> Non
         write_atomically(out, content)
     except OSError as error:
         raise InputError(f"{out}: {error.strerror or error}") from error
-    sizes = f"{config.steps_per_call} steps of {config.batch_size} x {config.sequence_length} tokens a call"
+    sizes = f"{config.steps_per_call} steps of {config.batch_size} x {config.sequence_length} tokens per call"
     say(f"{out}: {config.name()} for {', '.join(platforms)}: {len(content):,} bytes, {sizes}")

@@ -40,12 +40,13 @@ def inspect(
         folder: Folder of a run with routed blocks. Its last checkpoint is used.
         text: A text file. If not given: the start of the validation text of the run.
         tokens: Route at most this many tokens. If not given: 16384.
-        transformers: The folder holds a Mixture-of-Experts of transformers (config.json, tokenizer.json, safetensors).
-            One layer at a time is in memory. No code of the folder runs.
-        against: Folder of another model with the same tokenizer, such as another seed. Its experts are matched with
-            those of this one.
-        split: train: route the training batches of --steps, as in training, for `routelaws train --routing`.
-        steps: With --split train: steps of the run, from 1, such as 1:8 for the first eight.
+        transformers: The folder holds a Mixture-of-Experts model of the library transformers (config.json,
+            tokenizer.json, safetensors). The command loads one layer at a time and runs no code of the folder.
+        against: Folder of a second model with the same tokenizer, such as another seed. The output shows how well its
+            experts match the experts of the first model.
+        split: The text to route. train: the training batches of --steps, routed as in training. With --out, this
+            writes the file for `routelaws train --routing`.
+        steps: With --split train: the first and the last training step, such as 1:8 for steps 1 to 8.
         out: Write the experts, gates and logits of every token to this .npz file.
         page: Write an HTML page with the text coloured by expert.
         json: Print only one JSON object.
@@ -53,9 +54,9 @@ def inspect(
     if (split == "train") != (steps is not None):
         raise InputError("--split train and --steps go together; give both, or neither")
     if steps is not None:
-        refuse({"text": text, "tokens": tokens, "against": against}, "--split train does not take it; leave it out")
+        refuse({"text": text, "tokens": tokens, "against": against}, "cannot be used with --split train; leave it out")
         if transformers:
-            raise InputError("--transformers: has no training steps; leave out --split train")
+            raise InputError("--transformers: the model has no training steps; leave out --split train")
     if tokens is not None and tokens < 1:
         raise InputError(f"--tokens {tokens} is out of range; use 1 or more")
     trace = _trace(folder, text, TOKENS if tokens is None else tokens, transformers, steps)

@@ -38,8 +38,8 @@ class BudgetFlags:
         flops: FLOPs of training, and of inference if you give --inference-tokens: 1e21, 3ZFLOPs, "10 PF-days".
         memory: Memory for the parameters and the key-value cache of the trained model, with a unit: 80GB, 24GiB.
         inference_tokens: Tokens that the model reads and writes over its life: 1.5T, 2e10. --flops pays for them too.
-        tokens: Training tokens of every model: 300B. If not given: as many as the FLOPs pay for. A law without training
-            tokens keeps those of its runs.
+        tokens: Training tokens of every model: 300B. If not given: as many as the FLOPs pay for. A law that
+            ignores tokens uses the tokens of its runs.
         cached_tokens: Number of tokens that the key-value cache must hold.
         dtype: Type of the parameters and the cache: fp32, bf16, fp8, int4, or bytes per number.
     """
@@ -89,9 +89,9 @@ class NextFlags:
     """A run to add to the table.
 
     Attributes:
-        next: Instead, rank runs that you could add to the table, by how narrow each makes the interval of this number:
-            prediction (at --n and --experts), slope (at --n or the largest size), or a number of the fit, such as
-            N_cutoff. --flops limits the cost of one run.
+        next: Rank runs that you could add to the table, instead of models. The best run makes the interval of this
+            number narrowest: prediction (at --n and --experts), slope (at --n or the largest size), or a number of the
+            fit, such as N_cutoff. --flops limits the cost of one run.
         n: N at which --next evaluates its number, such as 1e9 or 370M.
         experts: E at which --next evaluates its number.
         router: The router_type for --next, if the table has several.
@@ -123,10 +123,11 @@ def plan(
         budget: What a model may cost.
         fit: The law and the runs to fit it to.
         next_run: A run to add to the table.
-        published: Also rank by the published coefficients of later papers, each paper on its own.
+        published: Also rank with the published coefficients of later papers, one ranking for each paper.
         level: Confidence level of the intervals.
-        resamples: Number of resamples of the runs, for the share of resamples that an option wins; 0 for none. If not
-            given: 500, or 50 for a law with training tokens, which takes longer to fit.
+        resamples: Number of resamples of the runs. The output shows the share of resamples in which an option is best;
+            with 0 it shows no share. If not given: 500, or 50 for a law with training tokens, which takes longer to
+            fit.
         top: Number of options to show in each ranking. Files and JSON hold all.
         out: Folder for plan.md, plan.json, a figure of the frontier and one of isoFLOP profiles.
         json: Print only one JSON object.
@@ -138,7 +139,7 @@ def plan(
         runs = _next_runs(fit, tables, next_run, budget.flops, level)
         blocks = next_blocks(runs, top)
     else:
-        refuse({"n": next_run.n, "experts": next_run.experts, "router": next_run.router}, "it works only with --next")
+        refuse({"n": next_run.n, "experts": next_run.experts, "router": next_run.router}, "add --next, or leave it out")
         runs = _ranked(fit, tables, budget, published, level, resamples)
         blocks = plan_blocks(runs, top)
     if out is not None:

@@ -129,9 +129,9 @@ def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
         together = sequences_together(model)
         groups = f" into whole groups of {together}" if together > 1 else ""
         raise InputError(
-            f"--devices {devices}: no mesh has this size: data x expert must divide the batch of {batch_size} "
-            f"sequences{groups}, expert the {model.expert_count if model.num_routed else 0} experts, model the "
-            f"{model.heads} heads"
+            f"--devices {devices}: no mesh has this size; data x expert must divide the batch of {batch_size} "
+            f"sequences{groups}, expert must divide the {model.expert_count if model.num_routed else 0} experts, and "
+            f"model must divide the {model.heads} heads"
         )
     return meshes
 
@@ -197,9 +197,9 @@ def words(report: dict, top: int) -> list[str]:
         f"{report['devices']:,} devices of {_size(report['memory_bytes'])}; a step has {report['batch_size']:,} "
         f"sequences of {report['sequence_length']:,} tokens, in {report['dtype']}",
         "",
-        f"{unit} on each device: parameters, gradients, optimizer state, activations, and their sum",
-        "(after the bar: with rematerialised blocks); then the data sent in a step: tokens to experts and back,",
-        "sums over model, sums of gradients, new parameters",
+        f"{unit} in the memory of each device: parameters, gradients, optimizer state, activations, and their sum.",
+        "The number after a bar is for rematerialised blocks.",
+        f"{unit} sent in a step: tokens to experts and back, sums over model, sums of gradients, new parameters.",
         "",
     ]
     heads = ("data", "expert", "model", "params", "grads", "state", "activations", "sum", "to experts", "over model")
@@ -207,7 +207,7 @@ def words(report: dict, top: int) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines += ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     if len(report["meshes"]) > top:
-        lines.append(f"and {len(report['meshes']) - top} more: --top, or --json")
+        lines.append(f"and {len(report['meshes']) - top} more meshes; show them with --top or --json")
     return [*lines, "", *_verdict(report)]
 
 
@@ -230,7 +230,7 @@ def _verdict(report: dict) -> list[str]:
     """Return lines on the best mesh and the rule, or on larger devices or more devices that fit."""
     best, least, larger = report["best"], report["least_memory"], report["smallest_that_fits"]
     if best is not None:
-        how = "with --rematerialise, a third more arithmetic" if best["recomputed"] else "without rematerialisation"
+        how = "with --rematerialise (a third more arithmetic)" if best["recomputed"] else "without rematerialisation"
         return [
             f"Best: --mesh {_mesh(best)}, {how}: {_size(best['memory'])} on each device, {_size(best['traffic'])} "
             "sent in a step.",

@@ -14,7 +14,7 @@ from .terminal import Working, remark
 
 
 def report(folders: tyro.conf.Positional[tuple[Path, ...]], full: bool = False) -> None:
-    """Write the report of a sweep again or of one run, or compare runs.
+    """Write the report of a sweep or of one run, or compare runs.
 
     Args:
         folders: The folder of one sweep: its report (report.md, report.html, report.json and figures) is written again.

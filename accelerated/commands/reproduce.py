@@ -36,7 +36,7 @@ def reproduce(
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or "k == 1 and
             num_experts in (1, 16, 64)". If not given: clark for the released runs, every seed for others.
         loss: Column of the main loss. If not given: loss_validation.
-        huber: Also fit the law by the sum of Huber terms with this delta (in log10 units), beside least squares.
+        huber: In addition to least squares, fit the law by the sum of Huber terms with this delta (in log10 units).
         full: Write every table, not only the answer, its figures and the cautions.
     """
     check_huber(LAWS[BOUNDED], huber)  # check this before fetching a table

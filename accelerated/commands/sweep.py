@@ -49,8 +49,8 @@ def sweep(
         index: Train only one run of the grid, counted from 0, as a task of a job array: --index $SLURM_ARRAY_TASK_ID.
             When the last task is done, results.csv has all runs; then run `routelaws report` to write the report.
         of: Number of tasks, if it is not the number of runs. Task I of M trains the runs I, I + M, I + 2 M, ...
-        have: results.csv of a sweep of the same grid. Runs that are finished there are not trained again.
-        most_runs: Largest number of runs of a grid. A product of lists can be larger than it looks.
+        have: results.csv of another sweep of the same grid. Its finished runs are not trained again.
+        most_runs: Largest allowed number of runs. A grid of several lists can have more runs than you expect.
     """
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs {jobs} is out of range; use 1 or more")

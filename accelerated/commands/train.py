@@ -90,12 +90,13 @@ def main(arguments: list[str]) -> None:
 
         Args:
             out: Folder of the run. If it holds a stopped run, that run resumes.
-            config: TOML file with fields of the run, or deepseek-v3, gpt-oss, mixtral or qwen3. Other flags override
-                it.
-            decay_from: Folder of a run with schedule constant or wsd, the trunk. Begin at its checkpoint of step --at;
-                then the learning rate decays. The defaults of the other flags are the fields of the trunk, with
-                schedule wsd and as many --steps as make the decay begin at --at.
-            at: Step of a checkpoint of --decay-from.
+            config: TOML file with fields of the run, or the name of a design: deepseek-v3, gpt-oss, mixtral or qwen3.
+                Other flags override it.
+            decay_from: Folder of another run (the trunk) with schedule constant or wsd. This run starts from the
+                trunk's checkpoint of step --at, and its learning rate decays from there. It takes all other settings
+                from the trunk, except the schedule (wsd) and --steps (so that the decay starts at --at). Other flags
+                override them.
+            at: With --decay-from: the step of the trunk's checkpoint.
             tensorboard: Also write the log for TensorBoard, in OUT/tensorboard.
             distributed: Train one run on many hosts. The launcher (SLURM, Open MPI, a TPU pod) numbers the processes.
             coordinator: Without a launcher: HOST:PORT of process 0.
@@ -123,7 +124,7 @@ def fields_of_decay(folder: Path) -> dict:
     """
     trunk = read_config(folder)
     if trunk.schedule == "cosine":
-        raise InputError(f"--decay-from {folder}: its schedule is cosine; a trunk has --schedule constant or wsd")
+        raise InputError(f"--decay-from {folder}: its schedule is cosine; name a run with --schedule constant or wsd")
     return trunk.fields() | {"schedule": "wsd"}
 
 

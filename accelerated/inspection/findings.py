@@ -111,11 +111,11 @@ def findings(trace: Trace, other: Trace | None = None, seed: int = 0) -> list[Bl
 def _check_comparable(trace: Trace, other: Trace) -> None:
     """Raise `InputError` if the experts of two traces cannot be matched."""
     if not np.array_equal(trace.token, other.token):
-        raise InputError(f"--against: {other.name} has other tokens; give both one text with --text, and one tokenizer")
+        raise InputError(f"--against: {other.name} has other tokens; use models with the same tokenizer, and --text")
     shapes = [(len(of.block), of.experts) for of in (trace, other)]
     if shapes[0] != shapes[1]:
         said = " and ".join(f"{blocks} routed blocks of {experts} experts" for blocks, experts in shapes)
-        raise InputError(f"--against: the models have {said}; compare models of one shape")
+        raise InputError(f"--against: the models have {said}; compare models of the same shape")
 
 
 def _of_block(trace: Trace, i: int, draw: np.random.Generator) -> BlockFindings:
@@ -288,7 +288,7 @@ def _compared(_: Trace, block: BlockFindings, __: bool) -> list[str]:
     if block.matched is None:
         return []
     alike = (block.matched.agreement - block.matched.baseline) / max(1 - block.matched.baseline, 1e-9)
-    degree = next((words for least, words in ALIKE if alike >= least), "take no more common tokens than by chance")
+    degree = next((words for least, words in ALIKE if alike >= least), "share no more tokens than by chance")
     return [f"the experts of both models {degree}, after the best matching"]
 
 

@@ -64,21 +64,23 @@ input:focus-visible + label { outline: 3px solid var(--bar); outline-offset: 1px
 TERMS = (
     ("load", "The number of tokens that an expert takes, divided by the number at an even load. 1x is even."),
     ("bits", "Mutual information between the expert and a property of the token. The mark on a bar is its value for "
-     "shuffled tokens; only the part beyond the mark counts. A full bar: the property alone decides the expert."),
-    ("entropy", "How undecided the router is about a token: 0 % is certain; at 100 % all experts are equally likely. "
-     "HASH has no probabilities, so no entropy."),
+     "shuffled tokens; only the part beyond the mark counts. If the bar is full, the property alone decides the "
+     "expert."),
+    ("entropy", "How uncertain the router is about a token: 0 % is certain; at 100 % all experts are equally likely. "
+     "HASH has no probabilities, so it has no entropy."),
     ("training agrees", "The share of choices that are the same in training, where balancing or noise may "
      "change them."),
     ("dropped", "The share of choices whose expert is full in training. For expert choice: the share of "
      "tokens that no expert takes."),
-    ("agrees with the other", "The share of equal choices of two models, after each expert is matched "
-     "with an expert of the other so that most choices agree. Chance is the same for shuffled tokens."),
+    ("agrees with the other", "The share of choices on which two models agree. Each expert is first matched "
+     "with an expert of the other model, so that as many choices as possible agree. Chance is this share for "
+     "shuffled tokens."),
 )  # fmt: skip
 
 
 SHUFFLED = "The mark is the value for shuffled tokens."
 
-TAKES = "Typical tokens: an expert takes them far above its share; 3/5 means 3 of 5 occurrences."
+TAKES = "Typical tokens go to the expert much more often than its share; 3/5 means 3 of 5 occurrences."
 
 
 def page(trace: Trace, found: list[BlockFindings], other: str | None = None) -> str:
@@ -103,7 +105,8 @@ def _about(trace: Trace, other: str | None) -> str:
     """Return a paragraph on the text and the model."""
     each = plural(trace.choices, "expert") if trace.regular else f"0 to {plural(trace.choices, 'expert')}"
     if trace.mixes:
-        each = "no expert: experts process mixtures of tokens. Its colour is the expert in whose mixture it weighs most"
+        each = "no expert, because experts process mixtures of tokens; its colour shows the expert in whose mixture it "
+        each += "has the largest weight"
     mode = "evaluation" if trace.step is None else "training"
     return (
         f"{plural(len(trace.token), 'token', ',')} were routed as in {mode}, in "
@@ -180,7 +183,7 @@ def _experts(block: BlockFindings, experts: list[int]) -> str:
         rows.append([f'<span class="e e{e}">{e}</span>', f"{bar} {block.load[e]:.2f}x", _words(block.words[e])])
         if matched:
             rows[-1].insert(2, f"{matched.partner[e]} <small>({plural(int(matched.common[e]), 'token')})</small>")
-    heads = ["expert", "load", *["in the other model"] * bool(matched), "takes most beyond its share"]
+    heads = ["expert", "load", *["in the other model"] * bool(matched), "typical tokens"]
     return _table(heads, rows, "experts")
 
 

@@ -175,9 +175,10 @@ def _repeat(folder: Path, run: SweepRun) -> str:
     texts = [] if record is None else [f"{name}: {digest}" for name, digest in record.texts.items()]
     blocks = [
         f"Version or commit {run.row['commit']}. On the same machine with the same number of threads, the same text "
-        "and the same version, the losses are identical. Run it in the same folder, because paths are as given.",
+        "and the same version, the losses are identical. Run the command in the same folder, because its paths may be "
+        "relative.",
         *([f"Digests of the texts, in record.json: {'; '.join(texts)}."] if texts else []),
-        "Without --out NEW but with this folder, the command resumes the run from its last checkpoint.",
+        "With this folder instead of NEW after --out, the command resumes the run from its last checkpoint.",
     ]
     return f"<h2>Repeat it</h2>\n<pre>{html.escape(command(folder, run))}</pre>\n{_html(blocks)}"
 

@@ -33,7 +33,7 @@ def fitted(form, kind: type, columns: tuple, loss: np.ndarray, huber: float | No
     values = np.where(away, form.limits, _descent.coefficients(form, best.theta, problem.centres)[0])
     status = "not determined" if _triangle(turn[:, ~away]) is None else "interior"
     if away.any():
-        status = ", ".join(name for name, out in zip(form.names, away, strict=True) if out) + " left the law"
+        status = ", ".join(name for name, out in zip(form.names, away, strict=True) if out) + " at the limit"
     if not _descent.ended(problem, residual, turn, best.value):
         status = "the search did not converge"
     criterion = "half the sum of squared differences of ln losses"

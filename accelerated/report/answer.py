@@ -17,8 +17,8 @@ def findings(report: Report) -> list[str | None]:
         blocks.append(_chance(report.sweep))
     if report.sweep and report.sweep["not_learned"]:
         blocks.append(
-            f"**Some routers have not learned.** {capital(report.sweep['not_learned'])}. Their losses are those of a "
-            "layer without a router."
+            f"**Some routers have not learned.** {capital(report.sweep['not_learned'])}. Their losses are losses of "
+            "layers without a working router."
         )
     if facts["gains"]:
         blocks.append(_lowers(facts["gains"]))
@@ -46,21 +46,23 @@ def _chance(sweep: dict) -> str:
     """Return a sentence on the sizes where routed models are below dense by more than chance."""
     outcomes = [outcome for outcome in sweep["outcomes"] if outcome["sizes"]]
     if not outcomes:
-        return "**Is it more than chance?** No size has both a dense and a routed run with k = 1, so it is not known."
+        return "**Is the gain more than chance?** Not known: no size has both a dense run and a routed run with k = 1."
     lower, points = sum(each["lower"] for each in outcomes), sum(each["sizes"] for each in outcomes)
     counts = sorted({e for each in outcomes for e in each["experts"]})
     at = f"E = {counts[0]}" if len(counts) == 1 else "the largest E"
-    where = f"at {at}, {_share(lower, points, 'comparison')} with dense"
+    where = f"in {_share(lower, points, 'comparison')}"
     if sweep["spreads"]:
         spread = figure(max(each["range"] for each in sweep["spreads"]), ".4f")
-        head = f"**Lower by more than chance, {where}.** Seeds alone change a loss by up to {spread} nats."
+        head = f"**At {at}, routed models beat dense ones by more than chance {where}.** "
+        head += f"Seeds alone change a loss by up to {spread} nats."
     else:
-        head = f"**Lower {where}.** Chance alone might cause this: no point was trained with two seeds."
+        head = f"**At {at}, routed models beat dense ones {where}.** "
+        head += "Chance alone might cause this, because no point was trained with two seeds."
     return f"{head} {'; '.join(map(_outcome, outcomes))}."
 
 
 def _outcome(outcome: dict) -> str:
-    at = f"{router_name(outcome['router'])} at {_share(outcome['lower'], outcome['sizes'], 'size')}"
+    at = f"{router_name(outcome['router'])} is lower at {_share(outcome['lower'], outcome['sizes'], 'size')}"
     if not outcome["lower"]:
         return at
     nats, shares = range_of(outcome["nats"], ".4f"), range_of(outcome["percent"], ".2f", " %")
@@ -85,9 +87,9 @@ def _lowers(gains: dict) -> str:
 
 
 FADING = {
-    "less": "It helps less as models grow.",
-    "more": "It helps more as models grow.",
-    "open": "Whether it helps less as models grow is not settled.",
+    "less": "Routing helps less as models grow.",
+    "more": "Routing helps more as models grow.",
+    "open": "It is not settled whether routing helps less as models grow.",
 }
 
 
@@ -95,22 +97,19 @@ def _fades(report: Report, facts: dict) -> str:
     laws = [law for law in report.fitted if law["status"] != "linear limit"]
     known = [law for law in laws if law["derived"]["N_cutoff"]["determined"]]
     parts = [
-        f"{router_name(law['router'])} {count(law['derived']['N_cutoff']['value'])} ({_times(law['N_cutoff_times'])} "
-        "times the largest model)"
+        f"{count(law['derived']['N_cutoff']['value'])} for {router_name(law['router'])} "
+        f"({_times(law['N_cutoff_times'])} times the largest model)"
         for law in known
     ]
     unknown = [law["router"] for law in laws if law not in known]
     parts += [f"open for {names(unknown)}"] if unknown else []
-    sentence = (
-        f"**{FADING[facts['fading']]}** By the law, N_cutoff, the size above which more experts stop helping, is "
-    )
+    sentence = f"**{FADING[facts['fading']]}** Above the size N_cutoff, more experts stop helping. By the law it is "
     sentence += "; ".join(parts) + "."
     if known:
-        sentence += " That is an extrapolation"
-        knife = [f"{router_name(each['router'])} {counts_span(each)}" for each in facts["jackknife"]]
-        sentence += (
-            f"; a law that is a little wrong at each size allows {', '.join(knife)} (jackknife)." if knife else "."
-        )
+        sentence += " This is an extrapolation"
+        knife = [f"{counts_span(each)} for {router_name(each['router'])}" for each in facts["jackknife"]]
+        allowed = "; if the law is slightly wrong at each size, N_cutoff may be"
+        sentence += f"{allowed} {', '.join(knife)} (jackknife)." if knife else "."
     return sentence
 
 
@@ -128,63 +127,64 @@ MISFIT = {
 
 def _misfit(report: Report, facts: dict) -> str:
     sentences = [
-        f"**{MISFIT[facts['kind']]}** It misses the losses by at most {two_digits(facts['worst'])} % (root mean square)"
+        f"**{MISFIT[facts['kind']]}** Its error is at most {two_digits(facts['worst'])} % of the loss (root mean "
+        "square)"
     ]
     scatter = report.results["seed_scatter"]
     if scatter:
         runs = f"{plural(scatter['runs'], 'run')} at {plural(len(scatter['points']), 'point')}"
         mostly = ", so the law causes most of the error" if facts["by_law"] else ""
-        sentences[0] += f"; seeds alone scatter by {two_digits(scatter['percent'])} % ({runs}){mostly}."
+        sentences[0] += f"; seeds alone cause {two_digits(scatter['percent'])} % ({runs}){mostly}."
     else:
         sentences[0] += "; the part due to chance is not known, because no run was repeated with another seed."
     if facts["bent"]:
         whose = "" if len(facts["bent"]) == len(report.fitted) else f" of {names(facts['bent'])}"
-        sentences.append(f"The residuals{whose} bend with log N, so the law keeps missing beyond the trained sizes.")
+        sentences.append(f"The residuals{whose} bend with log N, so the law is also wrong beyond the trained sizes.")
     if facts["unseen"] is not None:
-        sentences.append(f"It misses sizes left out of the fit by up to {two_digits(facts['unseen'])} %.")
+        sentences.append(f"For sizes left out of the fit, its error is up to {two_digits(facts['unseen'])} %.")
     return " ".join(sentences)
 
 
 def _dense(dense: dict) -> str:
     alpha, largest = dense["coefficients"]["alpha"], dense["misfit"]["largest_size"]
-    beyond = (
-        "" if largest is None else f"; without the largest size it predicts that one {how_far_off(largest['log10'])}"
-    )
+    beyond = "."
+    if largest is not None:
+        beyond = f"; fitted without the largest size, it predicts the loss there {how_far_off(largest['log10'])}."
     return (
         f"**The dense models follow a power law**, L = (N_c/N)^alpha, with alpha {figure(alpha['value'], '.4f')} "
-        f"({span(alpha, '.4f')}). It misses the losses by {two_digits(dense['rmsle_percent'])} % (root mean "
-        f"square){beyond}."
+        f"({span(alpha, '.4f')}). Its error is {two_digits(dense['rmsle_percent'])} % of the loss (root mean "
+        f"square){beyond}"
     )
 
 
 def _pairs(report: Report, facts: dict) -> str:
     pairs, settled = facts["all"], facts["settled"]
-    head = f"Of {plural(len(pairs), 'pair')} of routers, {settled or 'none'} {'are' if settled > 1 else 'is'} settled."
+    head = f"The better router is settled for {settled or 'none'} of {plural(len(pairs), 'pair')}."
     if settled == len(pairs):
         head = "The routers differ."
     elif len(pairs) == 1:
-        head = "Whether the two routers differ is not settled."
+        head = "It is not settled whether the two routers differ."
     if len(pairs) > MANY_PAIRS:
-        return f"**{head}** The differences are under {report.see('Router against router')}."
-    return f"**{head}** At the same N and E: {'; '.join(map(_pair, pairs))}."
+        return f"**{head}** See the differences under {report.see('Router against router')}."
+    return f"**{head}** Mean losses at the same N and E: {'; '.join(map(_pair, pairs))}."
 
 
 def _pair(pair: dict) -> str:
     ends = "" if pair["low"] is None else f" ({span(pair, '.2f')})"
-    who = f"{router_name(pair['better'])} against {router_name(pair['worse'])}"
     unsettled = "" if pair["settled"] else ", not settled"
-    return f"{who}: {figure(pair['mean'], '.2f')} % lower in the mean{ends}{unsettled}"
+    better, worse = router_name(pair["better"]), router_name(pair["worse"])
+    return f"{better} is {figure(pair['mean'], '.2f')} % lower than {worse}{ends}{unsettled}"
 
 
 def _printed(report: Report, facts: dict) -> str:
     head = f"{facts['inside']} of {facts['of']} printed constants lie within the intervals of the fit."
     if facts["inside"] == facts["of"]:
-        head = "The printed constants hold within their intervals, which are wide."
-    rounding = "; rounding to three decimals explains that" if facts["rounding"] else ""
+        head = "All printed constants lie within the intervals of the fit, but these intervals are wide."
+    rounding = ", because they are rounded to three decimals" if facts["rounding"] else ""
     return (
-        f"**{head}** As printed they miss the losses by more than the fit does (last column of the table under "
-        f"{'[The law](#the-law)' if report.full else 'The law'}){rounding}. N_cutoff cannot be computed from the "
-        f"printed table: see {report.see('What does not reproduce')}."
+        f"**{head}** The printed constants have a larger error than the fit{rounding} (last column of the table under "
+        f"{'[The law](#the-law)' if report.full else 'The law'}). N_cutoff cannot be computed from the printed table: "
+        f"see {report.see('What does not reproduce')}."
     )
 
 
@@ -195,8 +195,8 @@ def _open(report: Report, facts: dict | None) -> str | None:
     if facts and facts["some"]:
         nothing = [f"{loss_name(each['loss'])} with {router_name(each['router'])}" for each in facts["nothing"]]
         sentences.append(
-            f"Of the fits to other texts, {facts['some']} of {facts['fits']} leave at least one constant open"
-            + (f"; all of them: {', '.join(nothing)}." if nothing else ".")
+            f"{facts['some']} of {facts['fits']} fits to other texts leave at least one constant open"
+            + (f"; all constants are open for {', '.join(nothing)}." if nothing else ".")
         )
     return f"**The runs do not determine some constants.** {' '.join(sentences)}" if sentences else None
 

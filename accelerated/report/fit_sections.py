@@ -14,12 +14,11 @@ def slopes_section(report: Report) -> list[Block]:
         return []
     fitted = report.fitted
     heads = ["router", "N", "measured slope in E", "95 % interval"]
-    heads += ["law, same runs", "law's slope in Ê", "95 % interval", "negative, with its interval?"] if fitted else []
+    heads += ["law, same runs", "law's slope in Ê", "95 % interval", "interval negative?"] if fitted else []
     rows = [_slope_row(report, law, each) for law in report.laws for each in law["measured_slopes"]]
     by_law = (
-        " *Law, same runs* is the same line through the law's values for these runs. The law's slope, b + c log10 N, "
-        "is "
-        "steeper, because it is per tenfold *effective* experts, which vary less than E."
+        " *Law, same runs*: the slope of such a line through the law's values for these runs. *Law's slope in Ê*: "
+        "b + c log10 N. It is steeper, because it is per tenfold *effective* experts Ê, which vary less than E."
         if fitted
         else ""
     )
@@ -28,13 +27,14 @@ def slopes_section(report: Report) -> list[Block]:
     return [
         Heading("Slopes and gains"),
         "A slope is the change of log10 L per tenfold experts: -0.03 means that ten times the experts lower the loss "
-        f"by 7 %. *Measured* is a straight line in log10 E through the runs of one size, dense included.{by_law}",
+        "by 7 %. *Measured slope*: the slope of a straight line in log10 E through the runs of one size, dense "
+        f"included.{by_law}",
         Table(heads, rows, keys=2),
         *report.figure(
             "slopes",
             "Slopes against model size",
-            f"{'Left: measured' if fitted else 'Measured'} at each size (circles, with the interval of a straight line)"
-            f"{panels}{fade}",
+            f"{'Left: slopes measured' if fitted else 'Measured'} at each size (circles, with the interval of a "
+            f"straight line){panels}{fade}",
         ),
         *_gain_table(report),
     ]
@@ -60,7 +60,7 @@ def _gain_table(report: Report) -> list[Block]:
         for gain in law["gains"]
     ]
     heads = ["router", "N", "experts", "change of log10 L", "change of the loss", "95 % interval", "how well known"]
-    words = "The gain from a dense model to the largest E relies less on the law than a slope does:"
+    words = "The gain from a dense model to the largest E depends less on the form of the law than a slope does:"
     return [words, Table(heads, rows, keys=2)] if rows else []
 
 
@@ -79,28 +79,27 @@ def worth_section(report: Report) -> list[Block]:
     ]
     blocks: list[Block] = [
         Heading("What a routed model is worth"),
-        "The *effective parameter count* of a routed model is the size of the dense model with the same loss: by the "
-        "law, "
-        "and by the power law of the dense runs at the measured loss.",
+        "The *effective parameter count* of a routed model is the size of the dense model with the same loss. The "
+        "table gives it twice: by the law, and from the measured loss by the power law of the dense runs.",
     ]
     if rising:
         blocks.append(
-            f"By the law of {names(law['router'] for law in rising)} larger dense models are no better, so no dense "
+            f"By the law of {names(law['router'] for law in rising)}, larger dense models are no better, so no dense "
             "size corresponds to a loss."
         )
     if not rows:
         return blocks
     if report.results["dense"]["sizes"]:
-        blocks.append(
-            f"Beyond {report.size(report.results['dense']['sizes'][-1])}, the largest dense model, both extrapolate."
-        )
-    heads = ["router", "N", "E", "measured loss", "worth a dense model of, by the law", "95 % interval", "times N"]
+        top = report.size(report.results["dense"]["sizes"][-1])
+        blocks.append(f"Above {top}, the largest dense model, both sizes are extrapolated.")
+    heads = ["router", "N", "E", "measured loss", "equal dense size by the law", "95 % interval", "times N"]
     caption = (
         "The x-axis is the size of the dense model with the same loss by the law. If the law holds, dense (squares) "
-        "and routed models (circles) of every N and E lie on one line. It is dashed where no dense model was trained."
+        "and routed models (circles) of every N and E lie on one line. The line is dashed where no dense model was "
+        "trained."
     )
     blocks += report.figure("effective_size", "Loss against effective parameter count", caption)
-    return [*blocks, Table([*heads, "by the measured loss", "times N"], rows, keys=3)]
+    return [*blocks, Table([*heads, "equal dense size by the measured loss", "times N"], rows, keys=3)]
 
 
 def dense_section(report: Report) -> list[Block]:
@@ -146,14 +145,15 @@ def misses_section(report: Report) -> list[Block]:
         rows.append([_law_name(law), *(by_size.get(size, "") for size in sizes)])
     blocks: list[Block] = [
         Heading("Where the laws miss"),
-        "Measured loss divided by the law's loss, mean over the runs of each size; above zero the law is too low:",
+        "The next table shows how far the measured loss is above the law, as a mean over the runs of each size. Above "
+        "zero, the law is too low.",
         Table(["law", *map(report.size, sizes)], rows),
     ]
     if any(law["misfit"]["bend"] or law["misfit"]["largest_size"] for law in laws):
-        heads = ["law", "do the residuals bend with log N?", "are they larger than the scatter of seeds?"]
+        heads = ["law", "do the residuals bend with log N?", "do they exceed the scatter of seeds?"]
         blocks += [
-            Table([*heads, "the largest size, by the law of the others"], [_test_row(law) for law in laws]),
-            "If the residuals bend with log N, the law keeps missing beyond the smallest and largest sizes.",
+            Table([*heads, "largest size, by a fit to the others"], [_test_row(law) for law in laws]),
+            "If the residuals bend with log N, the law is also wrong beyond the smallest and the largest size.",
         ]
     return blocks + ([NO_FLOOR] if any(law["misfit"]["rise"] is None for law in laws) else [])
 
@@ -161,7 +161,7 @@ def misses_section(report: Report) -> list[Block]:
 def _test_row(law: dict) -> list[str]:
     misfit = law["misfit"]
     bend, seeds, largest = misfit["bend"], misfit["beyond_seeds"], misfit["largest_size"]
-    cells = ["cannot be said", "cannot be said", "not predicted"]
+    cells = ["not known", "not known", "not predicted"]
     if bend:
         cells[0] = f"{_clear(bend)} (p = {figure(bend['p'], '.2g')})"
     if seeds:
@@ -186,11 +186,10 @@ def forms_section(report: Report) -> list[Block]:
         for name, formula in formulas.items()
     ]
     best = (
-        " Lines per size interpolate within a grid but cannot predict another size. Among the other forms, the slope "
-        "in E "
-        "must change with N, and the bounded law adds the flattening at both ends."
+        " The form per-size fits one line for each N, so it cannot predict another size. The bounded law predicts "
+        "best: its slope in E changes with N, and its curve flattens at both ends."
         if report.results["headlines"]["bounded_best"]
-        else " Lines per size cannot predict another size."
+        else " The form per-size fits one line for each N, so it cannot predict another size."
     )
     rows = [
         [router_name(each["router"]), each["law"], figure(each["rmsle"], ".5f")]
@@ -209,13 +208,13 @@ def forms_section(report: Report) -> list[Block]:
     )
     return [
         Heading("Which form of law"),
-        "Each run, and then each whole size, is left out in turn; the form is fitted to the rest and predicts "
-        "the left-out runs. The forms, from simple to general:",
+        "Each run, and then each whole size, is left out in turn. Each form is fitted to the rest and predicts the "
+        "left-out runs. These are the forms, from simple to general:",
         *bullets(lines),
         *report.figure("forms", "Held-out errors, one circle for each router", f"Further left is better.{best}"),
         Table([*heads, "against the best"], rows, keys=2),
-        "*Worse* means by more than one standard error of the paired difference of squared errors, which is an "
-        f"indication but not a test. All errors are RMSLE of the left-out rows, in log10.{unfitted}",
+        "*Worse*: the paired difference of squared errors from the best form exceeds one standard error; this is an "
+        f"indication, not a test. All errors are RMSLE of the left-out rows, in log10.{unfitted}",
     ]
 
 
@@ -243,17 +242,17 @@ def texts_section(report: Report) -> list[Block]:
     blank = [str(run["hyper_id"]) for run in report.results["rows"]["blank"]]
     return [
         Heading("Other texts"),
-        "The same law, fitted to each loss in the table: do the gains carry over to texts that were not trained "
-        "on? *Open*: the runs do not determine the constant.",
+        "The same law is fitted to each loss of the table. This shows whether the gains carry over to texts that were "
+        "not in the training data. *Open*: the runs do not determine the constant.",
         *lacking,
         Table(["text", "router", "runs", *NAMES[:-1], "RMSLE", "where the optimum lies"], rows, keys=2),
         *report.figure(
             "transfer",
             "The change of the loss from a dense model to the largest E by the law",
-            "One panel for each text, with profile intervals. Further below zero means that routing helps more on that "
-            "text.",
+            "One panel for each text, with profile intervals. Routing helps more where the change is further below "
+            "zero.",
         ),
         "The gain from a dense model to the largest E is known even if the constants are not:",
         Table(["text", "router", *end_heads(report)], gains, keys=2),
-        *([f"Runs {listed(blank)} have a blank loss and are left out only for that loss."] if blank else []),
+        *([f"Runs {listed(blank)} have a blank loss; only the fit to this loss leaves them out."] if blank else []),
     ]

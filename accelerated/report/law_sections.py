@@ -24,14 +24,14 @@ def law_section(report: Report) -> list[Block]:
     blocks: list[Block] = [Heading("The law"), *([FORMULA] if report.fitted or report.full else [])]
     if report.full:
         blocks.append(
-            "This is a power law in N, and another in the *effective* experts Ê, whose slope b + c log10 N changes "
-            "with "
-            "size. Ê is E_start for a dense model, rises with E and never passes E_max. The six constants are fitted "
-            "for each router to its own runs and the dense runs, which count as E = 1."
+            "The law is a power law in N and a power law in the *effective* experts Ê. The slope in log10 Ê, "
+            "b + c log10 N, changes with size. Ê is E_start for a dense model, rises with E and never exceeds E_max. "
+            "The six constants are fitted for each router, to its own runs and the dense runs (E = 1)."
         )
     blocks += missing(report.laws, "law")
     if report.fitted:
-        legend = "In brackets: 95 % intervals. *Open*: not determined by the runs. *Miss*: RMS of the residuals."
+        legend = "Brackets hold 95 % intervals. *Open*: the runs do not determine the constant. *Miss*: RMS of the "
+        legend += "residuals."
         legend += " *Outside*: the printed constant is outside the interval." if report.printed else ""
         legend += " b and d are values at N = 1, far below any model here." if report.full else ""
         blocks += [
@@ -81,8 +81,8 @@ def _left_open(report: Report, law: dict):
         yield "With two sizes, every trend in N is a line through two points and cannot be checked."
     if law["spare"] < FEW:
         yield (
-            f"Six constants leave {plural(law['spare'], 'run')} of {law['rows']} to judge the fit by, so the intervals "
-            "are wide and assume that the law is right."
+            f"The law has six constants and {law['rows']} runs, so only {plural(law['spare'], 'run')} can test the "
+            "fit. The intervals are wide, and they assume that the law is right."
         )
     doubtful = [each["N"] for each in slopes if each["negative"].startswith("no")]
     if doubtful:
@@ -90,15 +90,14 @@ def _left_open(report: Report, law: dict):
     unbounded = [each["N"] for each in slopes if each["endless"]]
     if unbounded and not limit:
         yield (
-            f"At N = {report.sizes(unbounded)} one end of the slope's interval is infinite: the runs cannot "
-            "distinguish the "
-            "law from a straight line in E, where a slope per decade of effective experts is undefined. The gain has "
-            "a finite interval."
+            f"At N = {report.sizes(unbounded)} one end of the slope's interval is infinite, because the runs cannot "
+            "distinguish the law from a straight line in E. For such a line, a slope per tenfold Ê is undefined. The "
+            "gain has a finite interval."
         )
     if limit:
         yield (
-            "The best fit is the linear limit of the law: log10 L falls in proportion to E − 1, and a, b, "
-            "c, d, E_start and E_max have no values. Predictions and gains exist; for slopes, only the sign."
+            "The best fit is the linear limit of the law: log10 L falls in proportion to E − 1. In this limit a, b, "
+            "c, d, E_start and E_max have no values. Predictions and gains exist, but only the sign of a slope."
         )
     else:
         yield from _open_constants(law)
@@ -116,8 +115,8 @@ def _open_constants(law: dict):
         )
     elif coefficients["E_max"]["value"] > top and law["reached"] is not None:
         yield (
-            f"E_max lies beyond the largest trained E ({top}): it is extrapolated from a bend. By this fit "
-            f"E = {top} brings {figure(law['reached'], '.0f')} % of the possible gain in log10 L."
+            f"E_max lies beyond the largest trained E ({top}), so it is extrapolated from the bend of the curve. By "
+            f"this fit, E = {top} reaches {figure(law['reached'], '.0f')} % of the possible gain in log10 L."
         )
     if coefficients["c"]["low"] <= 0 <= coefficients["c"]["high"]:
         yield (
@@ -140,16 +139,15 @@ def fit_details(report: Report) -> list[Block]:
         *report.figure(
             "levels",
             "Models of equal loss",
-            "Each line connects models of equal loss by the law (nats per token); points are trained models, darker "
-            "for a "
-            "lower loss. Moving up a line keeps the loss with more experts and a smaller dense size.",
+            "Each line connects models of equal loss by the law (nats per token). Points are trained models; a darker "
+            "point has a lower loss. Further up a line, a model has more experts and a smaller N.",
         ),
         *report.figure(
             "coefficients",
             "The constants with their 95 % intervals",
-            f"Circles are the fits{', diamonds what the paper prints' if report.printed else ''}. An arrow means that "
-            "the interval continues. The intervals are wide because the constants compensate for each other; the loss "
-            "that they give together is known much better.",
+            f"Circles are fitted values{', diamonds are printed ones' if report.printed else ''}. An arrow means that "
+            "the interval goes beyond the axis. The intervals are wide because the constants compensate for each "
+            "other; the predicted loss is known much better.",
         ),
         Table(["router", "runs", "RMSLE", "where the optimum lies"], rows),
         *_by_huber(report),
@@ -179,7 +177,11 @@ def _by_huber(report: Report) -> list[Block]:
     ]
 
 
-CHOICES = {"own": "as above", "one dense seed more": "and the dense 130M run of seed 1", "all seeds": "every seed"}
+CHOICES = {
+    "own": "as above",
+    "one dense seed more": "with the dense 130M run of seed 1",
+    "all seeds": "every seed",
+}
 
 
 def _on_other_rows(report: Report) -> list[Block]:
@@ -207,13 +209,12 @@ def _by_other_means(report: Report) -> list[Block]:
             at = f" at N = {report.size(q['N'])}" if q["N"] == q["N"] else ""
             ends = [rough_span(q[means], q["name"]) for means in MEANS]
             rows.append([router_name(entry["router"]), f"{q['name']}{at}", *ends])
-    heads = ["profile likelihood, misses independent", "jackknife: one size left out at a time"]
+    heads = ["profile likelihood (independent residuals)", "jackknife: one size left out at a time"]
     heads += ["bootstrap of runs", "bootstrap of sizes"]
     return [
-        "**The same intervals by other methods.** Profile likelihood assumes independent residuals. If the "
-        "law is slightly wrong at some sizes, residuals of one size are correlated; the jackknife's Student interval "
-        "allows "
-        "for that.",
+        "**The same intervals by other methods.** Profile likelihood assumes independent residuals. If the law is "
+        "slightly wrong at some sizes, the residuals of one size are correlated. The jackknife's Student interval "
+        "allows for this correlation.",
         Table(["router", "quantity", *heads], rows, keys=2),
         _of_the_draws(entries),
     ]
@@ -221,16 +222,16 @@ def _by_other_means(report: Report) -> list[Block]:
 
 def _of_the_draws(entries: list[dict]) -> str:
     """Return a sentence on the number of resamples, and of resamples without a result."""
-    sentence = f"Bootstraps draw {entries[0]['resamples']:,} times, from seed {entries[0]['seed']}."
+    sentence = f"Each bootstrap has {entries[0]['resamples']:,} resamples (seed {entries[0]['seed']})."
     lost = [
         f"{router_name(e['router'])} {e['undetermined_runs']} of runs and {e['undetermined_sizes']} of sizes"
         for e in entries
         if e["undetermined_runs"] or e["undetermined_sizes"]
     ]
     if lost:
-        sentence += f" Excluded, because they do not determine the law: {'; '.join(lost)}."
+        sentence += f" Resamples that do not determine the law are excluded: {'; '.join(lost)}."
     endless = [f"{router_name(e['router'])} {e['unbounded_runs']}" for e in entries if e["unbounded_runs"]]
-    return f"{sentence} E_max has no limit in some bootstraps of runs: {'; '.join(endless)}." if endless else sentence
+    return f"{sentence} E_max is infinite in some resamples of runs: {'; '.join(endless)}." if endless else sentence
 
 
 def isoflop_section(report: Report) -> list[Block]:
@@ -240,8 +241,8 @@ def isoflop_section(report: Report) -> list[Block]:
         return []
     return [
         Heading(ISOFLOP_HEAD),
-        "Runs of several sizes spent about the same training FLOPs. The law is L = a/N^alpha + b/D^beta + c, fitted to "
-        "each kind of model by itself.",
+        "Runs of several sizes used about the same training FLOPs. The law L = a/N^alpha + b/D^beta + c is fitted "
+        "separately to each kind of model.",
         *report.figure("isoflop", "Losses at equal FLOPs", ISOFLOP_CAPTION),
         *profile_blocks(profiles),
     ]

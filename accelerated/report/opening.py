@@ -45,8 +45,8 @@ def _unfinished(report: Report) -> list[Block]:
     if not sweep or not sweep["waiting"]:
         return []
     return [
-        f"> **Not finished: {sweep['finished']} of {sweep['planned']} runs are in.** The results below use only "
-        f"these and may change; “More” at the end names the {len(sweep['waiting'])} missing runs."
+        f"> **Not finished: {sweep['finished']} of {sweep['planned']} runs are complete.** The results below use only "
+        f"these runs and may change. “More” at the end names the {len(sweep['waiting'])} missing runs."
     ]
 
 
@@ -74,11 +74,11 @@ def _routed(report: Report) -> str:
     if not table["routers"]:
         return "all dense."
     share = f"{sweep['shares'][0]:.3g} % of the" if len(sweep["shares"]) == 1 else "some"
-    through = "one" if sweep["ks"] == [1] else _either(sweep["ks"])
+    through = "one expert" if sweep["ks"] == [1] else f"{_either(sweep['ks'])} experts"
     return (
         f"{'dense and ' * sweep['dense']}routed by {names(table['routers'])} with "
-        f"E = {', '.join(map(str, table['experts']))}. In a routed model {share} blocks hold the experts, and each "
-        f"token passes through {through} of them."
+        f"E = {', '.join(map(str, table['experts']))}. In a routed model, {share} blocks have experts, and each "
+        f"token passes through {through} of such a block."
     )
 
 
@@ -103,9 +103,9 @@ def _held(report: Report) -> list[Block]:
         counts = range_of(sorted({table["experts"][0], table["experts"][-1]}), "")
         routed = f"routed by {names(table['routers'])} with E = {counts}"
     paper = (
-        "The paper's authors released these runs, so the results are compared with what the paper prints."
+        "The paper's authors released these runs, so the report compares the results with the printed ones."
         if table["released"]
-        else "These are not the paper's runs, so its printed constants are not compared."
+        else "These are not the paper's runs, so the report does not compare them with the printed constants."
     )
     return [
         f"The table `{table['name']}` holds {plural(table['runs'], 'run')} of {plural(len(sizes), 'size')} (N = {ends} "
@@ -121,7 +121,7 @@ def cautions(report: Report) -> list[Block]:
         return []
     return [
         Heading("What to be careful with"),
-        "The laws assume that the runs of a fit are finished and differ only in N and E. Exceptions here:",
+        "The laws assume that the runs of a fit are finished and differ only in N and E. These are the exceptions:",
         *bullets(
             f"{who(routers, report.laws)}{capital(words)}{'' if words[-1] == '?' else '.'}"
             for words, routers in lines.items()
@@ -153,7 +153,7 @@ def loss_figure(report: Report) -> list[Block]:
             if len(report.fitted) == len(report.laws)
             else ", and dotted where there is none."
         )
-    dashes = " Dashes mark single seeds where a point has several." if report.sweep and report.sweep["spreads"] else ""
+    dashes = " If a point has several seeds, each has a dash." if report.sweep and report.sweep["spreads"] else ""
     caption = f"Points are trained models, dark grey the dense ones (E = 1); {lines}{dashes}"
     return report.figure("loss", "Loss against the number of experts", caption)
 

@@ -22,7 +22,7 @@ def pairs_section(report: Report) -> list[Block]:
     band = ""
     if scatter:
         reach = figure(pairs[0]["cells"][0]["percent_reach"], ".2f")
-        band = f" The grey band, ±{reach} %, is the difference of two equal runs by chance (95 %)."
+        band = f" The grey band, ±{reach} %, shows how much two equal runs differ by chance (95 %)."
     over = [
         [
             _pair(pair),
@@ -42,16 +42,16 @@ def pairs_section(report: Report) -> list[Block]:
     heads = ["pair", "N", "cells", "difference of the loss", "95 % interval", "ratio of dense sizes of equal loss"]
     return [
         Heading("Router against router"),
-        "Two routers are compared where both have a run of the same N and E. Below zero, the first has the lower loss. "
-        "The ratio compares the dense sizes of equal loss, by the power law of the dense runs: 0.8 means that the "
-        "second is worth a model a quarter larger.",
+        "Each pair of routers is compared at every N and E where both have a run. If the difference is below zero, the "
+        "first router has the lower loss. For the ratio, the dense power law turns each loss into the size of a dense "
+        "model with this loss. A ratio of 0.8 means that the second router is worth a quarter larger dense model.",
         *report.figure(
             "routers",
             "Loss against the number of experts, one panel for each size N",
             "Colours are the routers, the dashed line is the dense model. The axes of the panels differ.",
         ),
         *pairs_figure(report, PAIRS_CAPTION + band),
-        "Over all shared N and E, each size has the same weight; the interval of one size is over its E.",
+        "In a row for all N, each size has the same weight. In a row for one N, the interval is over the values of E.",
         Table([*heads, "95 % interval"], over + sizes, keys=2),
         *_turned(report, pairs),
         f"Every shared N and E is in `{report.numbers}` (`pairs`, `cells`).",
@@ -59,7 +59,7 @@ def pairs_section(report: Report) -> list[Block]:
 
 
 def _pair(pair: dict) -> str:
-    return f"{router_name(pair['first'])} less {router_name(pair['second'])}"
+    return f"{router_name(pair['first'])} minus {router_name(pair['second'])}"
 
 
 def _change(interval: dict) -> list[str]:
@@ -74,15 +74,16 @@ def _ratio(interval: dict | None) -> list[str]:
 def _turned(report: Report, pairs: list[dict]) -> list[Block]:
     """Return sentences on cells where the order of two routers changes."""
     lines = [
-        f"{router_name(pair['first'])} and {router_name(pair['second'])} change places in {turned['cells']} of "
-        f"{plural(len(pair['cells']), 'cell')}, most at N = {report.size(turned['N'])}, E = {turned['E']} "
+        f"{router_name(pair['first'])} and {router_name(pair['second'])} have the opposite order in {turned['cells']} "
+        f"of {plural(len(pair['cells']), 'cell')}, most clearly at N = {report.size(turned['N'])}, E = {turned['E']} "
         f"({figure(turned['percent'], '+.2f')} %)."
         for pair in pairs
         if (turned := pair["turned"])["cells"]
     ]
     if not lines:
-        return ["No two routers ever change places."]
-    return [" ".join(lines) + (" The other pairs never change places." if len(lines) < len(pairs) else "")]
+        return ["Each pair has the same order in all of its cells."]
+    rest = " The other pairs have the same order in all of their cells." if len(lines) < len(pairs) else ""
+    return [" ".join(lines) + rest]
 
 
 def experts_per_token_section(report: Report) -> list[Block]:
@@ -109,11 +110,10 @@ def experts_per_token_section(report: Report) -> list[Block]:
     heads = ["model", "N", "what changes", "loss", "change", "TeraFLOPs", "log10 L per tenfold FLOPs"]
     return [
         Heading("Experts per token"),
-        "More experts per token cost more, so the table gives the gain per cost: the "
-        "change of log10 L per tenfold forward FLOPs (more negative is better). For comparison, two other ways to "
-        "spend "
-        "FLOPs: a dense model with wider feed-forward layers in half of its blocks (×2, ×4), and the next larger model "
-        "with the same E and k = 1.",
+        "More experts per token cost more FLOPs. So the table gives the gain per cost: the change of log10 L per "
+        "tenfold forward FLOPs (more negative is better). It also shows two other ways to spend FLOPs: a dense model "
+        "with wider feed-forward layers in half of its blocks (×2, ×4), and the next larger model with the same E and "
+        "k = 1.",
         *report.figure(
             "k",
             "Loss against the cost of a forward pass",
@@ -144,11 +144,11 @@ def _versus(ablation: dict) -> list[Block]:
         for k, e in versus.items()
     ]
     if not rows:
-        return ["The table has no other way to spend FLOPs that k could be compared with."]
+        return ["The table has no other way to spend FLOPs to compare k with."]
     return [
-        "k minus the other way, in change of log10 L per tenfold FLOPs (above zero: k gains less; each size counts "
-        "once):",
-        Table(["against", "k", "cells", "k buys less in", "mean difference", "95 % interval"], rows, keys=2),
+        "The next table compares a larger k with the other ways, in log10 L per tenfold FLOPs. Above zero, the larger "
+        "k gains less. Each size counts once.",
+        Table(["against", "k", "cells", "k gains less in", "mean difference", "95 % interval"], rows, keys=2),
     ]
 
 
@@ -180,7 +180,7 @@ def frequency_section(report: Report) -> list[Block]:
             f"One line for each router and E.{suspect}",
         ),
         Table(["router", "N", "E", *(f"R = {share(value)}" for value in shares)], rows, keys=3),
-        f"Against R = {usual}, mean over the cells (N and E), which the interval assumes to be independent:",
+        f"Compared with R = {usual}, as a mean over the cells (N and E); the interval assumes independent cells:",
         Table(["router", "R", "change of the loss", "95 % interval", "cells", "loss lower in"], changes, keys=2),
     ]
 
@@ -212,21 +212,19 @@ def compute_section(report: Report) -> list[Block]:
         Heading("One law for every kind of run"),
         "A law in N and E does not cover runs with another k, another R or wider dense layers. The paper's second "
         "form uses two other variables: the compute F (TeraFLOPs of a forward pass of 2,048 tokens) and the "
-        "parameters per "
-        "unit of compute B = P/F. It should describe every run of a router:",
+        "parameters per unit of compute, B = P/F. This form should describe every run of a router:",
         COMPUTE_LAW,
         "B_min is the smallest B of the runs. The units of F and B are our choice; we do not know the paper's "
-        "constants "
-        "for this form.",
+        "constants for this form.",
         *report.figure(
             "utilisation",
             "Measured loss against the equivalent compute of each run",
-            "The equivalent compute is the F of the model with the smallest B that has the same loss (line). Open "
-            "marks are runs "
-            "whose k, R or width is not that of the main grid; if they lie on the line, one law describes all runs.",
+            "The equivalent compute of a run is the F of a model with B = B_min and the same loss by the law (line). "
+            "Open marks are runs with another k, R or width than the main grid; if they lie on the line, one law "
+            "describes all runs.",
         ),
         Table(["", *(router_name(entry["router"]) for entry in held)], rows),
-        "In brackets are 95 % intervals, profile likelihood. B_min is not fitted.",
+        "Brackets hold 95 % profile likelihood intervals. B_min is not fitted.",
         _kinds_off(report.results["headlines"]["kinds_off"]),
         Table(["router", "kind", "runs", "RMSLE", "measured over fitted, mean"], kinds, keys=2),
     ]
@@ -243,11 +241,15 @@ def _constant_of(entry: dict, name: str) -> str:
 
 def _kinds_off(kinds: list[dict]) -> str:
     if not kinds:
-        return "For no kind is the mean residual larger than the residuals of single runs:"
+        return "The mean residual of each kind is no larger than the residuals of single runs:"
     shown = [f"{router_name(e['router'])}, {e['kind']} ({figure(e['percent'], '+.2f')} %)" for e in kinds]
     return (
-        f"Mean residual larger than the residuals of single runs, so the law does not quite hold: {'; '.join(shown)}."
+        "The law does not quite hold for some kinds, because their mean residual is larger than the residuals of "
+        f"single runs: {'; '.join(shown)}."
     )
+
+
+CERTAIN = "*Certain* means that the whole 95 % interval agrees; *open* means that the interval includes zero."
 
 
 def advice_section(report: Report) -> list[Block]:
@@ -256,12 +258,11 @@ def advice_section(report: Report) -> list[Block]:
     if not entries:
         return []
     if not report.full:
-        return [Heading("The recommendations"), *verdict_table(entries)]
+        return [Heading("The recommendations"), CERTAIN, *verdict_table(entries)]
     return [
         Heading("The recommendations"),
-        "Verdicts follow only from the numbers, by the rules below, which are our choice. *Certain* means that the "
-        "whole 95 % interval agrees, *open* that it includes zero. Only the wording on routed blocks was checked "
-        "against the published text.",
+        f"The verdicts follow from the numbers by the rules below; the rules are our choice. {CERTAIN} Only the "
+        "recommendation on routed blocks was checked against the published text.",
         *verdict_table(report.results["advice"]),
         *_doublings(report),
         "The rules:",
@@ -283,7 +284,7 @@ def _doublings(report: Report) -> list[Block]:
         return []
     heads = ["router", "experts", "sizes", "change of the loss", "95 % interval over sizes", "of the whole fall"]
     return [
-        "The gain of each step in E, as a mean over the sizes that have both, and the share of the fall of log L from "
-        "dense to the largest E that is reached:",
+        "The next table shows the gain of each step in E, as a mean over the sizes with both values of E. *Of the "
+        "whole fall* is the share of the fall of log L, from dense to the largest E, that is reached after the step.",
         Table([*heads, "range over sizes"], rows, keys=2),
     ]

@@ -19,7 +19,9 @@ def chance_section(report: Report) -> list[Block]:
     heads = ["router", "N", "dense loss", "E", "loss", "difference", "±", "in %", "seed spread"]
     borrowed = any(c.borrowed for c in sweep["comparisons"])
     star = (
-        " \\* This router has one seed at every point; the spread is the largest of the other runs." if borrowed else ""
+        " \\* This router has one seed at every point, so the spread of other runs is shown (the largest)."
+        if borrowed
+        else ""
     )
     return [
         Heading("Does routing help?"),
@@ -37,8 +39,8 @@ def _spread_words(sweep: dict) -> str:
 
 def _error_words(sweep: dict) -> str:
     if not sweep["errors"]:
-        return "The error over documents is not known, because these runs did not save their losses window by window."
-    return "± is the standard error over documents, window by window on the same windows."
+        return "The error over documents is not known, because these runs did not save the loss of each window."
+    return "± is the standard error of the difference over documents, computed on the same windows."
 
 
 def _measured_on(sweep: dict) -> list[Block]:
@@ -48,8 +50,8 @@ def _measured_on(sweep: dict) -> list[Block]:
     errors = " to ".join(map(significant, sweep["errors"]))
     tokens, documents = range_of(sweep["evaluation_tokens"]), range_of(sweep["evaluation_documents"])
     return [
-        f"Losses were measured on {tokens} tokens of {documents} documents; their own standard errors are {errors} "
-        "nats."
+        f"Losses were measured on {tokens} tokens of {documents} documents; the standard error of one loss is "
+        f"{errors} nats."
     ]
 
 
@@ -65,8 +67,8 @@ def evaluation_words(sweep: dict) -> str:
     if sweep["grouped"]:
         later = "" if sweep["masked"] else ", but not on any later position"
         sentence += (
-            f" {names(sweep['grouped'])}: experts see one position of a group of sequences, also in evaluation. The "
-            f"loss of a sequence depends on the other sequences of its group{later}."
+            f" With {names(sweep['grouped'])}, an expert sees the tokens at one position of a group of sequences, also "
+            f"in evaluation. So the loss of a sequence depends on the other sequences of its group{later}."
         )
     return sentence
 
@@ -93,8 +95,7 @@ def registered_section(report: Report) -> list[Block]:
     if registered["scored"]:
         outcome = (
             f"{registered['hits']} of {registered['scored']} measured losses lie within the "
-            f"{percent(registered['level'])} interval of "
-            "one more run."
+            f"{percent(registered['level'])} prediction interval."
         )
     rows = []
     for entry in registered["predictions"]:
@@ -107,12 +108,12 @@ def registered_section(report: Report) -> list[Block]:
         ends = "not known" if None in (low, high) else f"{figure(float(low), '.4f')} to {figure(float(high), '.4f')}"
         error = "" if entry["error"] is None else percent(entry["error"], "+.1f")
         rows.append([*cells, entry["law"], figure(entry["loss"], ".4f"), ends, measured or "not yet", error])
-    heads = ["router", "N", "E", "law", "predicted", "interval of one more run", "measured", "error"]
+    heads = ["router", "N", "E", "law", "predicted", "prediction interval", "measured", "error"]
     return [
         Heading("Predictions for the largest model"),
-        f"Before any model of the largest size was trained, the laws of the {len(registered['fitted_to'])} smaller "
-        "runs "
-        f"predicted its losses (`predictions.json`, written {registered['written']}; never written again). {outcome}",
+        f"The laws were fitted to the {len(registered['fitted_to'])} smaller runs, before any model of the largest "
+        f"size was trained. Their predictions are in `predictions.json`, written once at {registered['written']}. "
+        f"{outcome}",
         Table(heads, rows, keys=3),
     ]
 
@@ -163,12 +164,11 @@ def _learning(report: Report) -> list[Block]:
     if not rows:
         return []
     return [
-        "Agreement: the share of tokens with the same expert in training and evaluation. Information: mutual "
-        "information "
-        "of expert and token id. Entropy: of RL-R's policy, divided by ln E; 1 is undecided. Exchange: the loss "
-        "with randomly exchanged experts, divided by the loss. A router has not learned if its agreement is by chance "
-        "or "
-        "its experts do the same (exchange 1).",
+        "*Agreement* is the share of tokens with the same expert in training and evaluation. *Information* is the "
+        "mutual information of expert and token id. *Entropy* is the entropy of RL-R's policy divided by ln E; at 1, "
+        "all experts are equally likely. *Exchange* is the loss with randomly exchanged experts divided by the "
+        "original loss. A router has not learned if its agreement is no better than chance, or if its experts are "
+        "interchangeable (exchange 1).",
         Table(heads, rows, keys=2),
     ]
 
@@ -196,13 +196,13 @@ def not_used(sweep: dict) -> list[str]:
     """Return sentences on missing runs, and on runs that no law uses."""
     waiting = ", ".join(f"{i} ({name})" for i, name in sweep["waiting"].items())
     left_out = "; ".join(f"run {i}: {why}" for i, why in sorted(sweep["left_out"].items()))
-    sentences = [f"**Not in:** {waiting}."] if waiting else []
+    sentences = [f"**Missing runs:** {waiting}."] if waiting else []
     return [*sentences, f"**Not used for the law:** {left_out}."] if left_out else sentences
 
 
 def how_done(sweep: dict) -> str:
     """Return the seeds, the device and the code of a sweep."""
-    several = " (several: the runs are not of one state of the code)" if len(sweep["commits"]) > 1 else ""
+    several = " (the runs come from several versions of the code)" if len(sweep["commits"]) > 1 else ""
     return (
         f"Seeds {', '.join(map(str, sweep['seeds']))}; device {', '.join(sweep['devices'])}; commit "
         f"{listed(sweep['commits'])}{several}."

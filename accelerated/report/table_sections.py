@@ -14,8 +14,8 @@ MANY_GAPS, MANY_TWICE = 12, 6
 
 SYMBOLS = [
     ["loss, L", "cross-entropy on held-out text", "nats per token"],
-    ["N", "parameters that one token uses, without embeddings; all of them in a dense model", "parameters"],
-    ["RMSLE", "root of the mean squared difference of log10 losses, predicted minus measured", "log10"],
+    ["N", "parameters that one token uses, without embeddings; a dense model uses all", "parameters"],
+    ["RMSLE", "root mean square of log10 predicted loss minus log10 measured loss", "log10"],
     ["log10", "decimal logarithm; 0.01 in log10 L is 2.3 % of the loss", ""],
 ]
 ROUTED_SYMBOLS = [
@@ -23,14 +23,14 @@ ROUTED_SYMBOLS = [
     ["k", "experts per token", "experts"],
     ["R", "share of the blocks that are routed", "1"],
     ["P", "all parameters, including every expert", "parameters"],
-    ["F", "compute of the forward pass of 2,048 tokens", "TeraFLOPs"],
-    ["B", "parameters per unit of compute, P over the forward FLOPs of one token", "parameters per FLOP"],
+    ["F", "compute of a forward pass of 2,048 tokens", "TeraFLOPs"],
+    ["B", "parameters per unit of compute: P divided by the forward FLOPs of one token", "parameters per FLOP"],
     ["Ê", "effective experts: E_start for a dense model, rising with E towards E_max", "experts"],
 ]
 ROUTERS = {
     "Hash": "HASH: the token id determines the expert; nothing is learned.",
     "RL-R": "RL-R: the router is trained by reinforcement learning; a good prediction of the next token is the reward.",
-    "S-Base": "S-BASE: a token goes to its highest-scoring expert, after Sinkhorn's method balances the batch.",
+    "S-Base": "S-BASE: Sinkhorn's method balances the scores; then each token goes to its highest-scoring expert.",
 }
 
 
@@ -57,14 +57,14 @@ def not_reproduced_section(report: Report) -> list[Block]:
         and (unknown := [name for name, coefficient in constants(each).items() if not coefficient["determined"]])
     ]
     if open_texts:
-        lines.append(f"**Not determined by the runs**, so do not use a number: {'; '.join(open_texts)}.")
+        lines.append(
+            f"**Do not use these constants**, because the runs do not determine them: {'; '.join(open_texts)}."
+        )
     lines += [
-        "**Not compared with the paper**, because it does not give the numbers: the slopes at each size, the "
-        "constants of "
-        "the law in (F, B), and the fits to the other texts.",
-        "**A limit of the runs, not of the fit:** every model was trained on the same number of tokens. The size "
-        "where the gain "
-        "of routing ends can change if larger models are trained on more tokens.",
+        "**Not compared with the paper**, because the paper does not give the numbers: the slopes at each size, the "
+        "constants of the law in (F, B), and the fits to the other texts.",
+        "**A limit of the runs, not of the fit:** every model was trained on the same number of tokens. The size at "
+        "which the gain of routing ends may change if larger models are trained on more tokens.",
     ]
     return [Heading("What does not reproduce"), *bullets(lines)]
 
@@ -72,31 +72,31 @@ def not_reproduced_section(report: Report) -> list[Block]:
 def _about_printed(report: Report, laws: list[dict]) -> list[str]:
     outside = report.results["headlines"]["printed"]["outside"]
     inside = (
-        "**Every printed constant lies inside the interval of our fit.** The constants themselves differ: "
+        "**Every printed constant lies inside the interval of our fit.** The constants still differ from ours, because "
         "the objective is so flat that the runs cannot distinguish them."
     )
     if outside:
         named = listed(f"{each['name']} of {router_name(each['router'])}" for each in outside)
-        inside = f"**Outside the interval of our fit:** {named}."
+        inside = f"**Some printed constants lie outside the interval of our fit:** {named}."
     scores = [
-        f"{router_name(law['router'])} {figure(law['printed']['rmsle'], '.4f')} as printed, "
-        f"{figure(law['printed']['best_in_box'], '.5f')} for the best law that rounds to it, "
+        f"{router_name(law['router'])} {figure(law['printed']['rmsle'], '.4f')} for the printed constants, "
+        f"{figure(law['printed']['best_in_box'], '.5f')} for the best law that rounds to them, "
         f"{figure(law['rmsle'], '.5f')} for the best law"
         for law in laws
     ]
     cutoffs = [
-        f"{router_name(law['router'])} {count(law['printed']['cutoff_of_rounded'])} from the rounded figures, "
-        f"{count(law['printed']['N_cutoff'])} in the text, {count(law['derived']['N_cutoff']['value'])} by our fit; "
-        f"laws that round to the printed figures have {counts_span(law['printed']['cutoff_box'])}"
+        f"{router_name(law['router'])} {count(law['printed']['cutoff_of_rounded'])} from the printed constants, "
+        f"{count(law['printed']['N_cutoff'])} in the paper's text, {count(law['derived']['N_cutoff']['value'])} by our "
+        f"fit, {counts_span(law['printed']['cutoff_box'])} for all laws that round to the printed constants"
         for law in laws
     ]
     return [
         inside,
-        "**The printed table cannot be used to predict.** It has three decimals, and log10 N multiplies c by up to "
-        f"nine: RMSLE on the same rows: {'; '.join(scores)}.",
-        "**N_cutoff does not follow from the printed table.** It is 10 to the power −b/c, and a rounding of half a "
-        "unit in the third "
-        f"decimal of b and c changes it by a factor of ten or more: {'; '.join(cutoffs)}.",
+        "**The printed table cannot be used to predict.** It has three decimals, and log10 N multiplies the rounding "
+        f"error of c by up to nine. RMSLE on the same rows: {'; '.join(scores)}.",
+        "**N_cutoff does not follow from the printed table.** It is 10 to the power −b/c. A rounding error of half a "
+        "unit in the third decimal of b and c changes it by a factor of ten or more. N_cutoff is: "
+        f"{'; '.join(cutoffs)}.",
     ]
 
 
@@ -106,16 +106,15 @@ def _about_dense(dense: dict) -> str:
     return (
         f"**The dense power law** fits with alpha {figure(coefficients['alpha']['value'], '.4f')} and N_c "
         f"{count(coefficients['N_c']['value'])}; the paper prints {figure(printed['alpha'], '.3f')} and "
-        f"{count(printed['N_c'])}, "
-        f"which miss the dense runs by {figure(printed['rmsle'], '.4f')} in log10 L, the fit by "
-        f"{figure(dense['rmsle'], '.4f')}; "
-        f"{'both lie inside the rough intervals of the fit' if inside else 'at least one lies outside its interval'}."
+        f"{count(printed['N_c'])}. The printed values have an RMSLE of {figure(printed['rmsle'], '.4f')} on the dense "
+        f"runs, the fit {figure(dense['rmsle'], '.4f')}. "
+        f"{'Both lie' if inside else 'At least one printed value does not lie'} inside the rough intervals of the fit."
     )
 
 
 CHOICES = {
-    "clark": "those of the paper (routing frequency 0.5, k = 1, seed 42)",
-    "every seed": "every seed, k = 1, the most common routing frequency",
+    "clark": "the rows of the paper (routing frequency 0.5, k = 1, seed 42)",
+    "every seed": "the rows with k = 1 and the most common routing frequency, of every seed",
 }
 
 
@@ -129,16 +128,16 @@ def rows_section(report: Report) -> list[Block]:
         counts = listed(f"{router_name(router)} {n}" for router, n in rows["routers"].items())
         part = f" that `{table['row_choice']}` chooses" if table["condition"] else ""
         blocks.append(
-            f"The laws in N and E take {chosen}; dense runs count for every router. Number of runs: {counts}. The "
-            f"law in (F, B) and the ablations use every run{part} except the suspect ones; the pairs use those with "
+            f"The laws in N and E use {chosen}; each router's law also uses the dense runs. Number of runs: {counts}. "
+            f"The law in (F, B) and the ablations use every run{part} except suspect ones. The pairs use the runs with "
             "k = 1 and the most common routing frequency."
         )
     elif table["condition"]:
-        blocks.append(f"The law takes `{table['row_choice']}`.")
+        blocks.append(f"The law uses the rows `{table['row_choice']}`.")
     if rows["not_in_laws"] and table["routers"]:
         left = [[e["reason"], str(e["runs"]), ", ".join(map(str, e["hyper_ids"]))] for e in rows["not_in_laws"]]
         blocks += [
-            "Not used in a law in N and E, each run with the first reason that applies:",
+            "No law in N and E uses these runs; the table gives the first reason that applies:",
             Table(["reason", "runs", "hyper_id"], left),
         ]
     return [*blocks, *_suspects(report), *table["remarks"], *_odd_runs(report), *_lacking(report)]
@@ -153,13 +152,13 @@ def _suspects(report: Report) -> list[Block]:
         + [figure(e["loss"], ".4f"), e["reason"]]
         for e in rows["suspect"]
     ]
-    blocks: list[Block] = ["Not used anywhere, because their labels are impossible:"]
+    blocks: list[Block] = ["These suspect runs are not used anywhere, because their labels are impossible:"]
     blocks.append(Table(["hyper_id", "router", "N", "E", "R", "loss", "why"], cells))
     if rows["kept"]:
         kept = listed(rows["kept"])
         blocks.append(
-            "Used, because they agree with their neighbours, although a suspect run has the same configuration: "
-            f"{kept}."
+            f"These runs are used: {kept}. They have the same configuration as a suspect run, but agree with their "
+            "neighbours."
         )
     return blocks
 
@@ -170,19 +169,19 @@ def _odd_runs(report: Report) -> list[Block]:
     suspect = {each["hyper_id"] for each in rows["suspect"]}
     twice = [_alike(report, group) for group in rows["twice"] if not suspect & set(group["hyper_ids"])]
     if twice:
-        sentences.append(f"Equal in router, N, E, k, R and seed: {'; '.join(twice)}. All are used.")
+        sentences.append(f"Some runs have the same router, N, E, k, R and seed: {'; '.join(twice)}. All are used.")
     gaps = rows["cells_missing"]
     if len(gaps) > MANY_GAPS:
         sentences.append(f"The grid has {plural(len(gaps), 'gap')}.")
     elif gaps:
-        sentences.append(f"Missing from the grid: {listed(_gap(report, each) for each in gaps)}.")
+        sentences.append(f"The grid lacks {listed(_gap(report, each) for each in gaps)}.")
     if report.table["released"]:
         sentences.append(
-            "The dense 130M model was not trained with seed 42 but with seeds 1, 2 and 3; the paper's choice of rows, "
-            "seed 42, therefore has no dense model of that size."
+            "The dense 130M model was trained with seeds 1, 2 and 3, but not with seed 42. So the paper's choice of "
+            "rows, seed 42, has no dense model of this size."
         )
     blank = [f"{run['hyper_id']} ({listed(map(loss_name, run['losses']))})" for run in rows["blank"]]
-    return sentences + ([f"Blank at the last evaluation: {'; '.join(blank)}."] if blank else [])
+    return sentences + ([f"These runs have a blank loss at the last evaluation: {'; '.join(blank)}."] if blank else [])
 
 
 def _alike(report: Report, group: dict) -> str:
@@ -203,18 +202,17 @@ def _lacking(report: Report) -> list[Block]:
     results, table = report.results, report.table
     no_compute = not any(entry["missing"] is None for entry in results["utilisation"])
     lacking = {
-        "two values of E at one size, so there are no slopes": any(law["measured_slopes"] for law in report.laws),
-        "two routers at the same N and E": results["pairs"],
-        "models that differ only in k, so the effect of more experts per token is unknown": results[
-            "experts_per_token"
-        ]["cells"],
-        "models that differ only in the share of routed blocks": results["routing_frequency"]["cells"],
-        "another k, R or width, so there is nothing to test the law in (F, B) on": no_compute
+        "no size has two values of E (for slopes)": any(law["measured_slopes"] for law in report.laws),
+        "no two routers have a run of the same N and E": results["pairs"],
+        "no models differ only in k": results["experts_per_token"]["cells"],
+        "no models differ only in the share of routed blocks": results["routing_frequency"]["cells"],
+        "no run has another k, R or width (to test the law in (F, B))": no_compute
         or results["headlines"]["other_kinds"],
-        "other texts: there is one loss column": len(table["loss_columns"]) > 1,
+        "there is only one loss column, so no other text": len(table["loss_columns"]) > 1,
     }
     absent = [words for words, there in lacking.items() if not there]
-    sentences = [f"**The table has no runs of** {'; '.join(absent)}."] if absent and table["routers"] else []
+    lack = f"**The table lacks runs for some comparisons:** {'; '.join(absent)}."
+    sentences = [lack] if absent and table["routers"] else []
     reasons = {law["missing"] for law in report.laws}
     return sentences + missing(
         [each for each in results["utilisation"] if each["missing"] not in reasons], "law in (F, B)"
@@ -227,11 +225,11 @@ def method_section(report: Report) -> list[Block]:
     blocks: list[Block] = [Heading("How it was computed")]
     if report.fitted:
         blocks.append(
-            "**Fits.** Given E_start and E_max, the law is linear in the rest, so the search is only over those two, "
-            "in their whole domain 1 ≤ E_start < E_max ≤ ∞ with its limits, and finds the global optimum. The "
-            f"objective: {report.fitted[0]['criterion']}. Intervals are profile likelihood intervals: all values that "
-            "a law can have without being rejected at 95 %, assuming normal and independent residuals. "
-            "Intervals of means are Student's."
+            "**Fits.** For given E_start and E_max, the law is linear in its other constants. So the fit searches only "
+            "over E_start and E_max. It searches the whole domain 1 ≤ E_start < E_max ≤ ∞, limits included, and finds "
+            f"the global optimum. The objective is the {report.fitted[0]['criterion']}. Intervals of constants are "
+            "profile likelihood intervals: they contain every value that is not rejected at 95 %, if residuals are "
+            "normal and independent. Intervals of means are Student's t intervals."
         )
     chance = "is not known: no configuration was trained with more than one seed."
     if scatter:
@@ -258,19 +256,19 @@ def more_section(report: Report) -> list[Block]:
         unused += [f"{len(rows['suspect'])} with impossible labels"] if rows["suspect"] else []
         lines += [f"**Runs that no law uses:** {'; '.join(unused)}."] if unused else []
         lines += report.table["remarks"]
-    table = ", every evaluation in [results.csv](results.csv)" if sweep else ""
-    lines.append(f"**Every number** is in [{report.numbers}]({report.numbers}), unrounded{table}.")
+    table = "; every evaluation is in [results.csv](results.csv)" if sweep else ""
+    lines.append(f"**Every number** is in [{report.numbers}]({report.numbers}), without rounding{table}.")
     if not report.full:
         shown = ("loss", "isoflop", "training" if sweep else "pairs")
         figures = [f"[{name}](figures/{name}.svg)" for name in report.drawn if name not in shown]
         lines += [f"**More figures:** {listed(figures)}."] if figures else []
         command = "routelaws report --full FOLDER" if sweep else "routelaws reproduce --full"
         lines.append(
-            "**Every table** (slopes, what a routed model is worth, where the laws miss, forms of law, pairs, "
-            f"ablations, other texts, runs, method): `{command}`."
+            f"**Every table** is in the full report: run `{command}`. The tables cover slopes, equal dense sizes, "
+            "residuals, forms of law, pairs, ablations, other texts, runs and method."
         )
     if sweep:
-        lines.append(f"**To repeat it:** `{_command(sweep)}`. {how_done(sweep)}")
+        lines.append(f"**To repeat the sweep,** run `{_command(sweep)}`. {how_done(sweep)}")
     return [Heading("More"), *bullets(lines)]
 
 

@@ -6,26 +6,27 @@ from .outline import listed, names, router_name
 CANNOT = "cannot be said"
 
 LACKING = {
-    "size": "no router has a law at a size up to 1.3B",
-    "experts": "no router has runs between E = 64 and 128 and beyond",
-    "k": "no runs with known FLOPs differ only in k and have a larger model with k = 1",
-    "router": "S-BASE and another router have no run of the same N and E",
-    "frequency": "no runs differ only in R, with one R below 0.5 and one at 0.5 or more",
+    "size": "no router has a law and runs of a size up to 1.3B",
+    "experts": "no router has runs with E from 64 to 128 and also with a larger E",
+    "k": "the table lacks runs with known FLOPs that differ only in k, or a larger model with k = 1",
+    "router": "S-BASE shares no N and E with another router",
+    "frequency": "no two runs differ only in R, where one R is below 0.5 and the other is at least 0.5",
 }
 """The missing runs for each recommendation without a verdict."""
 
 RULES = {
     "size": "supported if the gain at the largest E is certain at every trained N up to 1.3B",
-    "experts": "supported if no step beyond E = 128 has a certain gain; in part if one has, but E = 128 reaches at "
-    "least two thirds of the fall of log L, and each later doubling gains less than the best earlier one; else not",
-    "k": "compares the gain per tenfold FLOPs of more experts per token with that of the next larger model with k = 1; "
-    "supported if it is certainly smaller at every k; not supported if certainly larger at every k; in part if "
-    "certainly smaller at one k and certainly larger at none",
-    "router": "compares the mean loss of S-BASE over the shared (N, E) with each other router (each size counts once); "
-    "supported if S-BASE is certainly lower than all; in part if lower than some and higher than none; not supported "
-    "if certainly higher than one",
-    "frequency": "supported if, for every router, R below 0.5 certainly has a higher mean loss than the usual R; not "
-    "supported if certainly lower for one",
+    "experts": "supported if no step beyond E = 128 has a certain gain. Supported in part if such a step has a certain "
+    "gain, but E = 128 reaches at least two thirds of the fall of log L and each later doubling gains less than the "
+    "best earlier one. Otherwise not supported",
+    "k": "two gains per tenfold FLOPs are compared: from more experts per token, and from the next larger model with "
+    "k = 1. Supported if the first gain is certainly smaller at every k. Supported in part if the first gain is "
+    "certainly smaller at one k and certainly larger at none. Not supported if it is certainly larger at every k",
+    "router": "the mean loss of S-BASE over the shared (N, E) is compared with each other router; each size counts "
+    "once. Supported if S-BASE is certainly lower than every other router. Supported in part if S-BASE is certainly "
+    "lower than some and certainly higher than none. Not supported if S-BASE is certainly higher than one",
+    "frequency": "supported if, for every router, the mean loss at R below 0.5 is certainly higher than at the usual "
+    "R. Not supported if it is certainly lower for one router",
 }
 """The rules, which are our choice; "certain" means that the whole interval agrees."""
 
@@ -50,16 +51,15 @@ def verdict_table(entries: list[dict]) -> list[Block]:
 
 def _size(evidence: dict) -> str:
     least = evidence["least"]
+    at = f"{router_name(least['router'])}, N = {count(least['N'])}, E = {least['E']}"
     reason = (
-        f"by the law E = {least['E']} lowers the loss with its interval at {evidence['below']} of {evidence['of']} "
-        f"points (router and size), least for {router_name(least['router'])} at N = {count(least['N'])}: "
-        f"{figure(least['percent'][0], '+.1f')} %"
+        f"by the law, the largest E certainly lowers the loss at {evidence['below']} of {evidence['of']} points "
+        f"(router and size); the smallest gain is {figure(least['percent'][0], '+.1f')} % ({at})"
     )
     if evidence["above"]:
-        return f"{reason}, and above 0 at {evidence['above']}"
-    return (
-        f"{reason}, none of them near 1.3B" if evidence["below"] == evidence["of"] and not evidence["near"] else reason
-    )
+        return f"{reason}; the largest E certainly raises the loss at {evidence['above']} points"
+    far = evidence["below"] == evidence["of"] and not evidence["near"]
+    return f"{reason}; no size is near 1.3B" if far else reason
 
 
 def _experts(evidence: dict) -> str:
@@ -67,28 +67,25 @@ def _experts(evidence: dict) -> str:
     shares = listed(f"{figure(r['reached'][-1]['percent'], '.0f')} % ({router_name(r['router'])})" for r in routers)
     still = [r["router"] for r in routers if r["verdict"] != "supported"]
     return (
-        f"E = {listed(evidence['at'])} brings {shares} of the fall of log L to the largest E; going on from there "
-        f"lowers the loss with its interval for {names(still)}"
+        f"at E = {listed(evidence['at'])}, log L has fallen by {shares} of its fall from dense to the largest E; a "
+        f"larger E certainly lowers the loss further for {names(still) if still else 'no router'}"
     )
 
 
 def _k(evidence: dict) -> str:
-    growth, dense = evidence["versus_growth"], evidence["versus_dense"]
-    reasons = [
-        f"k = {k} buys less per FLOP than a larger model in {e['less']} of {e['values']} cells"
-        for k, e in growth.items()
-    ]
-    if dense:
-        wider = ", ".join(f"{e['less']} of {e['values']} (k = {k})" for k, e in dense.items())
-        reasons.append(f"than wider dense layers in {wider}")
-    return "; ".join(reasons)
+    others = {"the next larger model": evidence["versus_growth"], "wider dense layers": evidence["versus_dense"]}
+    return "; ".join(
+        f"k = {k} gains less per FLOP than {other} in {e['less']} of {e['values']} cells"
+        for other, versus in others.items()
+        for k, e in versus.items()
+    )
 
 
 def _against(entry: dict) -> str:
     ends = "" if entry["low"] is None else f" ({span(entry, '+.2f')})"
-    sizes = f" and with its interval at {entry['lower_sizes']} of {entry['sizes']} sizes" if entry["sizes"] else ""
+    sizes = f", certainly lower at {entry['lower_sizes']} of {entry['sizes']} sizes" if entry["sizes"] else ""
     return (
-        f"S-BASE against {router_name(entry['other'])}: {figure(entry['mean'], '+.2f')} % in the mean{ends}, lower in "
+        f"S-BASE minus {router_name(entry['other'])}: {figure(entry['mean'], '+.2f')} % on average{ends}, lower in "
         f"{entry['lower_in']} of {entry['cells']} cells{sizes}"
     )
 
@@ -99,8 +96,8 @@ def _frequency(evidence: dict) -> str:
         for e in evidence["below_half"]
     ]
     reasons += [
-        f"{router_name(e['router'])} with R = {e['R']:.3g} is lower than with R = {evidence['usual']:.3g} in "
-        f"{e['lower']} of {e['cells']}"
+        f"{router_name(e['router'])}: the loss is lower with R = {e['R']:.3g} than with R = {evidence['usual']:.3g} in "
+        f"{e['lower']} of {e['cells']} cells"
         for e in evidence["above"]
     ]
     return "; ".join(reasons)

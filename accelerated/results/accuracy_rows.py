@@ -173,8 +173,8 @@ def leverage_of_runs(selection: RouterRows, loss_column: str, options: dict | No
     leverage = (A / loss[~dense]) ** (1 / alpha) / flops[~dense]
     outside = int(((loss[~dense] < loss[dense].min()) | (loss[~dense] > loss[dense].max())).sum())
     remarks = [
-        f"leverage: dense FLOPs over a run's own FLOPs, where a power law of the {dense.sum()} dense runs has the same "
-        f"loss; {outside} of {leverage.size} runs have losses outside the range of the dense runs"
+        f"leverage: FLOPs of a dense model with the same loss (by a power law of the {dense.sum()} dense runs), "
+        f"divided by the run's FLOPs; {outside} of {leverage.size} runs have losses outside the range of the dense runs"
     ]
     remarks += column_remarks([selection], LAWS["leverage"])
     activation = 1 - COLUMNS["sparsity"](frame)[~dense]
@@ -221,7 +221,7 @@ def _guess(law: Law, task: str, guess: float | None, rates, table: Accuracies) -
     if guess is not None:
         return {"guess_rate": guess}, []
     rate = guess_rate(task, table.guess_rates | (rates or {}))
-    remarks = ["the guess rate is not known and taken as 0 (set it with --guess-rate)"] if rate is None else []
+    remarks = ["the guess rate is not known, so 0 is used (set it with --guess-rate)"] if rate is None else []
     return {"guess_rate": rate or 0.0}, remarks
 
 

@@ -48,8 +48,8 @@ SIZE = "dense_parameters"
 
 NOT_DETERMINED = (
     "these rows do not determine the whole law: some coefficients can grow together without limit and fit as well (see"
-    " the intervals of the slopes). A coefficient printed here has an interval with two finite ends, and predictions"
-    " within the range of the data remain valid"
+    " the intervals of the slopes). Every printed coefficient has an interval with two finite ends. Predictions within"
+    " the range of the data remain valid"
 )
 
 MOST_HUBER = 1e6
@@ -304,7 +304,7 @@ def errors_of(fit) -> dict[str, str]:
 def _held_out_cell(held_out: HeldOut, digits: str) -> str:
     """Return the error on held-out rows, and the number of rows that could not be predicted."""
     missing = held_out.errors.size - held_out.predicted
-    note = f" ({missing} of {held_out.errors.size} rows not predicted)" if missing else ""
+    note = f" ({missing} of {held_out.errors.size} rows could not be predicted)" if missing else ""
     return figure(held_out.rmsle, digits) + note
 
 
@@ -323,7 +323,7 @@ def check_huber(law: Law, huber: float | None) -> None:
         able = ", ".join(each.name for each in LAWS.values() if each.takes_huber and each.measured == law.measured)
         raise InputError(
             f"--huber {huber:g}: the law {law.name} is fitted only by least squares"
-            + (f"; with --huber: {able}" if able else "")
+            + (f"; use --huber with one of: {able}" if able else "")
         )
     if not 0 < huber <= MOST_HUBER:
         raise InputError(f"--huber {huber:g}: needed: a number above 0 and at most {MOST_HUBER:g}")
@@ -343,9 +343,7 @@ def _optimum_words(fit: Fit) -> list[str]:
     sentences = [] if fit.status == "interior" else [f"the optimum: {fit.status}"]
     if fit.intervals and all(math.isnan(item.low) for item in fit.intervals):
         first = fit.law.columns[0]
-        sentences.append(
-            f"no intervals: leaving out some value of {first} leaves too few rows to fit the law; add rows"
-        )
+        sentences.append(f"no intervals: without one value of {first}, too few rows are left to fit the law; add rows")
     return sentences
 
 

@@ -59,8 +59,7 @@ NAMES = 7
 
 NO_FLOOR = (
     "This law has no irreducible loss: far above the fitted sizes its loss falls towards 0, so its predictions there "
-    "are"
-    " too low."
+    "are too low."
 )
 """A sentence that is true of every law without `Law.has_floor` (a sum of logarithms) that falls with N."""
 
@@ -368,9 +367,7 @@ def warnings(
             [f"{called(run.hyper_id, run.run)} (step {run.step:,} of {run.commonest:,})" for run in shorter], ", "
         )
         ends = "1 run ends" if len(shorter) == 1 else f"{len(shorter)} runs end"
-        sentences.append(
-            f"{ends} before most others of the same size: hyper_id {runs}; check whether they are unfinished"
-        )
+        sentences.append(f"{ends} before most others of the same size: hyper_id {runs}; check for unfinished runs")
     if misfit is not None and misfit.rise is not None:
         sentences.append(_rise_words(misfit.rise))
     if misfit is not None and misfit.outliers:
@@ -381,29 +378,28 @@ def warnings(
 def misfit_lines(misfit: Misfit) -> list[str]:
     """Return lines on the misfit: by size, bend, comparison with seeds, and the largest size."""
     sizes = ", ".join(f"{entry.size:,.0f}: {figure(log_percent(entry.miss), '+.1f')} %" for entry in misfit.sizes)
-    lines = [f"measured loss against the law, mean at each N: {sizes}"]
+    lines = [f"mean difference of the measured loss from the law at each N: {sizes}"]
     if misfit.bend is not None:
         test = misfit.bend.test
         way = "above" if misfit.bend.value > 0 else "below"
         lines.append(
-            f"the residuals bend with log N (p = {test.p:.1g}): the smallest and the largest sizes lie {way} the law, "
-            "and"
-            " the law keeps missing beyond them"
+            f"the residuals bend with log N (p = {test.p:.1g}): the losses of the smallest and the largest sizes lie "
+            f"{way} the law, so the law is also wrong beyond these sizes"
             if test.p < CLEAR
             else f"the residuals show no bend with log N (p = {test.p:.2g})"
         )
     if misfit.seeds is not None:
         chance = f"(F = {misfit.seeds.statistic:.3g}, p = {misfit.seeds.p:.1g})"
         lines.append(
-            f"points miss the law by more than repeated runs differ {chance}: the form of the law causes"
-            " part of the miss"
+            f"the residuals are larger than the scatter of repeated runs {chance}: the form of the law causes part of "
+            "the error"
             if misfit.seeds.p < CLEAR
-            else f"points miss the law by no more than repeated runs differ {chance}"
+            else f"the residuals are no larger than the scatter of repeated runs {chance}"
         )
     if misfit.largest is not None:
         lines.append(
-            f"fitted without the largest size, N = {misfit.largest.size:,.0f}, the law predicts it"
-            f" {how_far_off(misfit.largest.miss)}"
+            f"fitted without the largest size, N = {misfit.largest.size:,.0f}, the law predicts the loss there "
+            f"{how_far_off(misfit.largest.miss)}"
         )
     return lines
 
@@ -426,14 +422,14 @@ def _rise_words(rise: Rise) -> str:
     small, large = (f"{loss:.5g} (N = {size:,.0f})" for size, loss in zip(rise.sizes, rise.losses, strict=True))
     return (
         f"this law predicts no gain from larger models ({at}its loss goes from {small} to {large}); check that the"
-        " larger models were trained long enough, at a good learning rate"
+        " larger models were trained long enough and at a good learning rate"
     )
 
 
 def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float, huber: bool, takes_huber: bool) -> str:
     runs = [
-        f"hyper_id {called(run.hyper_id, run.run)}: loss {run.loss:.4g}, by the law {'of the others ' * run.by_others}"
-        f"{run.law:.4g}"
+        f"hyper_id {called(run.hyper_id, run.run)}: loss {run.loss:.4g}, predicted {run.law:.4g}"
+        f"{' from the other runs' * run.by_others}"
         for run in far
     ]
     text = f"{len(far)} {'run is' if len(far) == 1 else 'runs are'} far from the law ({first_words(runs)})"
@@ -441,7 +437,7 @@ def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float, 
         text += f"; without {'this run' if len(far) == 1 else 'them'} the RMSLE is {without:.2g} instead of {rmsle:.2g}"
         if without < rmsle / 2 and not huber:
             advice = "see routelaws fit --huber" if takes_huber else "filter with --rows"
-            text += f", so {'one run decides' if len(far) == 1 else 'few runs decide'} this fit: {advice}"
+            text += f", so {'one run decides' if len(far) == 1 else 'few runs decide'} this fit; {advice}"
     return text
 
 

@@ -276,9 +276,9 @@ def _bends(fit, point: dict[str, float]) -> list[str]:
         return []
     sentence = "the residuals of the law bend with log N"
     if misfit.largest is not None:
-        sentence += f"; fitted to the smaller sizes it predicts the largest, N = {misfit.largest.size:,.0f},"
-        sentence += f" {how_far_off(misfit.largest.miss)}"
-    return [f"{sentence}: the intervals assume that the law is right, so they are too narrow here"]
+        sentence += "; fitted to the smaller sizes, it predicts the loss of the largest (N = "
+        sentence += f"{misfit.largest.size:,.0f}) {how_far_off(misfit.largest.miss)}"
+    return [f"{sentence}; the intervals assume that the law is right, so they are too narrow here"]
 
 
 def _impossible(fit, *intervals: Range) -> list[str]:
@@ -287,7 +287,7 @@ def _impossible(fit, *intervals: Range) -> list[str]:
         return []
     value = intervals[0].value
     if not 0 <= value <= 1:
-        return [f"the law gives {value:.4f}, which is not between 0 and 1: it does not hold there"]
+        return [f"the law gives {value:.4f}, which is not between 0 and 1, so the law does not hold there"]
     if not all(0 <= end <= 1 for item in intervals for end in (item.low, item.high) if np.isfinite(end)):
         return ["an interval extends below 0 or above 1; read that end as 0 or 1"]
     return []
@@ -319,8 +319,8 @@ def extrapolation(outside: Sequence[Beyond], surrounded: bool | None) -> list[st
     sentences = []
     for each in outside:
         which = "largest" if each.value > each.end else "smallest"
-        times = f"{each.times:.3g} times the {which} of the runs ({each.end:g})"
-        sentences.append(f"{each.letter} = {each.value:g} is {times}: an extrapolation")
+        times = f"{each.times:.3g} times the {which} {each.letter} of the runs ({each.end:g})"
+        sentences.append(f"{each.letter} = {each.value:g} is {times}, an extrapolation")
     return sentences or [NOT_SURROUNDED] * (surrounded is False)
 
 
@@ -353,7 +353,7 @@ def prediction_blocks(found) -> list[Block]:
         blocks.append(BY_SIZE)
     for each in predictions:
         if each.dense:
-            worth = f"worth a dense model of N = {figure(each.dense.value, '.3g')} ({span(each.dense, '.3g')})"
+            worth = f"same loss as a dense model of N = {figure(each.dense.value, '.3g')} ({span(each.dense, '.3g')})"
             blocks.append(f"{each.fit.name}: {worth}")
     blocks += floor_lines(fits.law, [each.fit for each in predictions])
     left_out = once((each.fit.name, left_out_lines(each.fit.rows.left_out)) for each in predictions)
@@ -388,7 +388,7 @@ def published_blocks(found) -> list[Block]:
     where = ", ".join(f"{column} = {value:,.6g}" for column, value in found.at.items())
     return [
         f"law {law.name}: {law.formula}",
-        f"printed coefficients {found.name}: {printed.source}; how well attested: {printed.attested}",
+        f"printed coefficients {found.name}: {printed.source}; where the numbers are from: {printed.attested}",
         f"{law.measured} {found.value:.4f} at {where}; no interval, because the runs behind the coefficients are not "
         "available",
     ]

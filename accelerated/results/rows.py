@@ -51,7 +51,7 @@ def law_of(text: str, command: str | None = None) -> Law:
     if path:
         _run(Path(path).absolute())
     if name not in LAWS:
-        where = f" after {path} was run (by register of routelaws.accelerated.laws?)" if path else ""
+        where = f" after running {path} (does it call register of routelaws.accelerated.laws?)" if path else ""
         raise InputError(f"law {name!r} is not known{where}; allowed: {', '.join(LAWS)}")
     law = LAWS[name]
     if command is not None and law.measured != "loss":

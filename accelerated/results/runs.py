@@ -224,12 +224,12 @@ class Runs:
 
 
 WORDS = (
-    "pinned down: the interval is narrower than half the value (for E_start, E_max and cut-offs: its ends are within a"
-    " factor of 2); soft: wider; loose: its ends are more than a factor of 10 apart; extrapolated: about"
-    " sizes or experts outside the table."
+    "pinned down: the interval is narrower than half the value (for E_start, E_max and cut-offs: its ends differ by a"
+    " factor of 2 at most); soft: the interval is wider; loose: its ends differ by a factor of more than 10;"
+    " extrapolated: the value is for sizes or experts outside the table."
 )
 
-AT_ONE = "b and d are values at N = 1, far below every model: judge routing by its slope at trained sizes"
+AT_ONE = "b and d are values at N = 1, far below every model; judge routing by its slopes at trained sizes"
 
 WHOLE = 3
 """Largest number of tasks that are printed with all intervals; more tasks have a line each."""
@@ -302,7 +302,7 @@ def fits_blocks(fits) -> list[Block]:
     law = fits.law
     blocks = [*law_lines(fits), *fits.remarks]
     if law.measured == "accuracy" and len(fits) > WHOLE:
-        blocks += [_lines_table(fits), "intervals: --json, or one task at a time with --task"]
+        blocks += [_lines_table(fits), "for intervals, use --json, or --task with one task"]
     else:
         blocks += [block for fit in fits for block in fit_blocks(fit)]
     blocks += warning_lines(fits.not_fitted, fits.cautions)
@@ -343,7 +343,7 @@ def fit_table(
         InputError: as `Runs.fit`; there is no table or there are too many; no task or router has a fit.
     """
     if not paths:
-        raise InputError("a results table, or the folder of a run or sweep, is needed")
+        raise InputError("no table is given; give a results table, or the folder of a run or sweep")
     if law.measured == "loss":
         runs = read(paths).where(choice.rows).of_loss(choice.loss)
         return runs.fit(law, router, level, huber, tell, **choice.options)

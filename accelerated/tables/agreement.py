@@ -212,7 +212,7 @@ def _implausible(numbers: Numbers) -> list[str]:
     if count := int((~numbers.dense & (experts > 1) & (size >= total)).sum()):
         remarks.append(
             f"dense_parameter_count: as large as total_parameter_count in {count:,} of {len(size):,} rows with several"
-            " experts; N counts one FFN in each layer, whatever num_experts and k are"
+            " experts; N counts one FFN in each layer for any num_experts and k"
         )
     return remarks
 
@@ -230,7 +230,7 @@ def _tokens(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
 def _slips_of_tokens(numbers: Numbers) -> dict:
     return {
         **_units("tokens"),
-        "does tokens count those of one step": 1 / numbers("step"),
+        "does tokens count one step only": 1 / numbers("step"),
         "does batch_size count tokens": 1 / numbers("sequence_length"),
         "does tokens count sequences": 1 / numbers("sequence_length"),
     }
@@ -291,9 +291,9 @@ def _step(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
 def _slips_of_step(numbers: Numbers) -> dict:
     steps, tokens = numbers("step"), numbers.tokens_per_step()
     return {
-        "is it the training FLOPs of the whole run, which the column training_flops is for": 3 * steps,
+        "is it the training FLOPs of the whole run, which belong in the column training_flops": 3 * steps,
         "is it the forward FLOPs of the whole run (a third of training_flops)": steps,
-        "is the backward pass counted in": 3.0,
+        "does it include the backward pass": 3.0,
         "is it the FLOPs of one token": 1 / tokens,
         "is it the FLOPs of one sequence": numbers("sequence_length") / tokens,
         **_units("flops_per_step"),
@@ -330,7 +330,7 @@ BY_SHAPE = "the shape of the model"
 IDENTITIES = (
     Identity(
         "tokens", "step * batch_size * sequence_length", _tokens, 1.1, _slips_of_tokens,
-        "is batch_size that of one device, or step counted otherwise?",
+        "is batch_size the size on one device, or is step counted in another way?",
     ),
     Identity(
         "dense_parameter_count", BY_SHAPE, _shape("dense_parameter_count"), 1.1,

@@ -122,7 +122,9 @@ def _parsed(text: str) -> ast.expr:
         raise InputError(f"{where}: is empty; needed: a condition such as seed == 42, or: clark")
     if len(text) > LONGEST:
         raise InputError(f"{where}: has {len(text):,} characters; allowed: {LONGEST:,}")
-    deep = InputError(f"{where}: is nested too deeply; allowed: {DEEPEST} levels; `and`, `or` and `in` make few")
+    deep = InputError(
+        f"{where}: is nested too deeply; allowed: {DEEPEST} levels; chains of `and` or `or` are one level"
+    )
     try:
         with warnings.catch_warnings():  # hide warnings about escapes in quotes
             warnings.simplefilter("ignore")
@@ -224,7 +226,9 @@ class _Evaluation:
             blank = _blank(right if left.kind == "blank" else left)
             return blank if op is ast.Eq else ~blank
         if kinds not in (("number", "number"), ("text", "text")):
-            allowed = "a number with a number, text with text, == None, != None; and, or between conditions"
+            allowed = (
+                "comparing a number with a number, text with text, == None, != None; joining conditions by and, or"
+            )
             self.fail(node, f"{self.words(left)}, {self.words(right)}; allowed: {allowed}")
         mask = np.asarray(_COMPARISONS[op](left.data, right.data), dtype=bool)
         if left.kind == "number" or (op in (ast.Eq, ast.NotEq) and str in (type(left.data), type(right.data))):
@@ -235,11 +239,11 @@ class _Evaluation:
     def member(self, left: _Value, node: ast.expr) -> np.ndarray:
         """Return the mask of values in a list."""
         if not isinstance(node, ast.List | ast.Tuple):
-            self.fail(node, "no list after `in`; needed: such as [1, 2] or ['Hash', 'Dense']")
+            self.fail(node, "no list after `in`; needed: a list such as [1, 2] or ['Hash', 'Dense']")
         entries = [self.value(entry) for entry in node.elts]
         for entry in entries:
             if left.kind not in ("number", "text") or entry.kind not in (left.kind, "blank") or np.ndim(entry.data):
-                allowed = "numbers in a list of numbers, text in a list of texts, None in either, no columns"
+                allowed = "numbers in a list of numbers, texts in a list of texts, None in both, but no columns"
                 self.fail(node, f"{self.words(left)}, {self.words(entry)}; allowed: {allowed}")
         wanted = [entry.data for entry in entries if entry.kind == left.kind]
         data = left.data
@@ -260,7 +264,7 @@ class _Evaluation:
             value = self.value(part)
             if value.kind != "truth":
                 needed = "(k == 1) & (seed == 42), with parentheses" if word in "&|~" else "k == 1 and seed == 42"
-                self.fail(node, f"{self.words(value)}, and `{word}` takes conditions; needed: such as {needed}")
+                self.fail(node, f"{self.words(value)}, but `{word}` joins conditions; needed: such as {needed}")
             mask = value.data if mask is None else function(mask, value.data)
         return _Value("truth", function(mask) if len(parts) == 1 else mask, node)
 

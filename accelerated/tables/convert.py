@@ -182,7 +182,9 @@ def _converted(
         table.names = source.cells[name]
         dropped.remove(name)
     if dropped:
-        remarks.append(f"dropped, not a column of a results table: {in_short(dropped, 12)} (--keep keeps some)")
+        remarks.append(
+            f"dropped, because a results table has no such column: {in_short(dropped, 12)} (--keep keeps some)"
+        )
     remarks += _units_by_name(columns, cells, loss_unit) + _size_by_name(columns, source.cells)
     if losses:
         remarks.append(f"also kept: {', '.join(losses)}; fit a law to one of them with --loss")
@@ -254,7 +256,7 @@ def _joined(names: list[str], tables: list[dict[str, list[str]]]) -> tuple[dict,
     joined, remarks, first, rows = {SOURCE: []}, [], 0, 0
     for name, cells in zip(names, tables, strict=True):
         ids, codes = np.unique([int(float(cell)) for cell in cells["hyper_id"]], return_inverse=True)
-        remarks.append(f"{name}: hyper_id {span(*ids[[0, -1]])} is numbered {span(first, first + len(ids) - 1)}")
+        remarks.append(f"{name}: hyper_id {span(*ids[[0, -1]])} becomes {span(first, first + len(ids) - 1)}")
         cells = cells | {"hyper_id": [str(first + code) for code in codes], SOURCE: [name] * len(codes)}
         for column in dict.fromkeys((*joined, *cells)):
             joined.setdefault(column, [""] * rows).extend(cells.get(column, [""] * len(codes)))
@@ -291,7 +293,7 @@ def _harmless(cells: dict[str, list[str]]) -> tuple[dict[str, list[str]], list[s
     safe = {name: column if range_of(name) else harmless(column) for name, column in cells.items()}
     counts = {name: sum(map(operator.ne, column, safe[name])) for name, column in cells.items()}
     remarks = [
-        f"{name}: {plural(count, 'cell')} would run as a formula in a spreadsheet; an apostrophe now begins each"
+        f"{name}: {plural(count, 'cell')} would run as a formula in a spreadsheet, so they now begin with an apostrophe"
         for name, count in counts.items()
         if count
     ]

@@ -40,7 +40,7 @@ def fill_counts(table: Cells) -> None:
             causes = _lacking(name, table.cells["router_type"][row], {n: v[row] for n, v in numbers.items()})
             missing = in_rows(len(blank) - len(values), table.rows)
             table.remarks.append(
-                f"{name}: blank{missing}, since it is counted from the shape; {causes} (row {row + 1})"
+                f"{name}: cannot be counted from the shape{missing}, so it is blank; {causes} (row {row + 1})"
             )
 
 

@@ -33,14 +33,14 @@ def replace_cells(table: Cells, values: dict[str, str], unused: dict) -> None:
             table.cells[name][i] = new
         if rows:
             unused.pop(item, None)
-            table.remarks.append(f"{name}: {old or 'blank'} is {new}{in_rows(len(rows), table.rows)}, as mapped")
+            table.remarks.append(f"{name}: {old or 'blank'} becomes {new}{in_rows(len(rows), table.rows)}, as mapped")
 
 
 def derive(table: Cells) -> None:
     """Fill in all derived cells."""
     for name, value in table.constants.items():
         if not (blank := table.blank(name)):
-            table.remarks.append(f"{name}: not set to {value}, since no cell is blank")
+            table.remarks.append(f"{name}: not set to {value}, because no cell is blank")
         elif name != "router_type":
             table.fill(name, dict.fromkeys(blank, value), f"{value}, as set")
     _write_out_sizes(table)
@@ -85,7 +85,7 @@ def _router(table: Cells) -> None:
         if column[i] != cell.strip():
             spelled[cell.strip()] = column[i]
     if spelled:
-        table.remarks.append("router_type: " + ", ".join(f"{old} is {new}" for old, new in spelled.items()))
+        table.remarks.append("router_type: " + ", ".join(f"{old} becomes {new}" for old, new in spelled.items()))
 
 
 def _tell_of_dense(table: Cells) -> None:
@@ -95,8 +95,8 @@ def _tell_of_dense(table: Cells) -> None:
         counts = [experts[i] for i, cell in enumerate(routers) if cell == router]
         if router not in (*BLANK, *ROUTER_TYPES.values()) and all(number == 1 for number in counts):
             table.remarks.append(
-                f"router_type: {router} has one expert in all of its {len(counts)} rows; if it means dense:"
-                f" --map router_type:{router}={DENSE}"
+                f"router_type: {router} has one expert in all of its {len(counts)} rows; if it means dense,"
+                f" add --map router_type:{router}={DENSE}"
             )
 
 
@@ -117,12 +117,12 @@ def _runs(table: Cells) -> None:
         check_rows(table, keys, shown, marks)
     numbers = {key: str(i) for i, key in enumerate(dict.fromkeys(keys))}
     table.cells["hyper_id"], table.names = [numbers[key] for key in keys], names
-    how = f"the names of {plural(len(numbers), 'run')}, numbered in the order of the rows"
+    how = f"numbers for the names of {plural(len(numbers), 'run')}, in the order of the rows"
     if column:
         shared = in_short(
             f"{shorten(name)} is the name of {len(ids_of_name)} runs" for name, ids_of_name in several.items()
         )
-        how = f"{len(numbers)} runs, told apart by the column {column}, since {shared}"
+        how = f"{len(numbers)} runs, distinguished by the column {column}, because {shared}"
     table.remarks.append(f"hyper_id: {how}")
     return None
 
@@ -144,8 +144,8 @@ def _number_configurations(table: Cells) -> None:
     numbers = {key: str(i) for i, key in enumerate(dict.fromkeys(keys))}
     how = f"{len(numbers)} runs, numbered by " + ", ".join(columns)
     if not (id_columns or table.names):
-        how = f"one for each of {len(numbers)} configurations (no column names the runs), told apart by "
-        how += ", ".join(columns)
+        how = f"a number for each of {len(numbers)} configurations, because no column names the runs; configurations "
+        how += "differ in " + ", ".join(columns)
     table.fill("hyper_id", {i: numbers[key] for i, key in enumerate(keys)}, how)
 
 

@@ -94,14 +94,13 @@ def check_rows(table: Cells, keys: list, called, marks: dict[str, str]) -> None:
     stands = f"{table.runs}: {called(first)} is in rows {in_short(row + 1 for row in rows)}"
     if marks:
         raise InputError(
-            f"{stands} of a table with one row per run (column {next(iter(marks))}); needed: a name for each run, or a"
-            " column of ids (--columns hyper_id=ID)"
+            f"{stands}, but the table has one row per run (column {next(iter(marks))}); give each run its own name, or"
+            " name a column of ids (--columns hyper_id=ID)"
         )
     if len(places) > 2 * len(several):
         raise InputError(
-            f"{stands}, although most runs have one row: are these two runs? needed: a name for each run, or whole "
-            "numbers as"
-            " hyper_id if these are evaluations of one run"
+            f"{stands}, although most runs have one row; give each run its own name, or, if these rows are evaluations "
+            "of one run, a whole number as hyper_id"
         )
     told = [table.cells[name] for name in CONFIGURATION_COLUMNS if name in table.cells]
     if any(len({cells[i] for i in rows_of_key}) > 1 for rows_of_key in several.values() for cells in told):
@@ -118,8 +117,8 @@ def check_ids(table: Cells, keys: list, column: str, marks: dict[str, str]) -> N
         places.setdefault(name, []).append(i)
     if all(len(rows) > 1 and (np.diff(steps[rows]) > 0).all() for rows in places.values()):
         raise InputError(
-            f"{table.runs}: column {column} has another value in each row, and the steps of each name rise: are the"
-            f" rows evaluations or runs? needed: --columns hyper_id={column} if runs, no such column if evaluations"
+            f"{table.runs}: column {column} has another value in each row, and the steps of each name rise; if each row"
+            f" is a run, add --columns hyper_id={column}; if each row is an evaluation, remove the column"
         )
 
 
@@ -136,8 +135,8 @@ def _check_order(table: Cells, several: dict, called, many: bool) -> None:
         key, i, j = back[0]
         back = f"from step {steps[i]:.0f} (row {i + 1}) to {steps[j]:.0f} (row {j + 1})"
         raise InputError(
-            f"{table.runs}: {called(key)} goes back {back}: did it restart, or are these two runs? needed: the rows of"
-            " a run in the order of its steps, or a name for each run"
+            f"{table.runs}: {called(key)} goes back {back}; sort the rows of a run by step, or, if these are two"
+            " runs, give each its own name"
         )
 
 

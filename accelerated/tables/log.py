@@ -77,8 +77,8 @@ def restart_remarks(path, restarts: dict[str, tuple[float, int]]) -> list[str]:
         f"{run} from step {whole_text(step)} ({plural(rows, 'row')})" for run, (step, rows) in restarts.items()
     )
     return [
-        f"{path}: restarted from an earlier step: {runs}; the earlier rows from that step on are left out (if two"
-        " runs share a name, give each its own)"
+        f"{path}: restarted from an earlier step: {runs}; the earlier rows at or after this step are left out;"
+        " if these are two runs with one name, give each its own name"
     ]
 
 

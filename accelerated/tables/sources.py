@@ -57,7 +57,8 @@ def _unfinished(cells) -> list[str]:
         f"{name} ({state})" for name, state in zip(cells["Name"], cells["State"], strict=True) if state != "finished"
     ]
     more = f" and {len(states) - 10} more" if len(states) > 10 else ""
-    return [f"State: not finished: {', '.join(states[:10])}{more}; each is a row like the others"] if states else []
+    listed = f"{', '.join(states[:10])}{more}"
+    return [f"not finished, by the column State: {listed}; their rows are kept like all others"] if states else []
 
 
 def with_loss(source: Source, columns: dict[str, str]) -> Source:
@@ -70,7 +71,8 @@ def with_loss(source: Source, columns: dict[str, str]) -> Source:
     if not losses:
         metrics = ", ".join(name for name in source.cells if name not in (RUN, STEP))
         raise InputError(
-            f"{source.name}: which of these is a loss? --columns loss_validation=...; available: {metrics}"
+            f"{source.name}: no column is known as a loss; name one with --columns loss_validation=NAME; available: "
+            f"{metrics}"
         )
     rows = [i for i in range(len(source.at)) if any(source.cells[name][i] != "" for name in losses)]
     left = len(source.at) - len(rows)
@@ -113,7 +115,7 @@ def _configured(source: Source, config, columns: dict[str, str], alone: bool) ->
     more = {name: [cells[row[run]] for run in runs] for name, cells in table.items() if name not in (first, *known)}
     remarks = [*source.remarks]
     if known:
-        remarks.append(f"not taken from {config}, since {source.name} has such a column: {', '.join(known)}")
+        remarks.append(f"not taken from {config}, because {source.name} has such a column: {', '.join(known)}")
     if unused := [name for name in names if name not in set(runs)]:
         remarks.append(f"{config}: not in {source.name}: {', '.join(unused)}")
     return source._replace(name=f"{source.name} with {config}", cells=source.cells | more, remarks=remarks)

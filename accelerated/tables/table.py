@@ -214,8 +214,8 @@ def _repeats(rows: np.ndarray) -> str:
     """Return the remark on dropped rows that repeat earlier rows."""
     listed = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
     if len(rows) == 1:
-        return f"left out: row {listed}, which repeats an earlier row cell by cell"
-    return f"left out: {len(rows)} rows that each repeat an earlier row cell by cell: {listed}"
+        return f"left out: row {listed}, which equals an earlier row in every cell"
+    return f"left out: {len(rows)} rows, because each equals an earlier row in every cell: {listed}"
 
 
 SOURCE = "source"
@@ -288,7 +288,7 @@ def _numbered_anew(paths: Sequence, frames: list):
     for i, (path, frame) in enumerate(zip(paths, frames, strict=True)):
         codes, runs = pandas.factorize(frame["hyper_id"], sort=True)
         remarks += [f"{path}: {remark}" for remark in frame.attrs["remarks"]]
-        remarks.append(f"{path}: hyper_id {span(runs[0], runs[-1])} is numbered {span(first, first + len(runs) - 1)}")
+        remarks.append(f"{path}: hyper_id {span(runs[0], runs[-1])} becomes {span(first, first + len(runs) - 1)}")
         frames[i] = frame.assign(hyper_id=first + codes, **{SOURCE: printable(str(path))})
         frames[i].attrs = {}
         first += len(runs)

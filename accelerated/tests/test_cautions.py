@@ -227,7 +227,7 @@ def test_no_dense_size_stands_for_a_loss_where_large_models_fail(tmp_path, capsy
             printed = " ".join(capsys.readouterr().out.split())
             assert ("no irreducible loss" in printed) == falls == ("no gain from larger models" not in printed)
             if command[0] == "predict":
-                assert ("worth a dense model" in printed) == falls
+                assert ("same loss as a dense model" in printed) == falls
         assert main(["predict", str(path), "--n", "1e8", "--experts", "16", "--json"]) == 0
         [found] = json.loads(capsys.readouterr().out)["predictions"]
         assert (found["intervals"]["dense_equivalent"] is not None) == falls
@@ -404,7 +404,7 @@ def test_a_run_that_rows_leaves_out_is_in_no_section_of_a_report(tmp_path):
         assert results["dense"]["rows"] == runs and results["seed_scatter"]["runs"] == runs - (runs == 9)
         low, high = scatter
         assert low < results["seed_scatter"]["percent"] < high and low < results["dense"]["rmsle_percent"] < high
-        assert ("The law takes `loss_validation < 9`" in markdown(results, [], full=True)) == (rows is not None)
+        assert ("The law uses the rows `loss_validation < 9`" in markdown(results, [], full=True)) == (rows is not None)
     seeds, _ = gather(open_runs(tmp_path / "table.csv", "seed == 1"))
     assert seeds["dense"]["rows"] == 5 and seeds["seed_scatter"]["runs"] == 10
 
@@ -499,12 +499,12 @@ def test_words_on_misses_go_the_way_of_the_misses(way):
         sizes, bend, seeds, largest = misfit_lines(found)
         signs = [word[0] for word in re.findall(r": ([+-][\d.]+) %", sizes)]
         assert signs == (["+", "-", "+"] if way > 0 else ["-", "+", "-"])
-        words = f"the smallest and the largest sizes lie {above} the law"
+        words = f"the losses of the smallest and the largest sizes lie {above} the law"
         assert (words in bend) == clear and f"lie {below} the law" not in bend
         assert bend.startswith("the residuals bend with log N" if clear else "the residuals show no bend with log N")
-        assert ("by more than" in seeds, "the form of the law causes part of the miss" in seeds) == (clear, clear)
-        assert ("by no more than" in seeds) != clear
-        assert largest.endswith("the law predicts it 2.3 % too " + ("low" if way > 0 else "high"))
+        assert ("are larger than" in seeds, "the form of the law causes part of the error" in seeds) == (clear, clear)
+        assert ("are no larger than" in seeds) != clear
+        assert largest.endswith("the law predicts the loss there 2.3 % too " + ("low" if way > 0 else "high"))
 
 
 def test_lack_of_fit_by_hand():
@@ -545,7 +545,7 @@ def test_a_wrong_run_among_few_rows_is_named_though_the_law_has_run_after_it(tmp
     law = predict_loss(rows["size"][5], rows["experts"][5], RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0))
     assert run["hyper_id"] == 5 and run["by_others"] and run["law"] == pytest.approx(float(law), rel=0.05)
     assert main(["reproduce", str(tmp_path / "few.csv"), "--out", str(tmp_path / "report")]) == 0
-    said = f"hyper_id 5: loss {rows['loss'][5]:.4g}, by the law of the others {run['law']:.4g}"
+    said = f"hyper_id 5: loss {rows['loss'][5]:.4g}, predicted {run['law']:.4g} from the other runs"
     assert said in capsys.readouterr().err and said in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
 
 
@@ -566,7 +566,10 @@ def test_predict_carries_the_warnings_and_doubts_a_bent_law(tmp_path):
     [prediction] = read(tmp_path / "table.csv").fit().predict(**at).predictions
     text = "\n".join(prediction.cautions)
     assert "training tokens, which this law ignores (N = " in text
-    assert "the residuals of the law bend with log N; fitted to the smaller sizes it predicts the largest" in text
+    assert (
+        "the residuals of the law bend with log N; fitted to the smaller sizes, it predicts the loss of the largest"
+        in text
+    )
     truth = 1.7 + 300 * 1e10**-0.34 * 16**-0.05
     assert prediction.law.high < truth  # the interval assumes the law, so the warning is needed
     [inside] = read(tmp_path / "table.csv").fit().predict(**(at | {"dense_parameters": 1e8})).predictions

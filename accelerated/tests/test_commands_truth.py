@@ -182,10 +182,10 @@ def test_predict_says_the_loss_its_intervals_and_the_dense_size_that_it_is_worth
         assert near(np.log10(ends(found["intervals"][key])), wanted), key
     worth = quiet_interval(law, lambda t: math.log10(Bounded(*t).worth(*AT)), truth, log_loss, 0.8)
     assert near(np.log10(ends(found["intervals"]["dense_equivalent"])), worth)
-    assert found["cautions"] == ["N = 1e+09 is 3.33 times the largest of the runs (3e+08): an extrapolation"]
+    assert found["cautions"] == ["N = 1e+09 is 3.33 times the largest N of the runs (3e+08), an extrapolation"]
     assert main(["predict", str(path), "--n", "1e9", "--experts", "100", "--level", "0.8"]) == 0
     printed = capsys.readouterr().out
-    assert f"worth a dense model of N = {LAW.worth(*AT):.3g} (" in printed and "80 %, the law" in printed
+    assert f"same loss as a dense model of N = {LAW.worth(*AT):.3g} (" in printed and "80 %, the law" in printed
     assert f"{LAW.loss(*AT):.4f}" in printed
 
 

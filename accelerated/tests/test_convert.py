@@ -90,11 +90,11 @@ def test_columns_are_renamed_and_numbers_kept(converted, name, out):
     assert frame["hyper_id"].tolist() == [i // 2 for i in range(36)]
     assert frame["router_type"].tolist() == ["Dense" if row["E"] == 1 else "my-router" for row in rows]
     assert remarks == [
-        "dropped, not a column of a results table: lr, loss_balance (--keep keeps some)",
+        "dropped, because a results table has no such column: lr, loss_balance (--keep keeps some)",
         "k: 1, as set",
         "router_type: my-router, as set, in 30 of 36 rows",
         "router_type: Dense, since num_experts is 1, in 6 of 36 rows",
-        "hyper_id: the names of 18 runs, numbered in the order of the rows",
+        "hyper_id: numbers for the names of 18 runs, in the order of the rows",
     ]
 
 
@@ -151,8 +151,8 @@ def test_runs_without_names_are_told_apart_by_their_configuration(converted):
     frame, remarks = converted(without(rows, "run"), mapped("hyper_id", learning_rate="lr"), {"router_type": "Hash"})
     assert frame["hyper_id"].tolist() == [i // 2 for i in range(36)]
     assert [remark for remark in remarks if remark.startswith("hyper_id")] == [
-        "hyper_id: one for each of 18 configurations (no column names the runs), told apart by router_type, "
-        "num_experts, seed, dense_parameter_count, learning_rate"
+        "hyper_id: a number for each of 18 configurations, because no column names the runs; configurations differ in "
+        "router_type, num_experts, seed, dense_parameter_count, learning_rate"
     ]
 
 
@@ -198,7 +198,7 @@ def shaped(**more) -> list[dict]:
 def test_counts_come_from_the_shape(converted):
     frame, remarks = converted(shaped(), {"hyper_id": "name"})
     assert frame["router_type"].tolist() == ["Dense", "S-Base", "RL-R", "Hash"]
-    assert "router_type: dense is Dense, sinkhorn is S-Base, hash is Hash" in remarks
+    assert "router_type: dense becomes Dense, sinkhorn becomes S-Base, hash becomes Hash" in remarks
     assert set(frame["dense_parameter_count"]) == {SIZES["25M"].dense_parameters}
     for row in frame.to_dict("records"):
         frequency = 0.5 if math.isnan(row["routing_frequency"]) else row["routing_frequency"]
@@ -217,9 +217,9 @@ def test_what_is_not_known_is_left_blank_and_said(converted):
     assert frame["total_parameter_count"].isna().tolist() == [False, True, True, True]
     assert "flops_per_step" not in frame
     assert {
-        "total_parameter_count: blank, in 3 of 4 rows, since it is counted from the shape;"
+        "total_parameter_count: cannot be counted from the shape, in 3 of 4 rows, so it is blank;"
         " not known: routing_frequency (row 2)",
-        "flops_per_step: blank, since it is counted from the shape; not known: batch_size (row 1)",
+        "flops_per_step: cannot be counted from the shape, so it is blank; not known: batch_size (row 1)",
     } <= set(remarks)
 
 
@@ -235,13 +235,13 @@ def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path)
     columns = MAP | {"router_type": "router"}
     frame, remarks = converted(rows, columns)
     assert (
-        "router_type: none has one expert in all of its 6 rows; if it means dense: --map router_type:none=Dense"
+        "router_type: none has one expert in all of its 6 rows; if it means dense, add --map router_type:none=Dense"
         in remarks
     )
     mapped_to = {"router_type:none": "Dense", "router_type:top2": "Top-K"}
     done = convert_runs(save(rows), tmp_path / "mapped.csv", columns, values=mapped_to)
     assert set(read_table(tmp_path / "mapped.csv")["router_type"]) == {"Dense", "Top-K"}
-    assert "router_type: none is Dense, in 6 of 36 rows, as mapped" in done.remarks
+    assert "router_type: none becomes Dense, in 6 of 36 rows, as mapped" in done.remarks
     assert not any("if it means dense" in remark for remark in done.remarks)
     blank = [row | {"router": "None" if row["E"] == 1 else "top2"} for row in rows]
     with pytest.raises(InputError, match="see --set router_type=NAME and --map router_type:=NAME"):
@@ -274,7 +274,7 @@ def test_losses_and_names_are_kept_without_being_asked_for(save, tmp_path):
     frame = read_table(tmp_path / "t.csv")
     assert frame["run"].tolist() == [f"model {i}" for i in range(36)] and set(frame["loss_books"]) == {4.5}
     assert done.remarks[:2] == [
-        "dropped, not a column of a results table: lr, loss_balance, loss_accuracy (--keep keeps some)",
+        "dropped, because a results table has no such column: lr, loss_balance, loss_accuracy (--keep keeps some)",
         "also kept: loss_books; fit a law to one of them with --loss",
     ]
     assert select_rows(frame, "size == 4 and num_experts in (1, 2)")[0].router == "Hash", "a number, whatever its form"
@@ -324,7 +324,7 @@ def test_constants_fill_blanks_only(converted):
     rows = [row | {"seed": 1 if i < 4 else ""} for i, row in enumerate(make_runs())]
     frame, remarks = converted(rows, MAP, {"router_type": "Hash", "seed": "42", "num_experts": "2"})
     assert frame["seed"].tolist() == [1] * 4 + [42] * 32 and "seed: 42, as set, in 32 of 36 rows" in remarks
-    assert "num_experts: not set to 2, since no cell is blank" in remarks
+    assert "num_experts: not set to 2, because no cell is blank" in remarks
 
 
 def test_nested_objects_have_columns_with_dots(converted):
@@ -346,7 +346,7 @@ def test_nested_objects_have_columns_with_dots(converted):
     frame, remarks = converted(rows, columns, {"router_type": "Hash"}, name="runs.jsonl")
     assert frame["loss_c4"].tolist() == [row["val_loss"] for row in make_runs()]
     dropped = "config.tags, config.sweep, config.ema (--keep keeps some)"
-    assert remarks[0] == f"dropped, not a column of a results table: {dropped}"
+    assert remarks[0] == f"dropped, because a results table has no such column: {dropped}"
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_a_panel_becomes_rows(here):
     assert frame["loss_validation"].tolist() == [3.5, 3.25, 4.5, 4.25, 5.5, 5.25]
     assert frame["num_experts"].tolist() == [1, 1, 8, 8, 1, 1] and frame["d_model"].tolist() == [256] * 4 + [512] * 2
     assert frame["router_type"].tolist() == ["Dense", "Dense", "Top-K", "Top-K", "Dense", "Dense"]
-    assert "hyper_id: the names of 3 runs, numbered in the order of the rows" in remarks
+    assert "hyper_id: numbers for the names of 3 runs, in the order of the rows" in remarks
     assert not any("__MIN" in remark for remark in remarks)
 
 
@@ -184,7 +184,7 @@ def test_runs_that_did_not_end_are_named(here):
     rows = [("Name", "State", "E", "d", "val"), ("a", "finished", 1, 256, 3.5), ("b", "crashed", 8, 256, 3.25)]
     columns = {"hyper_id": "Name", "num_experts": "E", "d_model": "d", "loss_validation": "val"}
     done = convert_runs(write("runs.csv", rows), "t.csv", columns, SET | {"num_blocks": "8", "num_heads": "8"})
-    assert done.remarks[0] == "State: not finished: b (crashed); each is a row like the others"
+    assert done.remarks[0] == "not finished, by the column State: b (crashed); their rows are kept like all others"
 
 
 # TensorBoard's CSV
@@ -345,7 +345,7 @@ def test_pieces_that_contradict_each_other(here):
 def test_what_a_log_lacks_is_asked_for(here):
     path = panel("panel.csv")
     assert refused(path, {}, None) == (
-        "panel.csv: which of these is a loss? --columns loss_validation=...; available: val/loss"
+        "panel.csv: no column is known as a loss; name one with --columns loss_validation=NAME; available: val/loss"
     )
     assert refused(path, config=None) == (
         "panel.csv: columns num_experts, dense_parameter_count are missing; needed: hyper_id, step, router_type, "
@@ -358,7 +358,7 @@ def test_the_table_of_runs_that_is_joined(here):
     rows = [(e, run, 1e6 * (i + 1), 0) for i, (run, (e, _)) in enumerate(RUNS.items())]
     frame, remarks = converted(path, config=write("c.csv", [header, *rows, (8, "other", 1e6, 0)]))
     assert frame["num_experts"].tolist() == [1, 1, 8, 8, 1, 1]
-    assert "not taken from c.csv, since panel.csv has such a column: val/loss" in remarks
+    assert "not taken from c.csv, because panel.csv has such a column: val/loss" in remarks
     assert "c.csv: not in panel.csv: other" in remarks
     assert refused(path, config=write("c.csv", [header, *rows[:1]])) == (
         "c.csv: has no row for moe8-256, dense-512; needed: one for each run of panel.csv"
@@ -400,8 +400,8 @@ def test_each_of_several_tables_is_converted_by_itself(here):
     assert frame["loss_validation"].tolist() == [3.5, 3.25, 3.5, 3.25, 3.0, 3.5, 3.25, 4.5, 4.25, 5.5, 5.25]
     assert frame["hyper_id"].tolist() == [0, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7]
     assert frame["note"].tolist()[:3] == ["p", "q", ""] and set(frame["router_type"][:2]) == {"Top-K"}
-    assert "one.csv: hyper_id: the names of 2 runs, numbered in the order of the rows" in done.remarks
-    assert "panel.csv: hyper_id 0 to 2 is numbered 5 to 7" in done.remarks
+    assert "one.csv: hyper_id: numbers for the names of 2 runs, in the order of the rows" in done.remarks
+    assert "panel.csv: hyper_id 0 to 2 becomes 5 to 7" in done.remarks
     Path("table.csv").unlink()
     assert refused([one, other], {"hyper_id": "nam"}, None) == (
         "--columns hyper_id=nam: one.csv, other.csv has no column nam; available: name, val, note, hyper_id, step, "
@@ -469,27 +469,27 @@ def test_an_id_tells_runs_of_one_name_apart(here, column, cells):
     """Rows with the same id are one run, for any order of steps."""
     runs, remarks = told(*marked(column, *cells))
     assert runs == [0, 1, 2]
-    assert f"hyper_id: 3 runs, told apart by the column {column}, since 'moe8' is the name of 2 runs" in remarks
+    assert f"hyper_id: 3 runs, distinguished by the column {column}, because 'moe8' is the name of 2 runs" in remarks
     assert told(*marked(column, cells[0], cells[0], cells[2]))[0] == [0, 0, 1]
     assert told(*marked(column, *cells), name=None)[0] == [0, 1, 2]
 
 
 STANDS = "runs.csv: run 'moe8' is in rows 1, 2"
-APART = "needed: a name for each run, or"
+APART = "give each run its own name, or"
 REFUSED_NAMES = {
     "steps that go back": (
-        TWO, ("Name", *SHAPE), "runs.csv: run 'moe8' goes back from step 2000 (row 1) to 1990 (row 2): did it restart",
+        TWO, ("Name", *SHAPE), "runs.csv: run 'moe8' goes back from step 2000 (row 1) to 1990 (row 2); sort",
     ),
     "one row per run": (
         [*TWO[1::-1], TWO[2], ("wide", 8, 512, 2000, 3.1), ("more", 8, 768, 2000, 3.0)], ("Name", *SHAPE),
-        f"{STANDS}, although most runs have one row: are these two runs? {APART} whole numbers as hyper_id if these",
+        f"{STANDS}, although most runs have one row; {APART}, if these rows are evaluations of one run",
     ),
     "a state": (
         *marked("State", "finished", "finished", "crashed"),
-        f"{STANDS} of a table with one row per run (column State); {APART} a column of ids (--columns hyper_id=ID)",
+        f"{STANDS}, but the table has one row per run (column State); {APART} name a column of ids",
     ),
     "a status, with steps that rise": (
-        *marked("status", *["FINISHED"] * 3), f"{STANDS} of a table with one row per run (column status); {APART}",
+        *marked("status", *["FINISHED"] * 3), f"{STANDS}, but the table has one row per run (column status); {APART}",
     ),
     "a counter of rows": (*marked("id", 0, 1, 2), "runs.csv: run 'moe8' goes back from step 2000 (row 1)"),
     "a counter in capitals": (*marked("ID", 1, 2, 3), "runs.csv: run 'moe8' goes back from step 2000 (row 1)"),
@@ -539,7 +539,7 @@ BACK = [(1000, 3.5), (2000, 3.25), (3000, 3.1), (1500, 3.4), (2500, 3.2)]
 """Steps and losses in logging order: a run that went back to step 1500."""
 
 RESTARTED = (
-    "restarted from an earlier step: {} from step 1500 (2 rows); the earlier rows from that step on are left out"
+    "restarted from an earlier step: {} from step 1500 (2 rows); the earlier rows at or after this step are left out"
 )
 
 

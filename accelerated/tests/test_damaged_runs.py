@@ -207,7 +207,7 @@ ERRORS = {
     "line of no step": ("MID", ("train",), lines("log.jsonl", lambda rows: ['{"kind": "train"}\n', *rows[1:]]),
                         "log.jsonl, line 1: step is missing; restore it"),
     "a loss of the log": ("MID", ("train",), lines("log.jsonl", lambda rows: [rows[0].replace("5.", "4."), *rows[1:]]),
-                          "log.jsonl: has other lines than those that the run wrote up to the checkpoint of step 16"),
+                          "log.jsonl: differs from the lines that the run wrote up to the checkpoint of step 16"),
     "log cut": ("RUN", ("train",), lines("log.jsonl", lambda rows: rows[:-1]), "log.jsonl: has "),
     # results.csv
     "a loss of MID": ("MID", ("train", "report"), edit("results.csv", ",300,", ",301,"),
@@ -217,7 +217,7 @@ ERRORS = {
     "a blank cell filled": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows[:-1], _filled(rows)]),
                             "results.csv: loss_curation_corpus at step 24 is '7', but '' in "),
     "a row that is lost": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [rows[0], *rows[2:]]),
-                           "results.csv: the row of step 8, which "),
+                           "results.csv: has no row of step 8, but "),
     "a row twice": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows, rows[-1]]),
                     "results.csv: has 4 rows, but "),
     "a cut row": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows[:-1], rows[-1][:30]]),
@@ -296,7 +296,7 @@ def turn_a_digit(folder: Path, runs: dict) -> None:
 
 
 USED = {
-    "nothing": ("RUN", lambda folder, runs: None, "has its last checkpoint, of step 24 of 24"),
+    "nothing": ("RUN", lambda folder, runs: None, "is finished, at step 24 of 24"),
     "a torn line": ("MID", lambda folder, runs: None, "resumes at step 16 of 24"),
     "keep_last": ("RUN", edit("config.json", '"keep_last": 2', '"keep_last": 5'), ""),
     "record gone": ("RUN", remove("record.json"), ""),
@@ -347,7 +347,7 @@ def test_a_text_that_changed_is_named_with_both_digests(folder, command, text, d
         path.write_bytes(before)
     found = re.fullmatch(
         rf"routelaws: {folder}: the text {path} is not the training text of the run: its digest is (\w+), but "
-        rf"was {known}; restore the old text, or (evaluate on another with --corpus|choose another --out .*)",
+        rf"was {known}; restore the old text, or (name another text with --corpus|choose another --out .*)",
         said[-1],
     )
     assert code == 2 and found and found[1] != known

@@ -59,7 +59,7 @@ def test_guess_rates_that_are_given_go_before_those_of_the_table(monkeypatch):
     assert study.errors["rate"] == {"arc_easy": 0.125, "arc_challenge": 0.5, "mmlu_virology": 0.25}
     assert findings.rate_remarks(table) == []
     strange = table._replace(accuracies=dict.fromkeys(("mmlu_generative", "arc_easy", "quiz"), np.zeros(14)))
-    said = "the guess rate is not known and taken as 0: mmlu_generative (set it with --tasks)"
+    said = "the guess rate is not known, so 0 is used: mmlu_generative (set it with --tasks)"
     assert findings.rate_remarks(strange, {"quiz": 0.2}) == [said]
 
 
@@ -161,7 +161,7 @@ def test_the_command_says_why_a_task_is_left_out(tmp_path, monkeypatch, capsys):
     words = written(table, tmp_path, ("power", "flat", "small"))
     assert cli.main([*words, "--loss", "loss_text"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "through the loss on text" in printed
+    assert "use the loss on text" in printed
     assert "no change: 1 task left out: small; no run above the cut has its accuracy" in printed
     assert "direct: 2 tasks left out: flat, small; for example flat: 0 of 9 rows have an accuracy above 0.3" in printed
     assert cli.main([*words, "--json"]) == 0

@@ -64,7 +64,7 @@ def test_own_accuracies_are_fitted_and_predicted(table, capsys):
     found = said(capsys, "predict", table, "--law", "direct", "--task", "quiz", "--at", "flops=1e22")
     [fit] = found["predictions"]
     assert fit["value"] == pytest.approx(downstream.predict_accuracy(LAW, 1e22, guess_rate=0.25), rel=1e-9)
-    assert ["flops = 1e+22 is 10 times the largest of the runs (1e+21): an extrapolation"] == fit["cautions"]
+    assert ["flops = 1e+22 is 10 times the largest flops of the runs (1e+21), an extrapolation"] == fit["cautions"]
     assert found["at"] == {"flops": 1e22} and found["level"] == 0.95
     assert cli.main(["predict", table, "--law", "direct", "--task", "quiz", "--at", "flops=1e22"]) == 0
     assert "law direct, for accuracy" in capsys.readouterr().out
@@ -114,7 +114,7 @@ def pro_like(tmp_path, task: str) -> str:
         ("mmlu_pro", (), 0.1, []),
         ("mmlu", (), 0.25, ["6 of 18 accuracies are more than 0.05 below the guess rate 0.25 (lowest: 0.1"]),
         ("mmlu_pro", ("--guess-rate", "0.25"), 0.25, ["6 of 18 accuracies are more than 0.05 below"]),
-        ("mmlu_generative", (), 0, ["the guess rate is not known and taken as 0 (set it with --guess-rate)"]),
+        ("mmlu_generative", (), 0, ["the guess rate is not known, so 0 is used (set it with --guess-rate)"]),
     ],
 )
 def test_the_rate_of_guessing_is_that_of_the_task(tmp_path, capsys, task, flags, rate, warned):

@@ -463,7 +463,7 @@ IDLE = {
     "--dtype fp8: cannot be used with --next": (*NEXT.split(), "--dtype", "fp8"),
     "--out x: cannot be used with --next": (*NEXT.split(), "--out", "x"),
     "--no-published: --next uses only the table; leave it out": (*NEXT.split(), "--no-published"),
-    "--n 1e9: it works only with --next": (*PLAN.split(), "--n", "1e9"),
+    "--n 1e9: add --next, or leave it out": (*PLAN.split(), "--n", "1e9"),
     "--loss books: the law direct does not use a loss": "fit accuracies.csv --law direct --loss books".split(),
     "--loss c4: a table of leverages has no loss": ("fit", "leverages.csv", "--law", "leverage", "--loss", "c4"),
 }

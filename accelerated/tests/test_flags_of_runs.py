@@ -418,7 +418,8 @@ def test_a_decay_has_the_fields_of_its_trunk(lender, monkeypatch, tmp_path):
     assert "--at 0 is out of range" in told(*words, "--at", "0") and not seen
     said = told("train", "--out", tmp_path / "run", "--decay-from", lender, "--at", "1")
     assert (
-        said == f"2: routelaws: --decay-from {lender}: its schedule is cosine; a trunk has --schedule constant or wsd\n"
+        said
+        == f"2: routelaws: --decay-from {lender}: its schedule is cosine; name a run with --schedule constant or wsd\n"
     )
 
 
@@ -544,7 +545,7 @@ def test_the_routing_of_training_batches_is_written(text_file, tmp_path):
     for words, line in (
         (["--split", "train"], "--split train and --steps go together"),
         (["--split", "train", "--steps", "3:2"], "--steps 3:2: needed: the first and the last step"),
-        (["--split", "train", "--steps", "1:2", "--tokens", "9"], "--tokens 9: --split train does not take it"),
+        (["--split", "train", "--steps", "1:2", "--tokens", "9"], "--tokens 9: cannot be used with --split train"),
     ):
         assert line in told("inspect", run, *words)
 
@@ -563,7 +564,7 @@ def test_a_stored_routing_is_replayed(lender, text_file, tmp_path):
     assert "with the experts of" in said and "has experts but no gates" in said
     for name, line in (("c", "expert is out of range; the run has 0 to 3"), ("d", "cannot be read: No such file")):
         assert line in told("evaluate", run, "--routing", tmp_path / f"{name}.npz")
-    assert "cannot be combined" in told("evaluate", run, "--routing", tmp_path / "a.npz", "--tokens", "9")
+    assert "leave out the other flags" in told("evaluate", run, "--routing", tmp_path / "a.npz", "--tokens", "9")
     assert "tokens choose experts" in told("evaluate", lender, "--routing", tmp_path / "a.npz")
 
 

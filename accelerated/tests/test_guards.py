@@ -291,7 +291,7 @@ def test_stopped_before_the_first_checkpoint_it_says_that_it_starts_anew(train, 
     for name, lines in (("results.csv", 2), ("log.jsonl", 3)):
         (out / name).write_text("".join((out / name).read_text().splitlines(keepends=True)[:lines]))
     code, said = train(out)
-    assert code == 0 and said[0] == f"{out}: stopped before its first checkpoint was complete; starts from step 0"
+    assert code == 0 and said[0] == f"{out}: the run stopped before its first checkpoint; it starts from step 0"
     assert table(out) == table(whole)
 
 

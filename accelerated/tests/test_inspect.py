@@ -215,7 +215,7 @@ class TestAgainst:
     def test_models_that_cannot_be_compared(self, run_of):
         run = run_of(router="top_k")
         trace = trace_run(run, ids_of(run), "first")
-        with pytest.raises(InputError, match="other has other tokens; give both one text"):
+        with pytest.raises(InputError, match="other has other tokens; use models with the same tokenizer"):
             told.findings(trace, trace._replace(token=trace.token + 1, name="other"))
         with pytest.raises(
             InputError, match="have 2 routed blocks of 4 experts and 2 routed blocks of 8 experts; comp"
@@ -464,7 +464,7 @@ def test_a_stopped_run_goes_on_with_the_same_routing_alone(small_fields, tmp_pat
     with pytest.raises(cut):
         make_run(fields, tmp_path / "run", watch).train()
     np.savez(tmp_path / "a.npz", **(stored | {"gate": stored["gate"] * 0.5}))
-    with pytest.raises(InputError, match="its digest is .*put it back"):
+    with pytest.raises(InputError, match="the file has changed .*restore it"):
         make_run(fields, tmp_path / "run")
     np.savez(tmp_path / "a.npz", **stored)
     assert losses_of(make_run(fields, tmp_path / "run")) == whole

@@ -106,7 +106,7 @@ def test_a_law_in_ten_lines_is_fitted_and_predicts(own, table, capsys):
     wanted = jackknifed(lambda slope, level: level + slope * at, 0.8)
     assert np.log10(pair(found, "law")) == pytest.approx(wanted, rel=1e-9)
     assert pair(found, "run")[0] < pair(found, "law")[0] and pair(found, "run")[1] > pair(found, "law")[1]
-    assert found["cautions"][0].startswith("D = 3e+11 is 3 times the largest of the runs")
+    assert found["cautions"][0].startswith("D = 3e+11 is 3 times the largest D of the runs")
     assert main(arguments) == 0
     assert "tokens = 3" in capsys.readouterr().out
 

@@ -184,7 +184,7 @@ def test_convert_makes_formulas_harmless(capsys, tmp_path):
     assert [found[name] for name in ("number", "at", "plus", "'=note", "plain")] == [
         "-0.5", "'@SUM(1)", "+1e3", "'=2", "a=b",
     ]  # fmt: skip
-    assert "router_type: 12 cells would run as a formula in a spreadsheet; an apostrophe now begins each" in err
+    assert "router_type: 12 cells would run as a formula in a spreadsheet, so they now begin with an apostrophe" in err
     assert "column =note is now '=note" in err
 
 

@@ -94,8 +94,8 @@ HOSTILE = [
     (["--flops", "1e21", "--top", "0"], "--top 0 is out of range; use 1 or more"),
     (["--flops", "1e21", "--resamples", "-1"], "--resamples -1: needed"),
     (["--flops", "1e21", "--law", "mine"], "law 'mine' is not known"),
-    (["--flops", "1e10"], "nothing fits 1e10 FLOPs; the first reason: even the smallest model"),
-    (["--flops", "1e21", "--memory", "1kB"], "nothing fits 1e21 FLOPs, 1e-06 GB of memory"),
+    (["--flops", "1e10"], "no model fits 1e10 FLOPs; the first reason: even the smallest model"),
+    (["--flops", "1e21", "--memory", "1kB"], "no model fits 1e21 FLOPs, 1e-06 GB of memory"),
     (["--flops", "1e12", "--inference-tokens", "1e15"], "beside 1e+15 tokens of inference"),
 ]
 
@@ -293,7 +293,7 @@ def test_beyond_the_runs_is_flagged_and_ends(path):
 def test_what_is_too_far_from_all_runs_is_left_out():
     """At 1e11 FLOPs Hoffmann's law has far too few tokens, and the joint law predicts more than a uniform guess."""
     for law, reason in (
-        ("hoffmann", "is too far beyond the smallest of the runs"),
+        ("hoffmann", "is too far from the smallest of the runs"),
         ("joint", "worse than a uniform guess"),
     ):
         small, large = (next(r for r in published_rankings(Budget(flops)) if r.law == law) for flops in (1e11, 1e19))
@@ -324,7 +324,7 @@ def test_sizes_with_tokens_of_their_own(tmp_path):
         (["--next=b", "--router=Hash", "--memory=80GB"], "--memory 80GB: cannot be used with --next"),
         (["--next=b", "--router=Hash", "--flops=10"], "10 FLOPs: too few for any run; the cheapest costs"),
         (["--next=b", "--router=Hash", "--n=-1"], "--n -1: is not an amount; needed: parameters"),
-        (["--flops=1e21", "--router=Hash"], "--router Hash: it works only with --next"),
+        (["--flops=1e21", "--router=Hash"], "--router Hash: add --next, or leave it out"),
     ],
 )
 def test_a_next_run_that_cannot_be_looked_for(path, capsys, flags, said):

@@ -249,10 +249,10 @@ def test_the_smallest_number_of_devices_is_that_of_the_type_that_is_asked_for():
     ("arguments", "message"),
     [
         (["--devices", 0], "--devices 0 is out of range; use 1 or more"),
-        (["--devices", 3], "--devices 3: no mesh has this size: data x expert must divide the batch of 16 sequences"),
+        (["--devices", 3], "--devices 3: no mesh has this size; data x expert must divide the batch of 16 sequences"),
         (
             ["--devices", 16, "--router", "mixture_of_tokens", "--experts", 4],
-            "divide the batch of 16 sequences into whole groups of 4, expert the 4 experts, model the 2 heads",
+            "sequences into whole groups of 4, expert must divide the 4 experts, and model must divide the 2 heads",
         ),
         (["--devices", 2, "--mesh", "data=4"], "--mesh data=4 has 4 devices, and --devices is 2"),
         (["--devices", 3, "--mesh", "data=3"], "--batch-size is 16; mesh data=3 cuts it into 3 equal parts"),

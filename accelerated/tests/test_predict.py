@@ -135,7 +135,7 @@ def test_the_coefficients_of_looped_models_are_in_billions(capsys):
     second = 3.4291 * 1.3174**-0.2056 * 200 ** (-0.7548 + 0.0881 * log)
     assert found["value"] == pytest.approx(first + second + 1.3555, rel=1e-12)
     assert main(["predict", "--law", "joint", "--published", "looped", "--at", *point]) == 0
-    assert "by arithmetic alone" in " ".join(capsys.readouterr().out.split())
+    assert "we infer billions from its numbers" in " ".join(capsys.readouterr().out.split())
 
 
 def test_text_of_two_routers_says_a_warning_once(tmp_path):

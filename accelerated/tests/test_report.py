@@ -156,8 +156,8 @@ def test_it_says_what_is_predicted_and_what_evaluation_sees():
     mixture = {"router": "mixture_of_tokens", "experts": 4}
     assert words() == "Evaluation routes greedily, uses no later token and drops nothing."
     assert words(**mixture).endswith(
-        "MoT: experts see one position of a group of sequences, also in evaluation. The loss of a sequence depends"
-        " on the other sequences of its group, but not on any later position."
+        "With MoT, an expert sees the tokens at one position of a group of sequences, also in evaluation. So the loss"
+        " of a sequence depends on the other sequences of its group, but not on any later position."
     )
     masked = words(objective="masked", mask_rate=0.2)
     assert "hidden tokens, 20 % of each sequence" in masked and "no later token" not in masked
@@ -223,7 +223,7 @@ def test_errors_over_documents_stand_beside_the_spread(whole):
     for entry in numbers(whole)["does_routing_help"]:
         assert entry["error"] == pytest.approx(31 / 1000 / root)
         assert f"| {entry['difference']:+.4f} | {31 / 1000 / root:.4f} |" in text
-    assert "Losses were measured on 2,000 tokens of 20 documents; their own standard errors are" in text
+    assert "Losses were measured on 2,000 tokens of 20 documents; the standard error of one loss is" in text
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_runs_that_kept_no_windows_have_a_report_that_says_so(tmp_path, without_
     write_report(folder, full=True)
     assert {entry["error"] for entry in numbers(folder)["does_routing_help"]} == {None}
     text = (folder / "report.md").read_text(encoding="utf-8")
-    assert "| not known |" in text and "these runs did not save their losses window by window" in text
+    assert "| not known |" in text and "these runs did not save the loss of each window" in text
 
 
 def test_a_router_is_held_against_its_own_spread_and_that_of_dense():
@@ -281,7 +281,10 @@ def test_where_routing_hurts_the_report_says_so(tmp_path, without_figures):
     laws = {law["router"]: law for law in result["laws"]}
     assert all(slope["negative"] != "yes" for slope in laws["Hash"]["derived"]["slopes"])
     text = (folder / "report.md").read_text(encoding="utf-8")
-    assert "HASH at none of 3 sizes; S-BASE at all 3 sizes, by" in text and "**no, routing hurts**" in text
+    assert (
+        "HASH is lower at none of 3 sizes; S-BASE is lower at all 3 sizes, by" in text
+        and "**no, routing hurts**" in text
+    )
     assert "the runs do not show that the slope is negative" in text
 
 
@@ -319,9 +322,11 @@ def test_an_unfinished_sweep_says_how_much_is_in(tmp_path, without_figures):
     folder = make_sweep(tmp_path / "sweep", finished=range(11), collect=False)
     write_report(folder, full=True)
     text, result = (folder / "report.md").read_text(encoding="utf-8"), numbers(folder)
-    assert "**Not finished: 11 of 35 runs are in.**" in text.splitlines()[2]
+    assert "**Not finished: 11 of 35 runs are complete.**" in text.splitlines()[2]
     assert (result["runs_finished"], result["runs_planned"]) == (11, 35)
-    assert [law["router"] for law in result["laws"]] == ["Hash"] and "**Not in:** 11 (hash-E16-d32-L4-s42)" in text
+    assert [law["router"] for law in result["laws"]] == [
+        "Hash"
+    ] and "**Missing runs:** 11 (hash-E16-d32-L4-s42)" in text
 
 
 def test_a_sweep_too_small_for_the_law_gets_everything_else(tmp_path, first_figures):
@@ -339,7 +344,7 @@ def test_dense_runs_alone_get_a_report(tmp_path):
     folder = make_sweep(tmp_path / "sweep", finished=range(2), logs=False)
     write_report(folder, full=True)
     text = (folder / "report.md").read_text(encoding="utf-8")
-    assert "2 of 35 runs are in" in text and "There is no routed run yet" in text
+    assert "2 of 35 runs are complete" in text and "There is no routed run yet" in text
     assert list((folder / "figures").iterdir()) == []
 
 
@@ -428,7 +433,7 @@ def test_what_was_predicted_of_the_largest_model_is_scored(tmp_path):
     scored = registered.score(read_sweep(full))
     assert scored["scored"] == len(held) and scored["hits"] >= 0.7 * len(held)
     text = section_on(scored)
-    assert f"{scored['hits']} of {scored['scored']} measured losses lie within the 95 % interval" in text
+    assert f"{scored['hits']} of {scored['scored']} measured losses lie within the 95 % prediction interval" in text
     off = scored["predictions"][-1]
     low, high = off["run_interval"]
     inside = sum(low <= loss <= high for loss in off["measured"])
@@ -476,7 +481,7 @@ def test_each_prediction_stands_beside_what_was_measured():
     ]
     said = {"fitted_to": [0, 1, 2], "written": "today", "scored": 3, "hits": 1, "level": 0.8, "predictions": entries}
     text = section_on(said)
-    assert "1 of 3 measured losses lie within the 80 % interval of one more run" in text
+    assert "1 of 3 measured losses lie within the 80 % prediction interval" in text
     lines = [line[2:-1].replace(" ", "") for line in text.splitlines() if "1,234,567" in line]
     assert lines == [
         "S-BASE|1,234,567|16|bilinear|2.5000|2.4500to2.5500|2.52002.5800|+2.0%",

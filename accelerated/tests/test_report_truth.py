@@ -202,6 +202,6 @@ def test_the_findings_have_the_largest_gain_first_and_the_scatter_of_seeds(text)
         gains = sorted(((law.loss(n, 1) - law.loss(n, 32)) for n in SIZES), reverse=True)
         shares = sorted((100 * (1 - law.loss(n, 32) / law.loss(n, 1)) for n in SIZES), reverse=True)
         said = f"by {gains[0]:.4f} to {gains[-1]:.4f} nats ({shares[0]:.2f} % to {shares[-1]:.2f} %)"
-        assert f"{NAMES[router]} at all 3 sizes, {said}" in text
+        assert f"{NAMES[router]} is lower at all 3 sizes, {said}" in text
     miss, scatter = (100 * (10**value - 1) for value in (math.sqrt(2 * APART**2 / 19), APART * math.sqrt(2)))
-    assert f"misses the losses by at most {miss:.2g} %" in text and f"seeds alone scatter by {scatter:.2g} %" in text
+    assert f"Its error is at most {miss:.2g} % of the loss" in text and f"seeds alone cause {scatter:.2g} %" in text

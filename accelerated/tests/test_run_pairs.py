@@ -56,7 +56,7 @@ def test_what_is_printed(runs, capsys, approved):
 def test_on_other_windows_no_error_is_known(runs, tmp_path):
     other = make_run(tmp_path / "other", (17, 28, 36), document=(0, 1, 1))
     text = run_table(beside([runs[0], other]))
-    assert "-0.3000 | different windows: error not known |" in text and "The runs differ in no setting." in text
+    assert "-0.3000 | no error, because the windows differ |" in text and "The runs differ in no setting." in text
     assert "not finished" not in text, "both ended at their last step"
     worse = make_run(tmp_path / "worse", (23, 32, 44))
     assert "+0.3000 ± 0.0577 | higher |" in run_table(beside([runs[0], worse]))

@@ -88,9 +88,9 @@ def test_nothing_is_said_of_the_released_table():
 STEP_FLOPS = 2 * N * BATCH * LENGTH
 DENSE, TOTAL, STEP, TRAINING = "dense_parameter_count", "total_parameter_count", "flops_per_step", "training_flops"
 FAR_OFF = [  # changed columns; the wrong column, its first number and the number by other columns, the cause
-    ({"tokens": TOKENS * 34}, "tokens", "89,128,960,000, but 2,621,440,000 by step * batch", "is batch_size that of o"),
-    ({"tokens": TOKENS / 128}, "tokens", "20,480,000, but 2,621,440,000 by step", "is batch_size that of one device"),
-    ({STEP: 3 * STEP_FLOPS}, STEP, "6.291e+13, but 2.097e+13 by N and", "is the backward pass counted in?"),
+    ({"tokens": TOKENS * 34}, "tokens", "89,128,960,000, but 2,621,440,000 by step * batch", "is batch_size the siz"),
+    ({"tokens": TOKENS / 128}, "tokens", "20,480,000, but 2,621,440,000 by step", "is batch_size the size on one dev"),
+    ({STEP: 3 * STEP_FLOPS}, STEP, "6.291e+13, but 2.097e+13 by N and", "does it include the backward pass?"),
     ({STEP: STEP_FLOPS / BATCH}, STEP, "163,840,000,000, but 2.097e+13 to", "is it the FLOPs of one sequence?"),
     ({TRAINING: 2 * N * TOKENS}, TRAINING, "1.049e+17, but 3.146e+17 to", "is it the forward pass alone?"),
     ({"unique_tokens": TOKENS / 2, "epochs": 4}, "epochs", "4, but 2 by tokens / unique_tokens", "is one of the thr"),
@@ -106,7 +106,7 @@ FAR_OFF_OWN = [
         "32,911,360, but 16,527,360 by the shape of the",
         "does it count the embedding, vocab",
     ),
-    ({STEP: OWN[STEP] * 3}, STEP, "1.337e+14, but 4.456e+13 by the shape of", "is the backward pass counted in?"),
+    ({STEP: OWN[STEP] * 3}, STEP, "1.337e+14, but 4.456e+13 by the shape of", "does it include the backward pass?"),
     (
         {TOTAL: OWN[TOTAL] * 2.5},
         TOTAL,
@@ -125,7 +125,7 @@ IMPLAUSIBLE = [
 ]
 APART = [
     ({"tokens": TOKENS / 1e9}, "tokens", "2,621,440,000 by step * batch_size *", "is tokens in billions?"),
-    ({"tokens": TOKENS / STEPS}, "tokens", "2,621,440,000 by", "does tokens count those of one step?"),
+    ({"tokens": TOKENS / STEPS}, "tokens", "2,621,440,000 by", "does tokens count one step only?"),
     ({"batch_size": BATCH * LENGTH}, "tokens", "1.074e+13 by", "does batch_size count tokens?"),
     ({STEP: 6 * N * TOKENS}, STEP, "2.097e+13 to", "is it the training FLOPs of the whole run, which"),
     ({STEP: 6 * N * TOKENS, "batch_size": ""}, STEP, "2.097e+13 to", "is it the training FLOPs of the whole"),

@@ -337,9 +337,9 @@ def test_a_row_that_is_there_twice_counts_once_and_that_is_said(folder, name):
     again = read_table(write(folder / name, [*rows, rows[4], rows[20], rows[4]]))
     pandas.testing.assert_frame_equal(again, frame)
     assert frame.attrs["remarks"] == []
-    assert again.attrs["remarks"] == ["left out: 3 rows that each repeat an earlier row cell by cell: 37, 38, 39"]
+    assert again.attrs["remarks"] == ["left out: 3 rows, because each equals an earlier row in every cell: 37, 38, 39"]
     (remark,) = read_table(write(folder / name, [*rows, rows[4]])).attrs["remarks"]
-    assert remark == "left out: row 37, which repeats an earlier row cell by cell"
+    assert remark == "left out: row 37, which equals an earlier row in every cell"
     rows[4][HEADER.index("note")] = ""  # two blanks are equal
     assert len(read_table(write(folder / name, [*rows, rows[4]]))) == 36
 
@@ -441,9 +441,9 @@ def test_every_command_says_what_was_left_out_of_each_table(monkeypatch, capsys,
     monkeypatch.setenv("COLUMNS", "1000")  # no path is broken
     rows, (command, *flags) = make_rows(), words
     one, other = write(folder / "one.csv", [*rows, rows[7]]), write(folder / "other.csv", [*rows, rows[3], rows[5]])
-    of_one = "left out: row 37, which repeats an earlier row cell by cell"
-    of_other = "left out: 2 rows that each repeat an earlier row cell by cell: 37, 38"
-    numbered = ("hyper_id 0 to 17 is numbered 0 to 17", "hyper_id 0 to 17 is numbered 18 to 35")
+    of_one = "left out: row 37, which equals an earlier row in every cell"
+    of_other = "left out: 2 rows, because each equals an earlier row in every cell: 37, 38"
+    numbered = ("hyper_id 0 to 17 becomes 0 to 17", "hyper_id 0 to 17 becomes 18 to 35")
     of_both = [f"{one}: {of_one}", f"{one}: {numbered[0]}", f"{other}: {of_other}", f"{other}: {numbered[1]}"]
     for paths, wanted in (([one], [of_one]), ([one, other], of_both)):
         assert main([command, *map(str, paths), *flags, "--json"]) == 0

@@ -140,7 +140,7 @@ def _is_tree(node) -> bool:
     ("changes", "message"),
     [
         ({"d_model": 16}, "has different shapes; the first: .* needed"),
-        ({"init_from": None, "init_noise": 0.5}, "init_noise is 0.5, which needs init_from"),
+        ({"init_from": None, "init_noise": 0.5}, "init_noise is 0.5, but init_from is missing; add it"),
         ({"init_redraw": 1.5}, "init_redraw is 1.5; it has to be between 0 and 1"),
         (
             {"router": "dense", "experts": 1, "init_noise": 0.5},

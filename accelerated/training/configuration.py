@@ -80,15 +80,15 @@ class TrainConfig:
     router_rate: float = 0.2
     """Learning rate of router weights, as a multiple of the rate of other weights. dense and hash have no router weights."""  # noqa: E501
     schedule: str = "cosine"
-    """Learning rate after the warm-up. cosine: falls to a tenth of the peak. wsd: stays at the peak, then decays to 0. constant: stays at the peak. --steps of wsd and constant may grow while the rate has not decayed."""  # noqa: E501
+    """Learning rate after the warm-up. cosine: falls to a tenth of the peak. wsd: stays at the peak, then decays to 0. constant: stays at the peak. With wsd and constant, a resumed run may have more --steps as long as the decay has not started."""  # noqa: E501
     warmup: float = 0.05
     """With schedule cosine: share of the steps in which the learning rate rises from 0."""
     warmup_steps: int = 50
     """With schedule wsd or constant: steps in which the learning rate rises from 0."""
     decay: float = 0.2
-    """With schedule wsd: share of the steps, the last ones, in which the learning rate decays."""
+    """With schedule wsd: share of the steps, at the end, in which the learning rate decays."""
     decay_shape: str = "linear"
-    """With schedule wsd: shape of the decay, linear or sqrt (1 - sqrt of the share that is done)."""
+    """With schedule wsd: shape of the decay: linear, or sqrt (1 - sqrt of the finished share of the decay)."""
     weight_decay: float = 0.1
     """Weight decay of AdamW, applied to matrices only."""
     gradient_clip: float = 1.0
@@ -114,7 +114,7 @@ class TrainConfig:
     keep_every: int | None = None
     """Also keep each checkpoint whose step is a multiple of this."""
     skip_bad_batches: int = 0
-    """Number of bad batches to skip: the loss or gradient is not finite, or the loss exploded. One more stops the run."""  # noqa: E501
+    """Number of bad batches that the run may skip; one more stops it. A batch is bad if its loss or gradient is not finite, or its loss exploded (see --loss-limit)."""  # noqa: E501
     loss_limit: float = 10.0
     """A training loss above this many times ln V has exploded. ln V is the loss if all tokens are equally likely."""
     corpus: tuple[str, ...] = ()
@@ -124,13 +124,13 @@ class TrainConfig:
     init_from: str | None = None
     """Folder of a run. Its last checkpoint gives the initial weights. The FFNs of a dense run become the experts of a routed model."""  # noqa: E501
     init_noise: float = 0.0
-    """With a dense --init-from: noise that is added to the experts, as a multiple of fresh weights."""
+    """With a dense --init-from: size of the noise that is added to the experts, relative to newly drawn weights."""
     init_redraw: float = 0.0
     """With a dense --init-from: share of the hidden units of each expert that are drawn anew."""
     init_optimizer: bool = False
-    """Take over the optimizer state of --init-from, too."""
+    """Also copy the optimizer state of --init-from."""
     routing: str | None = None
-    """A file of routelaws inspect --split train --out, or like it: the experts and gates of the training batches of some steps, which replace those of the routers in these steps."""  # noqa: E501
+    """File with experts and gates for the training batches of some steps, as `routelaws inspect --split train --out` writes it. In these steps, they replace the choices of the routers."""  # noqa: E501
     mesh: str | None = None
     """Train on all devices, arranged in this mesh: data=2,expert=4,model=1. The size of an omitted axis is 1."""
     balancing_group: str = "shard"
@@ -192,8 +192,7 @@ class TrainConfig:
         if by_sequence and model.k * self.sequence_length % model.experts:
             raise InputError(
                 f"k {model.k} times sequence_length {self.sequence_length} divided by experts {model.experts} is the "
-                "number "
-                "of tokens per expert; it has to be whole"
+                "number of tokens per expert; it has to be whole"
             )
         if "router_scale" not in model.record.options and self.router_rate != TrainConfig.router_rate:
             raise InputError(f"router_rate is {self.router_rate}; {model.router} has no router weights")
@@ -260,7 +259,7 @@ class TrainConfig:
             raise InputError(f"init_redraw is {self.init_redraw}; it has to be between 0 and 1")
         for name in ("init_noise", "init_redraw", "init_optimizer"):
             if getattr(self, name) and self.init_from is None:
-                raise InputError(f"{name} is {getattr(self, name)}, which needs init_from")
+                raise InputError(f"{name} is {getattr(self, name)}, but init_from is missing; add it")
 
     def _check_schedule(self) -> None:
         """Raise `InputError` if the schedule is unknown, or does not use a field that is set."""

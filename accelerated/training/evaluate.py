@@ -76,9 +76,9 @@ def _own(folder: Path, run: SavedRun, config, tell) -> dict:
     """Return {name: windows} of the evaluation texts of a run."""
     files = prepare_tokens(read_corpus(config.corpus or None), config.model.vocab_size, tell=tell)
     sets = open_text(config, files)[1]
-    check_text(folder, run.texts, files, sets, config, "evaluate on another with --corpus")
+    check_text(folder, run.texts, files, sets, config, "name another text with --corpus")
     if files.tokenizer.read_bytes() != (folder / "tokenizer.model").read_bytes():
-        raise InputError(f"{folder}: its text has another tokenizer now; evaluate on a text with --corpus")
+        raise InputError(f"{folder}: the tokenizer of its text has changed; name another text with --corpus")
     return sets
 
 

@@ -201,9 +201,7 @@ class Run:
     def _go_on(self, begun: Restored, how: str) -> None:
         """Take over the counts of a checkpoint, and report where the run begins."""
         step, steps = begun.step, self.config.steps
-        self._tell(
-            f"{self.folder}: {how if step < steps else 'has its last checkpoint, of'} step {step:,} of {steps:,}"
-        )
+        self._tell(f"{self.folder}: {how if step < steps else 'is finished, at'} step {step:,} of {steps:,}")
         self.batches.set_state(begun.extra["position"])
         self.seconds = begun.extra["wall_seconds"]
         self.dropped = tuple(begun.extra["dropped"])
@@ -219,7 +217,7 @@ class Run:
         """Return the start of a run without a checkpoint: step 0 or the trunk's step, with empty log and table."""
         check_untrained(self.folder, self.config.steps, {stop for stop in self.checkpoint_steps if stop > step})
         if (self.folder / "log.jsonl").exists():
-            self._tell(f"{self.folder}: stopped before its first checkpoint was complete; starts from step {step:,}")
+            self._tell(f"{self.folder}: the run stopped before its first checkpoint; it starts from step {step:,}")
         return Kept([], [], b"")
 
     def _kept(self, record: Record | None, step: int) -> Kept:
@@ -302,7 +300,9 @@ class Run:
         """Add the digest of the stored routing to the digests of the texts; raise `InputError` if it has changed."""
         before, now = recorded.get("routing", self.replay.digest), self.replay.digest
         if before != now:
-            raise InputError(f"routing {self.config.routing}: its digest is {now}, and was {before}; put it back")
+            raise InputError(
+                f"routing {self.config.routing}: the file has changed (digest {now}, before {before}); restore it"
+            )
         self.texts["routing"] = now
         if not self.replay.gates:
             self._tell(f"{self.config.routing}: {NO_GATES}")

@@ -45,9 +45,9 @@ TRAINING = 3
 """FLOPs of a training step divided by FLOPs of its forward pass."""
 
 MEASURES = {
-    "accuracy": "summed over its tokens",
-    "accuracy_per_token": "for each token",
-    "accuracy_per_character": "for each character",
+    "accuracy": "summed over the tokens",
+    "accuracy_per_token": "per token",
+    "accuracy_per_character": "per character",
 }
 """Measures that rank the choices, by the names in `evaluate_task`."""
 
@@ -141,7 +141,7 @@ def read_task(path: Path) -> list[Question]:
     questions = [_question(f"{path}, line {at}", line, at) for at, line in enumerate(lines, 1) if line.strip()]
     if not questions:
         raise InputError(
-            f"{path}: holds no question; needed: JSON lines with context, choices and answer, or with text"
+            f"{path}: holds no questions; needed: JSON lines with context, choices and answer, or with text"
         )
     kinds = [_is_choice(question) for question in questions]
     if len(set(kinds)) > 1:

@@ -34,7 +34,7 @@ smallest input on which the function differs from ours. So a different result is
     ('flaxformer',)
     >>> print(describe(verdict))
     capacity: max(round(c T / E), 4), without k; as in flaxformer (read, not run). Ours differs: at num_tokens 1,
-    num_experts 1, k 1, capacity_factor 1.0 it gives 1, your function 4.
+    num_experts 1, k 1, capacity_factor 1.0 it gives 1, but your function gives 4.
 
 Some dialects have several right answers: random drops, or `torch.topk`'s choice among equal scores. They are conditions
 on the answer, and are reported only if no definite dialect fits.
@@ -230,11 +230,11 @@ def describe(verdict: Verdict) -> str:
         actual = dialects[verdict.matches[0]]
         text = f"{verdict.subject}: {actual.formula}; as in {speakers(actual)}."
     else:
-        text = f"{verdict.subject}: none of the {len(dialects)} dialects known here."
+        text = f"{verdict.subject}: matches none of the {len(dialects)} known dialects."
     if verdict.counterexample is not None:
         inputs, expected, actual = verdict.counterexample
         where = ", ".join(f"{name} {_plain(value)}" for name, value in inputs.items())
-        text += f" Ours differs: at {where} it gives {_plain(expected)}, your function {_plain(actual)}."
+        text += f" Ours differs: at {where} it gives {_plain(expected)}, but your function gives {_plain(actual)}."
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 

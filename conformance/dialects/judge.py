@@ -155,11 +155,11 @@ def _beside_others(ask: Callable, plain: list[Answer]) -> list[Difference]:
     same = set(among.expert[-1]) == set(alone.expert[-1]) and near(among.gate[-1:], alone.gate[-1:])
     if same or among.gate.shape[1:] != alone.gate.shape[1:]:
         return []
-    words = ", alone ".join(
+    words = ", alone it has ".join(
         f"gates {_numbers(each.gate[-1])} of experts {each.expert[-1].tolist()}" for each in (among, alone)
     )
     where = f"the last of {len(among.expert)} tokens, logits {_numbers(probe.logits[0])}, k {probe.k}"
-    return [Difference(f"the routing of a token changes with the other tokens: {words}; at {where}", among.probe)]
+    return [Difference(f"the routing of a token depends on other tokens: it has {words}; at {where}", among.probe)]
 
 
 def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
@@ -169,7 +169,7 @@ def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
     largest, first = max(answers, key=lambda answer: answer.probe.logits.size), answers[0]
     tokens = _changed(ask, largest)
     if tokens:
-        words = f"{tokens} of {len(largest.expert)} tokens change between two calls with the same input in evaluation"
+        words = f"{tokens} of {len(largest.expert)} tokens change between two equal calls in evaluation"
         return [Difference(words, largest.probe, "not deterministic")]
     if _changed(ask, first):
         return [Difference("a call with other inputs changes the answer to the first", first.probe, "state")]
@@ -189,7 +189,7 @@ def _idle(plain: list[Answer]) -> list[Difference]:
     favoured = np.unique(np.argsort(-largest.probe.logits, axis=1)[:, : largest.probe.k])
     if 2 * len(ran) > num_experts or len(favoured) < num_experts:
         return []
-    words = f"{len(largest.expert)} tokens run experts {ran} alone, and each of {num_experts} is the best of some token"
+    words = f"{len(largest.expert)} tokens run only experts {ran}, but each of {num_experts} should run for some token"
     return [Difference(f"{words}; at {told(largest.probe)}", largest.probe, "idle")]
 
 
@@ -206,13 +206,13 @@ def _well_formed(answer: Answer) -> None:
     if answer.expert.shape != answer.gate.shape or answer.expert.ndim != 2 or len(answer.expert) != num_tokens:
         raise Fault("form", f"experts {answer.expert.shape}, gates {answer.gate.shape}; [T, k] is needed; {where}")
     if answer.expert.shape[1] != k:
-        raise Fault("form", f"k is {k}, and each token gets {answer.expert.shape[1]} experts; {where}")
+        raise Fault("form", f"k is {k}, but each token gets {answer.expert.shape[1]} experts; {where}")
     real = slice(None) if answer.probe.mask is None else answer.probe.mask
     for logits, expert, gate in zip(answer.probe.logits[real], answer.expert[real], answer.gate[real], strict=True):
         where = f"at logits {_numbers(logits)}, k {k}"
         if expert.min() < 0 or expert.max() >= num_experts or len(set(expert.tolist())) < k:
             raise Fault(
-                "out of range", f"experts {expert.tolist()} are not {k} different ones of {num_experts}; {where}"
+                "out of range", f"experts {expert.tolist()} are not {k} different experts of {num_experts}; {where}"
             )
         if not np.isfinite(gate).all():
             raise Fault("not finite", f"gates {_numbers(gate)} of experts {expert.tolist()}; {where}")
@@ -229,7 +229,7 @@ def difference(design: Design, answer: Answer, precision: str, answers: list[Ans
             t = wrong[0]
             key = _key(design, answer.probe)
             wanted = np.argsort(-key[t], kind="stable")[: answer.probe.k]
-            words = f"chooses experts {answer.expert[t].tolist()}, the {design.name} {sorted(wanted.tolist())}"
+            words = f"chooses experts {answer.expert[t].tolist()}, but {design.name} gives {sorted(wanted.tolist())}"
             reason, token = _reason_of_choice(design, answer, answers), _token(answer.probe, t)
             return Difference(f"{words}{reason}; at {told(token)}", token, about=f"choice{reason}")
     bad = np.argwhere(bad_gates(design.form, design.scale, answer, precision) & real[:, None])
@@ -238,7 +238,7 @@ def difference(design: Design, answer: Answer, precision: str, answers: list[Ans
         wanted = design.scale * design.form.gates(answer.probe.logits, answer.expert)[t]
         words = (
             f"gates {_numbers(answer.gate[t])} of experts {answer.expert[t].tolist()}, "
-            f"the {design.name} {_numbers(wanted)}"
+            f"but {design.name} gives {_numbers(wanted)}"
         )
         reason, token = _reason(design, answer, t), _token(answer.probe, t)
         return Difference(f"{words}{reason}; at {told(token)}", token, about=reason.partition(",")[0])
@@ -269,7 +269,7 @@ def _reason_of_choice(design: Design, answer: Answer, answers: list[Answer]) -> 
         return np.where(np.isinf(key), 0.0, key)
 
     readings = {"the bias were not used": bare, "the bias were added to the logits": on_logits}
-    readings |= {} if design.rule == "best" else {"experts outside of its groups had the score 0": at_zero}
+    readings |= {} if design.rule == "best" else {"experts outside the chosen groups had the score 0": at_zero}
     biased = [other for other in answers if other.probe.bias is not None and not is_crowded(design.rule, other.probe)]
     reasons = [
         words for words, key in readings.items()
@@ -291,14 +291,14 @@ def _reason(design: Design, answer: Answer, t: int) -> str:
         added = scores / gate - scores.sum()
         if np.ptp(added) <= 0.02 * added.mean() < 1e-4:
             total = f"{gate.sum():.1g}" if gate.sum() < 0.9 else f"1 - {1 - gate.sum():.0e}"
-            return f": {added.mean():.0e} is added to the denominator, so they sum to {total} in place of 1"
+            return f": {added.mean():.0e} is added to the denominator, so the gates sum to {total} instead of 1"
     wanted = design.form.gates(answer.probe.logits, answer.expert)[t]
     room = BOUNDS["dialects.same"].limit * np.abs(wanted)
     if near(wanted[None], gate[None]) and not np.all(np.abs(wanted - gate) <= room):
-        return ": the same numbers, at other experts"
+        return ": the numbers are right, but belong to other experts"
     if answer.probe.bias is not None:
-        return f": the bias {_numbers(answer.probe.bias[expert])} has changed them"
-    return f": they sum to {gate.sum():.3g}" if logits.max() < -30 else ""
+        return f": the bias {_numbers(answer.probe.bias[expert])} changes the gates"
+    return f": the gates sum to {gate.sum():.3g}" if logits.max() < -30 else ""
 
 
 def _beside_padding(design: Design, answers: list[Answer], precision: str) -> list[Difference]:
@@ -308,7 +308,7 @@ def _beside_padding(design: Design, answers: list[Answer], precision: str) -> li
             gates = answer.gate[~answer.probe.mask].tolist()
             return [
                 Difference(
-                    f"padded tokens have gates {gates}, 0 is needed; at {told(answer.probe)}", answer.probe, "padding"
+                    f"padded tokens have gates {gates} instead of 0; at {told(answer.probe)}", answer.probe, "padding"
                 )
             ]
     return []
@@ -337,9 +337,9 @@ def gradient_fault(actual: np.ndarray, wanted: np.ndarray, probe: Probe) -> Diff
     t, where = int(np.flatnonzero(off)[0]), told(probe)
     if not actual.any():
         return Difference(
-            f"no gradient arrives at the logits, {_numbers(wanted[t])} is right; at {where}", probe, "no gradient"
+            f"no gradient reaches the logits; it should be {_numbers(wanted[t])}; at {where}", probe, "no gradient"
         )
-    return Difference(f"gradient {_numbers(actual[t])} of token {t}, {_numbers(wanted[t])} is right; at {where}", probe)
+    return Difference(f"gradient {_numbers(actual[t])} of token {t} should be {_numbers(wanted[t])}; at {where}", probe)
 
 
 def derivative(function: Callable, point: np.ndarray) -> np.ndarray:
@@ -367,9 +367,9 @@ def facts_of(
         facts["ties"] = next((name for name, sign in (("lower index", 1), ("higher index", -1)) if all(
             _takes(each, sign) for each in ties)), "arbitrary")  # fmt: skip
     if crowded:
-        facts["groups"] = f"{crowded[0].kind} where its groups hold fewer experts than k"
+        facts["groups"] = f"{crowded[0].kind} if the chosen groups hold fewer than k experts"
     elif design.crowded:
-        facts["groups"] = "takes experts outside of its groups where they hold fewer than k"
+        facts["groups"] = "takes experts outside the chosen groups if these hold fewer than k experts"
     return tuple(facts.items())
 
 

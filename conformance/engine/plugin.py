@@ -87,12 +87,12 @@ class Suite:
             "capabilities": capabilities,
             "dtypes": ", ".join(backend.dtypes),
             **backends.versions(),
-            "profile": f"{profile}: {settings.get_profile(profile).max_examples} examples of a property",
-            **({"left out": f"tests of many fits, or of {', '.join(slow)}"} if slow else {}),
+            "profile": f"{profile}: {settings.get_profile(profile).max_examples} examples per property",
+            **({"left out": f"tests with many fits, and tests of {', '.join(slow)}"} if slow else {}),
             **({"borrowed": BORROWED.format(len(backend.borrowed))} if backend.borrowed else {}),
             "seed": seed,
             **({} if self.options.shuffle is None else {"order": f"shuffled: --shuffle {self.options.shuffle}"}),
-            "time limit": f"{backend.time_limit:g} s a call",
+            "time limit": f"{backend.time_limit:g} s per call",
         }
 
     def left_out(self, backend) -> frozenset[str]:
@@ -152,7 +152,7 @@ def pytest_addoption(parser):
         help="text file of functions that may fail, one `path: reason` per line",
     )
     add("--routelaws-shuffle", type=int, metavar="SEED", help="run the tests in a random order with this seed")
-    add("--routelaws-strict", action="store_true", help="fail if a known failure is right")
+    add("--routelaws-strict", action="store_true", help="fail if a function in the file of known failures is right")
 
 
 def no_local_modules(file) -> bool:

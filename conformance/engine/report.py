@@ -268,7 +268,7 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
     left_out = _left_out(ledger, backend.name, path)
     row = Row(path, "right" if examples else "not asked", examples, ledger.shares.get((backend.name, path)), 0, "", "")
     if left_out and row.share is None and (backend.name, path) not in ledger.compared:
-        words = f"{examples} calls were answered, but every test also needs calls that were declined" * bool(examples)
+        words = f"it answered {examples} calls, but every test also needs calls that it declined" * bool(examples)
         row = row._replace(verdict="not askable", detail=words)
     if path not in backend.functions:
         if path in backend.require:
@@ -365,7 +365,7 @@ def _left_out(ledger: Ledger, backend: str, path: str) -> str:
     for reason in sorted(counts, key=lambda reason: -counts[reason]):
         word, _, options = reason.partition(" ")
         if options.startswith("all: "):
-            reasons["the reference lacks its design"] = None
+            reasons["the reference does not have its design"] = None
             continue
         reasons |= dict.fromkeys([f"option {name}" for name in options.split(", ")] if word == "option" else [reason])
     many = sum(counts.values())

@@ -165,7 +165,7 @@ def _of_subject(backend, path: str) -> Stance:
         return Stance(Finding("not askable", detail=f"it declined every input: {next(iter(reasons), '')}"))
     words = classifier.describe(verdict)
     if len(verdict.matches) > 1:
-        fits = f"the {verdict.examples} inputs it answered fit several dialects: {', '.join(verdict.matches)}"
+        fits = f"the {verdict.examples} inputs that it answered fit several dialects: {', '.join(verdict.matches)}"
         return Stance(Finding("not askable", detail=fits))
     name = verdict.matches[0] if verdict.matches else verdict.nearest
     finding = Finding("right", dialect=name, inputs=verdict.examples)

@@ -157,7 +157,7 @@ def test_a_law_without_a_floor_has_none(backend):
     for laws in (backend.laws, reference):
         columns, loss = noisy(CASES["hoffmann"], LAW._replace(a=60.0, alpha=0.1, b=60.0, beta=0.1, c=0.0), 3, 1e-4)
         fit = laws.hoffmann.fit_hoffmann(*columns, loss / 1.02 - 0.05)  # lower than any law with a floor
-        assert (fit.status, fit.coefficients.c) == ("c left the law", 0.0)
+        assert (fit.status, fit.coefficients.c) == ("c at the limit", 0.0)
         assert np.isnan(fit.covariance[4]).all() and np.isfinite(fit.covariance[:4, :4]).all()
         residual = np.log(laws.hoffmann.predict_hoffmann(*columns, fit.coefficients) / (loss / 1.02 - 0.05))
         check("laws.additive.sum", abs(huber_sum(residual, 1e-3) / fit.objective - 1))
@@ -171,7 +171,7 @@ def test_experts_that_never_stop_counting(backend):
     for laws in (backend.laws, reference):
         columns, loss = noisy(CASES["joint"], law, 1, 0.0)
         fit = laws.joint.fit_joint(*columns, loss)
-        assert (fit.status, fit.coefficients.E_max) == ("E_max left the law", math.inf)
+        assert (fit.status, fit.coefficients.E_max) == ("E_max at the limit", math.inf)
         error = np.log(laws.joint.predict_joint(*columns, fit.coefficients) / loss)
         check("laws.additive.exact_loss", float(np.abs(error).max()))
 

@@ -779,7 +779,7 @@ def test_the_quick_profile_leaves_out_what_a_backend_calls_slow(monkeypatch):
     for only, left_out in ((("fit_direct",), True), (("fit_direct", "normalise"), False)):
         calls, found = run_downstream(monkeypatch, only, slow=("normalise",))
         assert "fit_direct" in calls and ("normalise" in calls) != left_out
-        said = "tests of many fits, or of laws.downstream.normalise"
+        said = "tests with many fits, and tests of laws.downstream.normalise"
         assert found.header.get("left out") == (said if left_out else None)
     for profile, slow in (("quick", {"laws.downstream.normalise"}), ("default", set())):
         suite = plugin.Suite(Options.made(["mine"], profile=profile))

@@ -181,7 +181,7 @@ def test_experts_that_never_run():
 
     found = judge(asked(route))
     assert (found.verdict, found.kind) in (("defect", "idle"), ("defect", "form"))
-    assert any("run experts [0, 1] alone" in words for words in (found.detail, *found.besides))
+    assert any("run only experts [0, 1]" in words for words in (found.detail, *found.besides))
 
 
 def backend_of(route, *offers, **names) -> backends.Backend:
@@ -306,9 +306,9 @@ def test_a_router_that_declines_everything_gives_its_reason():
 
 
 @pytest.mark.parametrize("name, words", [
-    ("normalised over tokens", "the routing of a token changes with the other tokens: gates ["),
+    ("normalised over tokens", "the routing of a token depends on other tokens: it has gates ["),
     ("bias on the logits", ": as if the bias were added to the logits; at"),
-    ("excluded experts at 0, with bias", ": as if experts outside of its groups had the score 0; at"),
+    ("excluded experts at 0, with bias", ": as if experts outside the chosen groups had the score 0; at"),
 ])  # fmt: skip
 def test_a_difference_has_its_reason(name, words):
     found = judge(asked(mimics.DEFECTS[name][0], offered(name)))
@@ -335,7 +335,7 @@ def test_a_fault_where_groups_hold_fewer_than_k_is_a_fact():
         return expert, np.where((gate == 0) & (2 * k > z.shape[1]), np.float32(np.nan), gate)
 
     found = judge(asked(route))
-    assert found.verdict == "right" and dict(found.facts)["groups"].startswith("not finite where its groups hold")
+    assert found.verdict == "right" and dict(found.facts)["groups"].startswith("not finite if the chosen groups hold")
 
 
 def test_gates_of_all_experts_have_no_order():

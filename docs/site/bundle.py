@@ -24,7 +24,9 @@ def ordered(path: Path, before: tuple[Path, ...] = ()) -> list[Path]:
         ValueError: an import cycle.
     """
     if path in before:
-        raise ValueError(f"{path.name}: modules import each other in a circle; move what they share to a third module")
+        raise ValueError(
+            f"{path.name}: modules import each other in a circle; move their shared code to a third module"
+        )
     needed = [each for other in imported(path) for each in ordered(other, (*before, path))]
     return list(dict.fromkeys([*needed, path]))
 

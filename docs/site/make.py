@@ -167,7 +167,7 @@ def build(out: Path, root: Path = pages.ROOT) -> list[str]:
     where = {"-c": HERE, "-d": staged / ".doctrees"}  # the settings and Sphinx's cache
     words = ["-q", "-W", "--keep-going", "-j", "auto", *(str(each) for pair in where.items() for each in pair)]
     if build_main([*words, str(staged), str(out)]):
-        return ["Sphinx had warnings; they stand above"]
+        return ["Sphinx had warnings; see above"]
     add_lab(out / "_static/lab")
     return links.faults(out)
 

@@ -124,7 +124,7 @@ def described(thing: griffe.Object, known: dict[str, str]) -> str:
 
 
 FIELD = re.compile(r"(?P<name>\w+): [^#]+?(?: +# noqa: \w+)?(?: +# (?P<what>.+))?")
-SAME = "What the reference says holds here too."
+SAME = "The text of the reference also holds here."
 
 
 def fields(record: griffe.Class, known: dict[str, str]) -> str:
@@ -251,9 +251,9 @@ def api(root: Path = ROOT) -> tuple[dict[str, str], set[str]]:
 
 INDEX = """# API
 
-Every page of the first list shows a module of `routelaws.reference`. Beside it stands the module of the same name of
+Every page of the first list shows a module of `routelaws.reference`. Next to it is the module of the same name of
 `routelaws.accelerated`, if there is one: the functions with a fast twin. They take the same parameters, and the tests
-compare their results. A link to the source stands over each entry.
+compare their results. A link to the source is above each entry.
 """
 
 

@@ -59,7 +59,7 @@ def fitted(form: Form, kind: type, columns: tuple, loss: np.ndarray, huber: floa
     status = "interior" if free else "not determined"
     if away.any():
         names = [name for name, out in zip(form.names, away, strict=True) if out]
-        status = f"{', '.join(names)} left the law"
+        status = f"{', '.join(names)} at the limit"
     if not _descent.ended(problem, best.theta):
         status = "the search did not converge"
     residual = problem.model(best.theta)[0] - problem.log_loss

@@ -389,7 +389,7 @@ _BOUNDED = Law(
         router: Published(
             coefficients,
             "Clark et al. 2022, arXiv 2202.01169, table 3",
-            "read in the paper, three decimals; the rounding changes a loss by up to 1.8 %",
+            "read in the paper (three decimals); the rounding changes a loss by up to 1.8 %",
         )
         for router, coefficients in routed.PRINTED.items()
     },

@@ -84,7 +84,7 @@ FINE_GRAINED = AdditiveLaw(
 """The law, for the functions of `additive.py`."""
 
 _SOURCE = "Krajewski, Ludziejewski et al. 2024, arXiv 2402.07871, table 1"
-_SEEN = "read in the paper, two or three digits"
+_SEEN = "read in the paper (two or three digits)"
 
 PUBLISHED = {
     "E=64": Published(FineGrainedCoefficients(18.1, 0.115, 30.8, 0.147, 2.1, 0.58, 0.472), _SOURCE, _SEEN),

@@ -92,12 +92,12 @@ PUBLISHED = {
     "hoffmann": Published(
         HoffmannCoefficients(406.4, 0.3392, 410.7, 0.2849, 1.6934),
         "Hoffmann et al. 2022, arXiv 2203.15556, third approach",
-        "three digits from a secondary source that agrees; the paper itself was not available",
+        "three digits, confirmed by a secondary source; the paper itself was not available",
     ),
     "besiroglu": Published(
         HoffmannCoefficients(482.01, 0.3478, 2085.43, 0.3658, 1.8172),
         "Besiroglu et al. 2024, arXiv 2404.10102, a refit of 240 points read from a figure of Hoffmann et al.",
-        "three digits from a secondary source that agrees; the paper itself was not available",
+        "three digits, confirmed by a secondary source; the paper itself was not available",
     ),
     "kaplan": Published(
         KaplanCoefficients(0.076, 6.4e13, 0.103, 1.8e13),

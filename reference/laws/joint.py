@@ -125,7 +125,7 @@ PUBLISHED = {
             35.91, -0.1889, -0.2285, 0.0098, 35.98, -0.1775, 0.5529, -0.0259, 2.0732, 290.4521, 1.3637
         ),
         "Ludziejewski et al. 2025, arXiv 2502.05172, table 3",
-        "read in the paper, four digits; its table 4 follows from it within 0.3 %",
+        "read in the paper (four digits); the law gives its table 4 within 0.3 %",
     ),
     "looped": Published(
         _from_billions(
@@ -134,8 +134,8 @@ PUBLISHED = {
             )
         ),
         "the law of looped MoE models (Meta 2026) without loops; E is experts over k",
-        "read in the source's text, which does not print the unit of N and D; billions follow by arithmetic alone "
-        "(they give 1.968 at N = 1e9, D = 5e11, E = 8)",
+        "read in the source's text, which does not print the unit of N and D; we infer billions from its numbers "
+        "(the law then gives 1.968 at N = 1e9, D = 5e11, E = 8)",
     ),
 }  # fmt: skip
 """Printed coefficients."""

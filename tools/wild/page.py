@@ -127,9 +127,9 @@ def coefficients(rows: list[dict]) -> str:
             groups.setdefault(key, []).append(row["function"])
     lines = [[version, named(names), *cells] for (version, cells), names in sorted(groups.items())]
     words = (
-        "Each number is worth a coefficient of 0.01 on a loss that is 1 at balance, at 8 experts with equal loads and\n"
-        "equal mean probabilities. The losses of transformers pool all layers before they multiply. The number of\n"
-        "fairscale is 0.01 E²."
+        "Each number is the coefficient that has the same effect as 0.01 on a loss that is 1 at balance, for\n"
+        "8 experts with equal loads and equal mean probabilities. The losses of transformers combine all layers\n"
+        "before they multiply. The number of fairscale is 0.01 E²."
     )
     shown = table(["library", "loss of", "k = 1", "k = 2", "k = 4"], lines)
     return f"### Which balance-loss coefficient means the same\n\n{words}\n\n{shown}"

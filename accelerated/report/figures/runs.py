@@ -262,7 +262,7 @@ def _pair_title(pair: dict) -> str:
     """Return the title of a pair, on two lines and shortened if the names are long."""
     names = [router_name(pair[key]) for key in ("first", "second")]
     names = [name if len(name) <= LONGEST else name[: LONGEST - 1] + "…" for name in names]
-    return f"{names[0]}{' ' if sum(map(len, names)) <= LONGEST else chr(10)}less {names[1]}"
+    return f"{names[0]}{' ' if sum(map(len, names)) <= LONGEST else chr(10)}minus {names[1]}"
 
 
 def _marks(kinds: list[str]) -> dict[str, tuple[str, bool]]:

@@ -196,9 +196,7 @@ def rate_remarks(table: Accuracies, rates: dict[str, float] | None = None) -> li
     known = table.guess_rates | (rates or {})
     unknown = [task for task in table.accuracies if guess_rate(task, known) is None]
     return (
-        [f"the guess rate is not known and taken as 0: {in_short(unknown, 12)} (set it with --tasks)"]
-        if unknown
-        else []
+        [f"the guess rate is not known, so 0 is used: {in_short(unknown, 12)} (set it with --tasks)"] if unknown else []
     )
 
 
@@ -294,8 +292,8 @@ def study_blocks(study: Study, remarks: list[str]) -> list[Block]:
         study: result of `compare_laws`.
         remarks: the remarks of `read_accuracies` and `rate_remarks`.
     """
-    runs = f"fitted to {study.fitted_runs} runs of at most {study.cut:g} FLOPs, scored on {study.scored_runs} above; "
-    tasks = f"{study.tasks} tasks; two-stage laws through the loss on {study.loss}"
+    runs = f"laws fitted to {study.fitted_runs} runs of at most {study.cut:g} FLOPs and scored on {study.scored_runs} "
+    tasks = f"larger runs; {study.tasks} tasks; two-stage laws use the loss on {study.loss}"
     return [*remarks, runs + tasks, _errors_table(study), _pairs_table(study), *_left_out_lines(study), SIGN]
 
 

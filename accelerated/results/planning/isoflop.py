@@ -173,8 +173,8 @@ def profile_blocks(found: list[Profile]) -> list[Block]:
     notes = [
         "N by parabola: the minimum of a parabola in ln N through the runs of about equal FLOPs, ± one standard error; "
         "N by law: the minimum of the law at these FLOPs",
-        "ratio: of shape times of runs; of shape: error of a parabola through the law's own losses at the law's "
-        "minimum; of runs: the rest, because the runs' losses differ from the law's",
+        "ratio: N by parabola divided by N by law, the product of the next two columns; of shape: this ratio for a "
+        "parabola through the law's own losses; of runs: the rest, because the runs' losses differ from the law",
         f"the law corrects losses to exactly these FLOPs, by at most {max(each.moved for each in found):.2g} nats",
         *_growth(found),
     ]

@@ -21,10 +21,9 @@ FLAGS = {"dense_parameters": "--n", "num_experts": "--experts"}
 """The columns of the supported laws, and the flag of each."""
 
 BEST_GUESS = (
-    "Each proposed run gets the loss that the law predicts for it, and the law is fitted again. This estimates what "
-    "the "
-    "run would do. It assumes that the form of the law is right, so it cannot rank runs that might prove it "
-    "wrong. Any additional row narrows every interval a little."
+    "For each proposed run, the law is fitted again with the loss that it predicts for this run. The result is an "
+    "estimate. It assumes that the form of the law is right, so it does not show which runs would test this form. Any "
+    "additional row narrows every interval a little."
 )
 
 
@@ -165,7 +164,7 @@ def next_blocks(found: NextRuns, top: int = 10) -> list[Block]:
     where = ", ".join(f"{letter} = {value:.6g}" for letter, value in zip("NE", quantity.at, strict=False))
     blocks: list[Block] = [
         f"{quantity.name}{' at ' if where else ''}{where}, {fit.name}, law {fit.law.name}",
-        f"now, from the {fit.best.rows} runs of {found.table}: {_interval(found.now)}",
+        f"interval now, from the {fit.best.rows} runs of {found.table}: {_interval(found.now)}",
         _runs_table(found, top),
     ]
     if len(found.proposals) > top:

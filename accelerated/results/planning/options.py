@@ -322,7 +322,7 @@ def _tokens(fit: Fit, costs: Costs, tokens: float | None) -> float | Callable | 
         words = f"{high:.4g}" if costs.same_tokens else f"{low:.4g} to {high:.4g}, by size"
         raise ValueError(
             f"{tokens:.4g} training tokens do not match the runs' {words}; the law {fit.law.name} ignores "
-            "tokens, so it holds only for those"
+            "tokens, so it holds only for the tokens of the runs"
         )
     return tokens
 

@@ -19,25 +19,25 @@ from .rankings import SEED, Line, Ranking, frontier
 
 NOT_COMPARABLE = (
     "Compare losses only within one ranking: each ranking is for one data set, and a loss in nats per token depends on "
-    "its tokenizer and its text."
+    "the tokenizer and the text."
 )
 
 BEYOND = (
-    "beyond runs: N 2x is 2 times the largest N of the runs, N 0.5x is half the smallest; a gap: no runs surround the "
-    "option; each is an extrapolation that relies on the form of the law"
+    "beyond runs: N 2x is 2 times the largest N of the runs, and N 0.5x is half the smallest N; a gap means that no "
+    "runs surround the option. Such losses are extrapolations that rely on the form of the law"
 )
 
 TAKEN = {
-    "flops": "the table has no FLOPs: 6 N per training token and 2 N per inference token are assumed",
-    "tokens": "the table does not give the tokens per step: 524,288 are assumed, as in the released table",
-    "embedding": "memory is without the embeddings: the table has no column d_model",
+    "flops": "the table has no FLOPs, so the plan assumes 6 N per training token and 2 N per inference token",
+    "tokens": "the table does not give the tokens per step, so the plan assumes 524,288, as in the released table",
+    "embedding": "memory excludes the embeddings, because the table has no column d_model",
 }
 """Assumptions for costs that a table does not give, by `Model.counts`."""
 
 REASONS = 3
 """Largest number of reasons for excluded options, and of options per reason."""
 
-NO_RUNS = "no interval and no share of resamples: the runs behind printed coefficients are not available"
+NO_RUNS = "no intervals and no wins, because the runs behind the printed coefficients are not available"
 
 
 class Plan(NamedTuple):
@@ -105,7 +105,7 @@ def plan_of(budget: Budget, tokens: float | None, level: float, rankings: list[R
     if not any(ranking.lines for ranking in rankings):
         reasons = [reason for ranking in rankings for reason in ranking.left_out.values()]
         first = f"; the first reason: {reasons[0]}" if reasons else ""
-        raise InputError(f"nothing fits {budget_words(budget, tokens)}{first}")
+        raise InputError(f"no model fits {budget_words(budget, tokens)}{first}")
     return Plan(budget, tokens, level, rankings, *of_table)
 
 
@@ -175,7 +175,7 @@ def heading(ranking: Ranking, table: str, loss: str) -> str:
     if not ranking.rows:
         return f"law {ranking.law}: printed coefficients of {ranking.source}"
     runs = ", ".join(f"{router} {rows}" for router, rows in ranking.rows.items())
-    shared = "" if list(ranking.rows) == [DENSE] else "; each router with the dense ones"
+    shared = "" if list(ranking.rows) == [DENSE] else "; each router together with the dense runs"
     return f"law {ranking.law}: fitted to {table}, {loss} ({runs} runs{shared})"
 
 
@@ -228,12 +228,12 @@ def notes(ranking: Ranking, most: int | None = None) -> list[str]:
     if any(_beyond_words(line) for line in ranking.lines):
         sentences.append(BEYOND)
     if not ranking.rows:
-        return [*sentences, f"{NO_RUNS}; the coefficients: {ranking.attested}"]
+        return [*sentences, f"{NO_RUNS}; where the coefficients are from: {ranking.attested}"]
     sentences += _of_dense(ranking)
     if ranking.lines:
         sentences += _of_intervals(ranking.lines[0]) + _of_resamples(ranking)
     if any(line.at_reach for line in ranking.lines):
-        sentences.append(f"the budget allows larger models: the ranking ends at {REACH:g} times the largest run")
+        sentences.append(f"the budget allows larger models, but the ranking ends at {REACH:g} times the largest N")
     taken = [
         assumption for name, assumption in TAKEN.items() if not all(name in model.counts for model in ranking.models)
     ]
@@ -256,9 +256,9 @@ def _of_dense(ranking: Ranking) -> list[str]:
     sentences = []
     by_routers = [line for line in ranking.lines if line.model.router == DENSE and line.model.law == ranking.law]
     if by_routers and DENSE not in ranking.rows:
-        sentences.append("Dense: by the law of each router, at E = 1")
+        sentences.append("Dense options: losses by the law of each router, at E = 1")
     if any(line.model.law != ranking.law for line in ranking.lines):
-        sentences.append("Dense: by the law dense, fitted to the dense runs alone")
+        sentences.append("Dense options: losses by the law dense, fitted to the dense runs alone")
     return sentences
 
 
@@ -266,7 +266,7 @@ def _of_law(ranking: Ranking) -> list[str]:
     """Return sentences on quantities that the law ignores."""
     sentences, law = [], LAWS[ranking.law]
     if "tokens" not in law.columns:
-        sentences.append(f"the law {law.name} ignores tokens: every option has the runs' number of tokens")
+        sentences.append(f"the law {law.name} ignores tokens, so every option has the runs' number of tokens")
     if has_no_floor(law, [fit.misfit for fit in ranking.fits]) and any(line.beyond for line in ranking.lines):
         sentences.append(NO_FLOOR)
     return sentences
@@ -283,7 +283,7 @@ def _of_fits(ranking: Ranking) -> list[str]:
 
 def _of_intervals(best: Line) -> list[str]:
     """Return the assumptions of the intervals."""
-    sentence = "intervals are for the law's value and assume that its form is right"
+    sentence = "intervals are for the law's value and assume that the form of the law is right"
     if best.by_size is not None and not math.isnan(best.by_size.low + best.by_size.high):
         low, high = best.by_size.low, best.by_size.high
         sentence += f"; for the first option, leaving out one size at a time gives {low:.3f} to {high:.3f}"
@@ -332,4 +332,4 @@ def memory_words(budget) -> str:
     """Return a line on the memory column: the counted parameters and the bytes per number."""
     cache = " and the key-value cache," * (budget.cached_tokens > 0)
     size = plural(budget.bytes_per_number, "byte", "g")
-    return f"memory: all parameters, including those of idle experts,{cache} at {size} per number (--dtype)"
+    return f"memory: all parameters, including idle experts,{cache} at {size} per number (--dtype)"

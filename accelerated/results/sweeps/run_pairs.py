@@ -109,7 +109,7 @@ def _settings(configs: list[TrainConfig]) -> dict[str, list]:
 
 
 VERDICTS = {
-    "unknown": "different windows: error not known",
+    "unknown": "no error, because the windows differ",
     "chance": "could be due to the choice of documents",
     "lower": "lower",
     "higher": "higher",
@@ -119,18 +119,18 @@ VERDICTS = {
 ABOUT_RUNS = (
     "Losses are in nats per token; ± is a standard error over documents. Runs with the same windows of the same text "
     "are compared window by window, which gives the difference a smaller error than either loss. The errors do "
-    "not include the effect of the seed: to see it, train both with several seeds."
+    "not include the effect of the seed. To see this effect, train both with several seeds."
 )
 
 
 def run_table(found: RunsBeside) -> str:
     """Return the output of `routelaws report RUN RUN ...` as Markdown: the runs and their differences."""
     folders = [str(run.folder) for run in found.runs]
-    heads = ["run", "what", "N", "step", "validation loss", f"less {folders[0]}", ""]
+    heads = ["run", "what", "N", "step", "validation loss", f"minus {folders[0]}", ""]
     blocks: list[Block] = [Table(heads, [_row(run, first=i == 0) for i, run in enumerate(found.runs)])]
     if found.settings:
         rows = [[f"`{name}`", *map(setting, values)] for name, values in found.settings.items()]
-        blocks += ["They differ in", Table(["", *folders], rows)]
+        blocks += ["The runs differ in these settings:", Table(["", *folders], rows)]
     else:
         blocks.append("The runs differ in no setting.")
     if any(run.unfinished for run in found.runs):

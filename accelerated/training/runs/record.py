@@ -157,9 +157,7 @@ def check_rows(path: Path, rows: list[dict], record: Record, by: str = FILE) -> 
         names = ("step", *recorded, *here)
         wrong = next((name for name in names if here.get(name) != recorded.get(name)), None)
         if wrong == "step":
-            raise InputError(
-                f"{path}: the row of step {recorded.get(wrong)}, which {by} has, is missing; {WRITTEN_ANEW}"
-            )
+            raise InputError(f"{path}: has no row of step {recorded.get(wrong)}, but {by} has this row; {WRITTEN_ANEW}")
         if wrong is not None:
             raise InputError(
                 f"{path}: {wrong} at step {here['step']} is {shown(here.get(wrong, ''))}, but "
@@ -173,5 +171,5 @@ def check_log(path: Path, content: bytes, record: Record, by: str = FILE) -> Non
     """Raise `InputError` if a log does not begin with the recorded lines; more lines may follow."""
     size = record.log["bytes"]
     if len(content) < size or digest(content[:size]) != record.log["digest"]:
-        how = f"has {len(content):,} of the {size:,} bytes" if len(content) < size else "has other lines than those"
+        how = f"has {len(content):,} of the {size:,} bytes" if len(content) < size else "differs from the lines"
         raise InputError(f"{path}: {how} that the run wrote up to {by}; {A_NEW_LOG}")

@@ -190,7 +190,7 @@ def _check_header(path: Path, header: list[str]) -> None:
     unknown = next((name for name in header if name not in COLUMNS or header.count(name) > 1), None)
     missing = next((name for name in ("hyper_id", "step", "loss_validation") if name not in header), None)
     if unknown is not None or missing is not None:
-        what = f"has no column {missing}" if unknown is None else f"has the column {shown(unknown)}, or has it twice"
+        what = f"has no column {missing}" if unknown is None else f"has an unknown or repeated column {shown(unknown)}"
         raise InputError(f"{path}: {what}; {WRITTEN_ANEW}")
 
 

@@ -21,7 +21,7 @@ from ..configuration import TrainConfig
 from ..text.batches import TrainingBatches
 from .record import digest
 
-NO_GATES = "has experts but no gates; the run computes the gates, so its losses belong to another routing"
+NO_GATES = "has experts but no gates; the run computes its own gates, so its losses differ from the recorded run"
 
 
 def read_routing(path: Path) -> dict[str, np.ndarray]:
@@ -49,16 +49,16 @@ def check_routing(path: Path, stored: dict[str, np.ndarray], config: TrainConfig
     if model.record.grouped or model.objective != "causal" or not model.num_routed:
         raise InputError("--routing is for causal models whose tokens choose experts; leave it out for this run")
     if model.sample_second and "gate" not in stored:
-        raise InputError(f"{path}: has no gates, so which second experts were sampled is unknown; use one with gates")
+        raise InputError(f"{path}: has no gates, so the sampled second experts are unknown; use a file with gates")
     shape = (model.num_routed, len(token), model.choices)
     if token.ndim != 1 or len(token) < 2 or expert.shape != shape or stored.get("gate", expert).shape != shape:
         raise InputError(
-            f"{path}: has experts of shape {expert.shape}; the run needs {shape}; inspect a run of its shape"
+            f"{path}: has experts of shape {expert.shape}; the run needs {shape}; use the file of a run with this shape"
         )
     for name, values, count in (("token", token, model.vocab_size), ("expert", expert, model.expert_count)):
         if values.dtype.kind not in "iu" or values.min() < 0 or values.max() >= count:
             raise InputError(
-                f"{path}: {name} is out of range; the run has 0 to {count - 1}; inspect a run of its shape"
+                f"{path}: {name} is out of range; the run has 0 to {count - 1}; use the file of a run with this shape"
             )
     wanted = np.arange(len(token)) % config.sequence_length
     if not np.array_equal(stored.get("position", wanted), wanted):
@@ -134,6 +134,6 @@ def _check_tokens(path: Path, token: np.ndarray, first: int, last: int, batches:
     wrong = np.flatnonzero((windows[..., :-1].reshape(len(windows), -1) != token.reshape(len(windows), -1)).any(axis=1))
     if wrong.size:
         raise InputError(
-            f"{path}: has other tokens than the run in step {first + wrong[0]}; replay it with the text, tokenizer, "
-            "--seed, --batch-size and --sequence-length that it was recorded with"
+            f"{path}: has other tokens than the run in step {first + wrong[0]}; use the text, tokenizer, --seed, "
+            "--batch-size and --sequence-length of the recorded run"
         )

@@ -20,7 +20,7 @@ export function baseStates(context, best) {
   }));
 }
 
-const UNEVEN = "The auction needs as many tokens for each expert; these are the prices of the exact method.";
+const UNEVEN = "The auction needs the same number of tokens for each expert; these prices are from the exact method.";
 
 const leftOf = (scores, prices) => scores.map((row) => row.map((s, e) => s - prices[e]));
 

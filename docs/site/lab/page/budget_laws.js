@@ -18,7 +18,7 @@ const PRINTED_LAWS = [
       hoffmannFamily(budget, option === "as printed" ? PUBLISHED.hoffmann : PUBLISHED.besiroglu),
     first: true,
     largest: 1.62e10,
-    unknown: "experts. The two sets of numbers are of the same runs: their difference is a measure of doubt.",
+    unknown: "experts. Two papers fitted these numbers to the same runs; their difference shows how uncertain they are.",
   },
   {
     name: "Fine-grained: Krajewski et al. 2024, E = 64",
@@ -26,7 +26,7 @@ const PRINTED_LAWS = [
     word: "G",
     family: (budget, G) => fineGrainedFamily(budget, 64, G, PUBLISHED["E=64"]),
     largest: 8.5e7,
-    unknown: "other numbers of experts than 64, nor embeddings. Its printed numbers have two or three digits.",
+    unknown: "embeddings, and it holds only for 64 experts. Its printed numbers have two or three digits.",
   },
   {
     name: "Fine-grained: Krajewski et al. 2024, E = 16",
@@ -34,7 +34,7 @@ const PRINTED_LAWS = [
     word: "G",
     family: (budget, G) => fineGrainedFamily(budget, 16, G, PUBLISHED["E=16"]),
     largest: 8.5e7,
-    unknown: "other numbers of experts than 16, nor embeddings.",
+    unknown: "embeddings, and it holds only for 16 experts.",
   },
   {
     name: "Joint: Ludziejewski et al. 2025",
@@ -42,14 +42,14 @@ const PRINTED_LAWS = [
     word: "E",
     family: (budget, E) => jointFamily(budget, E, PUBLISHED.joint),
     largest: 2.7e9,
-    unknown: "more than 32 experts, granularity, and more than one expert for a token.",
+    unknown: "granularity. It holds for up to 32 experts and one expert per token.",
   },
   {
     name: "Sparsity: Abnar et al. 2025",
     options: [0, 0.25, 0.5, 0.75, 0.9, 0.95],
     word: "idle share S",
     family: (budget, S) => sparsityFamily(budget, S, PUBLISHED.sparsity, 0.05),
-    unknown: "what routing costs. Taken from secondary copies; 5 % of P are always active here (our choice).",
+    unknown: "the cost of routing. Its numbers are from secondary copies. 5 % of P are always active here (our choice).",
   },
 ];
 
@@ -66,7 +66,7 @@ export function fittedLaw(router, { fit, folds }, rows) {
     family: (budget, E) => routedFamily(budget, router, E, fit.coefficients, { tokens: RUN_TOKENS, largest }),
     largest,
     unknown:
-      "tokens: all models are trained on the 131B of its runs. Sizes end at ten times the largest run; FLOPs that are left are not used.",
+      "tokens: all models train on the 131B tokens of its runs. Sizes end at ten times the largest run, and remaining FLOPs are not used.",
   };
 }
 

@@ -102,7 +102,7 @@ function fitAll(state, redraw) {
 function skeleton() {
   const made = globalThis.labPoints
     ? globalThis.labPoints.source
-    : "The fitted laws are of points made from the printed law: this site was built without the released runs.";
+    : "The laws are fitted to points from the printed law, because this site was built without the released runs.";
   const node = element(`<div class="lab-page"><p class="lab-say" aria-live="polite"></p>
     <div class="lab-top lab-law"><section class="lab-scores"><h2>The budget</h2><div class="lab-sliders"></div></section>
     <section class="lab-card"><h3>How flat is the optimum?</h3><div class="lab-plot"></div>
@@ -129,7 +129,7 @@ function addControls(page, state, redraw) {
     page.place.append(made.node);
   }
   const bytes = choice(
-    "bytes of a number",
+    "bytes per number",
     [
       [1, "1 (fp8)"],
       [2, "2 (bf16)"],
@@ -158,16 +158,16 @@ function drawAll(page, state) {
 
 function sentenceOf(found, waiting) {
   const sizes = found.filter(({ best }) => best).map(({ best }) => best.active);
-  if (!sizes.length) return "No law finds a model that this budget pays for.";
+  if (!sizes.length) return "No law has a model within this budget.";
   const range = `The laws choose ${sizeText(Math.min(...sizes))} to ${sizeText(Math.max(...sizes))} active parameters`;
   const none = found.length - sizes.length;
-  return `${range}${none ? `; ${none} ${none === 1 ? "finds" : "find"} nothing that fits` : ""}.${waiting ? " Fits are on their way." : ""}`;
+  return `${range}${none ? `; ${none} ${none === 1 ? "has" : "have"} no model within the budget` : ""}.${waiting ? " More fits are running." : ""}`;
 }
 
 function cardOf({ law, ranked, best }, budget, colour) {
   const head = `<article class="lab-card lab-choice-card" style="--colour:${colour}"><header><h3>${law.name}</h3></header>`;
-  const unknown = `<p class="lab-idea">It does not know ${law.unknown}</p></article>`;
-  if (!best) return `${head}<p class="lab-say">Nothing fits: the budget pays for no model of this law.</p>${unknown}`;
+  const unknown = `<p class="lab-idea">This law ignores ${law.unknown}</p></article>`;
+  if (!best) return `${head}<p class="lab-say">This law has no model within the budget.</p>${unknown}`;
   return `${head}<p class="lab-say">${headline(law, best)}</p><dl class="lab-facts">${factsOf(choiceFacts(law, best, budget))}</dl>
     <p class="lab-idea">${nearlyAsGood(law, ranked, best)}</p>${unknown}`;
 }

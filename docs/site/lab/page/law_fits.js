@@ -15,7 +15,7 @@ export function fitsOf(rows) {
   if (complaint) return { fit: null, folds: [], complaint };
   const fit = fitRouted(...columnsOf(rows));
   if (Number.isNaN(fit.coefficients.a))
-    return { fit: null, folds: [], complaint: "these rows bend at no number of experts" };
+    return { fit: null, folds: [], complaint: "these rows show no bend in the number of experts" };
   const folds = sizesOf(rows).map((left) => {
     const kept = rows.filter(([N]) => N !== left);
     return fitComplaint(...columnsOf(kept)) ? null : fitRouted(...columnsOf(kept), { fine: false }).coefficients;

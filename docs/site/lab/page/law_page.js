@@ -14,7 +14,7 @@ import { shown } from "./views.js";
 
 const COLOURS = ["#56b4e9", "#0072b2", "#009e73", "#b8860b", "#d55e00", "#cc79a7", "#7a5fc0"];
 const MADE =
-  "These points are made: the law as printed by Clark et al. 2022, with noise of 0.7 %. This site was built " +
+  "These points come from the law that Clark et al. 2022 print, with 0.7 % noise, because this site was built " +
   "without the released runs.";
 
 const geometricMean = (values) => 10 ** (values.reduce((sum, value) => sum + Math.log10(value), 0) / values.length);
@@ -168,8 +168,8 @@ function errorOf({ rows }, law) {
 function sentenceOf({ data, fitted }, law) {
   if (!data.fits.fit) return `No fit: ${data.fits.complaint}. The sliders still move a law.`;
   const times = errorOf(data, law) / data.fits.fit.rmsle;
-  if (fitted) return `The best law for these ${data.rows.length} runs. Move a slider and watch the misses grow.`;
-  return times < 1.005 ? "As good as the best fit." : `The misses are ${shown(times)} times those of the best fit.`;
+  if (fitted) return `The best law for these ${data.rows.length} runs. Move a slider and watch the errors grow.`;
+  return times < 1.005 ? "As good as the best fit." : `The errors are ${shown(times)} times those of the best fit.`;
 }
 
 function lawFacts(data, law) {
@@ -180,7 +180,7 @@ function lawFacts(data, law) {
     ["of the best fit", fits.fit ? shown(fits.fit.rmsle, 5) : "none"],
     ["N₀", sizeText(centre)],
     ["experts stop helping at N =", sizeText(cutoff(law))],
-    ["that number by the fit, 95 %", ends ? `${sizeText(ends[0])} to ${sizeText(ends[1])}` : "not known"],
+    ["this N by the fit, 95 % interval", ends ? `${sizeText(ends[0])} to ${sizeText(ends[1])}` : "not known"],
     [`slope in Ê at ${sizeText(sizes[0])}`, shown(slopeInExperts(sizes[0], law), 4)],
     [`slope in Ê at ${sizeText(sizes.at(-1))}`, shown(slopeInExperts(sizes.at(-1), law), 4)],
   ];

@@ -58,7 +58,7 @@ export function policyStates(context) {
       ],
       say:
         number === 0
-          ? "The policy knows nothing and draws evenly. After each row stands its advantage: reward less baseline."
+          ? "The policy has learned nothing yet: all experts are equally likely. Each row ends with its advantage: reward minus baseline."
           : `Draw ${number}: experts with a positive advantage become more probable. Nothing here makes the loads even.`,
       good: isBalanced(queues),
       trace: { name: "expected score, and the best", values: expected, level },

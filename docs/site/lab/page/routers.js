@@ -47,7 +47,7 @@ function biasStates(context, sign, head, move, sayOf) {
 const batchSentence = (verb) => (batch, queues) => {
   const counts = queues.map((queue) => queue.length);
   const crowded = counts.indexOf(Math.max(...counts));
-  if (Math.max(...counts) - Math.min(...counts) <= 1) return `Batch ${batch} is balanced by what earlier batches left.`;
+  if (Math.max(...counts) - Math.min(...counts) <= 1) return `Batch ${batch} is balanced, because earlier batches moved the numbers.`;
   return `Batch ${batch}: expert ${crowded} has ${counted(counts[crowded], "token")}. ${verb} for the next batch.`;
 };
 
@@ -104,7 +104,7 @@ function mixtureStates({ scores, params }) {
         ],
         say:
           Math.min(...largest) > 0.95
-            ? "So cold, each expert works on nearly one token."
+            ? "At this low temperature, each expert works on nearly one token."
             : "Each expert works on one mean of all tokens; nothing is chosen and nothing is dropped.",
       };
     },
@@ -120,7 +120,7 @@ export const ROUTERS = {
     unit: "bid",
     pace: 900,
     first: 0,
-    idea: "The best balanced choice. Each expert has a price; a token goes where score less price is largest.",
+    idea: "The best balanced choice. Each expert has a price; a token goes to the expert with the largest score minus price.",
     controls: [
       {
         name: "epsilon",
@@ -140,7 +140,7 @@ export const ROUTERS = {
     source: "sinkhorn",
     unit: "step",
     pace: 900,
-    idea: "A soft plan: make the rows right, then the columns, and again. A token goes where its largest part is.",
+    idea: "A soft plan: scale the rows, then the columns, and repeat. A token goes to the expert with its largest part.",
     controls: [temperature],
     states: sinkhornStates,
   },
@@ -160,7 +160,7 @@ export const ROUTERS = {
     source: "hash_layer",
     unit: "choice",
     pace: 500,
-    idea: "A fixed rule: the remainder of the token's id. The scores have no part in it.",
+    idea: "A fixed rule: the expert is the remainder of the token's id. Scores are not used.",
     controls: [],
     states: (context) => hashStates(context, moduloTable(16, context.scores[0].length, context.k)),
   },
@@ -170,7 +170,7 @@ export const ROUTERS = {
     source: "quantile",
     unit: "batch",
     pace: 500,
-    idea: "A price for each expert, kept from batch to batch: one step goes to where the batch would be balanced.",
+    idea: "Each expert has a price that is kept from batch to batch. One step sets the prices that balance the batch.",
     controls: [noise],
     states: (context) =>
       biasStates(
@@ -178,7 +178,7 @@ export const ROUTERS = {
         -1,
         "price",
         ({ scores, bias }) => quantileBias(scores, bias, context.k),
-        batchSentence("The prices move to where this batch would be balanced,"),
+        batchSentence("The prices move to values that balance this batch,"),
       ),
   },
   bias: {
@@ -204,7 +204,7 @@ export const ROUTERS = {
     source: "expert_choice",
     unit: "round",
     pace: 900,
-    idea: "The experts choose: each takes the C tokens that it scores highest. A token may have several, or none.",
+    idea: "The experts choose: each takes the C tokens that it scores highest. A token may get several experts, or none.",
     controls: [],
     states: expertChoiceStates,
   },

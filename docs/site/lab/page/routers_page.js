@@ -95,10 +95,10 @@ function layoutOf(cards, chosen) {
   top.before(tabs);
   const each = (act) => Object.values(cards).forEach(act);
   all.append(
-    button("Play all", "Play all routers from where they are", () => each((card) => card.playing() || card.start())),
+    button("Play all", "Play all routers from their current step", () => each((card) => card.playing() || card.start())),
     button("Pause all", "Stop all routers", () => each((card) => card.stop())),
     button("Step all", "One step of each router", () => each((card) => card.step())),
-    button("Reset all", "All routers back to their beginning", () => each((card) => card.reset())),
+    button("Reset all", "Reset all routers", () => each((card) => card.reset())),
   );
   const show = (id) => {
     Object.entries(cards).forEach(([other, card]) => (other === id ? place : rest).append(card.node));

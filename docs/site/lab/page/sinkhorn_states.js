@@ -60,10 +60,10 @@ export function sinkhornStates({ scores, k, capacity, params }) {
 
 function sentence(kind, ended, residual, balanced) {
   if (ended) {
-    const by = kind === "Newton" ? "Newton's method finishes what sweeps left. " : "";
-    return `${by}The plan is balanced. ${balanced ? "So are the choices." : "The choices need not be: a split token goes whole where its largest part is."}`;
+    const by = kind === "Newton" ? "Newton's method removes the remaining error. " : "";
+    return `${by}The plan is balanced. ${balanced ? "So are the choices." : "The choices need not be: a split token goes entirely to the expert with its largest part."}`;
   }
   if (kind === "row")
-    return `Row step: each token gives away all of its mass. An expert is off by ${shown(100 * residual, 1)}%.`;
+    return `Row step: each token distributes all of its mass. The worst expert is ${shown(100 * residual, 1)}% off its share.`;
   return "Column step: each expert has its fair share. Now the rows no longer add up to 1.";
 }
