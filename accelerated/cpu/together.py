@@ -18,8 +18,8 @@ from .memory import add_atomically, address, allocate, keep, longs, release, wai
 USERS, NEXT, DONE, PIECES, WAIT_FROM, FIRST_PIECE, RUN, JOB, MEMORY, SIZE = range(10)
 """Entries of the control block, int64: threads that may still read it; the next piece; number of finished pieces;
 number of pieces; the first piece that waits for all earlier ones; the address of the first piece; the address of the
-function that does a piece; the address of the job; float32 numbers that a thread needs for itself. The last is their
-number."""
+function that does a piece; the address of the job; float32 numbers that a thread needs for itself. SIZE is the number
+of entries."""
 
 PIECE = 4
 """The number of integers that describe a piece."""

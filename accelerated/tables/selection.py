@@ -136,7 +136,7 @@ def _rows_of(router: str, last, reasons, names: dict, ends, apart: bool) -> Rout
 
 
 def none_chosen(frame, rows: str) -> str:
-    """Return the error for a choice without rows, with the values of its text columns.
+    """Return the error message for a condition that matches no row, with the values of its text columns.
 
     For clark, the error has the condition and the values of all three columns.
     """

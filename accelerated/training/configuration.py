@@ -26,7 +26,7 @@ CHANGEABLE = ("mesh", "rematerialise", "attention", "keep_last", "keep_every", "
 """Fields that may change when a run resumes, because they affect no existing row."""
 
 PLACES = ("corpus", "eval", "hash_embeddings", "init_from", "routing")
-"""Fields that hold paths: a run is the same if the content at another path is the same."""
+"""Fields with paths; another path with the same content gives the same run."""
 
 EVALUATION_SETS = ("c4", "curation_corpus", "lambada", "pile", "wikitext103")
 """Names that `--eval NAME=PATH` may use, each with a column loss_NAME in the results table."""
@@ -252,7 +252,7 @@ class TrainConfig:
             raise InputError(f"routing {self.routing} is for one device; leave out mesh {self.mesh}")
 
     def _check_init(self) -> None:
-        """Raise `InputError` if a field for the weights of another run is out of range or needs such a run."""
+        """Raise `InputError` if an `init_` field is out of range, or is set without `init_from`."""
         if not 0 <= self.init_noise < math.inf:
             raise InputError(f"init_noise is {self.init_noise}; it has to be at least 0 and finite")
         if not 0 <= self.init_redraw <= 1:

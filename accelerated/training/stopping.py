@@ -5,8 +5,7 @@
     obey        for a worker of a sweep: handles the signals until the worker ends
 
 Outside a loop there is nothing to save, so a signal ends the command at once. A second Ctrl-C always ends it at once. A
-second
-SIGTERM changes nothing, because schedulers send one to every process and wrappers pass it on.
+second SIGTERM changes nothing, because a process can get the signal twice: from the scheduler and from a wrapper.
 """
 
 import signal

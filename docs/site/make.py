@@ -1,8 +1,8 @@
 """Build the site: `make site`, or `python docs/site/make.py [--out FOLDER]`. See docs/site.md.
 
-1. STAGE   copy the Markdown pages, make the API and source pages, mend links     `stage`
-2. BUILD   Sphinx makes HTML of them; a warning is an error
-3. CHECK   every link leads somewhere, and no page loads anything from elsewhere            `links`
+1. STAGE   copy the Markdown pages, make the API and source pages, adapt links    `stage`
+2. BUILD   Sphinx converts the pages to HTML; a warning is an error
+3. CHECK   every link has a target, and no page loads anything from another host            `links`
 """
 
 import argparse
@@ -112,7 +112,7 @@ def stage(folder: Path, root: Path = pages.ROOT) -> None:
 
 
 def version(root: Path = pages.ROOT) -> str:
-    """Return the version that the package states."""
+    """Return the version of the package."""
     text = (root / "src/routelaws/__init__.py").read_text(encoding="utf-8")
     return re.search(r'__version__ = "(.+?)"', text)[1]
 
@@ -125,7 +125,7 @@ def with_download(text: str) -> str:
 
 
 def write_notebooks(path: Path, lessons: list[str], root: Path = pages.ROOT) -> None:
-    """Write an archive of the lessons as notebooks without results, and of the files that they read."""
+    """Write an archive of the lessons as notebooks without results, with the files that they read."""
     import jupytext
 
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

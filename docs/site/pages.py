@@ -105,7 +105,7 @@ def destination(target: str, page: str, names: dict[str, str], root: Path = ROOT
 
 
 def with_links(text: str, page: str, names: dict[str, str], root: Path = ROOT) -> tuple[str, set[str], set[str]]:
-    """Return a page with links to pages of the site, and the files and pictures that it needs.
+    """Return a page with links to pages of the site, and the files and pictures of the page.
 
     Links in fenced code, to other sites and within the page are unchanged.
     """

@@ -1,10 +1,10 @@
 """Predict the losses of the study's largest models before they are trained, and score the prediction afterwards.
 
-    python docs/study/predict.py register docs/study/results.csv    writes prediction.json beside this file, once
-    python docs/study/predict.py score docs/study/results.csv       writes score.json beside it, and prints the errors
+    python docs/study/predict.py register docs/study/results.csv    writes prediction.json next to this file, once
+    python docs/study/predict.py score docs/study/results.csv       writes score.json, and prints the errors
 
-Each law is fitted to the smaller sizes. The bounded law is the prediction; the bilinear and the separable law, and the
-power law of the dense runs alone, are its rivals.
+Each law is fitted to the smaller sizes. The bounded law is the prediction. The bilinear law, the separable law and the
+power law of the dense runs are alternatives.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from routelaws.accelerated.training.sweeps.grid import read_grid
 HERE = Path(__file__).parent
 
 LAWS = ("routed-bounded", "bilinear", "separable", "dense")
-"""The prediction, and its rivals."""
+"""The law of the prediction, and the alternatives."""
 
 LOSS = "loss_validation"
 
@@ -46,7 +46,7 @@ def law_runs(grid) -> dict[int, tuple[str, float, float]]:
 
 
 def predictions(frame, runs: dict[int, tuple[str, float, float]]) -> list[dict]:
-    """Return the predictions of each law, fitted to the smaller sizes, for each (router, E) of the largest.
+    """Return the predictions of each law, fitted to the smaller sizes, for each (router, E) of the largest size.
 
     Args:
         frame: the results table, of `read_table`.
@@ -126,7 +126,7 @@ def score(table: Path, prediction: dict) -> dict:
 
     Returns:
         {"points": each with "measured" and, in its laws, "percent" and "inside"; "laws": {law: {"points",
-        "mean_percent" (of absolute errors), "inside" (share of the runs)}}}. Points without a run are left out.
+        "mean_percent" (of absolute errors), "inside" (share of the runs)}}}. Points without a run are excluded.
     """
     frame = read_table(table)
     last = frame.sort_values("step").groupby("hyper_id").tail(1).set_index("hyper_id")[LOSS]

@@ -1,4 +1,4 @@
-"""Write recipes.csv beside this file: the finished runs of a sweep of recipes, each with the command that repeats it.
+"""Write recipes.csv next to this file: the finished runs of a sweep of recipes, each with its command.
 
 routelaws sweep recipes --out build/recipes
 python docs/study/recipes.py build/recipes
@@ -29,7 +29,7 @@ SHAPE = (
     "router", "experts", "seed", "steps", "d_model", "heads", "vocab_size", "sequence_length", "evaluations",
     "evaluation_tokens", "steps_per_call",
 )  # fmt: skip
-"""Fields that `changed` leaves out: they have their own columns, or are equal in every run."""
+"""Fields that `changed` excludes: they have columns, or are equal in every run."""
 
 
 def changed(config: TrainConfig) -> dict:
@@ -66,7 +66,7 @@ def recipe_rows(folder: Path) -> list[dict]:
 
 
 def _rounded(cell: str) -> str:
-    """Return a number with five digits; a blank cell as it is."""
+    """Return a number with five digits; a blank cell stays blank."""
     return cell and f"{float(cell):.5g}"
 
 

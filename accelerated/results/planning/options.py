@@ -215,7 +215,7 @@ class Model(NamedTuple):
 
 
 def models_of_runs(fit: Fit, budget: Budget, tokens: float | None) -> list[Model]:
-    """Return the trained kinds of models of a router, dense first if the law includes dense as E = 1.
+    """Return the trained kinds of models of a router; the dense kind is first if the law includes it as E = 1.
 
     Raises:
         ValueError: the table lacks data for a limit of the budget, or the law ignores tokens and the requested tokens

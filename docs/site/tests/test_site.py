@@ -1,4 +1,4 @@
-"""The site: every page is in the navigation, its links lead somewhere, and nothing is loaded from elsewhere."""
+"""The site: every page is in the navigation, links have targets, and no page loads anything from another host."""
 
 import importlib.util
 import json
@@ -180,7 +180,7 @@ SEARCHES = {  # what a newcomer types, and the page that has to be the first res
 
 
 def first_result(out: Path, query: str) -> str:
-    """Return the page of the first result of a search, ranked by the site's own scripts under node."""
+    """Return the page of the first result of a search, ranked by the site's scripts under node."""
     script = SITE / "tests/first_results.js"
     ended = subprocess.run(["node", script, out, query], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

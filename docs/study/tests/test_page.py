@@ -1,4 +1,4 @@
-"""The tables of the study's page, from rows whose truth is known."""
+"""The tables of the study's page, from rows of known laws."""
 
 import sys
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_a_part_that_differs_is_found_and_written_anew(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["progress", "losses", "order", "prediction"])
 def test_the_page_is_what_its_table_gives(name):
-    """The laws are left out: the last digit of a fit may differ between processors."""
+    """The laws are excluded, because the last digit of a fit may differ between processors."""
     made = page.parts(page.HERE / "results.csv", page.HERE / "score.json")[name]()
     assert f"<!-- {name} -->\n{made}<!-- end -->" in (page.HERE / "README.md").read_text(), "run docs/study/page.py"
 

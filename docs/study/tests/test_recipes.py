@@ -1,4 +1,4 @@
-"""The table of recipes, and the exact rewards that RL-R is compared with."""
+"""The table of recipes, and the exact rewards for the comparison with RL-R."""
 
 import csv
 import shlex

@@ -1,4 +1,4 @@
-"""The texts of the study, from wheels that are made here."""
+"""The texts of the study, from wheels of the test."""
 
 import re
 import sys
