@@ -47,9 +47,9 @@ assert 10**middle > 3 * N
 #
 # ## 2. A formula
 #
-# You do not need a search. For a fixed E, the law is linear in $\log N$. Its slope is $\alpha(\hat{E}) = a + c \log
-# \hat{E}$, where $\hat{E}$ is the effective number of experts. For a dense model $\hat{E} = E_{start}$. Both losses are
-# equal if
+# You do not need a search. For a fixed E, the law is linear in $\log N$. Its slope is
+# $\alpha(\hat{E}) = a + c \log \hat{E}$, where $\hat{E}$ is the effective number of experts. For a dense model
+# $\hat{E} = E_{start}$. Both losses are equal if
 #
 # $$\alpha(E_{start}) \log \bar{N} + b \log E_{start} = \alpha(\hat{E}) \log N + b \log \hat{E}$$
 #
