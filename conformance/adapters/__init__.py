@@ -4,8 +4,8 @@
     torch_modules        weights of torch modules, and experts that return their own number
     transformers_modules every router and every routed layer of transformers, by its class name
 
-`--backend transformers:Qwen3MoeTopKRouter` needs no file; `find` builds that backend. docs/wild/README.md shows ten
-lines with `blocks` for another library.
+`--backend transformers:Qwen3MoeTopKRouter` needs no file; `find` builds that backend. The README of the
+suite has an example with `blocks` for another library.
 
 An adapter converts weight layouts, argument orders and records, and fixes no bugs. The adapter raises
 NotImplementedError with the reason if the library lacks an option; the suite counts these calls.

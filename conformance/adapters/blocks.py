@@ -94,14 +94,19 @@ def read(answer, k: int) -> tuple[np.ndarray, np.ndarray]:
         ([[2, 1], [0, 1]], [[0.75, 0.25], [0.5, 0.0]])
     """
     if isinstance(answer, list | tuple) and len(answer) == 2:
-        first, second = (as_numpy(part) for part in answer)
-        return (first, second) if np.issubdtype(first.dtype, np.integer) else (second, first)
-    gates = np.asarray(as_numpy(answer))
+        first, second = map(_unless_traced, answer)
+        return (first, second) if np.issubdtype(as_numpy(first).dtype, np.integer) else (second, first)
+    gates = _unless_traced(answer)
     if gates.ndim not in (2, 3):
         raise TypeError(f"a route returned shape {gates.shape}; allowed: (gates, experts), [T, E] or [T, E, C]")
     gates = gates.sum(axis=2) if gates.ndim == 3 else gates
-    experts = np.argsort(-gates, axis=1, kind="stable")[:, :k]
-    return experts, np.take_along_axis(gates, experts, axis=1)
+    experts = np.argsort(-as_numpy(gates), axis=1, kind="stable")[:, :k]
+    return experts, gates[np.arange(len(experts))[:, None], experts]
+
+
+def _unless_traced(value):
+    """Return a NumPy array, or a torch tensor with its graph."""
+    return value if getattr(value, "requires_grad", False) else as_numpy(value)
 
 
 def placement(answer, experts: np.ndarray) -> dict:
@@ -135,7 +140,10 @@ def decline(**options) -> None:
             raise NotImplementedError(f"option {name}")
 
 
-def backend(route=None, *, name: str, dispatch=None, loss=None, z_loss=None, convert=None, dtypes=("float32",), **more):
+def backend(
+    route=None, *, name: str, dispatch=None, loss=None, z_loss=None, convert=None, dtypes=("float32",),
+    capabilities=(), **more,
+):  # fmt: skip
     """Return a backend of the suite.
 
     Args:
@@ -147,6 +155,8 @@ def backend(route=None, *, name: str, dispatch=None, loss=None, z_loss=None, con
         z_loss: z_loss(logits) -> number; or None.
         convert: convert(array, dtype name) returns the library's array; None keeps NumPy arrays.
         dtypes: the precisions of the library.
+        capabilities: ("torch",) if route and loss keep torch's graph from the logits, so their gradients are tested.
+            A route made by `layer` does not.
         more: further functions under the reference's names, unchanged.
     """
     functions = dict(more)
@@ -176,7 +186,7 @@ def backend(route=None, *, name: str, dispatch=None, loss=None, z_loss=None, con
     if z_loss is not None:
         functions["z_loss"] = lambda logits: z_loss(logits)
     functions |= {} if convert is None else {"from_numpy": convert, "to_numpy": as_numpy}
-    return SimpleNamespace(__name__=name, __version__=name, dtypes=dtypes, capabilities=(), **functions)
+    return SimpleNamespace(__name__=name, __version__=name, dtypes=dtypes, capabilities=capabilities, **functions)
 
 
 def _with_options(function, source, positional: int):

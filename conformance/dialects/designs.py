@@ -186,7 +186,7 @@ def _lattice(random, num_tokens: int, num_experts: int) -> np.ndarray:
 def probes(seed: int = 0) -> list[Probe]:
     """Return the inputs for a verdict, smallest first within each kind."""
     random = np.random.default_rng(seed)
-    inputs = [Probe("plain", _lattice(random, T, E), k) for T, E, k in SHAPES]
+    inputs = [Probe("plain", _lattice(random, T, E) * (4 if k == 4 else 1), k) for T, E, k in SHAPES]  # gates to 0.01
     ones = [(1, 8, 2), (12, 8, 2), (6, 4, 1)]
     inputs += [Probe("plain", 2 + _lattice(random, T, E) / 128, k) for T, E, k in ones]  # closer than bfloat16 can tell
     inputs += [Probe("plain", 64 + _lattice(random, T, E), k) for T, E, k in ones]

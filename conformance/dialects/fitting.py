@@ -77,7 +77,7 @@ def _is_another(form: Form, ks: set) -> bool:
 def _rules(form: Form, plain: list[Answer], precision: str) -> dict:
     """Return the answers that each selection rule explains; with groups only if the k best do not explain all.
 
-    A group rule must explain four of five answers.
+    A group rule must explain four of five answers, and more of them than the k best.
     """
     rules = {"best": [choice_fits(form, "best", answer, precision) for answer in plain]}
     if all(rules["best"]):
@@ -85,7 +85,7 @@ def _rules(form: Form, plain: list[Answer], precision: str) -> dict:
     widest = max(answer.probe.logits.shape[1] for answer in plain)
     for rule in designs.groups_of(widest, 1):
         choices = [choice_fits(form, rule, answer, precision) for answer in plain]
-        if choices.count(True) >= 0.8 * len(choices):
+        if choices.count(True) >= max(0.8 * len(choices), rules["best"].count(True) + 1):
             rules[rule] = choices
     return rules
 

@@ -19,6 +19,7 @@ import re
 import signal
 import sys
 import threading
+import time
 import types
 import typing
 
@@ -592,16 +593,21 @@ class Backend:
 
 @contextlib.contextmanager
 def _alarm(seconds: float):
-    """Raise `_TimeIsUp` inside the block after some seconds. Does nothing outside the main thread and on Windows."""
+    """Raise `_TimeIsUp` inside the block after some seconds of processor time, or four times as many of wall time.
+
+    Does nothing outside the main thread and on Windows.
+    """
+    started, end = time.process_time(), time.monotonic() + 4 * seconds
 
     def alarm(number, frame):
-        raise _TimeIsUp
+        if time.process_time() - started >= seconds or time.monotonic() >= end:
+            raise _TimeIsUp
 
     on = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
     previous = signal.signal(signal.SIGALRM, alarm) if on else None
     try:
         if on:
-            signal.setitimer(signal.ITIMER_REAL, seconds)
+            signal.setitimer(signal.ITIMER_REAL, seconds, seconds / 4)
         yield
     finally:
         if on:

@@ -74,10 +74,9 @@ class Suite:
 
     def header(self, backend) -> dict[str, str]:
         """Return the header of a run's report."""
-        if backend.named_capabilities is None and not backend.capabilities:
-            capabilities = "none listed: neither jit nor gradients are tested"
-        else:
-            capabilities = ", ".join(backend.capabilities) or "none: neither jit nor gradients are tested"
+        named = [*backend.capabilities, *["torch"] * backend.autograd]
+        none = "none" if backend.named_capabilities is not None else "none listed"
+        capabilities = ", ".join(named) or f"{none}: neither jit nor gradients are tested"
         profile, slow = self.options.profile, sorted(self.left_out(backend))
         seed = "random" if profile == "nightly" else "fixed (derandomised)"
         return {

@@ -122,7 +122,8 @@ class _Ask:
         def total(logits):
             answer = self.backend._find(self.path)(logits, **self._options(probe))
             gate = answer["gate"] if isinstance(answer, dict) else answer.gate
-            return (gate * self.backend.convert(weights, self.precision)).sum()
+            traced = getattr(gate, "requires_grad", False)
+            return (gate * self.backend.convert(weights, self.precision)).sum() if traced else 0.0
 
         return self.backend.torch_gradient(total, probe.logits, self.precision)
 

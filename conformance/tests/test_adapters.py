@@ -351,13 +351,15 @@ class TestTransformers:
 PAGE = Path(__file__).parents[2] / "docs" / "wild" / "README.md"
 
 
-@pytest.mark.skipif(not PAGE.exists(), reason="an installed package has no docs")
-def test_ten_lines_of_a_stranger():
-    """The first program on the page matches the dialect softmax."""
+def test_the_router_of_the_readme():
     pytest.importorskip("torch")
-    names = {}
-    exec(compile(PAGE.read_text("utf-8").split("```python\n")[1].partition("```")[0], str(PAGE), "exec"), names)
-    test_top_k.check_top_k(behind(names["backend"]), Logits(Z, "lattice", 2), "float32", 2, "softmax", "none")
+    names, text = {}, (PAGE.parents[2] / "conformance" / "README.md").read_text("utf-8")
+    exec(text.partition("`mine.py`:\n\n```python\n")[2].partition("```")[0], names)
+    backend = behind(names["backend"])
+    dialects = {"routers.top_k.top_k_router": "softmax over all experts", "balance.auxiliary_loss": "assignments"}
+    for path, dialect in dialects.items():
+        finding = backend.stance(path).finding
+        assert (finding.verdict, finding.dialect) == ("right", dialect), finding
 
 
 @pytest.mark.slow
@@ -365,7 +367,7 @@ def test_ten_lines_of_a_stranger():
 def test_the_example_of_the_page(tmp_path):
     """The program on the page runs, and prints the page's verdicts."""
     text = PAGE.read_text("utf-8")
-    (tmp_path / "jax_functions.py").write_text(text.split("```python\n")[2].partition("```")[0], "utf-8")
+    (tmp_path / "jax_functions.py").write_text(text.split("```python\n")[1].partition("```")[0], "utf-8")
     arguments = "--backend jax_functions --only top_k_indices,log_sum_exp,softmax".split()
     done = subprocess.run(
         [sys.executable, "-m", "routelaws.conformance", *arguments],

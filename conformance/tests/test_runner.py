@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections import namedtuple
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -130,8 +131,8 @@ def test_each_stranger_is_named_as_what_it_is(tmp_path):
     assert len(list((tmp_path / "failing").iterdir())) == len(FOUND) - 1
 
 
-def example() -> str:
-    return re.search(r"```python\n(.*?)```", README.read_text("utf-8"), re.S)[1]
+def example(file: str = "my_moe.py") -> str:
+    return re.search(rf"`{file}`:\n\n```python\n(.*?)```", README.read_text("utf-8"), re.S)[1]
 
 
 def test_the_example_of_the_readme(tmp_path):
@@ -563,6 +564,22 @@ class TestBackend:
     def test_a_limit_on_time_that_is_none(self, limit):
         with pytest.raises(backends.BackendError, match="time limit is .*; allowed: a number of seconds above 0"):
             backends.Backend("mine", SimpleNamespace(), Ledger(), time_limit=limit)
+
+    def test_a_process_that_waits_for_the_processor_has_more_time(self):
+        def late(z):
+            time.sleep(0.3)
+            return np.exp(z) / np.exp(z).sum(axis=-1, keepdims=True)
+
+        def busy(z):
+            while True:
+                pass
+
+        late, busy = (
+            backends.Backend("mine", SimpleNamespace(softmax=one), Ledger(), time_limit=0.2) for one in (late, busy)
+        )
+        assert late.notation.softmax(np.zeros((1, 2))).tolist() == [[0.5, 0.5]]
+        with pytest.raises(backends.Broken, match="did not return within 0.2 s"):
+            busy.notation.softmax(np.zeros((1, 2)))
 
     def test_capabilities(self):
         with pytest.raises(backends.BackendError, match="capabilities are .*; allowed: jit, grad"):

@@ -77,6 +77,15 @@ class TestWhatIsLeftOver:
         faults = (found.detail, *found.besides)
         assert found.verdict != "right" and any("of 40 tokens change" in words for words in faults)
 
+    def test_drawn_for_few_tokens(self):
+        random = np.random.default_rng(0)
+
+        def route(z, k, bias, mask):
+            expert, gate = mimics.qwen3(z, k)
+            return expert, gate * (random.uniform(size=(len(z), 1)) > 0.02).astype(np.float32)
+
+        assert judge(asked(route)).kind == "not deterministic"
+
     def test_state(self):
         calls = itertools.count()
 
@@ -136,6 +145,22 @@ class TestGradients:
     def test_one_of_another_function(self):
         found = self.judged(mimics.gpt_oss, lambda z, e: mimics.at(softmax(z), e))
         assert found.verdict == "differs" and "gradient" in found.detail
+
+    @pytest.mark.parametrize("form", ["pair", "dense", "fused"])
+    @pytest.mark.parametrize("broken", ["", "no gradient"])
+    def test_of_torch_through_an_adapter(self, form, broken):
+        torch = pytest.importorskip("torch")
+
+        def route(logits, k):
+            gates, experts = (logits.detach() if broken else logits).softmax(1).topk(k)
+            dense = torch.zeros_like(logits).scatter(1, experts, gates)
+            return {"pair": (gates, experts), "dense": dense, "fused": dense[:, :, None]}[form]
+
+        namespace = blocks.backend(
+            route, name="mine", convert=lambda array, dtype: torch.from_numpy(array), capabilities=("torch",)
+        )
+        finding = backends.Backend("mine", namespace, Ledger()).stance(stances.TOP_K).finding
+        assert (finding.kind, finding.dialect) == (broken, "softmax over all experts"), finding
 
     @pytest.mark.parametrize("broken", ["", "gate", "loss"])
     def test_of_torch(self, broken):
@@ -313,6 +338,23 @@ def test_a_router_that_declines_everything_gives_its_reason():
 def test_a_difference_has_its_reason(name, words):
     found = judge(asked(mimics.DEFECTS[name][0], offered(name)))
     assert words in found.detail and "times" not in found.dialect, found
+
+
+def test_clipped_logits_are_one_difference():
+    found = judge(asked(mimics.clipped))
+    assert ": as if logits were clipped at -10 and 10; at logits [" in found.detail and not found.besides
+
+
+@pytest.mark.parametrize("least", [0.02, 0.15])
+def test_small_gates_that_are_dropped_show_and_are_no_groups(least):
+    def route(z, k):
+        gates = np.zeros_like(z)
+        expert, gate = mimics.mixtral(z, k)
+        np.put_along_axis(gates, expert, np.where(gate < least, 0, gate), axis=1)
+        return gates
+
+    found = backends.Backend("mine", blocks.backend(route, name="mine"), Ledger()).stance(stances.TOP_K).finding
+    assert (found.verdict, found.dialect) == ("differs", "softmax over chosen"), found
 
 
 def test_the_order_of_the_gates_of_a_sparsemixer_does_not_matter():

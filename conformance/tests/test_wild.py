@@ -29,14 +29,27 @@ def test_the_page_is_what_the_results_give(page, monkeypatch, tmp_path):
     for path in FOLDER.iterdir():
         (tmp_path / path.name).write_text(path.read_text("utf-8"), "utf-8")
     monkeypatch.setattr(page, "FOLDER", tmp_path)
-    page.write(rows(), None)
+    page.write(rows())
     assert (tmp_path / "README.md").read_text("utf-8") == wanted, "run python tools/wild --page"
 
 
 def test_a_changed_verdict_is_listed(page):
     old = [{"library": "a", "version": "a 1", "function": "f", "top_k_router": {"verdict": "defect"}}]
     new = [{"library": "a", "version": "a 2", "function": "f", "top_k_router": {"verdict": "right"}}]
-    assert page.changes(old, new) == ["a `f`: defect in a 1, right in a 2"] and page.changes(old, old) == []
+    assert page.changes(old, new) == ["a `f`: defect in a 1; right in a 2"] and page.changes(old, old) == []
+    assert page.changes([], new) == ["a `f`: new, right in a 2"] and page.changes(new, []) == [
+        "a `f`: gone, right in a 2"
+    ]
+
+
+def test_changes_of_other_libraries_are_kept(page, monkeypatch, tmp_path):
+    (tmp_path / "README.md").write_text(
+        "\n".join([page.MARKS[0], page.HEAD, "* a `f`: x", "* b `g`: y", page.MARKS[1]])
+    )
+    monkeypatch.setattr(page, "FOLDER", tmp_path)
+    page.write([], ["b `h`: z"], ["b"])
+    lines = (tmp_path / "README.md").read_text("utf-8").splitlines()
+    assert [line for line in lines if line.startswith("* ")] == ["* a `f`: x", "* b `h`: z"]
 
 
 def test_a_measurement_of_many_tokens_counts_above_a_few_probes(page):
