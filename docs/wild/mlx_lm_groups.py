@@ -1,8 +1,7 @@
 """mlx-lm 0.32.2, `group_expert_select` with groups: experts outside of the chosen group win if biases are negative.
 
 It gives excluded experts the score 0.0, not -inf; sigmoid plus a bias below -1 is less. The DeepSeek-V3 models that it
-serves have such groups. The same line stands in litgpt 0.5.13 (`GroupedTopkRouter`) and, as a product with a 0/1 mask,
-in nemo-automodel 0.7.0 (`Gate` with "sigmoid" and "softmax_with_bias").
+serves have such groups.
 """
 
 import mlx.core as mx

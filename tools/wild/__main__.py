@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
         kept + [row for answer in answers.values() for row in answer], key=lambda r: (r["library"], r["function"])
     )
     RESULTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    page.write(rows, page.changes(old, rows) if answers else None)
+    page.write(rows, page.changes(old, rows), answers)
     return 0 if all(answers.values()) else 1
 
 

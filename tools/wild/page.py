@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "wild"
@@ -32,16 +33,19 @@ READ = {
 """(verdict, design, difference) where the code says it better than the suite's sentence; "" keeps the suite's."""
 
 
-def write(rows: list[dict], changed: list[str] | None) -> None:
-    """Write the generated part of the page between its marks; None keeps the list of changes."""
+HEAD = "### Changes since the last run of each library"
+
+
+def write(rows: list[dict], changed: list[str] = (), asked: Collection[str] = ()) -> None:
+    """Write the generated part of the page between its marks; changes of libraries that were not asked are kept."""
     path = FOLDER / "README.md"
     text = path.read_text("utf-8")
     head, _, rest = text.partition(MARKS[0])
     old, _, tail = rest.partition(MARKS[1])
-    kept = old.partition("### Changes since the run before\n")[2] if changed is None else ""
-    changes = kept.strip() or "\n".join(f"* {line}" for line in changed or ["none"])
+    lines = [line[2:] for line in old.partition(HEAD)[2].split("\n") if line.startswith("* ") and line != "* none"]
+    lines = sorted([line for line in lines if line.partition(" ")[0] not in asked] + list(changed))
     parts = [counts(rows), scoreboard(rows), defects(), coefficients(rows)]
-    parts += [f"### Changes since the run before\n\n{changes}"]
+    parts += ["\n".join([f"{HEAD}\n", *(f"* {line}" for line in lines or ["none"])])]
     path.write_text(f"{head}{MARKS[0]}\n\n" + "\n\n".join(parts) + f"\n\n{MARKS[1]}{tail}", "utf-8")
 
 
@@ -150,14 +154,14 @@ def defects() -> str:
 
 
 def changes(old: list[dict], rows: list[dict]) -> list[str]:
-    """Return which verdicts differ from the last run, with versions."""
-    before = {(row["library"], row["function"]): row for row in old}
+    """Return the new and the gone functions, and which verdicts, designs or versions differ from the last run."""
+    before, now = ({(row["library"], row["function"]): row for row in each} for each in (old, rows))
     lines = []
-    for row in rows:
-        last = before.get((row["library"], row["function"]))
-        if last and (verdict(last), last["version"]) != (verdict(row), row["version"]):
-            lines.append(
-                f"{row['library']} `{row['function']}`: {verdict(last)} in {last['version']}, "
-                f"{verdict(row)} in {row['version']}"
-            )
+    for library, function in sorted(before | now):
+        last, row = (run.get((library, function)) for run in (before, now))
+        words = [f"{', '.join(filter(None, cells(one)[:3]))} in {one['version']}" for one in (last, row) if one]
+        if last is None or row is None:
+            lines.append(f"{library} `{function}`: {'new' if row else 'gone'}, {words[0]}")
+        elif words[0] != words[1]:
+            lines.append(f"{library} `{function}`: {words[0]}; {words[1]}")
     return lines
