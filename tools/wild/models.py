@@ -409,8 +409,28 @@ def sglang() -> dict:
     }
 
 
+def esmoe() -> dict:
+    from esmoe import ESMoE, switch_balance
+
+    def route(logits, k):
+        """Each image is one token; its router sees the mean over pixels, so one pixel holds the logits."""
+        size = logits.shape[1]
+        layer = ESMoE(size, k, channels=size).eval()
+        layer.router = torch.nn.Flatten()
+        layer.experts = torch.nn.ModuleList(
+            torch.nn.Sequential(number, torch.nn.Unflatten(1, (size, 1, 1))) for number in _numbers(size, size)
+        )
+        return layer(logits[:, :, None, None])[:, :, 0, 0]
+
+    def loss(logits, experts):
+        return switch_balance(logits.softmax(1), torch.zeros_like(logits).scatter(1, experts, 1.0))
+
+    return {"ESMoE": backend("esmoe", route, loss=loss)}
+
+
 LIBRARIES = backends.LIBRARIES | {
     "mistral-inference": mistral_inference, "litgpt": litgpt, "torchscale": torchscale, "diffusers": diffusers,
     "uni2ts": uni2ts, "nemo-automodel": nemo_automodel, "switch-transformers": switch_transformers, "mixlora": mixlora,
     "sglang": sglang, "mlx-lm": mlx_lm, "nano-moe-jax": nano_moe_jax, "google-tunix": google_tunix, "praxis": praxis,
+    "esmoe": esmoe,
 }  # fmt: skip
