@@ -226,9 +226,7 @@ class _Evaluation:
             blank = _blank(right if left.kind == "blank" else left)
             return blank if op is ast.Eq else ~blank
         if kinds not in (("number", "number"), ("text", "text")):
-            allowed = (
-                "comparing a number with a number, text with text, == None, != None; joining conditions by and, or"
-            )
+            allowed = "a number with a number, text with text, == None, != None; `and`, `or` between conditions"
             self.fail(node, f"{self.words(left)}, {self.words(right)}; allowed: {allowed}")
         mask = np.asarray(_COMPARISONS[op](left.data, right.data), dtype=bool)
         if left.kind == "number" or (op in (ast.Eq, ast.NotEq) and str in (type(left.data), type(right.data))):
@@ -264,7 +262,7 @@ class _Evaluation:
             value = self.value(part)
             if value.kind != "truth":
                 needed = "(k == 1) & (seed == 42), with parentheses" if word in "&|~" else "k == 1 and seed == 42"
-                self.fail(node, f"{self.words(value)}, but `{word}` joins conditions; needed: such as {needed}")
+                self.fail(node, f"{self.words(value)}, but `{word}` needs conditions; needed: such as {needed}")
             mask = value.data if mask is None else function(mask, value.data)
         return _Value("truth", function(mask) if len(parts) == 1 else mask, node)
 

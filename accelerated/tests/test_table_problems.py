@@ -450,7 +450,7 @@ def test_every_command_says_what_was_left_out_of_each_table(monkeypatch, capsys,
         assert json.loads(capsys.readouterr().out)["remarks"] == wanted
         assert main([command, *map(str, paths), *flags]) == 0
         shown = capsys.readouterr().out.splitlines()
-        assert [line.strip() for line in shown if "repeat" in line or "numbered" in line] == wanted
+        assert [line.strip() for line in shown if "in every cell" in line or "becomes" in line] == wanted
 
 
 def test_harmless_oddities_change_nothing(capsys, folder):
