@@ -5,6 +5,7 @@ import html.parser
 import math
 import shlex
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -387,35 +388,78 @@ def losses_of(run):
     return [line["loss"] for line in lines if line["kind"] == "train"]
 
 
-@pytest.mark.parametrize(
-    ("name", "gates"), [("top_k", True), ("top_k", False), ("sinkhorn", True), ("reinforce", True)]
-)
-def test_a_run_that_replays_its_own_routing_has_its_own_losses(small_fields, tmp_path, name, gates):
+def steps_of(stored, first, last):
+    """Return the part of a stored routing that belongs to steps first to last."""
+    chosen = (stored["step"] >= first) & (stored["step"] <= last)
+    return {key: value[..., chosen] if value.ndim == 1 else value[:, chosen] for key, value in stored.items()}
+
+
+class Replay(NamedTuple):
+    """A run that replays its own routing in 6 of its 8 steps."""
+
+    fields: dict
+    stored: dict  # routing of all steps
+    own: list[float]  # losses without a replay
+    replayed: list[float]
+    lines: list[str]
+
+
+def replay(small_fields, folder, name, gates=True):
+    fields = {**small_fields, **ROUTERS[name], "steps": 8, "steps_per_call": 2, "evaluations": 1, "checkpoint_every": 4}
+    stored, lines = routing_of_each_step(from_mapping(fields, "test"), tokens_of(fields), 8), []
+    first = steps_of(stored, 1, 6)
+    np.savez(folder / "routing.npz", **{key: value for key, value in first.items() if gates or key != "gate"})
+    own = losses_of(make_run(fields, folder / "own"))
+    watch = lambda kind, line="", **rest: lines.append(line)  # noqa: E731
+    replayed = losses_of(make_run({**fields, "routing": str(folder / "routing.npz")}, folder / "replayed", watch))
+    return Replay(fields, stored, own, replayed, lines)
+
+
+@pytest.fixture(scope="module")
+def top_k_replay(small_fields, tmp_path_factory):
+    return replay(small_fields, tmp_path_factory.mktemp("replay"), "top_k")
+
+
+NO_GATES = "has experts but no gates"
+
+
+def test_a_run_that_replays_its_own_routing_has_its_own_losses(top_k_replay):
     """Losses are equal in the stored steps and in later steps."""
-    fields = {**small_fields, **ROUTERS[name], "steps": 8, "steps_per_call": 2, "evaluations": 1}
-    stored, told = routing_of_each_step(from_mapping(fields, "test"), tokens_of(fields), 6), []
-    np.savez(tmp_path / "routing.npz", **{key: value for key, value in stored.items() if gates or key != "gate"})
-    own = losses_of(make_run(fields, tmp_path / "own"))
-    watch = lambda kind, line="", **rest: told.append(line)  # noqa: E731
-    replayed = make_run({**fields, "routing": str(tmp_path / "routing.npz")}, tmp_path / "replayed", watch)
-    assert losses_of(replayed) == pytest.approx(own, rel=1e-5)
-    assert sum("has experts but no gates" in line for line in told) == (not gates)
+    assert top_k_replay.replayed == pytest.approx(top_k_replay.own, rel=1e-5)
+    assert not any(NO_GATES in line for line in top_k_replay.lines)
 
 
-def test_a_stored_routing_is_used(small_fields, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "gates"),
+    [
+        ("sinkhorn", True),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [("reinforce", True), ("top_k", False)]),
+    ],
+)
+def test_other_runs_that_replay_their_own_routing(small_fields, tmp_path, name, gates):
+    found = replay(small_fields, tmp_path, name, gates)
+    assert found.replayed == pytest.approx(found.own, rel=1e-5)
+    assert sum(NO_GATES in line for line in found.lines) == (not gates)
+
+
+def test_a_stored_routing_is_used(top_k_replay, tmp_path):
     """Other experts change the losses in the stored steps, but not in earlier steps."""
-    fields = {**small_fields, "router": "top_k", "experts": 4, "steps": 8, "steps_per_call": 2, "evaluations": 1}
-    stored = routing_of_each_step(from_mapping(fields, "test"), tokens_of(fields), 8)
-    own = losses_of(make_run(fields, tmp_path / "own"))
-    late = {
-        key: value[..., 256:] if key in ("token", "position", "step") else value[:, 256:]
-        for key, value in stored.items()
-    }
+    fields, stored, own, *_ = top_k_replay
+    late = steps_of(stored, 5, 8)
     np.savez(tmp_path / "other.npz", **(late | {"expert": (late["expert"] + 1) % 4}))
     other = losses_of(make_run({**fields, "routing": str(tmp_path / "other.npz")}, tmp_path / "other"))
     assert other[:2] == own[:2] and abs(other[2] - own[2]) > 1e-6
     rows = run_folder.read_results(tmp_path / "other")[0]
-    assert rows[-1]["routing_options"] == "spread replayed"
+    assert rows[-1]["routing_options"].endswith(" replayed")
+
+
+def test_ids_alone_are_named(top_k_replay, tmp_path):
+    """The run says so before it trains."""
+    lines = []
+    watch = lambda kind, line="", **rest: lines.append(line)  # noqa: E731
+    np.savez(tmp_path / "ids.npz", **{key: value for key, value in top_k_replay.stored.items() if key != "gate"})
+    make_run({**top_k_replay.fields, "routing": str(tmp_path / "ids.npz")}, tmp_path / "run", watch)
+    assert sum(NO_GATES in line for line in lines) == 1
 
 
 @pytest.mark.parametrize(
@@ -425,18 +469,15 @@ def test_a_stored_routing_is_used(small_fields, tmp_path):
         ({"steps": 4}, "ends with step 6; the run has 4"),
         ({"batch_size": 2}, "needs 32 tokens for each step"),
         ({"experts": 2}, "expert is out of range"),
-        ({"k": 2}, "has experts of shape"),
+        ({"k": 1}, "has experts of shape"),
         ({"router": "expert_choice"}, "whose tokens choose experts"),
         ({"mesh": "data=1"}, "routing .* is for one device"),
     ],
 )
-def test_a_routing_that_is_not_of_the_run_is_refused(small_fields, tmp_path, change, said):
-    fields = {**small_fields, "router": "hash", "experts": 4, "steps": 8}
-    stored = routing_of_each_step(from_mapping(fields, "test"), tokens_of(fields), 6)
-    stored["expert"][:, 0] = 3
-    np.savez(tmp_path / "routing.npz", **stored)
+def test_a_routing_that_is_not_of_the_run_is_refused(top_k_replay, tmp_path, change, said):
+    np.savez(tmp_path / "routing.npz", **steps_of(top_k_replay.stored, 1, 6))
     with pytest.raises(InputError, match=said):
-        make_run({**fields, **change, "routing": str(tmp_path / "routing.npz")}, tmp_path / "run")
+        make_run({**top_k_replay.fields, **change, "routing": str(tmp_path / "routing.npz")}, tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
 
 
@@ -454,17 +495,15 @@ def test_inspect_writes_what_train_replays(small_fields, tmp_path, capsys):
     assert replayed[0] == pytest.approx(own[0], rel=1e-6)
 
 
-def test_a_stopped_run_goes_on_with_the_same_routing_alone(small_fields, tmp_path):
-    fields = {**small_fields, "router": "top_k", "experts": 4, "checkpoint_every": 4, "steps": 12, "evaluations": 1}
-    stored = routing_of_each_step(from_mapping(fields, "test"), tokens_of(fields), 8)
+def test_a_stopped_run_goes_on_with_the_same_routing_alone(top_k_replay, tmp_path):
+    watch, cut = cut_at(4)
+    fields = {**top_k_replay.fields, "routing": str(tmp_path / "a.npz")}
+    stored = steps_of(top_k_replay.stored, 1, 6)
     np.savez(tmp_path / "a.npz", **stored)
-    whole = losses_of(make_run({**fields, "routing": str(tmp_path / "a.npz")}, tmp_path / "whole"))
-    watch, cut = cut_at(8)
-    fields |= {"routing": str(tmp_path / "a.npz")}
     with pytest.raises(cut):
         make_run(fields, tmp_path / "run", watch).train()
     np.savez(tmp_path / "a.npz", **(stored | {"gate": stored["gate"] * 0.5}))
     with pytest.raises(InputError, match="the file has changed .*restore it"):
         make_run(fields, tmp_path / "run")
     np.savez(tmp_path / "a.npz", **stored)
-    assert losses_of(make_run(fields, tmp_path / "run")) == whole
+    assert losses_of(make_run(fields, tmp_path / "run")) == top_k_replay.replayed
