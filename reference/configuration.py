@@ -301,7 +301,7 @@ class ModelConfig:
                 raise InputError(f"heads {self.heads} does not divide d_model {self.d_model}; give kqv_size")
             object.__setattr__(self, "kqv_size", self.d_model // self.heads)
         if self.positions == "rotary" and self.kqv_size % 2:
-            raise InputError(f"kqv_size is {self.kqv_size}; it has to be even for rotary positions, which turn pairs")
+            raise InputError(f"kqv_size is {self.kqv_size}; it has to be even, because rotary positions turn pairs")
         if not isinstance(self.kqv_size, int) or self.kqv_size < 1 or self.d_model % 2:
             raise InputError(f"kqv_size {self.kqv_size} has to be at least 1, whole, and d_model {self.d_model} even")
         for name in _FILLED_IN:

@@ -470,7 +470,7 @@ def report(done: dict, failed: list[dict], campaign: Campaign, given: argparse.N
         bad = sum(failure["kind"] == kind for failure in failed)
         print(f"{kind:22}{done[kind]:6}{done[kind] - bad:12}")
     print(f"{'all':22}{sum(done.values()):6}{sum(done.values()) - len(failed):12}")
-    print(f"kills at a file, by file: {dict(campaign.hits)}; {seconds:.0f} s")
+    print(f"kills at file operations, by file: {dict(campaign.hits)}; {seconds:.0f} s")
     for failure in failed:
         print(f"run {failure['run']} ({failure['kind']}), kept in {failure['folder']}: {failure['wrong']}")
     if given.json:

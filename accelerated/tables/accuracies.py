@@ -298,9 +298,7 @@ def _not_used(twice: int, passed: int) -> list[str]:
     """Return remarks on repeated rows, and on rows of other metrics."""
     remarks = []
     if twice:
-        remarks.append(
-            f"{plural(twice, 'row')} repeat{'s' * (twice == 1)} a run, benchmark and metric; the first of each counts"
-        )
+        remarks.append(f"{plural(twice, 'row')} skipped: an earlier row has the same run, benchmark and metric")
     if passed:
         remarks.append(f"{plural(passed, 'row')} of other metrics skipped")
     return remarks
