@@ -461,6 +461,21 @@ def test_a_run_that_ends_early_is_held_against_its_own_size():
     assert "hyper_id 3 'model 3' (step 400 of 900)" in warnings([], shorter_runs(named), None, None)[0]
 
 
+@pytest.mark.parametrize(
+    ("steps", "short"),
+    [
+        ([400, 900], []),
+        ([400, 900, 900], [0]),
+        ([400, 900, 900, 1000], []),
+        ([400, 400, 900, 900, 900], [0, 1]),
+        ([890, 900, 900], []),
+    ],
+)
+def test_most_runs_are_more_than_half_of_at_least_three(steps, short):
+    frame = pandas.DataFrame({"hyper_id": range(len(steps)), "step": steps, "dense_parameter_count": 1e6})
+    assert [run.hyper_id for run in shorter_runs(frame)] == short
+
+
 def test_the_bend_by_hand():
     """Residuals (1, -2, 1)·h at three sizes a decade apart, twice, are a parabola with coefficient 3 h / 2, up to
     noise.

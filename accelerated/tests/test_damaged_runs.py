@@ -6,6 +6,8 @@ from an earlier version, without a record. `OTHER` differs from `RUN` only in it
 
 import contextlib
 import csv
+import dataclasses
+import json
 import os
 import re
 import shutil
@@ -17,9 +19,10 @@ import pytest
 from routelaws.accelerated import cli
 from routelaws.accelerated.tables.schema import TIME_COLUMNS
 from routelaws.accelerated.training import loop, step
-from routelaws.accelerated.training.configuration import from_mapping
+from routelaws.accelerated.training.configuration import PLACES, from_mapping
 from routelaws.accelerated.training.runs import checkpoints, result_rows, run_folder
-from routelaws.accelerated.training.runs.record import read_record, record_in, write_record
+from routelaws.accelerated.training.runs.record import Record, check_config, read_record, record_in, write_record
+from routelaws.accelerated.training.runs.resuming import kept_files_of_older
 from routelaws.accelerated.training.sweeps.sweep_folder import collect_rows
 from routelaws.accelerated.training.text.corpus import read_corpus
 from routelaws.accelerated.training.text.tokenizer import train_tokenizer
@@ -187,8 +190,8 @@ ERRORS = {
     "no record.json either": ("RUN", ("evaluate", "generate"),
                               both(edit("config.json", '"gelu"', '"relu"'), remove("record.json")), None),
     # hash_table.npy
-    "ids too large": ("RUN", ("evaluate", "train"), table(lambda ids: ids + 2),
-                      "hash_table.npy: has experts from 2 to 5; the model has 0 to 3" + PUT_BACK),
+    "ids too large": ("RUN", ("evaluate", "train"), table(lambda ids: ids + 1),
+                      "hash_table.npy: has experts from 1 to 4; the model has 0 to 3" + PUT_BACK),
     "five rows": ("RUN", ("evaluate", "train"), table(lambda ids: ids[:5]),
                   "hash_table.npy: holds int32 (5, 1); int32 (300, 1) is needed" + PUT_BACK),
     "one bit": ("RUN", ("evaluate", "train"), flip("hash_table.npy"),
@@ -326,6 +329,27 @@ def test_what_is_whole_is_used_and_what_is_missing_written_again(folder, change,
     assert (folder / "record.json").exists()
     code, printed, _ = do("report", folder)
     assert code == 0
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_run_whose_text_was_moved_is_the_same_run(fields, name):
+    config, place = from_mapping(fields, "test"), "elsewhere"
+    record = Record(config.plain(), "", None, {}, [], [], {})
+    value = {"corpus": (place,), "eval": (f"c4={place}",)}.get(name, place)
+    check_config(Path("config.json"), dataclasses.replace(config, **{name: value}), record)
+
+
+@pytest.mark.parametrize("steps", [[8], [8, 16]], ids=["before its row", "after its row"])
+def test_what_an_older_run_logged_of_an_evaluation_without_a_row_is_left_out(tmp_path, steps):
+    """It was killed after the checkpoint of step 16."""
+    rows = [{"hyper_id": 0, "step": step, "loss_validation": 3.5} for step in steps]
+    result_rows.write_rows(tmp_path / "results.csv", rows)
+    logged = [(step, kind) for step in (8, 16, 24) for kind in ("train", "skipped", "routing", "evaluation")]
+    lines = [json.dumps({"kind": kind, "step": step, "loss_validation": 3.5}) + "\n" for step, kind in logged]
+    (tmp_path / "log.jsonl").write_text("".join(lines))
+    kept = kept_files_of_older(tmp_path, 16, {8, 16, 24})
+    found = [(line["step"], line["kind"]) for line in map(json.loads, kept.log.splitlines())]
+    assert found == logged[: 8 if 16 in steps else 6] and [row["step"] for row in kept.rows] == list(map(str, steps))
 
 
 def test_an_evaluation_of_an_older_run_says_that_it_has_no_record(runs, do):
