@@ -7,9 +7,9 @@ BIN := $(VENV)/bin
 CORES = $(shell $(PYTHON) -c 'import os; print(os.cpu_count())' 2>/dev/null)
 PARALLEL = -n $(if $(filter 1 2,$(CORES)),3,4) --dist loadfile
 
-# Slow tests that hold values: the model and its loss to the plain one, every objective, the fits of the released table
-# and of Huber's sum, intervals of tables that leave them open, the laws that add terms.
-VALUES := conformance/suite/test_plain_model.py conformance/suite/test_objectives.py conformance/suite/test_transformer.py \
+# Slow tests that hold values: models with held choices, the fits of the released table and of Huber's sum, intervals of tables
+# that leave them open, the laws that add terms.
+VALUES := conformance/suite/test_transformer.py \
   conformance/suite/test_laws_global.py conformance/suite/test_laws_huber.py \
   conformance/suite/test_laws_uncertainty.py conformance/suite/test_laws_additive.py \
   conformance/suite/test_laws_held_out.py conformance/suite/test_laws_resampling.py \

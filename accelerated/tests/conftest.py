@@ -36,7 +36,7 @@ def pytest_configure(config):
         return
     if CACHE not in os.environ:
         os.environ[CACHE] = tempfile.mkdtemp(prefix="routelaws-tests-")
-        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.02"
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(CACHE), ignore_errors=True))
     os.environ["XLA_FLAGS"] = " ".join(filter(None, [os.environ.get("XLA_FLAGS"), *flags_of_xla()]))
 
