@@ -105,7 +105,9 @@ def seen_keys(length, keys, mask, causal):
 
 
 def shift(by_distance: jax.Array, keys: int) -> jax.Array:
-    """Shift [..., Q, 1 + D], an ignored column and distances from K − 1 downwards, to [..., Q, K] over keys.
+    """Return logits by key, [..., Q, K], from logits by distance, [..., Q, 1 + D].
+
+    Column 0 is ignored; the next columns are the distances K − 1, K − 2, ...
 
     Query i is at position K − Q + i. Result (i, j) needs distance K − Q + i − j: entry (i, Q − i + j), at number Q + i
     D + j in memory. Entries without a distance are arbitrary.

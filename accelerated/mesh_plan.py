@@ -307,8 +307,8 @@ def activation_bytes(
 ) -> tuple[int, int]:
     """Return the bytes of activations of one device, without and with rematerialised blocks.
 
-    The table is per token of the device, with A = H kqv, hidden width f, and r rows of `sent_rows` per token. Each
-    factor is the number of arrays of that size that the backward pass reads:
+    The table is for one token. A = H kqv, f is the hidden width, and r is the number of rows sent per token
+    (`sent_rows`). Each factor is the number of arrays of that size that the backward pass reads:
 
         each block    4 d a + 6 · 4 d           inputs of its products, and the inside of two norms, in float32
                       4 A/model a               queries, keys, values, and their mixture

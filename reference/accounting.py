@@ -224,7 +224,7 @@ def _shared_weights(router_type, shared_experts, router_bias, ffn, granularity) 
     if shared_experts < 0 or (router_type == "Dense" and shared_experts):
         raise InputError(f"shared_experts is {shared_experts}; at least 0 for a routed model, 0 for a dense one")
     if router_bias and router_type != "Top-K":
-        raise InputError("router_bias is True; it is an option of Top-K")
+        raise InputError("router_bias is True, but only Top-K has this option")
     if shared_experts * ffn % granularity:
         raise InputError(
             f"granularity is {granularity}; it has to divide {shared_experts * ffn}, the number of shared weights"
@@ -265,4 +265,4 @@ def _check_options(router_type, activation, positions, output_norm, learned_temp
     if output_norm and router_type == "Dense":
         raise InputError("output_norm is True; a dense model has no routed layers")
     if learned_temperature and router_type != "MoT":
-        raise InputError("learned_temperature is True; it is an option of MoT")
+        raise InputError("learned_temperature is True, but only MoT has this option")

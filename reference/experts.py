@@ -315,9 +315,9 @@ def routed_ffn(
         capacity_factor: c > 0; infinity (the default) drops nothing.
         order: which assignments get the slots when there are too few: "choice", "token" or "priority", see `dispatch`.
         priority: see `dispatch`, a constant for the gradient; None takes the gate in the order "priority".
-        mask: [T] or [T, k] bool, the assignments that ask for a slot; None for all. T in the capacity is the number of
+        mask: [T] or [T, k] bool, the assignments that ask for a slot; None for all. In the capacity, T counts the
             tokens with at least one such assignment. Pass the mask `gate != 0` if a gate of 0 means "no expert".
-        expert_mask: [E] bool, the admitted experts; None for all. E in the capacity is their number; the program does
+        expert_mask: [E] bool, the admitted experts; None for all. In the capacity, E counts them; the program does
             not read the matrices of the others.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
 

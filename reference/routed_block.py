@@ -314,7 +314,7 @@ def _hash_routing(tokens, config, table, held, mask, expert_mask):
 
 
 def _default_table(config, sequence_length):
-    """Return the table of a hash that needs no uniforms, counts or embeddings."""
+    """Return the table of the modulo, previous or position hash; for other hashes see `hash_table`."""
     if config.hash not in ("modulo", "previous", "position"):
         raise InputError(f"the {config.hash} hash needs a table: see routed_block.hash_table")
     entries = sequence_length if config.hash == "position" else config.vocab_size

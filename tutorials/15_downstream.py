@@ -444,7 +444,7 @@ print(f"twin {short * 1e3:.1f} ms, {slow / short:.0f} times")
 
 # %% [markdown]
 # Now compare the laws on every task. We include a task if at least one training set has enough runs below the cut for
-# the direct law. For each law, average the absolute errors above the cut over the runs of a task. The law with the
+# the direct law. For each law and task, take the mean absolute error over the runs above the cut. The law with the
 # smaller mean wins the task.
 
 

@@ -51,7 +51,7 @@ def search(law: tuple, target: np.ndarray, starts: np.ndarray, delta: float = ma
         )
         parameters, objective, residual, jacobian = (np.asarray(value) for value in result)
     if not math.isfinite(objective):
-        raise ArithmeticError(f"none of {len(starts)} starts has a finite sum")
+        raise ArithmeticError(f"the search from {len(starts)} starts found no finite sum of squares or Huber terms")
     return Minimum(parameters, float(objective), residual[:rows], jacobian[:rows])
 
 

@@ -224,7 +224,7 @@ def _of_the_draws(entries: list[dict]) -> str:
     """Return a sentence on the number of resamples, and of resamples without a result."""
     sentence = f"Each bootstrap has {entries[0]['resamples']:,} resamples (seed {entries[0]['seed']})."
     lost = [
-        f"{router_name(e['router'])} {e['undetermined_runs']} of runs and {e['undetermined_sizes']} of sizes"
+        f"{router_name(e['router'])} runs {e['undetermined_runs']}, sizes {e['undetermined_sizes']}"
         for e in entries
         if e["undetermined_runs"] or e["undetermined_sizes"]
     ]

@@ -308,7 +308,7 @@ class TrainConfig:
         return sets
 
     def changeable(self, before: "TrainConfig") -> tuple[str, ...]:
-        """Return the fields that may change when a run resumes; also the steps, if a stable phase becomes longer."""
+        """Return the fields that may change when a run resumes; steps may grow unless the schedule is cosine."""
         grows = self.schedule != "cosine" and self.steps > before.steps
         return (*CHANGEABLE, "steps") if grows else CHANGEABLE
 

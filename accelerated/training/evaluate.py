@@ -1,7 +1,7 @@
 """The losses of a trained model, also with other router groups.
 
 A Mixture of Tokens is evaluated in groups of g sequences, as in training. With `group_size` 1 each group has one token,
-and with `one_hot` each expert gets one token. The loss shows the cost of this change.
+and with `one_hot` each expert gets one token. The loss then shows the cost of these smaller groups, or of no mixing.
 """
 
 import dataclasses

@@ -112,7 +112,7 @@ def _probe(route) -> None:
     for k in (1, 2):
         with contextlib.suppress(NotImplementedError):
             if not blocks.read(route(logits, k), k)[1].any():
-                raise LookupError("its output does not scale with the gates")
+                raise LookupError("the suite reads only gates of 0 from the output")
 
 
 def _value(text: str):

@@ -328,7 +328,7 @@ class TestTransformers:
     @pytest.mark.parametrize("name, reason", [
         ("NoSuchRouter", "has no class"),
         ("DbrxRouter", "returns only logits"),
-        ("AXK1MoE", "does not scale with the gates"),
+        ("AXK1MoE", "reads only gates of 0"),
     ])  # fmt: skip
     def test_what_is_not_askable_says_why(self, library, name, reason):
         with pytest.raises(backends.BackendError, match=reason):

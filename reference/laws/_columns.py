@@ -114,7 +114,10 @@ def worth(coefficients: tuple[float, float, float, float], n: np.ndarray, e: np.
 
 
 def crossing(b: float, c: float) -> float:
-    """Return 10^(-b/c), where b + c n rises to 0; inf if c <= 0 or beyond float64, NaN if b or c is NaN."""
+    """Return the N = 10^n at which b + c n rises to 0: 10^(-b/c).
+
+    Return inf if c <= 0 or if the result exceeds float64, and NaN if b or c is NaN.
+    """
     if math.isnan(b) or math.isnan(c):
         return math.nan
     if c <= 0:

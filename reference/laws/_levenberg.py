@@ -53,7 +53,7 @@ def search(model: Callable, target: np.ndarray, starts: np.ndarray, delta: float
     minima = [descend(model, target, start, delta) for start in starts]
     minima = [item for item in minima if math.isfinite(item.objective)]
     if not minima:
-        raise ArithmeticError(f"none of {len(starts)} starts has a finite sum")
+        raise ArithmeticError(f"the search from {len(starts)} starts found no finite sum of squares or Huber terms")
     return min(minima, key=lambda item: item.objective)
 
 

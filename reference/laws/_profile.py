@@ -51,7 +51,7 @@ def profile(problem: Problem, begin: list[np.ndarray], target: Callable, quantil
 
 
 def far_end(problem: Problem, theta: np.ndarray, target: Callable, quantile: float, sign: int) -> np.ndarray:
-    """Return θ [p] at the upper (sign 1) or lower (sign -1) end of the interval of a target."""
+    """Return θ [p] at the upper (sign 1) or lower (sign -1) end of the interval of the quantity `target`."""
     return _end(problem, theta, theta, target, quantile, sign)[1]
 
 

@@ -80,7 +80,7 @@ class AdditiveFit(NamedTuple):
         objective: the best objective found
         rmsle: root mean squared difference of log10 losses, for every criterion
         status: "interior", "not determined", the vanished coefficients, or that the search did not end
-        covariance: [p, p], order of the coefficients; see `_descent.covariance`
+        covariance: [p, p], of the coefficients in their order; see `_descent.covariance`
         rows: number of rows
         criterion: a description of the minimised quantity
         starts: number of starts

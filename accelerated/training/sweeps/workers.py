@@ -3,8 +3,8 @@
 A small model does not keep two threads busy. So two parallel runs on one thread each finish sooner than two successive
 runs on two threads. The thread count is also fixed because the last bits of the losses depend on this count.
 
-XLA on CPU frees its buffers after every call. Workers tell glibc to keep freed memory. Otherwise the next call would
-fault the buffers in again, page by page, which can take as long as the computation.
+XLA on CPU frees its buffers after every call. Workers tell glibc to keep freed memory. Otherwise
+every page of the buffers would cause a page fault in the next call, which can double its time.
 """
 
 import ctypes
