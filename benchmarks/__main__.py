@@ -1,4 +1,4 @@
-"""Measure figures in turns, print a table, and write bench.json: `make bench` or `python -m benchmarks`."""
+"""Measure the speed figures, print a table, and write bench.json: `make bench` or `python -m benchmarks`."""
 
 import argparse
 import datetime

@@ -6,19 +6,20 @@ The program assigns T tokens to E experts, T/E each, and maximises the sum of th
 
 1. exact: `base.balanced_assignment`, the optimum, with prices that prove it.
 2. auction: `method="auction"`, optimal up to its increment.
-3. entropy 1 ... 0.001: the plan of `sinkhorn.sinkhorn_plan` of scores / entropy. "argmax": each token goes to the
-   largest entry of its row, which need not be balanced. "plan": the plan itself, its mean score times T.
-4. quantile: `quantile.quantile_bias`, alternately on tokens and experts, after 1, 10 and 100 steps. Tokens choose by
-   the last bias.
+3. entropy 1 ... 0.001: `sinkhorn.sinkhorn_plan` of scores / entropy. In "argmax", each token goes to the largest entry
+   of its row, so the loads may differ. In "plan", the objective is T times the mean score under the plan.
+4. quantile: `quantile.quantile_bias` after 1, 10 and 100 steps. Each token goes to the expert with the largest score
+   minus bias.
 
 Each line has
 
 - the objective;
-- the dual bound of the final prices (for Sinkhorn, minus the potentials times the entropy; for quantile, the biases);
+- the dual bound of the final prices. Sinkhorn's prices are minus its potentials times the entropy, and quantile's
+prices are its biases;
 - the gap (bound minus objective) and "missing" (optimum minus objective), both divided by the optimum's gain over a
   cyclic assignment that ignores the scores;
 - the largest load divided by the mean;
-- the time divided by the time of the first method, both under jit, interleaved.
+- the time divided by the time of the first method. Both run under jit, interleaved.
 
 An unbalanced choice can exceed the optimum, and "missing" is then negative. The benchmark stops if a bound is below the
 optimum.
@@ -46,8 +47,8 @@ class Result(NamedTuple):
     method: str
     objective: float
     bound: float
-    gap: float  # share of the optimum's lead
-    missing: float  # share of the optimum's lead
+    gap: float  # share of the optimum's gain over the cyclic assignment
+    missing: float  # share of the optimum's gain over the cyclic assignment
     imbalance: float  # largest load over mean load; 1 is balance
     ratio: float  # time divided by the time of the first method, median over the repeats
     note: str

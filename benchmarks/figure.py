@@ -18,7 +18,7 @@ class Side(NamedTuple):
         job: `file:function` of this folder; the function takes `options` and returns a `Job`
         options: keyword arguments; `--quick` adds quick=True
         library: the library whose process runs the job, a key of `worker.LIBRARIES`
-        per: divisor of the seconds of a call, such as the steps of the call
+        per: number by which to divide the seconds of a call, such as its number of steps
     """
 
     job: str
@@ -56,5 +56,5 @@ class Figure(NamedTuple):
 
 
 def over(first: str, *others: str) -> Callable[[dict[str, float]], float]:
-    """Return a function for the ratio of a side to the fastest of other sides."""
+    """Return a function that divides the seconds of a side by the seconds of the fastest other side."""
     return lambda seconds: seconds[first] / min(seconds[other] for other in others)

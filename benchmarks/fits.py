@@ -1,12 +1,12 @@
-"""Figures of the fits: our fits per second divided by SciPy's L-BFGS-B, start after start.
+"""Figures of the fits: our fits per second, divided by the fits per second of SciPy's L-BFGS-B.
 
-Law of routing: the notebook of Clark et al. 2022 runs L-BFGS-B on all six coefficients with a jitted gradient. E_start
-and E_max are powers of two. Each start is an initial point (our choice) times normal numbers. A restart counts as a
-fit. Our side fits resampled rows (`fit_weighted`), each to its optimum.
+Law of routing: the notebook of Clark et al. 2022 runs L-BFGS-B on all six coefficients (log2 of E_start and E_max) with
+a jitted gradient. Each start is an initial point (our choice) times normal numbers, and counts as a fit. Our side fits
+resampled tables to their optimum (`fit_weighted`).
 
 Hoffmann's law: both sides minimise the sum of Huber terms from starts of the published grid. L-BFGS-B has the analytic
-gradient of the log-sum-exp form, in NumPy. Tables are drawn from printed coefficients with noise. The facts give the
-share of fits within `REACHED` of the best objective of their side.
+gradient of the log-sum-exp form, in NumPy. Tables are drawn from printed coefficients with noise. Each side reports the
+share of its fits within `REACHED` of its best objective.
 """
 
 import numpy as np

@@ -9,11 +9,11 @@ sampling.
 Each line has the largest load over the mean, for all choices together and for the most uneven choice (a column of the
 table); the least possible value for all choices; and the number of different sets of experts.
 
-The least possible value is 1, or the largest token share times E/k if that is more (G cancels). The seed fixes the
+The least possible value is the larger of 1 and the largest token share times E/k (G cancels). The seed fixes the
 uniforms of random, multi and bigram, and the normal embeddings [V, 8] of clustered and dispersed. The counts of
-balanced are the shares of ten million tokens. Positions are equally frequent, and the two tokens of a bigram
-independent. Sizes skip hashes that they cannot have: multi needs k = 1 and G > 1, bigram k = G = 1. The clusters of the
-larger sizes take half a minute each.
+balanced are the shares times ten million. All positions are equally frequent. The two tokens of a bigram are
+independent. Some sizes lack a hash: multi needs k = 1 and G > 1, and bigram needs k = G = 1. The clusters of the larger
+sizes take half a minute each.
 """
 
 import sys
@@ -72,7 +72,7 @@ def loads_of(table: np.ndarray, shares: np.ndarray, num_experts: int) -> np.ndar
 
 
 def measure(config, positions: int, seed: int) -> Result:
-    """Return the line of the hash of one model."""
+    """Return the line of the table for the hash of one model."""
     from routelaws.accelerated.routers.hash_layer import modulo_table
 
     shares, experts, choices = zipf(config.vocab_size), config.expert_count, config.choices

@@ -1,4 +1,4 @@
-"""Figures of a routed FFN, forward and backward: S-BASE over the dense FFN, and the Switch layer in torch.
+"""Figures of a routed FFN, forward and backward, compared with a dense FFN and with a Switch layer in torch.
 
 Our side is `routed_block` in training (Sinkhorn with its defaults), with the gradients of router, experts and input. T
 = 4096, d = 256, f = 1024, float32.

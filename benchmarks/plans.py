@@ -1,8 +1,8 @@
-"""Figures of balancing: the plan of Sinkhorn over POT and ott-jax, and general solvers over our exact assignment.
+"""Figures of balancing: Sinkhorn's plan compared with POT and ott-jax, exact assignment with general solvers.
 
 Plan: scores are normal with deviation 2 and a trend over the experts. The load error is the largest relative distance
-of an expert's mass from 1/E. Our side stops at 1e-3. Each peer runs the smallest number of sweeps with this accuracy,
-without checks, which is its best case.
+of an expert's mass from 1/E. Our side stops at 1e-3. Each peer runs the smallest number of sweeps that reaches this
+accuracy. It does not check the error, so this is its best case.
 
 Assignment: our side is `kernels.assignment.assign`, the compiled loops of `routers.base`. OR-tools' minimum-cost flow
 has costs rounded to 1e-6 of the largest score. SciPy's `linear_sum_assignment` has a column for each of the T slots.

@@ -18,9 +18,9 @@ norm divides by the root mean square. Two gradients are compared:
 
 with the reward of each token (per-token credit) or the sum of rewards from the token to the end (`reward_to_go`).
 
-First table: |estimator − truth| / |truth| for the routers' weights (median, minimum and maximum over the seeds), for
-all weights of the model, and the cosine of the angle between the two gradients of the routers. "draws" is the number of
-draws whose mean has as much noise as bias: variance / bias².
+First table: |estimator − truth| / |truth|, for the routers' weights (median, minimum and maximum over the seeds) and
+for all weights of the model. It also has the cosine of the angle between the two gradients of the routers. "draws" is
+variance / bias²: the mean of this many draws has as much noise as bias.
 
 Second table: the variance of the routers' gradient from one draw, in units of |truth|². The baselines are none, the
 mean reward of all tokens, and the mean reward of each token over the draws (the limit of a trained baseline for one

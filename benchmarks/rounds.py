@@ -1,4 +1,4 @@
-"""Times of several sides, measured in turns, and the CPU share of other processes.
+"""Time several sides in turns, and measure the CPU share of other processes.
 
 Each round runs a block of every side and gives a ratio; successive rounds have opposite orders. The figure is the
 median of the ratios. pyperf finishes a benchmark before it starts the next ("processes and benchmarks are run
@@ -34,7 +34,7 @@ class Round(NamedTuple):
     foreign: float | None
 
     def is_disturbed(self) -> bool:
-        """Return whether other processes used too much CPU; an unknown load does not count."""
+        """Return whether other processes used too much CPU; False for an unknown load."""
         return self.foreign is not None and self.foreign > DISTURBED
 
 

@@ -1,4 +1,4 @@
-"""Figures of the training step: dense over a GPT in torch, S-BASE over dense, with compiled loops over without.
+"""Figures of the training step: dense compared with a GPT in torch, S-BASE with dense, compiled loops with none.
 
 L = 4, 16 sequences of 128 tokens, V = 1024, heads of 32 numbers, float32, tokens from Zipf's law. Our side is the step
 of `routelaws train` with its defaults, eight steps in a call. Both sides clip the gradient, apply AdamW and tie the
@@ -59,7 +59,7 @@ def our_step(
 def step_flops(d_model: int, blocks: int, vocab_size: int, length: int, batch: int, **_) -> float:
     """Return the FLOPs of the matrix products of a dense training step, three times the forward pass.
 
-    The forward FLOPs of a token are 24 d² of projections and FFN in each block, and 2 d V of the output. Each block
+    The forward FLOPs of a token are 24 d² for projections and FFN in each block, and 2 d V for the output. Each block
     also has three products (keys, distances, values) with the S/2 tokens that a token sees on average, and the
     projection of S distances.
     """

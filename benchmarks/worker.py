@@ -1,6 +1,6 @@
 """A process for each library and number of threads; it runs the blocks of its sides and sleeps otherwise.
 
-Two libraries in a process have thread contention, and a library fixes its number of threads when it starts.
+Two libraries in one process cause thread contention. A library fixes its number of threads when it starts.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ LIBRARIES = {"jax": {}, "jax without loops": {"ROUTELAWS_CPU_LOOPS": "0"}, "torc
 """The environment variables of the process of each library."""
 
 SLOW = 2.0
-"""Seconds above which a call is a block alone, without a warm-up call."""
+"""A call that takes more seconds than this has no warm-up call."""
 
 MOST_CALLS = 200
 """Largest number of calls in a block."""

@@ -1,4 +1,4 @@
-"""Many runs with a fault each: afterwards the same command ends with the table of an undisturbed run.
+"""Run many commands with a fault each; when repeated, each must end with the table of an undisturbed run.
 
     python tools/campaign.py --runs 200 --seed 0 --json campaign.json      (`make campaign`)
 
@@ -12,10 +12,10 @@
     SIGTERM             at a random time: exit code 0, and a line with "resumable"
     job array           parallel tasks of a sweep, killed and repeated
 
-A run is the real command in a separate process. This process is a fork of a process that has imported all modules but
-has started no JAX devices, which saves the imports. Compiled programs are cached between runs. A command that is not
-killed must end with exit code 0 or 2, without a traceback. The campaign compares results.csv (without times), the
-losses by window and the log (without speeds), byte by byte.
+A run is the real command, in a fork of a process that has imported all modules but has started no JAX devices. The fork
+saves the time of the imports. Compiled programs are cached between runs. A command that is not killed must end with
+exit code 0 or 2, without a traceback. The campaign compares results.csv (without times), the losses by window and the
+log (without speeds), byte by byte.
 """
 
 import argparse
@@ -52,7 +52,7 @@ blocks = 1
 seed = [1, 2, 3]
 """
 WATCHED = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "os.listdir")
-"""Python's audit events of file operations; a process may be killed before them."""
+"""Python's audit events of file operations; a fault may kill the process before one."""
 
 YEARS = 10 * 365 * 86_400.0
 
@@ -406,7 +406,7 @@ KINDS = {
 
 
 def order(kinds: list[str], runs: int, draw: random.Random) -> list[str]:
-    """Return the fault of each run, with the shares of `KINDS`, and every kind once before repetitions."""
+    """Return the fault of each run, in the shares of `KINDS`; every kind comes once before any repetition."""
     whole = [kind for kind in kinds for _ in range(KINDS[kind])]
     draw.shuffle(whole)
     first = draw.sample(kinds, len(kinds))

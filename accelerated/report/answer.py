@@ -6,7 +6,7 @@ from ..wording import plural
 from .outline import Report, capital, loss_name, names, router_name
 
 MANY_PAIRS = 6
-"""Largest number of pairs of routers to name; more pairs are counted."""
+"""The answer names up to this many pairs of routers, and only counts more."""
 
 
 def findings(report: Report) -> list[str | None]:
@@ -43,7 +43,7 @@ def findings(report: Report) -> list[str | None]:
 
 
 def _chance(sweep: dict) -> str:
-    """Return a sentence on the sizes where routed models are below dense by more than chance."""
+    """Return a sentence on the sizes where routing lowers the loss by more than chance."""
     outcomes = [outcome for outcome in sweep["outcomes"] if outcome["sizes"]]
     if not outcomes:
         return "**Is the gain more than chance?** Not known: no size has both a dense run and a routed run with k = 1."
@@ -189,7 +189,7 @@ def _printed(report: Report, facts: dict) -> str:
 
 
 def _open(report: Report, facts: dict | None) -> str | None:
-    """Return sentences on open constants: E_max of each router, and fits to other texts."""
+    """Return sentences on constants that the runs do not determine: E_max of each router, and fits to other texts."""
     unknown = [law["router"] for law in report.fitted if not law["coefficients"]["E_max"]["determined"]]
     sentences = [f"E_max, above which more experts do not help, is open for {names(unknown)}."] if unknown else []
     if facts and facts["some"]:
@@ -221,7 +221,7 @@ def end_heads(report: Report) -> list[str]:
 
 
 def gains_at_ends(report: Report, gains: list[dict]) -> list[str]:
-    """Return the first and the last gain; a gain at another size than the size of its column names its size."""
+    """Return the first and the last gain as cells; a cell names the gain's N if the column has another N."""
     sizes, cells = report.table["sizes"], []
     for gain, size in [(gains[0], sizes[0]), (gains[-1], sizes[-1])][: len(sizes)]:
         at = "" if gain["N"] == size else f" at N = {report.size(gain['N'])}"

@@ -80,12 +80,12 @@ def write_reproduction(
     Args:
         tables: a results table or several, see `tables.read_tables`.
         out: folder of the report, made if missing; an existing report is replaced.
-        rows: the rows for the laws in N and E, see `select_rows`; None for the paper's rows (released table) or every
-            seed (other tables).
+        rows: the rows for the laws in N and E, see `select_rows`; None for the paper's rows in the released table, and
+            for every seed in other tables.
         loss: the main loss column; None for loss_validation.
         huber: delta, in log10 units, of an additional fit by a sum of Huber terms; None for no additional fit.
         tell: called with a progress line.
-        full: whether to write every table, besides the answer, its figures and the cautions.
+        full: True adds every table to the answer, its figures and the cautions.
 
     Returns:
         The path of report.md. The same table gives the same bytes.
@@ -96,7 +96,7 @@ def write_reproduction(
     check_huber(LAWS[BOUNDED], huber)
     tell(f"reading {named(tables)}")
     opened = open_runs(tables, rows, loss)
-    Table(opened)  # raises errors before the folder exists
+    Table(opened)  # so that errors come before the folder exists
     folder = make_folder(Path(out))
     results, runs = gather(opened, tell, huber)
     for words, routers in cautions_of(results).items():

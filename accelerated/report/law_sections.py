@@ -12,7 +12,7 @@ log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d
 ```"""
 
 FEW = 6
-"""Number of spare runs below which intervals are wide: Student's quantile exceeds 2.4."""
+"""With fewer spare runs than this, intervals are wide, because Student's quantile exceeds 2.4."""
 
 NAMES = ("a", "b", "c", "d", "E_start", "E_max", "N_cutoff")
 
@@ -104,7 +104,7 @@ def _left_open(report: Report, law: dict):
 
 
 def _open_constants(law: dict):
-    """Yield a sentence for each constant of a fit that is at an edge, beyond the runs, or without a sign."""
+    """Yield a sentence for each constant of a fit that is at an edge or beyond the runs, or whose sign is open."""
     top, coefficients = law["experts"][-1], law["coefficients"]
     if "E_start at 1" in law["status"]:
         yield "E_start is at its lower limit, 1: in these runs the first experts count in full."

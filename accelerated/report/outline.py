@@ -55,7 +55,7 @@ class Report(NamedTuple):
         return listed(map(self.size, numbers))
 
     def figure(self, name: str, title: str, caption: str) -> list[Block]:
-        """Return a figure with its caption; no block without the figure."""
+        """Return a figure with its caption; [] if the figure does not exist."""
         return [f"![{title}](figures/{name}.svg)", f"*{title}. {caption}*"] if name in self.drawn else []
 
     def see(self, section: str) -> str:
@@ -64,7 +64,7 @@ class Report(NamedTuple):
 
 
 def who(routers, entries: list[dict]) -> str:
-    """Return the beginning of a sentence with its routers; "" for all routers."""
+    """Return a prefix that names the routers of a sentence; "" for all routers."""
     return f"**{names(routers)}:** " if len(routers) < len(entries) else ""
 
 
@@ -74,13 +74,13 @@ def names(routers) -> str:
 
 
 def missing(entries: list[dict], what: str) -> list[Block]:
-    """Return the reasons for missing results, each once with its routers."""
+    """Return a sentence for each reason why a result is missing, with its routers."""
     reasons = {entry["router"]: entry["missing"] for entry in entries if entry["missing"]}
     return [f"There is no {what} for {names(routers)}: {reason}." for reason, routers in by_reason(reasons).items()]
 
 
 def bullets(lines) -> list[Block]:
-    """Return a list block; no block for an empty list."""
+    """Return a list as a block; [] for an empty list."""
     lines = [line for line in lines if line]
     return [Notes(lines)] if lines else []
 

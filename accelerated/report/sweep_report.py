@@ -14,7 +14,7 @@ def write_report(folder: Path, full: bool = False) -> Path:
 
     Args:
         folder: folder of a sweep, finished or not.
-        full: whether to write every table, besides the answer, its figures and the cautions.
+        full: True adds every table to the answer, its figures and the cautions.
 
     Returns:
         The path of report.md.

@@ -1,4 +1,4 @@
-"""The sections for sweeps alone: routed and dense runs, registered predictions, training, and the routers."""
+"""The sections that only sweeps have: routed and dense runs, registered predictions, training, and the routers."""
 
 from ..results.blocks import Block, Heading, Table, figure, percent, range_of, significant
 from ..wording import plural

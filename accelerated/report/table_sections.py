@@ -10,7 +10,7 @@ from .outline import Report, bullets, listed, loss_name, missing, router_name
 from .sweep_sections import how_done, not_used
 
 MANY_GAPS, MANY_TWICE = 12, 6
-"""Largest numbers of gaps of the grid and of equal runs to name; larger numbers are only counted."""
+"""The report names up to this many gaps of the grid and this many repeated runs, and only counts more."""
 
 SYMBOLS = [
     ["loss, L", "cross-entropy on held-out text", "nats per token"],

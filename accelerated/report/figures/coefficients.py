@@ -17,11 +17,11 @@ from .style import (
 )
 
 FAR = 1e3
-"""The axis includes ends of intervals within this multiple of the largest value."""
+"""The axis includes the end of an interval if it is within this factor of the values."""
 
 
 def slopes_figure(results: dict, runs: list[Run]):
-    """Return slopes against N: measured per tenfold E, and by the law per tenfold effective experts."""
+    """Return slopes against N: the measured slope per tenfold E, and the law's slope per tenfold effective experts."""
     laws = [law for law in results["laws"] if law["measured_slopes"]]
     if not laws:
         return None
@@ -139,7 +139,7 @@ def _few_ticks(panel, low: float, high: float) -> None:
 
 
 def _reach(laws: list[dict], name: str, logarithmic: bool) -> tuple[float, float]:
-    """Return the ends of an axis for the values, and for intervals of the same order of magnitude."""
+    """Return the ends of an axis that shows all values, and the ends of intervals within `FAR`."""
     values = [constants(law)[name]["value"] for law in laws]
     values = [value for value in values if np.isfinite(value) and (value > 0 or not logarithmic)]
     values += [_printed(law, name) for law in laws if "printed" in law]

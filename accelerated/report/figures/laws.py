@@ -56,7 +56,7 @@ def loss_figure(results: dict, runs: list[Run]):
 
 
 def _draw_size(panel, law: dict, size: int, losses: dict[int, list[float]], most: int, shade) -> tuple[float, float]:
-    """Draw the runs of one size, and the law (or else a line through the means); return the end of the line.
+    """Draw the runs of one size, and the law or a line through the means; return the end of the line.
 
     Args:
         panel: to draw in.
@@ -187,7 +187,7 @@ def _draw_dense_curve(panel, law: dict, low: float, high: float) -> None:
 
 
 def _effective(curve: LossCurve, size: np.ndarray, experts: np.ndarray) -> np.ndarray:
-    """Return the dense sizes [n] with the losses of (N, E), [n] each, by the law."""
+    """Return [n], the dense sizes that have the same loss by the law as models of these sizes and experts, [n] each."""
     with np.errstate(over="ignore", under="ignore"):
         return 10 ** ((np.log10(predict_curve(curve, size, experts)) - curve.intercept) / curve.size)
 
@@ -199,7 +199,7 @@ def _levels(low: float, high: float) -> np.ndarray:
 
 
 def _label_levels(panel, lines, height: float, reach: tuple[float, float]) -> None:
-    """Label every second level on its line, near a height between the rows of points (powers of 2)."""
+    """Label every second level curve, near a height between the rows of points (powers of 2)."""
     for i, (level, segments) in enumerate(zip(lines.levels, lines.allsegs, strict=True)):
         vertices = [
             vertex

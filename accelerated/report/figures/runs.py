@@ -25,7 +25,7 @@ from .style import (
 )
 
 MOST_PAIRS = 6
-"""Largest number of pairs in the figure of pairs; with more pairs, there is no such figure."""
+"""With more pairs of routers than this, there is no figure of pairs."""
 
 LONGEST = 22
 """Number of letters of a router's name that fit above a panel."""
@@ -92,7 +92,7 @@ def _draw_pair(panel, results: dict, cells: list[dict]) -> None:
 
 
 def utilisation_figure(results: dict, runs: list[Run]):
-    """Return measured loss against the equivalent FLOPs of every run by the law in (F, B), one panel per router."""
+    """Return the loss of every run against its equivalent FLOPs by the law in (F, B), one panel per router."""
     entries = [entry for entry in results["utilisation"] if entry["missing"] is None and entry["points"]]
     if not entries or not results["headlines"]["other_kinds"]:
         return None
@@ -107,7 +107,7 @@ def utilisation_figure(results: dict, runs: list[Run]):
     for panel in panels:
         panel.set_xlim(min(reach) / 1.35, max(reach) * 1.35)
         plain_ticks(panel, min(reach) / 1.35, max(reach) * 1.35)
-    for kind, (marker, filled) in marks.items():  # for the legend alone, because the main grid has a colour per panel
+    for kind, (marker, filled) in marks.items():  # only for the legend, because the main grid has a colour per panel
         panels[0].plot([], [], marker, markersize=6, label=kind, **_look(kind, filled, "#b0b0b0"))
     loss_axis(panels, everything, results)
     shared_legend(figure, panels, columns=5)

@@ -55,7 +55,7 @@ def image(figure, form: str) -> bytes:
 
 @contextlib.contextmanager
 def styled():
-    """Draw in our style during the body, because the user's style would change the bytes."""
+    """Use our style inside the `with` block, because the user's style would change the bytes."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -78,7 +78,7 @@ def panel_grid(count: int, height: float, most: int = PER_ROW) -> tuple:
 
 
 def losses_of(runs: list[Run], router: str) -> dict[tuple[int, int], list[float]]:
-    """Return {(N, E): losses of each run} of a router and the dense runs, of the main grid."""
+    """Return {(N, E): losses} of the main grid, for the runs of a router and the dense runs."""
     groups: dict = {}
     for run in usual(runs):
         if run.router in (router, DENSE):
@@ -87,7 +87,7 @@ def losses_of(runs: list[Run], router: str) -> dict[tuple[int, int], list[float]
 
 
 def points_of(runs: list[Run], router: str) -> dict[tuple[int, int], float]:
-    """Return {(N, E): mean loss} of a router and the dense runs, of the main grid."""
+    """Return {(N, E): mean loss} of the main grid, for the runs of a router and the dense runs."""
     return {key: float(np.mean(losses)) for key, losses in losses_of(runs, router).items()}
 
 

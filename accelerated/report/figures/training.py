@@ -17,7 +17,7 @@ SHARES = "tokens, in units of a fair share"
 """Labels of the axes."""
 
 EVEN = 2.0
-"""Largest top of a panel of loads, in fair shares, for lines in its upper half."""
+"""If a panel of loads ends below this many fair shares, its lines are in the upper half."""
 
 
 def training_figure(results: dict, sweep: "Sweep", found: dict):
@@ -119,7 +119,7 @@ def _draw_load(panel, load: "Load", colour) -> None:
 
 
 def _shown_runs(sweep: "Sweep") -> "list[tuple[int, list[SweepRun]]]":
-    """Return, by size, the dense run and each router's run with the largest E; of several seeds, the first."""
+    """Return, by size, the dense run and each router's run with the largest E; only the first seed counts."""
     chosen = []
     for size in sorted({run.size for run in sweep.runs}):
         here = [run for run in sweep.dense() if run.size == size][:1]
@@ -132,7 +132,7 @@ def _shown_runs(sweep: "Sweep") -> "list[tuple[int, list[SweepRun]]]":
 
 
 def _curve(run: "SweepRun", kind: str, field: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the millions of tokens and the values of a kind of log line."""
+    """Return the millions of tokens at each log line of this kind, and the values of a field in these lines."""
     per_step = run.config.batch_size * run.config.sequence_length / 1e6
     lines = [line for line in run.log if line.get("kind") == kind and field in line]
     return np.array([line["step"] * per_step for line in lines]), np.array([line[field] for line in lines])
