@@ -15,7 +15,7 @@ Each line has
 
 - the objective;
 - the dual bound of the final prices. Sinkhorn's prices are minus its potentials times the entropy, and quantile's
-prices are its biases;
+  prices are its biases;
 - the gap (bound minus objective) and "missing" (optimum minus objective), both divided by the optimum's gain over a
   cyclic assignment that ignores the scores;
 - the largest load divided by the mean;

@@ -52,7 +52,7 @@ blocks = 1
 seed = [1, 2, 3]
 """
 WATCHED = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "os.listdir")
-"""Python's audit events of file operations; a fault may kill the process before one."""
+"""Python's audit events of file operations; a fault may kill the process just before such an operation."""
 
 YEARS = 10 * 365 * 86_400.0
 
