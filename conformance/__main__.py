@@ -16,7 +16,7 @@ import typing
 from routelaws.conformance.engine.names import full_names, public_functions
 
 QUICK_COMPILE = "--xla_backend_optimization_level=0"
-"""Options for operations outside a compiled function, which `harness` does not compile."""
+"""An XLA flag for operations outside compiled functions; `harness` sets the options of compiled functions."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -91,7 +91,7 @@ def main(arguments=None) -> int:
 def _compile_quickly(folder: str) -> None:
     """Compile our own twin as fast as possible, and share compiled programs between tests and processes.
 
-    JAX reads these settings at import. They are for our own functions only.
+    JAX reads these settings when it is imported. Other backends keep their own settings.
     """
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_COMPILE}".strip()
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -147,7 +147,7 @@ def _names(groups) -> list[str]:
 
 
 def _source(path: str) -> str:
-    """Return the source of a reference function, preceded by the source of its record."""
+    """Return the source of a reference function, after the source of the record that it returns."""
 
     function = public_functions()[path]
     record = typing.get_type_hints(function).get("return")

@@ -1,9 +1,10 @@
-"""Every tolerance of the suite, with its reason. No other file of `conformance/` holds a tolerance literal, and none
-compares by a default tolerance (`test_mirror.py` reads them all).
+"""Every tolerance of the suite, with its reason.
 
-A bound is a number times a scale that the test supplies (a condition number, a sum of absolute values, 1 for a
-relative error). `check` raises when the error exceeds the bound and records the share of it that was used, which pytest
-prints at the end of a run. A share far below 1 shows that the bound is too loose to find errors.
+No other file of `conformance/` writes a tolerance as a number or uses a default tolerance; `test_mirror.py` tests this.
+
+A bound is a limit times a scale. The test supplies the scale: a condition number, a sum of absolute values, or 1.
+`check` raises if the error exceeds the bound. It records the share, error / bound, and pytest prints the largest shares
+at the end of a run. If all shares are far below 1, the bound is too loose to find errors.
 """
 
 from typing import NamedTuple
@@ -16,9 +17,9 @@ class Bound(NamedTuple):
     """An upper limit on an error.
 
     Attributes:
-        limit: as a multiple of the unit.
-        unit: of the error; a test supplies its value.
-        why: the source of the error; "" if the unit says enough.
+        limit: the largest allowed error, in units.
+        unit: the unit of the error, as text; a test supplies its value.
+        why: the source of the error; "" if the unit explains it.
         measured: the largest error in a test, in the same unit; "" if it was not measured.
     """
 
@@ -453,10 +454,10 @@ BOUNDS["hash.multi"] = Bound(
     2, "u |x| max |U| max |D|, over the experts", "the sum errs as in experts.routed_ffn", "0.7"
 )
 # The remainder hash on ids in order of frequency. Let p be the share of id 0, P the share of the first E ids, and
-# s = (E - 1) // k. In the first run of E ids, the k ids of an expert are at least s apart. The first of them has at
-# most the share p. Each other one has at most the mean share of the s ids before it; together these are at most P / s.
-# In a later run, each of the k ids has at most the mean share of the previous run. Over all later runs these add up to
-# at most k / E, which is also the mean load.
+# s = (E - 1) // k. In the first run of E ids, the k ids of an expert are at least s apart. The first of these k ids has
+# at most the share p. Each other id has at most the mean share of the s ids before it. Together, the other ids have at
+# most P / s. In a later run, each of the k ids has at most the mean share of the previous run. Over all later runs,
+# these ids have at most k / E together, which is also the mean load.
 BOUNDS["hash.remainder"] = Bound(1, "(p + P / s) E / k + 1 mean loads, all choices together", measured="0.76")
 BOUNDS["hash.turned"] = Bound(
     1 + 1e-13, "share of the largest load by the first choice", "the experts of this choice get the top of each run"
@@ -642,11 +643,11 @@ BOUNDS["vectors.no_ceiling"] = Bound(1e-9, "error of -ln Q'", "no row of a table
 BOUNDS["vectors.ratio"] = Bound(1, "u of the value", "the ratio is one division of whole numbers")
 
 SLACK_SHARE = 1 / 50
-"""A run warns of a bound if no check used more than this share, because the bound could hide errors."""
+"""A run warns of a bound if all shares (error / bound) are below this one, because the bound could hide errors."""
 SLACK_CHECKS = 20
-"""Fewest checks for a meaningful worst share: our choice."""
+"""Minimum number of checks of a bound before a run warns of it: our choice."""
 
-# Separate bounds of bfloat16: sums in float32, so few roundings of 2^-8 each.
+# Separate bounds of bfloat16. Sums are in float32, so there are few roundings of 2^-8.
 BOUNDS["notation.softmax_bfloat16"] = Bound(4, "2^-8 (1 + |z - max z|) of the value", measured="1.3")
 BOUNDS["notation.log_sum_exp_bfloat16"] = Bound(4, "2^-8 (1 + max |z|)", measured="1.3")
 BOUNDS["experts.gelu_bfloat16"] = Bound(4, "2^-8 (|x| + |x|^3)", measured="1.3")
@@ -685,16 +686,17 @@ BOUNDS["mesh.loss"] = Bound(
 BOUNDS["mesh.gradient"] = Bound(
     2e-13, "share of the largest entry of a leaf, float64", "the gradient errs as mesh.loss does", "2e-15"
 )
-# A gradient sums up to 128 products of products, and a mesh sums them in another order. In float64 this moves the worst
-# entry by 18 u of the largest entry of its leaf (2e-15, mesh.gradient). In float32 it is also 18 u, with u = 2^-24.
+# A gradient sums up to 128 products of products, and a mesh sums them in another order. In float64 this changes the
+# worst entry by 18 u of the largest entry of its leaf (2e-15, mesh.gradient). In float32 the change is also 18 u, with
+# u = 2^-24.
 BOUNDS["mesh.gradient_float32"] = Bound(
     1.1e-6, "share of the largest entry of a leaf", "mesh.gradient measured the same 18 u"
 )
 # No short formula bounds the effect of such an error after 20 steps: AdamW divides by the size of the gradient, so an
-# entry whose gradient is only rounding moves by the whole rate. So the test repeats the run of one device three times
-# with gradients that are off by mesh.gradient_float32, up or down at random. The mesh may deviate twice as far as the
-# worst of these three runs (measured: 0.05 to 0.16 of the worst). The loss jumps where rounding decides an assignment,
-# in these runs as on the mesh.
+# entry whose gradient is only rounding error moves by the whole learning rate. So the test repeats the run of one
+# device three times and adds mesh.gradient_float32 to the gradients, up or down at random. The mesh may deviate twice
+# as far as the worst of these three runs (measured: 0.05 to 0.16 of the worst). If rounding decides an assignment, the
+# loss jumps in these runs and on the mesh.
 BOUNDS["mesh.steps.loss"] = Bound(2, "share of the largest change by such gradients, plus transformer.loss of the loss")
 BOUNDS["mesh.steps.weights"] = Bound(
     2, "share of the change of a leaf by such gradients, plus u of the leaf per step", "errors of entries average out"
@@ -719,23 +721,23 @@ BOUNDS["mesh.bias"] = Bound(1e-14, "absolute error", "the logits are below 10", 
 worst_share: dict[str, float] = {}
 
 listeners: list = []
-"""Functions of (name, share), called after every check."""
+"""`check` calls each of these functions with (name, share)."""
 
 
 def bound_in(name: str, precision: str) -> str:
-    """Return the name of a bound in a precision, such as "experts.ffn_bfloat16" if it exists."""
-    specific = "_".join((name, precision))  # the text itself: `test_bfloat16.RAISED` shows itself otherwise
+    """Return the name of the bound for a precision, such as "experts.ffn_bfloat16", or `name` if there is none."""
+    specific = "_".join((name, precision))  # not an f-string: `test_bfloat16.RAISED` is a str with another format
     return specific if specific in BOUNDS else name
 
 
 def check(name: str, error: float, scale: float = 1.0, *, message: str = "") -> None:
-    """Fail unless error <= BOUNDS[name].limit * scale; record the share used.
+    """Fail unless error <= BOUNDS[name].limit * scale, and record the quotient of both sides as the share.
 
     Args:
         name: key of `BOUNDS`.
         error: the measured error, at least 0; NaN fails.
-        scale: the unit of the bound, above 0 (or 0, when the error has to be exactly 0).
-        message: what was compared, with shapes; shown on failure.
+        scale: the unit of the bound, above 0. At 0, only the error 0 passes.
+        message: text that a failure shows: the compared values and their shapes.
 
     Raises:
         AssertionError: the error is above the bound or is NaN.

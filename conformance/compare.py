@@ -1,7 +1,7 @@
 """Comparisons with messages for readers who did not write the test.
 
-Each raises AssertionError with the function, the shapes, and the expected and actual values of the first wrong entry.
-Limits come from `bounds.BOUNDS`; the caller supplies the scale, such as a condition number.
+Each function raises AssertionError if its comparison fails. The message names the function under test and the first
+wrong entry. Limits come from `bounds.BOUNDS`, and the caller supplies the scale, such as a condition number.
 """
 
 import numpy as np
@@ -16,11 +16,11 @@ def assert_close_bounded(name: str, actual, expected, scale=1.0, *, what: str) -
         name: key of `BOUNDS`.
         actual: what the backend returned.
         expected: what the reference returned.
-        scale: at least 0, broadcastable to `expected`; 0 demands an exact entry.
-        what: the function under test, with the arguments that matter.
+        scale: at least 0, broadcastable to `expected`. An entry with scale 0 must be exact.
+        what: the function under test, with its important arguments.
 
     Raises:
-        AssertionError: shapes differ, or an entry is NaN or out of its bound.
+        AssertionError: shapes differ, or an entry is NaN or exceeds its bound.
     """
     actual, expected = np.asarray(actual, dtype=np.float64), np.asarray(expected, dtype=np.float64)
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, expected {expected.shape}"
@@ -42,9 +42,9 @@ def assert_close_bounded(name: str, actual, expected, scale=1.0, *, what: str) -
 
 
 def differs(actual, expected) -> np.ndarray:
-    """Return the entries where two float arrays differ by more than 2^10 units of the largest expected entry.
+    """Return [...] bool, the entries that differ by more than 2^10 units of the largest expected entry.
 
-    Equal inputs may give results that differ in the last bits, because the order of additions can vary.
+    Smaller differences are allowed: equal inputs may give other last bits, because the order of additions can vary.
     """
     actual, expected = np.asarray(actual), np.asarray(expected)
     unit = np.finfo(expected.dtype).eps / 2 * np.abs(expected).max(initial=0)
@@ -59,7 +59,7 @@ def assert_nearly_same(actual, expected, *, what: str) -> None:
 
 
 def assert_same(actual, expected, *, what: str) -> None:
-    """Fail unless two arrays are equal in every entry: integers, booleans, or floats without arithmetic."""
+    """Fail unless two arrays are equal in every entry."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, expected {expected.shape}"
     bad = np.argwhere(~(actual == expected))
@@ -72,7 +72,7 @@ def assert_same(actual, expected, *, what: str) -> None:
 
 
 def _reordered(actual: np.ndarray, expected: np.ndarray) -> str:
-    """Return a sentence if every row holds the expected integers in another order, else ""."""
+    """Return a sentence if every row has the expected integers in another order; else return ""."""
     rows = expected.ndim == 2 and expected.shape[1] > 1 and expected.dtype.kind in "iu"
     same = rows and np.array_equal(np.sort(actual, axis=1), np.sort(expected, axis=1))
     return "; every row has the expected entries in another order" if same else ""
@@ -81,13 +81,13 @@ def _reordered(actual: np.ndarray, expected: np.ndarray) -> str:
 def assert_admissible_top_k(chosen, scores, margin, *, what: str) -> float:
     """Fail unless `chosen` can be the top k of scores that differ from `scores` by at most `margin` each.
 
-    With cut values s(k) and s(k+1), every entry above s(k+1) + 2 margin must be chosen and no entry below s(k) - 2
-    margin may be chosen. Choices must be sorted: the next score is larger by at most 2 margin.
+    Let s(k) be the k-th largest score. Every entry above s(k+1) + 2 margin must be chosen, and no entry below s(k) - 2
+    margin may be chosen. Choices must be in descending order, but a later score may be larger by up to 2 margin.
 
     Args:
         chosen: [T, k] integers.
         scores: [T, E], the reference's scores.
-        margin: at least 0, a number or [T]; the bound on the backend's error in a score.
+        margin: at least 0, a number or [T]; the largest error of a score in the backend.
         what: the function under test.
 
     Returns:
@@ -124,9 +124,9 @@ def assert_plan(name: str, plan, residual, unit: float, *, what: str) -> None:
     """Fail unless `plan` is a transport plan with exact row sums and the column error `residual`.
 
     Args:
-        name: key of `BOUNDS` for T * (row sum) - 1 and for the distance of the columns from `residual`.
+        name: key of `BOUNDS`, for the error of T * (row sum) and for the error of `residual`.
         plan: [T, E].
-        residual: what the backend reports.
+        residual: the column error that the backend reports.
         unit: size of the rounding error of one entry, relative to 1/T.
         what: the function under test.
 
@@ -143,8 +143,11 @@ def assert_plan(name: str, plan, residual, unit: float, *, what: str) -> None:
 
 
 def central_difference(function, point, direction, step: float = 2.0**-10) -> float:
-    """Return the derivative of function(point + s direction) at s = 0: five points, error O(step⁴) and O(u / step)."""
-    import jax  # imported here: the lessons compare with NumPy alone
+    """Return the derivative of function(point + s direction) at s = 0.
+
+    The formula has five points and the error O(step⁴) + O(u / step).
+    """
+    import jax  # imported here, because the lessons use this file without JAX
 
     def at(s):
         return function(jax.tree.map(lambda p, v: p + s * v, point, direction))

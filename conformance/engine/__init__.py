@@ -1,1 +1,1 @@
-"""How the suite runs: backends, the pytest plugin, calls under a time limit, reports."""
+"""The parts that run the suite: backends, the pytest plugin, calls with a time limit, and reports."""

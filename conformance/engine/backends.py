@@ -1,11 +1,12 @@
-"""Find a backend, and guard each call of it.
+"""Find a backend, and check each call of its functions.
 
-A backend is a namespace with the public names of the reference: a module, an attribute of a module, or any object with
+A backend is a namespace with public names of the reference: a module, an attribute of a module, or any object with
 attributes. It needs no base class. Tests of missing names are skipped and counted.
 
-`Backend` wraps such a namespace. A test calls `backend.routers.top_k.top_k_router` like the reference's function, with
-NumPy arrays. The guard converts the arrays, stops calls that take too long, checks that inputs are unchanged, and
-repeats the first call to compare results. It returns the reference's record of NumPy arrays.
+`Backend` wraps a namespace. A test calls `backend.routers.top_k.top_k_router` like the reference's function, with NumPy
+arrays. The *guard* is the code around this call. It converts the arrays, stops a call that takes too long, and checks
+that inputs are unchanged. It repeats the first call and compares both results. It returns the reference's record of
+NumPy arrays.
 """
 
 import contextlib
@@ -52,11 +53,11 @@ from routelaws.conformance.engine.values import arrays_of, as_numpy, difference,
 
 OURS = "routelaws.accelerated"
 GROUP = "routelaws.backends"
-"""The group of entry points in which an installed library can name its backend."""
+"""The group of entry points; an installed library can name its backend there."""
 
 DTYPES = ("float64", "float32")
 DTYPES_OF = {"routelaws.reference": ("float64",), OURS: (*DTYPES, "bfloat16")}
-"""The reference always computes in float64. Only backends that list bfloat16 are tested in it."""
+"""Precisions of our own backends. A backend is tested in bfloat16 only if its `dtypes` contain bfloat16."""
 MANY_FITS = (
     "laws.resampling.bootstrap",
     "laws.resampling.jackknife",
@@ -64,9 +65,9 @@ MANY_FITS = (
     "laws.uncertainty.profile_intervals",
     "laws.uncertainty.slope_interval",
 )
-"""Functions of the reference that take minutes for one call: they search every shape of the law, by definition."""
+"""Functions of the reference that take minutes for one call, because they fit a law many times."""
 SLOW = (*MANY_FITS, "laws.fitting.fit_routed", "laws.utilisation.fit_utilisation")
-"""Functions that the quick profile skips for the reference: their tests would take half of the time."""
+"""Functions that the quick profile skips for the reference, because their tests would take half of the time."""
 TIME_LIMIT = 60.0
 """Default time limit of one call, in seconds."""
 
@@ -75,7 +76,7 @@ OBJECTS: dict[str, object] = {}
 
 
 class Broken(AssertionError):
-    """A function broke a rule for all functions; `kind` is one of `report.KINDS`."""
+    """A function violated a rule for all functions; `kind` is one of `report.KINDS`."""
 
     def __init__(self, path: str, kind: str, detail: str):
         super().__init__(f"{path} {detail}")
@@ -110,7 +111,7 @@ def load(name: str):
 
 
 def _adapted(name: str):
-    """Return the backend of a class in a library with an adapter; None for any other name."""
+    """Return the backend of a name such as "transformers:Class"; None if the name has no adapter."""
     try:
         return adapters.find(name)
     except LookupError as error:
@@ -120,7 +121,7 @@ def _adapted(name: str):
 
 
 def _imported(name: str, module: str, importing):
-    """Return the result of `importing`; turn every failure of the user's file, sys.exit included, into one line."""
+    """Return importing(); if the imported file raises an error or exits, raise a BackendError of one line."""
     try:
         return importing()
     except (Exception, SystemExit) as error:
@@ -128,17 +129,17 @@ def _imported(name: str, module: str, importing):
 
 
 def _submodule(module: str, name: str):
-    """Import a module that the package's `__init__` does not import; None if there is none."""
+    """Import and return a submodule of a package; return None if it does not exist."""
     return _imported(
         name, module, lambda: importlib.import_module(module) if importlib.util.find_spec(module) else None
     )
 
 
 def _dtypes_of(name: str, named) -> tuple[str, ...]:
-    """Return the precisions of a backend, at least one of them known.
+    """Return the precisions of a backend.
 
     Raises:
-        BackendError: not a tuple of strings, or a precision is unknown.
+        BackendError: there are none, they are one string, or a precision is unknown.
     """
     precisions = () if isinstance(named, str) else tuple(named)
     if not precisions or not set(precisions) <= {*DTYPES, "bfloat16"}:
@@ -148,7 +149,7 @@ def _dtypes_of(name: str, named) -> tuple[str, ...]:
 
 
 class _Room:
-    """A file or folder of a backend; finds attributes by their path in the reference."""
+    """A file or folder of a backend, with attributes by their path in the reference."""
 
     def __init__(self, backend, path: str):
         self._backend, self._path = backend, path
@@ -164,11 +165,12 @@ class Backend:
 
     Args:
         name: its name in reports.
-        namespace: an object with some of the reference's public names. Names may have the reference's path
-            (`routers.top_k.top_k_router`). A unique last name may also be directly in the namespace. Optional:
-            `capabilities` ("jit", "grad": it computes with JAX; "torch": its results keep torch's graph), `dtypes`,
-            `slow` (functions that the quick profile leaves out), `documented` ({router: {option: value}}),
-            `training(flag)`, `script(path, **arguments)`, `from_numpy(array, dtype)`, `to_numpy(value)`, `__version__`.
+        namespace: an object with some of the reference's public names. A function is at the reference's path
+            (`routers.top_k.top_k_router`), or directly in the namespace if its last name is unique. Optional
+            attributes: `capabilities` ("jit" and "grad" for functions of JAX, "torch" for results that keep torch's
+            graph), `dtypes`, `slow` (functions that the quick profile skips), `documented`
+            ({router: {option: value}}), `training(flag)`, `script(path, **arguments)`, `from_numpy(array, dtype)`,
+            `to_numpy(value)`, `__version__`.
         ledger: the `ledger.Ledger` that records calls and faults.
         require: paths of required functions.
         time_limit: seconds for one call.
@@ -212,7 +214,7 @@ class Backend:
             return _Room(self, path)
         entry = self._find(path)
         if path in classes and (entry is None or hasattr(classes[path], "_replace")):
-            return classes[path]  # a record: `_given` converts it for a call
+            return classes[path]  # a record class of the reference; `_given` converts its instances for a call
         if entry is None:
             room, _, name = path.rpartition(".")
             if name.startswith("_") or room not in rooms or not hasattr(reference_part(room), name):
@@ -221,7 +223,7 @@ class Backend:
         return self._wrap(path, entry) if path in functions else entry
 
     def _find(self, path: str):
-        """Return the namespace's entry at a path or, for a function, under its last name; None if missing."""
+        """Return the entry at a path. A function may also be under its last name. Return None if it is missing."""
         here = self.namespace
         for part in path.split("."):
             inside, here = here, getattr(here, part, None)
@@ -231,7 +233,7 @@ class Backend:
                 break
         last, wanted = path.rpartition(".")[2], public_functions().get(path)
         if wanted and is_alone(last) and (here is None or here is wanted):
-            # A backend that imports the reference's `notation` does not offer it as its own functions.
+            # The backend may only import the reference's module, such as `notation`, so look for its own function.
             flat = getattr(self.namespace, last, None)
             return flat if here is None or callable(flat) else here
         return here
@@ -242,15 +244,16 @@ class Backend:
         pytest.skip(f"{path} is missing")
 
     def _leave_out(self, reason: str):
-        """Skip this example, or this test if it has no examples."""
+        """Skip this example of a property test, or the whole test if it has no examples."""
         self.ledger.left_out = reason
         if hypothesis.currently_in_test_context():
             hypothesis.reject()
         pytest.skip(reason)
 
     def stance(self, path: str) -> stances.Stance | None:
-        """Return the design of another library's function; None for our functions, and during the search for the
-        design.
+        """Return the design of another library's function.
+
+        Return None for our own functions, for functions without a design, and while the design is being searched.
         """
         function = self._find(path)
         if path not in stances.JUDGED or not callable(function) or stances.is_own(function):
@@ -266,7 +269,7 @@ class Backend:
 
         Raises:
             NotImplementedError: the function lacks these options, or rejects the input.
-            Fault: the function broke a rule of the guard or raised.
+            Fault: the function violated a rule of the guard, or raised another exception.
         """
         try:
             return self._ask(path, self._find(path), arrays, precision, options)
@@ -309,7 +312,7 @@ class Backend:
         return np.zeros(point.shape) if leaf.grad is None else np.asarray(self._plain(leaf.grad), np.float64)
 
     def _within_limit(self, path: str, function, arguments, keywords):
-        """Call for `ask`; convert errors to a Fault."""
+        """Call for `ask`; raise errors as a Fault, and rejected inputs as NotImplementedError."""
         try:
             with _alarm(self.time_limit):
                 return function(*arguments, **keywords)
@@ -324,7 +327,7 @@ class Backend:
             raise stances.Fault("raises", f"raised {type(error).__name__}: {error}; given {shapes}") from error
 
     def other_defaults(self, path: str) -> str:
-        """List the defaults of a function that differ from the reference's, except None; "" if none."""
+        """List the defaults, except None, that differ from the reference's; return "" if there are none."""
         if path not in public_functions():
             return ""
         parameters = inspect.signature(public_functions()[path]).parameters
@@ -340,7 +343,7 @@ class Backend:
         )
 
     def leave_out_precision(self, precision: str):
-        """Skip this example: the backend lacks the precision."""
+        """Skip this example, because the backend lacks the precision."""
         self._leave_out(f"{precision} is not among the dtypes of {self.name}")
 
     def options(self, path: str) -> tuple[str, ...]:
@@ -353,10 +356,10 @@ class Backend:
         return () if taken is None else tuple(name for name in self.options(path) if name not in taken)
 
     def _offered(self, path: str, function, arguments, keywords) -> tuple[tuple, dict]:
-        """Return the arguments of a call for which the function has parameters.
+        """Return the arguments of a call without the options that the function lacks.
 
-        Drop a missing option if it has the value of the function's design, or the reference's default if no design is
-        known. Skip the example for any other value.
+        Drop a missing option only if its value is the value of the function's design; without a known design, the
+        reference's default counts. Skip the example if the option has another value.
         """
         defaults, options = defaults_of(path), options_of(path)
         places, extra = places_of(function), {}
@@ -376,18 +379,21 @@ class Backend:
         return arguments, {name: value for name, value in (named | keywords).items() if name not in dropped}
 
     def _not_offered(self, path: str, reason: str, options=()):
-        """Skip a call with options that the function lacks, or one that raised NotImplementedError."""
-        named = frozenset(re.findall(r"\w+", reason)) & frozenset(options)  # none named: any may be meant
+        """Skip a call that the function declines, because it lacks an option or raised NotImplementedError."""
+        named = frozenset(re.findall(r"\w+", reason)) & frozenset(options)  # if empty, record all the options
         self.ledger.declined(self.name, path, reason or "it gives no reason", named or options)
         self._leave_out(f"{path}: {reason}")
 
     def _wrap(self, path: str, function):
-        """Return the guarded function, always the same object, because it is the key of compiled functions."""
+        """Return the guarded function of a path.
+
+        The result is always the same object, because it is the key of compiled functions.
+        """
         if path in self._wrapped:
             return self._wrapped[path]
 
         def guarded(arguments, keywords, precision=None, through=None, static=()):
-            """Call; `through` is the compiled function, with its `static` arguments bound."""
+            """Call the function, or its compiled form `through`, which contains the `static` arguments."""
             return self._call(path, function, arguments, keywords, precision, through, dict(static))
 
         def call(*arguments, **keywords):
@@ -421,12 +427,12 @@ class Backend:
         if type(value) in path_of_class() and hasattr(value, "_replace"):
             record = self._find(path_of_class()[type(value)])
             return (record or type(value))(*(self._given(part, precision) for part in value))
-        lone = precision and isinstance(value, np.floating)  # a record holds arrays, so make this number an array
+        lone = precision and isinstance(value, np.floating)  # a number from a record: convert it like an array
         if self.capabilities or not (lone or isinstance(value, np.ndarray | jax.Array)):
             return value
         array = np.array(value)
         if array.dtype.kind in "fV":
-            record = array.dtype.name == "bfloat16"  # the test made it: pass it on unchanged
+            record = array.dtype.name == "bfloat16"  # do not convert it to `precision`
             dtype = array.dtype.name if record or not precision else precision
             if dtype not in self.dtypes:
                 self.leave_out_precision(dtype)
@@ -434,11 +440,11 @@ class Backend:
         convert = getattr(self.namespace, "from_numpy", None)
         if convert is None:
             return array
-        # NumPy has no bfloat16; float32 holds the rounded values.
+        # NumPy has no bfloat16, so pass the rounded values in float32.
         return convert(array.astype(np.float32) if array.dtype.kind == "V" else array, array.dtype.name)
 
     def _returned(self, path: str, value, hint=None):
-        """Convert a result to the reference's record of NumPy arrays (JAX arrays for a JAX backend)."""
+        """Convert a result to the reference's record. Its arrays are NumPy arrays, or JAX arrays of a JAX backend."""
         hint = inspect.signature(public_functions()[path]).return_annotation if hint is None else hint
         if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
             options = [option for option in typing.get_args(hint) if option is not type(None)]
@@ -463,7 +469,7 @@ class Backend:
         )
 
     def _record(self, path: str, value, record):
-        """Convert an object with the record's attributes, a dict with its keys, or a tuple in its order."""
+        """Convert an object with the record's attributes, a dict with its keys, or a tuple of its fields in order."""
         names = record._fields
         needed_ones = [name for name in names if name not in comparable.OPTIONAL.get(record.__name__, ())]
         if isinstance(value, dict) and set(needed_ones) <= set(value):
@@ -479,23 +485,23 @@ class Backend:
         return record(*(self._returned(path, part, hints[name]) for name, part in zip(names, parts, strict=True)))
 
     def _break(self, path: str, kind: str, detail: str):
-        """Fail now and at every later call, so that the search for a smaller example stops.
+        """Fail now and at every later call, so that Hypothesis does not search for a smaller example.
 
-        A function that changes its arguments gets copies, so later tests still compare its values.
+        Exception: if a function changed its arguments, only calls of the same test fail. Later tests compare its
+        values, because each call gets copies.
         """
         self._broken[path] = kind, detail, self.ledger.test
         self.ledger.broke(self.name, path)
         self._fail_again(path)
 
     def _fail_again(self, path: str):
-        # Raise all failures here: Hypothesis distinguishes failures by their line, and calls a failure on two lines
-        # flaky.
+        # Raise all failures on one line of code. If a failure moves to another line, Hypothesis calls it flaky.
         kind, detail, test = self._broken.get(path, ("", "", 0))
         if kind and (kind != "mutates" or test == self.ledger.test):
             raise Broken(path, kind, detail)
 
     def _call(self, path: str, function, arguments, keywords, precision, through, static):
-        """Call once, or twice if this function is new with these constants."""
+        """Call the function. Repeat the first call with these constants, and compare both results."""
         self.ledger.called(self.name, path)
         self._fail_again(path)
         if (keywords | static).get("mask") is not None and not stances.is_own(function):
@@ -505,7 +511,7 @@ class Backend:
         kept = self.ledger.keep(path, arguments, everything, precision)
 
         def once():
-            # A compiled function holds its constants, and its guard drops options that the backend lacks.
+            # A compiled function contains its constants, and it drops missing options when JAX traces it.
             inputs = (arguments, keywords) if through else tuple(self._given(part, precision) for part in offered)
             before = [] if self.capabilities else [np.array(self._plain(leaf)) for leaf in arrays_of(inputs)]
             value = self._timed(path, through or function, *inputs, chosen)
@@ -540,7 +546,7 @@ class Backend:
         wide = jax.tree.map(_wide, (arguments, keywords))
         try:
             return comparable.comparable(path, result, *wide, self.stance(path), precision or "float64")
-        except Exception:  # an input for which the reference has no answer
+        except Exception:  # the reference rejects this input
             return result
 
     def _plain(self, leaf):
@@ -550,14 +556,14 @@ class Backend:
     def _judge_structure(self, path: str, result, arguments, keywords) -> None:
         """Fail unless shapes and number types equal the reference's for the same input.
 
-        Skip this if the reference is slow: one call may take a thousand fits.
+        Skip functions of `MANY_FITS`, because one call of the reference takes minutes.
         """
         if path in MANY_FITS or self._find(path) is public_functions()[path]:
             return
         try:
             inputs = jax.tree.map(lambda leaf: np.array(leaf) if arrays_of(leaf) else leaf, (arguments, keywords))
             wanted = public_functions()[path](*inputs[0], **inputs[1])
-        except Exception:  # the reference has no answer for this input, so the tests decide
+        except Exception:  # the reference rejects this input, so only the tests judge the result
             return
         problem = difference(result, wanted, "")
         if problem:
@@ -571,7 +577,7 @@ class Backend:
                 self._break(path, "form", message)
 
     def _timed(self, path: str, function, arguments, keywords, chosen):
-        """Call, and fail if it does not return in time or tries to end the process."""
+        """Call the function, and fail if it exceeds the time limit or tries to end the process."""
         try:
             with _alarm(self.time_limit):
                 return function(*arguments, **keywords)
@@ -588,14 +594,14 @@ class Backend:
             trouble = "not offered", f"refused: {error}"
         if trouble[0] == "not offered":
             self._not_offered(path, trouble[1], chosen)
-        self._break(path, *trouble)  # raised outside the block, so that every failure has the same context
+        self._break(path, *trouble)  # outside the `try`, so that every failure has the same context
 
 
 @contextlib.contextmanager
 def _alarm(seconds: float):
-    """Raise `_TimeIsUp` inside the block after some seconds of processor time, or four times as many of wall time.
+    """Raise `_TimeIsUp` inside the block after `seconds` of processor time or 4 `seconds` of wall time.
 
-    Does nothing outside the main thread and on Windows.
+    The alarm is off on Windows and outside the main thread.
     """
     started, end = time.process_time(), time.monotonic() + 4 * seconds
 
@@ -616,11 +622,11 @@ def _alarm(seconds: float):
 
 
 PADDING = 100.0
-"""Padding for other libraries; only our twin promises to ignore NaN in the padding."""
+"""Value of padding for other libraries. Only our twin must ignore NaN in padding."""
 
 
 def _filled(leaf):
-    """Return an array with `PADDING` instead of NaN; other values unchanged."""
+    """Return a float array with `PADDING` instead of NaN; return anything else unchanged."""
     if not hasattr(leaf, "dtype") or np.asarray(leaf).dtype.kind not in "fV":
         return leaf
     module = jax.numpy if isinstance(leaf, jax.Array) else np
@@ -628,7 +634,7 @@ def _filled(leaf):
 
 
 def _wide(leaf):
-    """Return a NumPy array, floats as float64; other values unchanged."""
+    """Return an array as a NumPy array, floats as float64; return anything else unchanged."""
     if not hasattr(leaf, "dtype"):
         return leaf
     array = np.asarray(as_numpy(leaf))
@@ -636,7 +642,7 @@ def _wide(leaf):
 
 
 def versions() -> dict[str, str]:
-    """Return the versions for a report."""
+    """Return {library: version} for a report."""
     libraries = {name: sys.modules[name].__version__ for name in ("torch",) if name in sys.modules}
     return {
         "Python": sys.version.split()[0],

@@ -1,4 +1,7 @@
-"""Results of other libraries for comparison: every field of the record, and choices in the reference's order."""
+"""Prepare results of other libraries for a comparison with the reference.
+
+Missing fields get the reference's values, and choices are put into the reference's order.
+"""
 
 import numpy as np
 
@@ -13,11 +16,11 @@ OPTIONAL = {
     "AuxiliaryLoss": ("share", "probability"),
     "SinkhornPlan": ("column_potential", "sweeps", "converged", "newton_steps"),
 }
-"""Fields of records that few libraries return; a missing field gets the reference's value."""
+"""Fields that few libraries return. A missing field gets the reference's value."""
 
 
 def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stance | None, precision: str):
-    """Return a result for comparison: add missing fields, and order choices like the reference."""
+    """Return a result with all fields of its record, and with choices in the reference's order."""
     named = dict(zip(defaults_of(path), arguments, strict=False)) | keywords
     absent = [name for name in OPTIONAL.get(type(result).__name__, ()) if getattr(result, name) is None]
     if not absent and stance is None:
@@ -31,17 +34,17 @@ def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stan
 def canonical(path: str, result, wanted, arguments: dict, precision: str):
     """Return a choice in the reference's order if its set of experts is admissible.
 
-    Replace tied experts by the experts of lower index, with their gates. Leave an inadmissible set unchanged, so that a
-    test fails.
+    Among tied experts, the reference's experts replace the chosen ones, and gates follow their experts. An inadmissible
+    set stays unchanged, so that a test fails.
 
     Args:
-        path: of the function.
-        result: what it returned.
+        path: path of the function.
+        result: the function's result.
         wanted: the reference's result.
         arguments: the arguments by the reference's names.
-        precision: of the result.
+        precision: precision of the result.
     """
-    if path == "experts.dispatch":  # no library returns the place in the queue of a dropped token
+    if path == "experts.dispatch":  # no library returns a slot for a dropped token
         return result._replace(slot=np.where(np.asarray(result.kept, bool), result.slot, wanted.slot))
     if path == TIES:
         bad = designs.wrong_rows(np.asarray(result), arguments["scores"], np.zeros((len(result), 1)))
@@ -64,7 +67,7 @@ GROUP_OPTIONS = ("expert_groups", "groups_per_token", "group_score")
 
 
 def _in_order(result, wanted, bad):
-    """Return a routing with experts and gates in the reference's order, in rows that are not bad."""
+    """Return a routing with the reference's experts in their order, in rows that are not bad."""
     expert, gate = np.array(result.expert), np.array(result.gate)
     for t in np.flatnonzero(~bad):
         left = {e: g for e, g in zip(expert[t].tolist(), gate[t], strict=True)}
@@ -79,6 +82,6 @@ def _in_order(result, wanted, bad):
 
 
 def _is_counted(result) -> bool:
-    """Return whether the loads are the shares of the experts that were returned."""
+    """Return whether the loads are the shares of the returned experts."""
     counts = np.bincount(np.asarray(result.expert).ravel(), minlength=len(result.load)) / np.size(result.expert)
     return bool(np.all(np.abs(result.load - counts) <= BOUNDS["dialects.same"].limit * counts))

@@ -5,11 +5,13 @@
     notation.softmax(logits)
     >>> my_moe.softmax(file["logits"]), file["found"], file["expected"]  # doctest: +SKIP
 
-Values have the names of the reference's parameters; entries of trees and records have their path: "params.w1",
-"held.expert". "found" is the result and "expected" the reference's; record fields follow a dot. bfloat16, which NumPy
-lacks, is stored as float32. The rest is text: "call", "kind", "detail", "test", "example" (as Hypothesis prints it),
-and "again", the command that repeats the call. The quick and the default profile draw the same examples again; nightly
-starts with the failed examples, which Hypothesis keeps in the folder.
+An argument has the name of the reference's parameter. An entry of a tree or a record has its path, such as "params.w1"
+or "held.expert". "found" is the backend's result, and "expected" is the reference's result. bfloat16 is stored as
+float32, because NumPy lacks bfloat16.
+
+The other entries are text: "backend", "function", "call", "kind", "detail", "test", "example" (from Hypothesis), and
+"again", which is the command that repeats the call. The quick and the default profile repeat the same examples. The
+nightly profile starts with the failed examples, because Hypothesis stores them in the folder.
 """
 
 import io
@@ -32,7 +34,7 @@ class _Name(str):
 
 
 def _on_arrays(change, tree: dict) -> dict:
-    """Replace the arrays of a tree by `change(path, array)`; traced arrays become None."""
+    """Return the tree with `change(path, array)` instead of each array; traced arrays become None."""
 
     def leaf(path, value):
         if not hasattr(value, "shape") or not hasattr(value, "dtype"):
@@ -41,7 +43,7 @@ def _on_arrays(change, tree: dict) -> dict:
         return None if isinstance(value, jax.core.Tracer) else change(place, np.asarray(as_numpy(value)))
 
     changed = jax.tree_util.tree_map_with_path(leaf, tree)
-    return {name: changed[name] for name in tree}  # restore the order of the names, which JAX changes
+    return {name: changed[name] for name in tree}  # JAX sorts the names; restore their order
 
 
 def named(tree: dict) -> dict[str, np.ndarray]:
@@ -60,7 +62,7 @@ def named(tree: dict) -> dict[str, np.ndarray]:
 
 
 def given_to(call: Call) -> dict:
-    """Return the arguments of a call by the reference's names, floats in its precision."""
+    """Return the arguments of a call by the reference's names, with float arrays in the call's precision."""
     values = dict(zip(defaults_of(call.function), call.arguments, strict=False)) | call.keywords
     dtype = jax.numpy.dtype(call.precision or "float64")
     return _on_arrays(
@@ -69,16 +71,16 @@ def given_to(call: Call) -> dict:
 
 
 def expected_of(call: Call) -> dict[str, np.ndarray]:
-    """Return the reference's result for a call; {} if it raises."""
+    """Return the reference's result for a call; return {} if the reference raises."""
     wide = _on_arrays(lambda _, array: array.astype(float) if array.dtype.kind in "fV" else array, given_to(call))
     try:
         return named({"expected": public_functions()[call.function](**wide)})
-    except Exception:  # input for which the reference has no answer
+    except Exception:  # the reference rejects this input
         return {}
 
 
 def _differs(call: Call) -> bool:
-    """Return whether a result differs from the reference's in the first half of the digits."""
+    """Return whether the result of a call differs from the reference's in the first half of the digits."""
     values, digits = named({"found": call.result}), UNIT[call.precision or "float64"] ** 0.5
     for name, wanted in expected_of(call).items():
         actual = values.get(name.replace("expected", "found", 1))
@@ -94,11 +96,11 @@ def _differs(call: Call) -> bool:
 
 
 FEW = 64
-"""Numbers of a call that a report shows."""
+"""A report shows the input of a call if it has at most this many numbers."""
 
 
 def with_input(ledger: Ledger, trouble: Trouble, namespace, function) -> Trouble:
-    """Return the ledger's newest fault, with its call in decimal numbers."""
+    """Return a fault with the input of its call in decimal numbers, if the input is small."""
     call = _at_fault(ledger, trouble)
     inputs = named(_beside_defaults(call)) if call else {}
     if not inputs or sum(value.size for value in inputs.values()) > FEW or "logits [" in trouble.detail:
@@ -124,13 +126,13 @@ def call_names(call: Call) -> list[str]:
 
 
 def program(namespace, backend: str, path: str, arguments: dict) -> str:
-    """Return a short program that repeats a call, by the namespace's `script(path, **arguments)` if it has one.
+    """Return a short program that repeats a call.
 
     Args:
-        namespace: of the backend.
-        backend: its name, for `backends.load`.
-        path: of the function.
-        arguments: arguments by the reference's names: arrays, numbers and strings.
+        namespace: namespace of the backend; its `script(path, **arguments)` makes the program if it exists.
+        backend: name of the backend, for `backends.load`.
+        path: path of the function.
+        arguments: arrays, numbers and strings by the reference's names.
     """
     if hasattr(namespace, "script"):
         return namespace.script(path, **arguments)
@@ -150,7 +152,11 @@ def program(namespace, backend: str, path: str, arguments: dict) -> str:
 
 
 def _at_fault(ledger: Ledger, trouble: Trouble) -> Call | None:
-    """Return the call that broke a rule; else the first differing call of the failing example; else its last call."""
+    """Return the call that caused a fault.
+
+    This is the call that violated a rule, else the first call of the failing example with a wrong result, else the last
+    call of the example.
+    """
     error, path = ledger.blamed, trouble.function
     if hasattr(error, "kind") and (trouble.backend, path) in ledger.broken:
         return ledger.broken[trouble.backend, path]
@@ -167,10 +173,11 @@ def export(folder: str, shown: str, ledger: Ledger, trouble: Trouble, profile: s
     """Write the ledger's newest failure, and return the file's name.
 
     Args:
-        folder: absolute path of the target; `shown` is the path as the user wrote it.
-        ledger: with `keeps` on, after `blame`.
-        trouble: what `blame` returned.
-        profile: of the run.
+        folder: absolute path of the target.
+        shown: path of the folder as the user wrote it, for the command and the result.
+        ledger: a ledger with `keeps` on, after `blame`.
+        trouble: the result of `blame`.
+        profile: profile of the run.
     """
     call, path, backend = _at_fault(ledger, trouble), trouble.function, trouble.backend
     again = f"python -m routelaws.conformance --backend {backend} --only {path} --profile {profile}"

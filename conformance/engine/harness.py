@@ -1,8 +1,9 @@
 """How the tests call a backend: precision, compilation and derivatives in one place.
 
-A backend is a namespace with the public names of the reference: our own module, or a `backends.Backend`. With the
-capability "jit", functions are compiled once for each set of static arguments and shapes; with "grad", derivatives are
-tested. A backend without `capabilities` has both. Precisions outside its `dtypes` are skipped.
+A backend is a namespace with the public names of the reference: our own module, or a `backends.Backend`. The capability
+"jit" means that the tests compile its functions, once for each set of static arguments and shapes. The capability
+"grad" means that the tests differentiate its functions. A namespace without the attribute `capabilities` has both.
+Precisions outside its `dtypes` are skipped.
 """
 
 import functools
@@ -27,7 +28,7 @@ def precisions_of(backend, among: tuple[str, ...] = PRECISIONS) -> tuple[str, ..
 
 
 def _has_precision(precision: str, function, *trees) -> None:
-    """Skip an example with floats if the function's backend lacks its precision."""
+    """Skip the example if its arrays have floats and the function's backend lacks the precision."""
     backend = getattr(function, "routelaws_backend", None)
     if backend is not None and precision not in backend.dtypes:
         if any(np.asarray(leaf).dtype.kind in "fV" for tree in trees for leaf in jax.tree.leaves(tree)):
@@ -35,7 +36,7 @@ def _has_precision(precision: str, function, *trees) -> None:
 
 
 def rounded(tree, precision: str):
-    """Return the tree with floats rounded to `precision`, as float64: the input of both twins."""
+    """Round the floats of a tree to `precision`, and return them as float64, the same input for both twins."""
 
     def leaf(value):
         value = np.asarray(value)
@@ -67,9 +68,9 @@ QUICK = {
 def compile_quickly(quickly: bool) -> None:
     """Choose whether `run` and the derivatives compile as fast as possible on a CPU from now on.
 
-    The profile "quick" does this; the other profiles compile as users do. XLA still folds, fuses and reorders
-    operations, because this changes results. The skipped optimisation of machine code takes three quarters of a
-    compilation and changes only last bits.
+    The profile "quick" compiles fast, and the other profiles compile as users do. XLA still folds, fuses and reorders
+    operations, because these steps change results. It skips the optimisation of machine code, which takes three
+    quarters of a compilation and changes only last bits.
     """
     global _quickly
     _quickly = quickly
@@ -78,7 +79,7 @@ def compile_quickly(quickly: bool) -> None:
 def multiply_in_full() -> None:
     """Make JAX multiply float32 in full precision.
 
-    By default a GPU keeps 10 of 23 bits and a TPU 7, so every product would exceed the float32 bounds.
+    By default a GPU keeps 10 of the 23 bits and a TPU keeps 7, so every product would exceed the float32 bounds.
     """
     jax.config.update("jax_default_matmul_precision", "highest")
 
@@ -98,18 +99,19 @@ def _quick_options() -> dict:
 
 
 def _jit(function):
-    """Return the compiled function. Its options are errors inside another `jit`; no test calls `run` there."""
+    """Return the compiled function. JAX rejects its options inside another `jit`, but no test calls `run` there."""
     return jax.jit(function, compiler_options=_quick_options() if _quickly and jax.default_backend() == "cpu" else None)
 
 
 MOST_MAPS = 30_000
-"""Drop compiled programs above this number of memory maps; Linux kills a process above 65,530."""
+"""Number of memory maps above which compiled programs are dropped. Linux allows 65,530 by default."""
 
 
 def make_room() -> None:
-    """Drop compiled programs before the process runs out of memory maps: each takes about twelve.
+    """Drop compiled programs before the process runs out of memory maps.
 
-    A process with about 5,000 compiled programs crashes inside XLA. Does nothing if maps cannot be counted.
+    Each program takes about twelve maps, and a process with about 5,000 programs crashes inside XLA. On systems without
+    /proc/self/maps, no program is dropped.
     """
     try:
         with open("/proc/self/maps", "rb") as lines:
@@ -132,10 +134,10 @@ def run(backend, path: str, precision: str, *arrays, traced: dict | None = None,
         backend: the namespace under test.
         path: such as "routers.sinkhorn.sinkhorn_plan".
         precision: "float64", "float32" or "bfloat16".
-        arrays: positional arguments; trees of arrays.
-        traced: keyword arguments that are trees of arrays.
-        jit: compile if the backend can.
-        static: keyword arguments that are hashable constants.
+        arrays: positional arguments, each a tree of arrays.
+        traced: keyword arguments, each a tree of arrays.
+        jit: compile if the backend has the capability "jit".
+        static: keyword arguments, each a hashable constant.
     """
     function = operator.attrgetter(path)(backend)
     guarded = getattr(function, "guarded", None)
@@ -156,16 +158,16 @@ def run(backend, path: str, precision: str, *arrays, traced: dict | None = None,
 
 
 def run_varied(backend, path: str, precision: str, *arrays, jit: bool = False, **keywords):
-    """Call like `run`, for a test with many options on few shapes; `jit` compiles like `run`.
+    """Call a function as `run` does, by default without compilation; for tests with many combinations of options.
 
-    For many examples it is faster to compile each operation than every combination of options. The profile "quick"
-    draws few examples and compiles the whole function.
+    If a test draws many examples, compiling every combination of options would take longer. The profile "quick" draws
+    few examples, so it compiles the whole function.
     """
     return run(backend, path, precision, *arrays, jit=jit or _quickly, **keywords)
 
 
 def _compiles(precision: str, *functions) -> bool:
-    """Return whether to compile derivatives of these functions; skip the test if a backend has none."""
+    """Return whether to compile derivatives of these functions; skip the test if a backend lacks "grad"."""
     compiles = True
     for function in functions:
         backend = getattr(function, "routelaws_backend", None)
@@ -202,7 +204,7 @@ def _value_and_gradient(scalar, static, compiles=True):
 
 
 def value_and_gradient(scalar, point, *arrays, precision: str = "float64", **static):
-    """Return (aux, gradient) of scalar(point, *arrays, **static) -> (value, aux), in one pass."""
+    """Return (aux, gradient of value) for a function scalar(point, *arrays, **static) -> (value, aux)."""
     compiles = _compiles(precision, scalar, *static.values())
     with jax.enable_x64(precision == "float64"):
         function = _value_and_gradient(scalar, tuple(sorted(static.items())), compiles)
@@ -222,9 +224,9 @@ def inner(gradient_tree, direction) -> float:
 
 
 def altered(backend, path: str, value, **more):
-    """Return a copy of a backend in which backend.<path> is `value`; for planted bugs.
+    """Return a copy of a backend in which backend.<path> is `value`, to test that the suite detects bugs.
 
-    Only calls through the namespace change: modules of the backend that imported the name keep the old value.
+    Modules of the backend that imported the old value keep it.
     """
     head, _, rest = path.partition(".")
     names = {name: getattr(backend, name) for name in dir(backend) if not name.startswith("__")}

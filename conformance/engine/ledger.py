@@ -1,7 +1,8 @@
 """Records of a run for each function: calls, shares of bounds, and faults.
 
-A failed test counts against the function that broke a rule of the guard or raised; else against the first function that
-the message names; else against the last called function. A share of a bound belongs to the last function called.
+A failed test blames the function that violated a rule of the guard or raised an exception. Otherwise it blames the
+first function that the message names, or else the last called function. A share of a bound (error / bound) belongs to
+the last called function.
 """
 
 import collections
@@ -15,7 +16,7 @@ from routelaws.conformance.bounds import SLACK_CHECKS, SLACK_SHARE
 
 
 class Trouble(NamedTuple):
-    """One failed test and the function that it blames ("" if it called none)."""
+    """One failed test and the function that it blames, or "" if the test called no function."""
 
     backend: str
     function: str
@@ -23,7 +24,7 @@ class Trouble(NamedTuple):
     detail: str
     test: str
     file: str = ""  # file with the failing call, if exported
-    script: str = ""  # script that repeats the failing call, if its arguments are few numbers
+    script: str = ""  # program that repeats the failing call, if its input is small
 
 
 @dataclasses.dataclass
@@ -39,10 +40,10 @@ class Call:
 
 
 NOT_FINITE = re.compile(r"expected -?\d\S*, found -?(nan|inf)\b")
-"""The message of a comparison if a number is non-finite but should be finite."""
+"""The message of a comparison that found nan or inf instead of a finite number."""
 
 KEPT = 200
-"""Largest number of stored calls of one example; a test with more is a loop, and its last calls suffice."""
+"""Maximum number of stored calls of one example; earlier calls are dropped."""
 
 
 MERGED = {
@@ -58,7 +59,7 @@ MERGED = {
 
 
 class Slack(NamedTuple):
-    """A bound that is too loose."""
+    """A bound that is too loose, with its largest share and its number of checks."""
 
     bound: str
     share: float  # largest used share of the bound
@@ -85,7 +86,7 @@ class Ledger:
         self.begin()
 
     def begin(self, plain: str = "") -> None:
-        """Start a new test; `plain` is the backend of a test that calls it without a guard."""
+        """Start a new test; `plain` is the name of the backend if the test uses our module without a guard."""
         self.test += 1
         self.recent, self.left_out, self.plain = [], "", plain
         self.raised = collections.deque(maxlen=16)  # errors, each with its origin and the shapes of its arguments
@@ -108,7 +109,7 @@ class Ledger:
         return self.calls[-1]
 
     def broke(self, backend: str, function: str) -> None:
-        """Store the first call that broke a rule of the guard; later calls stop earlier."""
+        """Store the first call of a function that violated a rule of the guard."""
         if self.calls and self.calls[-1].function == function:
             self.broken.setdefault((backend, function), self.calls[-1])
 
@@ -123,7 +124,7 @@ class Ledger:
         self.options.update({(backend, function, option): True for option in options})
 
     def declined(self, backend: str, function: str, reason: str, options=()) -> None:
-        """Remove a call from `called` that used options which the function lacks."""
+        """Count a call as declined instead of called."""
         for option in options:
             self.options.setdefault((backend, function, option), False)
         self.examples[backend, function] -= 1
@@ -144,16 +145,16 @@ class Ledger:
             self.bounds[backend, name] = checks + 1, max(worst, float(share))
 
     def blame(self, error: BaseException, backend: str, test: str, asked=()) -> Trouble:
-        """Record the fault of a failed test and the function that it blames, a marked function if it called one.
+        """Record the fault of a failed test, with the function that the test blames.
 
-        With `--only`, a test runs only for its marked functions, so it also blames only these.
+        `asked` are the functions in the marks of the test. If the test called some of them, it blames one of these.
         """
         while isinstance(error, BaseExceptionGroup):
             named = [inner for inner in error.exceptions if hasattr(inner, "kind")]
             if "Flaky" in type(error).__name__ and not named:
                 break
             error, *others = named or error.exceptions
-            for further in () if named else others:  # Hypothesis has found several faults in one property
+            for further in () if named else others:  # Hypothesis can find several faults with one test
                 self.blame(further, backend, test, asked)
         self.blamed = error
         text = " ".join(str(error).split()) or type(error).__name__
@@ -188,7 +189,7 @@ class Ledger:
         self.troubles += [Trouble(*trouble) for trouble in lists["troubles"]]
 
     def slack(self, backend: str) -> tuple[Slack, ...]:
-        """Return a backend's loose bounds (small used shares), the loosest first, and its unused bounds."""
+        """Return a backend's bounds whose largest share is below `SLACK_SHARE`, the smallest share first."""
         bounds_used = [
             Slack(name, worst, checks)
             for (whose, name), (checks, worst) in self.bounds.items()
@@ -200,7 +201,7 @@ class Ledger:
 def _plain(text: str) -> str:
     """Return the message of a failed assertion in one line, with function names instead of addresses.
 
-    Keep only the comparison of numbers from pytest's message if the test explains the fault.
+    Of the details that pytest adds to a message of the test, keep only the comparison of numbers.
     """
     words, _, account = text.partition("\nassert ")
     compared = account.partition("\n")[0]

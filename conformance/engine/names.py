@@ -10,11 +10,11 @@ import numpy as np
 
 
 class BackendError(ValueError):
-    """A backend cannot be found, or names something that does not exist."""
+    """The options of a run are wrong; for example, a backend or a function does not exist."""
 
 
 NOT_ASKED = ("diagnostics", "records")
-"""Files of the reference with facts about models; a backend does not need them."""
+"""Files of the reference that a backend does not need."""
 
 
 def _walk(name: str, path: str = ""):
@@ -43,7 +43,7 @@ def reference_names() -> tuple[dict, dict, frozenset]:
 
 
 def reference_part(room: str):
-    """Return a file or folder of the reference."""
+    """Return the module or package at a path of the reference."""
     return importlib.import_module(f"routelaws.reference.{room}")
 
 
@@ -59,25 +59,25 @@ def path_of_class() -> dict:
 
 @functools.cache
 def record_called(name: str):
-    """Return the reference's record of this name, None if there is none."""
+    """Return the reference's record of this name, or None if there is none."""
     return next((record for record in path_of_class() if record.__name__ == name and hasattr(record, "_replace")), None)
 
 
 @functools.cache
 def defaults_of(path: str) -> dict:
-    """Return {name: default} of a function of the reference; a parameter without a default has `Parameter.empty`."""
+    """Return {parameter: default} of a reference function, with `Parameter.empty` for a missing default."""
     parameters = inspect.signature(public_functions()[path]).parameters.values()
     return {parameter.name: parameter.default for parameter in parameters}
 
 
 @functools.cache
 def options_of(path: str) -> tuple[str, ...]:
-    """Return the parameters of a function of the reference that have a default, in its order."""
+    """Return the options of a reference function, in order. An option is a parameter with a default."""
     return tuple(name for name, default in defaults_of(path).items() if default is not inspect.Parameter.empty)
 
 
 def functions_of_scores() -> list[str]:
-    """Return the functions of `routers` that need one argument, the scores of a group of tokens [T, E]."""
+    """Return the functions of `routers` whose only required argument is logits or scores [T, E]."""
     return [
         path
         for path, options in ((path, options_of(path)) for path in public_functions() if path.startswith("routers."))
@@ -86,7 +86,7 @@ def functions_of_scores() -> list[str]:
 
 
 def stands_at(value, default) -> bool:
-    """Return whether a constant is the default itself; False for arrays, which are new in each call."""
+    """Return whether a constant equals the default; return False for arrays."""
     if value is None or default is None:
         return value is default
     plain = isinstance(value, bool | int | float | str | np.bool_ | np.integer | np.floating)
@@ -94,7 +94,7 @@ def stands_at(value, default) -> bool:
 
 
 def shapes_of_call(path: str, arguments, keywords) -> str:
-    """Return the shapes of a call's arrays by the reference's names; "" without arrays."""
+    """Return the shapes of a call's arrays by the reference's names, or "" if there are no arrays."""
     values = dict(zip(defaults_of(path), arguments, strict=False)) | dict(keywords)
     return ", ".join(f"{name} {list(value.shape)}" for name, value in values.items() if hasattr(value, "shape"))
 
@@ -108,7 +108,7 @@ def chosen_options(path: str, arguments, keywords) -> frozenset:
 
 
 def places_of(function) -> float:
-    """Return the number of positional arguments of a function; infinity if it is unknown or unlimited."""
+    """Return the maximum number of positional arguments of a function; inf if it is unknown or unlimited."""
     try:
         kinds = [each.kind for each in inspect.signature(function).parameters.values()]
     except (TypeError, ValueError):
@@ -120,7 +120,7 @@ def places_of(function) -> float:
 
 
 def keywords_of(function) -> frozenset | None:
-    """Return the keyword names of a function; None if they are unknown or unlimited."""
+    """Return the parameters that a function accepts by name; None if they are unknown or unlimited."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -135,7 +135,7 @@ def keywords_of(function) -> frozenset | None:
 
 @functools.cache
 def is_alone(name: str) -> bool:
-    """Return whether only one public function has this last name."""
+    """Return whether exactly one public function has this last name."""
     return sum(path.rpartition(".")[2] == name for path in public_functions()) == 1
 
 

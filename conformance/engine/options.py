@@ -1,7 +1,7 @@
 """The options of one run of the suite, as a frozen record.
 
-`python -m routelaws.conformance`, `check_backend` and the options of pytest each make an `Options`. The plugin reads
-nothing else; pytest-xdist passes it to every process as JSON.
+`python -m routelaws.conformance`, `check_backend` and pytest's command line each make an `Options`. The plugin reads
+all its options from this record, and pytest-xdist passes the record to every process as JSON.
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ class Options:
     """The options of one run of the suite.
 
     Fields:
-        backends: names of the namespaces under test; () in this repository's own tests, which use the module itself.
+        backends: names of the namespaces under test; () for `routelaws.accelerated` without a guard.
         profile: "quick" (8 examples of a property), "default" (40) or "nightly" (400).
-        only: paths of the only functions to test; () for all.
+        only: paths of the functions to test; () for all.
         require: paths of required functions.
         time_limit: seconds for one call.
-        expected: {path: reason} of functions that may fail.
+        expected: {path: reason} of functions that are expected to fail.
         shuffle: the seed of the test order; None for the order of the files.
-        strict: whether an unexpected success counts as a failure.
+        strict: whether the success of a function in `expected` counts as a failure.
         json, html: files for the report; "" for none.
         export_failing: the folder for failing calls, as the user wrote it; "" for none.
         leave_others: whether to skip tests without a backend.
@@ -48,7 +48,7 @@ class Options:
 
     @classmethod
     def made(cls, names, *, only=(), require=(), time_limit=None, expected=None, known_failures=None, **more):
-        """Return the options, with full names of functions and the file of known failures read.
+        """Return the options, with full paths of functions and with the contents of the file of known failures.
 
         Raises:
             BackendError: a function is unknown, a file cannot be read, or a file or folder cannot be written.
@@ -72,7 +72,10 @@ class Options:
 
     @classmethod
     def of_pytest(cls, config) -> "Options":
-        """Return the options of pytest's command line, else the values of ROUTELAWS_BACKEND and ROUTELAWS_PROFILE."""
+        """Return the options of pytest's command line.
+
+        If it names no backend or no profile, the value of ROUTELAWS_BACKEND or ROUTELAWS_PROFILE is used.
+        """
 
         def given(name):
             return config.getoption(f"--routelaws-{name}", default=None)
@@ -95,9 +98,9 @@ class Options:
 
 
 def known_failures_of(file) -> dict[str, str]:
-    """Read the functions that may fail, with their reasons, from a text file.
+    """Return {path: reason} of the functions that are expected to fail, from a text file.
 
-    One function per line, `path: reason`; # starts a comment.
+    Each line is `path: reason`, and # starts a comment.
 
     Raises:
         BackendError: the file cannot be read, or a line has no reason, no function name, or a repeated one.
@@ -125,7 +128,7 @@ def known_failures_of(file) -> dict[str, str]:
 
 
 def folder_for(path) -> str:
-    """Create the folder for failing calls if needed and return its absolute path; "" without one.
+    """Create the folder for failing calls and return its absolute path; return "" if `path` is empty.
 
     Raises:
         BackendError: the folder cannot be created or written to.
@@ -142,10 +145,10 @@ def folder_for(path) -> str:
 
 
 def check_report(file) -> None:
-    """Check before the tests that the file of a report can be written.
+    """Check that the file of a report can be written.
 
     Raises:
-        BackendError: its folder is missing, it is a folder itself, or it is not writable.
+        BackendError: the folder of the file is missing, the file is a folder, or the file is not writable.
     """
     path = Path(file).absolute()
     if path.is_dir() or not path.parent.is_dir():

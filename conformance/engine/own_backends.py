@@ -1,6 +1,6 @@
 """Built-in backends: variants of `routelaws.accelerated`, and its compiled kernels without JAX.
 
-    routelaws.reference                        the oracle, compared with itself: every share is 0
+    routelaws.reference                        the reference, compared with itself: every error is 0
     routelaws.accelerated                      compiled; float64, float32 and bfloat16
     routelaws.conformance.engine.own_backends:float64     the same in one precision, judged separately
     routelaws.conformance.engine.own_backends:float32
@@ -8,15 +8,15 @@
     routelaws.conformance.engine.own_backends:eager       not compiled: one operation after the other, as in a debugger
     routelaws.conformance.engine.own_backends:kernels     the loops that numba compiles, called with NumPy's arrays
 
-The variants omit `laws` and `accounting`, which always run on the host in float64. These are tested in
-`routelaws.accelerated`, and the laws' loops again in `kernels`.
+The variants omit `laws` and `accounting`, because these two always run on the host in float64. Test both with
+`routelaws.accelerated`. `kernels` also tests the loops of the laws.
 
-`eager` calls and differentiates functions without `jit`: each operation is rounded separately, nothing is fused or
-folded, and code that needs traced values fails. Loops (`while_loop`, `scan`) are still compiled, in every call. So
-`eager` omits `transformer` and `routed_block`, because their model is such a loop.
+`eager` calls and differentiates functions without `jit`. Each operation is rounded separately, because XLA fuses and
+folds nothing. Code that needs traced values fails. Loops (`while_loop`, `scan`) are still compiled in every call.
+`eager` omits `transformer` and `routed_block`, because their model is a loop.
 
-`kernels` has the functions that use our numba loops, called with the arrays of the test. This also tests that they
-change no input and read every precision.
+`kernels` has the functions that use our numba loops, and calls them with the arrays of the test. So the suite also
+tests that the loops change no input and accept float64 and float32.
 """
 
 import importlib
@@ -53,7 +53,7 @@ eager = _Variant(capabilities=("grad",), dtypes=("float64", "float32", "bfloat16
 
 
 def balanced_assignment(scores: np.ndarray, k: int = 1, *, mask: np.ndarray | None = None) -> dict:
-    """See `routelaws.reference.routers.base.balanced_assignment`: the exact solver, which reads float32 and float64.
+    """Solve the assignment exactly, as `routelaws.reference.routers.base.balanced_assignment` does.
 
     Args:
         scores: [T, E].
@@ -68,13 +68,13 @@ def balanced_assignment(scores: np.ndarray, k: int = 1, *, mask: np.ndarray | No
     if mask is not None:
         expert = np.tile(np.arange(k, dtype=np.int32), (len(scores), 1))
         expert[np.asarray(mask, bool)] = result.expert
-    # The sums are float64 for scores in float32, too.
+    # Return the sums in float64, also for scores in float32.
     objective, gap = np.float64(result.objective), np.float64(result.gap)
     return {"expert": expert, "objective": objective, "prices": result.prices, "gap": gap}
 
 
 def dual_bound(scores: np.ndarray, prices: np.ndarray, k: int = 1) -> np.float64:
-    """See `routelaws.reference.routers.base.dual_bound`: an objective plus the gap of `measure_gap`.
+    """Return the same bound as `routelaws.reference.routers.base.dual_bound`.
 
     Args:
         scores: [T, E].
@@ -82,7 +82,8 @@ def dual_bound(scores: np.ndarray, prices: np.ndarray, k: int = 1) -> np.float64
         k: experts per token.
 
     Returns:
-        The bound. It does not depend on the assignment: here tokens go to experts in turn.
+        The objective plus the gap of an assignment in which tokens go to experts in turn. Every other assignment has
+        the same sum.
     """
     num_tokens, num_experts = scores.shape
     expert = (np.arange(num_tokens * k, dtype=np.int32) % np.int32(num_experts)).reshape(num_tokens, k)

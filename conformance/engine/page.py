@@ -1,4 +1,4 @@
-"""One page of HTML for the reports of a run."""
+"""Write the reports of a run as one HTML page."""
 
 import html
 
@@ -60,5 +60,5 @@ def _section(report: Report) -> str:
 
 
 def write_html(reports, path: str) -> None:
-    """Write one page with a table for each backend."""
+    """Write an HTML page with a table for each backend."""
     write_atomically(path, _PAGE.format(body="\n".join(map(_section, reports))))

@@ -1,8 +1,8 @@
 """The pytest plugin: options, the `backend` fixture, and the record of each test.
 
-Both `python -m routelaws.conformance` and `pytest -p routelaws.conformance.engine.plugin` load it by name. In this
-repository conftest.py registers it; without an option or ROUTELAWS_BACKEND the fixture is the module
-`routelaws.accelerated`.
+`python -m routelaws.conformance` loads the plugin by name. With pytest, use
+`pytest -p routelaws.conformance.engine.plugin`. In this repository, conftest.py registers the plugin. If neither an
+option nor ROUTELAWS_BACKEND names a backend, the fixture is the module `routelaws.accelerated`.
 """
 
 import functools
@@ -27,9 +27,9 @@ from routelaws.conformance.engine.options import PROFILES, Options, folder_for
 
 NAME = "routelaws.conformance.engine.plugin"
 
-_STORAGE = os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY", ".hypothesis")  # Hypothesis itself stores nothing on CI
+_STORAGE = os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY", ".hypothesis")  # on CI, Hypothesis stores no examples by default
 _SUPPRESSED = [HealthCheck.too_slow, HealthCheck.data_too_large]
-settings.register_profile(  # before "default" changes: a profile copies its other settings from it
+settings.register_profile(  # before "default" is replaced, because a profile copies its other settings from "default"
     "nightly",
     max_examples=400,
     deadline=None,
@@ -43,16 +43,16 @@ settings.register_profile(
     deadline=None,
     derandomize=True,
     suppress_health_check=_SUPPRESSED,
-    phases=[phase for phase in Phase if phase is not Phase.explain],  # that phase takes longest
+    phases=[phase for phase in Phase if phase is not Phase.explain],  # the phase "explain" takes longest
 )
 settings.register_profile(
     "default", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_SUPPRESSED
 )
 SELDOM = (200_000, 20, 100)
-"""Thresholds of Python's garbage collector in the quick profile; by default it takes 3 % of the time."""
+"""Thresholds of Python's garbage collector in the quick profile; the default thresholds cost 3 % of the time."""
 
 OFTEN = 25
-"""Tests after which compiled programs are dropped if there are too many."""
+"""Number of tests after which `harness.make_room` runs."""
 
 
 class Suite:
@@ -95,7 +95,7 @@ class Suite:
         }
 
     def left_out(self, backend) -> frozenset[str]:
-        """Return the functions whose tests the quick profile skips: the backend's `slow` ones."""
+        """Return the functions whose tests are skipped: the backend's slow functions, in the quick profile only."""
         return backend.slow - set(self.options.only) if self.options.profile == "quick" else frozenset()
 
     def reports(self) -> list[report.Report]:
@@ -115,7 +115,7 @@ class Suite:
         ]
 
     def slack(self, name: str, module: str) -> tuple[Slack, ...]:
-        """Return the loose bounds of our own twin, after enough examples; none for other backends."""
+        """Return the loose bounds of `routelaws.accelerated`; return () for other backends and in the quick profile."""
         return self.ledger.slack(name) if module == backends.OURS and self.options.profile != "quick" else ()
 
 
@@ -127,7 +127,7 @@ OPTIONS = pytest.StashKey[Options]()
 
 
 def options_of(config) -> Options:
-    """Return the options of a run: from `runner`, the parent process or the command line."""
+    """Return the options of a run, from `runner`, from the parent process or from the command line."""
     if OPTIONS in config.stash:
         return config.stash[OPTIONS]
     handed = getattr(config, "workerinput", {}).get("routelaws")
@@ -157,8 +157,8 @@ def pytest_addoption(parser):
 def no_local_modules(file) -> bool:
     """Replace Hypothesis's search for the user's modules, so that examples never change.
 
-    Hypothesis takes one number in twenty from the source code of such modules, even if derandomised. A changed number
-    in an unrelated file, or an earlier test in the same process, would then change the examples.
+    Even with a fixed seed, Hypothesis takes one number in twenty from the source code of these modules. So the examples
+    would change with a number in an unrelated file, or with an earlier test in the same process.
     """
     return False
 
@@ -217,7 +217,7 @@ def pytest_generate_tests(metafunc):
 
 
 def _backend_of(item):
-    """Return the backend of a test; None if it uses none, or the plain module."""
+    """Return the `Backend` of a test; None if the test uses no backend or a module without a guard."""
     suite = item.config.stash[SUITE]
     if "backend" not in getattr(item, "fixturenames", ()) or not suite.backends:
         return None
@@ -227,7 +227,7 @@ def _backend_of(item):
 
 @functools.cache
 def asked_for(text: str) -> frozenset[str]:
-    """Return the paths of a mark's functions: one path, or `*.NAME` for all with this last name."""
+    """Return the paths that a mark names: `text` itself, or for `*.NAME` all paths with this last name."""
     paths, last = public_functions(), text.removeprefix("*.")
     return frozenset(path for path in paths if path == text or last != text and path.rpartition(".")[2] == last)
 
@@ -235,8 +235,8 @@ def asked_for(text: str) -> frozenset[str]:
 def asked_by(item) -> frozenset[str]:
     """Return the paths of the functions in a test's marks and parameters.
 
-    A string parameter names a function by its path, or by its last name if that contains "_"; a name without "_", such
-    as "softmax", is usually an option.
+    A string parameter names a function by its path, or by its last name. The last name must contain "_", because a
+    parameter without "_", such as "softmax", is usually an option.
     """
     parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
     texts = {text for mark in item.iter_markers("asks") for text in mark.args}
@@ -285,7 +285,7 @@ def pytest_runtest_teardown(item, nextitem):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """Tell the ledger where each example of a property begins, and keep the calls of a failing one."""
+    """Start a record in the ledger for each example of a property test, and keep the calls of failing examples."""
     ledger, property_ = pyfuncitem.config.stash[SUITE].ledger, getattr(pyfuncitem.obj, "hypothesis", None)
     if not ledger.keeps or property_ is None:
         return (yield)
@@ -313,7 +313,7 @@ def pytest_runtest_makereport(item, call):
     result = yield
     suite, backend = item.config.stash[SUITE], _backend_of(item)
     if backend is not None and result.passed and call.when == "call" and "test_dialects" not in item.nodeid:
-        suite.ledger.ended()  # a test of dialects compares with other libraries, not with the reference
+        suite.ledger.ended()  # not for dialects, because these tests do not compare with the reference
     if backend is None or not result.failed:
         return result
     if isinstance(call.excinfo.value, Unsatisfiable | FailedHealthCheck) and suite.ledger.left_out:
@@ -335,7 +335,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_sessionfinish(session):
-    """Under xdist: send this process's records. Otherwise: fail if a required name is missing."""
+    """In a worker of xdist, send the records to the parent process. Elsewhere, set the exit code of the session."""
     suite = session.config.stash[SUITE]
     if hasattr(session.config, "workeroutput"):
         shares = {name: float(share) for name, share in bounds.worst_share.items()}
@@ -347,7 +347,7 @@ def pytest_sessionfinish(session):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
-    """Under xdist: add the records of an ended process."""
+    """Add the records of a finished worker of xdist."""
     output = getattr(node, "workeroutput", {})
     for name, share in output.get("worst_share", {}).items():
         bounds.worst_share[name] = max(bounds.worst_share.get(name, 0.0), share)
@@ -356,7 +356,7 @@ def pytest_testnodedown(node):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Print the table of each backend, or the worst share of each bound without a chosen backend."""
+    """Print the report of each backend. If there is no backend, print the worst share of each bound."""
     suite = config.stash[SUITE]
     if suite.backends:
         reports = suite.reports()

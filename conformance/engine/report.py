@@ -2,14 +2,14 @@
 
 Verdicts of a function:
 
-    right               it computes the function of the reference, in the dialect of the row
-    differs             it computes another legitimate design: the row has the nearest dialect and the first difference
-    defect              it breaks a rule of every design; `kind` names the rule (`DEFECTS`)
-    not askable         it declined every call, or its answers fit several dialects
-    missing             the backend does not have it; a failure if `--require` names it
-    not asked           the backend has it, but no test of this run called it
-    expected            it fails, as the list of known failures expects
-    unexpectedly right  the list of known failures expects a failure, but it passes; a failure with `--strict`
+    right               the function computes the reference's function, in the dialect of the row
+    differs             the function has another valid design; the row has the nearest dialect and the first difference
+    defect              the function violates a rule of every design; `kind` names the rule (`DEFECTS`)
+    not askable         the function declined every call, or its answers fit several dialects
+    missing             the backend lacks the function; this is a failure if `--require` names the function
+    not asked           the backend has the function, but no test of this run called it
+    expected            the function fails, and the list of known failures contains it
+    unexpectedly right  the function passes, but the list of known failures contains it; a failure with `--strict`
 
 Exit codes of a report: 0 all right, 3 differences but no defect, 1 a defect.
 """
@@ -28,7 +28,7 @@ OUR_DIALECTS = {
     "routers.top_k.gshard_router": "softmax over chosen", "notation.top_k_indices": "ties: lower index",
     "experts.expert_capacity": "ours", "experts.dispatch": "choice", "balance.auxiliary_loss": "assignments",
 }  # fmt: skip
-"""Dialects of the reference's defaults, which our own functions must have."""
+"""Dialects of the reference's defaults, for the rows of our own backends."""
 VERDICTS = (
     "right", "differs", "defect", "not askable", "missing", "not asked", "expected", "unexpectedly right"
 )  # fmt: skip
@@ -47,20 +47,20 @@ DEFECTS = {
     "form": "the shape or dtype of a result is wrong",
     "wrong": "the value contradicts the definition",
 }
-"""Kinds of defects; a fault of an earlier kind explains more."""
+"""Kinds of defects and their rules. If tests find several, the report begins with the kind that is first here."""
 KINDS = (*DEFECTS, "dialect")
 DESIGNS = ("routers.", "balance.", "experts.", "notation.top_k_indices", "routed_block.")
-"""Functions with several legitimate designs; a value that differs from ours is not a defect."""
+"""Functions with several valid designs. If only their values differ from ours, the verdict is "differs"."""
 CUT = 900
-"""Characters of a message that the terminal shows; JSON and HTML have all of it."""
+"""Maximum number of characters of a message in the terminal; JSON and HTML have the whole message."""
 FAULTS = 5
-"""Faults of one function that the terminal shows after the first; JSON and HTML have all of them."""
+"""Maximum number of further faults of one function in the terminal; JSON and HTML have all faults."""
 STRICT = ("missing", "unexpectedly right")
-"""Verdicts that are failures only with `--require` or `--strict`; `Row.failed` is then above 0."""
+"""Verdicts that can be failures. Such a row is a failure if `Row.failed` > 0: with `--require` or `--strict`."""
 
 
 def slack_lines(slack) -> list[str]:
-    """Return the lines on bounds that are too loose to find a fault."""
+    """Return the lines of the report about bounds that are too loose."""
     if not slack:
         return []
     head = f"slack bounds: {len(slack)}; every check used at most {SLACK_SHARE:g} of its bound"
@@ -75,24 +75,23 @@ def verdict_of(kind: str, path: str) -> str:
 class Row(NamedTuple):
     """The verdict on one public function of the reference; JSON has the same fields.
 
-    Fields of a verdict on a design: `dialect` names the design that fits, or the nearest; `inputs` is the number of
-    answered inputs, which distinguish it from every other design; `script` repeats the first fault on the smallest
-    input.
+    `dialect` is the design of the function, or the nearest design. `inputs` is the number of answered inputs that
+    determined the design. `script` is a program that repeats the first fault.
     """
 
     function: str
     verdict: str  # one of VERDICTS
     examples: int  # calls in this run
-    share: float | None  # largest used share of a bound after its calls; None if no bound applied
-    failed: int  # number of tests that found a fault in it
+    share: float | None  # largest error / bound after calls of the function; None if no bound was checked
+    failed: int  # number of tests that found a fault in the function
     detail: str  # message of the first fault
     test: str  # test of the first fault
-    left_out: str = ""  # the calls that it declined, if any
-    besides: tuple[str, ...] = ()  # the other faults; some may follow from the first
-    file: str = ""  # file with the call of that test, if failures are exported
-    defaults: str = ""  # its defaults that differ from the reference's
-    unchecked: str = ""  # options of the reference's function that no call had, and why
-    kind: str = ""  # one of KINDS if the verdict is "defect" or "differs", or "expected" instead of these
+    left_out: str = ""  # the calls that the function declined, if any
+    besides: tuple[str, ...] = ()  # the other faults; the first fault may have caused some of them
+    file: str = ""  # file with the call of a failed test, if failures are exported
+    defaults: str = ""  # defaults of the function that differ from the reference's
+    unchecked: str = ""  # options of the reference's function that no call used, and why
+    kind: str = ""  # one of KINDS if the verdict is "defect", "differs" or "expected"
     dialect: str = ""
     inputs: int | None = None
     script: str = ""
@@ -102,8 +101,8 @@ class Report(NamedTuple):
     """The verdicts on one backend.
 
     JSON: {"reports": [{"backend", "header", "facts", "implemented", "of", "counts", "exit_code", "functions": [fields
-    of `Row`], "outside": [...], "slack_bounds": [...]}]}. `facts` are properties of the backend that are not faults:
-    {"ties": "arbitrary", "choice": "unsorted", ...}.
+    of `Row`], "outside": [...], "slack_bounds": [...]}]}. `facts` are properties of the backend that are no faults,
+    such as {"ties": "arbitrary", "choice": "unsorted"}.
 
     Example:
         >>> row = Row("notation.softmax", "defect", 3, 2.5, 1, "error 5, allowed 2", "test_softmax", kind="wrong")
@@ -116,7 +115,7 @@ class Report(NamedTuple):
     header: dict[str, str]
     rows: tuple[Row, ...]
     outside: tuple[Trouble, ...]  # failed tests that called no function
-    slack: tuple[Slack, ...] = ()  # bounds that are too slack; only for our own twin
+    slack: tuple[Slack, ...] = ()  # bounds that are too loose; only for our own twin
     facts: dict[str, str] = MappingProxyType({})
 
     @property
@@ -131,7 +130,7 @@ class Report(NamedTuple):
         return sum(row.verdict != "missing" for row in self.rows)
 
     def __getitem__(self, name):
-        """Return the row of a function by its path, or by its last name if that is unique.
+        """Return the row of a function, by its path or by a unique last name.
 
         Raises:
             KeyError: the name is unknown or ambiguous.
@@ -150,7 +149,7 @@ class Report(NamedTuple):
         return {verdict: count for verdict, count in counts.items() if count}
 
     def rooms(self) -> list[str]:
-        """Return the number of functions present in each file or folder; files without any are listed separately."""
+        """Return the number of present functions as text for each file or folder; list those without any at the end."""
         counts = {}
         for row in self.rows:
             there, of = counts.get(row.function.partition(".")[0], (0, 0))
@@ -189,7 +188,7 @@ class Report(NamedTuple):
         return [*lines, "", ", ".join(f"{count} {verdict}" for verdict, count in self.counts().items())]
 
     def as_dict(self) -> dict:
-        """Return values for JSON; a non-finite share becomes a string."""
+        """Return the report as a dict for JSON, with a non-finite share as a string."""
         rows = [row._asdict() | {"share": _finite(row.share)} for row in self.rows]
         return {
             "backend": self.backend,
@@ -235,11 +234,11 @@ def build(
 
     Args:
         backend: a `backends.Backend`.
-        ledger: of the whole run.
-        header: the first lines.
-        functions: paths of the reference's functions in the report.
-        expected: {path: reason} of functions that may fail.
-        strict: an unexpected success counts as a failure.
+        ledger: the ledger of the whole run.
+        header: {key: value} of the first lines.
+        functions: paths of the functions in the report.
+        expected: {path: reason} of functions that are expected to fail.
+        strict: whether the success of a function in `expected` counts as a failure.
         slack: bounds to warn of.
     """
     troubles = [trouble for trouble in ledger.troubles if trouble.backend == backend.name]
@@ -252,7 +251,7 @@ def build(
 
 
 def _facts(ledger: Ledger, backend: str) -> dict[str, str]:
-    """Return the facts of a backend, each once, with the names of functions if they differ."""
+    """Return {fact: value} of a backend. If functions have different values, the value names the functions."""
     facts = {}
     for (name, path), finding in ledger.findings.items():
         for fact, value in finding["facts"].items() if name == backend else ():
@@ -291,22 +290,22 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
 
 
 def _found(row: Row, finding: dict) -> Row:
-    """Return the row of a function whose design was searched."""
+    """Return the row of a function with the result of the search for its design."""
     row = row._replace(dialect=finding["dialect"], inputs=finding["inputs"] or None)
     row = row._replace(script=finding["script"] or row.script)
     row = row._replace(besides=(*finding["besides"], *row.besides))
-    unclear = finding["verdict"] == "not askable"  # yet all later tests may have passed
+    unclear = finding["verdict"] == "not askable"  # the function may still have passed all later tests
     if row.verdict in ("not askable", "not asked") or row.verdict == "right" and not unclear:
         row = row._replace(**{name: finding[name] for name in ("verdict", "kind", "detail")})
     return row
 
 
 def _blamed(row: Row, troubles: list[Trouble]) -> Row:
-    """Return the row of a function that failed tests blame."""
+    """Return the row of a function with the faults that failed tests blame on it."""
     first, spoken = _first(troubles)
     rest = [trouble for trouble in troubles if trouble is not first and trouble is not spoken]
     kind, detail = first.kind, first.detail
-    if spoken and kind == "wrong":  # a known design: report it first
+    if spoken and kind == "wrong":  # the function has a known design, so report this first
         rest, first = [trouble for trouble in troubles if trouble is not spoken], spoken
         kind, detail = "dialect", spoken.detail
     elif spoken:
@@ -324,9 +323,10 @@ def _blamed(row: Row, troubles: list[Trouble]) -> Row:
 
 
 def _first(troubles: list[Trouble]) -> tuple[Trouble, Trouble | None]:
-    """Return the fault that explains most, and the fault that identified a library with this behaviour, or None.
+    """Return the fault with the earliest kind in `KINDS`, and a fault that names a dialect, or None.
 
-    Tests of dialects that identify no library come last, because other tests explain the fault better.
+    Among faults of one kind, tests of designs come first and tests of dialects come last, because the others explain
+    the fault better.
     """
     first = min(
         troubles,
@@ -340,28 +340,28 @@ def _first(troubles: list[Trouble]) -> tuple[Trouble, Trouble | None]:
 
 
 def _distinct(troubles: list[Trouble], *known: str) -> tuple[str, ...]:
-    """Return one line for each new fault: its test and the difference."""
+    """Return the test and the message of each fault, one line each, without repeated and known messages."""
     lines = {trouble.detail: f"{trouble.test}: {trouble.detail}" for trouble in reversed(troubles)}
     return tuple(lines[detail] for detail in reversed(lines) if detail not in known)
 
 
 def _unchecked(ledger: Ledger, backend, path: str) -> str:
-    """List the options of the reference's function that no answered call used; "" if none, or without calls."""
+    """List the options of the reference's function that no answered call used; return "" if there are none."""
     if not ledger.examples.get((backend.name, path)):
         return ""
     seen = {key[2]: answered for key, answered in ledger.options.items() if key[:2] == (backend.name, path)}
     lacking = backend.lacking(path)
     without = [name for name in backend.options(path) if name in lacking or seen.get(name) is False]
     never = [name for name in backend.options(path) if name not in seen and name not in without]
-    never = never if (backend.name, path) in ledger.compared else []  # else it broke before these tests ran
+    never = never if (backend.name, path) in ledger.compared else []  # else it failed before a test could check them
     parts = [f"not offered by your function, so not checked: {', '.join(without)}"] if without else []
     return "; ".join(parts + ([f"offered, but never checked: {', '.join(never)}"] if never else []))
 
 
 def _left_out(ledger: Ledger, backend: str, path: str) -> str:
-    """List the calls that a function declined, with their number; "" if none."""
+    """Return the number of declined calls of a function and the reasons; return "" if there are none."""
     counts = {key[2]: count for key, count in ledger.not_offered.items() if key[:2] == (backend, path)}
-    reasons = {}  # each option separately, because tests draw many combinations
+    reasons = {}  # list each option separately, because tests draw many combinations
     for reason in sorted(counts, key=lambda reason: -counts[reason]):
         word, _, options = reason.partition(" ")
         if options.startswith("all: "):

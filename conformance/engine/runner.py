@@ -20,7 +20,8 @@ FOLDER = Path(__file__).parents[1] / "suite"
 def suite_files(only=()) -> list[str]:
     """Return all test files, or only the files that can test one of these functions.
 
-    Such a file contains the name of the function or of its file, or takes functions from another module's table.
+    A file can test a function if its text contains the name of the function, the name of the function's file, or the
+    name of a table of functions.
     """
     names = {part for path in only for part in path.split(".")[-2:]}
     tables = ("public_functions", "functions_of_scores", "stances.JUDGED", "dialects.FUNCTIONS")
@@ -39,7 +40,7 @@ def check_version(wanted: str | None) -> None:
 
 
 class _Run:
-    """The plugin of one run: it passes the options to all processes and keeps the reports."""
+    """A pytest plugin that passes the options to all processes and keeps the reports."""
 
     def __init__(self, options: Options):
         self.options, self.reports = options, []
@@ -62,13 +63,13 @@ def run_suite(options: Options, *, processes: str | None = None, verbose: bool =
     """Run the suite and return (exit code, reports).
 
     Args:
-        options: of the run; the profile "quick" skips slow tests.
-        processes: number of processes, as -n of pytest-xdist; None for this process.
+        options: options of the run; the profile "quick" skips slow tests.
+        processes: number of processes for option -n of pytest-xdist; None for this process.
         verbose: show failed tests as pytest does.
 
     Returns:
-        The exit code, and a report for each backend: 0 all right, 3 differences but no defect, 1 a defect, 2 the suite
-        cannot run.
+        The exit code, and a report for each backend. The exit code is 0 if all is right, 3 for differences but no
+        defect, 1 for a defect, and 2 if the suite cannot run.
     """
     arguments = ["-c", os.devnull, f"--rootdir={FOLDER}", "--import-mode=importlib", "-p", plugin.NAME, "-q"]
     arguments += ["-p", "no:cacheprovider", "--no-header", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
@@ -80,16 +81,16 @@ def run_suite(options: Options, *, processes: str | None = None, verbose: bool =
     code = int(pytest.main([*arguments, *suite_files(options.only)], plugins=[run]))
     codes = {report.exit_code for report in run.reports}
     if codes and code in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
-        code = 1 if 1 in codes else max(codes) or code % 5  # a failed test that blames no backend is a failure
+        code = 1 if 1 in codes else max(codes) or code % 5  # a failed test is an error even if it blames no backend
     return {0: 0, 3: 3, int(pytest.ExitCode.USAGE_ERROR): 2}.get(int(code), 1), run.reports
 
 
 _drawn_for: list[str] = []
-"""The profile of the imported test files; the number of examples of a property is set on import."""
+"""The profile of the imported test files, because importing a file sets its number of examples."""
 
 
 def _forget_other_examples(profile: str) -> None:
-    """Remove imported test files from this process if they belong to a run with another profile."""
+    """Remove imported test files from this process if they were imported with another profile."""
     if _drawn_for != [profile]:
         for name in [name for name in sys.modules if name.rpartition(".")[2].startswith("test_")]:
             if FOLDER.name in name.split("."):
@@ -113,20 +114,20 @@ def check_backend(
     """Run the suite on a namespace and return its report.
 
     Args:
-        namespace: an object with some of the reference's public names; or its name.
+        namespace: an object with some of the reference's public names, or the name of a backend.
         profile: "quick", "default" or "nightly".
         require: required functions.
         only: the functions to test; all if empty.
-        expected_failures: {name: reason} of functions that may be wrong.
-        known_failures: path of a text file with more such functions, `path: reason` in each line.
-        strict: an unexpected success counts as a failure.
+        expected_failures: {name: reason} of functions that are expected to fail.
+        known_failures: text file with further functions that are expected to fail, one `path: reason` per line.
+        strict: whether the success of a function that is expected to fail counts as a failure.
         export_failing: folder for failing calls as `.npz` files; created if missing.
         time_limit: seconds for one call.
-        suite_version: fail if another version is installed.
+        suite_version: the required version of routelaws.
 
     Raises:
-        BackendError: a name is unknown; the backend cannot be found or run, or has none of the functions; a file cannot
-            be read or a folder written; or another version is installed.
+        BackendError: a name is unknown, the backend cannot be found or run, or it has none of the functions. Also if a
+            file cannot be read, a folder cannot be written, or another version is installed.
     """
     check_version(suite_version)
     name = namespace if isinstance(namespace, str) else getattr(namespace, "__name__", type(namespace).__name__)

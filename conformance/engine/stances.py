@@ -1,12 +1,12 @@
-"""Find the design of each function of another library, once per backend, before the tests.
+"""Find the design of each function of another library, once per backend, before the first comparison.
 
     routers.top_k.*           `dialects.judge`: form of the gates, scale, groups
     notation.top_k_indices    tie rule, and order of the returned choices
     capacity, dispatch, loss  `dialects.classify`
 
-The guard uses these designs. A missing option counts as set to the design's value, not to the reference's default. So a
-router that always normalises is compared with a normalising reference. The order within the k and the choice among
-equal scores are no faults; the guard converts them to the reference's before the tests.
+If a function lacks an option of the reference, the guard assumes the value of the function's design, not the
+reference's default. So a router that always normalises is compared with a normalising reference. The order of the k
+choices and the choice among equal scores are no faults. The guard replaces them by the reference's before a comparison.
 """
 
 import linecache
@@ -29,7 +29,7 @@ FIXED = {
     SWITCH: {"score": ("softmax",), "normalisation": ("none",)},
     GSHARD: {"score": ("softmax",), "normalisation": ("sum", "softmax")},
 }
-"""The designs of these routers, as options of `top_k_router`."""
+"""The designs of these routers, as {option of `top_k_router`: values with the same result}."""
 
 SUBJECTS = {
     "experts.expert_capacity": ("capacity", {"ours": {}}),
@@ -39,19 +39,19 @@ SUBJECTS = {
         for name in ("assignments", "tokens", "first_choice", "gshard")
     } | {"sigmoid": {"dialect": ("assignments",), "score": ("sigmoid",)}}),
 }  # fmt: skip
-"""Functions that `classify` can classify: the subject, and the reference's options for each of its dialects."""
+"""{function: (subject of `classify`, {dialect: the reference's options for it})}."""
 
 JUDGED = (TOP_K, SWITCH, GSHARD, TIES, *SUBJECTS)
 
 
 class Stance(NamedTuple):
-    """The design of a function."""
+    """The design of a function, or the verdict if no design was found."""
 
     finding: Finding
-    options: dict | None = None  # options of the reference, if equal for every k
+    options: dict | None = None  # the reference's options, if they do not depend on k
 
     def options_at(self, k: int) -> dict | None:
-        """Return the function's values of the reference's options, by name; None if there are none."""
+        """Return {option of the reference: values that give the function's design}; None if there are none."""
         design = self.finding.design
         return design.options(k) if isinstance(design, Design) else self.options
 
@@ -78,7 +78,7 @@ def stance_of(backend, path: str) -> Stance:
 
 
 def _moved_by_bfloat16(ask: "_Ask") -> str:
-    """Return the number of 256 tokens that change experts if their normal logits are rounded to bfloat16."""
+    """Return, as text, how many of 256 tokens change experts in bfloat16; their logits are standard normal."""
     logits = np.random.default_rng(0).standard_normal((256, 8)).astype(np.float32).astype(float)
     probe = designs.Probe("plain", logits, ONLY_K.get(ask.path, 2))
     try:
@@ -89,7 +89,7 @@ def _moved_by_bfloat16(ask: "_Ask") -> str:
 
 
 def _as_documented(finding: Finding, documented: dict | None) -> Finding:
-    """Return the finding; a defect if the design is not the documented one."""
+    """Return the finding, or a defect if the design differs from the documented one."""
     options = finding.design.options(2) if finding.verdict == "right" and finding.design else None
     if not documented or options is None:
         return finding
@@ -176,7 +176,7 @@ def _of_subject(backend, path: str) -> Stance:
 
 
 def _loss_gradient_faults(backend, path: str, name: str, precision: str) -> list:
-    """Return a fault if the gradient of a balance loss by the logits differs from its dialect's gradient."""
+    """Return [fault] if the gradient of a balance loss by the logits is not the dialect's gradient; else []."""
     dialect = next(candidate for candidate in classifier.SUBJECTS["balance loss"].dialects if candidate.name == name)
     for logits, expert in classifier.SUBJECTS["balance loss"].inputs(0):
 
@@ -196,7 +196,7 @@ def _loss_gradient_faults(backend, path: str, name: str, precision: str) -> list
 
 
 def _of_ties(backend) -> Stance:
-    """Return a top-k function's tie rule, and whether it returns the largest first."""
+    """Return the tie rule of the top-k function, and whether its choices are in descending order."""
     precision = "float32" if "float32" in backend.dtypes else backend.dtypes[0]
     sorted_, ties, inputs = True, {"lower index", "higher index"}, 0
     for probe in designs.probes():
@@ -245,12 +245,12 @@ def _takes(expert, probe, sign: int) -> bool:
 
 
 def lacking(stance: Stance | None, path: str, function, arguments: dict) -> tuple[list[str], dict]:
-    """Return the options of a call that a function lacks, and those to report.
+    """Return the missing options whose values the function does not have, and the options to pass by name.
 
     Args:
-        stance: of the function; None for the reference's defaults.
-        path: its path.
-        function: the backend's.
+        stance: the stance of the function; None for the reference's defaults.
+        path: path of the function.
+        function: the backend's function.
         arguments: the arguments of the call by the reference's names.
     """
     defaults, taken = defaults_of(path), keywords_of(function)
@@ -273,11 +273,11 @@ def lacking(stance: Stance | None, path: str, function, arguments: dict) -> tupl
 
 
 ARRAYS = ("numpy", "jax", "torch", "scipy", "numba")
-"""Packages whose errors do not count as a rejection by the calling function."""
+"""Packages whose errors are never rejections on purpose."""
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether a function rejects an input on purpose: by a `raise` or `assert` in its code."""
+    """Return whether an error is a rejection on purpose: a `raise` or `assert` in code outside of `ARRAYS`."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -289,12 +289,12 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def is_own(function) -> bool:
-    """Return whether a function is one of our twins, which follow the reference's rules exactly."""
+    """Return whether a function is from `routelaws.reference` or `routelaws.accelerated`."""
     return (getattr(function, "__module__", None) or "").startswith(("routelaws.reference", "routelaws.accelerated"))
 
 
 def as_row(backend, path: str, stance: Stance) -> dict:
-    """Return a stance for JSON."""
+    """Return a stance as a dict for JSON."""
     finding = stance.finding
     return {
         "verdict": finding.verdict,

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def fields_of(record) -> tuple[str, ...]:
-    """Return the field names of a NamedTuple or dataclass (or of an instance), () of anything else."""
+    """Return the field names of a NamedTuple or dataclass, given the class or an instance; else return ()."""
     if dataclasses.is_dataclass(record):
         return tuple(field.name for field in dataclasses.fields(record))
     return tuple(getattr(record, "_fields", ())) if hasattr(record, "_replace") else ()
@@ -24,10 +24,10 @@ def arrays_of(tree) -> list:
 
 
 def as_numpy(value):
-    """Convert an array of any library to NumPy; other values are unchanged."""
+    """Convert an array of any library to NumPy; return anything else unchanged."""
     if isinstance(value, np.ndarray | np.generic | int | float | str | type(None)):
         return value
-    if hasattr(value, "detach"):  # a torch tensor, which may ask for gradients or live elsewhere
+    if hasattr(value, "detach"):  # a torch tensor, perhaps with a gradient or on another device
         value = value.detach().cpu()
         value = value.float() if str(value.dtype) == "torch.bfloat16" else value
     if hasattr(value, "__array__"):
@@ -47,7 +47,7 @@ def equal(first, second) -> bool:
 
 
 def told(value) -> str:
-    """Describe the value that was returned instead of a record."""
+    """Describe a value that a function returned instead of a record."""
     if isinstance(value, dict):
         return f"a dict with {', '.join(map(str, value)) or 'nothing in it'}"
     if isinstance(value, list | tuple):
@@ -57,7 +57,7 @@ def told(value) -> str:
 
 
 def needed(record, optional=()) -> str:
-    """Describe the required record, its forms, and its optional fields."""
+    """Describe the required record, the forms in which a function may return it, and its optional fields."""
     words = (
         f"a record of {', '.join(record._fields)} is needed: a NamedTuple, a dict or any object with these names, "
         f"or a tuple of all {len(record._fields)} in this order"
@@ -72,7 +72,7 @@ def _kind(array: np.ndarray) -> str:
 
 
 def difference(actual, wanted, where: str) -> str:
-    """Return how shapes and number types of a result differ from the reference's, or ""."""
+    """Describe a difference in shapes or number types between a result and the reference's; "" if none."""
     if fields_of(wanted):
         parts = ((f"{where}.{name}", getattr(actual, name), getattr(wanted, name)) for name in fields_of(wanted))
         return next(filter(None, (difference(value, expected, name) for name, value, expected in parts)), "")
