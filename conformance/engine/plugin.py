@@ -27,7 +27,7 @@ from routelaws.conformance.engine.options import PROFILES, Options, folder_for
 
 NAME = "routelaws.conformance.engine.plugin"
 
-_STORAGE = os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY", ".hypothesis")  # on CI, Hypothesis stores no examples by default
+_STORAGE = os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY", ".hypothesis")  # Hypothesis stores no examples on CI
 _SUPPRESSED = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(  # before "default" is replaced, because a profile copies its other settings from "default"
     "nightly",
