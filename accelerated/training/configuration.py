@@ -1,7 +1,7 @@
 """The configuration of one training run: model and training. Its fields are the flags of `routelaws train`.
 
-A run is fixed by its configuration, the machine and its thread count: the same three give the same losses bit for bit.
-Files (config.json, sweep.json, TOML) hold the fields of the model and those of the run side by side, in one mapping.
+Two runs with the same configuration, on the same machine with the same number of threads, have the same losses bit for
+bit. Files (config.json, sweep.json, TOML) hold the fields of the model and of the run in one mapping.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ EVALUATION_SETS = ("c4", "curation_corpus", "lambada", "pile", "wikitext103")
 """Names that `--eval NAME=PATH` may use, each with a column loss_NAME in the results table."""
 
 DTYPES = ("float32", "bfloat16")
-"""What matrix products may be computed in; parameters, norms, routing and the loss are float32 always."""
+"""The types of matrix products. Parameters, norms, routing and the loss are always float32."""
 
 ATTENTION = ("auto", "own", "tokamax")
 """Implementations of attention, see `attention_kernels`."""
@@ -42,20 +42,20 @@ LARGEST = 2**31 - 1
 """The largest whole number in a field other than seed: compiled programs use 32 bits for steps and shapes."""
 
 MOST_PARAMETERS = 2**53
-"""The largest number of parameters, some thousand times the largest existing models."""
+"""The largest allowed number of parameters. The largest existing models have a thousandth of it or less."""
 
 LARGEST_SEED = 2**32 - 1
-"""The largest seed: JAX takes its last 32 bits, so larger ones would repeat smaller ones."""
+"""The largest seed. JAX uses only the last 32 bits of a seed, so a larger seed would repeat a smaller seed."""
 
 
 def learning_rate_rule(dense_parameters: int, num_experts: int) -> float:
     """Return the peak learning rate for a model of N dense parameters and E experts: 0.011 (N / 60,000)^-0.37.
 
-    Our choice, tuned at two sizes (N of 6.8 and 42 thousand, 1.6 million tokens of Python source, batches of 1,024
-    tokens), dense and with 16 experts by HASH and by S-BASE: in each of the six cases the loss at this rate was below
-    that at half of it and at twice, in two of them (dense and HASH at the larger size) by no more than the error over
-    documents. So the rule does not depend on E. Far above these sizes it is a guess: 3e-4 at 1.3 billion. The
-    preset `rates` repeats the tuning.
+    Our choice, tuned in six cases: at two sizes (N of 6.8 and 42 thousand), each dense, with 16 experts by HASH, and
+    with 16 experts by S-BASE. The runs had 1.6 million tokens of Python source in batches of 1,024 tokens. In each
+    case, half this rate and twice this rate gave a higher loss. In two cases (dense and HASH at the larger size), the
+    difference was within the error over documents. So the rule does not depend on E. Far above these sizes the rule is
+    a guess: it gives 3e-4 at 1.3 billion. The preset `rates` repeats the tuning.
     """
     del num_experts
     return 0.011 * (dense_parameters / 60_000) ** -0.37
@@ -146,7 +146,7 @@ class TrainConfig:
         return self.model.accounting(self.sequence_length)
 
     def peak_learning_rate(self) -> float:
-        """Return the given learning rate, or else the rule's."""
+        """Return the learning rate of the configuration or, if there is none, of `learning_rate_rule`."""
         if self.learning_rate is not None:
             return self.learning_rate
         return learning_rate_rule(self.accounting().dense_parameters, self.model.experts)
@@ -297,7 +297,7 @@ class TrainConfig:
         """Return {name: path} of the texts in `eval`.
 
         Raises:
-            InputError: not of the form NAME=PATH, or an unknown name.
+            InputError: an entry of `eval` does not have the form NAME=PATH, or its name is unknown.
         """
         sets = {}
         for item in self.eval:
@@ -308,12 +308,12 @@ class TrainConfig:
         return sets
 
     def changeable(self, before: "TrainConfig") -> tuple[str, ...]:
-        """Return the fields that may change when a run resumes; steps may grow unless the schedule is cosine."""
+        """Return the fields that may change when a run resumes; `steps` may grow, except with the schedule cosine."""
         grows = self.schedule != "cosine" and self.steps > before.steps
         return (*CHANGEABLE, "steps") if grows else CHANGEABLE
 
     def difference(self, other: "TrainConfig", besides: tuple[str, ...] = CHANGEABLE) -> tuple | None:
-        """Return (name, value here, value there) of the first field that differs outside `besides`, or None."""
+        """Return (name, own value, other value) of the first field that differs and is not in `besides`, or None."""
         theirs = other.fields()
         pairs = ((name, value, theirs[name]) for name, value in self.fields().items() if name not in besides)
         return next((pair for pair in pairs if pair[1] != pair[2]), None)
@@ -348,14 +348,15 @@ def _check_whole(name: str, value, least: int) -> None:
 
 
 def from_mapping(values: dict, where: str = "configuration") -> TrainConfig:
-    """Return the configuration with these fields, the rest at their defaults.
+    """Return the configuration with these fields; other fields have their default values.
 
     Args:
-        values: names of fields, of the model or of the run, to values, as read from TOML or JSON.
-        where: named in the error message, such as the file the values came from.
+        values: {field: value} for fields of the model or of the run, as read from TOML or JSON.
+        where: the source of the values, such as a file, for error messages.
 
     Raises:
-        InputError: no mapping, an unknown field, a value of the wrong kind, or a model that is impossible.
+        InputError: `values` is not a mapping, a field is unknown, a value has the wrong kind, or the model is
+            impossible.
     """
     if not isinstance(values, dict):
         raise InputError(f"{where}: its content is {shown(values)}; an object with the fields of a run is needed")
@@ -404,16 +405,16 @@ def _convert(name: str, value, kind: type, where: str):
 
 
 def designs() -> dict[str, Path]:
-    """Return the files with the fields of a small model of each public design, by name."""
+    """Return {name: file} of the designs; a file has the fields of a small model of a public design."""
     folder = resources.files(__package__) / "designs"
     return {Path(str(item)).stem: Path(str(item)) for item in folder.iterdir() if item.name.endswith(".toml")}
 
 
 def read_config_file(design_or_file: str) -> dict:
-    """Return the fields of a design (a name of `designs`, unless there is a file of that name) or of a TOML file.
+    """Return the fields of a TOML file or, if there is no file of this name, of a design in `designs`.
 
     Raises:
-        InputError: no such design or file, not TOML, or an unknown field; the message lists the valid ones.
+        InputError: there is no such design or file, the file is not TOML, or a field is unknown.
     """
     path, known = Path(design_or_file), designs()
     if not path.suffix and not path.exists():
@@ -428,7 +429,7 @@ def read_toml(path: Path) -> dict:
     """Return the content of a TOML file.
 
     Raises:
-        InputError: no such file, or not TOML; the message names the line.
+        InputError: the file cannot be read, or is not TOML.
     """
     try:
         return tomllib.loads(read_bytes(path).decode("utf-8"))

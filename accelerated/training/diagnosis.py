@@ -1,8 +1,8 @@
 """Find the first layer whose output is not finite, by running the failing batch block by block.
 
-All weights beyond the first m blocks are set to 0. The residual stream then passes these blocks unchanged, and the
-logits are the logits of a model of m blocks. The smallest m whose logits are not finite names the block. If all logits
-are finite, the gradient is checked from the last block to the first.
+All weights after the first m blocks are set to 0. The residual stream then passes the later blocks unchanged, so the
+logits are those of a model with m blocks. The smallest m with logits that are not finite is the number of the failing
+block. If all logits are finite, the gradient is checked from the last block to the first.
 """
 
 import functools
@@ -52,7 +52,7 @@ def _bad_activations(model: ModelConfig, params: dict, forward: Callable) -> str
 
 
 def _bad_gradient(model: ModelConfig, params: dict, forward: Callable) -> str:
-    """Describe what is not finite if all activations are: a router loss or a gradient."""
+    """Describe the router loss or the gradient that is not finite."""
 
     def total_and_result(params):
         result = forward(params)
@@ -94,7 +94,7 @@ def special_blocks(model: ModelConfig) -> np.ndarray:
 
 
 def _blocks_of(model: ModelConfig) -> dict[str, np.ndarray]:
-    """Return the block of each entry, for each part of the parameter tree that is stacked by block."""
+    """Return {part: block of each entry} for the parts of the parameter tree that are stacked by block."""
     special, everyone = special_blocks(model), np.arange(model.blocks)
     parts = {"blocks": everyone, "routed_ffn": special, "wide_ffn": special}
     return parts | {"dense_ffn": np.setdiff1d(everyone, special)}

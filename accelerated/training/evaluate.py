@@ -1,7 +1,8 @@
 """The losses of a trained model, also with other router groups.
 
-A Mixture of Tokens is evaluated in groups of g sequences, as in training. With `group_size` 1 each group has one token,
-and with `one_hot` each expert gets one token. The loss then shows the cost of these smaller groups, or of no mixing.
+A Mixture of Tokens is evaluated in groups of g sequences, as in training. Two options avoid mixtures: with `group_size`
+1 each group has one token, and with `one_hot` each expert gets one token. Their losses show how much the model depends
+on mixtures.
 """
 
 import dataclasses
@@ -38,8 +39,8 @@ def evaluate_run(
         group_size: sequences in a group, for expert_choice and mixture_of_tokens; None for the run's group size.
         one_hot: whether each mixture has one token, for mixture_of_tokens.
         tokens: number of evaluation tokens; None for the run's number.
-        corpus: files, folders or patterns. Each is a text to evaluate on instead, tokenised by the run's tokenizer. The
-            path is the name of the loss.
+        corpus: files, folders or patterns that replace the run's texts. Each is one text, and its path is the name of
+            its loss. The run's tokenizer encodes the texts.
         tell: called with a line for each slow step.
 
     Returns:
@@ -90,7 +91,7 @@ def _others(run: SavedRun, config, corpus: Sequence[str]) -> dict:
 
 
 def changed_model(config, group_size, one_hot):
-    """Return the run's model with other groups; InputError where an option does not fit its router."""
+    """Return the run's model with other groups; raise `InputError` if an option does not fit the router."""
     if group_size is not None and not config.model.record.grouped:
         routers = " and ".join(routers_with("group_size"))
         raise InputError(f"--group-size is for {routers}; this run's router is {config.model.router}")

@@ -31,9 +31,9 @@ def generate(
 ) -> str:
     """Continue a text with the model of a run.
 
-    The model is causal in evaluation, so one window of S tokens serves every position: later tokens do not matter. Each
-    new token runs the whole window again. A Mixture of Tokens gets g copies of the window; their mixture is the window.
-    Expert choice is an error, because it needs g different texts.
+    Each new token runs the model on a whole window of S tokens. The model is causal in evaluation, so the entries after
+    the last token of the text do not matter. A Mixture of Tokens gets g copies of the window, so a mixture has g equal
+    tokens. Expert choice is an error, because it needs g different texts.
 
     Args:
         folder: a run folder, with a complete checkpoint.

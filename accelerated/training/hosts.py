@@ -3,9 +3,10 @@
     process 0   devices 0 1 2 3   rows 0-3 of every batch    writes the log, the table and the other files
     process 1   devices 4 5 6 7   rows 4-7                   checkpoints: every process its own part of the arrays
 
-JAX's runtime (`jax.distributed`) does the work. Each host has one process (under SLURM and Open MPI, each GPU has one).
-All processes run the same program on one mesh of all devices. This file joins the processes and has the few functions
-that need all of them. A batch does not depend on the number of processes: each process reads the rows of its devices.
+JAX's runtime (`jax.distributed`) does the work. Each host has one process; under SLURM and Open MPI, each GPU has one
+process. All processes run the same program on one mesh of all devices. This file joins the processes and has the few
+functions that all processes must call. Each process reads the rows of a batch that its devices need, so a batch does
+not depend on the number of processes.
 
 How processes find each other:
 
@@ -54,8 +55,8 @@ def launcher(environment: Mapping[str, str]) -> str | None:
     """Return the launcher of this process, by its environment variables; None without a launcher.
 
     `jax.distributed.initialize()` supports these launchers. If JAX finds TPU chips at import, it sets TPU_ML_PLATFORM.
-    A command started by ssh on a TPU VM has no other variable, and JAX asks the VM for the rest. Open MPI gives the
-    address of process 0 up to version 4.
+    If ssh starts a command on a TPU VM, only this variable is set, and JAX asks the VM for the rest. Only versions of
+    Open MPI up to 4 give the address of process 0.
     """
     if {"SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID"} <= set(environment):
         return "SLURM"
@@ -187,7 +188,7 @@ def writer_first(what: str) -> Iterator[None]:
 
 
 def own_rows(sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int = 1) -> np.ndarray:
-    """Return the indices on one axis of a global array that this process's devices hold, in order.
+    """Return, for one axis of a global array, the sorted indices of the entries on this process's devices.
 
     Args:
         sharding: sharding of the array.
@@ -201,7 +202,7 @@ def own_rows(sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int 
 def batch_of_all(
     own: np.ndarray, rows: np.ndarray, sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int = 1
 ) -> jax.Array:
-    """Return the global array; each process has read its own rows.
+    """Return the global array, made of the rows that each process has read.
 
     Args:
         own: the rows of this process.
@@ -220,9 +221,9 @@ def batch_of_all(
 
 @contextlib.contextmanager
 def own_folder(folder: Path) -> Iterator[Path]:
-    """Give the folder of a run to the writing process, and a copy of its small files to each other process.
+    """Yield the folder of a run in process 0, and a folder with copies of its files in each other process.
 
-    The copies are discarded at the end. Checkpoints stay in the folder, because all processes write them together.
+    The copies are deleted at the end. Checkpoints are not copied, because all processes write them together.
 
     Args:
         folder: folder of the run, in a file system that all processes see.
@@ -240,7 +241,7 @@ def own_folder(folder: Path) -> Iterator[Path]:
 
 
 def asked_anywhere(here: bool) -> bool:
-    """Return whether any process got the request; all processes must call this."""
+    """Return whether `here` is true in any process; all processes must call this."""
     if jax.process_count() == 1:
         return here
     from jax.experimental import multihost_utils

@@ -92,8 +92,8 @@ class Run:
         tokens: the corpus, as tokens.
         hyper_id: number of the run in its sweep.
         watch: called with each event.
-        checkpoints: the shared folder of checkpoints of several processes, see `hosts`; None for one process.
-        trunk: the start, if not step 0.
+        checkpoints: folder of the checkpoints if several processes share it, see `hosts`; None for one process.
+        trunk: the step of another run at which this run begins; None for step 0.
         keep: steps whose checkpoints are kept permanently, for runs that begin there.
 
     Raises:
@@ -228,7 +228,7 @@ class Run:
         return kept_files(self.folder, record, step, self._tell)
 
     def _record(self) -> Record:
-        """Return the record of the files in their next state."""
+        """Return the record of the run's files, with all rows and log lines so far."""
         static = self.config.plain(), *self.digests, self.texts
         rows, windows = list(self.rows), list(self.windows)  # a checkpoint is written while these grow
         return Record(*static, rows, windows, self.log.mark())
@@ -467,7 +467,8 @@ class Run:
 def _stops(config: TrainConfig) -> tuple[set[int], set[int]]:
     """Return the steps with an evaluation and the steps with a checkpoint; both include the last step.
 
-    Evaluations fall on multiples of `steps_per_call`, so that every call but the last compiles to the same program.
+    Evaluations fall on multiples of `steps_per_call`, so that they do not shorten a call. A shorter call would need
+    another compiled program.
     """
     call, steps = config.steps_per_call, config.steps
     times = min(config.evaluations, steps)  # further evaluations would fall on the same steps

@@ -8,9 +8,9 @@
 A mesh is written `data=2,expert=4`; an omitted axis has size 1. A step on a mesh:
 
     1. Every device runs the model on its own sequences and differentiates its share of the loss (`jax.shard_map`).
-       Devices in a row of the expert axis exchange tokens: to the experts and back.
+       Devices along the expert axis exchange tokens: each token travels to its experts and back.
     2. Gradients are summed over the devices that hold the same weight: gradients of experts over data, all others over
-       data and expert. The sum is a reduce-scatter: each device gets the part whose moments it keeps.
+       data and expert. The sum is a reduce-scatter: each device gets only the part of the sum that its moments need.
     3. Each device updates its part of the weights.
     4. An all-gather joins the parts of the weights, once per step.
 
@@ -19,7 +19,7 @@ parts (`Layout`), every device updates the whole weight.
 
 A router balances the tokens of each device, or of all devices (`--balancing-group`). With "shard" a run on n devices
 equals a run on one device whose batch has n groups; with "global" the mesh does not change the run. In both cases all
-devices share a bias of the experts, see `routed_block.decide`.
+devices use the same bias of the experts, see `routed_block.decide`.
 """
 
 import jax
@@ -118,8 +118,8 @@ class Layout:
         mesh: the mesh.
         spread: how the model is spread over devices.
         params: for each weight the axes that cut it, as a PartitionSpec.
-        moments: the same for the optimizer's moments and for gradients, which are updated in parts. Besides the cut of
-            the weight, the batch axes that do not cut it yet cut the largest dimension that they all divide.
+        moments: for each weight the axes that cut its gradient and its moments. They are cut like the weight. The batch
+            axes that do not cut the weight also cut one more dimension: the largest that divides into equal parts.
 
     Raises:
         InputError: there are more or fewer devices than places in the mesh.

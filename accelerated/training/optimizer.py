@@ -18,7 +18,7 @@ EPSILON = 1e-8
 """Epsilon, added to the root of the second moment."""
 
 NOT_DECAYED = ("scale", "offset", "bias", "out", "log_temperature", "router_bias")
-"""Parameters without weight decay: all except matrices. The last layer of RL-R's baseline has no decay either."""
+"""Parameters without weight decay: all that are not matrices, and the last layer of RL-R's baseline."""
 
 
 def optimizer(

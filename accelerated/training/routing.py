@@ -21,10 +21,10 @@ from .configuration import TrainConfig
 from .step import EVALUATION_SEED, attention_of, compute_dtype, task_of
 
 TOKENS = 16384
-"""Largest number of tokens to route twice, unless a batch has more."""
+"""Largest number of tokens to route twice; a batch with more tokens is still used whole."""
 
 SHUFFLES = 4
-"""Shuffles of the labels, for the baseline of the information."""
+"""Number of shuffles of the labels. The information about shuffled labels is the baseline."""
 
 QUICK_COMPILE = {"xla_backend_optimization_level": 0}
 """XLA options for a program that takes longer to compile than to run."""
@@ -93,9 +93,10 @@ def report_routing(
 
 @functools.lru_cache(maxsize=64)
 def _compiled(model: ModelConfig, dtype, attention: str):
-    """Return a jitted function (params, batches, table) -> (tokens, experts in evaluation, in training, policy).
+    """Return a jitted function (params, batches, table) -> (tokens, evaluation experts, training experts, policy).
 
-    All are stacked over batches: [n, T], [n, n_r, T, k] twice, and [n, n_r, T, E G] for RL-R, else None.
+    All are stacked over batches: tokens [n, T], experts [n, n_r, T, k], policy [n, n_r, T, E G]. Only RL-R has a
+    policy; it is None for other routers.
     """
     key = jax.random.key(EVALUATION_SEED)
     options = {"compute_dtype": dtype, "attention": attention}

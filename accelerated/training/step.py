@@ -22,8 +22,8 @@ from .optimizer import optimizer, rates_of_steps
 from .sweeps.workers import computes_where_called
 
 FREED, LONGEST_WAIT = 1 / 300, 0.05
-"""Wait after a call, while a thread of XLA frees its buffers: a share of the call's time, and a limit in seconds.
-The wait is a share, because calls and freeing both take longer on a busy machine."""
+"""Wait after a call, until a thread of XLA has freed the buffers: a share of the call's time, and a limit in seconds.
+The wait is a share, because a busy machine takes longer for both."""
 
 NOISE_STREAM, HIDDEN_STREAM = 1, 2
 """Numbers folded into the seed: for the routers' random draws, and for the tokens that the masked objective hides."""
@@ -58,7 +58,7 @@ class Evaluation(NamedTuple):
 
 
 class BatchNumbers(NamedTuple):
-    """The outputs of a batch's loss besides the gradient."""
+    """The numbers that a step computes for a batch, besides the gradient."""
 
     cross_entropy: jax.Array  # [] nats per token
     auxiliary: jax.Array  # [n_r] what each router adds
@@ -128,11 +128,11 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
 
     On one device the function takes a fifth argument, the routing to replay in the n steps, see `stored_routing`.
 
-    The n steps are scanned: one call from Python and one set of buffers serve all steps. This saves small models time
-    in the allocator. The input state is donated.
+    `lax.scan` runs the n steps, so all steps share one call from Python and one set of buffers. Small models then spend
+    less time on memory allocation. The input state is donated.
 
-    A bad batch changes nothing. `left` bad batches are skipped; at the next bad batch the state stops changing, for the
-    diagnosis of the error.
+    A bad batch does not change the state. `left` bad batches are skipped. After one more bad batch the state never
+    changes again, so it can be used to diagnose the error.
 
     Args:
         config: the run.
@@ -154,10 +154,10 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
 
 
 def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layout | None = None):
-    """Return a jitted function (state, batches, first_step, left, `RunInputs`) -> (state, `StepMetrics`), see above.
+    """Return a jitted function (state, batches, first_step, left, `RunInputs`) -> (state, `StepMetrics`).
 
     Args:
-        config: the run; pass the result of `run_inputs` for it to the function.
+        config: the run. Call the function with the result of `run_inputs` for this run.
         base_method: method of BASE, see `routers.base.balanced_assignment`.
         layout: see `make_train_steps`.
     """
@@ -229,8 +229,7 @@ def _look(state: TrainState, now: tuple, given: RunInputs, config: TrainConfig, 
 def _changed(
     state: TrainState, numbers: BatchNumbers, gradient, rate, norm, *, config, layout, shardings
 ) -> TrainState:
-    """Return the state after one update at a learning rate; `norm` is the gradient's norm; `shardings` are the
-    shardings of the state on the layout."""
+    """Return the state after one update; `rate` is the learning rate, `norm` the norm of the gradient."""
     updates, opt_state = optimizer(config, rate, norm).update(gradient, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
     if layout is not None:  # the one all-gather of a step makes the updated parts whole
@@ -243,8 +242,9 @@ def wait_for(metrics: StepMetrics, begun: float) -> None:
     """Wait until a call that began at `begun` (`time.perf_counter`) ends and its buffers are freed.
 
     If XLA's own threads run a call (see `workers.compute_where_called`), they report the results before they free the
-    temporary buffers. A new call in between allocates a second set of buffers, and the process keeps both sets. XLA has
-    no event for this, so the function sleeps. A sleep that is too short only costs memory.
+    temporary buffers. A new call before the buffers are free allocates a second set of buffers, and the process keeps
+    both sets. XLA does not report when the buffers are free, so the function sleeps. If the sleep is too short, the
+    process only needs more memory.
     """
     jax.block_until_ready(metrics)
     if jax.default_backend() == "cpu" and not computes_where_called():

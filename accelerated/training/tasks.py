@@ -9,13 +9,13 @@ Context and choice are joined unchanged, so a choice begins with a space. A spac
 front of the choice, because the tokenizer joins a space to the next word. Context and choice are encoded separately, so
 the tokens of a choice do not depend on the context (our choice).
 
-    choice      Three measures rank the choices: ln p(choice | context), the sum over the tokens of the choice; this
-                sum per token; and this sum per character (without blanks at the ends). Ties go to the first choice.
+    choice      Three measures rank the choices: ln p(choice | context), summed over the tokens of the choice; this sum
+                per token; and this sum per character (without blanks at the ends). Ties go to the first choice.
                 The guess rate is the mean of 1 / (number of choices).
     last word   An answer is right if each token of the word is the most likely token after the tokens before it.
                 The guess rate is 0.
 
-The standard error of an accuracy a of n questions is √(a (1 - a)/(n - 1)). Every sequence begins with the
+The standard error of an accuracy a on n questions is √(a (1 - a)/(n - 1)). Every sequence begins with the
 end-of-document token, as in training. If a sequence exceeds the S tokens of the window, its context is truncated at the
 beginning; a choice must fit.
 """
@@ -78,7 +78,7 @@ def evaluate_task(
     Args:
         folder: a run folder.
         task: JSON lines, see above.
-        group_size: as in `evaluate_run`; routers that group sequences need 1 here.
+        group_size: as in `evaluate_run`; must be 1 for routers that group sequences.
         one_hot: as in `evaluate_run`.
         tell: called with a line for each slow step.
 
@@ -235,7 +235,7 @@ def _is_choice(question: Question) -> bool:
 
 
 def _question(where: str, line: str, at: int) -> Question:
-    """Return the question of one line; InputError describes an invalid line."""
+    """Return the question of one line; raise `InputError` if the line is invalid."""
     try:
         entry = parse_json(line)
         json.dumps(entry, ensure_ascii=False).encode("utf-8")  # a lone surrogate is JSON, but no text

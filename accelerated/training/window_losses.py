@@ -2,11 +2,11 @@
 
     one row      the tokens that a window and a document share: number of predicted tokens, and sum of their losses
     L            the mean over tokens, Σ loss / Σ tokens                                          `mean_loss`
-    error of L   the deviation of L between samples of documents of the same kind         `standard_error`
+    error of L   how much L varies between samples of documents of the same kind          `standard_error`
     A minus B    the difference token by token on the same windows, and its error         `loss_difference`
 
 The tokens of a document are correlated, so the standard error counts documents, not tokens. Document d has the summed
-loss lₔ and mₔ predicted tokens; all D documents have M predicted tokens. L is a ratio of sums, so its error is
+loss lₔ and mₔ predicted tokens; the D documents together have M predicted tokens. L is a ratio of sums, so its error is
 
     error² = D / (D − 1) · Σₔ (lₔ − L mₔ)² / M²
 
@@ -55,7 +55,7 @@ class WindowRows:
     Args:
         text: the evaluation text.
         counted: [n, b, S] bool, the predicted tokens.
-        objective: causal, where entry i is the loss of the token after input i, or masked, where it is of input i.
+        objective: causal (entry i is the loss of the token after input i) or masked (entry i is the loss of input i).
     """
 
     def __init__(self, text: EvaluationText, counted: np.ndarray, objective: str):
@@ -92,7 +92,7 @@ def window_losses(text: EvaluationText, loss: np.ndarray, counted: np.ndarray, o
         text: the evaluation text.
         loss: [n, b, S], the loss of each predicted token, nats.
         counted: [n, b, S] bool, the predicted tokens.
-        objective: causal, where entry i is the loss of the token after input i, or masked, where it is of input i.
+        objective: causal (entry i is the loss of the token after input i) or masked (entry i is the loss of input i).
     """
     return WindowRows(text, counted, objective).sums(loss)
 

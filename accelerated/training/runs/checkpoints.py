@@ -108,7 +108,7 @@ class Checkpoints:
             self._write(step, shapes, held, extra)
 
     def _write(self, step: int, shapes: dict, held: dict, extra: dict) -> None:
-        """Let Orbax begin to write the copy that `_copy` made of a state of these shapes."""
+        """Let Orbax begin to write `held`, the copy of a state; `shapes` has the shapes of the state."""
         state = packing.unpacked(held[PACKED], shapes) if PACKED in held else held["state"]
         metadata = {"whole": _digest(state, step, extra), "extra": extra, "beside": digest_of_json(extra)}
         metadata[PACKED] = PACKED in held
@@ -153,7 +153,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _written(self) -> Iterator[None]:
-        """Raise `StorageError` with one line if a checkpoint cannot be written, for errors of any library."""
+        """Raise `StorageError` with a one-line message if the body cannot write a checkpoint."""
         try:
             yield
         except Exception as error:
@@ -207,7 +207,7 @@ class Checkpoints:
                 files of the run do not match the checkpoint.
 
         Raises:
-            InputError: every checkpoint is damaged or for another model; or an error of `check`.
+            InputError: every checkpoint is damaged or belongs to another model, or `check` raises an error.
         """
         steps, misfits = self.steps(), 0
         for step in steps:
@@ -235,7 +235,7 @@ class Checkpoints:
         """Return the checkpoint of one step; see `restore` for `like` and `check`.
 
         Raises:
-            InputError: the step has no checkpoint, the checkpoint is damaged, or an error of `check`.
+            InputError: the step has no checkpoint, the checkpoint is damaged, or `check` raises an error.
         """
         self.check_has(step)
         with _quiet():
@@ -248,7 +248,7 @@ class Checkpoints:
         raise InputError(f"{self.folder}: checkpoint at step {step:,} is damaged ({reason}); use another one")
 
     def _read(self, step: int, like: dict, check: Callable[[int, dict], None] | None) -> Restored:
-        """Read a checkpoint. Each process reads its part; if one fails, the checkpoint counts as damaged in all."""
+        """Read a checkpoint, each process its part. If one process fails, the checkpoint is damaged for all."""
         state, wrong = None, None
         try:
             with _alone():
@@ -303,7 +303,7 @@ def _whole_metadata(path: Path) -> dict:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Let Orbax read in this process alone, because other processes may fail on other damage."""
+    """Let Orbax read without waiting for other processes, because damage may stop some of them earlier."""
     if jax.process_count() == 1:
         yield
         return
@@ -313,7 +313,7 @@ def _alone() -> Iterator[None]:
 
 
 def _context(**options) -> ocp.Context:
-    """Return an Orbax context with options for processes, set one by one if this version of Orbax allows it."""
+    """Return an Orbax context with these options for several processes."""
     context = ocp.Context()
     if not hasattr(context, "multiprocessing"):  # versions before 0.12 take all options at once
         return ocp.Context(multiprocessing_options=ocp.options.MultiprocessingOptions(**options))
@@ -323,10 +323,10 @@ def _context(**options) -> ocp.Context:
 
 
 def _give_way() -> None:
-    """Let this thread and its new threads use only cores that the training step leaves idle.
+    """Give this thread and the threads that it starts the lowest priority, so that they do not slow training.
 
-    Threads of the step wait for each other at every operation, so a delay of one thread delays all threads. Only Linux
-    has priorities of threads.
+    Threads of a training step wait for each other at every operation, so a delay of one thread delays all threads. The
+    function does nothing outside Linux.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
@@ -356,7 +356,7 @@ def _copy_in_place(tree: dict) -> dict:
 
 
 def _wanted(leaf) -> jax.ShapeDtypeStruct:
-    """Return the target of a read; without a sharding Orbax needs the devices of the saved array."""
+    """Return the shape, dtype and sharding to read an array with; without a sharding, use the first local device."""
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
@@ -392,7 +392,7 @@ def _silent_loggers() -> Iterator[None]:
 
 
 def _ignore_closed_loops() -> None:
-    """Silence the threads of abandoned reads and writes, whose event loops are closed, for the rest of the process."""
+    """Silence the threads of abandoned reads and writes until the process ends; their event loops are closed."""
     before = sys.unraisablehook
     if getattr(before, "ignores_closed_loops", False):
         return
@@ -418,7 +418,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _digest(tree: dict, step: int | None = None, extra: dict | None = None) -> str:
-    """Return a hash of every array of a tree, with its path, dtype and shape, of the step and of the other fields."""
+    """Return one hash of the step, the other fields, and the arrays of a tree with their paths, dtypes and shapes."""
     result = hashlib.blake2b(digest_size=16)
     if step is not None:
         result.update(f"{step} {json.dumps(extra, sort_keys=True)}\n".encode())

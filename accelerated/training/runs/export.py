@@ -4,8 +4,8 @@
     steps = load_train_step(content)                         on the other machine, with JAX and this package
     state, metrics = steps(state, batches, first_step, inputs, left=1)
 
-The program is StableHLO in the format of `jax.export`, which promises six months of compatibility. It is the program of
-a live run, with two exceptions. In training, BASE assigns tokens by the auction on the device, because a file cannot
+The format is StableHLO of `jax.export`, which promises six months of compatibility. The program equals the program of a
+live run, with two exceptions. In training, BASE assigns tokens by the auction on the device, because a file cannot
 contain loops on the host. On CPU, attention and experts run as plain JAX, because this package's loops (`cpu`) would
 tie the file to its version. Shapes are fixed: the model's shapes, b sequences of S + 1 tokens, and `steps_per_call`
 steps a call. Learning rates, random keys and the table of a hash are inputs (`step.run_inputs`), so one file serves all
@@ -39,7 +39,7 @@ def export_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) 
         platforms: some of `PLATFORMS`; this machine needs none of them.
 
     Raises:
-        InputError: an unknown platform, none, or a configuration that cannot be used, such as one with a mesh.
+        InputError: a platform is unknown or missing, or the run cannot be exported, for example because it has a mesh.
         ModuleNotFoundError: the package flatbuffers is missing.
     """
     return bytes(lower_train_step(config, platforms).serialize())
@@ -53,7 +53,7 @@ def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -
         platforms: some of `PLATFORMS`.
 
     Raises:
-        InputError: an unknown platform, none, or a configuration that cannot be used, such as one with a mesh.
+        InputError: a platform is unknown or missing, or the run cannot be exported, for example because it has a mesh.
     """
     unknown = [name for name in platforms if name not in PLATFORMS]
     if unknown or not platforms:
@@ -92,7 +92,7 @@ class LoadedTrainStep(NamedTuple):
 
     Attributes:
         exported: JAX's own object
-        run: the compiled call, over leaves
+        run: the compiled call; it takes the state as a tuple of leaves
     """
 
     exported: export.Exported

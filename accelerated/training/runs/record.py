@@ -9,7 +9,7 @@
 
 The digest of a checkpoint covers the record of its step, so files of another run do not match. `record.json` has the
 record of the last evaluation, for readers that need no weights. A run writes the record before the table. So after a
-kill the table may lack rows of the record, and the log may have more lines.
+kill, the record may have rows that the table lacks, and the log may have lines that the record lacks.
 
 Runs of earlier versions have no record, so changes of their files cannot be detected.
 """

@@ -52,7 +52,7 @@ def check_folder(folder: Path, config: TrainConfig) -> TrainConfig | None:
     """Return the configuration of the run in a folder, None without a run.
 
     Raises:
-        InputError: the run differs, except in `TrainConfig.changeable` fields; the message names the first difference.
+        InputError: a field differs that is not in `TrainConfig.changeable`; the message names the first such field.
     """
     if not os.path.exists(Path(folder) / "config.json"):
         return None
@@ -77,7 +77,7 @@ def read_config(folder: Path) -> TrainConfig:
     """Return the configuration of the run in a folder.
 
     Raises:
-        InputError: the folder has no configuration, it cannot be read, or it differs from the record.
+        InputError: the configuration is missing, cannot be read, or differs from the record.
     """
     path = Path(folder) / "config.json"
     try:
@@ -98,7 +98,7 @@ def read_tokenizer(folder: Path, record: Record | None = None, by: str = "") -> 
     """Return the tokenizer of the run in a folder.
 
     Raises:
-        InputError: the folder has no tokenizer, it cannot be read, or it differs from the record.
+        InputError: the tokenizer is missing, cannot be read, or differs from the record.
     """
     path = Path(folder) / "tokenizer.model"
     try:

@@ -2,9 +2,9 @@
 
 The flag `--routing` replays the routing of the training batches of some steps. The file has one row for each input
 token of these steps, batch by batch. Its column `step` is the number of the step, from 1. Without this column, the file
-begins with the first token of step 1. Experts and gates have the values of the file. The run computes its own gate for
-the same expert and uses the gradient of this gate, so the router learns. If the file has no gates, the run uses its own
-gates.
+begins with the first token of step 1. The run uses the experts and the gates of the file. It also computes its own
+gates for these experts and uses the gradient of its own gates, so the router learns. If the file has no gates, the run
+uses its own gates.
 """
 
 from pathlib import Path
@@ -98,7 +98,7 @@ class StepsRouting:
         Args:
             path: the file.
             config: the run.
-            batches: the batches of the run; this keeps their position.
+            batches: the batches of the run; their position does not change.
 
         Raises:
             InputError: the file cannot be read, does not fit the run, or has other tokens than the batches.

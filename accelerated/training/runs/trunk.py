@@ -1,9 +1,9 @@
 """Several budgets from one run: a run can begin at a checkpoint of another run, its trunk.
 
-Two runs that differ only in the schedule are identical up to a step if their learning rates agree up to this step: they
-have the same weights, batches and noise. So the trunk, with a learning rate that stays at the peak, is trained once. A
-run of each smaller budget takes over its state at the start of the decay (Hägele et al. 2024, arXiv 2405.18392, section
-3). The losses equal the losses of the same run trained alone, bit for bit.
+Two runs that differ only in the schedule have the same weights, batches and noise up to the step at which their
+learning rates first differ. So the trunk is trained once, and its learning rate stays at the peak. A run with a smaller
+budget begins with the trunk's state at the step at which its own decay starts (Hägele et al. 2024, arXiv 2405.18392,
+section 3). Its losses are bit for bit the losses of the same run trained from step 0.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ class Trunk(NamedTuple):
 
 
 def check_trunk(trunk: Trunk, config: TrainConfig) -> None:
-    """Raise `InputError` if a run trained alone would differ from the trunk before the trunk's step.
+    """Raise `InputError` if a run, trained from step 0, would differ from the trunk before `trunk.step`.
 
     The message names the first different field, the first different learning rate, or the available checkpoints.
     """
@@ -81,7 +81,7 @@ def begin(trunk: Trunk, config: TrainConfig, like: dict, tell: Callable[[str], N
         tell: called with a line for each damaged checkpoint.
 
     Raises:
-        InputError: as `check_trunk`, or the checkpoint is missing or damaged.
+        InputError: an error of `check_trunk`, or the checkpoint is missing or damaged.
     """
     check_trunk(trunk, config)
     there = read_config(trunk.folder)

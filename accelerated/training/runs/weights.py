@@ -112,7 +112,9 @@ def check_files(
 
 
 def lent(config: TrainConfig, state: TrainState, watch: Watch = silent) -> tuple[TrainState, int]:
-    """Return the state with the weights of `init_from` (and perhaps its optimizer state), and their training tokens.
+    """Return the state with the weights of the run `init_from`, and the number of tokens that trained them.
+
+    With `init_optimizer` the state also has the optimizer state of that run.
 
     Args:
         config: the run.

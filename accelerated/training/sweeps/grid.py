@@ -15,7 +15,7 @@
     experts = [4, 16]
     size = ["small", "large"]
 
-Fields in [[runs]] override fields of the size, which override [base]. All runs have one objective.
+Fields in [[runs]] override fields of the size, which override [base]. All runs must have the same objective.
 """
 
 import itertools

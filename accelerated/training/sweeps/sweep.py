@@ -81,7 +81,7 @@ class Part(NamedTuple):
 
 
 def runs_of_part(grid: Grid, part: Part | None) -> list[int]:
-    """Return the hyper_ids of a task's runs; a task with a trunk also trains all runs of this trunk."""
+    """Return the hyper_ids of a task's runs. The runs of a trunk belong to the task of the trunk."""
     trunks = trunks_of(grid)
     runs = range(len(grid.runs))
     return [i for i in runs if part is None or trunks.get(i, i) % part.of == part.index]

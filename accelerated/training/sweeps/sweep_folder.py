@@ -28,7 +28,7 @@ from .grid import Grid
 HAVE = "have.csv"
 """File with the rows of runs that a sweep skips, from a table of the same grid (`routelaws sweep --have TABLE`).
 
-Later commands count these runs as finished. A finished run of the folder overrides its rows of this file.
+Later commands treat these runs as finished. If a run is also finished in runs/, the rows from runs/ are used.
 """
 
 SESSION = {"started": NUMBER, "last": NUMBER, "jobs?": int, "cores?": int}

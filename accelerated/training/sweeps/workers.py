@@ -3,8 +3,8 @@
 A small model does not keep two threads busy. So two parallel runs on one thread each finish sooner than two successive
 runs on two threads. The thread count is also fixed because the last bits of the losses depend on this count.
 
-XLA on CPU frees its buffers after every call. Workers tell glibc to keep freed memory. Otherwise
-every page of the buffers would cause a page fault in the next call, which can double its time.
+XLA on CPU frees its buffers after every call. Workers tell glibc to keep freed memory. Otherwise the operating system
+would map every page of the buffers again in the next call. The mapping can take as long as the computation.
 """
 
 import ctypes
@@ -22,8 +22,8 @@ HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """The environment variable that gives a process pages of 2 MB; glibc 2.35 or newer reads it when a process starts."""
 
 _MALLOPT = {-4: 0, -1: 2**31 - 1, -2: 64 << 20}
-"""glibc's M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD; M_ARENA_MAX stays, because threads share a single arena
-slowly."""
+"""glibc's M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD. M_ARENA_MAX keeps its default, because a single arena is slow for
+several threads."""
 
 _ASYNCHRONOUS = "jax_cpu_enable_async_dispatch"
 
@@ -47,11 +47,10 @@ def thread_environment(threads: int) -> dict[str, str]:
 
 
 def start_worker() -> None:
-    """Prepare a worker process: keep freed memory, ignore Ctrl-C, stop at the parent's request, and end with the
-    parent.
+    """Prepare a worker process: keep freed memory, ignore Ctrl-C, stop on SIGTERM, and end with the parent.
 
-    Tracing a program makes many long-lived objects. The garbage collector runs less often, so tracing takes a quarter
-    less time.
+    Tracing a program makes many long-lived objects. The garbage collector runs less often, so that tracing takes a
+    quarter less time.
     """
     keep_freed_memory()
     gc.freeze()
@@ -77,8 +76,8 @@ def keep_freed_memory() -> None:
 def compute_where_called() -> None:
     """Let XLA on CPU run in the calling thread; call before JAX creates devices.
 
-    Then all buffers of a call are free when it returns. glibc keeps memory of any size for the main thread, but only
-    pieces below 64 MB for other threads. In another thread each call would map larger pieces and fault them in again.
+    Then all buffers of a call are free when the call returns. For the main thread, glibc keeps freed blocks of any
+    size. For other threads, it keeps only blocks below 64 MB, so each call would map larger blocks again, page by page.
     JAX has no environment variable for this. Do not use this with a mesh: its processes would wait for each other
     forever.
     """

@@ -9,8 +9,9 @@ tokens, so each token is the target of one window, once per epoch:
 
 The training stream is one epoch after another; (seed, epoch) determines the order of each epoch. Batch i has the
 windows i*b ... i*b + b - 1 of this stream, so a batch may reach into the next epoch. The position is therefore a single
-number. Our choice: grain keeps the position. The order of an epoch is a NumPy permutation, and a single indexing of the
-memory-mapped tokens reads all batches of a call. Grain's shuffle takes 0.3 ms for 32 windows, ten times longer.
+number. Our choice: grain keeps the position, but a NumPy permutation shuffles an epoch, and one indexing operation on
+the memory-mapped tokens reads all batches of a call. Grain's own shuffle takes ten times as long (0.3 ms for 32
+windows).
 """
 
 import math
@@ -29,10 +30,10 @@ from .tokenizer import END_OF_DOCUMENT
 from .tokens import TokenFiles, load_tokens
 
 MOST_ENCODED = 2**22
-"""Number of characters of another text that an evaluation always encodes; this takes seconds."""
+"""An evaluation encodes another text whole if it has at most this many characters; this takes seconds."""
 
 ENCODED_FOR_ONE = 16
-"""Largest number of characters of another text that an evaluation encodes for each token that it needs."""
+"""A longer text is encoded up to this many characters for each token that the evaluation needs."""
 
 
 class TrainingBatches(grain.DatasetIterator):
@@ -42,7 +43,7 @@ class TrainingBatches(grain.DatasetIterator):
     """
 
     def __init__(self, batches: grain.DatasetIterator, identity: dict, read: Callable[[int, int], np.ndarray]):
-        """Take the iterator, the settings of a saved position, and a function (first batch, number) -> batches."""
+        """Take the iterator, the settings that `set_state` checks, and a function (first batch, number) -> batches."""
         super().__init__(batches)
         self._batches, self._identity, self._read = batches, identity, read
         self._ahead: tuple[int, np.ndarray] | None = None
@@ -75,7 +76,7 @@ class TrainingBatches(grain.DatasetIterator):
         """Go back to a position that `get_state` returned.
 
         Raises:
-            InputError: the position belongs to another text, seed or size of batch.
+            InputError: the position belongs to another text, seed, batch size or sequence length.
         """
         for name, value in self._identity.items():
             if state.get(name) != value:
@@ -162,8 +163,8 @@ def windows_of_text(
 
     Args:
         path: a file, folder or pattern, as for `read_corpus`. The text is not split, and duplicates stay. If a text has
-            more than `MOST_ENCODED` characters (and more than `ENCODED_FOR_ONE` per needed token), only pieces at equal
-            steps are encoded, in the order of a hash of their names.
+            more than `MOST_ENCODED` characters (and more than `ENCODED_FOR_ONE` per needed token), only a sample of its
+            pieces is encoded: the documents are sorted by a hash of their names, and pieces at equal steps are taken.
         token_files: the files with the tokenizer.
 
     Returns:
@@ -195,9 +196,9 @@ def _spread_windows(
 ) -> EvaluationText:
     """Return up to `num_batches` batches of evenly spaced windows of `tokens`.
 
-    The windows of a batch are n chosen windows apart. Otherwise a router that groups sequences would show a window its
-    following text, in the next row of the batch. A single batch still has neighbouring windows, and a document longer
-    than n windows shares a group with its later text.
+    Windows that follow each other in the text go to different batches. Otherwise a router that groups sequences could
+    mix a window with the text that follows it. With n batches, it can
+    still mix a document longer than n windows with its later text. With one batch, neighbouring windows stay together.
     """
     if num_batches < 1:
         raise InputError(f"{num_batches} evaluation batches; at least 1 is needed")

@@ -10,7 +10,7 @@ The name of a document is its path relative to the given folder, or to the fixed
 its file name. So the same text is split in the same way in any folder. Texts of 1 MB or more have pieces of a fixed
 length, so a new file does not move other pieces.
 
-The whole text is in memory. Reading needs about twice its size on disk.
+The whole text is in memory. Reading needs about twice as much memory as the text needs on disk.
 """
 
 import glob
@@ -92,10 +92,10 @@ def read_corpus(paths: Sequence[str] | None = None) -> Corpus:
     """Read and split the training text.
 
     Args:
-        paths: files, folders, and glob patterns of files (`**` goes through folders). In a folder, every file at any
-            depth is read unless a part of its path begins with a dot. `.gz` is decompressed; each line of `.jsonl` (or
-            `.jsonl.gz`) is an object whose "text" is a document. None or empty: the `.py` source of the running
-            interpreter's standard library.
+        paths: files, folders, and glob patterns of files (`**` goes through folders). All files in a folder and its
+            subfolders are read, except files with a part of the path that begins with a dot. `.gz` is decompressed;
+            each line of `.jsonl` (or `.jsonl.gz`) is an object whose "text" is a document. None or empty: the `.py`
+            source of the running interpreter's standard library.
 
     Returns:
         The corpus. Files that are not UTF-8 are skipped and counted, unless `paths` names them individually.
@@ -339,7 +339,7 @@ def cut(document: Document, longest: int) -> list[Document]:
 
 
 def split(pieces: Iterable[Document]) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
-    """Return (training, validation): validation has the pieces whose name hashes below `VALIDATION_SHARE`.
+    """Return (training, validation). A piece is for validation if the hash of its name is below `VALIDATION_SHARE`.
 
     The piece with the smallest hash always goes to validation, and the piece with the largest hash to training, so
     neither part is empty. The function needs at least two pieces.

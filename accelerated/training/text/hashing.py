@@ -1,8 +1,7 @@
 """The table of a hash model, made from the training text before the first step and stored in the run's folder.
 
 `hash_table.npy` has the expert ids of each token id, [V, k G] int32, for any program with NumPy. The hash of two tokens
-(bigram) has a table [2, V]. The hash of positions has no table. The remainder needs no table, but the run writes its
-table.
+(bigram) has a table [2, V]. The hash of positions has no table.
 """
 
 from hashlib import blake2b
@@ -36,7 +35,8 @@ def table_of_run(config: TrainConfig, tokens: TokenFiles, folder: Path, *, train
         trained: whether the run has a checkpoint.
 
     Raises:
-        InputError: the table in the folder is damaged, or differs from the new one before any training.
+        InputError: the table in the folder is damaged, or the run is untrained and the table differs from the new
+            table.
     """
     kept = read_hash_table(folder, config.model)
     if trained and kept is not None:

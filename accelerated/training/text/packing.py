@@ -46,7 +46,7 @@ def unpacked(pieces: Pieces, like: dict) -> dict:
         like: a tree with the same shapes and dtypes.
 
     Raises:
-        MisfitError: the pieces hold other numbers than the tree needs.
+        MisfitError: the count of numbers of a dtype differs from the tree's.
     """
     leaves, structure = jax.tree.flatten(like)
     sizes = dict.fromkeys((leaf.dtype for leaf in leaves), 0)
@@ -62,7 +62,7 @@ def unpacked(pieces: Pieces, like: dict) -> dict:
 
 
 def _parts(lines: dict[np.dtype, np.ndarray], leaves: list) -> list[np.ndarray]:
-    """Return the arrays of a tree, taken one after the other from the long ones."""
+    """Return the arrays of a tree, cut in order from the long arrays."""
     starts, arrays = dict.fromkeys(lines, 0), []
     for leaf in leaves:
         start = starts[leaf.dtype]

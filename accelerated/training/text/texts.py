@@ -51,7 +51,7 @@ def check_text(
         tokens: the corpus.
         sets: the evaluation texts.
         config: the run.
-        remedy: the remedy besides restoring the text.
+        remedy: another remedy for the message, besides restoring the text.
 
     Raises:
         InputError: a text has changed; the message names it and both digests.

@@ -30,7 +30,7 @@ SMALLEST_VOCABULARY = 264
 """The fixed pieces and a few characters; SentencePiece needs some characters to train."""
 
 SAMPLE = 16_000_000
-"""Largest training sample, in characters: 8 MB and 30 MB differ in tokens per byte by less than 1 %."""
+"""Largest training sample, in characters. Samples of 8 MB and 30 MB give equal tokens per byte within 1 %."""
 
 LONGEST_LINE = 4096
 """Longest training line, in characters; longer lines are cut, because SentencePiece would skip them."""
@@ -42,7 +42,7 @@ NEVER_LEARNED = ("\n", "\t", "\0", SPACE_SYMBOL)
 """Characters that SentencePiece cannot learn; except the line end, they are encoded as bytes."""
 
 COVERAGE = 0.9995
-"""Share of the text that characters with a piece cover; rarer characters are encoded as bytes."""
+"""The most frequent characters, which cover this share of the text, have a piece. Others are encoded as bytes."""
 
 
 class Tokenizer:
