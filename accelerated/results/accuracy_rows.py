@@ -29,13 +29,13 @@ from .row_differences import left_out_lines
 from .rows import COLUMNS, Rows, column_remarks, training_flops
 
 SOME = 0.1
-"""Share of a task's accuracies far below the guess rate, above which a warning follows. Our choice."""
+"""A warning follows if more than this share of a task's accuracies is far below the guess rate. Our choice."""
 
 _ATTEMPTS = re.compile(r"(.+?)[ _]pass@(\d+)")
 
 
 class Choice(NamedTuple):
-    """A user's choices for a table of accuracies or leverages, besides the law."""
+    """A user's choices for a table of accuracies or leverages; the law is not among them."""
 
     loss: str | None = None  # the text whose loss a two-stage law uses; for leverages: column of the loss
     rows: str | None = None
@@ -49,8 +49,8 @@ def read_groups(law: Law, path: Path, choice: Choice) -> tuple[list[Rows], dict[
     """Read a table of accuracies, of leverages, or of runs with dense runs.
 
     Returns:
-        The rows of each task or router; by name, the reasons for tasks or routers without rows; remarks on derived and
-        excluded rows.
+        (rows, reasons, remarks): the rows of each task or router; {name: reason} for a task or router without rows;
+        remarks on derived and excluded rows.
 
     Raises:
         InputError: the table or the choice is wrong.
@@ -99,10 +99,11 @@ def accuracy_groups(
     Args:
         table: result of `read_accuracies`.
         law: a law of accuracy.
-        tasks: names of tasks; all tasks if empty. For a law in attempts, the name without pass@K.
+        tasks: names of tasks; all tasks if empty. For a law in attempts, leave out pass@K.
         guess: guess rate of every task; None for the rates of `rates`, the table or the list of well-known tasks.
         rates: {task: guess rate}, from a table of tasks.
-        loss: the text whose loss a two-stage law uses; None for "validation", or else the table's first text.
+        loss: the text whose loss a two-stage law uses; None for "validation" or, without such a loss, the table's first
+            text.
         rows: a condition on params, tokens, flops, run, training_set, loss_TEXT and acc_TASK.
         options: more keyword arguments of the fit.
 
@@ -150,8 +151,8 @@ def leverage_groups(table: Leverages, options: dict | None = None) -> list[Rows]
 def leverage_of_runs(selection: RouterRows, loss_column: str, options: dict | None = None) -> Rows:
     """Return the leverages of the runs of one router over the dense runs of the same table.
 
-    A power law of the dense runs (`compute.fit_compute`) gives the compute of a dense model of equal loss. A is k/E,
-    and G is half the table's granularity.
+    A power law of the dense runs (`compute.fit_compute`) gives the compute of a dense model with the same loss. In the
+    law of leverage, A is k/E, and G is half the table's granularity.
 
     Raises:
         ValueError: fewer than 3 dense runs of 2 budgets, a column is missing, or dense losses do not fall with compute.
@@ -215,7 +216,7 @@ def _by_attempts(table: Accuracies) -> dict[str, list[tuple[str, int]]]:
 
 
 def _guess(law: Law, task: str, guess: float | None, rates, table: Accuracies) -> tuple[dict, list[str]]:
-    """Return the guess rate as an option of the fit, and a remark if neither the user nor a table gives a rate."""
+    """Return the guess rate as an option of the fit, and remarks if it comes neither from the user nor from a table."""
     if "guess_rate" not in law.options:
         return ({} if guess is None else {"guess_rate": guess}), []  # the law rejects the option by name
     if guess is not None:

@@ -1,7 +1,7 @@
 """Write results: numbers, lines and tables, for a terminal, Markdown and HTML.
 
-A table that is wider than the terminal is printed in parts; each part repeats the first columns. Only columns of words
-wrap: no number is truncated or broken over two lines.
+A table that is wider than the terminal is printed in parts, and each part repeats the first columns. Only columns of
+words wrap. Numbers are never truncated or split over two lines.
 """
 
 import html
@@ -32,7 +32,7 @@ def count(value: float | None) -> str:
 
 
 def figure(value: float | None, form: str = ".4g", missing: str = "not found") -> str:
-    """Return a number in a format, or `missing` for None; from LARGE on the number has an exponent."""
+    """Return a number in a format; numbers from LARGE on have an exponent, and None becomes `missing`."""
     if value is None or math.isnan(value):
         return missing
     if math.isinf(value):
@@ -157,7 +157,7 @@ def exponent(value: float) -> str:
 
 
 WORDS = 12
-"""Smallest width of a column of words, in characters; below this width the table is split."""
+"""Smallest width of a column of words, in characters; if the terminal is too narrow, the table is split instead."""
 
 
 class Terminal(Console):
@@ -178,7 +178,7 @@ class Table(NamedTuple):
         heads: headings of the columns
         rows: a text for each column; a shorter row ends with empty cells
         title: title above the table
-        keys: number of first columns that each part of a split table repeats
+        keys: each part of a split table repeats this number of first columns
         words: the columns of words, which may wrap
     """
 
@@ -255,7 +255,7 @@ def split(table: Table, width: int) -> list[list[int]]:
 
 
 def _least(table: Table, column: int) -> int:
-    """Return the smallest width of a column that breaks no number."""
+    """Return the smallest width at which a column breaks no number and no word."""
     from rich.cells import cell_len
 
     texts = [table.heads[column], *(in_line(row[column]) for row in table.rows if column < len(row))]
@@ -266,7 +266,7 @@ def _least(table: Table, column: int) -> int:
 
 
 def _drawn(widths: list[int]) -> int:
-    """Return the width of a table of `_rich`."""
+    """Return the width of a printed table with columns of these widths."""
     return sum(widths) + 2 * len(widths)
 
 

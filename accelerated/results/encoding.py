@@ -56,7 +56,7 @@ def coefficient(item: Range, determined: bool | None) -> dict:
 
 
 def unknown(name: str, value: float) -> Range:
-    """Return a number without an interval."""
+    """Return the object of a number without an interval."""
     return Range(name, None, float(value), math.nan, math.nan, "")
 
 
@@ -66,7 +66,7 @@ def values_of(coefficients: dict) -> dict:
 
 
 def named(fit) -> dict:
-    """Return the first entries of a `Fit`: its router or task, and its number of rows."""
+    """Return the first entries of the object of a `Fit`: router or task, and number of rows."""
     rows, counts = fit.rows, {"rows": fit.best.rows, "left_out": fit.rows.left_out}
     if fit.law.measured != "accuracy":
         return {"router": rows.name} | counts

@@ -57,7 +57,7 @@ MOST_HUBER = 1e6
 
 
 def fit_with_intervals(rows: Rows, law: Law, level: float, huber: float | None) -> "Fit":
-    """Return a fit with its intervals; a ValueError of the intervals counts as a failed fit."""
+    """Return a fit with its intervals; raise ValueError if the fit or its intervals fail."""
     fit = Fit(rows, law, level, huber)
     fit.intervals  # noqa: B018
     return fit
@@ -67,7 +67,7 @@ class Fit:
     """A law, fitted to the rows of one router or of one task.
 
     Args:
-        rows: result of `rows_of_runs`, or of `accuracy_rows`.
+        rows: result of `rows_of_runs`, or rows from `accuracy_rows`.
         law: a law of the catalogue, or its name.
         level: confidence level of the intervals, between 0 and 1.
         huber: delta of Huber's terms, in log10 units or the units of the fitted quantity; None for the law's own
@@ -92,12 +92,12 @@ class Fit:
 
     @property
     def status(self) -> str:
-        """The status of the optimum: interior, or the name of an edge."""
+        """The status of the optimum: interior, or the edge at which it lies."""
         return self.best.status
 
     @property
     def rmsle(self) -> float:
-        """The root mean squared difference of log10 losses (for accuracies: of the fitted quantity)."""
+        """The root mean squared difference of log10 losses; for accuracies, of the fitted quantity."""
         return self.best.rmsle
 
     @property
@@ -149,7 +149,7 @@ class Fit:
 
     @cached_property
     def determined(self) -> bool:
-        """Whether the rows determine the whole law, see `is_determined`; `is_found` tests a single coefficient."""
+        """Whether the rows determine the whole law, see `is_determined`. `is_found` tests one coefficient."""
         if self.rows.runs is None:
             return True
         known = self.rows.columns, self.rows.measured, self.best
@@ -174,7 +174,8 @@ class Fit:
     def is_found(self, name: str, value: float) -> bool:
         """Return whether the rows determine a coefficient or a cut-off, away from the edges.
 
-        Its own interval decides; without intervals (Huber's sum), `determined` does.
+        The interval of the coefficient decides. With Huber's criterion there are no intervals, and `determined`
+        decides.
         """
         if f"{name} at" in self.status or math.isnan(value):
             return False
@@ -316,7 +317,7 @@ def _slopes_table(fit) -> Table:
 
 
 def check_huber(law: Law, huber: float | None) -> None:
-    """Raise `InputError` if --huber is out of range, or the law has only a fit by least squares."""
+    """Raise `InputError` if --huber is out of range, or if the law has no fit with Huber's criterion."""
     if huber is None:
         return
     if not law.takes_huber:
@@ -350,7 +351,7 @@ def _optimum_words(fit: Fit) -> list[str]:
 def fit_some(
     selections: list[RouterRows], loss_column: str, fit: Callable, tell: Callable | None = None
 ) -> tuple[list, dict[str, str]]:
-    """Return the result of `fit_each`; at least one router must have a fit.
+    """Return the result of `fit_each`; raise an error if no router has a fit.
 
     Raises:
         InputError: no router has a fit; the message has a line for each reason, with its routers.
@@ -370,7 +371,7 @@ def fit_each(
     Args:
         selections: result of `select_rows`.
         loss_column: column of the fitted loss.
-        fit: called with a selection; a ValueError gives the reason for no fit.
+        fit: a function of a selection; its ValueError gives the reason for no fit.
         tell: called with a progress line, unless None.
     """
     fits, reasons = [], {}

@@ -11,9 +11,9 @@
     RISE       `rise`          whether larger models are worse by the law; then no dense size corresponds to a loss
     WORDS      `misfit_lines`  the printed lines; `warnings`: possible hidden errors of a fit
 
-A residual is log10 of the measured loss minus log10 of the law's loss: above 0 the law is too low. The methods are our
-choice; BEND and SEEDS use the usual F tests of nested least-squares fits. `pulls` uses the usual outlier test
-(Weisberg, Applied Linear Regression, with Bonferroni's bound for the choice of the run).
+A residual is log10 of the measured loss minus log10 of the law's loss. If it is above 0, the law is too low. The
+methods are our choice; BEND and SEEDS use the usual F tests of nested least-squares fits. `pulls` uses the usual
+outlier test (Weisberg, Applied Linear Regression). Bonferroni's bound allows for the choice of the run.
 """
 
 import math
@@ -31,10 +31,10 @@ from .blocks import figure, log_percent
 from .row_differences import Difference, Shorter, difference_words, first_words, row_differences
 
 FAR = 6.0
-"""Number of robust standard deviations of the residuals beyond which a run can be an outlier."""
+"""A run can be an outlier if its residual exceeds this number of robust standard deviations."""
 
 LEAST = 0.01
-"""Smallest residual of an outlier, as a share of the loss."""
+"""The residual of an outlier exceeds this share of the loss."""
 
 
 PULLED = 1e-3
@@ -42,26 +42,26 @@ PULLED = 1e-3
 
 
 LOGARITHMIC = ("E_start", "E_max", "B_start", "B_max", "N_cutoff", "F_cutoff")
-"""Sizes and numbers of experts; their intervals may have any ratio of the ends."""
+"""Sizes and numbers of experts. The ends of their intervals may have any ratio."""
 
 OUTLIER = 4.0
-"""Number of robust standard deviations beyond which `steepness` excludes rows."""
+"""`steepness` excludes rows with residuals above this number of robust standard deviations."""
 
 UNCERTAIN = 10.0
-"""Largest ratio of the far end to the near end of a slope's interval, in a determined law."""
+"""In a determined law, the far end of a slope's interval is at most this factor times the near end."""
 
 
 CLEAR = 0.05
-"""The p below which a caution reports a bend or a misfit."""
+"""A caution reports a bend or a misfit if p is below this number."""
 
 NAMES = 7
-"""Largest number of routers or tasks in a line; longer lists have the first six and a count."""
+"""A line names up to this many routers or tasks; of a longer list, it names six and counts the rest."""
 
 NO_FLOOR = (
     "This law has no irreducible loss: far above the fitted sizes its loss falls towards 0, so its predictions there "
     "are too low."
 )
-"""A sentence that is true of every law without `Law.has_floor` (a sum of logarithms) that falls with N."""
+"""This sentence is true of a law that falls with N and is a sum of logarithms (no `Law.has_floor`)."""
 
 
 class SizeMiss(NamedTuple):
@@ -83,7 +83,7 @@ class Test(NamedTuple):
 class Bend(NamedTuple):
     """One more term in the law, (log10 N)²."""
 
-    value: float  # the coefficient: if positive, the smallest and the largest sizes lie above the law
+    value: float  # the coefficient; if positive, the smallest and the largest sizes have losses above the law
     test: Test
 
 
@@ -94,8 +94,8 @@ class Outlier(NamedTuple):
     loss: float
     law: float  # the loss by the law
     times: float  # the residual in robust standard deviations of all residuals
-    run: str = ""  # name of the run, if the table has names
-    by_others: bool = False  # whether the law is fitted without this run, because the run distorts the law
+    run: str = ""  # name of the run, if the table names runs
+    by_others: bool = False  # whether `law` is from a fit without this run, because the run distorts the law
 
 
 class Rise(NamedTuple):
@@ -119,10 +119,10 @@ class Misfit(NamedTuple):
 
 
 def rise(law, fit, columns: Sequence[np.ndarray]) -> Rise | None:
-    """Return the rise of the loss from the smallest to the largest size by a law in (N) or (N, E), or None if it falls.
+    """Return the rise of a law's loss from the smallest to the largest size, or None if the loss falls.
 
-    The losses are at the smallest E (dense, if there are dense models). Return None also for a law of other columns,
-    for a single size, and for an undefined law.
+    The losses are at the smallest E of the rows (1 with dense models). Return None also for a law in other columns than
+    N or (N, E), for a single size, and for an undefined law.
 
     Args:
         law: a `laws.catalogue.Law`.
@@ -153,7 +153,7 @@ def bend_in_size(size: np.ndarray, miss: np.ndarray, design: np.ndarray, coeffic
         coefficients: number of the law's coefficients, including nonlinear ones.
 
     Returns:
-        None with fewer than three sizes, without a spare row, or if the design contains such a bend.
+        None with fewer than three sizes, without a spare row, or if the design already contains (log10 N)².
     """
     freedom = miss.size - coefficients - 1
     if np.unique(size).size < 3 or freedom < 1:
@@ -170,7 +170,7 @@ def bend_in_size(size: np.ndarray, miss: np.ndarray, design: np.ndarray, coeffic
 
 
 def beyond_seeds(columns: Sequence[np.ndarray], miss: np.ndarray, coefficients: int) -> Test | None:
-    """Return the lack-of-fit test, which compares the residuals of mean losses with the scatter of repeated runs."""
+    """Return the lack-of-fit test: it compares the residuals of mean losses with the scatter of repeated runs."""
     _, point = np.unique(np.stack(columns), axis=1, return_inverse=True)
     point = np.ravel(point)
     points = int(point.max()) + 1
@@ -183,7 +183,7 @@ def beyond_seeds(columns: Sequence[np.ndarray], miss: np.ndarray, coefficients: 
 
 
 def largest_size(size: np.ndarray, errors: np.ndarray | None) -> SizeMiss | None:
-    """Return the residual of the largest size by the law of all smaller sizes; errors [n] are from `held_out`."""
+    """Return the residual of the largest size by the law of all smaller sizes, from the errors [n] of `held_out`."""
     if errors is None or np.unique(size).size < 3:
         return None
     misses = -np.asarray(errors)[size == size.max()]  # errors are predicted minus measured
@@ -195,8 +195,9 @@ def outliers(
 ) -> list[Outlier]:
     """Return the runs far from the law, farthest first, with their names by hyper_id.
 
-    A row is far if its |miss| exceeds FAR times 1.4826 times the median of |miss|, and LEAST of the loss. For normal
-    residuals 1.4826 times the median is the standard deviation; a few wrong rows hardly change the median.
+    A row is far if its residual exceeds FAR robust standard deviations and LEAST of the loss. The robust standard
+    deviation is 1.4826 times the median of the absolute residuals. For normal residuals it is the standard deviation,
+    and a few wrong rows hardly change it.
     """
     miss = np.abs(np.log10(loss) - np.log10(law))
     scale = 1.4826 * float(np.median(miss))
@@ -210,11 +211,11 @@ def outliers(
 def pulls(miss: np.ndarray, again: np.ndarray, worst: int, coefficients: int) -> bool:
     """Return whether a run has pulled the law: a fit without this run has much smaller residuals.
 
-    With few rows, `outliers` does not show a wrong run, because the law follows the run and misses every row.
+    With few rows, `outliers` can overlook a wrong run: the law follows this run and misses every row.
 
     Args:
         miss: [n], residuals of a fit by least squares.
-        again: [n], residuals of a fit without the run; the run must miss this fit by more than LEAST of the loss.
+        again: [n], residuals of a fit without the run. The run's residual must exceed LEAST of the loss.
         worst: index of the run with the largest residual.
         coefficients: coefficients of the law.
 
@@ -305,11 +306,11 @@ def _rmsle_of(law, columns, loss: np.ndarray, huber: float | None) -> float | No
 
 
 def is_determined(slopes: list[Range]) -> bool:
-    """Return whether the rows determine a bounded law: the slope b + c log10 N is known at every given size.
+    """Return whether the rows determine a bounded law: whether b + c log10 N is known at every given size.
 
-    A slope is known if both ends of its interval are finite, and the far end is at most UNCERTAIN times the near end
-    (or the best value, if the interval includes 0). Otherwise the rows cannot distinguish the law from a limit with
-    infinite coefficients, and no coefficient is meaningful. Our choice.
+    A slope is known if both ends of its interval are finite, and the far end is at most UNCERTAIN times the near end.
+    If the interval includes 0, the best value counts as the near end. If a slope is not known, the rows cannot
+    distinguish the law from a limit with infinite coefficients, and no coefficient is meaningful. Our choice.
     """
     for slope in slopes:
         far = max(abs(slope.low), abs(slope.high))
@@ -322,9 +323,9 @@ def is_determined(slopes: list[Range]) -> bool:
 def is_known(name: str, value: float, words: str) -> bool:
     """Return whether a coefficient or a derived number is determined, by its interval.
 
-    Both ends must be finite and, except for sizes and numbers of experts, at most a factor of ten apart. A wider
-    interval contains many equally good values. A law that is not determined as a whole can have determined
-    coefficients, because their intervals hold for every law that the rows allow. Our choice.
+    Both ends must be finite. Except for sizes and numbers of experts, they must also be at most a factor of ten apart,
+    because a wider interval contains many equally good values. A law that is not determined as a whole can have
+    determined coefficients, because an interval holds for every law that the rows allow. Our choice.
 
     Args:
         name: name of the coefficient.
@@ -336,10 +337,10 @@ def is_known(name: str, value: float, words: str) -> bool:
 
 
 def steepness(law, columns, loss: np.ndarray, fit, level: float) -> list[Range]:
-    """Return the slopes that decide whether a law is determined; [] for a law that is always determined.
+    """Return the slopes for `is_determined`; [] for a law that is always determined.
 
-    The slopes are from least squares on the rows within OUTLIER robust standard deviations of the fit. They are not
-    computed if the fit already has slopes (the law in (N, E) by least squares).
+    The slopes are from least squares on the rows within OUTLIER robust standard deviations of the fit. A fit that
+    already has slopes, the law in (N, E) by least squares, does not need this function.
     """
     if law.slopes is None:
         return []
@@ -358,8 +359,8 @@ def warnings(
 ) -> list[str]:
     """Return a sentence for each possible hidden error of the fit or, without a fit, of the rows.
 
-    With `huber` the fit is by a sum of Huber terms, so single runs cannot dominate the fit. Without `takes_huber` the
-    law has no such fit, so no sentence recommends it.
+    `huber`: the fit is by a sum of Huber terms, so single runs cannot dominate it. `takes_huber`: the law can be fitted
+    in this way; otherwise no sentence recommends it.
     """
     sentences = [difference_words(entry) for entry in differences]
     if shorter:

@@ -32,8 +32,8 @@ def plot_fits(fits):
 def plot_fit(fit, panel=None):
     """Draw the rows of a `Fit` as dots and its law as lines; return the matplotlib axes.
 
-    The axis of a law of one column is this column. A law in N and E is drawn over E, with a line for each N. For any
-    other law, measured values are drawn against fitted values, with the diagonal.
+    A law of one column is drawn over this column. A law in N and E is drawn over E, with a line for each N. For any
+    other law, the figure shows measured values against fitted values, and the diagonal.
     """
     from matplotlib import pyplot
 
@@ -52,7 +52,7 @@ def plot_fit(fit, panel=None):
 
 
 def _draw_curve(panel, fit, column: int, fixed: list[float]) -> None:
-    """Draw the rows with the fixed values of the first columns, and the law at these values, over the next column."""
+    """Draw the rows with the values `fixed` in the first columns, and the law at these values, over the next column."""
     columns = fit.rows.columns
     here = (
         np.all([columns[i] == value for i, value in enumerate(fixed)], axis=0)
@@ -96,7 +96,7 @@ def plot_frontiers(frontiers: list[tuple[str, dict]], budget: float, colours: di
             _draw_frontier(panel, router, points, colours.get(router))
         panel.axvline(budget, color="#888888", linewidth=1, zorder=1)
         panel.set(xscale="log", xlabel="FLOPs", ylabel="lowest loss (nats per token)")
-        panel.xaxis.set_major_formatter(lambda flops, _: exponent(flops))  # reports do not render mathematics
+        panel.xaxis.set_major_formatter(lambda flops, _: exponent(flops))  # pages of a report do not render mathematics
         panel.set_title(title)
         panel.legend(fontsize=9)
     for panel in panels.flat[len(frontiers) :]:
@@ -120,7 +120,7 @@ def plot_profiles(profiles: list):
         for i, each in enumerate(own):
             _draw_profile(panel, each, 0.9 * i / max(1, len(own) - 1))
         panel.set(xscale="log", xlabel="N", ylabel="loss (nats per token)", title=name)
-        for which in ("major", "minor"):  # a decade or less has few major ticks
+        for which in ("major", "minor"):  # a decade has few major ticks
             decades = math.log10(max(each.sizes.max() for each in own) / min(each.sizes.min() for each in own))
             shown = which == "major" or decades < 1.5
             getattr(panel.xaxis, f"set_{which}_formatter")(lambda n, _, shown=shown: count(n) if shown else "")
@@ -144,7 +144,7 @@ def _draw_profile(panel, profile, shade: float) -> None:
 
 
 def _draw_frontier(panel, router: str, points: list[tuple[float, float, bool]], colour: str | None) -> None:
-    """Draw a router's line (dashed segments end beyond the runs), or a dot for a single point."""
+    """Draw a router's line, or a dot for a single point; a segment is dashed if it ends beyond the runs."""
     [line] = panel.plot(*points[0][:2], "o" if len(points) == 1 else "-", color=colour, label=router)
     for (x, y, out), (next_x, next_y, next_out) in zip(points, points[1:], strict=False):
         panel.plot([x, next_x], [y, next_y], "--" if out or next_out else "-", color=line.get_color())

@@ -22,13 +22,13 @@ INPUTS = {
     "teraflops": ("--teraflops", "F, TeraFLOPs of a forward pass of 2,048 tokens", 0.0),
     "utilisation": ("--utilisation", "B, parameters per forward FLOP of one token", 0.0),
 }  # fmt: skip
-"""The flag, the meaning and the smallest value of each column of a law; see `input_of` for others."""
+"""{column of a law: (flag, meaning, smallest value)}; `input_of` has a default for other columns."""
 
 LETTERS = {
     "dense_parameters": "N", "active_parameters": "N", "total_parameters": "N", "num_experts": "E", "tokens": "D",
     "granularity": "G", "teraflops": "F", "utilisation": "B",
 }  # fmt: skip
-"""Printed name of a law's column; by default the name of the column."""
+"""Printed names of columns of laws; other columns are printed under their own names."""
 
 NOT_SURROUNDED = "no runs surround this point, although each coordinate is within their range: an extrapolation"
 
@@ -44,7 +44,8 @@ class Prediction(NamedTuple):
         value: the value of the fit
         law: interval of the law's value
         run: interval of one more run
-        by_size: interval of the law, by leaving out one size at a time; only for the bounded law with 3 sizes or more
+        by_size: interval of the law's value from leaving out one size at a time; only for the bounded law with 3 sizes
+            or more
         dense: size of the dense model of equal loss; only for the bounded law
         least_squares: the loss by least squares, for a fit by Huber's sum (without intervals)
         cautions: warnings of extrapolation, and possible errors of the fit
@@ -64,8 +65,8 @@ class Prediction(NamedTuple):
 
         Returns:
             {"router", or "task" and "training_set"; "rows", "left_out", "status", "determined", "value", "intervals":
-            {"law", "run", "by_size", "dense_equivalent"}, the last two may be null; "least_squares",
-            "cautions"}.
+            {"law", "run", "by_size", "dense_equivalent"}; "least_squares", "cautions"}. "by_size" and
+            "dense_equivalent" may be null.
         """
         fit, intervals = self.fit, (self.law, self.run, self.by_size, self.dense)
         names = ("law", "run", "by_size", "dense_equivalent")
@@ -148,7 +149,7 @@ class PublishedPrediction(NamedTuple):
 
 
 def predict_published(law: Law, name: str, at: dict[str, float | None]) -> PublishedPrediction:
-    """Return the prediction of printed coefficients; raise `InputError` for an unknown name, or like `point_of`."""
+    """Return the prediction of printed coefficients; raise `InputError` for an unknown name, and as `point_of`."""
     point = point_of(law, at)
     if name not in law.published:
         there = ", ".join(law.published) or "none"
@@ -193,8 +194,8 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
         level: confidence level of the intervals, between 0 and 1.
 
     Raises:
-        ValueError: the law is undefined at the point (such as per-size lines at another size), or a value is out of
-            range.
+        ValueError: the law is undefined at the point, or a value is out of range. For example, a law with a line per
+            size is undefined at another size.
     """
     at, law, rows = tuple(point.values()), fit.law, fit.rows
     if fit.huber is not None:
@@ -208,7 +209,7 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
 
 
 def intervals_at(fit, at: tuple[float, ...], level: float) -> tuple[float, Range, Range, Range | None]:
-    """Return the value of a fit at a point with its intervals: of the law, of one more run, and by left-out sizes.
+    """Return the value of a fit at a point and its intervals: for the law, for one more run, and from left-out sizes.
 
     Args:
         fit: a fit with intervals, see `Fit.intervals`.
@@ -223,7 +224,7 @@ def intervals_at(fit, at: tuple[float, ...], level: float) -> tuple[float, Range
 
 
 def predict_all(fits: Sequence, point: dict[str, float], level: float) -> Predictions:
-    """Return the predictions of every fit of a table at a point; `not_fitted` has the undefined predictions.
+    """Return the predictions of every fit of a table at a point; undefined predictions are in `not_fitted`.
 
     Raises:
         InputError: every prediction is undefined; the message gives each reason.
@@ -242,7 +243,7 @@ def predict_all(fits: Sequence, point: dict[str, float], level: float) -> Predic
 
 
 def _predict_without_intervals(fit, point: dict[str, float]) -> Prediction:
-    """Return the prediction of a fit by Huber's sum, with least squares for comparison."""
+    """Return the prediction of a fit by Huber's sum, and the prediction by least squares for comparison."""
     at = [np.array([value]) for value in point.values()]
     value = float(fit.law.predict(fit.best, *at)[0])
     beside = None if fit.least_squares is None else float(fit.law.predict(fit.least_squares, *at)[0])
@@ -268,7 +269,7 @@ def _doubts(fit, point: dict[str, float]) -> list[str]:
 
 
 def _bends(fit, point: dict[str, float]) -> list[str]:
-    """Return a warning if the residuals of the law bend with N and the point lies outside the sizes of the rows."""
+    """Return a warning if the residuals bend with N, and the point lies outside the sizes of the rows."""
     misfit, size = fit.misfit, point.get("dense_parameters")
     if misfit is None or misfit.bend is None or misfit.bend.test.p >= CLEAR or size is None:
         return []
@@ -362,7 +363,7 @@ def prediction_blocks(found) -> list[Block]:
 
 
 def _predictions_table(found) -> Table:
-    """Return the predictions as a table; a fit by Huber's sum has a column for least squares instead of intervals."""
+    """Return the predictions as a table; for Huber's sum, a column for least squares replaces the intervals."""
     fits, predictions = found.fits, found.predictions
     first, measured = ("router", "loss") if fits.loss else ("fit of", fits.law.measured)
     if any(each.least_squares is not None for each in predictions):

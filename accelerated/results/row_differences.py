@@ -1,7 +1,7 @@
 """Differences between the rows of one fit that the law ignores.
 
 A law in N and E has no term for training tokens, text, vocabulary or objective. It attributes their effects to N, E or
-chance, and residuals need not show this error. So this file checks the rows:
+chance, and the residuals may hide this error. So this file checks the rows:
 
     TOKENS    runs of a size differ in their training tokens, or sizes differ in both tokens and tokens per parameter
     COLUMNS   a column that changes the meaning of the loss or the model has several values
@@ -53,7 +53,7 @@ SAME_BUDGET = 1.1
 """Runs whose training FLOPs differ by at most this factor have the same planned budget."""
 
 MOST_PASSES = {"routed": 4.0, "dense": 8.0}
-"""Passes over a text above which repetition harms a model, after arXiv 2609.11917."""
+"""More passes over a text than this harm a model, after arXiv 2609.11917."""
 
 COMMON = ("objective", "vocab_size", "sequence_length", "model_options", "schedule", "initial_tokens")
 """Columns that change the meaning of a loss, the model, or its training."""
@@ -62,7 +62,7 @@ SIZES = ("dense_parameters", "active_parameters", "total_parameters", "parameter
 """Names of a number of parameters in laws."""
 
 ROUTED = ("k", "routing_frequency", "granularity", "routing_options")
-"""Columns in which routed models differ besides N and E; a law in compute and parameters per FLOP covers them."""
+"""Columns besides N and E in which routed models differ. A law in compute and parameters per FLOP covers them."""
 
 
 SHOWN = 6
@@ -73,7 +73,7 @@ class Difference(NamedTuple):
     """A difference between rows that the law ignores."""
 
     column: str  # "tokens", or the column
-    groups: list[tuple[str, int]]  # text of the value, and number of rows, most common first (tokens: by size)
+    groups: list[tuple[str, int]]  # (value as text, number of rows), most common first (tokens: by size)
     where: str  # "runs of one size", "runs of one N and E", "sizes" or "rows"; or a doubt, such as "units"
     numbers: dict = {}  # numbers for the sentence
 
@@ -92,9 +92,9 @@ def differences(frame, compute: bool = False, known: tuple[str, ...] = ()) -> li
 
     Args:
         frame: the rows of one `RouterRows`, one for each run.
-        compute: whether the law is in compute and parameters per FLOP, and so covers every k, routing frequency and
+        compute: whether the law is in compute and parameters per FLOP. Such a law covers every k, routing frequency and
             granularity.
-        known: the columns of the law, which it does not ignore.
+        known: the columns of the law.
     """
     budget = "flops" in known
     entries = [None if budget or "tokens" in known else _tokens(frame)] + [_values(frame, name) for name in COMMON]
@@ -107,9 +107,10 @@ def differences(frame, compute: bool = False, known: tuple[str, ...] = ()) -> li
 
 
 def shorter_runs(frame) -> list[Shorter]:
-    """Return the runs whose last evaluation is earlier than the last evaluation of most other runs of their size.
+    """Return the runs that end earlier than most other runs of their size.
 
-    "Most" means more than half of at least three runs of the size, or else of all runs.
+    "Most" means that more than half of at least three runs of this size have the same last step. Without such a step,
+    all runs count instead of the runs of this size.
 
     Args:
         frame: the rows of one `RouterRows`, one for each run.
@@ -169,7 +170,7 @@ def budgets(frame, flops: np.ndarray, losses: np.ndarray) -> list[Difference]:
 
 
 def proportional_tokens(names: tuple[str, ...], columns, coefficients) -> list[Difference]:
-    """Return an entry if the tokens are a nondecreasing power of the size, within SAME_RATIO.
+    """Return an entry if the tokens are a rising power of the size, or proportional to it, within SAME_RATIO.
 
     With D = k N^p, the law a/N^alpha + b/D^beta is a sum of two powers of N. The condition number of its fit is about
     1/(alpha - p beta)², after arXiv 2605.08541.
@@ -200,9 +201,9 @@ def proportional_tokens(names: tuple[str, ...], columns, coefficients) -> list[D
 def impossible_losses(frame, loss_column: str) -> list[Difference]:
     """Return an entry if most losses of a fit are above ln V (a uniform guess), or near 0.
 
-    Single runs may have diverged. But a column with a median above ln V is probably a perplexity. A column with a
-    median below SMALLEST_LOSS has another unit or is an error rate. V is the largest vocabulary of the rows, or else
-    LARGEST_VOCABULARY.
+    Single runs may have diverged, so the median decides. A column with a median above ln V is probably a perplexity. A
+    column with a median below SMALLEST_LOSS has another unit or is an error rate. V is the largest vocabulary of the
+    rows, or LARGEST_VOCABULARY if the rows have none.
 
     Args:
         frame: the rows of one `RouterRows`, one for each run.
@@ -257,7 +258,7 @@ def _tokens(frame) -> Difference | None:
 
 
 def _values(frame, name: str) -> Difference | None:
-    """Return a difference if a column of the table has several nonblank values."""
+    """Return a difference if a column of the table has several values (blanks do not count)."""
     if name not in frame:
         return None
     values = frame[name]
@@ -285,20 +286,20 @@ def _names(frame, name: str) -> Difference | None:
 
 
 def _measured(values: list[str]) -> bool:
-    """Return whether a column has numbers with decimals: a measurement, not a group."""
+    """Return whether a column has numbers with decimals; if so, it is a measurement and does not name a group."""
     numbers, wrong = to_numbers(values)
     return not wrong.any() and bool((numbers % 1 != 0).any())
 
 
 def row_differences(law, rows) -> list[Difference]:
-    """Return the differences between the runs of a `Rows` except in the columns of the law."""
+    """Return the differences between the runs of a `Rows` that its law ignores."""
     frame = rows.runs.frame
     entries = differences(frame, law.axes == "compute", law.columns)
     return entries + (budgets(frame, rows.columns[0], rows.measured) if law.columns == ("flops",) else [])
 
 
 def left_out_lines(left_out: Sequence[dict]) -> list[str]:
-    """Return a line for each reason for excluded runs, with the first runs."""
+    """Return a line for each reason why runs are excluded, with the first of these runs."""
     reasons: dict[str, list[str]] = {}
     for run in left_out:
         reasons.setdefault(run["reason"], []).append(called(run["hyper_id"], run.get("run")))

@@ -42,7 +42,7 @@ def law_of(text: str, command: str | None = None) -> Law:
     Args:
         text: the name of the law; or FILE.py:NAME, if the file calls `routelaws.accelerated.laws.register` for a law
             NAME. The file runs once, as Python code.
-        command: a command that needs a law of the loss; None allows any law.
+        command: the name of a command that needs a law of the loss; None allows any law.
 
     Raises:
         InputError: the law is unknown, the file cannot run, or `command` needs a law of the loss.
@@ -76,9 +76,10 @@ def _printed_lines(law: Law) -> list[str]:
 
 
 def rows_of_released(law: Law, rows: str | None) -> str | None:
-    """Return the condition on rows of the released table for a law: the user's condition, or else the paper's.
+    """Return the choice of rows of the released table for a law: the user's choice, or by default the paper's rows.
 
-    A law in compute uses every share of routed blocks and every k, but the paper's rows exclude most.
+    A law in compute has no default, because it uses runs that the paper's rows exclude: every share of routed blocks
+    and every k.
     """
     return "clark" if rows is None and law.axes != "compute" else rows
 
@@ -98,13 +99,13 @@ class Rows(NamedTuple):
 
     Attributes:
         name: router_type, or the task
-        columns: the columns of the law, then the columns that only its fit uses, [n] each
+        columns: [n] each: the columns of the law, then columns that only its fit uses
         measured: [n], losses in nats per token, accuracies or leverages
-        runs: the runs, if the rows are from a results table and the law is for their loss
+        runs: the runs; None unless the rows are from a results table and the law is for their loss
         loss: column of the loss
         part: the training set, "" if the table names none
         options: keyword arguments of the fit
-        left_out: [{"hyper_id", "reason", "run"}], as `RouterRows`
+        left_out: [{"hyper_id", "reason", "run"}], as in `RouterRows`
         remarks: notes on the rows
         blank: number of rows excluded because a value is blank
     """
@@ -150,7 +151,7 @@ def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tupl
 
 
 def column_remarks(selections: Iterable[RouterRows], law: Law) -> list[str]:
-    """Return remarks on estimated columns, and on uses of the released table's tokens per step or vocabulary."""
+    """Return remarks on estimated columns, and on defaults for the tokens per step and the vocabulary."""
     frames = [each.frame for each in selections]
     user_frames = [frame for frame in frames if not set(frame.columns) <= set(RELEASED_COLUMNS)]
     sources = {
@@ -257,4 +258,4 @@ COLUMNS: dict[str, str | Callable] = {
     "teraflops": lambda frame: _compute(frame).teraflops,
     "utilisation": lambda frame: _compute(frame).utilisation,
 }
-"""For a column of a law, the name of the table's column, or a function from the table to [n] numbers."""
+"""{column of a law: the name of the table's column, or a function from the table to [n] numbers}."""

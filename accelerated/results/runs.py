@@ -143,9 +143,9 @@ class Runs:
             budget: FLOPs and other limits.
             tokens: D of every model; None for all tokens that the FLOPs allow or, if the law ignores tokens, the runs'
                 tokens.
-            law: a law of the loss, as `fit`.
+            law: a law of the loss, as for `fit`.
             level: confidence level of the intervals, between 0 and 1.
-            resamples: number of resamples for the share of wins; 0 for none, None for 500, or 50 for a slow law.
+            resamples: number of resamples for the share of wins; 0 for none; None for 500, or for 50 with a slow law.
             published: whether to add separate rankings by the printed coefficients of later papers.
 
         Raises:
@@ -162,7 +162,7 @@ class Runs:
     def _fits_with_dense(self, law: Law, level: float) -> tuple[list[Fit], dict[str, str]]:
         """Return the fits of the routers and of the dense runs, and the reasons for routers without a fit.
 
-        A law in tokens includes the dense runs as E = 1, so they need no separate fit.
+        A law in tokens includes the dense runs as E = 1. With such a law they need no separate fit.
         """
 
         def fitted(selection: RouterRows, law: Law) -> Fit:
@@ -195,7 +195,7 @@ class Runs:
                 or a coefficient or derived number of the law.
             n, experts: N and E.
             router: router_type; not needed if the table has only one.
-            law: a law of the loss in N, or in N and E, as `fit`.
+            law: a law of the loss in N, or in N and E, as for `fit`.
             level: confidence level of the interval, between 0 and 1.
             flops: largest cost of a run.
 
@@ -232,14 +232,14 @@ WORDS = (
 AT_ONE = "b and d are values at N = 1, far below every model; judge routing by its slopes at trained sizes"
 
 WHOLE = 3
-"""Largest number of tasks that are printed with all intervals; more tasks have a line each."""
+"""Up to this many tasks are printed with all intervals; with more tasks, each has one line."""
 
 
 class Fits(Sequence):
     """The fits of a law to the routers or the tasks of a table.
 
     Attributes:
-        law: the law, with the options of the fit
+        law: the law, with the options of its fit
         fits: one for each router or task
         not_fitted: {router or task: reason}
         remarks: excluded rows of the table, and estimated columns
@@ -335,7 +335,7 @@ def fit_table(
 
     Args:
         law: a law of the catalogue.
-        paths: paths of tables; a single path for laws that are not of the loss.
+        paths: paths of tables; for laws that are not of the loss, a single path.
         choice: loss, rows and tasks.
         level, huber, router, tell: as `Runs.fit`.
 

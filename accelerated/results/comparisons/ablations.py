@@ -1,8 +1,8 @@
 """Measure the effect of k (experts per token) and R (share of routed blocks) in runs that differ only in k or R.
 
-More experts per token cost more FLOPs, so a lower loss alone proves little. The gain is the change of log10 L per
-tenfold forward FLOPs. It is compared with the gain of two other uses of FLOPs: a dense model with wider feed-forward
-layers (flop_increase), and the next larger model with the same E and k = 1.
+More experts per token cost more FLOPs, so a lower loss alone proves little. This file computes the change of log10 L
+per tenfold forward FLOPs for three uses of FLOPs: more experts per token, a dense model with wider feed-forward layers
+(flop_increase), and the next larger model with the same E and k = 1.
 """
 
 import math
@@ -33,10 +33,11 @@ def experts_per_token(runs: list[Run]) -> dict:
     Returns:
         {"cells": [{"router", "N", "E", "points": [{"k", "loss", "flops", "percent", "per_decade"}], "growth"}],
         "dense": [{"N", "points": [{"flop_increase", ...}]}], "versus_growth": {"2": interval, ...}, "versus_dense":
-        {...}}. `percent` and `per_decade` (change of log10 L per tenfold FLOPs) compare with k = 1 and flop_increase 1.
-        `growth` is the per_decade of the next larger size. `versus_...` have, by k, a mean over the cells: per_decade
-        minus the per_decade of growth, or of the dense runs of the same N and flop_increase. A positive mean means that
-        k gains less. Their intervals count each N once.
+        {...}}. `percent` and `per_decade` (change of log10 L per tenfold FLOPs) compare a point with k = 1, or with
+        flop_increase 1. `growth` is the per_decade from this size to the next larger size. `versus_growth` has, by k,
+        the mean over the cells of per_decade minus growth. `versus_dense` has the mean of per_decade minus the
+        per_decade of the dense runs with this N and flop_increase k. A positive mean says that k experts gain less. The
+        intervals count each N once.
     """
     grid = _by_k(runs)
     cells = [
@@ -81,8 +82,9 @@ def routing_frequency(runs: list[Run]) -> dict:
     Returns:
         {"usual": R, "cells": [{"router", "N", "E", "points": [{"R", "loss", "percent"}]}], "changes": [{"router", "R",
         "percent": interval, "cells", "lower"}], "below_half": [{"router", "percent", "cells", "lower"}]}. `percent`
-        compares with the usual R. A change is the mean of `percent` over the cells, which count as independent. `lower`
-        counts the cells with a lower loss. `below_half` combines the changes of every R below 0.5.
+        compares the loss with the loss at the usual R. A change is the mean of `percent` over the cells, as if they
+        were independent. `lower` counts the cells with a lower loss than at the usual R. `below_half` has the same mean
+        over every R below 0.5.
     """
     usual = usual_frequency(runs)
     points: dict = {}
@@ -169,7 +171,7 @@ def _wider_dense(runs: list[Run]) -> list[dict]:
 
 
 def _versus(cells: list[dict], other) -> dict:
-    """Return, by k, the mean of per_decade minus another per_decade over the cells with both.
+    """Return {k: mean of per_decade minus another per_decade}, over the cells that have both.
 
     The interval counts each N once, because the cells of an N share their dense run.
     """

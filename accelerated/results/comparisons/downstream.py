@@ -1,9 +1,9 @@
 """Compare laws of downstream accuracy: fit them to runs below a budget, and score them on the runs above it.
 
 For each task and training set, each law is fitted to the runs with at most `cut` training FLOPs, and predicts the
-accuracies of the larger runs. The score of a law on a task is the mean absolute error of these predictions, over all
-training sets with a fit. Predictions are clipped to the range 0 to 1. Two laws are compared on the runs that both
-predict.
+accuracies of the larger runs. The score of a law on a task is the mean absolute error of its predictions, over all
+training sets where the law has a fit. Predictions are clipped to the range 0 to 1. Two laws are compared only on runs
+that both predict.
 
     direct                          -ln Q' = A/C^α, from the rows above the guess rate
     ceiling                         the same with a ceiling
@@ -13,8 +13,8 @@ predict.
     two-stage ratio                 the loss from parameters and tokens, and the accuracy from the loss (logistic)
     no change                       the accuracy of the largest budget below the cut, as a baseline
 
-A two-stage law takes no logarithm of an accuracy, so it uses every row. A law named "..., same rows" uses only the rows
-of the direct law, for a fair comparison.
+A two-stage law takes no logarithm of an accuracy, so it uses every row. For a fair comparison, the laws named "...,
+same rows" use only the rows of the direct law.
 """
 
 import functools
@@ -46,9 +46,8 @@ PAIRS = (
 """The pairs of laws to compare."""
 
 SAME = 1e-4
-"""Largest relative difference of two errors in a tie. Our choice. If one law contains the other and the best fits
-coincide (such as a ceiling of 1 and the direct law), the errors differ only because the searches end at different
-points."""
+"""Two errors are a tie if their relative difference is at most this. Our choice. The law with a ceiling of 1 is the
+direct law. Two such fits differ only because their searches end at slightly different points."""
 
 
 class Rows(NamedTuple):
@@ -71,7 +70,7 @@ class Pair(NamedTuple):
     second_wins: int
     first_error: float  # mean over tasks of the mean absolute error
     second_error: float
-    first_median: float  # median over tasks instead of the mean
+    first_median: float  # median over tasks of the mean absolute error
     second_median: float
     p: float  # p of a two-sided sign test over tasks
 
@@ -101,15 +100,15 @@ def compare_laws(
 
     Args:
         table: result of `read_accuracies`.
-        cut: training FLOPs; the laws are fitted to runs with at most this number.
-        rates: {task: guess rate}; other tasks have the table's rate, or else the rate of GUESS_RATES.
+        cut: training FLOPs; the laws are fitted to the runs with at most this many.
+        rates: {task: guess rate}; for other tasks the table's rate or, if the table has none, the rate in GUESS_RATES.
         loss: the text whose loss the two-stage laws use, see `loss_name`.
         ratio: tokens per parameter; only runs within 10 % of this ratio are used. None for all runs.
         least_gain: laws of log accuracy use only rows at least this far above the guess rate.
 
     Raises:
-        InputError: a number is out of range, the table lacks the loss or runs of the ratio, or all runs are on one side
-            of the cut.
+        InputError: a number is out of range, the table has no such loss, no run has the ratio, or all runs are on one
+            side of the cut.
     """
     check_numbers(cut, ratio, least_gain)
     loss = loss_name(table, loss)
@@ -162,7 +161,7 @@ def _of_ratio(table: Accuracies, ratio: float | None) -> np.ndarray:
 
 
 def _misses(table: Accuracies, loss: str, below, above, rates: dict[str, float], least_gain: float):
-    """Return {law: {task: absolute errors of the runs above}}, NaN without a fit, and {law: {task: reason for no fit}}.
+    """Return {law: {task: absolute errors of the runs above}} and {law: {task: reason for no fit}}; NaN without a fit.
 
     Each training set of a task has its own fit.
 

@@ -41,8 +41,8 @@ def compare(fits: list[tuple[RouterRows, Fit | str]], loss_column: str) -> list[
     Returns:
         [{"router", "law", "formula", "rows", "missing", "status", "rmsle" (of the fit), "leave_one_out",
         "leave_one_size_out"}]; the last two are {"rmsle", "rmsle_percent", "predicted" (rows), "verdict"} or None.
-        `verdict` is from `held_out.compare_forms`, with the best form as reference. "missing" is the reason for no fit;
-        then all other entries are None.
+        `verdict` is from `held_out.compare_forms`, which compares each form with the best form. "missing" is the reason
+        for no fit. In this case the results are None.
     """
     entries = []
     for selection, bounded in fits:

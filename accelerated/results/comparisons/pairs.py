@@ -1,8 +1,8 @@
 """Compare routers at the same N and E, and with the dense model of the same loss.
 
-The difference of two routers at the same (N, E) is in nats, in percent, and as a ratio of *dense sizes of equal loss*.
-This is the size at which the power law of the dense runs has the measured loss. It needs no law of routing, but is an
-extrapolation beyond the largest dense run.
+The difference of two routers at the same (N, E) is given in nats, in percent, and as a ratio of *dense sizes of equal
+loss*. A dense size of equal loss is the N at which the power law of the dense runs has the measured loss. This size
+needs no law of routing, but it extrapolates if it is beyond the largest dense run.
 """
 
 import math
@@ -27,10 +27,11 @@ def compare_routers(runs: list[Run], alpha: float | None, scatter: dict | None) 
         [{"first", "second", "cells": [{"N", "E", "first_loss", "second_loss", "nats", "nats_reach", "percent",
         "percent_reach", "size_ratio"}], "turned", "overall", "sizes": [{"N", ...}], "experts": [{"E", ...}]}].
         Differences are first minus second, so they are negative if the first router has the lower loss. `size_ratio` is
-        the dense size of equal loss of the first router divided by the size of the second. `reach` is half the 95 %
-        interval of a difference of means over seeds, from the measured scatter over seeds. `turned` counts cells whose
-        sign differs from the sign of the mean. `overall`, `sizes` and `experts` are means of the percentages with
-        Student intervals: over sizes (each counted once), over the E of a size, and over the sizes of an E.
+        the first router's dense size of equal loss divided by the second router's. The two entries that end in "reach"
+        are half the 95 % interval of a difference, from the measured scatter over seeds. `turned` counts the cells
+        whose sign differs from the sign of the mean. `overall`, `sizes` and `experts` have means of the percentages
+        with Student intervals: `overall` over the sizes (each counted once), `sizes` over the E of each size, and
+        `experts` over the sizes of each E.
     """
     losses = _losses(runs)
     means, seeds = _means(losses), {key: len(each) for key, each in losses.items()}
@@ -44,13 +45,13 @@ def compare_routers(runs: list[Run], alpha: float | None, scatter: dict | None) 
 
 
 def doublings(runs: list[Run]) -> list[dict]:
-    """Return the gain of each step from one E to the next for each router, as a mean over the sizes with both.
+    """Return, for each router, the gain of each step from one E to the next: a mean over the sizes that have both.
 
     Returns:
         [{"router", "steps": [{"from", "to", "percent": interval, "per_doubling", "sizes"}], "reached": [{"E",
         "percent", "low", "high", "sizes"}]}]. `per_doubling` is the mean change of log10 L divided by log2 of the step.
         `reached` is a ratio: the fall of log10 L from dense to an E, divided by the fall from dense to the largest E.
-        It has the mean and the range over the sizes with all three models.
+        It has the mean and the range over the sizes that have these three models.
     """
     means = _means(_losses(runs))
     entries = []
@@ -83,8 +84,8 @@ def equal_dense_size(loss: float, line: dict) -> float:
 
     Args:
         loss: nats per token, above 0.
-        line: {"intercept", "slope"} of log10 L = intercept + slope · log10 N, with a slope below 0. This form is used
-            because N_c, the size of loss 1, can exceed the largest float.
+        line: {"intercept", "slope"} of log10 L = intercept + slope · log10 N, with a slope below 0. The form
+            (N_c/N)^alpha would not do, because N_c can exceed the largest float.
     """
     return ten_to((math.log10(loss) - line["intercept"]) / line["slope"])
 
@@ -125,7 +126,7 @@ def _pair(means: dict, seeds: dict, first: str, second: str, alpha: float | None
 
 
 def _reach(scatter: dict | None, first_seeds: int, second_seeds: int) -> float | None:
-    """Return half the interval of a difference of log10 losses due to seeds; None if unknown.
+    """Return half the interval that seeds alone give a difference of log10 losses; None if unknown.
 
     Args:
         scatter: result of `rows.seed_scatter`.
@@ -152,14 +153,14 @@ def _difference(one: float, other: float, reach: float | None, alpha: float | No
 
 
 def _turned(cells: list[dict], mean: float) -> dict:
-    """Return the number of cells whose sign differs from the sign of the mean, and the largest of these cells."""
+    """Return the number of cells whose sign differs from the mean's sign, and the cell with the largest difference."""
     other = [cell for cell in cells if cell["percent"] * mean < 0]
     worst = max(other, key=lambda cell: abs(cell["percent"]), default={"N": None, "E": None, "percent": None})
     return {"cells": len(other)} | {name: worst[name] for name in ("N", "E", "percent")}
 
 
 def _grouped(changes: list[tuple], by: int, name: str, alpha: float | None) -> list[dict]:
-    """Return the mean change at each N (by 0) or E (by 1)."""
+    """Return the mean change at each N (`by` 0) or each E (`by` 1)."""
     entries = []
     for value in sorted({entry[by] for entry in changes}):
         mean = mean_interval([change for *key, change in changes if key[by] == value])

@@ -15,15 +15,15 @@ LEVEL = 0.95
 """Confidence level of every interval of the report."""
 
 REACH = 1e9
-"""Largest factor of a shown size of equal loss above the largest or below the smallest model (our choice).
-If size hardly changes the loss, a size of equal loss can exceed every float."""
+"""A size of equal loss is shown only within this factor of the largest and the smallest model (our choice). If size
+hardly changes the loss, a size of equal loss can exceed every float."""
 
 
 def mean_interval(values: list[float], groups: list | None = None) -> dict | None:
     """Return a mean and its Student interval; with groups, the mean of the group means.
 
     Args:
-        values: [n]; values of a group share their error and count as one value, their mean.
+        values: [n]; the values of a group share their error, so their mean counts as one value.
         groups: [n], or None for independent values.
 
     Returns:
@@ -43,7 +43,7 @@ def mean_interval(values: list[float], groups: list | None = None) -> dict | Non
 
 
 def line(x: np.ndarray, y: np.ndarray) -> dict | None:
-    """Return the least-squares slope of y on x with its Student interval; None with fewer than two different x.
+    """Return the least-squares slope of y over x with its Student interval; None with fewer than two different x.
 
     Returns:
         {"slope", "low", "high", "rows"}; the ends are None with fewer than three rows.
@@ -64,7 +64,7 @@ def line(x: np.ndarray, y: np.ndarray) -> dict | None:
 
 
 def other_way(interval: dict) -> dict:
-    """Convert an interval of a loss difference from percent of one loss to percent of the other.
+    """Convert an interval of a loss difference from percent of one loss to percent of the other loss.
 
     For example, 25 % above becomes 20 % below: the sign changes, and the ends of the interval swap.
     """
@@ -83,7 +83,7 @@ def as_percent(interval: dict | None) -> dict | None:
 
 
 class Run(NamedTuple):
-    """The last evaluation of a run; columns that the table lacks have their default."""
+    """The last evaluation of a run, with defaults for columns that the table lacks."""
 
     hyper_id: int
     router: str
@@ -138,7 +138,7 @@ def twice(runs: list[Run]) -> list[list[Run]]:
 
 
 def point_of(run: Run) -> tuple:
-    """Return a key that is equal for runs that differ only in their seed in the table."""
+    """Return a key that is equal for runs whose rows differ only in the seed."""
     return run.router, run.size, run.experts, run.k, run.frequency, run.flop_increase
 
 
@@ -151,7 +151,7 @@ def seed_scatter(runs: list[Run], point=point_of) -> dict | None:
 
     Returns:
         {"deviation", "percent", "degrees", "runs", "points": [{"router", "N", "E", "seeds", "losses", "range",
-        "deviation"}]}. The range and the deviation of a point are in nats. None if no point has several seeds.
+        "deviation"}]}. None if no point has several seeds. The range and the deviation of a point are in nats.
     """
     groups: dict = {}
     for run in trusted(runs):

@@ -1,8 +1,8 @@
 """The law in (F, B): a single curve for every k, routing frequency and flop_increase of a router.
 
 F is the compute of a model (TeraFLOPs of the forward pass of 2,048 tokens), and B its parameters per FLOP of a token. A
-run with k = 4, or with every block routed, has another F and B, so a single law can describe all runs. The error of the
-law is computed for each kind of run.
+run with k = 4, or with every block routed, has another F and another B, so one law can describe all runs. The result
+has the error of the law for each kind of run.
 """
 
 import math
@@ -34,9 +34,10 @@ def utilisation_laws(runs: list[Run], last, loss_column: str) -> list[dict]:
     Returns:
         [{"router", "rows", "without_compute", "missing", "kinds": [{"kind", "rows", "rmsle", "percent"}], "status",
         "rmsle", "leave_one_out", "coefficients": {name: coefficient}, "points": [{"hyper_id", "kind", "F", "B", "loss",
-        "fitted", "effective", "predicted"}]}]. `percent` is the mean of measured loss divided by fitted loss. Intervals
-        are profile intervals. `effective` is the F of a model with the smallest B and the run's fitted loss;
-        `predicted` is this loss. `points` is empty in the linear limit, and if size hardly changes the loss.
+        "fitted", "effective", "predicted"}]}]. `percent` is the mean difference of measured and fitted loss, in
+        percent. Intervals are profile intervals. `effective` is the F at which a model with the smallest B has the
+        run's fitted loss; `predicted` is the loss of this model. `points` is empty in the linear limit of the law, and
+        if size hardly changes the loss.
     """
     usual = usual_frequency(runs)
     entries = []
@@ -62,7 +63,7 @@ def kind_of(run: Run, usual: float | None) -> str:
 
 
 def _fitted(selection: RouterRows, runs: list[Run], loss_column: str, usual: float | None) -> dict:
-    """Return the law in FLOPs and parameters per FLOP of some runs, with points; "missing" is the reason for no fit."""
+    """Return the law in (F, B) of some runs, with points; "missing" is the reason for no fit."""
     if not runs:
         return {"missing": "the table has no flops_per_step or total_parameter_count", "kinds": [], "points": []}
     try:
@@ -102,7 +103,7 @@ def _by_kind(kinds: list[str], misses: np.ndarray) -> list[dict]:
 
 
 def _points(runs: list[Run], kinds: list[str], fit: Fit, fitted: np.ndarray) -> list[dict]:
-    """Return each run as a point: its effective TeraFLOPs, its loss, and its distance from the law."""
+    """Return each run as a point, see `utilisation_laws`."""
     (flops, utilisation), coefficients = fit.rows.columns, fit.best.coefficients
     if math.isnan(coefficients.a):
         return []

@@ -1,8 +1,8 @@
-"""isoFLOP profiles of a table: the best size at each budget by a parabola and by the law, and why the two differ.
+"""isoFLOP profiles of a table: the best size at each budget by a parabola and by the law, and why they differ.
 
-The runs of a profile differ only in size and tokens among the law's columns. Their FLOPs agree within a factor, so each
-loss is moved to the budget by the law: by L(N, C/(κ N)) - L(N, D). C is the geometric mean of the FLOPs. κ is the
-median of the FLOPs per parameter and token.
+Among the law's columns, the runs of a profile differ only in size and tokens. Their FLOPs agree only within a factor,
+so the law moves each loss to the budget: it adds L(N, C/(κ N)) - L(N, D). C is the geometric mean of the FLOPs. κ is
+the median of the FLOPs per parameter and token.
 """
 
 import contextlib
@@ -45,16 +45,16 @@ ISOFLOP_CAPTION = (
 )
 
 EXPONENT_BUDGETS = 3
-"""Smallest number of budgets for a line of best sizes."""
+"""With fewer budgets, there is no line on the growth of the best size."""
 
 
 class Profile(NamedTuple):
     """One budget of a table.
 
     Attributes:
-        name: router and common values of the runs, such as E
+        name: router, and values that all runs share, such as E
         flops: C
-        sizes, losses: [n], sizes of the runs, and losses moved to the budget
+        sizes, losses: [n], sizes of the runs, and their losses, moved to the budget
         moved: the largest move of a loss, nats
         parabola, law: the two minima
         difference: difference of the two minima, in ln N
@@ -113,7 +113,7 @@ def kinds_profiles(selections: list[RouterRows], loss_column: str) -> list[Profi
 
 
 def _profile(fit: Fit, axes: tuple[int, int], runs: np.ndarray, flops: np.ndarray) -> Profile:
-    """Return the profile of some runs; `axes` are the indices of size and tokens among the columns."""
+    """Return the profile of some runs; `axes` has the indices of size and tokens among the columns."""
     columns = [values[runs] for values in fit.rows.columns[: len(fit.law.columns)]]
     sizes, tokens = (columns[i] for i in axes)
     budget, per_token = math.exp(np.log(flops[runs]).mean()), np.median(flops[runs] / (sizes * tokens))

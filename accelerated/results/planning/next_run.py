@@ -1,7 +1,7 @@
 """Choose the next run for a table: for each possible run, predict the interval of a number after this run.
 
-Candidates have the sizes of the table or twice its largest size, and 1, the numbers of experts of the table or twice
-its largest number of experts. The costs come from the table, see `options.costs_of`.
+The sizes of the possible runs are the sizes of the table and twice its largest size. Their numbers of experts are 1,
+the numbers of the table, and twice its largest number. The costs come from the table, see `options.costs_of`.
 """
 
 import math
@@ -43,7 +43,7 @@ class NextRuns(NamedTuple):
         table: paths of the table for display
         asked: the number
         level: confidence level of the interval
-        now: the interval without a further run
+        now: the interval from the current rows alone
         proposals: narrowest interval first
         flops: largest cost of a run
         too_dear: number of runs with a larger cost

@@ -6,7 +6,7 @@
     joint          6 N and 2 N FLOPs, N with embeddings
 
 Memory counts all parameters of a model: experts, routers and, if the law fixes the width, both embeddings. V is 50,257,
-the tokenizer of both papers. This is our choice for the fine-grained models, whose N excludes embeddings.
+the vocabulary of both papers. For the fine-grained models, whose N excludes embeddings, this is our choice.
 """
 
 import math
@@ -33,14 +33,14 @@ SIZE, EXPERTS = "dense_parameter_count", "num_experts"
 
 
 class Costs(NamedTuple):
-    """Costs as functions of N, an array; None if the table does not give a cost.
+    """Costs as functions of an array of N; None for a cost that the table does not give.
 
     Attributes:
         flops: forward FLOPs of one token
         total: P, all parameters without embeddings
-        embedding: V d, which P excludes; V is the released table's number by default
+        embedding: V d, which P excludes; V is the released table's number if the table has none
         cache: numbers in the key-value cache for one token
-        tokens: training tokens D of the runs of this size
+        tokens: training tokens D of the runs of a size
         counted: whether `flops` is from the table; otherwise `flops` is 2 N
         same_tokens: whether all runs had the same D
     """
@@ -89,7 +89,7 @@ def tokens_of_runs(frame) -> np.ndarray:
 
 
 def says_tokens(frame) -> bool:
-    """Return whether no run uses the default tokens per step: the tokens are in the table, or unknown."""
+    """Return whether every run's tokens are in the table or unknown; no run then uses the default tokens per step."""
     tokens = training_tokens(frame)
     return bool((np.isfinite(tokens) | np.isnan(training_steps(frame))).all())
 
@@ -103,8 +103,8 @@ def _medians(size: np.ndarray, values: np.ndarray) -> dict[float, float]:
 def _at_experts(size: np.ndarray, count: np.ndarray, values: np.ndarray, experts: float) -> dict[float, float]:
     """Return {N: value at E experts}, by linear interpolation between the trained E.
 
-    The last line continues beyond the last E. A size with a single E gives no value for another E. A line that falls to
-    0 gives no value either.
+    Beyond the last E, the last line continues. A size with a single E has no value for another E. A size whose line
+    falls to 0 has no value either.
     """
     at_size = {}
     for n in np.unique(size):
@@ -124,7 +124,7 @@ def _at_experts(size: np.ndarray, count: np.ndarray, values: np.ndarray, experts
 def _between(size: np.ndarray, known: dict[float, float]) -> Callable | None:
     """Return a function N -> value, by log-log interpolation between sizes.
 
-    The value is proportional to N with a single size; return None without sizes.
+    With a single size, the value is proportional to N. Return None without sizes.
     """
     if not known:
         return None
@@ -145,10 +145,10 @@ REACH = 10.0
 """Largest N of an option as a multiple of the table's largest N. Our choice."""
 
 GIVEN_TOKENS = 1.05
-"""Ratio within which requested tokens equal the runs' tokens, for a law that ignores tokens."""
+"""If a law ignores tokens, requested tokens must equal the runs' tokens within this ratio."""
 
 WIDEST = 1e6
-"""The largest width of a model, for a law in the width."""
+"""The largest width d of a model, for laws with the width as size."""
 
 SERVED_ROUTER_FLOPS = 6.0
 """Forward FLOPs among the 14 training FLOPs per router parameter: matrix product, dispatch, combine."""
@@ -158,12 +158,12 @@ RANGES = {
     "fine-grained": {"active_parameters": (3e6, 8.5e7), "tokens": (1.6e10, 1.3e11), "granularity": (1.0, 16.0)},
     "joint": {"active_parameters": (2.9e7, 2.7e9), "num_experts": (1.0, 32.0)},
 }
-"""Ranges of the runs behind the coefficients: of the 240 points, and of the runs that the two papers list.
-The tokens of the joint law's runs are unknown."""
+"""Ranges of the runs behind the printed coefficients: the 240 points of Hoffmann's law, and the runs that the papers of
+the two other laws list. The tokens of the joint law's runs are unknown."""
 
 
 COUNTS = ("flops", "embedding", "tokens")
-"""Costs that a table may give; otherwise a default is assumed."""
+"""Costs that have a default if a table does not give them."""
 
 
 class Model(NamedTuple):
@@ -177,8 +177,8 @@ class Model(NamedTuple):
         k: experts of a token
         granularity: G; None if the law has no granularity
         option: loss and costs, as functions of the size
-        tokens: D, or a function of the size; None for all tokens that the FLOPs allow
-        active: size -> N, with the parameters that the law counts
+        tokens: D, a number or a function of the size; None for all tokens that the FLOPs allow
+        active: size -> N, as the law counts parameters
         total: size -> P; None if unknown
         point: (size, D) -> the columns of the law by name, [n] each
         runs: the columns of the runs, [n] each, or the ends of their ranges
@@ -202,7 +202,7 @@ class Model(NamedTuple):
     fit: Fit | None
 
     def at(self, choice: Choice) -> tuple[float, ...]:
-        """Return the law's columns at a size, in the order of `runs`; only columns that are known for the runs."""
+        """Return the law's columns at a size, in the order of `runs`, and only the columns of `runs`."""
         point = self.point(choice.size, choice.tokens)
         return tuple(float(np.ravel(point[name])[0]) for name in self.runs)
 
@@ -218,8 +218,8 @@ def models_of_runs(fit: Fit, budget: Budget, tokens: float | None) -> list[Model
     """Return the trained kinds of models of a router; the dense kind is first if the law includes it as E = 1.
 
     Raises:
-        ValueError: the table lacks data for a limit of the budget, or the law ignores tokens and the requested tokens
-            differ from the runs' tokens.
+        ValueError: the table lacks data for a limit of the budget; or the requested tokens differ from the runs'
+            tokens, but the law ignores tokens.
     """
     frame = fit.rows.runs.frame
     routed = frame[frame["router_type"] != DENSE]
@@ -249,7 +249,7 @@ def _model_of_runs(fit: Fit, kind: tuple[float, float, float], budget: Budget, t
 
 
 def costs_of_kind(fit: Fit, experts: float, k: float, granularity: float) -> Costs:
-    """Return the costs of models with the runs' k and G, and E experts."""
+    """Return the costs of models with E experts, from the runs with this k and G and the dense runs."""
     frame = fit.rows.runs.frame
     same_kind = (or_one(frame, "k") == k) & (or_one(frame, "granularity") == granularity)
     return costs_of(frame[same_kind | (frame["router_type"] == DENSE).to_numpy()], experts)
@@ -283,7 +283,7 @@ def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) ->
 
 
 def _option_of_runs(fit: Fit, costs: Costs, point: Callable, budget: Budget) -> Option:
-    """Return the loss and the costs of a kind; raise ValueError if the table lacks data for a limit of the budget."""
+    """Return loss and costs of a kind of model; raise ValueError if the table lacks data for a limit of the budget."""
     if costs.total is None and math.isfinite(budget.memory):
         raise ValueError("column total_parameter_count is not known; a limit of memory needs it")
     if costs.cache is None and budget.cached_tokens > 0:

@@ -32,10 +32,10 @@ TAKEN = {
     "tokens": "the table does not give the tokens per step, so the plan assumes 524,288, as in the released table",
     "embedding": "memory excludes the embeddings, because the table has no column d_model",
 }
-"""Assumptions for costs that a table does not give, by `Model.counts`."""
+"""The assumption for each cost that `Model.counts` lacks."""
 
 REASONS = 3
-"""Largest number of reasons for excluded options, and of options per reason."""
+"""A note gives up to this many reasons for excluded options, and up to this many options for each."""
 
 NO_RUNS = "no intervals and no wins, because the runs behind the printed coefficients are not available"
 
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
         tokens: D of every model; None for all tokens that the FLOPs allow
         level: confidence level of the intervals
         rankings: the rankings; the ranking of the table is first
-        table: paths of the table for display; "" without a table
+        table: paths of the table, for messages; "" without a table
         loss: column of the loss
         remarks: excluded rows of the table
     """
@@ -71,7 +71,7 @@ class Plan(NamedTuple):
             "tokens", "flops", "memory", "value": the loss, "intervals": {"law", "run", "by_size"}, "wins",
             "inside_data", "beyond": [{"column", "value", "end"}], "beyond_in_words"}], "left_out": {option: reason},
             "notes": [text], "isoflop": [profile]}]}. Options are sorted by loss, the lowest first. Unknown values are
-            None. `inside_data` is None if the runs are not available and no value is outside their known ranges.
+            None. `inside_data` is None if only the ranges of the runs are known, and the option lies inside them.
             "isoflop" has an `isoflop.Profile` for each budget of the table.
         """
         head = {"budget": self.budget._asdict() | {"tokens": self.tokens}, "level": self.level}
@@ -207,7 +207,7 @@ def _cells(ranking: Ranking, place: int, line: Line) -> list[str]:
 
 
 def _beyond_words(line: Line) -> str:
-    """Return the extrapolation of an option as a cell; "" within the runs. `BEYOND` explains this column."""
+    """Return the extrapolation of an option as a cell, see `BEYOND`; "" within the runs."""
     words = [f"{each.letter} {each.times:.2g}x" for each in line.beyond]
     if not words and line.surrounded is False:
         words = ["a gap"]
@@ -241,7 +241,7 @@ def notes(ranking: Ranking, most: int | None = None) -> list[str]:
 
 
 def _of_left_out(left_out: dict[str, str]) -> list[str]:
-    """Return the first reasons for excluded options, each with its first options."""
+    """Return the first reasons for excluded options, with the first options of each."""
     sentences, reasons = [], by_reason(left_out)
     for reason, names in list(reasons.items())[:REASONS]:
         shown = "; ".join(names[:REASONS]) + f"; {len(names) - REASONS} more" * (len(names) > REASONS)

@@ -35,14 +35,14 @@ MOST_RESAMPLES = 100_000
 SEED = 0
 
 TOO_FAR = (1e-2, 1e5)
-"""The allowed range of a law, relative to the smallest and the largest run. Our choice; the fine-grained paper
-extrapolates to 12,000 times its largest run."""
+"""A model is excluded if one of its values is below the first factor times the smallest run, or above the second factor
+times the largest run. Our choice. The fine-grained paper extrapolates to 12,000 times its largest run."""
 
 KNOWS_NOTHING = math.log(50_257)
-"""Nats per token of a uniform guess over GPT-2's tokens; larger predictions are rejected."""
+"""Nats per token of a uniform guess over GPT-2's tokens; a model with a larger loss is excluded."""
 
 DECADES = (-2.0, 1.0)
-"""The range of a frontier, in powers of ten of the budget's FLOPs."""
+"""A frontier goes from 10^first to 10^second times the budget's FLOPs."""
 
 
 class Line(NamedTuple):
@@ -55,11 +55,11 @@ class Line(NamedTuple):
         total_parameters: P; None if unknown
         law_interval: interval of the law's value; None without runs
         run_interval: interval of one more run; None without runs
-        by_size: interval by leaving out one size at a time; None without runs, or for a law without this interval
+        by_size: interval from leaving out one size at a time; None without runs, or if the law has no such interval
         wins: share of the resamples in which the model has the lowest loss; None without resamples
         beyond: values of the model beyond the runs
         surrounded: whether runs surround the model; None without runs
-        at_reach: whether the budget allows more than the largest size considered
+        at_reach: whether the best size is the largest allowed size, so the budget may allow more
     """
 
     model: Model
@@ -124,7 +124,7 @@ def table_ranking(
 
     Args:
         law: a law of the loss, in columns that follow from N, E and D.
-        fits: a fit for each router and, if the law ignores tokens, the fit of the law `dense` to the dense runs.
+        fits: a fit for each router. If the law ignores tokens, also the fit of the law `dense` to the dense runs.
         not_fitted: {router: reason}.
         budget: the limits.
         tokens: D; None for the runs' tokens or, for a law in tokens, all tokens that the FLOPs allow.
@@ -132,8 +132,8 @@ def table_ranking(
         resamples: number of resamples; None for `RESAMPLES` or `SLOW_RESAMPLES`.
 
     Raises:
-        ValueError: the table lacks a column that the budget needs, or the law ignores tokens and the requested tokens
-            differ from the runs' tokens.
+        ValueError: the table lacks a column that the budget needs; or the requested tokens differ from the runs'
+            tokens, but the law ignores tokens.
     """
     if resamples is None:
         resamples = SLOW_RESAMPLES if "tokens" in law.columns else RESAMPLES
@@ -193,7 +193,7 @@ def _line(model: Model, choice: Choice, share: float = math.nan, level: float = 
 
 
 def _shares(found: list[tuple[Model, Choice]], resamples: int) -> tuple[np.ndarray, int]:
-    """Return the share of resamples that each model wins, and the number of counted resamples.
+    """Return the share of resamples in which each model has the lowest loss, and the number of counted resamples.
 
     Runs are drawn with replacement from the runs of all fits.
     """
@@ -218,10 +218,10 @@ def frontier(ranking: Ranking, budget: Budget, points: int = 13) -> dict[str, li
     Args:
         ranking: result of `published_rankings` or `table_ranking`.
         budget: as there.
-        points: number of FLOPs values, at equal ratios over `DECADES`.
+        points: number of different FLOPs, at equal ratios over `DECADES`.
 
     Returns:
-        {router: [(FLOPs, loss, whether the model lies beyond the runs)]}, without FLOPs at which no model fits.
+        {router: [(FLOPs, loss, whether the model lies beyond the runs)]}. FLOPs at which no model fits are absent.
     """
     lines: dict[str, list] = {}
     for flops in budget.flops * np.logspace(*DECADES, points):

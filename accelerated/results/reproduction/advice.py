@@ -1,7 +1,7 @@
 """The paper's recommendations, each with the evidence of a table and a verdict.
 
-The rules of the verdicts are our choice; a report prints the rule next to each verdict. Verdicts: "supported",
-"supported in part", "open" (the interval includes zero), "not supported", "cannot be said" (the table lacks the runs).
+The verdicts are "supported", "supported in part", "open" (the interval includes zero), "not supported" and "cannot be
+said" (the table lacks the runs). Their rules are our choice. A report prints the rule next to each verdict.
 """
 
 from ..comparisons.ablations import LEAST_FREQUENCY
@@ -27,7 +27,7 @@ def advice(results: dict) -> list[dict]:
 
 
 def _size(results: dict) -> dict:
-    """Judge "use routing for models of up to about 1.3B parameters" by the gain at the largest E of each such size."""
+    """Judge "use routing for models of up to about 1.3B parameters" by the gain of the largest E at these sizes."""
     gains = [
         gain | {"router": law["router"]}
         for law in results["laws"]
@@ -57,7 +57,7 @@ def _size(results: dict) -> dict:
 
 
 def _experts(results: dict) -> dict:
-    """Judge the advice of 64 to 128 experts by their share of the fall in loss, and by the gain of more experts."""
+    """Judge "64 to 128 experts" by the share of the fall in loss that they reach, and by the gain of more experts."""
     evidence = []
     for entry in results["doublings"]:
         inside = [point for point in entry["reached"] if LOW_EXPERTS <= point["E"] <= HIGH_EXPERTS]
@@ -169,7 +169,7 @@ def _said(verdict: str, evidence: dict) -> dict:
 
 
 def _together(verdicts: list[str]) -> str:
-    """Return the common verdict of several routers; else "in part" if one router supports, else the worst."""
+    """Return the verdict that all routers share; else "supported in part" if any is supported, else "not supported"."""
     if len(set(verdicts)) == 1:
         return verdicts[0]
     return "supported in part" if any(verdict.startswith("supported") for verdict in verdicts) else "not supported"

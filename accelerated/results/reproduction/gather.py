@@ -26,10 +26,10 @@ def gather(
     """Return the results of a table and its trusted runs.
 
     Args:
-        source: the runs, with a choice of rows and of the loss, see `table.with_main_loss`.
+        source: the runs, with the choice of rows and of the loss, see `table.with_main_loss`.
         tell: called with a progress line before each part.
         huber: delta in log10 units of an additional fit by a sum of Huber terms; None for no additional fit.
-        point: key of runs that differ only in their seed, see `runs.seed_scatter`.
+        point: function of a run, equal for runs that differ only in their seed, see `runs.seed_scatter`.
         name: printed name of the table; "" for the names of its files.
 
     Raises:
@@ -57,7 +57,7 @@ def gather(
 
 
 def _laws(table: Table, own: Table, good: list[Run], huber: float | None, tell) -> dict:
-    """Return every fitted law: dense, in N and E, on other rows, of other forms, in compute, for other losses.
+    """Return every fitted law: the dense law, and laws in N and E, in (F, B), on other rows, and for other losses.
 
     Args:
         table, huber, tell: as `gather`.
@@ -168,7 +168,7 @@ def _repeated(group: list[Run]) -> dict:
 
 
 def _why_not(table: Table, runs: list[Run]) -> list[dict]:
-    """Return the reasons why runs are in no law in N and E, with counts; each run has its first reason."""
+    """Return the reasons why runs are in no law in N and E, with these runs; only the first reason of a run counts."""
     every, reasons = table.runs, {}
     usual = usual_frequency(every)
     for run in runs:

@@ -12,13 +12,13 @@ from ..encoding import constants
 from ..misfit import CLEAR
 
 BAD, EXACT = 5.0, 1e-6
-"""Percent of the loss: above the first number a law fits badly, below the second it fits exactly."""
+"""In percent of the loss: a law fits badly above the first number, and exactly below the second."""
 
 CHANCE = 2.0
-"""Largest residual of a good fit, as a multiple of the scatter over seeds."""
+"""In a good fit, a residual is at most this multiple of the scatter over seeds."""
 
 ALIKE = 1.01
-"""Largest ratio of a law's RMSLE to the best RMSLE at which both laws count as equally good."""
+"""Two laws count as equally good if their RMSLEs differ by at most this factor."""
 
 
 def headlines(results: dict) -> dict:

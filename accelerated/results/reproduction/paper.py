@@ -1,8 +1,8 @@
-"""Printed results of Clark et al. 2022 (arXiv 2202.01169), their released runs, and errors in some of these.
+"""Printed results of Clark et al. 2022 (arXiv 2202.01169), their released runs, and errors in some of these runs.
 
 A printed number is compared with a fit only if the table has the released runs, because other models and texts have
-other constants. The paper prints rounded constants: `best_in_box` and `_cutoff_box` cover all laws with these rounded
-constants.
+other constants. The paper rounds its constants, so `best_in_box` and `_cutoff_box` consider all laws that round to
+them.
 """
 
 from typing import NamedTuple
@@ -73,7 +73,7 @@ class Advice(NamedTuple):
 
     key: str
     words: str
-    checked: bool  # whether the published text has these words; otherwise they are the usual quotation
+    checked: bool  # whether the published text has these words; otherwise they are only the usual quotation
 
 
 ADVICE = (
@@ -90,10 +90,10 @@ def beside_paper(router: str, rows: tuple[np.ndarray, ...], entry: dict) -> dict
     """Compare the paper's printed constants of a router with the fit to the same rows.
 
     Returns:
-        "coefficients" and "N_cutoff" as printed; "difference" of each from the fit; "inside": whether the interval
-        contains the printed constant; "rmsle" of the printed coefficients on the rows; "best_in_box": the smallest
-        RMSLE of all laws with these rounded coefficients; "cutoff_of_rounded": 10^(-b/c) of the printed numbers;
-        "cutoff_box": the range of 10^(-b/c) over these laws.
+        "coefficients" and "N_cutoff" as printed; "difference": of each printed constant from the fit; "inside": whether
+        the interval contains the printed constant; "rmsle": of the printed coefficients on the rows; "best_in_box": the
+        smallest RMSLE of all laws whose coefficients round to the printed ones; "cutoff_of_rounded": 10^(-b/c) of the
+        printed numbers; "cutoff_box": the range of 10^(-b/c) over all laws whose b and c round to them.
     """
     printed = PRINTED[router]
     size, experts, loss = rows
@@ -124,7 +124,7 @@ def _cutoff_box(printed: RoutedCoefficients) -> list[float]:
 def best_in_box(printed: RoutedCoefficients, rows: tuple[np.ndarray, ...]) -> float:
     """Return the smallest RMSLE of the laws whose coefficients round to the printed constants.
 
-    a, b, c and d vary within half a unit of their last digit, which is a bounded linear least-squares problem. E_start
+    a, b, c and d vary within half a unit of their last digit. This is a bounded linear least-squares problem. E_start
     and E_max are fixed, because half a unit of their last digit changes predictions by less than 1e-4.
     """
     from scipy.optimize import lsq_linear

@@ -1,8 +1,8 @@
-"""Intervals of the same quantities by other methods: the jackknife by size, and the bootstrap of runs and of sizes.
+"""Intervals of the law's constants by other methods: the jackknife by size, and the bootstrap of runs and of sizes.
 
 The profile interval assumes independent residuals. If the law is slightly wrong at a size, all runs of this size share
 a residual. Intervals from whole sizes, left out or resampled, include this error. With few sizes these methods are
-rough; the result counts resamples without a value.
+rough. Some resamples give no value; the result has their number.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ RESAMPLES = 1000
 
 
 def other_intervals(table: Table, laws: list[dict]) -> list[dict]:
-    """Return, for each router with a law, the intervals of c, E_start, E_max, N_cutoff and of the ends of its sizes.
+    """Return intervals for each router with a law: of c, E_start, E_max, N_cutoff, and slope and gain at the end sizes.
 
     Args:
         table: the runs, with their choice of rows.
@@ -83,7 +83,7 @@ def _asked(law: dict, top: float) -> list[tuple[Quantity, dict]]:
 
 
 def _undecided(runs: Bootstrap, groups: Bootstrap) -> dict:
-    """Return the number of resamples of each kind that do not determine the law, or have no finite E_max."""
+    """Return, for both bootstraps, the number of resamples that do not determine the law, or have no finite E_max."""
     return {
         "undetermined_runs": runs.undetermined,
         "undetermined_sizes": groups.undetermined,

@@ -29,12 +29,12 @@ from . import paper
 from .table import Table, columns_of
 
 COEFFICIENTS = RoutedCoefficients._fields
-FOUND = "interior"  # status of a law with all coefficients inside the domain
+FOUND = "interior"  # status of a law whose coefficients are all inside the domain
 SHOWN_EXPERTS = (8, 64, 128, 512)
-"""Values of E, besides the largest E of the table, at which the report shows the equivalent dense size."""
+"""The report shows the equivalent dense size at these values of E, and at the largest E of the table."""
 
 ONE_SEED = "routing_frequency == 0.5 and k == 1 and (seed == 42 or (router_type == 'Dense' and seed == 1))"
-"""The paper's rows, and a run of the dense size that the paper's seed excludes."""
+"""A condition: the paper's rows, and a run of the one dense size that has no run with the paper's seed."""
 
 
 def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[dict]:
@@ -49,7 +49,7 @@ def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[d
         An entry for each router: the rows; "differences" and "shorter" (see `row_differences`); "missing": the reason
         for no law, or None; "cautions"; then the entries of `Fit.to_dict`, with "negative" and "endless" for each
         slope; "curve", "gains" at each size, "measured_slopes", "worth", "misses" by size in percent, "reached" (the
-        share of the fall of log L to E_max that the largest E reaches, in percent), "huber" if requested and, for the
+        fall of log L at the largest E, in percent of the fall at infinite E), "huber" if requested and, for the
         released runs, "printed".
     """
     return [_law(table, selection, fit, dense, huber) for selection, fit in table.fits()]
@@ -82,7 +82,7 @@ def _rows(selection, size: np.ndarray, experts: np.ndarray, loss_column: str) ->
 
 
 def _doubts(selection: RouterRows, loss_column: str) -> dict:
-    """Return the differences of rows that a law ignores, the shorter runs, and both as sentences."""
+    """Return the differences between rows that a law ignores, the shorter runs, and sentences on both."""
     differing = differences(selection.frame) + row_doubts(selection, loss_column)
     shorter = shorter_runs(selection.frame)
     return {"differences": differing, "shorter": shorter, "cautions": warnings(differing, shorter, None, None)}
@@ -113,7 +113,7 @@ def _beyond_the_fit(table: Table, selection: RouterRows, fit: Fit, dense: dict) 
 
 
 def _slopes(fit: Fit) -> list[dict]:
-    """Return the slope at each size with its interval, and whether it is negative and both ends are finite."""
+    """Return the slope at each size with its interval, whether it is negative, and whether an end is infinite."""
     slopes = [{"N": int(item.at)} | interval(item) for item in fit.slopes]
     return [
         slope | {"negative": negative(slope), "endless": not all(map(math.isfinite, (slope["low"], slope["high"])))}
@@ -140,7 +140,7 @@ _ENDS = ("value", "low", "high")
 
 
 def _misses(fit: Fit) -> dict:
-    """Return the mean residual at each size, and of the largest size by the law of smaller sizes, in percent."""
+    """Return in percent the mean residual of each size, and of the largest size by the law of the smaller sizes."""
     sizes, largest = (
         [{"N": int(entry.size), "percent": log_percent(entry.miss)} for entry in entries if entry is not None]
         for entries in (fit.misfit.sizes, [fit.misfit.largest])
@@ -182,7 +182,7 @@ def described(fit: RoutedFit) -> dict:
 
 
 def _measured_slopes(size: np.ndarray, experts: np.ndarray, loss: np.ndarray, fit: RoutedFit | None) -> list[dict]:
-    """Return the straight-line slope of log10 L in log10 E at each size, measured and by the law at the same E."""
+    """Return the straight-line slope of log10 L over log10 E at each size, measured and by the law at the same E."""
     slopes = []
     for n in np.unique(size):
         here = size == n
@@ -286,8 +286,8 @@ def transfer(table: Table) -> list[dict]:
 
     Returns:
         [{"loss", "router", "rows", "left_out", "missing", "status", "rmsle", "objective", "coefficients", "derived",
-        "gains"}]. Do not use a coefficient that is not "determined": the fit is at the edge of the domain, an end of
-        the interval is open, or the rows do not determine the law.
+        "gains"}]. Do not use a coefficient that is not "determined": the fit is at an edge of the domain, an end of the
+        interval is open, or the rows do not determine the law.
     """
     entries = []
     for column in table.loss_columns:

@@ -3,7 +3,7 @@
 A law in N and E is fitted to the rows of `selection.select_rows`. For the released runs these are the paper's rows
 ("clark": routing frequency 0.5, k 1, seed 42). For any other table they are the default of `select_rows`: every seed.
 The law in (F, B) and the ablations use every run except `paper.SUSPECTS`. A condition on a user's table holds for all
-analyses, see `Table.part`: an excluded diverged run appears in no section.
+analyses (`Table.part`), so a run that it excludes appears in no section.
 """
 
 import contextlib
@@ -67,10 +67,10 @@ class Table:
 
     @cached_property
     def part(self) -> "Table":
-        """The table without the evaluations that a user's condition excludes.
+        """The table, without the evaluations that a user's condition excludes.
 
-        Presets choose rows only for the laws in N and E. A condition on the released table does the same, because other
-        sections describe its other runs. Raise `InputError` if the condition is invalid, or no row matches.
+        A preset chooses rows only for the laws in N and E. So does a condition on the released table, because other
+        sections describe its other runs. Raise `InputError` if the condition is invalid or no row matches.
         """
         if not self.has_condition:
             return self
@@ -118,7 +118,7 @@ class Table:
         return []
 
     def _key(self, loss_column: str | None, rows: str | None) -> tuple[str, str | None]:
-        """Return the loss and the choice of rows for `Runs`; "all" becomes its default."""
+        """Return the loss and the choice of rows for `Runs`; "all" becomes None."""
         return loss_column or self.loss_column, self.rows if rows is None else None if rows == "all" else rows
 
 
@@ -127,7 +127,7 @@ def open_runs(paths, rows: str | None = None, loss_column: str | None = None) ->
 
     Args:
         paths: as `results.read`.
-        rows: choice of rows for `select_rows`; None for the default above.
+        rows: choice of rows for `select_rows`; None for the default of the table, see above.
         loss_column: column of the laws; None for the choice of `with_main_loss`.
     """
     runs = read(paths).where(rows)
@@ -135,7 +135,7 @@ def open_runs(paths, rows: str | None = None, loss_column: str | None = None) ->
 
 
 def with_main_loss(runs: Runs) -> Runs:
-    """Return runs with loss_validation as their loss, or the first loss with values."""
+    """Return runs with loss_validation as their loss or, if it has no values, the first loss with values."""
     columns = _losses(runs.last, runs.paths)
     return runs if runs.loss != LOSS or LOSS in columns else runs.of_loss(columns[0])
 
@@ -156,7 +156,7 @@ def columns_of(selection: RouterRows, loss_column: str) -> tuple[np.ndarray, np.
 
 
 def size_labels(table: Table) -> dict[int, str]:
-    """Return the label of each N: the table's label if labels and N match one to one, else a rounded count."""
+    """Return the label of each N: the table's labels if each N has its own label, else rounded counts."""
     sizes = sorted({int(size) for size in table.last["dense_parameter_count"]})
     if "model_size_label" in table.last:
         both = zip(table.last["dense_parameter_count"], table.last["model_size_label"], strict=True)
@@ -168,7 +168,7 @@ def size_labels(table: Table) -> dict[int, str]:
 
 
 def seeds_chosen(table: Table) -> bool:
-    """Return whether a user's condition names the seed; then excluded runs show the scatter over seeds."""
+    """Return whether a user's condition names the seed; if so, the scatter over seeds is from all runs."""
     return table.has_condition and "seed" in names_in(table.rows)
 
 

@@ -28,7 +28,7 @@ from .folder import Sweep, SweepRun, same_but_seed
 from .registered import score
 
 CHANCE = 1.96
-"""Half the 95 % interval of a difference of losses, in standard errors over documents."""
+"""Half a 95 % interval, in standard errors over documents."""
 
 
 class Comparison(NamedTuple):
@@ -42,7 +42,7 @@ class Comparison(NamedTuple):
     difference: float  # routed minus dense, nats per token: negative if routing helps
     percent: float  # the same in percent of the dense loss
     spread: float | None  # range of losses over seeds; None if not measured
-    borrowed: bool  # whether the spread is from other routers, because this router has one seed per point
+    borrowed: bool  # whether the spread is from other routers, because this router has only one seed per point
     error: float | None  # standard error of the difference over documents; None if the windows differ
     verdict: str  # "yes", "no, within the spread", "no, routing hurts", "lower, spread not measured", ...
 
@@ -57,7 +57,7 @@ class Load(NamedTuple):
     shares: list[list[float]]  # [blocks, E G] share times E G, in falling order; all are 1 at balance
     busiest: float  # the largest of these
     idle: int  # experts without a validation token, over all routed blocks
-    dropped_fraction: float  # share of the training assignments since the second last evaluation
+    dropped_fraction: float  # dropped share of the training assignments since the second last evaluation
 
     @property
     def dropped(self) -> float:
@@ -131,7 +131,7 @@ def _evaluated(sweep: Sweep) -> dict:
 
 
 def _done_how(sweep: Sweep) -> dict:
-    """Return the facts for a repetition of the sweep: sessions, seeds, devices, code, command."""
+    """Return the facts that a repetition of the sweep needs: sessions, seeds, devices, code, command."""
     return {
         "sessions": len(sweep.sessions),
         "jobs": _values(session.get("jobs", 1) for session in sweep.sessions),
@@ -154,7 +154,7 @@ def _ends(values) -> list:
 
 
 def evaluation(runs: list[SweepRun]) -> dict:
-    """Return dependencies of a loss other than the earlier tokens.
+    """Return what a loss depends on, besides the earlier tokens.
 
     Returns:
         {"masked": percent of hidden (and predicted) tokens, "grouped": routers whose experts see one position of a
@@ -169,7 +169,7 @@ def evaluation(runs: list[SweepRun]) -> dict:
 
 
 def preset_of(sweep: Sweep) -> str | None:
-    """Return the name of the preset with the runs of a sweep; None without such a preset."""
+    """Return the name of the preset that has the runs of a sweep; None if there is none."""
     for preset in presets():
         try:
             grid = read_grid(preset, {"corpus": list(sweep.planned[0].corpus)})
@@ -204,8 +204,8 @@ def _numbers(run: SweepRun) -> dict:
 def spread_for(router: str, spreads: list[dict]) -> tuple[float | None, bool]:
     """Return the seed spread for a router, and whether it is borrowed from other routers.
 
-    The spread is the largest range among the points of the router and of dense, because their difference has both
-    errors. Without such a point, the spread is the largest range of the sweep.
+    The spread is the largest range over seeds among the points of the router and of dense, because their difference has
+    the errors of both. If the router has no such point, the spread is the largest range of the sweep.
     """
     router_spreads = [spread for spread in spreads if spread["router"] == router]
     candidates = router_spreads + [s for s in spreads if s["router"] == DENSE] if router_spreads else spreads
@@ -213,7 +213,7 @@ def spread_for(router: str, spreads: list[dict]) -> tuple[float | None, bool]:
 
 
 def compare(sweep: Sweep, selection: RouterRows, spreads: list[dict]) -> list[Comparison]:
-    """Compare the largest E of each router with dense, at each size with both."""
+    """Compare the largest E of a router with dense, at each size that has both."""
     runs, comparisons = sweep.of(selection), []
     spread, borrowed = spread_for(selection.router, spreads)
     for size in sorted({run.size for run in runs}):
@@ -235,9 +235,9 @@ def outcome(router: str, comparisons: list[Comparison]) -> dict:
     """Return the number of sizes where a router is below dense by more than chance, and the gains.
 
     Returns:
-        {"router", "experts", "sizes", "spread", "borrowed", "lower" (number of sizes where the router is lower by more
-        than chance, or just lower if no spread is known), "nats" and "percent" (ends of the gains at these sizes, the
-        largest first), "rest" (the other comparisons)}.
+        {"router", "experts", "sizes", "spread", "borrowed", "lower" (number of sizes where the router's loss is lower
+        by more than chance; if no spread is known, where it is lower), "nats" and "percent" (largest and smallest gain
+        at these sizes), "rest" (the other comparisons)}.
     """
     entries = [entry for entry in comparisons if entry.router == router]
     measured = any(entry.spread is not None for entry in entries)
@@ -258,7 +258,8 @@ def outcome(router: str, comparisons: list[Comparison]) -> dict:
 def difference_error(first: list[SweepRun], second: list[SweepRun]) -> float | None:
     """Return the standard error over documents of the difference of two groups' mean losses.
 
-    Losses are compared window by window. Return None if runs have no windows, different windows, or a single document.
+    Losses are compared window by window. Return None if a run has no windows, the windows differ, or there is only one
+    document.
     """
     if any(run.windows is None for run in (*first, *second)):
         return None
@@ -268,9 +269,9 @@ def difference_error(first: list[SweepRun], second: list[SweepRun]) -> float | N
 
 
 def verdict(difference: float, spread: float | None, error: float | None) -> str:
-    """Return a verdict on a loss that differs from dense by `difference`: whether it is lower by more than chance.
+    """Return a verdict on a loss: whether it is below the dense loss by more than chance.
 
-    Two errors count: the range over seeds, and a 95 % interval over documents, of CHANCE standard errors.
+    The difference must exceed both the range over seeds and CHANCE standard errors over documents.
     """
     if spread is None:
         return ("lower" if difference < 0 else "not lower") + ", spread not measured"
@@ -282,7 +283,7 @@ def verdict(difference: float, spread: float | None, error: float | None) -> str
 
 
 def loads(sweep: Sweep) -> list[Load]:
-    """Return the loads of the run with the largest E, at each size of each router; of several seeds, the first."""
+    """Return the loads of the run with the largest E, at each size of each router; only the first seed counts."""
     entries = []
     for selection in sweep.selections:
         runs = [run for run in sweep.of(selection) if run.router != DENSE and run.load]
@@ -338,7 +339,7 @@ class Learning(NamedTuple):
     agreement: float | None  # share of common choices of training and evaluation
     information: float | None  # mutual information of expert and token id, in bits
     entropy: float | None  # entropy of the policy divided by ln(E G)
-    exchange: float | None  # loss with randomly exchanged experts divided by the loss
+    exchange: float | None  # loss with randomly exchanged experts, divided by the loss
     reasons: list[str]  # reasons why the router has not learned; empty if it has learned
 
 

@@ -1,7 +1,7 @@
 """Read a sweep's folder for its report: the plan, the finished runs with their logs, and the sessions.
 
 A run is finished if it has an evaluation of its last step. Reports only count unfinished runs. A session writes
-`results.csv` at its end, so this file reads the tables of the runs, for killed and running sessions.
+`results.csv` only at its end. So this file reads the tables of the runs, which killed and running sessions have too.
 """
 
 import dataclasses
@@ -68,12 +68,12 @@ class Sweep(NamedTuple):
     name: str
     planned: tuple[TrainConfig, ...]  # by hyper_id
     runs: list[SweepRun]  # the finished runs, by hyper_id
-    selections: list[RouterRows]  # by router: the runs for a law, with dense runs as E = 1; [] without routed runs
+    selections: list[RouterRows]  # each router's runs for its law, with dense runs as E = 1; [] without routed runs
     sessions: list[dict]  # see `training.sweeps.sweep_folder.read_sessions`
     frame: "pandas.DataFrame"  # noqa: F821  # every evaluation of the finished runs
 
     def of(self, selection: RouterRows) -> list[SweepRun]:
-        """Return the used runs of a router, and the dense runs."""
+        """Return the runs of a router that its law uses, and the dense runs."""
         used = set(selection.frame["hyper_id"])
         return [run for run in self.runs if run.hyper_id in used]
 

@@ -5,8 +5,8 @@
                              time; written once
     3. SCORE     `score`     compares the measured losses
 
-A law is fitted to the smaller sizes of each router: the bounded law or, if the runs do not determine it, the bilinear
-or the separable law. Dense runs have a power law. A measured loss is compared with the interval of one more run.
+Each router has a law, fitted to its smaller sizes: the bounded law or, if the runs do not determine it, the bilinear or
+the separable law. Dense runs have a power law. Each measured loss is compared with the interval of one more run.
 """
 
 import datetime
@@ -44,7 +44,7 @@ FORM = {
         }
     ],
 }
-"""The form of the entries of predictions.json that this file reads again."""
+"""The form of those entries of predictions.json that this file reads."""
 
 LAWS = ("routed-bounded", "bilinear", "separable")
 """The laws to try for a router, in this order."""
@@ -52,7 +52,7 @@ LAWS = ("routed-bounded", "bilinear", "separable")
 LOSS = "loss_validation"
 
 ROUTED_KIND, DENSE_KIND = ("k", "routing_frequency", "granularity"), ("flop_increase",)
-"""Columns in which models of the same N and E differ; a router's law covers only one kind, see `select_rows`."""
+"""Columns in which models of the same N and E differ; a law needs equal values in them, see `select_rows`."""
 
 
 def held_out(planned) -> list[int]:
@@ -127,7 +127,7 @@ def predictions(sweep: Sweep, held: list[int]) -> list[dict]:
 
     Returns:
         [{"router", "N", "E", "runs": [hyper_id], "law", "loss", "law_interval", "run_interval", "reason"}]; `loss` is
-        None if no law of this kind can be fitted; `reason` gives the reason.
+        None if no law of this kind can be fitted; `reason` explains why.
     """
     frame = sweep.frame[~sweep.frame["hyper_id"].isin(held)]
     fits, entries = {}, {}
@@ -159,7 +159,7 @@ def predictions(sweep: Sweep, held: list[int]) -> list[dict]:
 
 
 def _of_another_kind(fit, router: str, kind: dict[str, float]) -> str:
-    """Return text on the differences of a run from the runs of its law; "" if there are none."""
+    """Return text on how a run differs from the runs of its law; "" if it does not."""
     frame = fit.rows.runs.frame
     for name, value in kind.items():
         there = set(frame[name][frame["router_type"] == router].dropna()) if name in frame else set()
@@ -191,9 +191,9 @@ def score(sweep: Sweep) -> dict | None:
     """Return the predictions of a sweep with the measured losses; None without predictions.
 
     Returns:
-        The content of predictions.json. Each prediction also has "measured" [losses of the finished runs], "error"
-        (their mean divided by the prediction, minus 1; None without runs), and "inside": the number of losses within
-        `run_interval`. "scored" and "hits" count the runs of all predictions.
+        The content of predictions.json. Each prediction also has "measured" (the losses of the finished runs), "error"
+        (the mean of these losses divided by the prediction, minus 1; None without runs), and "inside" (the number of
+        losses within `run_interval`). "scored" and "hits" count the runs of all predictions.
 
     Raises:
         InputError: the file is damaged.

@@ -13,7 +13,7 @@ from ..blocks import Block, Table, figure, markdown
 from .findings import CHANCE
 
 HOW_IT_RAN = ("steps_per_call", "checkpoint_every", "evaluations")
-"""Fields that do not affect the result of a run; the comparison hides their differences."""
+"""Fields that do not affect the result of a run; the comparison does not show them."""
 
 
 class RunBeside(NamedTuple):
@@ -35,7 +35,7 @@ class RunBeside(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """The difference as a word: unknown, chance (due to documents), lower or higher."""
+        """The difference as a word: unknown, chance (other documents could reverse it), lower or higher."""
         if math.isnan(self.difference_error):
             return "unknown"
         if abs(self.difference) <= CHANCE * self.difference_error:
@@ -94,7 +94,7 @@ def _last_evaluation(folder: Path) -> tuple[dict, WindowLosses | None]:
 def _against(
     loss: float, windows: WindowLosses | None, first: float, its_windows: WindowLosses | None
 ) -> tuple[float, float]:
-    """Return the difference of a loss from the first loss and its error; window by window if the windows are equal."""
+    """Return the difference of a loss from the first loss, and its error; with equal windows, window by window."""
     apart = None if None in (windows, its_windows) else loss_difference([windows], [its_windows])
     if apart is None:
         return loss - first, math.nan
