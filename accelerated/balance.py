@@ -37,11 +37,11 @@ from .notation import (
 
 
 class AuxiliaryLoss(NamedTuple):
-    """The auxiliary loss and its two factors. Pass it to a later call as `held` to reuse its `share`.
+    """The auxiliary loss and its two factors. Pass the tuple to a later call as `held` to reuse its `share`.
 
     Attributes:
         loss: [], without its weight
-        share: [E], shareₑ, of the assignments that the dialect counts; a constant for the gradient
+        share: [E], shareₑ, counted as in the dialect; a constant for the gradient
         probability: [E], probₑ, the mean over tokens of the probability of each expert
     """
 
@@ -54,8 +54,8 @@ class LoadStatistics(NamedTuple):
     """Statistics of how evenly the tokens load the experts.
 
     Attributes:
-        max_over_mean: [], largest load over mean load; 1 is balance, E is one expert for all
-        entropy: [], of the shares, in nats; log E is balance, 0 is one expert for all
+        max_over_mean: [], largest load divided by mean load: 1 at balance, E if one expert has all tokens
+        entropy: [], entropy of the shares in nats: log E at balance, 0 if one expert has all tokens
         idle: [], share of the experts that received nothing
     """
 
@@ -106,8 +106,8 @@ def mean_probability(
 ) -> jax.Array:
     """Return [E], the mean over tokens of the probability of each expert; sums to 1.
 
-    Sigmoids are normalised in log space, softmax(log σ(z)). The denominator has no added epsilon, so training cannot
-    lower the loss by making all scores tiny.
+    The sigmoids are divided by their sum in log space, as softmax(log σ(z)). The sum has no added epsilon, so training
+    cannot lower the loss by making all scores tiny.
 
     Args:
         logits: [T, E], finite.
@@ -144,8 +144,8 @@ def auxiliary_loss(
 ) -> AuxiliaryLoss:
     """Return the balance loss, which is large when experts with many tokens also have a high probability.
 
-    With `held` fixed it is a differentiable function of the logits. Fedus et al. 2021. Here probₑ is the mean over
-    tokens of the probability of expert e (`mean_probability`):
+    With `held` fixed the loss is a differentiable function of the logits (Fedus et al. 2021). Here probₑ is the mean
+    over tokens of the probability of expert e (`mean_probability`):
 
         dialect           shareₑ counts                divided by    loss                    at balance
         "assignments"     all k choices                T k           E Σ shareₑ probₑ        1
@@ -155,12 +155,12 @@ def auxiliary_loss(
 
     Args:
         logits: [T, E], finite; the raw router logits z.
-        expert: [T, k] integers, the choices before anything is dropped, first choice first.
+        expert: [T, k] integers, the chosen experts before any are dropped, first choice first.
         dialect: how to count shareₑ and scale the loss, see the table.
         score: the function that turns logits into probabilities, "softmax" or "sigmoid" (divided by their sum).
         held: an earlier result; the loss uses its `share` instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number above.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Above, E is the number of these experts.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
             without sharding.
 
@@ -207,23 +207,25 @@ def sequence_loss(
     mask: jax.Array | None = None,
     expert_mask: jax.Array | None = None,
 ) -> AuxiliaryLoss:
-    """Return the mean over sequences of the `auxiliary_loss` of each sequence by itself.
+    """Return the `auxiliary_loss` of each sequence, mean over sequences.
 
     With sigmoid scores this is the complementary loss of DeepSeek-V3 (arXiv 2412.19437, equations 17 to 20; weight
-    1e-4). DeepSeek-V3 counts the k largest scores in shareₑ, without bias and groups; for that loss pass these choices
-    as `expert`. The loss can be large for a batch that is balanced as a whole (see the example).
+    1e-4). DeepSeek-V3 chooses experts with a bias and groups, but shareₑ counts the k largest scores without them. For
+    that loss pass the experts with the k largest scores as `expert`. The loss can be large for a batch that is balanced
+    as a whole (see the example).
 
     Args:
         logits: [T, E], finite; the raw router logits z, sequence by sequence.
-        expert: [T, k] integers, the choices before anything is dropped, first choice first.
+        expert: [T, k] integers, the chosen experts before any are dropped, first choice first.
         sequence_length: S, which divides T.
         dialect, score: see `auxiliary_loss`.
         held: an earlier result; the loss uses its `share` instead of the share of `expert`.
-        mask: [T] bool, the real tokens; None for all. A sequence without a real token is left out of the mean.
+        mask: [T] bool, the real tokens; None for all. The mean excludes sequences without a real token.
         expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Returns:
-        `AuxiliaryLoss` with share and probability [T / S, E], of each sequence; 0 for a sequence without a real token.
+        `AuxiliaryLoss` with the share and the probability of each sequence, [T / S, E]; both are 0 for a sequence
+        without a real token.
 
     Raises:
         ValueError: S does not divide T, or see `auxiliary_loss`.
@@ -284,7 +286,7 @@ def z_loss(
     Args:
         logits: [T, E], finite.
         mask: [T] bool, the real tokens; None for all.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The sum is over these.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The sum covers only these.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
             without sharding.
 
@@ -312,8 +314,8 @@ def update_bias(
     bias would never stop moving. The bias affects only the choice, never a gate, and has no gradient. Start it at 0,
     save it with the weights, and do not update it in evaluation.
 
-    Wang et al. 2024 (arXiv 2408.15664). A constant added to the bias changes no choice. The plain rule drifts, since
-    the signs of a step need not sum to 0; `recentre` stops the drift.
+    Wang et al. 2024 (arXiv 2408.15664). A constant added to the bias changes no choice. With the plain rule the mean of
+    the bias drifts, because the signs of a step need not sum to 0; `recentre` stops the drift.
 
     Args:
         bias: [E].

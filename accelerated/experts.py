@@ -35,7 +35,7 @@ class Placement(NamedTuple):
     """The slot of each assignment in the experts' buffers.
 
     Attributes:
-        slot: [T, k] integers, position in the queue of its expert, from 0; C where the assignment asks for no slot
+        slot: [T, k] integers, position in the queue of its expert, from 0; C for an assignment that the mask excludes
         kept: [T, k] bool, slot < C
         token: [E, C] integers, the token in each slot; T where the slot is empty
 
@@ -57,7 +57,7 @@ def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: 
         num_tokens: T.
         num_experts: E.
         k: experts per token.
-        capacity_factor: c > 0; infinity for one slot per token.
+        capacity_factor: c > 0; infinity gives T slots.
 
     Raises:
         ValueError: c <= 0 or NaN, or there is no expert.
@@ -107,10 +107,11 @@ def dispatch(
         expert: [T, k] integers in [0, E).
         num_experts: E.
         capacity: C >= 0.
-        order: the order of the queue. "choice": all first choices before any second, then earlier tokens. "token":
-            earlier tokens, then earlier choices. "priority": the largest priority, then as "choice".
-        priority: [T, k], finite where an assignment asks for a slot; only for the order "priority".
-        mask: [T] or [T, k] bool, the assignments that ask for a slot, at least one; None for all.
+        order: which assignments come first in the queue. "choice": first choices before second choices; of the same
+            choice, earlier tokens. "token": earlier tokens; of the same token, earlier choices. "priority": larger
+            priorities; equal priorities as in "choice".
+        priority: [T, k], finite for the assignments to place; only for the order "priority".
+        mask: [T] or [T, k] bool, the assignments to place, at least one; None for all.
 
     Returns:
         `Placement`.
@@ -219,7 +220,7 @@ def silu(x: jax.Array) -> jax.Array:
 def expert_ffn(
     up: jax.Array, down: jax.Array, x: jax.Array, *, activation: str = "gelu", linear: jax.Array | None = None
 ) -> jax.Array:
-    """Return φ(x · up) · down, and for SwiGLU (silu(x · up) ⊙ (x · linear)) · down.
+    """Return φ(x · up) · down, or for SwiGLU (silu(x · up) ⊙ (x · linear)) · down.
 
     Args:
         up: [d, f].
@@ -283,12 +284,12 @@ _permute_rows.defvjp(_permute_rows_forward, _permute_rows_backward)
 
 
 def combine(outputs: jax.Array, expert: jax.Array, placement: Placement, gate: jax.Array) -> jax.Array:
-    """Return [T, d], the gated sum of the outputs that each token's experts computed for it.
+    """Return [T, d]: for each token, the sum of its experts' outputs, each times its gate.
 
     Args:
         outputs: [E, C, d], the output of each expert in each slot.
         expert: [T, k].
-        placement: where the assignments sit.
+        placement: the slots of the assignments.
         gate: [T, k].
     """
     num_experts, capacity, _ = outputs.shape
@@ -335,7 +336,7 @@ class RoutedOutput(NamedTuple):
 
     Attributes:
         output: [T, d]
-        dropped_fraction: share of the assignments that asked for a slot and found none
+        dropped_fraction: share of the assignments to place that found no slot
     """
 
     output: jax.Array
@@ -359,16 +360,16 @@ def routed_ffn(
 
     Args:
         params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
-        x: [T, d]; the program ignores rows without an assignment that asks for a slot.
+        x: [T, d]; the program ignores a token if the mask excludes all its assignments.
         expert: [T, k] integers in [0, E).
-        gate: [T, k]; not read where an assignment asks for no slot.
+        gate: [T, k]; the program ignores the gates of assignments that the mask excludes.
         capacity_factor: c > 0; infinity (the default) drops nothing.
-        order: which assignments get the slots when there are too few: "choice", "token" or "priority", see `dispatch`.
-        priority: see `dispatch`, a constant for the gradient; None takes the gate in the order "priority".
-        mask: [T] or [T, k] bool, the assignments that ask for a slot; None for all. In the capacity, T counts the
-            tokens with at least one such assignment. Pass the mask `gate != 0` if a gate of 0 means "no expert".
-        expert_mask: [E] bool, the admitted experts; None for all. In the capacity, E counts them; the program does
-            not read the matrices of the others.
+        order: which assignments get the slots if slots are too few: "choice", "token" or "priority", see `dispatch`.
+        priority: see `dispatch`; a constant for the gradient. With the order "priority", None stands for the gate.
+        mask: [T] or [T, k] bool, the assignments to place; None for all. In the capacity, T counts the tokens with at
+            least one assignment to place. If a gate of 0 means "no expert", pass the mask `gate != 0`.
+        expert_mask: [E] bool, the admitted experts; None for all. In the capacity, E is the number of admitted experts.
+            The program ignores the matrices of the others.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
 
     Returns:

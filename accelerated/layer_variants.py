@@ -18,8 +18,8 @@ def input_gated_ffn(
 ) -> jax.Array:
     """Return Σⱼ expert_j(gate(t, j) · xₜ): the gate scales the expert's input, as in Llama 4.
 
-    Experts are not linear, so this differs from `routed_ffn`, except with ReLU and gates of at least 0. Nothing is
-    dropped. Llama 4 has k = 1, the sigmoid of the logit as gate, and a shared expert.
+    With ReLU and gates of at least 0 the result equals `routed_ffn`. With other activations it differs, because experts
+    are not linear. Nothing is dropped. Llama 4 has k = 1, the sigmoid of the logit as gate, and a shared expert.
 
     Args:
         params: see `routed_ffn`.
@@ -56,22 +56,23 @@ def null_expert_ffn(
 ) -> RoutedOutput:
     """Send each token through its experts; experts E and above are null experts, without weights.
 
-    A null expert returns 0, or the token times its gate, and takes no slot. So tokens use different numbers of real
-    experts. Zero and copy experts of MoE++ (Jin et al. 2024, arXiv 2410.07348); the zero-computation experts of
-    LongCat-Flash (arXiv 2509.01322) are identities.
+    A null expert takes no slot. It returns 0, or the token itself (`identity`). So tokens use different numbers of real
+    experts. MoE++ (Jin et al. 2024, arXiv 2410.07348) calls these zero experts and copy experts. LongCat-Flash (arXiv
+    2509.01322) has zero-computation experts that return the token.
 
     Args:
         params: of the E real experts, see `routed_ffn`.
         x: [T, d].
-        expert: [T, k] integers >= 0; from E on they are null experts.
+        expert: [T, k] integers >= 0; experts E and above are null experts.
         gate: [T, k].
-        capacity_factor: of the real experts, see `routed_ffn`; T is the number of tokens that ask for a real expert.
-        identity: null experts return the token.
+        capacity_factor: of the real experts, see `routed_ffn`. In the capacity, T counts the tokens with at least one
+            real expert.
+        identity: whether null experts return the token instead of 0.
         order: see `routed_ffn`.
         activation: of the real experts.
 
     Returns:
-        `RoutedOutput`; the fraction is of the assignments to real experts, 0 if there are none.
+        `RoutedOutput`. `dropped_fraction` counts only assignments to real experts; it is 0 if there are none.
 
     Raises:
         ValueError: see `routed_ffn`.

@@ -9,20 +9,20 @@ Letters (docstrings, shape strings, einsum subscripts and prose use the same one
     R  routing frequency            S  sequence length                D  training tokens
     b  sequences in a batch         V  vocabulary size                G  granularity
 
-Four exceptions. In `laws/`, L is the loss. The residual-stream vector of a token is h; in einsums h runs over heads, c
-over the width of one head and m over distances. Coefficients of laws keep their names from the papers (a, b, c, d,
-E_start, B_max, …). The law in (F, B) measures F in TeraFLOPs per sequence of 2048 tokens (`laws/utilisation.py`).
+Four exceptions. In `laws/`, L is the loss. The vector of a token in the residual stream is h. In einsums h runs over
+heads, c over the width of one head, and m over distances. Coefficients of laws keep their names from the papers (a, b,
+c, d, E_start, B_max, …). The law in (F, B) measures F in TeraFLOPs per sequence of 2048 tokens (`laws/utilisation.py`).
 
 A *group* is the set of tokens over which a router balances its experts. Functions take one group `[T, ...]`; the caller
-forms the groups. A `mask` [T] marks the real tokens. They get the same result as without padding; padded tokens get
-experts 0 … k−1 with gate 0 and count in no load.
+forms the groups. A `mask` [T] marks the real tokens. Real tokens get the same result as without padding. Padded tokens
+get experts 0 … k−1 with gate 0 and count in no load.
 
-An `expert_mask` [E] marks the experts that a router may choose; the others are pruned or on another device. The result
-equals the result of a layer with only these experts, except that expert numbers still refer to the whole layer. E in
-every formula is the number of admitted experts, and masked experts have 0 everywhere. The program ignores the columns
-of masked experts, even NaN, and no gradient reaches them.
+An `expert_mask` [E] marks the *admitted* experts, which a router may choose. The others are *masked*: pruned, or on
+another device. The result is the same as for a layer with only the admitted experts, but expert numbers still refer to
+the whole layer. In every formula, E is the number of admitted experts. Every result is 0 for a masked expert. The
+program ignores the columns of masked experts, even NaN, and no gradient reaches them.
 
-Ties: equal scores go to the lower index. -0.0 equals +0.0. The same in the oracle: `routelaws.reference.notation`.
+Ties: of equal scores, the lower index wins. -0.0 equals +0.0. The same in the oracle: `routelaws.reference.notation`.
 
 Differences: non-finite values cannot raise under jit. They reach the loss as NaN, and the training loop stops there:
 the gates of a token with such a logit are NaN. All gates are NaN if a traced `expert_mask` admits fewer experts than a
@@ -44,15 +44,15 @@ from .errors import InputError
 class Routing(NamedTuple):
     """The decision of a router for one group of tokens.
 
-    Everything but `gate` is a constant for the gradient. You can pass a routing back to the same router, or to the
+    All fields except `gate` are constants for the gradient. You can pass a routing back to the same router, or to the
     whole model, as `held`: the router then reuses `expert`, `load`, `plan` and `residual`, and recomputes only `gate`.
 
     Attributes:
         expert: [T, k] integers, the experts of each token, first choice first; distinct within a row
         gate: [T, k], the factor of each chosen expert's output
         load: [E], share of the T*k assignments that each expert received; sums to 1
-        plan: [T, E], share of all mass that each token has on each expert: for S-BASE the transport plan, for the
-            others 1/(T k) at each chosen expert; sums to 1
+        plan: [T, E], the share of each token at each expert; sums to 1. S-BASE in training: the transport plan; RL-R:
+            the policy divided by T; others: equal shares of the chosen experts
         residual: [], max over e of |E * (column sum e of plan) - 1|: the distance of the plan from balance
 
     Differs from the reference: integers are int32, the rest at least float32.
@@ -68,13 +68,13 @@ class Routing(NamedTuple):
 class ExpertChoice(NamedTuple):
     """The decision of a router for one group in which the experts choose their tokens.
 
-    `Routing` cannot hold this: here a token has any number of experts from 0 to E, and each expert has a fixed number
-    of tokens. Everything but `gate` is a constant for the gradient, and you can pass the choice back as `held`.
+    This is not a `Routing`: a token has from 0 to E experts, and each expert has C tokens. All fields except `gate` are
+    constants for the gradient. You can pass the choice back as `held`.
 
     Attributes:
         token: [E, C] integers, the tokens of each expert, highest score first; distinct except for padding
         gate: [E, C], the factor of the expert's output for each of its tokens
-        experts_per_token: [T] integers, the number of experts that took each token; sums to E C
+        experts_per_token: [T] integers, the number of experts that took each token
 
     Differs from the reference: integers are int32, the gate at least float32.
     """

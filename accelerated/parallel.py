@@ -168,8 +168,8 @@ def ragged_all_to_all(
         input_offsets: [n, n] integers.
         send_sizes: [n, n] integers.
         output_offsets: [n, n] integers.
-        recv_sizes: [n, n] integers, [j, i] is the number of rows that device j gets from device i: `send_sizes`
-            transposed. A device needs it to know the number of incoming rows.
+        recv_sizes: [n, n] integers, `send_sizes` transposed: entry [j, i] is the number of rows that device j gets from
+            device i. Device j needs row j to know how many rows arrive.
         axis_name: the mapped axis of the devices; pass the arrays of one device, without the leading axis.
         native: use the collective of the platform, which CPUs do not have; otherwise emulate it.
 
@@ -259,9 +259,9 @@ def routed_ffn_on_devices(
         gate: [n, T, k].
         capacity_factor: c > 0; infinity (the default) drops nothing.
         group: one of `GROUPS`.
-        order: which assignments get the slots when there are too few, see `experts.dispatch`.
+        order: which assignments get the slots if slots are too few, see `experts.dispatch`.
         priority: [n, T, k], see `experts.routed_ffn`.
-        mask: [n, T, k] bool, the assignments that ask for a slot, at least one on each device; None for all.
+        mask: [n, T, k] bool, the assignments to place, at least one on each device; None for all.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
         axis_name: the mapped axis of the devices; pass the arrays of one device, without the leading axis.
         group_axes: the axes of the group "global", `axis_name` if None.
@@ -269,7 +269,8 @@ def routed_ffn_on_devices(
         native: see `ragged_all_to_all`.
 
     Returns:
-        `RoutedOutput` with output [n, T, d] and dropped_fraction [n] of each group: one device, or all devices.
+        `RoutedOutput` with output [n, T, d] and dropped_fraction [n], which is for each device the fraction of its
+        group.
 
     Raises:
         ValueError: the group is unknown, or see `experts.dispatch`.

@@ -55,11 +55,11 @@ class Replay(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The decision of a router of the first kind for a group.
+    """The decision of a router that assigns experts to tokens, for one group.
 
     Attributes:
         routing: experts and gates of the tokens of the group
-        auxiliary: its term of the training loss
+        auxiliary: the router's term of the training loss
         bias: [E G], for the next batch; None if the router has none
         policy: RL-R only
     """
@@ -108,14 +108,14 @@ def routed_block(
     """Run a routed block.
 
     Args:
-        params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]}, the "linear" of SwiGLU, and the router's parameters:
-            "router" [d, E G], "router_bias" [E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]},
-            "log_temperature" [2]; and "shared" {"up", "down"}, an FFN of width s 4d/G, of s shared experts.
+        params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]}, and "linear" for SwiGLU. The router can have "router"
+            [d, E G], "router_bias" [E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]} and
+            "log_temperature" [2]. The s shared experts are one FFN of width s 4d/G, "shared" {"up", "down"}.
         x: [b, S, d].
         tokens: [b, S], the token ids.
         config: the model.
         training: True routes as in training, False as in evaluation.
-        noise: one block's part of the result of `transformer.draw_noise`.
+        noise: the entry of this block in the result of `transformer.draw_noise`.
         table: see `hash_table`.
         held: a routing of the same tokens; the block reuses its selection.
         mask: [b, S] bool, True for a real token; None if all are real. A padded token gets 0.
@@ -359,7 +359,7 @@ def _decide_reinforce(params, group, logits, config, training, noise, held, mask
 
 
 def _mean_of_choices(routing, config, mask):
-    """Return the routing with gate 1/k: the G parts of an expert are added, the k experts averaged; 0 for padding."""
+    """Return the routing with gate 1/k at each of the k G experts of a token, and gate 0 for padding."""
     gate = jnp.where(jnp.isnan(routing.gate), routing.gate, 1 / config.k)
     return routing._replace(gate=gate if mask is None else jnp.where(mask[:, None], gate, 0))
 

@@ -64,7 +64,7 @@ class Credit(NamedTuple):
     """The learning signal of RL-R: constants for the gradient, which you can pass back as `held_credit`.
 
     Attributes:
-        reward: [b, S], log-probability of the true next token, or the sum from this position to the end
+        reward: [b, S], log-probability of the true next token, or the sum of these from this position on
         advantage: [n_r, b S], reward minus the estimate of the block's baseline
     """
 
@@ -148,7 +148,7 @@ def draw_noise(key: jax.Array, config: ModelConfig, batch_size: int, sequence_le
         sequence_length: S.
 
     Returns:
-        RL-R: Gumbel noise [n_r, b S, E G]. GShard's second expert: uniforms in [0, 1), [n_r, b S]. None for others.
+        For RL-R, Gumbel noise [n_r, b S, E G]. For GShard's second expert, uniforms in [0, 1), [n_r, b S]. Else None.
 
     Differs from the reference: float32.
     """
@@ -173,8 +173,8 @@ def rotary(x: jax.Array) -> jax.Array:
     The rotation maps a pair (u, v) to (u cos − v sin, u sin + v cos). The scalar product of a rotated query at i and a
     rotated key at j depends on i and j only through i − j.
 
-    Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864). Our choice pairs entry j with j + c/2, not with its
-    neighbour, as most public code does; a permutation of the projections' columns converts one form to the other.
+    Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864). Like most public code, we pair entry j with entry j + c/2,
+    not with its neighbour (our choice). A permutation of the projections' columns converts one form to the other.
 
     Differs from the reference: the angles are float64 constants, and the rotation uses at least float32.
     """
@@ -200,7 +200,7 @@ def attention(
     Args:
         params: query, key, value and, for relative positions, relative_key [d, H, kqv]; output [H, kqv, d].
         x: [b, S, d].
-        causal: position i depends on positions up to i only; otherwise on all.
+        causal: whether position i depends only on positions up to i; otherwise it depends on all.
         mask: [b, S] bool, True for a real token; no other token attends to a padded one.
         positions: one of `configuration.POSITIONS`.
         axis_name: a mapped axis over which the heads are sharded: `params` has this member's heads, and the function
@@ -277,9 +277,10 @@ def apply(
             the logits, nothing dropped). Evaluation is causal and independent of the rest of the batch, except for
             routers that see groups of sequences.
         noise: from `draw_noise`, for routers that draw at random in training.
-        table: from `routed_block.hash_table`, for HASH; not needed where the hash is a remainder.
-        held: `routing` of an earlier output for tokens of this shape; its selections are used instead of new ones.
-        mask: [b, S] bool, True for a real token, at least one; None if all are real. Ignore the logits of the others.
+        table: from `routed_block.hash_table`, for HASH; not needed for modulo, previous and position.
+        held: `routing` of an earlier output for tokens of this shape; the model reuses its selections.
+        mask: [b, S] bool, True for a real token, at least one; None if all are real. Ignore the logits of padded
+            tokens.
         compute_dtype: dtype of the matrix products, their results, and the residual stream, such as `jnp.bfloat16`;
             None uses the dtype of the parameters. Router logits, the softmax of attention, norms and the loss stay in
             float32.
@@ -290,7 +291,7 @@ def apply(
         attention: the attention kernel: "own", or a key of `attention_kernels.KERNELS`.
 
     Returns:
-        `Output`. With the masked objective its logits predict the tokens themselves, else the next tokens.
+        `Output`. The logits predict the next tokens; with the masked objective, the tokens themselves.
 
     Raises:
         ValueError: there is no token; see `routed_block`; or a mask is given with `spread`.
@@ -435,7 +436,7 @@ def hidden_positions(uniforms: jax.Array, mask_rate: float) -> jax.Array:
         mask_rate: the share of a sequence to hide, in (0, 1].
 
     Returns:
-        [b, S] bool. The number in each sequence is S times the share, rounded (halves up), at least 1 (our choice).
+        [b, S] bool. Each sequence has S · mask_rate hidden tokens, rounded (halves up), and at least 1 (our choice).
         Ties go to the lower index.
 
     Raises:
@@ -467,8 +468,8 @@ def loss(
 ) -> Loss:
     """Return the mean cross-entropy plus, in training, the loss terms of the router.
 
-    The loss is a differentiable function of `params` if `held` is fixed (for RL-R `held_credit` too). The input of
-    RL-R's baseline is a constant for its gradient, too.
+    The loss is a differentiable function of `params` if `held` is fixed (for RL-R `held_credit` too). No gradient flows
+    into the input of RL-R's baseline.
 
     Args:
         params: the tree that `parameter_shapes` describes.
@@ -478,7 +479,7 @@ def loss(
         training, noise, table, held: see `apply`.
         held_credit: `credit` of an earlier loss for tokens of this shape; for RL-R.
         hidden: [b, S] bool, for the masked objective: the hidden tokens, see `hidden_positions`.
-        mask: [b, S] bool, True where there is an input and a target for it; the loss is a mean over these.
+        mask: [b, S] bool, True for a position with a real input and a real target; the loss counts only these.
         compute_dtype, base_method: see `apply`.
         spread: see `apply`. The loss then covers the tokens of one device; the loss of the batch is the mean over the
             devices.

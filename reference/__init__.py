@@ -1,4 +1,4 @@
-"""The oracle: readable NumPy implementations, in float64, of every router, the transformer and the laws."""
+"""The reference: readable NumPy code, in float64, for every router, the transformer and the laws."""
 
 from ._lazy import lazy
 

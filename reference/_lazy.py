@@ -5,16 +5,16 @@ import importlib.util
 
 
 def lazy(package: str, modules: tuple[str, ...], names: dict[str, tuple[str, ...]] | None = None, other: str = ""):
-    """Return `__all__`, `__getattr__` and `__dir__` of a package whose modules are imported at first use.
+    """Return `__all__`, `__getattr__` and `__dir__` of a package that imports its modules at their first use.
 
-    Python calls the `__getattr__` of a module for a name that the module does not have (PEP 562). The first use of
-    `package.name` imports the module that the name denotes or that defines it. Importing the package imports no module.
+    The import of the package imports none of these modules. The first use of `package.name` imports the module `name`,
+    or the module that defines `name` (PEP 562).
 
     Args:
-        package: its `__name__`.
-        modules: its modules.
+        package: `__name__` of the package.
+        modules: names of its modules.
         names: {module: the names that the package exports from it}.
-        other: package of the modules that have no file in this one.
+        other: the package of the modules for which `package` has no file.
     """
     home = {name: module for module, module_names in (names or {}).items() for name in module_names}
     public = sorted([*modules, *home])

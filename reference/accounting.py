@@ -1,37 +1,37 @@
 """The size and cost of a model: N, P, F and B of any configuration.
 
 For each of 223 runs, Clark et al. 2022 report the dense parameter count N, the total parameter count P and the forward
-FLOPs of one training step. The formulas below reproduce all of them exactly. With n_r = routing_frequency * num_blocks
-routed blocks and a = num_heads * kqv_size:
+FLOPs of one training step. The formulas below reproduce all these numbers exactly. Here n_r = routing_frequency *
+num_blocks is the number of routed blocks, and a = num_heads * kqv_size:
 
     N = L (5da + 8d² + 4d)                   query, key, value, output and relative-position key; FFN; two norms
     P = N + n_r ((E − 1) 8d² + dEG)          E experts instead of one FFN, and a router
     F = L (8da + 2da + 16d² + 6Sa + 3SH + 10d) + 2Vd + n_r (2dEG + (k − 1) 16d²)    per token, forward
 
-G is 1 in the table. With granularity G (Krajewski et al. 2024) there are E·G experts of width 4d/G, and k·G of them
-process a token: the weights and FLOPs of the experts do not change, but the router grows. Expert choice uses the same
-formulas, with k as the mean number of experts per token. In a Mixture of Tokens each expert processes one mixture per
-group of g tokens: the k FFNs become E/g, and mixing and redistribution cost 2dEG each.
+G is 1 in all these runs. With granularity G (Krajewski et al. 2024) there are E·G experts of width 4d/G, and k·G of
+them process a token: the weights and FLOPs of the experts do not change, but the router grows. Expert choice uses the
+same formulas, with k as the mean number of experts per token. In a Mixture of Tokens each expert processes one mixture
+per group of g tokens. So E/g replaces k in F; mixing and redistribution add 2dEG each.
 
-Extensions from later papers, counted as in the table (our choice where no paper counts):
+Later extensions are counted in the same way (our choice where no paper gives a count):
 - SwiGLU: an FFN of three matrices and width 3d has 9d² weights instead of 8d² (Ludziejewski et al. 2025).
-- rotary positions: 4da instead of 5da, since there is no relative-position key. 4Sa instead of 6Sa, and 6a to rotate
-  the query and the key of a token, 3 FLOPs per entry.
-- LayerNorm on the output of a routed layer: 2d in P and 5d in F for each routed block; N is the N of the dense model.
+- rotary positions: 4da instead of 5da in N, because there is no relative-position key. In F, 4Sa replaces 6Sa, and 6a
+  is added for the rotation of a token's query and key (3 FLOPs per entry).
+- LayerNorm on the output of a routed layer: 2d in P and 5d in F for each routed block; N does not grow.
 - learned temperatures of a Mixture of Tokens: 2 in P for each routed block.
-- s shared experts, each as wide as a routed one: s 8d² / G in P and s 16d² / G in F for each routed block; N does not
-  grow. DeepSeekMoE (Dai et al. 2024, arXiv 2401.06066) counts them as active experts.
+- s shared experts, each as wide as a routed expert: s 8d² / G in P and s 16d² / G in F for each routed block; N does
+  not grow. DeepSeekMoE (Dai et al. 2024, arXiv 2401.06066) counts shared experts as active.
 - a learned bias of the router: EG in P for each routed block. F excludes this addition.
 
 N and P exclude the embedding, the final norm, and the bias of routers that balance with a bias. F includes attention
-without the causal mask (QK, relative QK, AV: 6Sa), 3 FLOPs per attention logit for the softmax, 10d for the norms, and
-the output layer 2Vd. N does not grow with k. The masked objective has the same count as the causal one, though it
-projects relative-position keys of 2S − 1 distances instead of S.
+without the causal mask (6Sa for QK, relative QK and AV), 3 FLOPs per attention logit for the softmax, 10d for the
+norms, and the output layer 2Vd. N does not grow with k. The masked objective has the same count as the causal
+objective, although it projects the keys of 2S − 1 distances instead of S.
 
-Conventions of the released table, which this file follows:
-- Hash has no router weights, but the table counts d·E of them (and their FLOPs).
-- RL-R has a baseline d → d/8 → 1 in every routed block: d·d/8 + d/8 more parameters, twice that in FLOPs.
-- A dense model with flop_increase = X counts as X experts that are all used, in R of its blocks.
+This file follows three conventions of the released table:
+- Hash has no router weights, but the table counts d·E router weights and their FLOPs.
+- RL-R has a baseline d → d/8 → 1 in every routed block: d·d/8 + d/8 more parameters, and twice as many FLOPs.
+- A dense model with flop_increase = X counts as X experts, all used, in a share R of its blocks.
 
 Source: deduced from the released table; we could not compare the formulas with the paper's appendix.
 """
@@ -55,14 +55,14 @@ ACTIVATIONS = ("gelu", "relu", "swiglu")
 """Nonlinearities of an FFN. SwiGLU (Shazeer 2020, arXiv 2002.05202) multiplies silu(x · up) by x · linear."""
 
 POSITIONS = ("relative", "rotary")
-"""Positions in attention: a key projection of distances, or a rotation of queries and keys (RoPE)."""
+"""Ways to encode positions in attention: a key projection of distances, or a rotation of queries and keys (RoPE)."""
 
 ROUNDING = 1e-3
-"""The largest relative rounding error of a routing frequency: 0.0833 is 1/12."""
+"""The largest accepted rounding error of a routing frequency, relative: 0.0833 counts as 1/12."""
 
 
 class Shape(NamedTuple):
-    """The five numbers that fix a dense model of the paper, and its N.
+    """The shape of a dense model of the paper: four sizes, and N.
 
     Attributes:
         d_model: d
@@ -97,7 +97,7 @@ class Accounting(NamedTuple):
         dense_parameters: N
         total_parameters: P
         flops_per_token: F, forward pass
-        utilisation: B = P / F, parameters per FLOP per token
+        utilisation: B = P / F
     """
 
     dense_parameters: int
@@ -109,8 +109,8 @@ class Accounting(NamedTuple):
 def routed_blocks(num_blocks: int, routing_frequency: float) -> int:
     """Return n_r = R L, the number of routed blocks, a whole number.
 
-    R may be rounded: a third of 6 blocks is 2 blocks for 0.3333333333333333 and for 0.3333. The function rounds R L to
-    the nearest integer if they differ by at most a thousandth (`ROUNDING`) of R L, or of 1 if R L is smaller.
+    R may be rounded: 0.3333 of 6 blocks is 2 blocks. The function returns the integer nearest to R L if the two differ
+    by at most `ROUNDING` · max(1, R L).
 
     Raises:
         ValueError: R is not in (0, 1], R L differs more from an integer, or the integer is 0.
@@ -155,22 +155,23 @@ def count(
         num_blocks: L.
         num_heads: H.
         kqv_size: width of one head; H * kqv_size need not equal d.
-        router_type: one of the values of ROUTER_TYPES; other types count as a router like S-Base.
+        router_type: one of the values of ROUTER_TYPES. Types without a rule above count like S-Base.
         num_experts: E >= 1, in units of a dense FFN; 1 for a dense model.
         k: experts per token in units of a dense FFN, 1 <= k <= E (ignored for a dense model).
         routing_frequency: R, the share of blocks that are routed; R * L must be an integer, but R may be rounded (see
             `routed_blocks`).
-        flop_increase: X >= 1, how many times wider the FFN of a dense model is in R of its blocks.
-        granularity: G >= 1, the number of narrow experts per expert; 1 for a dense model.
-        group_size: g >= 1, tokens per mixture of a Mixture of Tokens; E if None, with the cost of a dense FFN.
+        flop_increase: X >= 1, how many times wider the FFN of a dense model is in a share R of its blocks.
+        granularity: G >= 1, the number of narrow experts that replace one expert; 1 for a dense model.
+        group_size: g >= 1, tokens in a group of a Mixture of Tokens. None means E: then the experts cost as much as a
+            dense FFN.
         vocab_size: V, for the output layer's FLOPs.
         sequence_length: S, for the attention's FLOPs.
         activation: of all FFNs; "swiglu" changes the number of weights.
         positions: "relative" or "rotary".
-        output_norm: LayerNorm on the output of routed layers.
-        learned_temperature: of a Mixture of Tokens.
+        output_norm: whether the output of a routed layer passes through a LayerNorm.
+        learned_temperature: whether a Mixture of Tokens learns its temperatures.
         shared_experts: s >= 0, experts of width 4d/G in each routed block that process every token.
-        router_bias: of Top-K, a learned number per expert, added to the logits.
+        router_bias: whether Top-K adds a learned number per expert to the logits.
 
     Returns:
         `Accounting`.
@@ -220,7 +221,7 @@ def count(
 
 
 def _shared_weights(router_type, shared_experts, router_bias, ffn, granularity) -> int:
-    """Return the number of weights of the shared experts in a routed block; raise InputError if it cannot have them."""
+    """Return the number of weights of the shared experts in a routed block; check the options of the router."""
     if shared_experts < 0 or (router_type == "Dense" and shared_experts):
         raise InputError(f"shared_experts is {shared_experts}; at least 0 for a routed model, 0 for a dense one")
     if router_bias and router_type != "Top-K":
@@ -233,8 +234,7 @@ def _shared_weights(router_type, shared_experts, router_bias, ffn, granularity) 
 
 
 def _mixture_flops(num_experts: int, group_size: int, ffn: int) -> int | float:
-    """Return the FLOPs per token of E dense FFNs on one mixture per g tokens, minus one dense FFN; an integer if
-    possible."""
+    """Return the FLOPs per token of a Mixture of Tokens minus those of one dense FFN; an integer if possible."""
     extra = 2 * ffn * (num_experts - group_size)
     return extra // group_size if extra % group_size == 0 else extra / group_size
 

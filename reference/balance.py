@@ -1,42 +1,43 @@
 """Balance: losses and a bias that keep the experts equally loaded, and statistics of the load.
 
-A learned router tends to send all tokens to a few experts. Top-k token choice (`routers.top_k`) comes with three
-remedies: a balance loss, a loss that keeps logits small, and a bias.
+A learned router tends to send all tokens to a few experts. There are three remedies for top-k token choice
+(`routers.top_k`): a balance loss, a loss that keeps logits small, and a bias.
 
     1. SHARE      shareₑ = share of the assignments that expert e received              no gradient
     2. SCORE      probₑ = mean over tokens of the probability of expert e               carries the gradient
     3. LOSS       E Σₑ shareₑ · probₑ                                                   `auxiliary_loss`
-                  the mean over sequences of the same loss of each                      `sequence_loss`
+                  the same loss of each sequence, mean over sequences                   `sequence_loss`
                   mean over tokens of (log Σₑ exp zₜₑ)²                                 `z_loss`
-    or, without a loss, a bias that only the choice sees:
+    or, instead of a loss, a bias that affects only the choice:
                   bₑ ← bₑ + u · sign(mean count − countₑ)                               `update_bias`
 
 The balance loss comes from the Switch Transformer (Fedus et al. 2021), with weight 0.01; the router z-loss usually has
 weight 0.001. The bias comes from Wang et al. 2024 (arXiv 2408.15664), with u = 0.001. The functions return the losses
 without their weights; the caller multiplies by the weight.
 
-The auxiliary loss is 1 when the shares are equal, for any probabilities (E Σ (1/E) probₑ = Σ probₑ). It is also 1 when
-the mean probabilities are equal, for any shares. Its derivative with respect to probₑ is E shareₑ: training lowers the
-probability of an expert in proportion to its share.
+The auxiliary loss is 1 when the shares are equal, for any probabilities (E Σ (1/E) probₑ = Σ probₑ = 1). It is also 1
+when the mean probabilities are equal, for any shares. Its derivative with respect to probₑ is E shareₑ: training lowers
+the probability of an expert in proportion to its share.
 
-The auxiliary losses of several libraries differ by a factor. `DIALECTS` names four of them, `auxiliary_loss` lists
-their formulas, and `value_at_balance` returns the value of each at balance. At k = 1 the first three equal the loss of
+Libraries scale the auxiliary loss differently. `DIALECTS` names four definitions, `auxiliary_loss` lists their
+formulas, and `value_at_balance` returns the value of each at balance. At k = 1 the first three equal the loss of
 Switch, which writes f and P for share and prob. "gshard" is the printed loss of Lepikhin et al. 2020 (Algorithm 1, line
 13). Their code, in mesh-tensorflow and lingvo, multiplies it by E² and so computes "first_choice". The default is our
-choice: one weight then fits every k.
+choice, because one weight then fits every k.
 
-The shares may cover more tokens than the probabilities (all devices, several micro-batches): pass them as `held`. The
-loss balances the tokens of one group; a loss per sequence is stricter than a loss per batch. For a loss over the global
-batch (Qwen3), call `auxiliary_loss` with the shares of that batch.
+The shares may cover more tokens than the probabilities, such as all devices or several micro-batches: pass such shares
+as `held`. The loss balances the tokens of one group; a loss per sequence is stricter than a loss per batch. For a loss
+over the global batch (Qwen3), call `auxiliary_loss` with the shares of that batch.
 
 Padding: a function with a `mask` [T] bool, True for a real token, returns the result for the real tokens alone. It
 ignores the other rows, even NaN. `update_bias` and `load_statistics` take counts, which contain no padding.
 
 Masked experts have share and probability 0, and E is the number of admitted experts: pass this E to `value_at_balance`.
-A function that takes experts rejects a masked expert; a function that takes counts ignores its count.
+A function with the argument `expert` rejects masked experts. A function with counts ignores the counts of masked
+experts.
 
-Not in this file: noise on the logits, and weights of the losses. These functions do not route, so no later token leaks.
-Use the bias from the counts of one batch for the next batch.
+Not in this file: noise on the logits, and weights of the losses. These functions do not route, so they leak no later
+token. Use the counts of one batch to update the bias for the next batch.
 """
 
 import math
@@ -68,18 +69,18 @@ RECENTRE = ("none", "step", "bias")
 
 
 class AuxiliaryLoss(NamedTuple):
-    """The auxiliary loss and its two factors. Pass it to a later call as `held` to reuse its `share`."""
+    """The auxiliary loss and its two factors. Pass the tuple to a later call as `held` to reuse its `share`."""
 
     loss: float  # [], without its weight
-    share: np.ndarray  # [E], shareₑ, of the assignments that the dialect counts; a constant for the gradient
+    share: np.ndarray  # [E], shareₑ, counted as in the dialect; a constant for the gradient
     probability: np.ndarray  # [E], probₑ, the mean over tokens of the probability of each expert
 
 
 class LoadStatistics(NamedTuple):
     """Statistics of how evenly the tokens load the experts."""
 
-    max_over_mean: float  # [], largest load over mean load; 1 is balance, E is one expert for all
-    entropy: float  # [], of the shares, in nats; log E is balance, 0 is one expert for all
+    max_over_mean: float  # [], largest load divided by mean load: 1 at balance, E if one expert has all tokens
+    entropy: float  # [], entropy of the shares in nats: log E at balance, 0 if one expert has all tokens
     idle: float  # [], share of the experts that received nothing
 
 
@@ -123,8 +124,8 @@ def mean_probability(
 ) -> np.ndarray:
     """Return [E], the mean over tokens of the probability of each expert; sums to 1.
 
-    Sigmoids are normalised in log space, softmax(log σ(z)). The denominator has no added epsilon, so training cannot
-    lower the loss by making all scores tiny.
+    The sigmoids are divided by their sum in log space, as softmax(log σ(z)). The sum has no added epsilon, so training
+    cannot lower the loss by making all scores tiny.
 
     Args:
         logits: [T, E], finite.
@@ -163,8 +164,8 @@ def auxiliary_loss(
 ) -> AuxiliaryLoss:
     """Return the balance loss, which is large when experts with many tokens also have a high probability.
 
-    With `held` fixed it is a differentiable function of the logits. Fedus et al. 2021. Here probₑ is the mean over
-    tokens of the probability of expert e (`mean_probability`):
+    With `held` fixed the loss is a differentiable function of the logits (Fedus et al. 2021). Here probₑ is the mean
+    over tokens of the probability of expert e (`mean_probability`):
 
         dialect           shareₑ counts                divided by    loss                    at balance
         "assignments"     all k choices                T k           E Σ shareₑ probₑ        1
@@ -174,12 +175,12 @@ def auxiliary_loss(
 
     Args:
         logits: [T, E], finite; the raw router logits z.
-        expert: [T, k] integers, the choices before anything is dropped, first choice first.
+        expert: [T, k] integers, the chosen experts before any are dropped, first choice first.
         dialect: how to count shareₑ and scale the loss, see the table.
         score: the function that turns logits into probabilities, "softmax" or "sigmoid" (divided by their sum).
         held: an earlier result; the loss uses its `share` instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number above.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Above, E is the number of these experts.
 
     Returns:
         `AuxiliaryLoss`.
@@ -228,23 +229,25 @@ def sequence_loss(
     mask: np.ndarray | None = None,
     expert_mask: np.ndarray | None = None,
 ) -> AuxiliaryLoss:
-    """Return the mean over sequences of the `auxiliary_loss` of each sequence by itself.
+    """Return the `auxiliary_loss` of each sequence, mean over sequences.
 
     With sigmoid scores this is the complementary loss of DeepSeek-V3 (arXiv 2412.19437, equations 17 to 20; weight
-    1e-4). DeepSeek-V3 counts the k largest scores in shareₑ, without bias and groups; for that loss pass these choices
-    as `expert`. The loss can be large for a batch that is balanced as a whole (see the example).
+    1e-4). DeepSeek-V3 chooses experts with a bias and groups, but shareₑ counts the k largest scores without them. For
+    that loss pass the experts with the k largest scores as `expert`. The loss can be large for a batch that is balanced
+    as a whole (see the example).
 
     Args:
         logits: [T, E], finite; the raw router logits z, sequence by sequence.
-        expert: [T, k] integers, the choices before anything is dropped, first choice first.
+        expert: [T, k] integers, the chosen experts before any are dropped, first choice first.
         sequence_length: S, which divides T.
         dialect, score: see `auxiliary_loss`.
         held: an earlier result; the loss uses its `share` instead of the share of `expert`.
-        mask: [T] bool, the real tokens; None for all. A sequence without a real token is left out of the mean.
+        mask: [T] bool, the real tokens; None for all. The mean excludes sequences without a real token.
         expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Returns:
-        `AuxiliaryLoss` with share and probability [T / S, E], of each sequence; 0 for a sequence without a real token.
+        `AuxiliaryLoss` with the share and the probability of each sequence, [T / S, E]; both are 0 for a sequence
+        without a real token.
 
     Raises:
         ValueError: S does not divide T, or see `auxiliary_loss`.
@@ -274,7 +277,7 @@ def sequence_loss(
 
 
 def _number_of_sequences(num_tokens, sequence_length):
-    """Return T / S; InputError where it is not whole."""
+    """Return T / S; raise InputError if S does not divide T."""
     if sequence_length < 1 or num_tokens % sequence_length:
         raise InputError(f"sequence_length is {sequence_length}; it has to divide the number of tokens, {num_tokens}")
     return num_tokens // sequence_length
@@ -335,7 +338,7 @@ def z_loss(logits: np.ndarray, *, mask: np.ndarray | None = None, expert_mask: n
     Args:
         logits: [T, E], finite.
         mask: [T] bool, the real tokens; None for all.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The sum is over these.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The sum covers only these.
 
     Raises:
         ValueError: a logit is not finite, or a mask has another shape or is all False.
@@ -365,8 +368,8 @@ def update_bias(
     bias would never stop moving. The bias affects only the choice, never a gate, and has no gradient. Start it at 0,
     save it with the weights, and do not update it in evaluation.
 
-    Wang et al. 2024 (arXiv 2408.15664). A constant added to the bias changes no choice. The plain rule drifts, since
-    the signs of a step need not sum to 0; `recentre` stops the drift.
+    Wang et al. 2024 (arXiv 2408.15664). A constant added to the bias changes no choice. With the plain rule the mean of
+    the bias drifts, because the signs of a step need not sum to 0; `recentre` stops the drift.
 
     Args:
         bias: [E].

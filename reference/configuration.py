@@ -1,8 +1,8 @@
 """The configuration of a model: every option that changes its function, and the rules for valid combinations.
 
-A model is dense, or one of the routers of `routers/` decides which experts process which tokens. The expansion E and
-the granularity G fix the sizes of the experts. A routed block has E·G experts of hidden width 4d/G, so E times the
-weights of a dense FFN. k·G of them process a token, at k times the FLOPs of a dense FFN.
+A model is dense or routed. In a routed model, one of the routers of `routers/` decides which experts process which
+tokens. A routed block has E·G experts of hidden width 4d/G: E times the weights of a dense FFN. Each token uses k·G
+experts: k times the FLOPs of a dense FFN.
 
 `routers/records.py` lists the routers with their options and defaults.
 """
@@ -27,8 +27,8 @@ HASHES = (
 several (multi), the id of the previous token (previous), the position, or the pair of this token and the previous one
 (bigram).
 
-balanced needs counts of the tokens, clustered and dispersed their embeddings, and random, multi and bigram uniforms:
-see `routed_block.hash_table`.
+`routed_block.hash_table` needs the counts of the tokens for balanced, their embeddings for clustered and dispersed, and
+uniform random numbers for random, multi and bigram.
 """
 
 OBJECTIVES = ("causal", "masked")
@@ -42,7 +42,7 @@ BALANCE_SCOPES = ("group", "sequence")
 """The tokens of one balance loss of top_k: the whole group, or each sequence separately."""
 
 LAYOUTS = ("spread", "upper")
-"""Which blocks are routed: every 1/R-th one, or the last R L."""
+"""Which blocks are routed: every (1/R)-th block, or the last R L blocks."""
 
 
 def _is_whole(least: int):
@@ -71,7 +71,7 @@ _RANGES = {
     "group_size": (_is_whole(1), "a whole number of at least 1"),
     "mask_rate": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
 }
-"""The range of each other number."""
+"""The range of each of the other numbers."""
 
 _NAMES = {
     "router": ROUTERS,
@@ -89,19 +89,19 @@ _NAMES = {
 """Fields that are one of several names."""
 
 _NAMES_FILLED_IN = {"gate": GATES, "normalisation": NORMALISATIONS}
-"""Fields with a name that may follow from other fields."""
+"""Fields that are one of several names; the default depends on other fields."""
 
 _FILLED_IN = ("capacity_factor", "gate", "normalisation", "balance_weight", "router_scale", "group_size")
-"""Options whose default None means a value that depends on other fields."""
+"""Options with the default None, which stands for a value that depends on other fields."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """The configuration of a model. The fields are listed with their meaning and default.
 
-    A field left at None gets its default value, and `dataclasses.replace` keeps this value. So set a field to None
-    again if it depends on a field that you replace: kqv_size on d_model and heads, group_size on experts, the options
-    of a router on the router, k, granularity and bias_rate.
+    A field left at None gets its default value, and `dataclasses.replace` keeps this value. So if you replace a field,
+    set the fields that depend on it to None again. kqv_size depends on d_model and heads, group_size on experts, and
+    the options of a router on the router, k, granularity and bias_rate.
 
     Attributes:
         vocab_size: V, the number of token ids. A SentencePiece tokenizer of this size is trained on the corpus.
@@ -265,8 +265,7 @@ class ModelConfig:
             raise InputError(f"layout is {self.layout!r}; a dense model has no routed blocks, and flop_increase is 1")
 
     def _whole_frequency(self):
-        """Return the fraction that R stands for: R L, the number of routed blocks, is an integer, and so is 1/R for
-        "spread"."""
+        """Return R without its rounding error: n_r / L for "upper", 1 / period for "spread"."""
         routed = routed_blocks(self.blocks, self.routing_frequency)
         if self.layout == "upper":
             return routed / self.blocks
@@ -309,7 +308,7 @@ class ModelConfig:
                 object.__setattr__(self, name, self._default(name))
 
     def _check_objective(self):
-        """Raise InputError if the mask token is no token, or the causal objective has an option of the masked one."""
+        """Check the mask token; reject options of the masked objective for a causal model."""
         if isinstance(self.mask_token, bool) or self.mask_token not in range(self.vocab_size):
             raise InputError(f"mask_token is {self.mask_token}; allowed: 0 to {self.vocab_size - 1}")
         for name in ("mask_rate", "mask_token"):
@@ -338,7 +337,7 @@ class ModelConfig:
             self._check_groups()
 
     def _check_top_k(self):
-        """Check gates and groups, and that the options fit GShard's second expert."""
+        """Check the gates, the groups and the options of GShard's second expert."""
         if self.choices == 1 and self.normalisation != "none":
             raise InputError(
                 f"normalisation is {self.normalisation!r} for one expert per token: its gate would be 1 "
@@ -355,7 +354,7 @@ class ModelConfig:
             _check_room([size] * self.expert_groups, self.choices, self.groups_per_token)
 
     def _check_groups(self):
-        """Check the groups: an expert of expert choice takes k g / E tokens of a group, and a mixture has no k."""
+        """Check the groups: k g / E must be whole for expert choice, and k must be 1 for a Mixture of Tokens."""
         if self.router == "mixture_of_tokens":
             if self.k != 1:
                 raise InputError(f"k is {self.k}; mixture_of_tokens does not choose experts; use 1")
@@ -375,14 +374,14 @@ class ModelConfig:
             )
 
     def given(self) -> dict:
-        """Return the fields as arguments: None where a field has the value that None stands for."""
+        """Return the fields as arguments: None for a field whose value is the default that None stands for."""
         usual = {name: self._default(name) for name in _FILLED_IN} | {"kqv_size": self.d_model / self.heads}
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: None if name in usual and usual[name] == value else value for name, value in values.items()}
 
     @property
     def record(self) -> Router:
-        """The facts about its router."""
+        """The record of the router."""
         return RECORD_OF[self.router]
 
     @property
@@ -402,7 +401,7 @@ class ModelConfig:
 
     @property
     def num_wide(self) -> int:
-        """The number of blocks of a dense model with the wider FFN."""
+        """The number of blocks with the wider FFN; 0 for a routed model."""
         wide = self.router == "dense" and self.flop_increase > 1
         return routed_blocks(self.blocks, self.routing_frequency) if wide else 0
 
@@ -422,13 +421,15 @@ class ModelConfig:
         return {"score": self.gate} | {name: getattr(self, name) for name in names}
 
     def groups_by_position(self, training: bool) -> bool:
-        """Whether a group is one position of g sequences: with grouping "position", and in every evaluation of a causal
-        model."""
+        """Return whether a group is one position of g sequences.
+
+        It is with grouping "position", and in every evaluation of a causal model.
+        """
         return self.grouping == "position" or (self.objective == "causal" and not training)
 
     @property
     def has_bias(self) -> bool:
-        """Whether the parameters hold a bias per expert that the load, not the gradient, updates."""
+        """Whether the parameters contain a bias per expert that is updated by the load, not by a gradient."""
         return self.router == "quantile" or self.bias_rate > 0
 
     def is_routed(self, block: int) -> bool:
@@ -436,7 +437,7 @@ class ModelConfig:
         return self.router != "dense" and self._is_special(block)
 
     def is_wide(self, block: int) -> bool:
-        """Whether block i of a dense model has the wider FFN; the same blocks as are routed in a routed model."""
+        """Whether block i of a dense model has the wider FFN, by the rule of `is_routed`."""
         return self.num_wide > 0 and self._is_special(block)
 
     def _is_special(self, block):

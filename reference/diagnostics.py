@@ -1,20 +1,21 @@
 """Diagnostics: measure what a router has learned, from its choices.
 
 The loss of a routed model does not show whether its router learned anything: a model whose experts all compute the same
-can have a good loss. Four measurements show it. The last column is the answer for a router that learned nothing:
+function can have a good loss. Four measurements show it. The last column is the answer for a router that learned
+nothing:
 
     AGREEMENT     does evaluation choose the experts that training chooses?       by chance: k/E
     ENTROPY       how undecided is the router between its experts?                undecided: log E nats
     INFORMATION   how much does the expert say about the token?                   nothing: 0 bits
     EXCHANGE      how much worse is the loss when experts change places?          no worse: a ratio of 1
 
-MATCHED AGREEMENT measures whether the experts of two models, such as two seeds, take the same tokens; it ignores their
-numbers. `balance.load_statistics` measures how even the loads are. `excess` lists the labels that an expert takes
-beyond its share, and `faults` detects dead experts, collapse and uniform routing.
+MATCHED AGREEMENT measures whether the experts of two models (such as two seeds) take the same tokens. It ignores the
+numbers of the experts. `balance.load_statistics` measures how even the loads are. `excess` shows which labels an expert
+gets more often than expected, and `faults` detects dead experts, collapse and uniform routing.
 
 No single measurement is enough, so read them together. HASH has agreement 1 and much information, but learned nothing.
-A random router that never changes has agreement 1 too. A router whose experts all compute the same can still have low
-entropy.
+A random router that never changes has agreement 1 too. A router whose experts all compute the same function can still
+have low entropy.
 
 These diagnostics are our choice; the paper has none of them. Nothing here routes or carries a gradient.
 """
@@ -30,10 +31,10 @@ from .notation import check_finite
 from .routers.base import balanced_assignment
 
 CHANCE = 0.05
-"""An agreement counts as chance if it exceeds chance by less than this share of 1 − chance. Our choice."""
+"""An agreement counts as random if it exceeds k/E by less than CHANCE · (1 − k/E). Our choice."""
 
 SAME = 1.001
-"""Experts are interchangeable if the ratio of the losses, exchanged over original, is below this. Our choice."""
+"""Experts are interchangeable if exchanging them multiplies the loss by less than this. Our choice."""
 
 
 ALL = 0.99
@@ -49,8 +50,8 @@ class Information(NamedTuple):
     """The information that the expert of a token gives about a label of the token, such as its id or its position."""
 
     bits: float  # estimated mutual information of label and expert; too large for few tokens
-    baseline: float  # bits, mean over shuffles of the labels
-    spread: float  # bits, standard deviation over the shuffles
+    baseline: float  # the same estimate with shuffled labels, mean over the shuffles
+    spread: float  # standard deviation of the estimate over the shuffles, in bits
 
 
 class Matched(NamedTuple):
@@ -59,15 +60,15 @@ class Matched(NamedTuple):
     agreement: float  # share of the choices in common after the best matching of experts, 0 to 1
     baseline: float  # mean agreement after shuffling the tokens of the second routing
     spread: float  # standard deviation over the shuffles
-    partner: np.ndarray  # [E], the expert of the second routing that each expert of the first is matched with
-    common: np.ndarray  # [E], the tokens that an expert and its partner share
+    partner: np.ndarray  # [E], for each expert of the first routing, the matched expert of the second
+    common: np.ndarray  # [E], the number of tokens that an expert and its partner have in common
 
 
 class Faults(NamedTuple):
     """The faults of a routing."""
 
     dead: list[int]  # experts that no token chose, although there were enough tokens
-    collapsed: list[int]  # the k experts that take nearly all choices; empty if the choices spread over more
+    collapsed: list[int]  # the k experts that take nearly all choices; empty without a collapse
     uniform: bool  # all experts are about equally likely for every token
 
 
@@ -76,7 +77,7 @@ def agreement(first: np.ndarray, second: np.ndarray, *, mask: np.ndarray | None 
 
     Args:
         first: [T, k] integers, the experts of each token, distinct within a row.
-        second: [T, k] integers, the experts in another routing of the same tokens: in evaluation, or of another
+        second: [T, k] integers, the experts of the same tokens in another routing, such as in evaluation or of another
             checkpoint.
         mask: [T] bool, the real tokens; None for all.
 
@@ -108,12 +109,12 @@ def matched_agreement(
     expert e in the first routing and e' in the second. The best matching is the permutation π with the largest Σ J(e,
     π(e)). The result is this sum divided by the mean number of choices of the two routings.
 
-    The best of many permutations agrees by chance in more than k/E of the choices, most of all with few tokens or
-    uneven loads. The matchings of shuffled tokens estimate this chance.
+    By chance, the best of many permutations agrees in more than k/E of the choices, above all with few tokens or uneven
+    loads. The matchings of shuffled tokens estimate this agreement by chance.
 
     Args:
         first: [T, k] integers in [0, E), the experts of each token, distinct within a row; -1 for none.
-        second: [T, k'] integers, the same tokens in the routing of another model.
+        second: [T, k'] integers, the experts that another model chooses for the same tokens.
         num_experts: E of both.
         shuffles: [n, T] integers, each row a permutation of 0 to T - 1, drawn by the caller; n at least 1.
         mask: [T] bool, the real tokens; None for all. Only real tokens are then shuffled.
@@ -122,7 +123,7 @@ def matched_agreement(
         `Matched`; the agreement is 1 if the routings differ only in the numbers of the experts.
 
     Raises:
-        ValueError: shapes do not fit, there is no choice, an expert is out of range, or a shuffle is no permutation.
+        ValueError: shapes do not fit, there is no choice, an expert is out of range, or a shuffle is not a permutation.
 
     Example:
         Experts 0, 1, 2 have become 2, 0, 1, and the last token has moved.
@@ -154,7 +155,8 @@ def matched_agreement(
 
 
 def joint_counts(first: np.ndarray, second: np.ndarray, num_experts: int) -> np.ndarray:
-    """Return [E, E], the number of tokens with expert e in the first routing [T, k] and e' in the second, without -1.
+    """Return [E, E], the number of tokens with expert e in the first routing [T, k] and e' in the second; -1 is
+    ignored.
 
     Example:
         >>> joint_counts(np.array([[0], [1]]), np.array([[1, 0], [0, -1]]), 2).tolist()
@@ -192,7 +194,7 @@ def entropy(probability: np.ndarray, *, mask: np.ndarray | None = None) -> float
         From 0 (each token has one expert) to log E (all experts are equally likely for each token).
 
     Raises:
-        ValueError: there is no token, or a row is no distribution.
+        ValueError: there is no token, or a row is not a distribution.
 
     Example:
         >>> entropy(np.array([[1.0, 0.0], [0.5, 0.5]])) == math.log(2) / 2
@@ -234,7 +236,7 @@ def information(
         `Information`; `bits` is at most log₂ E.
 
     Raises:
-        ValueError: shapes do not fit, there is no token, a number is out of range, or a shuffle is no permutation.
+        ValueError: shapes do not fit, there is no token, a number is out of range, or a shuffle is not a permutation.
 
     Example:
         The expert is the label modulo 2, and the label is 0, 1, 2 or 3 equally often: one bit.
@@ -279,8 +281,7 @@ def _counted(label: np.ndarray, expert: np.ndarray, num_experts: int) -> tuple[n
 
 
 def excess(label: np.ndarray, expert: np.ndarray, num_experts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the excess of each label at an expert: its tokens minus the number expected from the expert's share of all
-    tokens.
+    """Return the number of tokens of each label at each expert, minus the number expected from the expert's load.
 
         excess(l, e) = count(l, e) − count(l) · count(e) / (T k)
 
@@ -298,7 +299,7 @@ def excess(label: np.ndarray, expert: np.ndarray, num_experts: int) -> tuple[np.
         ValueError: shapes do not fit, or an expert is out of range.
 
     Example:
-        Label 7 goes to expert 1 alone, which has half of the choices: two tokens, one more than its share.
+        Both tokens with label 7 go to expert 1, which has half of the choices. One was expected, so the excess is 1:
 
         >>> labels, more = excess(np.array([5, 5, 7, 7]), np.array([[0], [0], [1], [1]]), 2)
         >>> labels.tolist(), more.tolist()
@@ -315,7 +316,7 @@ def most_information(counts: np.ndarray, k: int) -> float:
     """Return the largest information, in bits, that experts with these loads can give about a label.
 
     The result is the entropy of the loads minus log₂ k, because a label does not decide the order of the k experts.
-    HASH reaches it, because its choice depends on the label alone.
+    HASH reaches this maximum if its choice depends only on the label.
 
     Args:
         counts: [E], the choices of each expert.
@@ -357,7 +358,7 @@ def faults(counts: np.ndarray, k: int, entropy: float | None = None) -> Faults:
 def exchange_experts(params: dict, order: np.ndarray) -> dict:
     """Return the parameters with permuted experts and unchanged routers.
 
-    The ratio of the loss with these parameters to the loss of the model measures how different its experts are. At a
+    Divide the loss with these parameters by the original loss: the ratio measures how different the experts are. At a
     ratio of 1 all experts are interchangeable.
 
     Args:
@@ -368,7 +369,7 @@ def exchange_experts(params: dict, order: np.ndarray) -> dict:
         A new tree; arrays that did not change are shared with `params`.
 
     Raises:
-        ValueError: there is no routed block, or `order` has another shape or a row that is no permutation.
+        ValueError: there is no routed block, or `order` has another shape or a row that is not a permutation.
 
     Example:
         >>> params = {"routed_ffn": {"up": np.array([[[[1.0]], [[2.0]]]]), "down": np.array([[[[3.0]], [[4.0]]]])}}
@@ -394,7 +395,7 @@ def not_learned(chance: float, agreement: float | None, exchange: float | None) 
     Args:
         chance: k/E, the agreement of two routings at random.
         agreement: of the routings in training and in evaluation, mean over blocks; None if not measured.
-        exchange: loss with experts exchanged at random, over the loss; None if not measured.
+        exchange: the loss with randomly exchanged experts, divided by the original loss; None if not measured.
 
     Example:
         >>> not_learned(chance=1 / 16, agreement=0.064, exchange=1.2)

@@ -4,16 +4,16 @@ import re
 import unicodedata
 
 LONGEST_WORD, LONGEST_LINE = 240, 2000
-"""Characters of a word in a message (a path, for instance), and of a whole line."""
+"""The longest word of a message (a path, for instance) and the longest line, in characters."""
 
 
 class InputError(ValueError):
     """Raised for wrong input; the message says what is wrong, where, and what is allowed.
 
-    A message is one line. For a table with several errors it has one line for each of the first errors.
+    A message is one line. For a table with several errors, it is one line for each of the first errors.
 
     Args:
-        lines: of the message, usually one. Each becomes one printable line, because names may contain any character.
+        lines: lines of the message, usually one. Each becomes one printable line, as names can contain any character.
     """
 
     def __init__(self, *lines: object):

@@ -15,22 +15,23 @@ order (`DROP_ORDERS`) decides which assignments get the slots:
     "priority"    the largest priority, such as the gate; ties as in     later tokens too
                   the order "choice"
 
-So "priority", and "choice" at k > 1, leak later tokens into training when there is a capacity and one sequence has
-several tokens in the group. Evaluation has no capacity and drops nothing, so it is causal if the router is.
+So training with a capacity leaks later tokens with the order "priority", and with "choice" at k > 1, if one sequence
+has several tokens in the group. Evaluation has no capacity and drops nothing, so it is causal if the router is causal.
 
 Gates after a drop: the other gates of the token do not change. `kept_gates` can divide the kept gates by their sum, as
 top-2 routing in DeepSpeed and fairscale does.
 
-Masked experts: with an `expert_mask` [E] the layer has only the admitted experts, which share its slots.
+Masked experts: with an `expert_mask` [E] the layer has only the admitted experts; they share all slots.
 
-Padding: assignments excluded by a `mask` take no slot, get 0, and count in no capacity and no fraction. A mask can
-exclude padded tokens, or single choices, such as the second experts that GShard's router drops.
+Padding: an assignment that a `mask` excludes takes no slot and adds nothing to the output. The capacity and the dropped
+fraction do not count it. A mask can exclude padded tokens, or single choices, such as the second experts that GShard's
+router drops.
 
 The nonlinearity φ of experts and dense FFNs is GELU, ReLU or, with a third matrix, SwiGLU (`accounting.ACTIVATIONS`).
 
 Experts can have any width f. A layer of granularity G has G times as many experts of width f / G, and sends each token
-to G times as many experts. An expert of width f equals the sum of G narrow experts with groups of its columns of `up`
-and rows of `down`.
+to G times as many experts. An expert of width f equals the sum of G narrow experts, each with f / G of its columns of
+`up` and the same rows of `down`.
 
 The formula, the order and the default are our choice: the main text of Clark et al. 2022 gives no capacity
 (docs/choices.md).
@@ -55,7 +56,7 @@ class Placement(NamedTuple):
 
     slot: (
         np.ndarray
-    )  # [T, k] integers, position in the queue of its expert, from 0; C where the assignment asks for no slot
+    )  # [T, k] integers, position in the queue of its expert, from 0; C for an assignment that the mask excludes
     kept: np.ndarray  # [T, k] bool, slot < C
     token: np.ndarray  # [E, C] integers, the token in each slot; T where the slot is empty
 
@@ -70,7 +71,7 @@ def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: 
         num_tokens: T.
         num_experts: E.
         k: experts per token.
-        capacity_factor: c > 0; infinity for one slot per token.
+        capacity_factor: c > 0; infinity gives T slots.
 
     Raises:
         ValueError: c <= 0 or NaN, or there is no expert.
@@ -102,10 +103,11 @@ def dispatch(
         expert: [T, k] integers in [0, E).
         num_experts: E.
         capacity: C >= 0.
-        order: the order of the queue. "choice": all first choices before any second, then earlier tokens. "token":
-            earlier tokens, then earlier choices. "priority": the largest priority, then as "choice".
-        priority: [T, k], finite where an assignment asks for a slot; only for the order "priority".
-        mask: [T] or [T, k] bool, the assignments that ask for a slot, at least one; None for all.
+        order: which assignments come first in the queue. "choice": first choices before second choices; of the same
+            choice, earlier tokens. "token": earlier tokens; of the same token, earlier choices. "priority": larger
+            priorities; equal priorities as in "choice".
+        priority: [T, k], finite for the assignments to place; only for the order "priority".
+        mask: [T] or [T, k] bool, the assignments to place, at least one; None for all.
 
     Returns:
         `Placement`.
@@ -149,7 +151,7 @@ def dispatch(
 
 
 def _asked(mask, shape):
-    """Return [T, k] bool, the assignments that ask for a slot, from a mask [T], a mask [T, k] or None."""
+    """Return [T, k] bool, the assignments to place, from a mask [T], a mask [T, k] or None."""
     if mask is None:
         return np.ones(shape, dtype=bool)
     mask = _as_bool(mask)
@@ -162,7 +164,7 @@ def _asked(mask, shape):
 
 
 def _queue(requests, order, priority):
-    """Return the pairs (token, choice) that ask for a slot, in the order of the queue."""
+    """Return the pairs (token, choice) to place, in the order of the queue."""
     if order not in DROP_ORDERS:
         raise InputError(f"order is {order!r}; allowed: {', '.join(DROP_ORDERS)}")
     if (priority is None) == (order == "priority"):
@@ -193,7 +195,7 @@ def silu(x: np.ndarray) -> np.ndarray:
 def expert_ffn(
     up: np.ndarray, down: np.ndarray, x: np.ndarray, *, activation: str = "gelu", linear: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return φ(x · up) · down, and for SwiGLU (silu(x · up) ⊙ (x · linear)) · down.
+    """Return φ(x · up) · down, or for SwiGLU (silu(x · up) ⊙ (x · linear)) · down.
 
     Args:
         up: [d, f].
@@ -209,7 +211,7 @@ def expert_ffn(
         ValueError: the activation is unknown, or `linear` is missing or unexpected.
 
     Example:
-        ReLU of the rows x = 2 and x = -2 is 2 and 0; as SwiGLU with linear = 3 they give x σ(x) · 3x:
+        For x = 2 and x = -2, ReLU gives 2 and 0, and SwiGLU with linear = 3 gives x σ(x) · 3x:
 
         >>> one, x = np.array([[1.0]]), np.array([[2.0], [-2.0]])
         >>> expert_ffn(one, one, x, activation="relu").ravel().tolist()
@@ -229,7 +231,7 @@ def expert_ffn(
 
 
 def _check_activation(activation, linear):
-    """Raise InputError unless the activation is known, and `linear` is given for SwiGLU and for no other."""
+    """Raise InputError if the activation is unknown, or `linear` is missing for SwiGLU or passed for another one."""
     if activation not in ACTIVATIONS:
         raise InputError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
     if (linear is None) == (activation == "swiglu"):
@@ -238,17 +240,17 @@ def _check_activation(activation, linear):
 
 
 def _matrices(params: dict, e: int | np.ndarray) -> dict:
-    """Return the matrices of expert e, or of several: up [d, f], down [f, d] and, where there is one, linear [d, f]."""
+    """Return the matrices of expert e, or of several experts: up [d, f], down [f, d] and, for SwiGLU, linear [d, f]."""
     return {name: params[name][e] for name in ("up", "down", "linear") if name in params}
 
 
 def combine(outputs: np.ndarray, expert: np.ndarray, placement: Placement, gate: np.ndarray) -> np.ndarray:
-    """Return [T, d], the gated sum of the outputs that each token's experts computed for it.
+    """Return [T, d]: for each token, the sum of its experts' outputs, each times its gate.
 
     Args:
         outputs: [E, C, d], the output of each expert in each slot.
         expert: [T, k].
-        placement: where the assignments sit.
+        placement: the slots of the assignments.
         gate: [T, k].
     """
     num_tokens, k = expert.shape
@@ -289,7 +291,7 @@ class RoutedOutput(NamedTuple):
     """The result of a routed FFN."""
 
     output: np.ndarray  # [T, d]
-    dropped_fraction: float  # share of the assignments that asked for a slot and found none
+    dropped_fraction: float  # share of the assignments to place that found no slot
 
 
 def routed_ffn(
@@ -309,23 +311,23 @@ def routed_ffn(
 
     Args:
         params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
-        x: [T, d]; the program ignores rows without an assignment that asks for a slot.
+        x: [T, d]; the program ignores a token if the mask excludes all its assignments.
         expert: [T, k] integers in [0, E).
-        gate: [T, k]; not read where an assignment asks for no slot.
+        gate: [T, k]; the program ignores the gates of assignments that the mask excludes.
         capacity_factor: c > 0; infinity (the default) drops nothing.
-        order: which assignments get the slots when there are too few: "choice", "token" or "priority", see `dispatch`.
-        priority: see `dispatch`, a constant for the gradient; None takes the gate in the order "priority".
-        mask: [T] or [T, k] bool, the assignments that ask for a slot; None for all. In the capacity, T counts the
-            tokens with at least one such assignment. Pass the mask `gate != 0` if a gate of 0 means "no expert".
-        expert_mask: [E] bool, the admitted experts; None for all. In the capacity, E counts them; the program does
-            not read the matrices of the others.
+        order: which assignments get the slots if slots are too few: "choice", "token" or "priority", see `dispatch`.
+        priority: see `dispatch`; a constant for the gradient. With the order "priority", None stands for the gate.
+        mask: [T] or [T, k] bool, the assignments to place; None for all. In the capacity, T counts the tokens with at
+            least one assignment to place. If a gate of 0 means "no expert", pass the mask `gate != 0`.
+        expert_mask: [E] bool, the admitted experts; None for all. In the capacity, E is the number of admitted experts.
+            The program ignores the matrices of the others.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
 
     Returns:
         `RoutedOutput`.
 
     Raises:
-        ValueError: c <= 0, an assignment to a masked expert asks for a slot, or see `dispatch` and `expert_ffn`.
+        ValueError: c <= 0, `mask` includes an assignment to a masked expert, or see `dispatch` and `expert_ffn`.
 
     Example:
         >>> params = {"up": np.ones((2, 1, 1)), "down": np.ones((2, 1, 1))}

@@ -3,7 +3,7 @@
     input gates     hₜ = Σⱼ y of gate(t, j) · xₜ at its j-th expert                     `input_gated_ffn`
     null experts    hₜ = Σ over real choices of gate(t, j) · y, and 0 or xₜ for others  `null_expert_ffn`
 
-Both take the experts and gates of any router. `transformer` does not use them.
+Both functions take the experts and gates of any router. `transformer` uses neither function.
 """
 
 import math
@@ -18,8 +18,8 @@ def input_gated_ffn(
 ) -> np.ndarray:
     """Return Σⱼ expert_j(gate(t, j) · xₜ): the gate scales the expert's input, as in Llama 4.
 
-    Experts are not linear, so this differs from `routed_ffn`, except with ReLU and gates of at least 0. Nothing is
-    dropped. Llama 4 has k = 1, the sigmoid of the logit as gate, and a shared expert.
+    With ReLU and gates of at least 0 the result equals `routed_ffn`. With other activations it differs, because experts
+    are not linear. Nothing is dropped. Llama 4 has k = 1, the sigmoid of the logit as gate, and a shared expert.
 
     Args:
         params: see `routed_ffn`.
@@ -35,7 +35,7 @@ def input_gated_ffn(
         ValueError: see `routed_ffn`.
 
     Example:
-        With GELU, the input 4/2 gives 1.95, and half of the output for 4 is 2:
+        With GELU and gate 1/2, the expert returns 1.95 for 4/2; half of its output for 4 is 2:
 
         >>> params = {"up": np.ones((1, 1, 1)), "down": np.ones((1, 1, 1))}
         >>> x, expert, gate = np.array([[4.0]]), np.array([[0]]), np.array([[0.5]])
@@ -64,28 +64,29 @@ def null_expert_ffn(
 ) -> RoutedOutput:
     """Send each token through its experts; experts E and above are null experts, without weights.
 
-    A null expert returns 0, or the token times its gate, and takes no slot. So tokens use different numbers of real
-    experts. Zero and copy experts of MoE++ (Jin et al. 2024, arXiv 2410.07348); the zero-computation experts of
-    LongCat-Flash (arXiv 2509.01322) are identities.
+    A null expert takes no slot. It returns 0, or the token itself (`identity`). So tokens use different numbers of real
+    experts. MoE++ (Jin et al. 2024, arXiv 2410.07348) calls these zero experts and copy experts. LongCat-Flash (arXiv
+    2509.01322) has zero-computation experts that return the token.
 
     Args:
         params: of the E real experts, see `routed_ffn`.
         x: [T, d].
-        expert: [T, k] integers >= 0; from E on they are null experts.
+        expert: [T, k] integers >= 0; experts E and above are null experts.
         gate: [T, k].
-        capacity_factor: of the real experts, see `routed_ffn`; T is the number of tokens that ask for a real expert.
-        identity: null experts return the token.
+        capacity_factor: of the real experts, see `routed_ffn`. In the capacity, T counts the tokens with at least one
+            real expert.
+        identity: whether null experts return the token instead of 0.
         order: see `routed_ffn`.
         activation: of the real experts.
 
     Returns:
-        `RoutedOutput`; the fraction is of the assignments to real experts, 0 if there are none.
+        `RoutedOutput`. `dropped_fraction` counts only assignments to real experts; it is 0 if there are none.
 
     Raises:
         ValueError: see `routed_ffn`.
 
     Example:
-        One real expert, which returns the positive part, and a null expert 1:
+        Expert 0 returns the positive part of its input. Experts 1 and 2 are null experts:
 
         >>> params = {"up": np.ones((1, 1, 1)), "down": np.ones((1, 1, 1))}
         >>> x, expert, gate = np.array([[9.0], [10.0]]), np.array([[0, 1], [1, 2]]), np.array([[0.5, 0.25], [0.5, 0.5]])

@@ -9,26 +9,26 @@ Letters (docstrings, shape strings, einsum subscripts and prose use the same one
     R  routing frequency            S  sequence length                D  training tokens
     b  sequences in a batch         V  vocabulary size                G  granularity
 
-Four exceptions. In `laws/`, L is the loss. The residual-stream vector of a token is h; in einsums h runs over heads, c
-over the width of one head and m over distances. Coefficients of laws keep their names from the papers (a, b, c, d,
-E_start, B_max, …). The law in (F, B) measures F in TeraFLOPs per sequence of 2048 tokens (`laws/utilisation.py`).
+Four exceptions. In `laws/`, L is the loss. The vector of a token in the residual stream is h. In einsums h runs over
+heads, c over the width of one head, and m over distances. Coefficients of laws keep their names from the papers (a, b,
+c, d, E_start, B_max, …). The law in (F, B) measures F in TeraFLOPs per sequence of 2048 tokens (`laws/utilisation.py`).
 
 A *group* is the set of tokens over which a router balances its experts. Functions take one group `[T, ...]`; the caller
-forms the groups. A `mask` [T] marks the real tokens. They get the same result as without padding; padded tokens get
-experts 0 … k−1 with gate 0 and count in no load.
+forms the groups. A `mask` [T] marks the real tokens. Real tokens get the same result as without padding. Padded tokens
+get experts 0 … k−1 with gate 0 and count in no load.
 
-An `expert_mask` [E] marks the experts that a router may choose; the others are pruned or on another device. The result
-equals the result of a layer with only these experts, except that expert numbers still refer to the whole layer. E in
-every formula is the number of admitted experts, and masked experts have 0 everywhere. The program ignores the columns
-of masked experts, even NaN, and no gradient reaches them.
+An `expert_mask` [E] marks the *admitted* experts, which a router may choose. The others are *masked*: pruned, or on
+another device. The result is the same as for a layer with only the admitted experts, but expert numbers still refer to
+the whole layer. In every formula, E is the number of admitted experts. Every result is 0 for a masked expert. The
+program ignores the columns of masked experts, even NaN, and no gradient reaches them.
 
-Ties: equal scores go to the lower index. -0.0 equals +0.0. Functions that take scores or logits from the caller reject
-NaN (`check_finite`); `top_k_indices` and the other helpers below do not check.
+Ties: of equal scores, the lower index wins. -0.0 equals +0.0. Functions that take scores or logits from the caller
+reject NaN (`check_finite`); `top_k_indices` and the other helpers below do not check.
 
 Shapes are in brackets: [T, E] is an array with a row for each token and a column for each expert, [] is a scalar.
 
-Gradients: the reference computes none. "A constant for the gradient" tells a training program, such as the fast twin,
-that no gradient flows through a number. The argument `held` of a router fixes the choice of experts. The gate and all
+Gradients: the reference computes none. "A constant for the gradient" is a number through which no gradient flows in a
+training program, such as the fast twin. The argument `held` of a router fixes the choice of experts. The gate and all
 later results are then differentiable functions of the logits.
 """
 
@@ -42,28 +42,28 @@ from .errors import InputError
 class Routing(NamedTuple):
     """The decision of a router for one group of tokens.
 
-    Everything but `gate` is a constant for the gradient. You can pass a routing back to the same router, or to the
+    All fields except `gate` are constants for the gradient. You can pass a routing back to the same router, or to the
     whole model, as `held`: the router then reuses `expert`, `load`, `plan` and `residual`, and recomputes only `gate`.
     """
 
     expert: np.ndarray  # [T, k] integers, the experts of each token, first choice first; distinct within a row
     gate: np.ndarray  # [T, k], the factor of each chosen expert's output
     load: np.ndarray  # [E], share of the T*k assignments that each expert received; sums to 1
-    plan: np.ndarray  # [T, E], share of all mass that each token has on each expert: for S-BASE the transport plan, for
-    # the others 1/(T k) at each chosen expert; sums to 1
+    plan: np.ndarray  # [T, E], the share of each token at each expert; sums to 1. S-BASE in training: the transport
+    # plan; RL-R: the policy divided by T; others: equal shares of the chosen experts
     residual: np.ndarray  # [], max over e of |E * (column sum e of plan) - 1|: the distance of the plan from balance
 
 
 class ExpertChoice(NamedTuple):
     """The decision of a router for one group in which the experts choose their tokens.
 
-    `Routing` cannot hold this: here a token has any number of experts from 0 to E, and each expert has a fixed number
-    of tokens. Everything but `gate` is a constant for the gradient, and you can pass the choice back as `held`.
+    This is not a `Routing`: a token has from 0 to E experts, and each expert has C tokens. All fields except `gate` are
+    constants for the gradient. You can pass the choice back as `held`.
     """
 
     token: np.ndarray  # [E, C] integers, the tokens of each expert, highest score first; distinct except for padding
     gate: np.ndarray  # [E, C], the factor of the expert's output for each of its tokens
-    experts_per_token: np.ndarray  # [T] integers, the number of experts that took each token; sums to E C
+    experts_per_token: np.ndarray  # [T] integers, the number of experts that took each token
 
 
 def _route_real_tokens(router, mask, values, *, held=None, per_token=None, **options) -> Routing:
@@ -74,7 +74,7 @@ def _route_real_tokens(router, mask, values, *, held=None, per_token=None, **opt
     Args:
         router: a function that returns a `Routing`; it is called without a mask.
         mask: [T] bool, True for a real token.
-        values: [T, ...], the first argument of the router, which gets the rows of the real tokens.
+        values: [T, ...]; its rows of real tokens are the first argument of the router.
         held: a `Routing` of the group or None; the router gets the rows of the real tokens.
         per_token: {name: [T, ...] or None}, more arguments with a row for each token.
         options: all other arguments of the router, passed on unchanged.
@@ -94,14 +94,14 @@ def _route_real_tokens(router, mask, values, *, held=None, per_token=None, **opt
 
 
 def _route_admitted(router, expert_mask, logits, at_least, *, held=None, per_expert=None, **options) -> Routing:
-    """Return the routing of a group where some experts are masked: the router sees only the other columns.
+    """Return the routing of a group with masked experts: the router sees only the columns of admitted experts.
 
     Args:
         router: a function that returns a `Routing`; it is called without an expert mask.
         expert_mask: [E] bool, True for an expert that may be chosen.
-        logits: [T, E], the first argument of the router, which gets the columns of these experts.
+        logits: [T, E]; its columns of admitted experts are the first argument of the router.
         at_least: the smallest allowed number of admitted experts.
-        held: a `Routing` of the group or None; the router gets their columns.
+        held: a `Routing` of the group or None; the router gets the columns of the admitted experts.
         per_expert: {name: [..., E] or None}, more arguments with a column for each expert.
         options: all other arguments of the router, passed on unchanged.
     """
@@ -119,7 +119,7 @@ def _admitted_experts(expert_mask: np.ndarray, num_experts: int, at_least: int =
     """Return [E'] integers, the experts that may be chosen, in rising order.
 
     Raises:
-        ValueError: another shape, a mask of floats, or too few experts.
+        ValueError: the mask has another shape or holds floats, or admits too few experts.
     """
     mask = _as_bool(expert_mask, "expert_mask", "an expert that may be chosen")
     if mask.shape != (num_experts,):
@@ -133,7 +133,7 @@ def _column_numbers(expert: np.ndarray, admitted: np.ndarray) -> np.ndarray:
     """Return experts as column numbers among the admitted experts [E'].
 
     Raises:
-        ValueError: an expert is not among them.
+        ValueError: an expert is not admitted.
     """
     masked = np.asarray(expert)[~np.isin(expert, admitted)]
     if masked.size:
@@ -158,7 +158,7 @@ def _as_bool(mask: np.ndarray, name: str = "mask", meaning: str = "a real token"
     """Return a mask as bool.
 
     Raises:
-        ValueError: it holds floats. A mask that is added to logits has floats, and 0 for a real token.
+        ValueError: the mask holds floats. A mask to add to logits has floats, and its 0 marks a real token.
     """
     mask = np.asarray(mask)
     if mask.dtype.kind not in "bui":
@@ -170,7 +170,7 @@ def _real_tokens(mask: np.ndarray, num_tokens: int) -> np.ndarray:
     """Return the mask as [T] bool.
 
     Raises:
-        ValueError: another shape, a mask of floats, or no real token.
+        ValueError: the mask has another shape or holds floats, or there is no real token.
     """
     mask = _as_bool(mask)
     if mask.shape != (num_tokens,) or not mask.any():
@@ -259,7 +259,7 @@ def log_sum_exp(logits: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _equal_shares(expert: np.ndarray, num_experts: int, kept: np.ndarray | None = None) -> Routing:
-    """Return the routing, still without gates, in which every assignment has the same share of the plan.
+    """Return a routing without gates, in which every assignment has the same share of the plan.
 
     Args:
         expert: [T, k] integers, distinct within a row.

@@ -16,11 +16,11 @@ The routed layer (`routed_ffn_on_devices`). Tokens and experts are sharded over 
 E/n … (i + 1) E/n − 1. Most tokens are on another device than their expert. Experts do not move; the layer sends tokens
 to their experts and back:
 
-    PLACE    every device fills a buffer [E, C, d] with its own tokens, C slots for each of all E experts; here C is
-             T, the tokens of a device, and a dropped assignment takes no slot
-    SEND     all_to_all: the parts of the buffer are the experts of one device, so each part goes to its experts
-    RUN      each device runs its E/n experts on the n C slots that it received for each
-    RETURN   all_to_all again, which sends each slot back to where it came from
+    PLACE    every device fills a buffer [E, C, d] with its own tokens, C slots for each expert; here C is T, the
+             number of tokens of a device, and a dropped assignment takes no slot
+    SEND     all_to_all: part i of the buffer has the slots of the experts of device i
+    RUN      each device runs its E/n experts, each on the n C slots that it received
+    RETURN   all_to_all again sends each slot back to its device
     COMBINE  as on one device
 
 The number of slots is fixed, so a device always sends the same amount of data, empty slots included.
@@ -42,7 +42,7 @@ from .errors import InputError
 from .experts import RoutedOutput, combine, dispatch, expert_capacity, expert_ffn
 
 GROUPS = ("shard", "global")
-"""The tokens that a router balances and that share slots: the tokens of each device, or of all devices together."""
+"""The group of tokens that share slots: the tokens of one device, or of all devices."""
 
 
 def psum(x: np.ndarray) -> np.ndarray:
@@ -158,8 +158,8 @@ def ragged_all_to_all(
         input_offsets: [n, n] integers.
         send_sizes: [n, n] integers.
         output_offsets: [n, n] integers.
-        recv_sizes: [n, n] integers, [j, i] is the number of rows that device j gets from device i: `send_sizes`
-            transposed. A device needs it to know the number of incoming rows.
+        recv_sizes: [n, n] integers, `send_sizes` transposed: entry [j, i] is the number of rows that device j gets from
+            device i. Device j needs row j to know how many rows arrive.
 
     Returns:
         [n, rows', ...].
@@ -237,21 +237,22 @@ def routed_ffn_on_devices(
         gate: [n, T, k].
         capacity_factor: c > 0; infinity (the default) drops nothing.
         group: one of `GROUPS`.
-        order: which assignments get the slots when there are too few, see `experts.dispatch`.
+        order: which assignments get the slots if slots are too few, see `experts.dispatch`.
         priority: [n, T, k], see `experts.routed_ffn`.
-        mask: [n, T, k] bool, the assignments that ask for a slot, at least one on each device; None for all.
+        mask: [n, T, k] bool, the assignments to place, at least one on each device; None for all.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
 
     Returns:
-        `RoutedOutput` with output [n, T, d] and dropped_fraction [n] of each group: one device, or all devices.
+        `RoutedOutput` with output [n, T, d] and dropped_fraction [n], which is for each device the fraction of its
+        group.
 
     Raises:
         ValueError: the group is unknown, or see `experts.dispatch`.
 
     Example:
-        Two devices with two tokens and one expert each. Expert 0 doubles, expert 1 negates. All but the last token
-        choose expert 0. With "shard" each device has one slot there; with "global" there are two, and the first device
-        takes both:
+        Two devices with two tokens and one expert each. Expert 0 doubles, expert 1 negates. The first three tokens
+        choose expert 0. With "shard" each device has one slot at expert 0. With "global" the devices share two slots,
+        and device 0 takes both:
 
         >>> params = {"up": np.array([2.0, 1.0]).reshape(2, 1, 1, 1), "down": np.array([1.0, -1]).reshape(2, 1, 1, 1)}
         >>> x, expert, gate = np.arange(1.0, 5).reshape(2, 2, 1), np.array([[[0], [0]], [[0], [1]]]), np.ones((2, 2, 1))

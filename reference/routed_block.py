@@ -5,13 +5,13 @@
     PLACE, COMBINE                                                              `experts.routed_ffn`
     LOSS     the router's term of the training loss                             `BlockOutput.auxiliary`
 
-There are three kinds of routers. The first kind (hash to reinforce) assigns experts to tokens; all b·S tokens of the
-batch are one group, sequence by sequence. In expert choice the experts choose tokens of a group, and in a Mixture of
-Tokens the experts process mixtures of a group. For these two kinds a group is one position of g sequences, so no token
-sees a later position of any sequence. But a token sees the other sequences of its group: put unrelated texts in a
-group, not neighbouring windows of one text. With grouping "sequence" a group is a whole sequence (expert choice) or g
-neighbours in it (Mixture of Tokens). A token then sees later tokens, as the masked objective allows. A causal model can
-train in this way only with expert choice, and its evaluation groups by position.
+There are three kinds of routers. The first kind (hash, sinkhorn, base, quantile, top_k, reinforce) assigns experts to
+tokens. Its group is all b·S tokens of the batch, sequence by sequence. In expert choice the experts choose tokens of a
+group, and in a Mixture of Tokens the experts process mixtures of a group. For these two kinds a group is one position
+of g sequences, so no token sees a later position of any sequence. But a token sees the other sequences of its group:
+put unrelated texts in a group, not neighbouring windows of one text. With grouping "sequence" a group is a whole
+sequence (expert choice) or g neighbours in it (Mixture of Tokens). A token then sees later tokens, as the masked
+objective allows. Of the causal models, only expert choice can train in this way; its evaluation groups by position.
 
 Padding: with a `mask` real tokens get the same result as without padding; padded tokens count in no load, capacity or
 loss.
@@ -22,7 +22,7 @@ reaches it. `BlockOutput.bias` is the updated bias for the next batch.
 Shared experts (`ModelConfig.shared_experts`) process every real token, without a router or a gate; the block adds their
 output to the output of the routed experts. The program stores them as one FFN, as wide as all of them together.
 
-HASH with granularity, with k > 1 or with another hash than the remainder reads its experts from a table: `hash_table`.
+HASH reads its experts from a table, see `hash_table`.
 """
 
 import math
@@ -53,10 +53,10 @@ class Policy(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The decision of a router of the first kind for a group."""
+    """The decision of a router that assigns experts to tokens, for one group."""
 
     routing: Routing  # experts and gates of the tokens of the group
-    auxiliary: float = 0.0  # its term of the training loss
+    auxiliary: float = 0.0  # the router's term of the training loss
     bias: np.ndarray | None = None  # [E G], for the next batch; None if the router has none
     policy: Policy | None = None  # RL-R only
 
@@ -88,14 +88,14 @@ def routed_block(
     """Run a routed block.
 
     Args:
-        params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]}, the "linear" of SwiGLU, and the router's parameters:
-            "router" [d, E G], "router_bias" [E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]},
-            "log_temperature" [2]; and "shared" {"up", "down"}, an FFN of width s 4d/G, of s shared experts.
+        params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]}, and "linear" for SwiGLU. The router can have "router"
+            [d, E G], "router_bias" [E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]} and
+            "log_temperature" [2]. The s shared experts are one FFN of width s 4d/G, "shared" {"up", "down"}.
         x: [b, S, d].
         tokens: [b, S], the token ids.
         config: the model.
         training: True routes as in training, False as in evaluation.
-        noise: one block's part of the result of `transformer.draw_noise`.
+        noise: the entry of this block in the result of `transformer.draw_noise`.
         table: see `hash_table`.
         held: a routing of the same tokens; the block reuses its selection.
         mask: [b, S] bool, True for a real token; None if all are real. A padded token gets 0.
@@ -130,7 +130,7 @@ def _token_choice_block(params, x, tokens, config, training, *, noise, table, he
     routing = decided.routing
     capacity_factor = config.capacity_factor if training else math.inf
     if config.sample_second:
-        # A second expert that GShard's draw drops has gate 0 and asks for no slot. Padding asks for no slot either.
+        # This mask excludes padding, and the second experts that GShard's draw drops: both have gate 0.
         asks = routing.gate != 0
     options = {"order": config.drop_order, "mask": asks, "expert_mask": expert_mask, "activation": config.activation}
     output, dropped = routed_ffn(params, group, routing.expert, routing.gate, capacity_factor, **options)
@@ -142,7 +142,7 @@ def _mixture_block(params, x, config, training, mask, expert_mask):
     """Run a Mixture of Tokens, group by group.
 
     A learned temperature is e^s times the temperature of the configuration, with one s for mixing and one for
-    redistribution (`log_temperature`). s = 0 changes nothing, and no s makes it negative (our choice).
+    redistribution (`log_temperature`). So it is positive for every s (our choice).
     """
     groups, real, ungroup = _groups(x, mask, config, training)
     options = {"one_hot": config.one_hot, "activation": config.activation, "emit": config.emit}
@@ -187,7 +187,7 @@ def _expert_choice_block(params, x, config, training, held, mask, expert_mask):
 
 
 def _choose(logits, config, held, real, expert_mask):
-    """Return the choice of the experts of one group; in a group of padding they take the first token with gate 0."""
+    """Return the choice of one group; in a group of only padding each expert takes token 0 with gate 0."""
     if real.any():
         masks = {"mask": None if real.all() else real, "expert_mask": expert_mask}
         return expert_choice_router(logits, config.choices, score=config.gate, held=held, **masks)
@@ -250,8 +250,8 @@ def decide(
 def _decide_top_k(params, logits, tokens, config, training, noise, held, masks):
     """Return the decision of TOP-K for logits [T, E]: the selection, the losses to add, the bias of the next step.
 
-    The balance loss of a sequence counts the chosen experts, with bias and groups (our choice; DeepSeek-V3 counts the
-    largest scores), so that it follows from the `held` routing.
+    The balance loss of a sequence counts the chosen experts (our choice), so that a `held` routing fixes the counts.
+    DeepSeek-V3 counts the largest scores, without bias and groups.
     """
     bias = params["bias"] if config.has_bias else None
     if config.sample_second:
@@ -289,7 +289,7 @@ def _check_noise(training, noise, held):
 
 
 def _mean_of_choices(routing, config, mask):
-    """Return the routing with gate 1/k: the G parts of an expert are added, the k experts averaged; 0 for padding."""
+    """Return the routing with gate 1/k at each of the k G experts of a token, and gate 0 for padding."""
     gate = np.full(routing.expert.shape, 1 / config.k)
     return routing._replace(gate=gate if mask is None else np.where(mask[:, None], gate, 0))
 
@@ -314,7 +314,7 @@ def _hash_routing(tokens, config, table, held, mask, expert_mask):
 
 
 def _default_table(config, sequence_length):
-    """Return the table of the modulo, previous or position hash; for other hashes see `hash_table`."""
+    """Return the table of the hashes modulo, previous and position, which is a table of remainders."""
     if config.hash not in ("modulo", "previous", "position"):
         raise InputError(f"the {config.hash} hash needs a table: see routed_block.hash_table")
     entries = sequence_length if config.hash == "position" else config.vocab_size
@@ -332,10 +332,10 @@ def hash_table(
 
     Args:
         config: a model with router "hash" and any hash except "position", whose table has a row per position.
-        uniforms: in [0, 1), for random [V, k G], multi [V, G] and bigram [2, V].
+        uniforms: in [0, 1): [V, k G] for random, [V, G] for multi, [2, V] for bigram.
         counts: [V] integers, the frequency of each token, for balanced.
-        embeddings: [V, d'], for clustered and dispersed, with V >= E G. The clusters start from the embeddings of E G
-            tokens at equal distances (our choice).
+        embeddings: [V, d'], for clustered and dispersed, with V >= E G. The initial centres are the embeddings of E G
+            tokens, at equal steps of the id (our choice).
 
     Returns:
         [V, k G] int32; for bigram [2, V].
@@ -361,7 +361,7 @@ def hash_table(
 
 
 def _numbers_for_table(config, uniforms, counts, embeddings):
-    """Return the arrays that the hash needs; raise ValueError if one is missing or has another shape."""
+    """Return the array that the hash needs; raise ValueError if it is missing or has another shape."""
     of_tokens, of_choices = (config.vocab_size,), (config.vocab_size, config.choices)
     numbers, shape = {
         "random": (uniforms, of_choices),
@@ -377,7 +377,7 @@ def _numbers_for_table(config, uniforms, counts, embeddings):
 
 
 def _whole(uniforms, num_experts):
-    """Return integers in [0, E) from uniforms; a product can round up."""
+    """Return integers in [0, E) from uniforms, even if a product rounds up to E."""
     return np.minimum((np.asarray(uniforms) * num_experts).astype(np.int32), num_experts - 1)
 
 

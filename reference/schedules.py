@@ -10,8 +10,8 @@ counted from s = 0, the rate is then
 
 Sources: cosine, Loshchilov and Hutter 2017, arXiv 1608.03983, equation 5. Warm-up, stable, decay (wsd): Hu et al. 2024
 (MiniCPM), arXiv 2404.06395, section 4, with an exponential decay. The two shapes are from Hägele et al. 2024, arXiv
-2405.18392, section 3. The paper counts steps in the same way: in the linear shape the last step has the rate 1/D, not
-0.
+2405.18392, section 3. Hägele et al. count steps in the same way: in the linear shape the last step has the rate 1/D,
+not 0.
 
 The cosine depends on S after the warm-up, so each budget needs a separate run. The rate of wsd does not depend on S
 before step S - D, so runs of several budgets can share these steps.
@@ -47,9 +47,9 @@ def learning_rates(
     Args:
         schedule: one of SCHEDULES.
         steps: S, 1 or more.
-        warmup_steps: W; the first step has the peak rate for 0 and for 1.
+        warmup_steps: W; with W = 0 or 1 the first step has the peak rate.
         decay: share of the steps in which wsd decays, 0 to 1; other schedules ignore it.
-        shape: one of SHAPES; other schedules than wsd ignore it.
+        shape: one of SHAPES, for wsd; other schedules ignore it.
 
     Returns:
         [S] float64, above 0 and at most 1.

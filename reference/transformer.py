@@ -11,29 +11,29 @@ Clark et al. 2022. The shapes follow from the released parameter counts; everyth
 
 Attention uses relative positions as in Transformer-XL, with a separate key projection and no bias vectors. Token i
 attends to j ≤ i with logit queryᵢ · (keyⱼ + relative₍ᵢ₋ⱼ₎) / √kqv, where relative₍ₘ₎ is the projection of a sinusoid of
-the distance m. Rotary positions (`ModelConfig.positions`) rotate queries and keys instead, so that the logit of i for j
-depends on i − j: see `rotary`.
+the distance m. Rotary positions (`ModelConfig.positions`) rotate queries and keys instead. Their scalar product then
+depends on the positions only through i − j: see `rotary`.
 
 The masked objective (`ModelConfig.objective`) hides some tokens of each sequence. The model reads a mask token instead
 of each hidden token and attends in both directions (m from 1 − S to S − 1). It predicts the hidden tokens: loss = mean
 over hidden tokens of −log softmax(logits)[the token itself]. Do not compare its losses with causal losses: the tasks
-differ. (Our choice: a fixed number of tokens of each sequence, all of them replaced.)
+differ. (Our choice: each sequence has the same number of hidden tokens, and the mask token replaces all of them.)
 
-A `mask` of the real tokens excludes padding on either side: no token attends to padding, no router sees it, and no loss
-counts it. The position hash and the previous-token hash still count from the row's start.
+A `mask` of the real tokens excludes padding on either side: no real token attends to padding, no router sees it, and no
+loss counts it. The position hash and the previous-token hash still count from the row's start.
 
-Block i is routed iff (i + 1) mod 1/R = 0, or in the layout "upper" iff it is one of the last R L. `routed_block`
-describes each router. RL-R gets a reward for its choices; its loss terms need the predictions, so `loss` adds them.
+Block i is routed iff (i + 1) mod 1/R = 0, or, in the layout "upper", iff it is one of the last R L blocks.
+`routed_block` describes each router. The loss terms of RL-R need the predictions, so `loss` adds these terms.
 
 Parameters are nested dicts of arrays, with the blocks stacked on a leading axis: `parameter_shapes` lists them.
 
 Our choices. Norms are LayerNorm, before attention and before the FFN. The optional norm on the output of a routed layer
-comes before the residual connection; a token without an expert gets its offset. The default activation is GELU in its
-tanh form. There are no biases. Initial weights come from a normal distribution with standard deviation 1/√fan_in,
-truncated at two deviations, which leaves 0.88 of the deviation (`TRUNCATION`). Weights of output projections are also
-divided by √(2L), and weights of routers multiplied by `router_scale`. HASH and RL-R with G > 1 add the outputs of
-narrow experts without a gate; the fan-in of their second matrices is that of the whole expert. A wide FFN has no
-router, although the table counts one (as it does for HASH).
+comes before the residual connection; a token without an expert gets the offset of the norm. The default activation is
+GELU in its tanh form. There are no biases. Initial weights come from a normal distribution with standard deviation
+1/√fan_in, truncated at two deviations; truncated weights have 0.88 times this deviation (`TRUNCATION`). Weights of
+output projections are also divided by √(2L). Weights of routers are multiplied by `router_scale`. In HASH and RL-R all
+gates are 1/k, so for `down` of a narrow expert fan_in is the width of the whole expert. A wide FFN has no router,
+although the paper's table counts one, as for HASH.
 """
 
 import math
@@ -73,7 +73,7 @@ class Output(NamedTuple):
 class Credit(NamedTuple):
     """The learning signal of RL-R: constants for the gradient, which you can pass back as `held_credit`."""
 
-    reward: np.ndarray  # [b, S], log-probability of the true next token, or the sum from this position to the end
+    reward: np.ndarray  # [b, S], log-probability of the true next token, or the sum of these from this position on
     advantage: np.ndarray  # [n_r, b S], reward minus the estimate of the block's baseline
 
 
@@ -100,19 +100,19 @@ def parameter_shapes(config: ModelConfig) -> dict:
         dense_ffn / up, down                       [L − n_r, d, 4d], [L − n_r, 4d, d]
         wide_ffn / up, down                        [n_r, d, X 4d], [n_r, X 4d, d], of a dense model with flop_increase X
         routed_ffn / up, down                      [n_r, E G, d, 4d/G], [n_r, E G, 4d/G, d]
-        .../ linear                                beside each up, of SwiGLU, whose width is 3d instead of 4d
+        .../ linear                                next to each up, for SwiGLU; the width is 3d instead of 4d
         routed_ffn / router                        [n_r, d, E G], not for HASH
         routed_ffn / router_bias                   [n_r, E G], learned, added to the logits
         routed_ffn / shared / up, down             [n_r, d, s 4d/G], [n_r, s 4d/G, d], of s shared experts
-        routed_ffn / bias                          [n_r, E G], of quantile and bias-balanced top_k; moved by load
+        routed_ffn / bias                          [n_r, E G], of quantile and of top_k with a bias; no gradient
         routed_ffn / baseline / hidden, out        [n_r, d, d/8], [n_r, d/8], of RL-R
         routed_ffn / output_norm                   scale, offset [n_r, d], of a norm on the output of routed layers
-        routed_ffn / log_temperature               [n_r, 2], learned, of mixing and of giving back
+        routed_ffn / log_temperature               [n_r, 2], learned, for mixing and for redistribution
         final_norm                                 scale, offset [d]
 
-    The deviation is the standard deviation of the normal distribution of initial weights, before truncation at
-    `TRUNCATION`; the weights have 0.88 of it. 0 marks weights that are not random: scales start at 1, offsets, biases
-    and logarithms of temperatures at 0.
+    The deviation is the standard deviation of the initial weights before truncation at `TRUNCATION`; the weights have
+    0.88 times this deviation. A deviation of 0 marks weights that are not random: scales start at 1; offsets, biases
+    and logarithms of temperatures start at 0.
     """
     d, heads, kqv, blocks = config.d_model, config.heads, config.kqv_size, config.blocks
     special = config.num_routed + config.num_wide
@@ -144,7 +144,7 @@ def _ffn_shapes(config, stacked, f, output_scale, fan_in=None):
         stacked: the axes before the axes of one FFN, such as (blocks,), or (blocks, experts).
         f: hidden width.
         output_scale: an extra factor on the deviation of output projections.
-        fan_in: of `down`, where it is not f.
+        fan_in: the fan-in of `down`; f if None.
     """
     d = config.d_model
     tree = {"up": ((*stacked, d, f), d**-0.5)}
@@ -155,7 +155,7 @@ def _ffn_shapes(config, stacked, f, output_scale, fan_in=None):
 
 
 def _routed_shapes(config, output_scale):
-    """Return (shape, standard deviation at the start) of each weight of the routed blocks, n_r of them stacked."""
+    """Return (shape, initial standard deviation) of each weight of the n_r routed blocks, stacked."""
     routed, d, experts = config.num_routed, config.d_model, config.expert_count
     narrow = config.ffn_width // config.granularity
     fan_in = config.ffn_width if config.record.constant_gate else narrow
@@ -217,13 +217,13 @@ def draw_noise(key: np.random.Generator, config: ModelConfig, batch_size: int, s
     """Draw the random numbers that the routers need for one training batch.
 
     Args:
-        key: the random generator. (A JAX key in the accelerated twin: the same distribution.)
+        key: the random generator. The accelerated twin takes a JAX key, with the same distribution.
         config: the model.
         batch_size: b.
         sequence_length: S.
 
     Returns:
-        RL-R: Gumbel noise [n_r, b S, E G]. GShard's second expert: uniforms in [0, 1), [n_r, b S]. None for others.
+        For RL-R, Gumbel noise [n_r, b S, E G]. For GShard's second expert, uniforms in [0, 1), [n_r, b S]. Else None.
     """
     tokens = batch_size * sequence_length
     if config.record.policy:
@@ -251,8 +251,8 @@ def rotary(x: np.ndarray) -> np.ndarray:
     The rotation maps a pair (u, v) to (u cos − v sin, u sin + v cos). The scalar product of a rotated query at i and a
     rotated key at j depends on i and j only through i − j.
 
-    Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864). Our choice pairs entry j with j + c/2, not with its
-    neighbour, as most public code does; a permutation of the projections' columns converts one form to the other.
+    Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864). Like most public code, we pair entry j with entry j + c/2,
+    not with its neighbour (our choice). A permutation of the projections' columns converts one form to the other.
 
     Example:
         Position 0 is not rotated; at position 1 the only pair is rotated by 1 radian:
@@ -279,7 +279,7 @@ def attention(
     Args:
         params: query, key, value and, for relative positions, relative_key [d, H, kqv]; output [H, kqv, d].
         x: [b, S, d].
-        causal: position i depends on positions up to i only; otherwise on all.
+        causal: whether position i depends only on positions up to i; otherwise it depends on all.
         mask: [b, S] bool, True for a real token; no other token attends to a padded one.
         positions: one of `configuration.POSITIONS`.
 
@@ -329,12 +329,13 @@ def apply(
             the logits, nothing dropped). Evaluation is causal and independent of the rest of the batch, except for
             routers that see groups of sequences.
         noise: from `draw_noise`, for routers that draw at random in training.
-        table: from `routed_block.hash_table`, for HASH; not needed where the hash is a remainder.
-        held: `routing` of an earlier output for tokens of this shape; its selections are used instead of new ones.
-        mask: [b, S] bool, True for a real token, at least one; None if all are real. Ignore the logits of the others.
+        table: from `routed_block.hash_table`, for HASH; not needed for modulo, previous and position.
+        held: `routing` of an earlier output for tokens of this shape; the model reuses its selections.
+        mask: [b, S] bool, True for a real token, at least one; None if all are real. Ignore the logits of padded
+            tokens.
 
     Returns:
-        `Output`. With the masked objective its logits predict the tokens themselves, else the next tokens.
+        `Output`. The logits predict the next tokens; with the masked objective, the tokens themselves.
 
     Raises:
         ValueError: there is no token, a token is out of range, or see `routed_block`.
@@ -397,7 +398,7 @@ def carry_bias(params: dict, output: Output) -> dict:
 
     Args:
         params: the tree that `parameter_shapes` describes.
-        output: of that batch. Without a bias the parameters do not change.
+        output: the output for that batch. Without a bias the parameters do not change.
     """
     if output.bias is None:
         return params
@@ -412,7 +413,7 @@ def hidden_positions(uniforms: np.ndarray, mask_rate: float) -> np.ndarray:
         mask_rate: the share of a sequence to hide, in (0, 1].
 
     Returns:
-        [b, S] bool. The number in each sequence is S times the share, rounded (halves up), at least 1 (our choice).
+        [b, S] bool. Each sequence has S · mask_rate hidden tokens, rounded (halves up), and at least 1 (our choice).
         Ties go to the lower index.
 
     Raises:
@@ -445,8 +446,8 @@ def loss(
 ) -> Loss:
     """Return the mean cross-entropy plus, in training, the loss terms of the router.
 
-    The loss is a differentiable function of `params` if `held` is fixed (for RL-R `held_credit` too). The input of
-    RL-R's baseline is a constant for its gradient, too.
+    The loss is a differentiable function of `params` if `held` is fixed (for RL-R `held_credit` too). No gradient flows
+    into the input of RL-R's baseline.
 
     Args:
         params: the tree that `parameter_shapes` describes.
@@ -456,7 +457,7 @@ def loss(
         training, noise, table, held: see `apply`.
         held_credit: `credit` of an earlier loss for tokens of this shape; for RL-R.
         hidden: [b, S] bool, for the masked objective: the hidden tokens, see `hidden_positions`.
-        mask: [b, S] bool, True where there is an input and a target for it; the loss is a mean over these.
+        mask: [b, S] bool, True for a position with a real input and a real target; the loss counts only these.
 
     Returns:
         `Loss`, in nats per token.

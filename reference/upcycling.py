@@ -1,11 +1,11 @@
 """Upcycling: make the weights of a routed model from a trained dense model of the same shape.
 
-1. COPY    everything but the FFNs of the routed blocks is taken over
-2. CUT     an FFN of width f becomes G narrow FFNs of width f / G: columns of `up` (and `linear`), rows of `down`; and
-           there are E copies of each
-3. SCALE   `down` of each copy is multiplied by G, unless the gate is the constant 1/k
-4. VARY    noise is added to each copy, and a share of its hidden units is drawn anew, so that copies differ
-5. ROUTER  fresh
+1. COPY    take everything except the FFNs of the routed blocks from the dense model
+2. CUT     cut each FFN of width f into G narrow FFNs of width f / G (columns of `up` and `linear`, rows of `down`),
+           and make E copies of each
+3. SCALE   multiply `down` of each copy by G, except for routers with the constant gate 1/k
+4. VARY    add noise to each copy, and draw a share of its hidden units anew, so that copies differ
+5. ROUTER  use a new router with initial weights
 
 Without step 4, every expert of granularity 1 equals the dense FFN. The routed model then has the loss of the dense
 model if the gates of a token sum to 1. With G > 1 this holds if a token goes to all experts with equal gates.
@@ -38,15 +38,16 @@ def upcycle(
         fresh: initial parameters of the routed model. The result takes from it the router and everything that the dense
             model lacks. Its experts supply the noise and the new units.
         config: the routed model.
-        noise: factor of the fresh experts, which are added to the copies.
-        redrawn: share of the hidden units of each expert that are drawn anew, 0 to 1: those with the smallest uniforms.
-        uniforms: [n_r, E G, f / G], random numbers; needed where `redrawn` is above 0.
+        noise: the factor of the fresh experts in the sum of copies and fresh experts.
+        redrawn: the share of each expert's hidden units to draw anew, 0 to 1; they are those with the smallest
+            uniforms.
+        uniforms: [n_r, E G, f / G], random numbers; needed if `redrawn` is above 0.
 
     Returns:
         A tree with the shapes of `fresh`.
 
     Raises:
-        ValueError: the dense model has other shapes, or wide FFNs; or `redrawn` is out of range, or lacks its uniforms.
+        ValueError: the dense model has other shapes or wide FFNs, `redrawn` is out of range, or uniforms are missing.
     """
     if not 0 <= redrawn <= 1 or (redrawn and uniforms is None):
         raise InputError(f"redrawn is {redrawn}; it has to be between 0 and 1, and needs uniforms if it is above 0")

@@ -104,7 +104,7 @@ def balanced_assignment(
         k: experts per token, 1 <= k <= E; they are distinct.
         mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 and
             count nowhere: T above is the number of real tokens, and only their scores must be finite.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
         method: one of `METHODS`. "host" is exact, ties included: jit calls back to compiled loops on the host.
             "auction" stays on the device and is exact up to a stated increment; among equally good assignments it may
             return any.
@@ -193,7 +193,7 @@ def base_router(
         held: a routing of the same group; the router reuses its selection.
         mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 with
             gate 0 and count nowhere.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
         method, epsilon: see `balanced_assignment`.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`), or a tuple of them, over which the tokens of the group
             are sharded; None without sharding. Each member gathers all scores and solves the same problem. T and load

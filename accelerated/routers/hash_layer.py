@@ -42,7 +42,7 @@ def hash_layer(
     Args:
         token_ids: [T] integers >= 0.
         num_experts: E >= 1.
-        mask: [T] bool, the real tokens; None for all. T is their number below.
+        mask: [T] bool, the real tokens; None for all. Below, T is the number of real tokens.
         expert_mask: see `fixed_router`.
 
     Returns:
@@ -77,7 +77,7 @@ def table_router(
         table: [V, k] integers in [0, E), distinct within a row.
         num_experts: E.
         gate: "mean", 1/k each, or "sum", 1 each (for MultiHash).
-        mask: [T] bool, the real tokens; None for all. T is their number below.
+        mask: [T] bool, the real tokens; None for all. Below, T is the number of real tokens.
         expert_mask: see `fixed_router`.
 
     Returns:
@@ -108,7 +108,7 @@ def fixed_router(
         expert: [T, k] integers in [0, E), distinct within a row.
         num_experts: E.
         gate: "mean", 1/k each, or "sum", 1 each (for MultiHash).
-        mask: [T] bool, the real tokens; None for all. T is their number below.
+        mask: [T] bool, the real tokens; None for all. Below, T is the number of real tokens.
         expert_mask: [E] bool, the experts that may be chosen; None for all. The next admitted expert, in cyclic order,
             that the token does not have yet replaces a masked one (our choice).
 

@@ -98,7 +98,7 @@ def balanced_assignment(
         k: experts per token, 1 <= k <= E; they are distinct.
         mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 and
             count nowhere: T above is the number of real tokens, and only their scores must be finite.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
 
     Returns:
         `Assignment`. Ties: among equally good assignments, return the one that gives token 0 the lowest possible
@@ -203,7 +203,7 @@ def base_router(
         held: a routing of the same group; the router reuses its selection.
         mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 with
             gate 0 and count nowhere.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each of a token's experts.

@@ -76,7 +76,7 @@ def quantile_bias(
         k: experts per token, 1 <= k <= E.
         num_steps: the number of steps on these scores; a router takes one.
         mask: [T] bool, True for a real token; the function ignores the others, and T is the number of real ones.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
             The bias of the others does not change (our choice).
 
     Returns:
@@ -154,7 +154,7 @@ def quantile_router(
         k: experts per token, 1 <= k <= E.
         gate: "sigmoid" or "softmax" of the logits, without the bias.
         mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count nowhere.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
         held: a routing of the same group; the router reuses its selection.
 
     Returns:

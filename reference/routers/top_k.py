@@ -86,8 +86,8 @@ def switch_router(
     Args:
         logits: [T, E], finite; the raw router logits z.
         held: a routing of the same group; the router reuses its selection.
-        mask: [T] bool, the real tokens; None for all. T is their number below.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below.
+        mask: [T] bool, the real tokens; None for all. Below, T is the number of real tokens.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
 
     Returns:
         `Routing` with k = 1.
@@ -150,9 +150,9 @@ def top_k_router(
             expert.
         allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
         held: a routing of the same group; the router reuses its selection.
-        mask: [T] bool, the real tokens; None for all. T is their number below.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. E is their number below. The groups stay
-            the groups of the whole layer; the router skips a group without an admitted expert.
+        mask: [T] bool, the real tokens; None for all. Below, T is the number of real tokens.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
+            The groups stay the groups of the whole layer; the router skips a group without an admitted expert.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
