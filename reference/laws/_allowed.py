@@ -1,7 +1,7 @@
 """Find the ends of profile intervals of the bounded law, for `uncertainty.py`.
 
-Private to the reference (the fast twin has its own kernel). Step 1 is in `uncertainty.py`: a value v of a `Quantity` is
-allowed if some law with this value has a residual sum of squares of at most `limit`.
+Private to the reference: the accelerated package has its own kernel. Step 1 is in `uncertainty.py`: a value v of a
+`Quantity` is allowed if some law with this value has a residual sum of squares of at most `limit`.
 
 2. At one shape (rise, bend) the law is linear in β = (intercept, size, gain, interaction), with the columns of
    `_projection.columns`. Sizes are relative to n̄, the mean log10 N of the table: n₀ = log10 N - n̄. A law has value v
@@ -12,8 +12,8 @@ allowed if some law with this value has a residual sum of squares of at most `li
 
    An observation is a new run: one more row with its own error, so add 1 to the denominator.
 3. Most quantities are linear in β at a given shape, so v is allowed if the condition h·β = v is allowed. Let ψ₀ = ψ(E -
-   1). Let span = log10(1 + rise·top/(1 + bend·top)), the decades of Ê from E = 1 to the largest E of the table. Let
-   K = log10(E_start/Ê₀)/span, with Ê₀ = 1 unless the quantity names another. Each quantity has this h:
+   1). Let span = log10(1 + rise·top/(1 + bend·top)): from E = 1 to the largest E of the table, Ê grows by this many
+   decades. Let K = log10(E_start/Ê₀)/span, where Ê₀ is `Quantity.effective` (1 by default). Each quantity has this h:
 
        prediction, observation   (1, n₀, ψ₀, ψ₀n₀)        slope, b   (0, 0, 1, n₀)/span; b is the slope at N = 1
        gain                      (0, 0, ψ₀, ψ₀n₀)         c          (0, 0, 0, 1)/span
@@ -25,8 +25,8 @@ allowed if some law with this value has a residual sum of squares of at most `li
        log10 N̄ - log10 N      = ψ₀ (gain + interaction n₀) / size        (effective_parameters)
        log10 N_cutoff - n̄     = -gain / interaction                      (N_cutoff)
 
-4. β̂ gives the best value. From there the least residual sum grows to both sides, so no value beyond an end is allowed,
-   and bisection finds each end (`_last_allowed`). A ratio has no end if x·β = 0 is allowed.
+4. β̂ gives the best value. The least residual sum grows on both sides of the best value. So no value beyond an end is
+   allowed, and bisection finds each end (`_last_allowed`). A ratio has no end if x·β = 0 is allowed.
 5. The interval is the union over all shapes: `minimise` finds the least lower end and the greatest upper end of the
    allowed shapes. E_start and E_max are properties of the shape itself (`_own_ends`).
 """
@@ -91,8 +91,8 @@ def union(rows: Rows, quantity, fit: RoutedFit, limit: float) -> tuple[float, fl
 def at_shape(rows: Rows, quantity, limit: float, rise: float, bend: float) -> tuple[float, float, float, float]:
     """Return the residual sum of one shape, and the best value, the low end and the high end of its allowed values.
 
-    Values are in the units of the quantity, except for `_POWERS`. Both ends are the best value if the shape is rejected
-    (a residual sum above the limit).
+    Values are in the units of the quantity, or in log10 for the names in `_POWERS`. If the residual sum of the shape is
+    above the limit, both ends equal the best value.
     """
     solved = _solve(rows, limit, rise, bend)
     if quantity.name in ("E_start", "E_max"):
@@ -119,11 +119,13 @@ def _solve(rows: Rows, limit: float, rise: float, bend: float) -> Solved:
 
 
 def least_sum(solved: Solved, missed: float, variance: float) -> float:
-    """Return the least residual sum of all β with h·β = s, by h·β̂ - s and hᵀ(XᵀX)⁻¹h (step 2).
+    """Return the least residual sum of all β with h·β = s (step 2).
+
+    `missed` is h·β̂ - s, and `variance` is hᵀ(XᵀX)⁻¹h.
 
     Example:
-        Two rows say that β is (1, 3). Among all β whose entries sum to 2, (0, 2) is the nearest. It misses each row by
-        1.
+        Two rows measure β = (1, 3). Among all β whose entries sum to 2, (0, 2) is the nearest to (1, 3). Each entry
+        differs by 1, so the residual sum is 2.
 
         >>> two = Solved(residual=0.0, limit=2.0, solution=np.array([1.0, 3.0]), root=np.eye(2))
         >>> least_sum(two, missed=1 + 3 - 2, variance=_variance(two, np.array([1.0, 1.0])))
@@ -140,9 +142,10 @@ def _variance(solved: Solved, h: np.ndarray) -> float:
 
 
 def _last_allowed(solved: Solved, least: Callable[[float], float], best: float, step: float) -> float:
-    """Return the last allowed value on the side of `step`: the value furthest from the best one.
+    """Return the allowed value that is furthest from `best` in the direction of `step`.
 
-    The steps double until a value is rejected. Then bisection continues until no float64 number lies between.
+    The steps double until a value is rejected. Then bisection runs until no float64 number lies between the last
+    allowed and the first rejected value.
     """
     if solved.limit == solved.residual:  # only the least-squares solution is allowed
         return best
@@ -160,7 +163,7 @@ def _last_allowed(solved: Solved, least: Callable[[float], float], best: float, 
 
 
 def _both_ends(solved: Solved, least: Callable[[float], float], best: float) -> tuple[float, float]:
-    """Return the last allowed value below the best one and above it."""
+    """Return the lowest and the highest allowed value."""
     step = 1 + abs(best)  # near the linear limit a best value may be 1e20, which a step of 1 would not change
     return _last_allowed(solved, least, best, -step), _last_allowed(solved, least, best, step)
 
@@ -169,7 +172,7 @@ def linear_ends(solved: Solved, h: tuple, noise: float = 0.0) -> np.ndarray:
     """Return the best value of h·β and both ends; noise is 1 for an observation.
 
     Example:
-        The two rows of `least_sum`: their sum is 4, and a sum of 4 ± 2 has a residual sum of 2, the limit.
+        In the example of `least_sum`, the entries of β̂ sum to 4. A sum of 4 ± 2 has a residual sum of 2, the limit.
 
         >>> two = Solved(residual=0.0, limit=2.0, solution=np.array([1.0, 3.0]), root=np.eye(2))
         >>> print(linear_ends(two, (1.0, 1.0)).round(12))
@@ -188,8 +191,8 @@ def ratio_ends(solved: Solved, y: tuple, x: tuple) -> tuple[float, float, float]
     """Return the best value of (y·β)/(x·β) and both ends; the ends are infinite if x·β = 0 is allowed.
 
     Example:
-        The two rows of `least_sum` with a smaller limit: the second unknown divided by the first is 3. A ratio v is
-        allowed while (3 - v)² <= 0.1 (1 + v²).
+        In the example of `least_sum`, the second entry of β̂ divided by the first is 3. With a limit of 0.1, a ratio v
+        is allowed if (3 - v)² <= 0.1 (1 + v²).
 
         >>> two = Solved(residual=0.0, limit=0.1, solution=np.array([1.0, 3.0]), root=np.eye(2))
         >>> best, low, high = ratio_ends(two, (0.0, 1.0), (1.0, 0.0))
@@ -248,7 +251,7 @@ def _span(rows: Rows, rise: float, bend: float) -> np.float64:
 
 
 def _worth_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) -> tuple[float, float, float]:
-    """Return log10 of the best effective_parameters and of their ends at one shape."""
+    """Return log10 of effective_parameters at one shape: the best value and both ends."""
     at = math.log10(quantity.N)
     psi = float(expert_curve(quantity.E - 1.0, rise, bend, rows.extra_experts.max()))
     ends = ratio_ends(solved, (0, 0, psi, psi * (at - rows.log_size.mean())), (0, 1, 0, 0))
@@ -256,14 +259,13 @@ def _worth_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) 
 
 
 def cutoff_ends(solved: Solved, gain: tuple, interaction: tuple) -> tuple[float, float, float]:
-    """Return the best n at which gain·β + n interaction·β rises to 0, and its ends.
+    """Return the n at which gain·β + n interaction·β rises to 0: the best value and both ends.
 
-    The sum rises with n only if the interaction is above 0; then n is -gain/interaction. Draw a law as a point of a
-    plane, with the interaction to the right and -gain upwards. Then n is the slope of the line from the origin to a
-    point on the right, and the search finds the ends as angles. Straight up n is ∞. There is no high end if straight up
-    is allowed, because laws further to the left never rise to 0. Straight down n is -∞. There is no end on either side
-    if straight down is allowed. Both ends are infinite if no point on the right is allowed, because then no law rises
-    to 0.
+    The sum rises with n only if interaction·β is above 0. Then n is -(gain·β)/(interaction·β). Draw each law as a point
+    with the coordinates x = interaction·β and y = -gain·β. Then n is the slope of the line from the origin to the
+    point, and the search finds the lowest and the highest allowed angle of this line. At 90° n is ∞, and at -90° it is
+    -∞. If 90° is allowed, the high end is ∞. If -90° is allowed, there is no end on either side. If no angle from -90°
+    to 90° is allowed, the result is three times ∞, because no allowed law rises to 0.
     """
     y, x = np.array(gain, dtype=np.float64), np.array(interaction, dtype=np.float64)
     right, up = float(x @ solved.solution), float(-(y @ solved.solution))
@@ -278,7 +280,7 @@ def cutoff_ends(solved: Solved, gain: tuple, interaction: tuple) -> tuple[float,
 
 
 def _least_in_direction(solved: Solved, y: np.ndarray, x: np.ndarray, angle: float) -> float:
-    """Return the least residual sum of all β seen at an angle: (x·β, -y·β) = r (cos, sin) with r at least 0."""
+    """Return the least residual sum of all β with (x·β, -y·β) = r (cos(angle), sin(angle)) and r >= 0."""
     h = y * math.cos(angle) + x * math.sin(angle)  # h·β = 0 is the whole line; the direction is half of it
     spread = solved.root @ (h @ solved.root)
     nearest = solved.solution - spread * (h @ solved.solution) / (h @ spread)  # on the line; its sum is `least_sum`
@@ -290,7 +292,7 @@ def _least_in_direction(solved: Solved, y: np.ndarray, x: np.ndarray, angle: flo
 
 
 def _own_ends(name: str, rise: float, bend: float) -> tuple[float, float, float]:
-    """Return E_start or E_max of a shape, as best value and both ends; in the linear limit NaN, 1 and ∞."""
+    """Return E_start or E_max of a shape: best value, low end and high end; NaN, 1 and ∞ in the linear limit."""
     if rise == 0:
         return math.nan, 1.0, math.inf
     both = rise + bend  # 1/E_start - 1/E_max

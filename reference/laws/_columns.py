@@ -22,7 +22,7 @@ def check_columns(**columns: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return log10 of each column, in order; check that `num_experts` is at least 1 and the others are above 0.
 
     Raises:
-        ValueError: an entry is not finite or out of its range, or the columns are not of one axis and one length.
+        ValueError: an entry is not finite or out of its range, or the columns do not have one axis and equal lengths.
     """
     checked = []
     for name, values in columns.items():
@@ -74,9 +74,9 @@ def independent(design: np.ndarray) -> bool:
 
 
 def effective(extra: np.ndarray, start: float, limit: float) -> np.ndarray:
-    """Return an effective number that rises with `extra`, from `start` at 0 to `limit`.
+    """Return Ê or B̂: it equals `start` at extra = 0, and rises with `extra` towards `limit`.
 
-    1 / (1 / (extra + (1/start - 1/limit)⁻¹) + 1/limit) gives Ê and B̂; `limit` may be math.inf.
+    The formula is 1 / (1 / (extra + (1/start - 1/limit)⁻¹) + 1/limit); `limit` may be math.inf.
     """
     saturation = 1.0 / limit  # 0 if the limit is infinite
     return 1.0 / (1.0 / (extra + 1.0 / (1.0 / start - saturation)) + saturation)
@@ -91,7 +91,7 @@ def bilinear(coefficients: tuple[float, float, float, float], n: np.ndarray, e: 
 def reach(log_loss: np.ndarray, level: np.ndarray, slope: np.ndarray, never: float) -> np.ndarray:
     """Return 10^x for the x at which level + slope · x falls to `log_loss`; `never` if the slope is not below 0.
 
-    Values beyond the range of float64 are inf or 0.
+    A result outside the range of float64 becomes inf or 0.
 
     Example:
         A slope of -0.1 needs one decade to lower 10^0.3 to 10^0.2.

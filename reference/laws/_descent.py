@@ -1,38 +1,38 @@
 """Minimise the sum of Huber terms of a nonlinear law, and estimate the errors of the fit.
 
-Private to the reference. `additive.py`, `hoffmann.py` and `joint.py` each give the prediction of their law, ln L̂(θ),
-and its derivative by each unknown (`Form.bind`). The search is the same for all of them.
+Private to the reference. `additive.py`, `hoffmann.py` and `joint.py` define the prediction of their law, ln L̂(θ), and
+its derivative by each unknown (`Form.bind`). They share this search.
 
-It minimises, over the unknowns θ, a sum over the rows i,
+The search varies the unknowns θ to minimise a sum over the rows i:
 
     S(θ) = Σᵢ wᵢ h(rᵢ),   rᵢ = ln L̂ᵢ(θ) - ln Lᵢ,   h(r) = r²/2 up to δ and δ(|r| - δ/2) beyond
 
-with the Huber term h of `_huber.py`. The weights w are 1, except for the row that `_profile.py` adds to a table. S is
-the sum and never the mean, so tolerances do not depend on the number of rows. The chain rule gives its slopes, with J
-the derivatives of ln L̂ and h'(r) = r clipped at ±δ:
+with the Huber term h of `_huber.py`. The weights w are 1, except for the row that `_profile.py` adds to a table. S is a
+sum, not a mean, so tolerances do not depend on the number of rows. J holds the derivatives of ln L̂, and h'(r) is r
+clipped at ±δ. The chain rule gives the slopes of S:
 
     ∂S/∂θⱼ = Σᵢ wᵢ h'(rᵢ) Jᵢⱼ                                                                            (`slopes`)
 
-One step (`descend`). A parabola replaces h for each row: it is symmetric about 0, touches h at r and is nowhere below
-h. The sum of the parabolas is a weighted least-squares problem with the weights v = w·min(1, δ/|r|). For a linear
-approximation of ln L̂ its solution is
+One step (`descend`). In each row, a parabola replaces h. The parabola is symmetric about 0, touches h at r and is
+nowhere below h. The sum of the parabolas is a weighted least-squares problem with the weights v = w·min(1, δ/|r|). If
+ln L̂ is linear in θ, and without damping, this step solves the problem:
 
     step = -(Jᵀ diag(v) J + damping·diag(JᵀJ))⁻¹ · slopes
 
-The damping (Marquardt 1963) shortens the step where the linear approximation is inaccurate. It depends on the gain, the
-decrease of S divided by the decrease of the parabolas (Nielsen 1999, Damping parameter in Marquardt's method). A gain
-of 1 divides the damping by 3, a gain of one half keeps it, and a gain near 0 doubles it. The search rejects a step that
+The damping (Marquardt 1963) shortens the step where ln L̂ is not linear. The damping depends on the gain: the decrease
+of S divided by the decrease of the sum of parabolas (Nielsen 1999, Damping parameter in Marquardt's method). A gain of
+1 divides the damping by 3, a gain of one half keeps it, and a gain near 0 doubles it. The search rejects a step that
 does not lower S, and multiplies the damping by 2, then by 4, then by 8.
 
-These steps are safe far from the minimum. They are slow near it, because h has no curvature beyond δ and the parabola
-has. So the second half of the search gives rows beyond δ a thousandth of their weight, and reaches the minimum to the
-last digits. Either half ends when the predicted decrease of S (half of slopes·step) is nearly 0, or when no step lowers
-S.
+These steps are safe far from the minimum. Near the minimum they are slow, because beyond δ the parabola is curved and h
+is straight. So the second half of the search gives rows beyond δ a thousandth of their weight. It reaches the minimum
+to the last digits. Either half ends when the predicted decrease of S (half of slopes·step) is nearly 0, or when no step
+lowers S.
 
-No step changes an unknown by more than `LONGEST`. Without this limit, a term that has nearly vanished would suggest a
-change of thousands.
+No step changes an unknown by more than `LONGEST`. Without this limit, a nearly vanished term would cause steps of
+several thousand.
 
-The search is slow: it follows every start to its end, one after the other.
+The search is slow, because it processes the starts one after the other.
 """
 
 import math
@@ -58,7 +58,7 @@ FAR = 40.0  # limit of an interval, in units of ln: an end beyond it counts as o
 
 
 class Form(NamedTuple):
-    """The interface of a law. Unknowns are relative to the middle of a table, its `centres`."""
+    """The interface of a law. Unknowns are relative to the middle of the table (`centres`)."""
 
     names: tuple[str, ...]  # [p] the coefficients
     positive: tuple[bool, ...]  # [p] above 0, so the interval is of its logarithm
@@ -80,7 +80,7 @@ class Problem(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The best of all starts."""
+    """The result of the best start."""
 
     theta: np.ndarray  # [p]
     value: float  # S
@@ -181,10 +181,11 @@ def brought_back(problem: Problem, form: Form, theta: np.ndarray) -> np.ndarray:
 
 
 def error_variance(problem: Problem, theta: np.ndarray) -> tuple[float, float]:
-    """Return the factor of (JᵀJ)⁻¹, a variance, and the share of the rows within δ.
+    """Return the variance of a residual, and the share m of the rows within δ.
 
-    Huber (1981, Robust Statistics, section 7.6), as `fitting._error_variance`: Σ clipped²/(n - p) · (K/m)², with m this
-    share and K = 1 + (p/n)(1 - m)/m. In least squares m = K = 1. The result is NaN if no row is within δ.
+    The variance times (JᵀJ)⁻¹ is the covariance of θ. It is Σ clipped²/(n - p) · (K/m)² with K = 1 + (p/n)(1 - m)/m
+    (Huber 1981, Robust Statistics, section 7.6; as in `fitting._error_variance`). In least squares m = K = 1. The
+    variance is NaN if no row is within δ.
     """
     residual = problem.model(theta)[0] - problem.log_loss
     rows, unknowns = residual.size, theta.size

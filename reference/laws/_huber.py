@@ -20,12 +20,12 @@ diagonal matrix with 1 for a row within delta; then the step is the solution of
 
     (Qᵀ W Q) step = Qᵀ clipped(r)
 
-The step is exact only if no row crosses delta. So the fit tries 1, 1/2, 1/4, ... of the step and takes the smallest
-sum. One whole step ends at the minimum once the right rows are within delta. QᵀWQ has no inverse if too few rows are
-within delta. So W gives rows beyond delta a small weight, a millionth of delta/|r|. This weight changes the path but
-not its end, where the derivatives are 0.
+The step is exact only if no row crosses delta. So the fit tries 1, 1/2, 1/4, ... of the step and takes the share with
+the smallest sum. When the right rows are within delta, one whole step reaches the minimum. QᵀWQ has no inverse if too
+few rows are within delta. So W gives rows beyond delta a small weight, a millionth of delta/|r|. This weight changes
+the path but not its end, where the derivatives are 0.
 
-Several solutions may be equally good; the value of their sum is unique.
+Several solutions may be equally good, but the minimum of the sum is unique.
 """
 
 import math
@@ -70,7 +70,7 @@ def solve(rows: Rows, rise: float, bend: float, delta: float) -> tuple[float, np
 
     Args:
         rows: the table, n rows.
-        rise, bend: of step 1 of `fitting.py`.
+        rise, bend: the shape, see step 1 of `fitting.py`.
         delta: log10 units, above 0.
 
     Returns:
@@ -80,8 +80,8 @@ def solve(rows: Rows, rise: float, bend: float, delta: float) -> tuple[float, np
         ArithmeticError: the derivatives did not reach 0; this is a bug.
 
     Example:
-        Two sizes and two E give four groups of five rows, and the four unknowns fit each group separately. The first
-        row is wrong by 1. Least squares would move its group by 1/5; this fit moves it by 0.1/4.
+        Two sizes and two E give four groups of five rows. The law can fit each group separately. Only the first row is
+        wrong, by 1. Least squares would move the prediction for its group by 1/5; this fit moves it by 0.1/4.
 
         >>> rows = Rows(np.tile([7.0, 8.0], 10), np.repeat([0.0, 1.0], 10), np.array([1.0, *[0.0] * 19]))
         >>> least, residual = solve(rows, 1.0, 0.0, 0.1)

@@ -1,19 +1,19 @@
 """Fit a nonlinear law from several starts by the Levenberg-Marquardt method.
 
-Private to the reference. A law with parameters θ (p of them) predicts the n rows of a table, and J is the matrix [n, p]
-of the derivatives of these predictions. The fit minimises a sum over the rows. A row with the residual r = target -
-prediction adds r²/2 (least squares) or its Huber term (`_huber.py`). Near θ the law is nearly linear, prediction(θ +
-step) = prediction(θ) + J step. The best step for a linear law solves
+Private to the reference. A law with p parameters θ predicts the n rows of a table. J is the matrix [n, p] of the
+derivatives of these predictions. The fit minimises a sum over the rows. A row with the residual r = target - prediction
+adds r²/2 (least squares) or its Huber term (`_huber.py`). Near θ the law is nearly linear, prediction(θ + step) =
+prediction(θ) + J step. The best step for a linear law solves
 
     (JᵀWJ + damping · diagonal of JᵀWJ) step = JᵀW r,       W = diagonal of min(1, delta/|r|)
 
-with a damping of 0. Far from the minimum this step is too long, and the damping shortens it. Each step that lowers the
-sum divides the damping by five. Any other step doubles the damping, and the fit tries again from the same place. The
-method finds the nearest minimum, not always the global one, so there are many starts.
+with a damping of 0. Far from the minimum this step is too long, and the damping shortens it. If a step lowers the sum,
+the damping is divided by five. If not, the damping is doubled and the fit tries again from the same θ. The method may
+end in a local minimum, so the fit uses many starts.
 
-`_descent.py` has another search for the laws of the loss: their unknowns are powers and logarithms, so each step can be
-limited to 3. The broken power law and the logistic stage have unknowns of any size and sign, so a limit would depend on
-their units.
+`_descent.py` has another search, for laws of the loss. Their unknowns are powers and logarithms, so it can limit each
+step to 3. The unknowns of the broken power law and of the logistic stage can have any size, so such a limit would
+depend on their units.
 """
 
 import math
@@ -61,7 +61,7 @@ def descend(model: Callable, target: np.ndarray, start: np.ndarray, delta: float
     """Return the minimum reached from one start.
 
     Example:
-        A line through the origin, from far away: the slope is Σxy/Σx² = 14/14.
+        Fit a line through the origin, from a distant start. The slope is Σxy/Σx² = 14/14.
 
         >>> x = np.array([1.0, 2.0, 3.0])
         >>> found = descend(lambda theta: (theta[0] * x, x[:, None]), x, np.array([50.0]), math.inf)
@@ -94,8 +94,8 @@ def descend(model: Callable, target: np.ndarray, start: np.ndarray, delta: float
 def power_terms(features: np.ndarray) -> Callable:
     """Return the model ln Σⱼ exp(features[:, j] · θ): the logarithm of a sum of power laws.
 
-    The logarithm of a term such as A/N^α is linear in (ln A, α): its features are (1, -ln N) there and 0 elsewhere.
-    The derivatives of the logarithm of the sum are the features, weighted by each term's share of the sum.
+    The logarithm of a term such as A/N^α is linear in θ: ln A has the feature 1, α has -ln N, and other entries of θ
+    have 0. The derivatives of the logarithm of the sum are the features, weighted by each term's share of the sum.
 
     Args:
         features: [n, terms, p].
@@ -121,9 +121,9 @@ def power_terms(features: np.ndarray) -> Callable:
 
 
 def covariance(minimum: Minimum, delta: float = math.inf) -> np.ndarray:
-    """Return the covariance of the parameters, s² (JᵀJ)⁻¹ with s² the residual sum over n - p degrees of freedom.
+    """Return the covariance of the parameters, s² (JᵀJ)⁻¹. Here s² is the sum of squared residuals divided by n - p.
 
-    It is NaN for a Huber fit, without a degree of freedom, or if the derivatives are linearly dependent.
+    The covariance is NaN for a Huber fit, if n <= p, or if the derivatives are linearly dependent.
     """
     rows, unknowns = minimum.jacobian.shape
     length = np.linalg.norm(minimum.jacobian, axis=0)

@@ -6,21 +6,21 @@ allowed if some θ with f(θ) = v has a sum S(θ) close to the minimum,
     S(θ) <= S_min + rise,   rise = (q²/2) · variance · share
 
 Here q is Student's two-sided quantile with n - p degrees of freedom. `error_variance` gives the variance and the share
-of the rows within δ. In least squares, where S is half the sum of squares, this is RSS <= RSS_min (1 + q²/(n - p)), as
-in `uncertainty.py`. Near the minimum of Huber's sum, S is a parabola with the curvature share · JᵀJ, and the covariance
-of θ is variance · (JᵀJ)⁻¹ (Huber 1981). So S rises by this much when f moves by q standard errors.
+of the rows within δ. In least squares, S is half the sum of squares. The condition is then RSS <= RSS_min (1 + q²/(n -
+p)), as in `uncertainty.py`. Near the minimum of Huber's sum, S is a parabola with the curvature share · JᵀJ, and the
+covariance of θ is variance · (JᵀJ)⁻¹ (Huber 1981). So S rises by this much when f moves by q standard errors.
 
 The search for one end:
-1. To fix f at v, add to the table a row with the target f = v and a large weight (`_held`). After the descent f differs
-   slightly from v. This is harmless, because θ has the least S of all θ with the same f.
+1. To fix f at v, add a row to the table (`_held`). Its target is f = v, and its weight is large. After the descent, f
+   differs slightly from v. This is harmless, because the θ reached has the least S of all θ with the same f.
 2. Move v outward in doubling steps until S is above the limit.
 3. Bisect between the last allowed v and the first rejected v.
 
-An end beyond `FAR` counts as open: a coefficient above 0 may be 0, or an exponent may be anything.
+An end beyond `FAR` counts as open.
 
-The search starts from two points if a coefficient has vanished in the best fit, such as a floor of 0: the best fit, and
-the other end of that coefficient's interval (`far_end`). S may rise and fall between them, so one start could miss
-allowed values. The interval covers the results of both starts.
+If a coefficient has vanished in the best fit (for example a floor of 0), the search starts from two points: the best
+fit, and the far end of this coefficient's interval (`far_end`). S may rise and fall between these points, so one start
+could miss allowed values. The interval covers the results of both starts.
 """
 
 import math
@@ -83,7 +83,7 @@ def _end(
 
 
 def _limits(problem: Problem, theta: np.ndarray, target: Callable, quantile: float) -> tuple[float, float, float]:
-    """Return the limit of the sum, the first step outward (the end for a linear law), and the stiffness."""
+    """Return the limit of S, the first step outward (exact for a linear law), and the weight of the added row."""
     variance, share = error_variance(problem, theta)
     rise = max(quantile**2 / 2 * variance * share, problem.log_loss.size * LEAST_RISE)
     J, turn = problem.model(theta)[1], target(theta)[1]
@@ -96,7 +96,7 @@ def _limits(problem: Problem, theta: np.ndarray, target: Callable, quantile: flo
 
 
 def _held(problem: Problem, target: Callable, value: float, stiffness: float) -> Problem:
-    """Return the sum with one more row, whose target is `value`."""
+    """Return the problem with one more row: its target is `value`, its weight `stiffness`."""
 
     def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         predicted, J = problem.model(theta)

@@ -1,14 +1,14 @@
 """Shared functions of `fitting.py` and `uncertainty.py`: the law, linear in four unknowns, and a safe search.
 
-Private to the reference (the fast twin has its own kernel). In the order of use: `check_rows` takes logarithms. `shape`
-maps the unit square onto all (rise, bend), the two nonlinear coefficients. `expert_curve` is ψ. `columns` are the
-factors of the four linear coefficients, and `residual_sum` is the residual sum of the best four. `minimise` searches
-the square. The equations are in `fitting.py`.
+Private to the reference: the accelerated package has its own kernel. In the order of use: `check_rows` takes
+logarithms. `shape` maps the unit square onto all (rise, bend), the two nonlinear coefficients. `expert_curve` is ψ.
+`columns` are the factors of the four linear coefficients, and `residual_sum` is the residual sum of the best four.
+`minimise` searches the square. The equations are in `fitting.py`.
 
-`minimise` searches the square line by line: it finds the least value over w for each t, and the least of these over t.
-It scans each line from end to end and refines the lowest points, because a line often has two minima. A descent through
-the square would fail in the narrow slanted valley of E_start and E_max. The search can miss only a minimum that lies
-wholly between two points of a scan, 1/48 apart. Tests compare the fit with much denser scans.
+`minimise` searches the square line by line. For each t it finds the least value over w. Then it finds the t with the
+least of these values. It scans each line from end to end and refines the lowest points, because a line often has two
+minima. A descent through the square would fail in the narrow slanted valley of E_start and E_max. The search can miss
+only a minimum that lies wholly between two points of a scan, 1/48 apart. Tests compare the fit with much denser scans.
 """
 
 import math
@@ -74,7 +74,7 @@ def plural(number: int, noun: str) -> str:
 def check_rows(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, words: Words = ROUTED_WORDS
 ) -> Rows:
-    """Return the table in logarithms. Raises ValueError as `fit_routed`, with the given words."""
+    """Return the table in logarithms; raise ValueError as `fit_routed`, with these words."""
     size = np.atleast_1d(check_range("dense_parameters", dense_parameters, above=0.0))
     experts = np.atleast_1d(check_range("num_experts", num_experts, least=1.0))
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
@@ -92,7 +92,7 @@ def check_rows(
 
 
 def _check_told_apart(size: np.ndarray, experts: np.ndarray, words: Words) -> None:
-    """Raise InputError where the rows differ too little in size and expert count to determine the six coefficients."""
+    """Raise InputError unless sizes and expert counts differ enough to determine the six coefficients."""
     levels = np.unique(experts).size
     if levels < LEAST_EXPERT_COUNTS:
         raise InputError(
@@ -126,12 +126,13 @@ def _independent(log_size: np.ndarray, extra_experts: np.ndarray) -> bool:
 def shape(t: float, w: float, top: float) -> tuple[float, float]:
     """Map a point of the unit square onto (rise, bend); the map covers the whole domain (`fitting.py`, step 1).
 
-    t represents 1/E_start and w represents E_start/E_max; both run from 0 to 1. The function g(v) = (1 + top)^v - 1
-    makes equal steps of t and w nearly equal ratios of E_start and of E_max, within the range of the table:
+    t represents 1/E_start and w represents E_start/E_max; both run from 0 to 1. Let g(v) = (1 + top)^v - 1. Then equal
+    steps of t and w change E_start and E_max by nearly equal factors, within the range of the table:
 
         1/E_start = g(t)/top        E_start/E_max = g(w)/(g(w) + g(1 - w))
 
-    The sides of the square are: t = 1, E_start = 1; w = 0, E_max = ∞; t = 0 and w = 1, the linear limit.
+    The sides of the square are special cases: E_start = 1 at t = 1, E_max = ∞ at w = 0, and the linear limit at t = 0
+    and at w = 1.
     """
 
     def stretch(v: float) -> float:
@@ -156,7 +157,7 @@ def expert_curve(extra_experts: np.ndarray, rise: float, bend: float, top: float
 def columns(rows: Rows, rise: float, bend: float) -> np.ndarray:
     """Return the factors of the four linear unknowns (`fitting.py`, step 2): 1, n, ψ and ψ·n, [rows, 4].
 
-    n is log10 N minus its mean over the table, which keeps the columns from being nearly collinear.
+    n is log10 N minus its mean over the table. This prevents nearly collinear columns.
     """
     offset = rows.log_size - rows.log_size.mean()
     psi = expert_curve(rows.extra_experts, rise, bend, rows.extra_experts.max())
@@ -167,7 +168,7 @@ def residual_sum(rows: Rows, rise: float, bend: float) -> float:
     """Return the smallest sum of squared residuals at one (rise, bend), log10 units squared.
 
     Example:
-        Losses that rise and fall with the rows, which the law cannot follow.
+        The losses alternate from row to row, so the law cannot fit them.
 
         >>> size, experts = np.repeat([7.0, 8.0], 4), np.tile([0.0, 1.0, 2.0, 3.0], 2)
         >>> rows = Rows(size, experts, np.tile([0.01, -0.01], 4))
@@ -226,9 +227,9 @@ def least_on_line(function: Callable[[float], float], low: float, high: float) -
 def _narrow_down(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
     """Return (value, point) at the only minimum between `low` and `high`, by golden-section search.
 
-    Two inner points divide the interval, and each step drops the part beyond the higher of the two. Both divide it by
-    the golden ratio. So the remaining point divides the new interval in the same way, and each step needs one new
-    value.
+    Each of two inner points divides the interval by the golden ratio. Each step drops the part beyond the inner point
+    with the higher value. The other inner point divides the new interval by the golden ratio, so each step needs only
+    one new value.
     """
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
     at_left, at_right = function(left), function(right)

@@ -10,7 +10,7 @@ for every law:
 
 One record has the coefficients of both stages, first the coefficients of the loss. A fit of two stages needs a measured
 loss besides the columns of the law; a prediction does not. `rmse` is the error of accuracies. `rmsle` is the error of
-log10(-ln Q') for a law fitted in it, else NaN.
+log10(-ln Q'); it is NaN for a law fitted in Q.
 """
 
 import math
@@ -129,7 +129,8 @@ def accuracy_ranges(
         level: confidence level, between 0 and 1.
 
     Returns:
-        One Range for each coefficient. The intervals use Student's t, of the logarithm for A, B and E.
+        One Range for each coefficient. The intervals use Student's t: of ln A, ln B and ln E, and of the other
+        coefficients themselves.
 
     Raises:
         ValueError: `level` is out of its range, or no degree of freedom is left.

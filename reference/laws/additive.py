@@ -21,12 +21,13 @@ The fit
 3. The fit minimises the sum of Huber terms of ln L̂ - ln L from many starts (`_descent.py`). The sum has several local
    minima: two terms can exchange roles, or one term can vanish.
 4. The fit divides each column by its geometric mean over the table: ln column - centre. A multiplier is then the term
-   in the middle of the table. N = 1 and D = 1 are decades away from every row, so a small change of an exponent would
-   change a multiplier there much. At the end the fit converts back: ln multiplier + Σ exponent · centre.
+   in the middle of the table. Without this step it would be the term at N = 1 or D = 1, decades away from every row,
+   and a small change of an exponent would change it a lot. At the end the fit converts back: ln multiplier + Σ exponent
+   · centre.
 5. Each start divides the mean loss between the terms in the middle of the table (`_smooth.share_out`). So the starts do
    not depend on the units of the table.
 
-Do not compare multipliers alone; they are ill-conditioned, because a multiplier is the term at N = 1 (or D = 1).
+Do not compare single multipliers. They are ill-conditioned, because each is the value of a term at N = 1 (or D = 1).
 """
 
 import itertools
@@ -119,7 +120,7 @@ class AdditiveInterval(NamedTuple):
         name: a coefficient, or "prediction"
         value: of the best fit
         low: 0 (a multiplier) or -inf (an exponent) if the data give no lower end
-        high: inf if they give no upper end
+        high: inf if the data give no upper end
         level: confidence level
     """
 
@@ -176,7 +177,8 @@ def fit_additive(
 
     Raises:
         ValueError: lengths differ, an entry or `huber` is not finite or not above 0, there are not more rows than
-            coefficients, a column has fewer than 3 different values, or two columns rise in step.
+            coefficients, a column has fewer than 3 different values, or the logarithms of the columns are linearly
+            dependent.
     """
     columns, loss = _checked(law, columns, loss)
     return AdditiveFit(*_smooth.fitted(_form(law), law.coefficients, columns, loss, huber, starts))
@@ -190,12 +192,12 @@ def additive_intervals(
     level: float = 0.95,
     at: Sequence | None = None,
 ) -> list[AdditiveInterval]:
-    """Return the profile interval of each coefficient, or of the prediction at each of some points.
+    """Return the profile intervals of the coefficients, or of the predictions at some points.
 
     Args:
         law, columns, loss, huber: as `fit_additive`.
         level: confidence level, between 0 and 1.
-        at: None for the coefficients; or the columns [m] of points, for the loss of the law there.
+        at: None for the coefficients; else the columns of the law, [m] each, for predictions at m points.
 
     Returns:
         One interval for each coefficient, in their order, or for each point. Student's quantile has n - p degrees of

@@ -7,8 +7,8 @@ with the direct law. Its six coefficients are fitted to the accuracies themselve
 and the exponent is -c0; far above d1 the exponent is -(c0 + c1). f1 is the width of the break in ln C.
 
 The paper minimises the mean of Huber terms (delta 1e-3) by basin hopping from 100 random starts. This file minimises
-the sum of Huber terms, or of squares, from a fixed grid of 54 starts (our choice). a and b are linear for given values
-of the other four, so every start has the best a and b.
+the sum of Huber terms, or of squares, from a fixed grid of 54 starts (our choice). Q is linear in a and b if the other
+four are fixed. So every start has the best a and b for its other four.
 
 Compare predictions, not coefficients: very different coefficients can fit the rows equally well. The fit therefore has
 no covariance.
