@@ -38,8 +38,8 @@ def bootstrap(
         level: the share of the resamples between low and high, between 0 and 1.
 
     Returns:
-        A Bootstrap. Sort the m values of a quantity in rising order and count places from 0. low is at the place
-        (m - 1)(1 - level)/2 from below, and high at that place from above, each rounded outwards to a whole place.
+        A Bootstrap. Sort the m values of a quantity in rising order and count places from 0. Let p be (m - 1)(1 -
+        level)/2, rounded down. low is the value at place p from below, and high the value at place p from above.
 
     Raises:
         ValueError: as `fit_routed` for the whole table, `check_quantity`, `level` is out of its range, an
@@ -75,7 +75,7 @@ def jackknife(
     quantities: Iterable[Quantity],
     level: float = 0.95,
 ) -> Jackknife:
-    """Return jackknife intervals of quantities of the bounded law, leaving out one group of rows at a time.
+    """Return jackknife intervals of quantities of the bounded law: each fold leaves out one group of rows.
 
     Let v be the value from the whole table and vᵢ the value without group i. The pseudo-values m v - (m - 1) vᵢ of the
     m groups have the standard error s = √((m - 1)/m · Σ (vᵢ - mean)²). The interval is v ± q s, with q Student's

@@ -48,8 +48,8 @@ def profile_intervals(
     Returns:
         One Interval for each quantity, in their order and units (losses in nats, sizes in parameters), with
         low <= value <= high. `N_cutoff` is as `routed.cutoff`: `high` is inf if the data allow c <= 0, and `low` is the
-        least size at which they allow b + c log10 N = 0 with c > 0. In the linear limit b and c have no value, but
-        their ratio and N_cutoff have one.
+        least size at which they allow b + c log10 N = 0 with c > 0. In the linear limit b and c have no finite value,
+        but N_cutoff = 10^(-b/c) has a value.
 
     Raises:
         ValueError: as `fit_routed`, `level` is out of its range, or a quantity has an unknown name or lacks N or E.

@@ -265,7 +265,7 @@ def cutoff_ends(solved: Solved, gain: tuple, interaction: tuple) -> tuple[float,
     with the coordinates x = interaction·β and y = -gain·β. Then n is the slope of the line from the origin to the
     point, and the search finds the lowest and the highest allowed angle of this line. At 90° n is ∞, and at -90° it is
     -∞. If 90° is allowed, the high end is ∞. If -90° is allowed, there is no end on either side. If no angle from -90°
-    to 90° is allowed, the result is three times ∞, because no allowed law rises to 0.
+    to 90° is allowed, the result is (∞, ∞, ∞), because no allowed law rises to 0.
     """
     y, x = np.array(gain, dtype=np.float64), np.array(interaction, dtype=np.float64)
     right, up = float(x @ solved.solution), float(-(y @ solved.solution))

@@ -14,8 +14,8 @@ clipped at ±δ. The chain rule gives the slopes of S:
     ∂S/∂θⱼ = Σᵢ wᵢ h'(rᵢ) Jᵢⱼ                                                                            (`slopes`)
 
 One step (`descend`). In each row, a parabola replaces h. The parabola is symmetric about 0, touches h at r and is
-nowhere below h. The sum of the parabolas is a weighted least-squares problem with the weights v = w·min(1, δ/|r|). If
-ln L̂ is linear in θ, and without damping, this step solves the problem:
+nowhere below h. The sum of the parabolas is a weighted least-squares problem with the weights v = w·min(1, δ/|r|). With
+ln L̂ linear in θ and a damping of 0, its solution is this step:
 
     step = -(Jᵀ diag(v) J + damping·diag(JᵀJ))⁻¹ · slopes
 
@@ -181,7 +181,7 @@ def brought_back(problem: Problem, form: Form, theta: np.ndarray) -> np.ndarray:
 
 
 def error_variance(problem: Problem, theta: np.ndarray) -> tuple[float, float]:
-    """Return the variance of a residual, and the share m of the rows within δ.
+    """Return the error variance, and the share m of the rows within δ.
 
     The variance times (JᵀJ)⁻¹ is the covariance of θ. It is Σ clipped²/(n - p) · (K/m)² with K = 1 + (p/n)(1 - m)/m
     (Huber 1981, Robust Statistics, section 7.6; as in `fitting._error_variance`). In least squares m = K = 1. The

@@ -38,8 +38,9 @@ tokens D:
     3.162 3.162
     >>> del LAWS["data"]
 
-The laws dense, kaplan and hoffmann use dense rows only. For the other laws of the loss a dense model has E = 1, or its
-own B. kaplan, hoffmann, fine-grained and joint are not linear in log10 L; a descent fits them (`additive.py`).
+The laws dense, kaplan and hoffmann use dense rows only. In the other laws of the loss, a dense model is a row with E =
+1 or with its own B. kaplan, hoffmann, fine-grained and joint are not linear in log10 L; a descent fits them
+(`additive.py`).
 
 `measured` names the quantity that a law predicts. The laws from direct to two-stage-ratio predict accuracy: read
 "accuracy" for "loss" above. Their `fit` has options for facts that are not in the table, such as the guess rate of a
@@ -167,10 +168,10 @@ class Law(NamedTuple):
         cutoff: fit -> (name, value): the size at which more experts stop helping
         by_size: (fit, columns, loss, at, level) -> (low, high) or None, in addition to `own_prediction`
         dense_equivalent: (fit, columns, loss, at, level) -> Range or None: the dense model of equal loss
-        measured: the last argument of `fit` and the result of `predict`: nats per token, a share, or a ratio
+        measured: the quantity that `fit` takes last and `predict` returns: nats per token, a share, or a ratio
         beside: columns that `fit` needs after `columns`; `predict` ignores them
         options: keyword arguments of `fit` for the user, see `with_options`
-        published: printed coefficients, with how well they are attested
+        published: coefficients printed in papers, with their sources
     """
 
     name: str
@@ -234,13 +235,13 @@ class Law(NamedTuple):
         return len(self.parameters) if self.count is None else self.count(*columns)
 
     def miss(self, predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:
-        """Return predicted minus measured: accuracies unchanged, losses and leverages as log10."""
+        """Return predicted minus measured values; losses and leverages are compared as log10."""
         if self.measured == "accuracy":
             return np.asarray(predicted) - measured
         return np.log10(predicted) - np.log10(measured)
 
     def with_options(self, **options) -> "Law":
-        """Return this law with keyword arguments of its fit set, such as the guess rate of a task.
+        """Return this law with fixed keyword arguments of its fit, such as the guess rate of a task.
 
         Raises:
             ValueError: the law takes no option of that name.
@@ -354,8 +355,7 @@ _BILINEAR = Law(
 
 
 def _predict_bounded(fit, *columns: np.ndarray) -> np.ndarray:
-    """Return the loss of a fit or of printed coefficients; a fit uses its curve, which exists without finite
-    coefficients."""
+    """Return the loss of printed coefficients, or of a fit by its curve: the curve exists in the linear limit, too."""
     if isinstance(fit, Published):
         return routed.predict_loss(*columns, fit.coefficients)
     return fitting.predict_curve(fit.curve, *columns)

@@ -83,9 +83,9 @@ def best_choice(option: Option, budget: Budget, tokens: float | Callable | None 
     """Return the size and tokens with the lowest loss.
 
     Args:
-        option: costs that rise with N.
+        option: the option; its costs must rise with N.
         budget: the limits on cost.
-        tokens: D, or a function from size to D; None for as many as the FLOPs allow, at least 1.
+        tokens: D, or a function from size to D; None for all that the FLOPs allow, at least 1.
 
     Raises:
         ValueError: the budget or `tokens` is out of its range, or the smallest model does not fit.
@@ -151,8 +151,8 @@ def resampled_losses(
         [draws, m], nats per token; NaN in a resample whose rows do not determine the law.
 
     Example:
-        The rows follow a law in (F, B) whose B_min is 0.2. A resample without such a row still uses this B_min, and
-        predicts the same loss there:
+        The rows follow a law in (F, B) with B_min = 0.2. The resample has no row with B = 0.2. Its fit still uses B_min
+        = 0.2, and predicts the same loss at B = 0.2:
 
         >>> from routelaws.reference.laws.catalogue import LAWS
         >>> from routelaws.reference.laws.utilisation import UtilisationCoefficients, predict_loss

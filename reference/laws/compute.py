@@ -11,11 +11,11 @@ variance with n - 2 degrees of freedom, and q the quantile of Student's t,
 
     ln(L - floor) = line(x) ± q s √(1 + 1/n + (x - x̄)²/Σ(xᵢ - x̄)²)
 
-The data determine the floor poorly. Any floor from 1.3 to 1.7 fits the six runs below to within 0.005 nats, root mean
-square, and 1.45 fits best (the example of `fit_compute`). At 1e23 FLOPs the losses predicted with these floors differ
-by 0.07. A speed-up does not depend on the budget. Let two recipes have the same floor and α, and losses L_worse and
-L_better at one budget. Their compute then differs by the factor ((L_worse - floor)/(L_better - floor))^(1/α)
-(`speedup`).
+The data determine the floor poorly. With any floor from 1.3 to 1.7, the root mean squared error over the six runs is
+below 0.005 nats. Among the three floors in the example of `fit_compute`, 1.45 fits best. At 1e23 FLOPs the losses
+predicted with these floors differ by 0.07. A speed-up does not depend on the budget. Let two recipes have the same
+floor and α, and losses L_worse and L_better at one budget. Their compute then differs by the factor ((L_worse -
+floor)/(L_better - floor))^(1/α) (`speedup`).
 
 The registered prediction is from the repository of Marin, 2026: L = 1.6 + 95.18 C^-0.0941, from the best runs at six
 budgets of 1e18 to 3e20. The losses at 1e21 and 1e23 were measured afterwards (`REGISTERED`).
@@ -43,7 +43,7 @@ class ComputeCoefficients(NamedTuple):
 
     Attributes:
         floor: nats per token
-        A: nats per token at one FLOP above the floor
+        A: loss above the floor at one FLOP, nats per token
         alpha: power of C, above 0 if the loss falls with compute
     """
 
@@ -177,7 +177,7 @@ def _check_rows(flops: np.ndarray, loss: np.ndarray, floor: float) -> tuple[np.n
 def predict_interval(
     fit: ComputeFit, flops: np.ndarray, level: float = 0.95, observation: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the low and the high end of the interval of a new run's loss, or of the law itself.
+    """Return the low and the high end of the interval of a new run's loss, or of the law's loss.
 
     Args:
         fit: of `fit_compute`.
@@ -231,7 +231,7 @@ def compute_prediction(
 
 
 def speedup(worse: np.ndarray, better: np.ndarray, coefficients: ComputeCoefficients = PUBLISHED) -> np.ndarray:
-    """Return the factor in compute that the recipe with loss `worse` needs to reach the loss `better`.
+    """Return the factor by which the recipe with loss `worse` needs more compute to reach the loss `better`.
 
     Args:
         worse, better: losses of two recipes at one budget, nats per token, above the floor.
@@ -241,7 +241,7 @@ def speedup(worse: np.ndarray, better: np.ndarray, coefficients: ComputeCoeffici
         ValueError: a loss is not above the floor, or α is not above 0.
 
     Example:
-        Twice as far above the floor, at α = 0.1: 2^10.
+        The worse loss is twice as far above the floor. At α = 0.1 the factor is 2^10.
 
         >>> round(float(speedup(3.0, 2.5, ComputeCoefficients(2.0, 100.0, 0.1))))
         1024

@@ -64,7 +64,7 @@ class DenseFit(NamedTuple):
         objective: mean squared difference of log10 losses
         rmsle: its square root
         status: "interior", or "loss does not fall with size"
-        covariance: [2, 2], order of DenseCoefficients; NaN unless the status is "interior"
+        covariance: [2, 2], of (alpha, N_c); NaN unless the status is "interior"
         rows: number of rows
         criterion: the minimised quantity
     """
@@ -111,7 +111,7 @@ def size_for_loss(loss: np.ndarray, coefficients: DenseCoefficients) -> np.ndarr
         coefficients: the law; α above 0.
 
     Returns:
-        N, parameters, the shape of `loss`; inf where it is beyond the largest float64, 0 below the smallest.
+        N, parameters, the shape of `loss`; inf or 0 where N is out of the range of float64.
 
     Raises:
         ValueError: a loss is not finite or not above 0, or α or N_c is not above 0 (no size reaches a given loss).
@@ -136,7 +136,7 @@ def fit_dense(dense_parameters: np.ndarray, loss: np.ndarray) -> DenseFit:
 
     Returns:
         The fit. The coefficients are NaN if the loss falls by 1e-10 or less in log10 over the sizes of the table;
-        `line` still predicts (our choice). N_c is inf or 0 if it is out of the range of float64.
+        `line` still predicts (our choice). N_c is inf or 0 if the result is out of the range of float64.
 
     Raises:
         ValueError: lengths differ, an entry is not finite or not above 0, fewer than 3 rows, or fewer than two sizes.

@@ -135,7 +135,7 @@ class AccuracyFit(NamedTuple):
 
 
 def normalise(accuracy: np.ndarray, guess_rate: float = 0.0) -> np.ndarray:
-    """Return Q' = (Q - Q_rand)/(1 - Q_rand), below 0 for accuracies below the guess rate.
+    """Return Q' = (Q - Q_rand)/(1 - Q_rand). Q' is below 0 if Q is below the guess rate.
 
     Raises:
         ValueError: an accuracy is not between 0 and 1, or the guess rate is not at least 0 and below 1.
@@ -182,7 +182,7 @@ def predict_accuracy(coefficients: Coefficients, *columns: np.ndarray, guess_rat
         ValueError: a column is missing, or an entry is not finite or out of its range.
 
     Example:
-        -ln Q' = 10/100^0.5 = 1; half of the questions would be guessed.
+        -ln Q' = 10/100^0.5 = 1, with a guess rate of 0.5.
 
         >>> round(float(predict_accuracy(DirectCoefficients(10.0, 0.5), 100.0, guess_rate=0.5)), 6)
         0.68394

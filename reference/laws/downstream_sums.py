@@ -8,11 +8,11 @@ nonlinear:
 
 The fit therefore uses many starts (`_levenberg.py`). It minimises squares, or the sum of Huber terms with the paper's
 delta of 1e-3. The paper's starts are α, β in {0.5, 1, 1.5} and ln A, ln B in {5, 10, 15} for the ratio law, and a
-similar grid for the ceiling. Our starts are relative to the middle of the table: the two terms share the mean of the
-rows there in three ways (our choice). So the starts fit any units.
+similar grid for the ceiling. In our starts, the two terms share the mean of the rows in the middle of the table, in
+three ways (our choice). So the starts do not depend on units.
 
-The data determine E only if some rows are near the ceiling. E is 0 and the status is "no ceiling is seen" if the law
-without a ceiling fits equally well. The status is "one term vanishes" if one term is below a millionth of the other in
+The data determine E only if some rows are near the ceiling. If the law without a ceiling fits equally well, E is 0 and
+the status is "no ceiling is seen". The status is "one term vanishes" if one term is below a millionth of the other in
 every row.
 """
 
@@ -115,7 +115,7 @@ def _least_share(features: np.ndarray, best: Minimum) -> float:
 
 
 def _starts(form: type, level: float) -> np.ndarray:
-    """Return starts in which both terms add up to the mean of the table, in several shares."""
+    """Return starts in which the two terms add up to the mean of the table, with several shares of the second term."""
     rows = []
     for share in _SHARES:
         first, second = level + math.log(1 - share), level + math.log(share)

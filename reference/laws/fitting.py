@@ -15,8 +15,8 @@ bench BENCH="--only law-fits"` runs such starts). This file splits the problem i
        log10 L = intercept + size·log10 N + (gain + interaction·log10 N)·ψ(x)
 
    Here ψ(x) is log(1 + rise·x/(1 + bend·x)), divided by its value at the largest E of the table; so it runs from 0
-   (E = 1) to 1. Least squares with four columns gives the unknowns (`residual_sum`). ψ and log10 Ê span the same
-   models: they differ by a factor and a shift.
+   (E = 1) to 1. Least squares with four columns gives the unknowns (`residual_sum`). log10 Ê is a linear function of ψ,
+   so both give the same laws.
 3. The residual sum is now a function of two variables. `shape` maps the unit square onto all allowed pairs, limits
    included. `minimise` scans the square line by line and refines its local minima. `residual_sum`, `shape` and
    `minimise` are in `_projection.py`.
@@ -25,9 +25,9 @@ The scan does not prove that the optimum is global: it would miss a minimum that
 compare the fit with much denser scans in other coordinates.
 
 The domain is 1 <= E_start < E_max <= ∞; the bound E_start >= 1 is our choice. The search covers each edge of the domain
-by its closed form (`_FACES`): E_start = 1 (the smallest allowed); E_max = ∞ (bend = 0, ψ = log(1 + x/E_start)); both at
-once; and the *linear limit*, where E_start → E_max or E_start → ∞ and ψ → x/x_top. In the linear limit the law has no
-finite coefficients, but its predictions exist. The status of a fit reports an optimum on an edge.
+separately (`_FACES`): E_start = 1 (the smallest allowed); E_max = ∞ (bend = 0, ψ = log(1 + x/E_start)); both at once;
+and the *linear limit*, where E_start → E_max or E_start → ∞ and ψ → x/x_top. In the linear limit the law has no finite
+coefficients, but its predictions exist. The status of a fit reports an optimum on an edge.
 
 A few bad rows can move a least-squares fit arbitrarily far. With `huber` the fit minimises the sum of Huber terms
 instead, over the same domain. Step 2 is then a convex problem with its own method (`_huber.py`); step 3 is unchanged.
@@ -60,7 +60,7 @@ _TIE = 1e-13  # if objectives differ by less (relative), the smaller piece of _F
 
 
 class LossCurve(NamedTuple):
-    """The fitted law in a form that exists on every face of the domain, even in the linear limit. With x = E - 1:
+    """The fitted law in a form that always exists, even in the linear limit. With x = E - 1:
 
         log10 L = intercept + size·log10 N + (gain + interaction·log10 N)·ψ(x)
 
@@ -93,8 +93,8 @@ class RoutedFit(NamedTuple):
         curve: the same fit, for prediction: see `predict_curve`
         objective: the least value of `criterion`
         rmsle: root mean squared difference of log10 losses, for every criterion
-        status: the piece of the domain that contains the optimum
-        covariance: [6, 6], order of RoutedCoefficients; 0 on an edge, NaN in the linear limit
+        status: "interior", or the edge of the domain that contains the optimum
+        covariance: [6, 6], of the coefficients in their order; 0 for a coefficient on an edge, NaN in the linear limit
         rows: number of rows
         criterion: a description of the minimised quantity
     """
@@ -213,7 +213,7 @@ def _describe(rows: Rows, status: Status, rise: float, bend: float, huber: float
 
 
 def _coefficients(curve: LossCurve, status: Status) -> RoutedCoefficients:
-    """Return the coefficients of the law, by inserting log10 Ê = log10 E_start + span·ψ into step 2."""
+    """Return the coefficients of the law: insert log10 Ê = log10 E_start + span·ψ into step 2."""
     if status == "linear limit":
         return RoutedCoefficients(*[math.nan] * 6)
     both = curve.rise + curve.bend  # 1/E_start - 1/E_max
@@ -226,12 +226,12 @@ def _coefficients(curve: LossCurve, status: Status) -> RoutedCoefficients:
 
 
 def _error_variance(residual: np.ndarray, huber: float | None) -> float:
-    """Return the factor of (JᵀJ)⁻¹: the residual variance, or its replacement in a Huber fit.
+    """Return the error variance: the residual variance, or the estimate below for a Huber fit.
 
-    It has n - 6 degrees of freedom on every face, since the search covers all six coefficients. For a Huber fit it is Σ
-    clipped²/(n - 6) · (K/m)² with K = 1 + (6/n)(1 - m)/m (Huber 1981, Robust Statistics, section 7.6). Here m is the
-    share of the rows within delta, and the residuals are clipped at delta. The formula assumes that the errors have one
-    distribution, symmetric about the law. It is NaN if no row is within delta.
+    The variance has n - 6 degrees of freedom even on an edge, since the search covers all six coefficients. For a Huber
+    fit it is Σ clipped²/(n - 6) · (K/m)² with K = 1 + (6/n)(1 - m)/m (Huber 1981, Robust Statistics, section 7.6). Here
+    m is the share of the rows within delta, and the residuals are clipped at delta. The formula assumes that all errors
+    have one distribution, symmetric about the law. The variance is NaN if no row is within delta.
     """
     if huber is None:
         return float(np.sum(residual**2)) / (residual.size - 6)

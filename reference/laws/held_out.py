@@ -7,12 +7,12 @@ some rows out, fits the law to the rest, and predicts the rows left out:
     leave one group out    all rows of one group, usually of one size N: prediction of an untrained size
 
 The error is predicted log10 L minus measured log10 L. The root of its mean square is the RMSLE, as for a fit. The
-second test is harder and more useful, because you need a law at sizes without runs. The prediction is an extrapolation
+second test is harder and more useful, because you use a law at sizes without runs. The prediction is an extrapolation
 for the largest and the smallest size. Clark et al. 2022 (arXiv 2202.01169) reportedly score their laws by leaving out
 one row; leaving out sizes is our choice.
 
-An error is NaN, and not counted in `predicted`, if the other rows do not determine the law or the law has no prediction
-for the row.
+An error is NaN if the other rows do not determine the law, or if the law has no prediction for the row. `predicted`
+does not count such rows.
 
 Every fold of the law in (F, B) uses the same B_min, the least B of all rows (`Law.given`). B_min depends on the models
 and not on their losses, so it does not leak the loss of a held-out row.
@@ -52,7 +52,7 @@ class Score(NamedTuple):
     Attributes:
         name: of the law
         held_out: its errors
-        excess: mean over rows that both predict of the law's squared error minus the best law's; 0 for the best
+        excess: mean of its squared error minus the best law's, over the rows that both predict; 0 for the best
         standard_error: of `excess`; NaN with fewer than two groups
         verdict: "best", "as good as the best", "worse", "predicts fewer rows" or "predicts nothing"
     """
@@ -81,7 +81,7 @@ def leave_one_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray) -> 
 
     Args:
         law: a record of `catalogue.LAWS`, or your own.
-        columns: the data columns in the order of `law.columns`, and of `law.beside`, [n] each.
+        columns: the columns of `law.columns`, then those of `law.beside`, in their order, [n] each.
         loss: [n], L, nats per token, above 0; or another measured column, `law.measured`.
 
     Returns:

@@ -25,8 +25,8 @@ shares, as in step 2 of `additive.py`. Then
     ln L̂ = α_D · ln Σ exp z,   ∂ ln L̂/∂u = p₁,   ∂ ln L̂/∂α_N = -p₁ n,   ∂ ln L̂/∂v = p₂,
     ∂ ln L̂/∂α_D = ln Σ exp z - Σ p z - p₂ d = -Σ p ln p - p₂ d
 
-The rows do not determine the two unknowns of a limit if no row is close to it. This happens easily if α_D is small or
-the limits are far apart.
+The rows do not determine the two unknowns of a limit if no row is close to this limit. This happens easily if α_D is
+small or the limits are far apart.
 
 N excludes embeddings for Kaplan et al. and includes them for Hoffmann et al. (from memory; we could not check the
 papers). The coefficients of a fit hold for the count of N in its table.

@@ -8,10 +8,10 @@ intervals (`Predicted`): one for the law at that point, and one for one more run
     bounded laws     the profile likelihood                                   `bounded_intervals.py`, `uncertainty.py`
     any other law    leave out one size at a time, and fit: the jackknife     here
 
-The jackknife needs only a law that can be fitted and can predict. Let v be the value from the whole table and vᵢ the
+The jackknife needs only the functions `fit` and `predict` of a law. Let v be the value from the whole table and vᵢ the
 value without the rows of group i, for m groups. The interval is v ± q √((m - 1)/m · Σ (vᵢ - mean)²), with q Student's
-quantile with m - 1 degrees of freedom (Tukey 1958; `resampling.py` gives its coverage). Our choice: a group has the
-rows with one value of the law's first column; losses enter as log10, and coefficients unchanged.
+quantile with m - 1 degrees of freedom (Tukey 1958; `resampling.py` gives its coverage). Our choice: all rows with the
+same value in the law's first column are one group. Losses enter as log10, coefficients unchanged.
 """
 
 import math
@@ -117,7 +117,7 @@ def jackknife_prediction(
     unscaled = law.measured == "accuracy"  # any other number enters as log10
 
     def scaled(fold_fit) -> float:
-        """Return the prediction of a fit at the point, on the scale of the jackknife; NaN without a fit."""
+        """Return the prediction of a fit at the point, on the scale of the jackknife; NaN if `fold_fit` is None."""
         predicted = math.nan if fold_fit is None else float(law.predict(fold_fit, *point)[0])
         return predicted if unscaled else float(np.log10(predicted))
 
@@ -162,7 +162,7 @@ def jackknife_ends(value: float, folds: np.ndarray, level: float) -> tuple[float
 
 
 def _folds(law, columns: Sequence[np.ndarray], loss: np.ndarray) -> list:
-    """Return the fit without each value of the first column; None if the other rows do not determine the law."""
+    """Return one fit per value of the first column, without its rows; None if it cannot be fitted."""
     constants, folds = law.given(*columns), []
     for value in np.unique(columns[0]):
         kept = columns[0] != value

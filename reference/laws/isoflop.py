@@ -1,7 +1,8 @@
 """The best size at one budget: by a parabola through runs of equal FLOPs, and by a law.
 
-The second approach of Hoffmann et al. 2022 (arXiv 2203.15556). Runs of several sizes N spend the same training FLOPs
-C, so a larger model sees fewer tokens. With x = ln N the losses of a budget, the isoFLOP profile, are fitted by
+This is the second approach of Hoffmann et al. 2022 (arXiv 2203.15556). Runs of several sizes N spend the same training
+FLOPs C, so a larger model sees fewer tokens. The losses of one budget are its isoFLOP profile. Fit a parabola in x = ln
+N to them:
 
     L ≈ p x² + q x + r   by least squares;   x* = -q/(2p),   L* = r - q²/(4p)
 
@@ -17,7 +18,8 @@ The two minima differ for two reasons, which add up in ln N (`minimum_difference
             lie on one side of the minimum, and smaller if they are close to it (arXiv 2603.22339 calls it a bias).
     runs    the rest: the runs' losses differ from the law's, by chance or because the law is wrong here.
 
-A table rarely has the same FLOPs to the last digit. `isoflop_budgets` collects runs whose FLOPs are within a factor.
+The FLOPs of two runs are rarely exactly equal. `isoflop_budgets` collects runs whose FLOPs differ by at most a given
+factor.
 """
 
 import math
@@ -71,7 +73,7 @@ def isoflop_budgets(flops: np.ndarray, sizes: np.ndarray, window: float = WINDOW
     Args:
         flops: [n], training FLOPs.
         sizes: [n], N.
-        window: largest over smallest FLOPs of a budget.
+        window: the largest allowed ratio between the FLOPs of two runs of one budget.
 
     Example:
         >>> flops = np.array([1e18, 1.1e18, 0.9e18, 1e18, 5e18, 1e19])
@@ -98,7 +100,7 @@ def parabola(sizes: np.ndarray, losses: np.ndarray) -> Minimum:
         losses: [n], nats per token.
 
     Raises:
-        ValueError: there are fewer sizes, or an entry is out of range.
+        ValueError: there are fewer than three different sizes, or an entry is out of range.
 
     Example:
         The losses are 3 + 0.1 (ln N - ln 2e8)².

@@ -10,7 +10,7 @@ where  L  loss at the end of training, nats per token
        E  experts per layer; E = 1 is the dense model
        Ê  effective experts, by the equation of `routed.py`: E_start at E = 1, never above E_max
 
-α and β are below 0 here, while `hoffmann.py` has a minus sign. At one E this is the law of Hoffmann et al. with
+α and β are below 0 here; in `hoffmann.py` they are above 0. At one E this is the law of Hoffmann et al. with
 coefficients that depend on E,
 
     L = m N^μ + n D^ν + c,   m = a Ê^δ,  μ = α + γ ln Ê,  n = b Ê^ω,  ν = β + ζ ln Ê           (`at_experts`)
@@ -30,7 +30,7 @@ ln rise and ln bend. The derivatives of ψ are
     ∂ψ/∂ln bend = -rise·bend·x² / ((1 + bend·x)(1 + bend·x + rise·x))
 
 Compare predicted losses, not coefficients: only μ and ν at an E of the table are well-conditioned. E_start and E_max
-are ill-conditioned if E does not exceed 32, as in the paper.
+are ill-conditioned if no run has more than 32 experts. This is so in the paper.
 """
 
 import itertools
@@ -208,7 +208,7 @@ def fit_joint(
 ) -> AdditiveFit:
     """Fit the law to a table of dense and routed runs; see `additive.fit_additive`.
 
-    The paper's own fit has δ = 0.01, a small weight decay, and a weighting of runs that it does not print.
+    The paper's own fit has δ = 0.01, a small weight decay, and weights of runs that the paper does not print.
 
     Args:
         active_parameters, tokens, num_experts, loss: [n] each: N, D, E and L.
@@ -282,7 +282,7 @@ def joint_cache(d_model: np.ndarray, cached_tokens: float) -> np.ndarray:
 
 
 def _effective(num_experts: np.ndarray, coefficients: JointCoefficients) -> np.ndarray:
-    """Return Ê for any E_start above 0; `routed.effective_experts` needs 1 or more."""
+    """Return Ê for any E_start above 0; `routed.effective_experts` needs an E_start of 1 or more."""
     E_start, E_max = coefficients.E_start, coefficients.E_max
     if not 0 < E_start < E_max:
         raise InputError(f"E_start is {E_start} and E_max is {E_max}; needed: 0 < E_start < E_max")

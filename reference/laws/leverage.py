@@ -18,7 +18,7 @@ inferred them: only log10 of C with log2 of G gives the paper's two conclusions,
 1e22) and a best granularity "around 12". Errata of the text: it calls d positive, but d is negative. It claims a
 leverage of 1 at A = 1, but the law gives 0.990 at (1, 12, 1e22).
 
-The paper counts A in three ways (`activation_ratio`), and the claim of 7 depends on the choice. With 8 of 256 experts
+The paper counts A in three ways (`activation_ratio`), and the claim "over 7" depends on the way. With 8 of 256 experts
 and one shared expert, G = 12 and C = 1e22, the leverage is 7.22 if A is E_a/E, and 6.87 by the paper's own definition
 of A.
 
@@ -81,7 +81,7 @@ class LeverageFit(NamedTuple):
         coefficients: the law; A_max is the argument of the fit
         objective: mean squared difference of log10 leverages
         rmsle: its square root
-        status: "interior", or the end of its range at which A_start is
+        status: "interior", or the end of the search range at which A_start lies
         covariance: [5, 5] of (a, d, γ, β, ln A_start), to first order; NaN if A_start is at an end
         rows: number of rows
         criterion: a description of the minimised quantity
@@ -151,7 +151,7 @@ def leverage(
     flops: np.ndarray,
     coefficients: LeverageCoefficients = PUBLISHED,
 ) -> np.ndarray:
-    """Return EL, the compute of a dense model divided by that of the mixture.
+    """Return EL: the compute of a dense model divided by the compute of the mixture.
 
     Args:
         activation: A, above 0.
@@ -212,7 +212,7 @@ def fit_leverage(
     Args:
         activation, tian_granularity, flops: [n], as for `leverage`.
         leverage: [n], EL, above 0.
-        A_max: given, not fitted; at least 10 (our choice: a limit within the A of a table would be a different law).
+        A_max: given, not fitted; at least 10 (our choice).
 
     Raises:
         ValueError: lengths differ, an entry is not finite or not above 0, fewer than 7 rows, or the rows cannot

@@ -1,7 +1,7 @@
 """Intervals of the linear laws: dense, per-size, separable and bilinear.
 
 Each law is log10 L = X β, fitted by least squares. The data determine the columns X (`dense_design` and the other
-designs, [n, p]). Textbook statistics is exact if errors are independent and normal with one variance. Let β̂ be the
+designs, [n, p]). The textbook intervals are exact if errors are independent and normal with one variance. Let β̂ be the
 solution, RSS its residual sum, s² = RSS/(n - p) and q Student's two-sided quantile with n - p degrees of freedom.
 
 1. A linear function h·β has the interval h·β̂ ± q s √(hᵀ(XᵀX)⁻¹h). A coefficient is one entry of β. The loss at a point
@@ -13,12 +13,13 @@ solution, RSS its residual sum, s² = RSS/(n - p) and q Student's two-sided quan
 
    It has no end on either side if step 1 does not reject x·β = 0.
 
-   For N_c of the dense law, where the loss is 1 nat, log10 N_c is (α log10 N_c)/α. For N_cutoff of the bilinear law,
-   where b + c log10 N = 0, log10 N_cutoff is -b/c.
+   Two numbers are such ratios. In the dense law, log10 N_c is (α log10 N_c)/α, a ratio of two entries of β. In the
+   bilinear law, log10 N_cutoff is -b/c.
 
-Both conditions mean: the least residual sum of all β with h·β = v, or with (y - r x)·β = 0, is at most RSS + q² s². A
-bounded law has the same problem at one shape, so the functions of `_allowed.py` find the ends. All lines of a per-size
-fit share one residual sum. Every design has the fit as its first argument; only `per_size_design` uses it.
+Step 1 allows v if the least residual sum of all β with h·β = v is at most RSS + q² s². Step 2 allows r under the same
+condition for (y - r x)·β = 0. A bounded law has this problem at each shape, so the functions of `_allowed.py` find the
+ends. All lines of a per-size fit share one residual sum. Every design has the fit as its first argument; only
+`per_size_design` uses it.
 
 Source: the intervals are our choice; the paper's main text prints none (docs/choices.md).
 """
@@ -189,13 +190,13 @@ def _solve(design: np.ndarray, loss: np.ndarray, level: float) -> Solved:
 
 
 def _coefficient(name: str, at: float | None, value: float, solved: Solved, place: int) -> Range:
-    """Return the coefficient that is entry `place` of β, with the value of the fit."""
+    """Return the interval of entry `place` of β, with the value of the fit."""
     _, low, high = linear_ends(solved, np.eye(solved.solution.size)[place])
     return Range(name, at, float(value), float(low), float(high), "")
 
 
 def _powers(ends: Sequence[float]) -> list[float]:
-    """Return 10 to the power of each number; inf beyond float64."""
+    """Return 10 to the power of each number; inf if the result exceeds float64."""
     with np.errstate(over="ignore", under="ignore"):
         return [float(np.float64(10.0) ** end) for end in ends]
 

@@ -86,8 +86,8 @@ class LogLinearFit(NamedTuple):
         coefficients: of the fitted law
         objective: mean squared difference of log10 losses
         rmsle: its square root
-        status: "interior", or the number of sizes of a per-size fit without a line
-        covariance: [p, p], order of the coefficients; per-size: [m, 2, 2], (b, d) at each size
+        status: "interior", or (per-size fit) the number of sizes without a line
+        covariance: [p, p], of the coefficients in their order; in a per-size fit [m, 2, 2], of (b, d) at each size
         rows: number of used rows; sizes without a line are not used
         criterion: the minimised quantity
     """
@@ -173,10 +173,11 @@ def effective_parameter_count(
         coefficients: the law, separable or bilinear; a must not be 0.
 
     Returns:
-        N̄, parameters, the broadcast shape; N itself at E = 1; inf or 0 beyond the range of float64.
+        N̄, parameters, the broadcast shape; N itself at E = 1; inf or 0 where N̄ is out of the range of float64.
 
     Raises:
-        ValueError: an entry is out of its range, a is 0 (size does not change the dense loss), or per-size lines.
+        ValueError: an entry is out of its range, a is 0 (size does not change the dense loss), or the coefficients are
+            per-size lines.
 
     Example:
         With a = -0.1 and b = -0.05, a hundred experts are worth 100^0.5 times the parameters.
@@ -201,7 +202,7 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
 
     Returns:
         E, a real number, the broadcast shape: 1 where the dense model already reaches the loss; math.inf where the
-        slope is 0 or above, or E is beyond the largest float64; NaN at a size without a per-size line.
+        slope is at least 0 or E exceeds float64; NaN at a size without a per-size line.
 
     Raises:
         ValueError: an entry is out of its range.
@@ -228,8 +229,8 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: LogLi
         coefficients: the law, separable or bilinear.
 
     Returns:
-        N, parameters, the broadcast shape; NaN where the loss does not fall with size, a + c log10 E >= 0; inf or 0
-        beyond the range of float64.
+        N, parameters, the broadcast shape; NaN where a + c log10 E >= 0 (the loss does not fall with size); inf or 0
+        where N is out of the range of float64.
 
     Raises:
         ValueError: an entry is out of its range, or the coefficients are per-size lines.
@@ -327,8 +328,8 @@ def fit_separable(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: n
     `fit_per_size` describes the arguments. The covariance has n - 3 degrees of freedom.
 
     Raises:
-        ValueError: lengths differ, an entry is out of its range, fewer than 4 rows, or size and num_experts cannot be
-            separated (one size, one E, or both rising in step).
+        ValueError: lengths differ, an entry is out of its range, fewer than 4 rows, or the rows cannot separate size
+            and num_experts (one size, one E, or log10 E linear in log10 N).
 
     Example:
         >>> law = SeparableCoefficients(-0.08, -0.03, 1.1)
@@ -345,8 +346,8 @@ def fit_bilinear(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np
     `fit_per_size` describes the arguments. The covariance has n - 4 degrees of freedom.
 
     Raises:
-        ValueError: lengths differ, an entry is out of its range, fewer than 5 rows, or size, num_experts and their
-            product cannot be separated.
+        ValueError: lengths differ, an entry is out of its range, fewer than 5 rows, or the rows cannot separate log10
+            N, log10 E and their product.
 
     Example:
         >>> law = BilinearCoefficients(-0.08, -0.1, 0.008, 1.1)
@@ -360,10 +361,10 @@ def fit_bilinear(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np
 def _fit_plane(dense_parameters, num_experts, loss, interaction: bool) -> LogLinearFit:
     """Fit the separable or the bilinear law with centred log10 N and log10 E, and convert back to N = E = 1.
 
-    With n = log10 N - n̄ and e = log10 E - ē the law is level + size·n + gain·e + interaction·n·e, and its columns are
-    far better conditioned. Multiplied out: a = size - interaction·ē, b = gain - interaction·n̄, c = interaction,
-    d = level - size·n̄ - gain·ē + interaction·n̄·ē. The matrix `back` converts (size, gain, interaction, level) to (a,
-    b, c, d), and their covariance. The separable law has no interaction and no c.
+    With n = log10 N - n̄ and e = log10 E - ē the law is level + size·n + gain·e + interaction·n·e. Its columns are far
+    better conditioned. In terms of log10 N and log10 E: a = size - interaction·ē, b = gain - interaction·n̄, c =
+    interaction, d = level - size·n̄ - gain·ē + interaction·n̄·ē. The matrix `back` converts (size, gain, interaction,
+    level) to (a, b, c, d), and their covariance. The separable law has no interaction and no c.
     """
     log_size, log_experts, log_loss = check_columns(
         dense_parameters=dense_parameters, num_experts=num_experts, loss=loss
@@ -391,7 +392,7 @@ def _fit_plane(dense_parameters, num_experts, loss, interaction: bool) -> LogLin
 
 
 def _spread(values: np.ndarray) -> bool:
-    """Return whether there are two values that differ by more than rounding."""
+    """Return whether two of the values differ by more than rounding."""
     return bool(np.ptp(values) > INDEPENDENT)
 
 

@@ -10,8 +10,8 @@ The result lists the run with the narrowest interval first. The added row fits p
 small, by the same factor for every candidate. Compare candidates; do not rely on the width itself. The method ignores
 cost: a run that is nearly as good may cost a tenth.
 
-The method assumes that the law is correct. It chooses runs at the edges of the trainable range, which do not show how
-the law bends between them.
+The method assumes that the law is correct. It often chooses runs at the edges of the trainable range. Such runs do not
+show how the law bends between the edges.
 """
 
 import math
@@ -45,7 +45,7 @@ class NextRun(NamedTuple):
         at: the columns of the law
         low: lower end of the interval
         high: upper end of the interval
-        width: high - low; of log10 for `ON_LOG_SCALE`; inf if an end is open
+        width: high - low, in log10 for the names in `ON_LOG_SCALE`; inf if an end is open
     """
 
     at: tuple[float, ...]
@@ -73,7 +73,8 @@ def next_runs(
         level: confidence level of the interval, between 0 and 1.
 
     Raises:
-        ValueError: the rows do not determine the law, it has no such number, or `level` is out of its range.
+        ValueError: the rows do not determine the law, the law has no number of this name, or `level` is out of its
+            range.
 
     Example:
         The runs of the table have sizes near 1e8. A run at 1e9 narrows the prediction at 1e10 most.
@@ -128,7 +129,7 @@ def interval_of(
 
 
 def _width(name: str, low: float, high: float) -> float:
-    """Return high - low, on the scale of the number; inf if an end is unknown or, on a log scale, not above 0."""
+    """Return the width as in `NextRun`; inf if an end is unknown, or if it is not above 0 on a log scale."""
     if math.isnan(low) or math.isnan(high):
         return math.inf
     if name not in ON_LOG_SCALE:

@@ -202,7 +202,8 @@ def fine_grained_for_active(
 ) -> FineGrainedOptimum:
     """Return the optimum with a given number of active parameters, by bisection on the logarithm of the FLOPs.
 
-    The best size jumps where the best G changes; for a size inside a jump, the result is the model above it.
+    The best size jumps at FLOPs where the best G changes. For a size inside such a jump, the result is the model at its
+    upper end.
 
     Args:
         active_parameters: 12 d² · d/64 of the model.
@@ -305,7 +306,7 @@ def _check_powers(num_experts: float, coefficients: JointCoefficients) -> None:
 
 
 def _lowest(function: Callable, low: float, high: float) -> tuple[float, float]:
-    """Return where a function of an array has its least value between `low` and `high`, and that value.
+    """Return the point between `low` and `high` where a function has its least value, and this value.
 
     The function tries a thousand values at equal ratios, then again between the two neighbours of the lowest one, until
     only rounding separates them. The functions here have one low point, and are infinite above the budget.

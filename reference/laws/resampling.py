@@ -13,9 +13,10 @@ numbers. Each fit gives all quantities of `uncertainty.py` except the observatio
 scatter of a new run.
 
 Coverage. The table gives the share of nominal 95 % intervals that contain the true value, in 1,000 simulated tables of
-the released design (six sizes, E up to 512, scatter 0.003 in log10). Each range is the lowest to the highest share over
-the quantities, without the observation. In the right column, all runs of a size also share an error (0.002). The slow
-tests in `conformance/suite/test_laws_resampling.py` repeat the simulation with 400 tables.
+the released design (six sizes, E up to 512, scatter 0.003 in log10). Each range goes from the quantity with the lowest
+share to the quantity with the highest share, without the observation. In the right column, all runs of a size also
+share an error (0.002). The slow tests in `conformance/suite/test_laws_resampling.py` repeat the simulation with 400
+tables.
 
                                             independent runs      a shared error at each size
     profile likelihood                         94.4 - 96.4 %      77.4 (predictions) - 97.8 %
@@ -29,9 +30,9 @@ assume independence are too narrow for predictions if the runs of a size share a
 size. A shared error cancels in slopes and gains.
 
 Infinite and undefined values. E_max is inf in a fit with unbounded E_max, and N_cutoff is inf if c <= 0. The bootstrap
-ranks infinite values as the largest or the smallest. Slopes and other coefficients are also infinite in the linear
-limit. E_start and E_max have no value there: the bootstrap counts such a resample as undefined and does not rank it. A
-resample whose rows do not determine the law counts as undetermined. The jackknife gives no interval unless every fold
+sorts infinite values as the largest or the smallest. In the linear limit, slopes and other coefficients are infinite,
+too, and E_start and E_max have no value. The bootstrap counts a resample without a value as undefined and ignores it. A
+resample whose rows do not determine the law counts as undetermined. The jackknife gives an interval only if every fold
 has a finite value.
 
 Sources: bootstrap percentiles, Efron 1979; pseudo-values with Student's t, Tukey 1958. The methods, resampling by size,
@@ -61,7 +62,7 @@ class Bootstrap(NamedTuple):
     """Percentile intervals and a summary of the resamples.
 
     Attributes:
-        intervals: with the value of the whole table and the percentiles, which are NaN if no resample has a value
+        intervals: value from the whole table; low and high are percentiles, NaN if no resample has a value
         undefined: for each quantity, the number of resamples that determine the law but give no value
         statuses: number of resamples with each status of `fit_routed`
         undetermined: number of resamples whose rows do not determine the law
@@ -77,7 +78,7 @@ class Jackknife(NamedTuple):
     """Intervals from leaving one group out at a time.
 
     Attributes:
-        intervals: with the value of the whole table; low and high are NaN if a fold has no value
+        intervals: value from the whole table; low and high are NaN if a fold has no value
         missing: for each quantity, the left-out groups whose folds give no finite value
     """
 
@@ -112,7 +113,8 @@ def group_bootstrap_weights(uniforms: np.ndarray, groups: np.ndarray) -> np.ndar
     """Draw whole groups with replacement and return the number of draws of each row.
 
     Args:
-        uniforms: [draws, m], in [0, 1), for m different groups; u draws group floor(u m), in rising order.
+        uniforms: [draws, m], in [0, 1), for m different groups; u draws group floor(u m), where groups are sorted in
+            rising order.
         groups: [n], equal entries are one group.
 
     Returns:
@@ -148,8 +150,8 @@ def bootstrap(
         level: the share of the resamples between low and high, between 0 and 1.
 
     Returns:
-        A Bootstrap. Sort the m values of a quantity in rising order and count places from 0. low is at the place
-        (m - 1)(1 - level)/2 from below, and high at that place from above, each rounded outwards to a whole place.
+        A Bootstrap. Sort the m values of a quantity in rising order and count places from 0. Let p be (m - 1)(1 -
+        level)/2, rounded down. low is the value at place p from below, and high the value at place p from above.
 
     Raises:
         ValueError: as `fit_routed` for the whole table, `check_quantity`, `level` is out of its range, an
@@ -191,7 +193,7 @@ def jackknife(
     quantities: Iterable[Quantity],
     level: float = 0.95,
 ) -> Jackknife:
-    """Return jackknife intervals of quantities of the bounded law, leaving out one group of rows at a time.
+    """Return jackknife intervals of quantities of the bounded law: each fold leaves out one group of rows.
 
     Let v be the value from the whole table and vᵢ the value without group i. The pseudo-values m v - (m - 1) vᵢ of the
     m groups have the standard error s = √((m - 1)/m · Σ (vᵢ - mean)²). The interval is v ± q s, with q Student's

@@ -73,14 +73,14 @@ def effective_experts(num_experts: np.ndarray, E_start: float, E_max: float) -> 
         E_max: limit of Ê for large E, above E_start; may be math.inf.
 
     Returns:
-        Ê, the shape of `num_experts`, in [E_start, E_max).
+        Ê, the shape of `num_experts`, at least E_start and below E_max.
 
     Raises:
         ValueError: an entry is not finite or below 1, or not 1 <= E_start < E_max.
 
     Example:
-        With E_start = 2 and E_max = 4, the inner term is 1 / (1/2 - 1/4) = 4. At E = 1 that gives
-        1 / (1/4 + 1/4) = 2 = E_start; at E = 9, 1 / (1/12 + 1/4) = 3.
+        With E_start = 2 and E_max = 4, the inner term is 1 / (1/2 - 1/4) = 4. Then Ê is 1 / (1/4 + 1/4) = 2 = E_start
+        at E = 1, and 1 / (1/12 + 1/4) = 3 at E = 9.
 
         >>> effective_experts(np.array([1.0, 9.0]), 2.0, 4.0)
         array([2., 3.])
@@ -236,8 +236,8 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: Route
         coefficients: the law.
 
     Returns:
-        N, parameters, the broadcast shape; NaN where the loss does not fall with size (a + c log10 Ê >= 0); inf or 0
-        beyond the range of float64.
+        N, parameters, the broadcast shape; NaN where a + c log10 Ê >= 0 (the loss does not fall with size); inf or 0
+        where N is out of the range of float64.
 
     Raises:
         ValueError: as `experts_for_loss`.

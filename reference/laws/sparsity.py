@@ -203,8 +203,8 @@ def fit_sparsity(
         huber: delta, in units of ln L, the paper's by default; None for least squares.
 
     Returns:
-        The fit. Its status is "not determined" if other coefficients fit the rows equally well. It names the floor e if
-        e has vanished, because the rows cannot separate e from the third term.
+        The fit. Its status is "not determined" if other coefficients fit the rows equally well. The status names the
+        floor e if the rows cannot separate e from the third term, so that e has vanished.
 
     Raises:
         ValueError: lengths differ, an entry is out of its range, or there are fewer than 11 rows, 2 sizes, 2 numbers of

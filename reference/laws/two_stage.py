@@ -11,8 +11,8 @@ constant and the loss is a validation loss. The second form of stage 1 is our ad
 tokens to parameters. It is the baseline for the ratio law of accuracy.
 
 Stage 2 is least squares of the accuracy itself, over all rows: accuracies at the guess rate show where the curve is
-flat. The linear form is a line. In the logistic form, a and b are linear for given k and m. So every start is a pair
-(k, m) with its best a and b; then the search varies all four (`_levenberg.py`).
+flat. The linear form is a line. In the logistic form, Q is linear in a and b if k and m are fixed. So every start is a
+pair (k, m) with its best a and b. Then the search varies all four (`_levenberg.py`).
 
 Compare predictions. a, k and m of a logistic are uncertain if no row reaches its upper end.
 """
@@ -112,7 +112,8 @@ def fit_two_stage(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, lin
         link: the form of stage 2.
 
     Raises:
-        ValueError: lengths differ, an entry is out of its range, an unknown link, or fewer rows than 5 (linear: 3).
+        ValueError: lengths differ, an entry is out of its range, `link` is unknown, or fewer than 5 rows (3 for
+            "linear").
     """
     line = fit_compute(flops, loss).coefficients
     stage_1 = LossCoefficients(line.A, line.alpha, 0.0, math.nan, 0.0)

@@ -140,8 +140,8 @@ def profile_intervals(
     Returns:
         One Interval for each quantity, in their order and units (losses in nats, sizes in parameters), with
         low <= value <= high. `N_cutoff` is as `routed.cutoff`: `high` is inf if the data allow c <= 0, and `low` is the
-        least size at which they allow b + c log10 N = 0 with c > 0. In the linear limit b and c have no value, but
-        their ratio and N_cutoff have one.
+        least size at which they allow b + c log10 N = 0 with c > 0. In the linear limit b and c have no finite value,
+        but N_cutoff = 10^(-b/c) has a value.
 
     Raises:
         ValueError: as `fit_routed`, `level` is out of its range, or a quantity has an unknown name or lacks N or E.
@@ -173,13 +173,13 @@ def verdict(interval: Interval) -> str:
     """Return a short verdict on how precisely the data determine a quantity. The rules are our choice.
 
     An end is open if it is NaN, infinite, or the edge of the quantity's range (E_start and E_max at 1, a size at 0). An
-    interval is narrow if its ends differ by at most half of the value; for E_start, E_max and sizes by at most a factor
-    of 2, and for losses by at most a factor of 1.05.
+    interval of E_start, E_max or a size is narrow if its ends differ by at most a factor of 2, and of a loss by at most
+    a factor of 1.05. Any other interval is narrow if its ends differ by at most half of the value.
 
     Returns:
         "pinned down": no end is open, and the interval is narrow;
         "soft": no end is open, but the interval is not narrow; "soft, sign open" if it contains 0;
-        "loose": as soft, and one end is more than ten times the other;
+        "loose": no end is open, and one end is more than ten times the other;
         "bounded from above only" or "bounded from below only": one end is open;
         "not identified": both ends are open.
         For an extrapolated interval, ", extrapolated" follows.
@@ -250,7 +250,7 @@ def gain_interval(
         level: confidence level, between 0 and 1.
 
     Returns:
-        A GainInterval with low <= gain <= high; finite unless `experts` is.
+        A GainInterval with low <= gain <= high.
 
     Raises:
         ValueError: as `slope_interval`, or `experts` is not a finite number above 1.

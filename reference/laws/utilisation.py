@@ -101,7 +101,7 @@ class UtilisationCoefficients(NamedTuple):
 
 
 class UtilisationCurve(NamedTuple):
-    """The fitted law in a form that exists on every face, even in the linear limit.
+    """The fitted law in a form that always exists, even in the linear limit.
 
     Attributes:
         curve: of F and E' = 1 + (B - B_min)/unit
@@ -122,8 +122,8 @@ class UtilisationFit(NamedTuple):
         curve: the same fit, for prediction: see `predict_utilisation`
         objective: the least value of `criterion`
         rmsle: root of the mean squared difference of log10 losses
-        status: the piece of the domain that contains the optimum
-        covariance: [7, 7], order of UtilisationCoefficients; 0 where a coefficient is fixed, as B_min is
+        status: "interior", or the edge of the domain that contains the optimum
+        covariance: [7, 7], of the coefficients in their order; 0 for fixed coefficients such as B_min
         rows: number of rows
         criterion: a description of the minimised quantity
     """
@@ -179,14 +179,14 @@ def effective_utilisation(utilisation: np.ndarray, B_start: float, B_max: float,
         B_min: the least B, above 0.
 
     Returns:
-        B̂, the shape of `utilisation`, in [B_start, B_max).
+        B̂, the shape of `utilisation`, at least B_start and below B_max.
 
     Raises:
         ValueError: an entry is not finite or below B_min, B_min is not above 0, or not 0 < B_start < B_max.
 
     Example:
-        With B_start = 0.2 and B_max = 0.4, the inner term is 1 / (5 - 2.5) = 0.4. At B = B_min that gives
-        1 / (2.5 + 2.5) = 0.2 = B_start; at B - B_min = 0.8, 1 / (1/1.2 + 2.5) = 0.3.
+        With B_start = 0.2 and B_max = 0.4, the inner term is 1 / (5 - 2.5) = 0.4. Then B̂ is 1 / (2.5 + 2.5) = 0.2 =
+        B_start at B = B_min, and 1 / (1/1.2 + 2.5) = 0.3 at B - B_min = 0.8.
 
         >>> effective_utilisation(np.array([0.25, 1.05]), 0.2, 0.4, 0.25).round(6)
         array([0.2, 0.3])
@@ -295,8 +295,8 @@ def teraflops_for_loss(utilisation: np.ndarray, loss: np.ndarray, coefficients: 
         coefficients: the law.
 
     Returns:
-        F, the broadcast shape; NaN where the loss does not fall with F (a + c log10 B̂ >= 0); inf or 0 beyond the range
-        of float64.
+        F, the broadcast shape; NaN where a + c log10 B̂ >= 0 (the loss does not fall with F); inf or 0 where F is out
+        of the range of float64.
 
     Raises:
         ValueError: an entry is out of its range.
