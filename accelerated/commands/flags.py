@@ -73,9 +73,9 @@ def run(function, command: str, arguments: list[str]):
 
 
 def _joined(arguments: list[str], function) -> list[str]:
-    """Merge repeated flags: put one flag at the end, followed by all values.
+    """Merge repeated flags with several values: put the flag at the end, with all its values.
 
-    This is for flags with several values, because the parser keeps only the last values.
+    The parser would keep only the values of the last flag.
     """
     flags = [word.partition("=")[0].replace("_", "-") if word.startswith("-") else None for word in arguments]
     repeated = {flag for flag in flags if flag and flags.count(flag) > 1}
@@ -147,8 +147,8 @@ def _unfolded(doc: str) -> str:
 def _one_line(box: str) -> str:
     """Return the parser's boxed message as a line; keep only the flags of the advice below the rule.
 
-    The box has lines or, in ASCII, a title between two rules of hyphens. tyro gives errors as data only in
-    `tyro._errors`, which may change in any release.
+    The box is drawn with lines or, in ASCII, has a title between two rows of hyphens. Only the private module
+    `tyro._errors` gives errors as data, and it may change in any release.
     """
     lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
     rules = [i for i, line in enumerate(lines) if line and not line.strip("─-")]
@@ -171,9 +171,9 @@ def _shortened(line: str) -> str:
 
 
 def in_flags(message: str, names: list[str]) -> str:
-    """Return a message with field names as flags: d_model is 7 becomes --d-model is 7.
+    """Return a message with field names as flags: "d_model is 7" becomes "--d-model is 7".
 
-    A one-word name, such as experts, is a field only if a value follows; otherwise it may be an English word.
+    A one-word name, such as experts, is replaced only if a value follows; otherwise it may be an English word.
     """
     longest_first = "|".join(sorted(names, key=len, reverse=True))
     field = rf"(?<![\w'-])({longest_first})(?![\w'-])"

@@ -212,7 +212,7 @@ def words(report: dict, top: int) -> list[str]:
 
 
 def _cells(entry: dict, scale: float) -> list[str]:
-    """Return the cells of a mesh; the traffic is with rematerialisation only if the mesh needs it to fit."""
+    """Return the cells of a mesh; the traffic includes rematerialisation only if the model fits no other way."""
 
     def amount(name):
         return f"{entry[name] / scale:.3g}"

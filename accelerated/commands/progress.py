@@ -25,9 +25,9 @@ SURE = 5.0
 class Progress:
     """A `Watch` that shows the current runs, loss, speed, and the time left for all runs.
 
-    The time left is the work left, in units of `sweep.cost`, divided by the speed of this session since the first steps
-    of its runs. Each run without a step adds the mean starting time of other runs. The speed excludes starting, because
-    a small run needs a quarter of its time to compile.
+    The time left is the work left (by `sweep.cost`) divided by the speed of this session. The speed is measured from
+    the first steps of each run on, because a small run needs a quarter of its time to compile. Each run that has not
+    made a step adds the mean starting time of other runs.
 
     Args:
         runs: the configurations, by hyper_id.

@@ -32,7 +32,7 @@ from ..wording import in_short, once
 from .trace import Trace
 
 SHUFFLES = 4
-"""Shuffles of the labels, for the baseline of the information."""
+"""Number of shuffles of the labels. The information about shuffled labels is the baseline."""
 
 WORDS = 8
 """Largest number of listed tokens of an expert."""
@@ -138,7 +138,7 @@ def _of_block(trace: Trace, i: int, draw: np.random.Generator) -> BlockFindings:
 
 
 def _choices(expert: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens [n] and experts [n, k]: T rows of k or, if k varies over tokens, a row per choice."""
+    """Return tokens [n] and experts [n, k]; if the tokens have different k, a row for each choice and k = 1."""
     if (expert >= 0).all():
         return np.arange(len(expert)), expert
     row, choice = np.nonzero(expert >= 0)
@@ -207,12 +207,12 @@ def _bits(told: Information) -> str:
 
 
 def fault_sentences(trace: Trace, found: list[BlockFindings]) -> list[str]:
-    """Return sentences on faults, each once with its blocks."""
+    """Return each sentence on a fault once, with the blocks that have this fault."""
     return _by_block(_faults_of, trace, found)
 
 
 def sentences(trace: Trace, found: list[BlockFindings]) -> list[str]:
-    """Return sentences on the labels that decide the experts, and notes, each once with its blocks."""
+    """Return each sentence on the labels that decide the experts, and each note, once with its blocks."""
     return [line for of in (_decided_by, _notes_on, _compared) for line in _by_block(of, trace, found)]
 
 
@@ -293,9 +293,9 @@ def _compared(_: Trace, block: BlockFindings, __: bool) -> list[str]:
 
 
 def share(told: Information, most: float) -> float | None:
-    """Return the excess of the information over shuffled labels, divided by the possible excess.
+    """Return (information - baseline) / (`most` - baseline). The baseline is the information about shuffled labels.
 
-    Return None if shuffled labels give half of the information.
+    `most` is the largest possible information. Return None if the baseline is above half of it.
     """
     return None if told.baseline > most / 2 else (told.bits - told.baseline) / (most - told.baseline)
 

@@ -1,8 +1,8 @@
 """The routing of a text by a trained run: in evaluation with its logits, and again as in training.
 
 The model returns no router logits, so this file computes them: logits are the product of the router's input and its
-weights. To get the input of block m's router, remove the FFN of block m and all later blocks, and use the norm of this
-FFN as the final norm. The last vectors of the model are then the input of the router.
+weights. To get the input of block m's router, remove the FFN of block m and all later blocks. Replace the final norm by
+the norm that comes before the removed FFN. The last vectors of the model are then the input of the router.
 """
 
 import functools
@@ -104,7 +104,7 @@ def trace_steps(folder: Path, first: int, last: int, tell=print) -> Trace:
     All batches have the same weights. They are routed as in training, with the noise of their steps.
 
     Raises:
-        InputError: as `trace_folder`; the model is not causal; or its tokens do not choose their experts.
+        InputError: an error of `trace_folder`, the model is not causal, or its tokens do not choose their experts.
     """
     run = load_run(folder, telling(tell))
     config, model = run.config, run.config.model

@@ -225,7 +225,7 @@ def rules(trace: Trace, found: list[BlockFindings]) -> str:
 
 
 def _hue(expert: int, experts: int) -> int:
-    """Return the hue of an expert in degrees: even steps for few experts, else steps that never repeat."""
+    """Return the hue of an expert in degrees: equal steps for up to 12 experts, else steps of the golden angle."""
     return round(expert * 360 / experts) if experts <= 12 else round(expert * 137.508) % 360
 
 

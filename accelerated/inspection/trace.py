@@ -29,8 +29,8 @@ class Trace(NamedTuple):
         logits: [n_r, T, E], the router's scores; None for a router without logits
         trained: [n_r, T, k], the experts of the same tokens, routed as in training; None if unknown
         dropped: [n_r], share of the assignments without a slot in training; None if unknown
-        mixes: whether experts process mixtures of tokens; `expert` is then the expert with the largest weight of the
-            token
+        mixes: whether experts process mixtures of tokens; `expert` then has the expert that gives the token the largest
+            weight
         step: [T] integers, the training step of each token, from 1; None for other texts than training batches
     """
 

@@ -24,8 +24,8 @@ def read_router(name: str, answer) -> tuple:
         answer: the output of its forward pass.
 
     Returns:
-        Tensors: logits [..., E]; gates and experts [..., k]. Experts are None if the router gives only gates [..., E],
-        0 for experts that are not chosen.
+        Tensors: logits [..., E], gates [..., k], experts [..., k]. If the router gives only gates [..., E], with 0 for
+        experts that are not chosen, `experts` is None.
 
     Raises:
         LookupError: the router returned only logits, so another class chooses.

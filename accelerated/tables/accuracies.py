@@ -3,13 +3,14 @@
     wide    params, tokens, acc_TASK..., loss_TEXT...; optional: run, training_set, flops, guess_TASK...
     long    tokens, benchmark, metric_type, score, tpr; optional: flops, params
 
-Krajewski et al. 2025 (arXiv 2512.08894) published two tables in the long layout. A first column without a name numbers
-the rows; `tpr` means tokens per parameter. One table has neither parameters nor FLOPs. Then N = tokens/tpr and C = 6 N
-D. This N is accurate to about 10 %, because `tpr` is nominal (20 means 21.8 in the first run of the other table). Rows
-of a run have equal tokens, tpr and params.
+Krajewski et al. 2025 (arXiv 2512.08894) published two tables in the long layout. Their first column has no name and
+numbers the rows. The column `tpr` means tokens per parameter. One table has neither parameters nor FLOPs. Its
+parameters are then tokens / tpr, and its FLOPs are 6 times parameters times tokens. These parameters are accurate to
+about 10 %, because `tpr` is rounded (20 means 21.8 in the first run of the other table). Rows with equal tokens, tpr
+and params belong to one run.
 
-An accuracy is between 0 and 1, and a loss is above 0; a blank cell has no value. Accuracies in percent are divided by
-100, with a remark; a table with both units is an error. In the long layout, the metrics `acc`, `acc_norm`,
+An accuracy is between 0 and 1, and a loss is above 0. A cell may be blank. Accuracies in percent are divided by 100,
+with a remark. A table with accuracies in both units is an error. In the long layout, the metrics `acc`, `acc_norm`,
 `exact_match`, `sympy_equiv` and `pass@K` are accuracies of a task named "benchmark metric", and `cross_entropy_loss` is
 a loss. Other metrics (counts, standard errors, probability scores) are ignored.
 """
@@ -32,7 +33,7 @@ from .reading import read_cells
 from .schema import shorten, to_numbers
 
 LEAST_PERCENT = 5.0
-"""Accuracies above this number are in percent; smaller ones above 1 may be errors, such as 1.2. Our choice."""
+"""Accuracies above this number are in percent. A number between 1 and this one may be an error. Our choice."""
 
 FLOPS_PER_PARAMETER = 6.0
 """Training FLOPs per parameter and token, if a table does not give the FLOPs."""
@@ -59,8 +60,8 @@ def read_accuracies(path) -> Accuracies:
     """Read a table of accuracies in either layout.
 
     Raises:
-        InputError: the file cannot be read, lacks the columns of both layouts, or has invalid cells; the message gives
-            row and column of each.
+        InputError: the file cannot be read, has the columns of neither layout, or has invalid cells; the message gives
+            the row and the column of each.
     """
     rows, cells = read_cells(path)
     cells = {name: printable_cells(column) for name, column in cells.items()}
@@ -95,10 +96,11 @@ def loss_name(table: Accuracies, loss: str | None = None) -> str:
 
     Args:
         table: result of `read_accuracies`.
-        loss: name of the text, with or without the prefix loss_; None for "validation", or else the table's first loss.
+        loss: name of the text, with or without the prefix loss_. None means "validation" or, if the table has no such
+            loss, the first loss.
 
     Raises:
-        InputError: the table lacks the loss, or has no loss.
+        InputError: the table does not have this loss, or has no loss.
     """
     if not table.losses:
         raise InputError("the table has no loss_TEXT column (or cross_entropy_loss rows), which two-stage laws need")
@@ -111,7 +113,7 @@ def loss_name(table: Accuracies, loss: str | None = None) -> str:
 
 
 def add_run(path, run: dict) -> None:
-    """Write the values of a run into a table with one row per run: into the row of its name, or a new row.
+    """Write the values of a run into its row of a table with one row per run, or into a new row.
 
     A lock file next to the table serialises concurrent evaluations.
 
@@ -181,7 +183,7 @@ def _wide(columns: CheckedColumns) -> Accuracies:
 def _in_percent(
     columns: CheckedColumns, what: str, cells: dict[str, list[str]], rows: dict[str, list[int]]
 ) -> list[str]:
-    """Return the names whose accuracies are in percent: all nonzero values are above 1, and some are above 5.
+    """Return the names whose accuracies are in percent: no value is in (0, 1], and some values are above 5.
 
     Args:
         columns: columns of the table.
@@ -218,7 +220,7 @@ def _percent_remarks(percent: list[str]) -> list[str]:
 
 
 def _own_rates(columns: CheckedColumns, accuracies: dict, percent: set[str]) -> dict[str, float]:
-    """Return the guess rates of the table; add a problem for every row that differs from the first.
+    """Return the guess rates of the table; add a problem for each rate that differs from the task's first rate.
 
     Args:
         columns: columns of the table.

@@ -1,8 +1,9 @@
-"""Check redundant columns of a table, row by row: tokens and steps, FLOPs and N, N, P and the shape of the model.
+"""Check row by row that columns agree: tokens with steps, FLOPs with N, and N and P with the model's shape.
 
-Each `Identity` gives the range of a column from other columns. A remark names rows far outside the range. A row outside
-by `THOUSANDFOLD` is an error, because no way of counting explains this. The message names the likely cause: the slip of
-the identity with the nearest factor.
+Each `Identity` gives the range of a column from other columns. A remark names rows that are outside the range by more
+than the identity's factor. A factor of `THOUSANDFOLD` or more is an error, because no way of counting explains it. An
+identity lists slips: usual mistakes, each with the factor that it causes. The message names the slip with the nearest
+factor.
 
 All factors are our choice. They are wide for quantities that papers count in several ways: norms, biases and router
 weights, attention and the output layer, experts that are narrower than a dense FFN.
@@ -24,18 +25,18 @@ THOUSANDFOLD = 900.0
 """Factor of an error: a wrong unit is a factor of 1000 or more, and the range may be wrong by 10 %."""
 
 NEAR = 2.5
-"""Largest factor between a number and a slip that explains it."""
+"""A slip explains a number if the number is within this factor of the number that the slip would give."""
 
 SCALES = {"thousands": 1e3, "millions": 1e6, "billions": 1e9, "trillions": 1e12}
 
 LARGEST_VOCABULARY, LONGEST_CONTEXT = 262_144, 8192
-"""Assumed upper limits if the table does not give the shape, for the highest cost of a token."""
+"""The vocabulary and the sequence length for the highest possible cost of a token, if the table does not have them."""
 
 SMALLEST = 1000.0
 """Smallest plausible N; a smaller N is in millions or billions."""
 
 FEWEST, MOST = 1e-4, 1e6
-"""Plausible range of training tokens per parameter; outside, N or the tokens have a wrong unit."""
+"""Plausible range of training tokens per parameter. Outside this range, N or the tokens have a wrong unit."""
 
 SIZES = "cells may hold sizes, such as 20M or 1.5B"
 
@@ -72,7 +73,7 @@ class Numbers:
         return training_tokens(self.frame)
 
     def shared(self) -> np.ndarray:
-        """Return the shared experts of each row, at most as wide as a dense FFN; 0 if routing_options names none."""
+        """Return the number of shared experts of each row; 0 if routing_options does not name any."""
         if "routing_options" not in self.frame:
             return np.zeros(len(self.frame))
         texts = self.frame["routing_options"].fillna("").astype(str)
@@ -184,7 +185,7 @@ def _judge(identity: Identity, numbers: Numbers, rows: np.ndarray, problems: Pro
 
 
 def _cause(identity: Identity, numbers: Numbers, at: int, value: float, least: float, most: float) -> str:
-    """Return the slip that explains a number best, or the advice of the identity."""
+    """Return the slip that explains a number best or, if no slip explains it, the advice of the identity."""
     factors = {cause: float(np.broadcast_to(f, len(numbers.frame))[at]) for cause, f in identity.slips(numbers).items()}
     fitting = [cause for cause, f in factors.items() if least * f / NEAR <= value <= most * f * NEAR]
     nearest = min(fitting, key=lambda cause: abs(math.log(value / (least * factors[cause]))), default=None)
@@ -218,7 +219,7 @@ def _implausible(numbers: Numbers) -> list[str]:
 
 
 def _units(column: str, numerator: bool = True) -> dict[str, float]:
-    """Return the slips of a column with a wrong unit; `numerator`: whether it increases the identity's column."""
+    """Return {slip: factor} for a column in a wrong unit; `numerator` is false if the range grows with the column."""
     return {f"is {column} in {unit}": 1 / scale if numerator else scale for unit, scale in SCALES.items()}
 
 
@@ -254,7 +255,7 @@ def _with_embedding(name: str) -> Callable:
 
 
 def _by_label(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """Return N for a label such as 7B, which may mean N or P."""
+    """Return the range of N for a label such as 7B, which may mean N or P."""
     if "model_size_label" not in numbers.frame:
         return (np.full(len(numbers.frame), np.nan),) * 2
     labels, first = groups_of(numbers.frame["model_size_label"])
@@ -278,7 +279,7 @@ def _total(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
 def _step(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
     """Return the FLOPs of a step from N, if the shape does not give them.
 
-    FLOPs of 6 N per token in all rows, within 1 %, were computed from N alone.
+    If the FLOPs of all rows are 6 N per token within 1 %, they were computed from N, and the range is 6 N.
     """
     tokens = np.where(np.isnan(numbers.by_shape("flops_per_step")), numbers.tokens_per_step(), np.nan)
     least, most = (each * tokens for each in numbers.forward())
@@ -367,5 +368,5 @@ IDENTITIES = (
         "is one of the three for another text?",
     ),
 )  # fmt: skip
-"""Exact identities come first, because an error there also violates the other identities. Only the first remark on a
+"""Exact identities come first, because an error that violates them also violates the others. Only the first remark on a
 column is reported."""

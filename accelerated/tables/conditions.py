@@ -26,8 +26,8 @@ The rules (our choice):
   blank.
 * A blank cell has no value: `!=` and `not in` are true, all other comparisons are false. So `not (k == 1)` and `k != 1`
   keep the same rows, including blank rows; `k > 1` keeps no blank rows. `k == None` is true for blank cells, and `k !=
-  None` for other cells. A list may contain None. The schema defines blank texts, such as "" or "NA", in the table and
-  in the condition.
+  None` for other cells. A list may contain None. Texts that mean blank, such as "" or "NA", are listed in
+  `schema.BLANK`; they also mean blank in a condition.
 * Whole numbers in the text are at most 2^53, because float64 cannot distinguish larger numbers; 9**9**9 is an error.
 * A condition cannot use a column whose name is not a Python name, such as `val loss`.
 """
@@ -45,7 +45,7 @@ from ..errors import InputError
 from .schema import BLANK, shorten
 
 LONGEST = 10_000
-"""Longest expression in characters: a list of some thousand runs."""
+"""Largest number of characters of an expression, enough for a list of thousands of runs."""
 
 DEEPEST = 50
 """Deepest nesting; a chain of `and` or of `or` is one level."""
@@ -116,7 +116,7 @@ def _one_line(expression: str) -> str:
 
 
 def _parsed(text: str) -> ast.expr:
-    """Return the tree of an expression; reject one that is too long or too deep."""
+    """Return the tree of an expression; raise `InputError` if it is too long or too deep."""
     where = f"rows {shorten(text)}"
     if not text:
         raise InputError(f"{where}: is empty; needed: a condition such as seed == 42, or: clark")

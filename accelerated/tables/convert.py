@@ -10,13 +10,14 @@ A remark names every change. These blank cells are derived (`deriving.py`, `coun
     kqv_size               d_model / num_heads
     dense_parameter_count, total_parameter_count, flops_per_step       by `accounting.count`
 
-These rules are our choice. Columns without a place in the table are dropped unless `keep` names them. There are two
-exceptions. The names of runs are kept as `run`, for messages. Columns that begin with `loss_` are kept, with a remark,
-if every cell is a loss. `--rows` can use kept columns, and warnings about differences that a law ignores use them too.
+These rules are our choice. Columns that a results table does not have are dropped unless `keep` names them. There are
+two exceptions. The names of runs are kept as `run`, for messages. Columns that begin with `loss_` are kept, with a
+remark, if every cell is a loss. Kept columns can be used in `--rows`. They are also used for warnings about differences
+that a law ignores.
 
-Pieces of a log (`exports.py`) are joined by run and step; rows of a log without a loss are excluded. NaN counts as a
-loss, because an earlier row must not represent a diverged run. Several tables are converted separately and their runs
-get new numbers. The column `source` names the table of each row.
+Pieces of a log (`exports.py`) are joined by run and step. Rows of a log without a loss are excluded, but NaN counts as
+a loss: otherwise a diverged run would keep its last finite loss. Several tables are converted separately, and their
+runs get new numbers. The column `source` names the table of each row.
 """
 
 import csv
@@ -78,16 +79,16 @@ def convert_runs(
             folders of event files, see `exports.py`. Nested JSON objects have columns such as `config.experts`.
         out: the table, `.csv` or `.csv.gz`; there must be no such file.
         columns: {column of the table: column of `runs`}; columns with the same name need no entry. Allowed are the
-            columns of TABLE_COLUMNS, and `loss_` with any name. Each of several tables uses the entries for its
-            columns. In a log, hyper_id is the column `run` by default.
+            columns of TABLE_COLUMNS, and `loss_` with any name. If there are several tables, each table uses the
+            entries for its columns. In a log, hyper_id is the column `run` by default.
         constants: {column of the table: value} for blank cells of `runs`.
         loss_unit: unit of every loss, one of LOSS_UNITS.
         keep: more columns of `runs` to keep, with unchanged names.
         config: a table with one row per run; its columns are added to every row of the run. The column `run` or `Name`,
-            or else the first column, matches the source column of hyper_id. It is joined to each of several tables that
-            has one of its runs.
+            or else the first column, matches the source column of hyper_id. If there are several tables, it is joined
+            to each table that has one of its runs.
         values: {"COLUMN:OLD": NEW}, such as {"router_type:none": "Dense"}: cells OLD of a column of the table become
-            NEW before cells are derived. An OLD of "" or another text of BLANK replaces blank cells.
+            NEW before cells are derived. If OLD is a text of BLANK, such as "", blank cells are replaced.
 
     Raises:
         InputError: `runs` or `config` cannot be read, a name is not allowed or missing, `out` exists, or the result is
@@ -213,7 +214,7 @@ def _units_by_name(columns: dict[str, str], cells, unit: str) -> list[str]:
 
 
 def _size_by_name(columns: dict[str, str], cells) -> list[str]:
-    """Return a remark if another column seems, by its name, to be N without the embedding."""
+    """Return a remark if the name of another column suggests that it is N without the embedding."""
     source = columns.get("dense_parameter_count")
     other = next((name for name in cells if re.search(_LEAVES_OUT, name, re.IGNORECASE)), None)
     if source is None or other is None or re.search(_LEAVES_OUT, source, re.IGNORECASE):

@@ -1,7 +1,7 @@
 """Derive cells of a table from other cells: router, experts, run and step of a row, and losses in nats.
 
-Derived values fill only blank cells. `--map`, the spelling of routers and the unit of losses change other cells. Each
-change has a remark. N, P and the FLOPs of a training step are in `counting.py`.
+Derived values fill only blank cells. Three things change other cells: `--map`, the spelling of routers, and the unit of
+losses. Each change has a remark. N, P and the FLOPs of a training step are in `counting.py`.
 """
 
 import math

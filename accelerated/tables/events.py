@@ -17,7 +17,7 @@ from ..wording import plural
 from .log import STEP, Log, restart_remarks, whole_text
 
 _FOLDER_OF_HPARAMS = re.compile(r"\d+\.\d+")
-"""PyTorch's `add_hparams` writes below the folder of the run, in a folder named by the time."""
+"""PyTorch's `add_hparams` writes into a subfolder of the run's folder; the subfolder's name is the time."""
 
 
 def event_files(path) -> list[Path]:
@@ -30,10 +30,10 @@ def event_files(path) -> list[Path]:
 def read_events(path, files: list[Path]) -> Log:
     """Return the scalars of event files as a piece of a log.
 
-    The last of several values of a metric at a step counts. A run that restarts from an earlier step abandons its
-    values from this step on. These values are excluded with a remark, as in TensorBoard's reader. A restart is a
-    session that starts at a step, or a metric that goes back to an earlier step. If metrics go back in a later file of
-    the run, the run's other metrics are also cut back (our choice). An incomplete last record of a file is ignored.
+    If a metric has several values at a step, the last value counts. If a run restarts from an earlier step, its old
+    values from this step on are excluded with a remark, as in TensorBoard's reader. A restart is the start of a session
+    at a step, or a metric that goes back to an earlier step. If a metric goes back in a later file of the run, the
+    other metrics of the run are also cut back (our choice). An incomplete last record of a file is ignored.
 
     Raises:
         InputError: the extra is not installed, or no file has a scalar.
@@ -92,7 +92,7 @@ def _read(loader, settings: dict[str, str]) -> list[_Event]:
 
 
 class _Branch:
-    """The scalars of a run without abandoned values, from its files in the order of their start."""
+    """The scalars of a run, from its files in the order of their start, without values that a restart replaced."""
 
     def __init__(self):
         self.values: dict[tuple[str, int], str] = {}
@@ -138,7 +138,7 @@ def _run_of(file: Path, top: Path) -> str:
 
 
 def _give_to_parents(settings: dict[str, dict], top: Path) -> None:
-    """Assign PyTorch's values below the folder of a run to that run, see `_FOLDER_OF_HPARAMS`."""
+    """Give the hyperparameters that PyTorch wrote into a folder of a run to this run, see `_FOLDER_OF_HPARAMS`."""
     for run in list(settings):
         parent, _, name = run.rpartition("/")
         if _FOLDER_OF_HPARAMS.fullmatch(name):

@@ -8,9 +8,9 @@ The header of a file determines its kind:
     anything else                                     a table, such as the table of runs in Weights & Biases
 
 Event files have known names (`events.py`). The first three kinds and event files are pieces of a log: rows with columns
-`run` and `step`, and a column for each metric. Several pieces are joined by run and step, such as a panel for each
-metric, or a file for each run. If a run restarted from an earlier step, its abandoned rows are dropped. A history in
-CSV from a data frame (with _step and _timestamp or _runtime) is a table, but its abandoned rows are dropped too.
+`run` and `step`, and a column for each metric. Several pieces, such as a panel for each metric or a file for each run,
+are joined by run and step. If a run restarted from an earlier step, its old rows from this step on are dropped. A
+history in CSV from a data frame (with _step and _timestamp or _runtime) is a table, but its old rows are dropped too.
 
 The script in the manual of Weights & Biases writes a table of runs with dictionaries in its cells. Each entry becomes a
 column, such as `config.d_model` and `summary.val_loss`.
@@ -70,7 +70,7 @@ def read_piece(path) -> Log | Table:
 
 
 def _is_history(path, cells: dict[str, list[str]]) -> bool:
-    """Return whether rows are evaluations: they have steps, and most runs have several rows without ids of runs."""
+    """Return whether a table is a history, in which each row is an evaluation and not a run."""
     marks = marks_of(cells)
     if "_step" not in cells or not (is_json(path) or _CLOCKS & set(cells)) or {"start", "end"} & set(marks.values()):
         return False
@@ -136,10 +136,9 @@ def _panel(path: Path, cells: dict[str, list[str]], matches: list[re.Match]) -> 
 
 
 def _history(path: Path, cells: dict[str, list[str]]) -> Log | Table:
-    """Return the history of runs; without a column of names, the history of a run with the name of the file.
+    """Return the history of runs. Without a column of names, the file is one run and has its name.
 
-    Only JSON lines are read as a log: unlike the CSV of a data frame, they distinguish a logged NaN from a missing
-    value.
+    Only JSON lines are read as a log. The CSV of a data frame does not distinguish a logged NaN from a missing value.
     """
     steps = _checked(path, {"_step": cells["_step"]}, "_step")["_step"].tolist()
     called = name_column(cells)
@@ -160,10 +159,10 @@ def _history(path: Path, cells: dict[str, list[str]]) -> Log | Table:
 
 
 def _as_logged(path: Path, cells: dict[str, list[str]], runs: list[str], steps: list[float]) -> list[int]:
-    """Return the rows sorted by time, or unchanged if a row has no time.
+    """Return the indices of the rows, sorted by time; in their present order if a row has no time.
 
     Raises:
-        InputError: a run goes back in step and in time, like two runs with the same name.
+        InputError: a run goes back in step and in time, so it is probably two runs with the same name.
     """
     times = _checked(path, {"_timestamp": cells.get("_timestamp", [])}, "")["_timestamp"]
     if not times.size or not np.isfinite(times).all():

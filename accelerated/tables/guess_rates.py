@@ -4,9 +4,9 @@ The whole name identifies a task, as in lm-evaluation-harness, LLM Foundry and l
 four choices and mmlu_pro ten. Tasks such as mmlu_generative and boolq_cot have generated answers, which a guess hardly
 ever hits. The numbers of choices are from lm-evaluation-harness.
 
-A lookup ignores case, treats hyphens and blanks as underscores, and drops a metric that ranks choices (norm_hellaswag,
-"hellaswag acc_norm"), the number of shots (mmlu_5shot, hellaswag_zeroshot) and a version (arc_easy_v2,
-piqa:0).
+A lookup ignores case and treats hyphens and blanks as underscores. It also ignores three parts of a name: a metric that
+ranks choices (norm_hellaswag, "hellaswag acc_norm"), the number of shots (mmlu_5shot, hellaswag_zeroshot) and a version
+(arc_easy_v2, piqa:0).
 """
 
 import re

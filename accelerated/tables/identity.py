@@ -1,12 +1,12 @@
 """Decide which rows of a user's table are one run. Names of runs need not be unique.
 
-    MARKS     `marks_of`         columns that identify the run of a row (an id, its start time), or give its end state
+    MARKS     `marks_of`         columns with an id, the start time or the end state of the run of a row
     KEYS      `told_apart`       rows of one name with several ids are several runs, unless `check_ids` doubts the ids
-    DOUBT     `check_rows`       rows of one name and id are evaluations of one run, unless each row seems to be
-                                 a run, or the steps go back: then it is an error
+    DOUBT     `check_rows`       rows of one name and id are evaluations of one run; it is an error if each row seems
+                                 to be a run, or if the steps go back
 
-Rows with whole numbers as hyper_id are not checked: rows with the same number are one run, in any order. These rules
-are our choice. Logs, where every row is an evaluation, are in `exports.py` and `events.py`.
+If hyper_id has whole numbers, nothing is checked: rows with the same number are one run, in any order. These rules are
+our choice. Logs, where every row is an evaluation, are in `exports.py` and `events.py`.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ _ENDED = {
 
 
 def marks_of(cells: dict[str, list[str]], apart: Iterable[str] = ()) -> dict[str, str]:
-    """Return {column: "id", "start" or "end"} of the columns that belong to runs, ids first.
+    """Return {column: "id", "start" or "end"} of the columns with an id, start time or end state, ids first.
 
     Args:
         cells: {column: [rows]}.
@@ -55,7 +55,7 @@ def marks_of(cells: dict[str, list[str]], apart: Iterable[str] = ()) -> dict[str
 
 
 def told_apart(keys: list, cells: dict[str, list[str]], marks: dict[str, str]) -> tuple[list, str, dict]:
-    """Return a key for each row, such that no key has several ids, and the column and the values of the ids.
+    """Return a key for each row, with at most one id per key, and the column and the values of the ids.
 
     Args:
         keys: [rows], names of the runs.
@@ -123,7 +123,7 @@ def check_ids(table: Cells, keys: list, column: str, marks: dict[str, str]) -> N
 
 
 def _check_order(table: Cells, several: dict, called, many: bool) -> None:
-    """Raise `InputError` if steps go back from row to row, unless all rows are sorted newest first."""
+    """Raise `InputError` if the steps of a run go back, unless the rows of all runs are sorted newest first."""
     steps, tokens = table.number("step"), table.number("tokens")
     steps = tokens if np.isnan(steps).all() else steps
     back, forth = [], False

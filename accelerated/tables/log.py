@@ -44,10 +44,9 @@ def put_together(paths: list, pieces: list[Log]) -> Log:
 
 
 def latest_branch(runs: list[str], steps: list[float]) -> tuple[list[int], dict[str, tuple[float, int]]]:
-    """Return the rows that no restart abandons, and the restarted runs.
+    """Return the rows that no restart has replaced, and the restarted runs.
 
-    If the step of a row is below the step of an earlier row of its run, the earlier rows from this step on are dropped,
-    as in TensorBoard's reader.
+    If a run goes back to an earlier step, its previous rows from this step on are dropped, as in TensorBoard's reader.
 
     Args:
         runs: [n] the run of each row, in logging order.

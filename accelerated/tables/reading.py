@@ -4,8 +4,8 @@ A table is read whole. A packed file may unpack to `UNPACKED` times its size, or
 `routelaws --limit` changes the limit. Files `.jsonl` and `.ndjson` have JSON lines, an object for each row. Other files
 are CSV. The ending `.gz` means gzip. Text is UTF-8, with or without a byte order mark.
 
-pandas reads plain files (`table._plain_part`). This file reads unusual tables, because pandas silently pads short rows
-and truncates long rows, and does not name the row and the column of an error.
+pandas reads CSV without quotes and errors (`table._plain_part`). This file reads all other tables. pandas would
+silently pad short rows and truncate long rows, and it does not name the row and the column of an error.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ CHUNK = 1 << 16
 """Number of rows to read at a time; text needs about twenty times the memory of numbers."""
 
 UNPACKED, SMALL = 100, 1 << 26
-"""Allowed characters per byte of a packed file, and a minimum for any file; a user's limit `unpacked` replaces both.
-Packing reduces tables of numbers to a third or a tenth."""
+"""A packed file may have `UNPACKED` characters per byte, and any file may have `SMALL` characters. A user's limit
+`unpacked` replaces both. Packing reduces tables of numbers to a third or a tenth."""
 
 LIMITS = ("unpacked",)
 """Limits of files, in characters."""
@@ -66,7 +66,7 @@ def read_text(path) -> Text:
     """Read a table.
 
     Raises:
-        InputError: the file cannot be read or unpacked, is empty, is not text, or has another separator than commas;
+        InputError: the file cannot be read or unpacked, is empty, is not text, or has another separator than commas; or
             the header repeats a column.
     """
     path = Path(path)
@@ -105,8 +105,8 @@ def read_cells(path) -> Cells:
 def take_apart(text: Text, problems: Problems) -> Iterator[Cells]:
     """Yield the cells of a table as text, some rows at a time, numbered from 1; skip blank lines.
 
-    A row with too many or too few cells, a repeated header, and a row that is not a JSON object are problems, and the
-    row is skipped. Raise `InputError` for text that is not CSV.
+    Three kinds of rows are problems and are skipped: a row with too many or too few cells, a repeated header, and a row
+    that is not a JSON object. Raise `InputError` for text that is not CSV.
     """
     rows = _csv_rows(text, problems) if text.names else _json_rows(text, problems)
     while chunk := list(itertools.islice(rows, CHUNK)):

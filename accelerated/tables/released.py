@@ -178,8 +178,8 @@ def released_table(name: str = "curves.csv.gz") -> Path:
         The file, with the right SHA-256.
 
     Raises:
-        InputError: the table is unknown; a file of this name has other content (and stays unchanged); or the download
-            fails. The message gives source and target.
+        InputError: the table is unknown, the download fails, or there is a file of this name with other content. This
+            file stays unchanged.
     """
     if name not in TABLES:
         raise InputError(f"released table {name!r} is not known; allowed: {', '.join(TABLES)}")

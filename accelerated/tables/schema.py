@@ -52,8 +52,8 @@ CONFIGURATION_COLUMNS = (
     "num_heads", "kqv_size", "dense_parameter_count", "total_parameter_count", "flops_per_step", "granularity",
     "objective",
 )  # fmt: skip
-"""The configuration of a run, equal in all rows. Columns of options are missing, because some tables of resumed
-runs are older than these columns."""
+"""The configuration of a run, equal in all rows. Columns of options are not listed, because old rows of a resumed run
+may not have them."""
 
 TEXT_COLUMNS = (
     "router_type", "model_size_label", "objective", "model_options", "routing_options", "schedule", "trunk", "device",
@@ -241,7 +241,7 @@ def shorten(value: str) -> str:
 def to_numbers(cells: list[str], units: dict[str, float] | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers in text cells, and the mask of cells that are not numbers; a blank cell is NaN.
 
-    Numbers have ASCII digits, a decimal point, an exponent, or are infinity. Each becomes the nearest float64. Other
+    A number has ASCII digits, a decimal point and an exponent, or is infinity. It becomes the nearest float64. Other
     forms that Python's float() accepts (1_000, digits of other scripts) are errors.
 
     Args:

@@ -46,15 +46,15 @@ def of_router(selections: list[RouterRows], router: str | None) -> list[RouterRo
 def select_rows(
     frame, rows: str | None = None, loss_column: str = "loss_validation", *, axes: Axes = "experts"
 ) -> list[RouterRows]:
-    """Choose the rows to fit, by router: the last evaluation (by step) of each run that matches `rows`.
+    """Return, by router, the rows to fit: for each run the last evaluation (by step) that matches `rows`.
 
     A law needs models that differ only in N and E. Each value of `rows` keeps:
 
     * "clark": the rows of the paper's laws: routing_frequency 0.5, k 1, seed 42.
     * None: every seed; k 1; routed runs with the most common routing_frequency (a tie gives the larger) and the most
       common granularity (a tie gives the smaller). Other runs are listed as excluded. A missing column is not checked.
-    * Anything else: a condition on the columns, such as "seed == 42 and step <= 100000" (see `conditions.py`). It
-      applies before the last evaluation is taken. Other rows stay.
+    * Anything else: a condition on the columns, such as "seed == 42 and step <= 100000" (see `conditions.py`). The last
+      evaluation is then the last of those that match. Seed, k, routing_frequency and granularity may differ.
 
     Losses of the causal and the masked objective are not mixed: the more common objective is kept (causal for a tie or
     a blank column). A condition that names this column overrides this rule.
@@ -199,7 +199,7 @@ def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
 
 
 def _commonest(values, of_a_tie):
-    """Return the most frequent value of a column (`of_a_tie` selects from ties); None for an empty column."""
+    """Return the most frequent value of a column, None if it is empty; `of_a_tie` chooses among several."""
     counts = values.value_counts()
     return of_a_tie(counts[counts == counts.max()].index, default=None)
 

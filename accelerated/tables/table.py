@@ -116,7 +116,7 @@ def _check_columns(path, names) -> None:
 
 
 def _plain_part(text: Text) -> _Part | None:
-    """Return the rows and columns of a table by pandas' parser; None if the careful reader must check the table."""
+    """Return the rows and columns of a table, read by pandas; None if the careful reader must read the table."""
     data = text.rows.encode()
     if not text.names or b'"' in data or not _even(np.frombuffer(data, np.uint8), len(text.names)):
         return None
@@ -264,7 +264,7 @@ def named(paths) -> str:
 
 @contextlib.contextmanager
 def naming(paths) -> Iterator[None]:
-    """Raise `InputError` for errors of the body, with the paths of the tables before each line.
+    """Turn a ValueError of the body into an `InputError`, with the paths of the tables before each line.
 
     Raises:
         InputError: the body raises a ValueError.

@@ -2,7 +2,7 @@
 
     parameters  370000000, 3.7e8, 370M, 370m, "370M parameters"; K M B T, or k m b t, are thousands, millions, billions,
     and tokens  trillions (1e3, 1e6, 1e9, 1e12), as in the names of models: pythia-70m, llama-7b
-    FLOPs       1e21, "1e21 FLOPs", 3ZFLOPs; the letters above and G P E Z Y, 1e9 and 1e15 to 1e24; PF-days, 8.64e19
+    FLOPs       1e21, "1e21 FLOPs", 3ZFLOPs, PF-days (8.64e19); the letters above, and G (1e9), P E Z Y (1e15 to 1e24)
     bytes       kB MB GB TB PB are powers of 1000, KiB MiB GiB TiB PiB powers of 1024; a unit is required
     numbers     fp32 4 bytes, bf16 and fp16 2, fp8 and int8 1, int4 half a byte; or a number of bytes
 
