@@ -1,7 +1,7 @@
 """Compiled loops for CPUs.
 
-`experts.py` calls `experts`, and `transformer.py` calls `attention`; no other file outside this folder uses the loops.
-`portable` disables both for exported programs.
+Outside this folder, only `experts.py` calls `experts`, and only `transformer.py` calls `attention`. `portable` disables
+both for exported programs.
 """
 
 from .attention_layer import attention

@@ -10,8 +10,8 @@ from .together import PIECE, run_together
 from .xla import attribute, is_question, read_call, shape
 
 AT_LEAST = 64
-"""Minimum number of pieces of work, unless heads times sequences is smaller. The number depends only on shapes, so sums
-over sequences do not depend on the threads.
+"""Minimum number of pieces of work, if heads times sequences is not smaller. The number of pieces depends only on
+shapes, so sums over sequences do not depend on the number of threads.
 """
 
 
@@ -30,8 +30,8 @@ def _attention(frame):
     """The function that XLA calls (`xla`). `calls.call_loops` checks the shapes.
 
     Forward: projected, relative -> mixed, kept. Backward: projected, relative, kept, gradient -> gradients of projected
-    and relative. See `Job` for their shapes; projected is here [b, S, 3 H c] and relative [D, H c], D = 0 for none.
-    Attributes: backward, causal, heads.
+    and relative. `Job` has the shapes, but here projected is [b, S, 3 H c], and relative is [D, H c] with D = 0 for
+    none. Attributes: backward, causal, heads.
     """
     if is_question(frame):
         return 0

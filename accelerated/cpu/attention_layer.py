@@ -1,9 +1,9 @@
 """Softmax attention, from the rows of the input projection to the rows of the output projection.
 
-The queries, keys and values of a head in a sequence, and a block of logits, fit into the cache of a core. So
-`attention_pieces` never writes logits or weights to memory. All cores share the heads and sequences. The backward pass
-is written by hand and keeps two numbers per query of a head. Results differ from the twin's results only by rounding,
-and do not depend on the number of threads.
+A core's cache can hold the queries, keys and values of one head in one sequence, and a block of logits. So
+`attention_pieces` never writes logits or weights to memory. The heads and sequences are divided among all cores. The
+backward pass is written by hand and keeps two numbers per query of a head. Results differ from plain JAX only by
+rounding, and do not depend on the number of threads.
 """
 
 import functools
@@ -21,8 +21,8 @@ def attention(twin: Callable, projected: jax.Array, relative: jax.Array | None, 
     """Return softmax attention.
 
     Args:
-        twin: a function in plain JAX of the following arguments, by name, for other platforms than a CPU and if the
-            loops do not run.
+        twin: a function in plain JAX that takes the following arguments by name. It runs on other platforms than a CPU,
+            and if the loops do not run.
         projected: [b, S, 3 H c], queries, keys and values, each with its heads in order.
         relative: [D, H c], the keys of the D distances from S − 1 down to 0 (causal) or 1 − S; None for no relative
             term.
@@ -56,14 +56,14 @@ def _attention(twin, heads, causal, projected, relative):
 
 
 def _call(heads, causal, projected, relative, more, results):
-    """Call the loops (`attention_call`), for the backward pass if there are more arrays."""
+    """Call the loops (`attention_call`); with more arrays, they run the backward pass."""
     arrays = {"projected [b, S, 3 H c]": projected, "relative [D, H c]": relative} | more
     attributes = {"backward": bool(more), "causal": causal, "heads": heads}
     return tuple(call_loops(ATTENTION, arrays, results, attributes, H=heads))
 
 
 def _elsewhere(twin, heads, causal, projected, relative):
-    """Return `_attention` for programs compiled for other platforms than a CPU."""
+    """Return the result of `_attention` in a program for another platform than a CPU."""
     return twin(projected, relative if len(relative) else None, heads, causal)
 
 

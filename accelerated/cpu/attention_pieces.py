@@ -1,11 +1,13 @@
 """Softmax attention of one head on some sequences, forward and backward, in blocks of queries that stay in the cache.
 
-Each block of queries computes its logits, weights and outputs before the next block, so no [S, S] array is in memory.
-The backward pass recomputes the weights from the largest logit and the sum of each query, as in Dao et al. 2022,
-"FlashAttention" (arXiv 2205.14135). A causal block reads only the keys up to its last query.
+The program finishes a block of queries (logits, weights, outputs) before the next block, so no [S, S] array is in
+memory. The backward pass recomputes the weights from two numbers per query, the largest logit and the sum of
+exponentials, as in Dao et al. 2022, "FlashAttention" (arXiv 2205.14135). A causal block reads only the keys up to its
+last query.
 
 The relative logit of query i and key j is q_i · r_(i-j). For a block, the program multiplies the queries by the keys of
-all distances of the block. Row i of this product starts one number further left than row i - 1.
+all distances of the block. In each row of this product, the distance to key 0 is one number further left than in the
+row before.
 
 All arrays are float32 at an address (`memory`). An address is in bytes, a size in numbers.
 """
@@ -23,8 +25,8 @@ from .tiles import ADD, IN_PLACE, LANES, MOST_ROWS, WRITE, largest, product, tur
 from .together import PIECE, RUNS_PIECE, address_of
 
 FORWARD, BACKWARD, ADD_UP = range(3)
-"""Kinds of work: the output of a head for some sequences; the gradients of a head for some sequences; the gradients of
-a head's distance keys, summed over all sequences.
+"""Kinds of work: compute the output of a head for some sequences; compute its gradients for some sequences; add up the
+gradients of its distance keys over all sequences.
 """
 
 QUERIES = 2 * MOST_ROWS
@@ -35,16 +37,16 @@ BYTES = 4
 
 
 class Job(NamedTuple):
-    """A layer: addresses of its arrays, and sizes. Missing arrays have address 0."""
+    """The addresses of a layer's arrays, and its sizes. A missing array has address 0."""
 
     projected: int  # [b, S, 3, H, c], queries, keys and values
     relative: int  # [D, H, c], keys of the distances from S - 1 downwards
     mixed: int  # [b, S, H, c], the output of the forward pass
-    kept: int  # [b, H, S, 2], the largest logit of each query before its division by √c, and 1 / the sum of powers
+    kept: int  # [b, H, S, 2], of each query: the largest logit before division by √c, and 1 / the sum of exponentials
     gradient: int  # [b, S, H, c], gradients of the output; this field and the next two are for the backward pass
     of_projected: int  # [b, S, 3, H, c]
     of_relative: int  # [D, H, c]
-    shares: int  # [groups, H, D, wide], the gradients of relative from each piece
+    shares: int  # [groups, H, D, wide], the gradient of relative from each piece
     groups: int  # number of pieces of a head
     heads: int  # H
     length: int  # S
@@ -172,7 +174,7 @@ def _add_row(x, y):
 
 @jit_fused
 def _powers(x, most, scale):
-    """Replace x (whole vectors, so that the loop has no scalar remainder) by e^((x - most) scale)."""
+    """Replace x by e^((x - most) scale); x has whole vectors, so the loop has no scalar remainder."""
     for i in range(x.size // LANES):
         for j in range(LANES):
             x[i * LANES + j] = power_of_e((x[i * LANES + j] - most) * scale)
@@ -237,7 +239,7 @@ def _logits(job, block, s):
 
 @jit
 def _by_key(block, s, i):
-    """Return the index of the distance to key 0 in the distance row of query i."""
+    """Return the address of query i's logit by the distance to key 0; the next keys follow."""
     return s.by_distance + BYTES * (i * s.distance_row + block.rows - 1 - i)
 
 
@@ -352,8 +354,7 @@ def _add_up(job, head):
 def _run_piece(job, piece, memory):
     """Do one piece of work, see `together.RUNS_PIECE`.
 
-    A piece has a kind (see above), a number (group times heads plus head), and the first and the number of its
-    sequences.
+    A piece has four numbers: its kind (see above), group · H + head, its first sequence, and its number of sequences.
     """
     job = Job(*to_fixed_tuple(longs(job, _FIELDS), _FIELDS))
     scratch, what = _scratch_at(job, memory), longs(piece, PIECE)

@@ -25,7 +25,7 @@ _PORTABLE = contextvars.ContextVar("portable", default=False)
 
 @contextlib.contextmanager
 def portable() -> Iterator[None]:
-    """Trace without the loops, so that other versions of this package can run the program."""
+    """Trace without the loops inside the `with` block, so that other versions of this package can run the program."""
     token = _PORTABLE.set(True)
     try:
         yield
@@ -34,9 +34,10 @@ def portable() -> Iterator[None]:
 
 
 def loops_run(call: str, *arrays: jax.Array) -> bool:
-    """Return whether the loops of a call run here on arrays of these dtypes, which must be in `FLOATS`.
+    """Return whether the loops of a call run here on these arrays; their dtypes must be in `FLOATS`.
 
-    The default device during tracing decides, unless loops are switched off or the program is `portable`.
+    They run if JAX's default device during tracing is a CPU, loops are not switched off, and the program is not
+    `portable`.
     """
     if _PORTABLE.get() or os.environ.get(SWITCH) == "0" or jax.default_backend() != "cpu":
         return False
@@ -53,7 +54,7 @@ def _registered(call: str) -> bool:
 def call_loops(
     call: str, arrays: dict[str, jax.Array], results: list[str], attributes: dict[str, int], **sizes: int
 ) -> list[jax.Array]:
-    """Call loops, which read and write at addresses; check all arguments first.
+    """Call the loops; check all arguments first, because the loops read and write at addresses.
 
     Args:
         call: `ATTENTION` or `EXPERTS`.
@@ -74,14 +75,15 @@ def call_loops(
 
 
 def _result_type(x: jax.Array, shape: tuple[int, ...], dtype) -> jax.ShapeDtypeStruct:
-    """Return the type of an array that varies over the axes of a `shard_map` as x does."""
+    """Return the type of an array that varies over the same axes of a `shard_map` as x."""
     return jax.eval_shape(lambda x: jnp.broadcast_to(x.sum().astype(dtype), shape), x)
 
 
 def in_float32(*arrays: jax.Array) -> list[jax.Array]:
     """Return arrays in float32 that all vary over the same axes of a `shard_map`, as their gradients do.
 
-    The code for this has a condition that is never true, and that the compiler removes.
+    For this, each array depends on all others through a condition that is never true. The compiler removes the
+    condition.
     """
     sum_of_firsts = sum(
         jax.lax.stop_gradient(values.reshape(-1)[0]).astype(jnp.float32) for values in arrays if values.size

@@ -24,19 +24,19 @@ from .together import PIECE, num_threads, run_together
 from .xla import attribute, is_question, read_call, shape
 
 PAST_CACHE_FROM = 1 << 21
-"""Smallest size of matrices whose gradients are written past the cache, because they would fill it."""
+"""Gradients of matrices with at least this many numbers are written past the cache, because they would fill it."""
 
 X, GATE, QUEUE, UP, DOWN, GRADIENT_OF_OUTPUT, UP_BEFORE, LINEAR, LINEAR_BEFORE = range(9)
 LINEAR_FORWARD = GRADIENT_OF_OUTPUT
-"""The positions of arguments, see `_experts`; missing ones have address 0."""
+"""The positions of the arguments of `_experts`; a missing argument has address 0."""
 
 FEWEST_ROWS = 32
-"""Smallest number of rows of a piece of work (if an expert has more); below, reading the matrices dominates."""
+"""Smallest number of rows of a piece, if its expert has them; with fewer rows, reading the matrices dominates."""
 
 
 @jit
 def _sort(queue, num_experts):
-    """Return the assignments sorted by expert, [n] int32, and the start of each expert's, [E + 1] int32.
+    """Return the assignments sorted by expert, [n] int32, and the position where each expert's begin, [E + 1] int32.
 
     Assignments without an expert (numbers outside [0, E)) come last.
     """
@@ -61,7 +61,7 @@ def _add(pieces, n, kind, expert, first, size):
 
 @jit
 def _most_rows(left, threads):
-    """Return the size of the next piece from the number of rows left: decreasing, so that threads end together."""
+    """Return the size of the next piece; sizes decrease with the number of rows left, so that threads end together."""
     if threads == 1:
         return ROWS_AT_ONCE
     return min(ROWS_AT_ONCE, max(FEWEST_ROWS, left // (2 * threads)))
@@ -93,7 +93,7 @@ def _add_rows(pieces, n, kind, start, split, threads):
 
 @jit
 def _add_experts(pieces, n, start, split):
-    """Append a piece with all rows for each expert that is not in `split`, largest first; return the new number."""
+    """Append one piece for each expert that is not in `split`, largest first; return the new number."""
     above = np.int64(start[split.size]) + 1
     while above > 0:
         from_ = above // 2
@@ -124,9 +124,9 @@ def _add_columns(pieces, n, start, split, hidden, threads):
 def _split(start, threads):
     """Return [E], 1 for the experts whose backward pass is split among threads.
 
-    Split experts have more than half of a thread's share of the rows. To balance the end, the next largest experts are
-    also split, up to a quarter of all rows. The other experts run one by one, which moves less memory. Experts that are
-    small relative to a thread's share are never split.
+    An expert is split if it has more than half of a thread's share of the rows. The next largest experts are split
+    until split experts have a quarter of all rows, so that threads end together. An expert with at most a sixteenth of
+    a thread's share is never split. The experts that are not split have one piece each, which moves less memory.
     """
     split = np.zeros(start.size - 1, np.int64)
     total, chosen = np.int64(start[split.size]), np.int64(0)
@@ -163,7 +163,7 @@ def _pieces(start, split, hidden, threads, backward):
 
 @jit
 def _mark_dropped(job, dropped, backward):
-    """Write the rows of assignments without an expert: zeros, or in the forward pass NaN for a NaN gate."""
+    """Write the rows of assignments without an expert: zeros, but NaN in the forward pass if the gate is NaN."""
     for i in dropped:
         row, gate = floats(job.output + 4 * job.width * i, job.width), floats(job.gate + 4 * np.int64(i), 1)
         nothing = np.float32(0.0) if backward else gate[0] * np.float32(0.0)
@@ -185,7 +185,7 @@ class Sizes(NamedTuple):
 
 
 class Sorted(NamedTuple):
-    """Addresses of the results of `_sort`, and of arrays from the row pieces for the column pieces: see `Job`."""
+    """Addresses of the results of `_sort`, and of arrays that row pieces write and column pieces read, see `Job`."""
 
     order: int
     start: int
@@ -233,7 +233,7 @@ def _experts(frame):
 
     Forward: x, gate, queue, up, down(, linear) -> output(, up_before(, linear_before)).
     Backward: x, gate, queue, up, down, gradient, up_before(, linear, linear_before) -> gradients of x, gate, up,
-    down(, linear). See `Job`; x has one gradient row for each assignment. Attributes: activation, backward.
+    down(, linear). The gradient of x has a row for each assignment, see `Job`. Attributes: activation, backward.
     """
     if is_question(frame):
         return 0

@@ -1,12 +1,11 @@
 """All experts of a layer: each runs on the rows of its own tokens.
 
-A batched product `[E, C, d] x [E, d, f]` also computes empty slots, and runs small products on one core. This file
+A batched product `[E, C, d] x [E, d, f]` also computes empty slots, and uses one core for small products. This file
 sorts the rows by expert, and each expert runs only on its rows. A core does all the work of an expert, from gathering
 its rows to scattering its outputs (`expert_pieces`).
 
 The backward pass is written by hand. It keeps the vectors before the nonlinearity, sorted by expert, and recomputes
-other arrays in the cache. Results differ from the twin's results only by rounding, and do not depend on the number of
-threads.
+other arrays in the cache. Results differ from plain JAX only by rounding, and do not depend on the number of threads.
 """
 
 import functools
@@ -23,14 +22,14 @@ from .calls import EXPERTS, call_loops, in_float32, loops_run
 from .shapes import shape_of, sizes_of
 
 ORDER = ("x", "gate", "queue", "up", "down", "gradient", "before", "linear", "linear before")
-"""The order of the loops' arguments; `expert_call` has their numbers."""
+"""The order of the loops' arguments. `expert_call` has their positions."""
 
 FLOATS = ("float32", "bfloat16", "float64", "float16")
 """The dtypes of a gate; loops compute in float32."""
 
 
 def experts_run(matrices: dict, x: jax.Array) -> bool:
-    """Return whether the loops run here on these matrices and rows; empty slots then cost no time."""
+    """Return whether the loops run here on these matrices and rows. If so, empty slots cost no time."""
     return all(matrix.dtype == x.dtype for matrix in matrices.values()) and loops_run(EXPERTS, x)
 
 
@@ -40,14 +39,14 @@ def experts(
     """Return [T, d], the gated sum of the outputs of each token's experts.
 
     Args:
-        twin: a function in plain JAX of the following arguments, by position, for other platforms than a CPU and if the
-            loops do not run.
+        twin: a function in plain JAX that takes the following arguments by position. It runs on other platforms than a
+            CPU, and if the loops do not run.
         activation: one of `ACTIVATIONS`.
         matrices: up [E, d, f], down [E, f, d] and, for SwiGLU, linear [E, d, f].
         x: [T, d], with the dtype of the matrices.
         gate: [T, k].
-        queue: [T, k] int32, the expert of each assignment. Assignments with numbers outside [0, E) are dropped: they
-            add 0, or NaN if the gate is NaN.
+        queue: [T, k] int32, the expert of each assignment. An assignment with a number outside [0, E) is dropped: it
+            adds 0, or NaN if its gate is NaN.
 
     Raises:
         ValueError: the loops run, and the activation is unknown, a matrix is missing or unexpected, or the arrays are
@@ -56,7 +55,7 @@ def experts(
     if not experts_run(matrices, x):
         return twin(activation, matrices, x, gate, queue)
     sizes = _check(activation, matrices, x, gate, queue)
-    if not sizes["d"] * sizes["f"]:  # an expert of width 0 adds 0, but loops need a column
+    if not sizes["d"] * sizes["f"]:  # an expert of width 0 returns 0, but loops need a column
         return twin(activation, matrices, x, gate, queue)
     rows, gates, *values = in_float32(x, gate, *matrices.values())
     matrices = dict(zip(matrices, values, strict=True))
@@ -96,7 +95,7 @@ def _row(matrices) -> int:
 
 
 def _kept(matrices) -> list[str]:
-    """Return the shapes of the vectors before the nonlinearity, sorted by expert; SwiGLU has two of each."""
+    """Return the shapes of the arrays before the nonlinearity, rows sorted by expert; SwiGLU has two arrays."""
     return [f"{name} [T k, F]" for name in ("before", "linear before")][: len(matrices) - 1]
 
 
@@ -123,7 +122,7 @@ def _experts(twin, activation, matrices, x, gate, queue):
 
 
 def _outputs(twin, activation, keep, matrices, x, gate, queue):
-    """Return [T, d], and the arrays for the backward pass if needed."""
+    """Return the outputs [T, d] and, if needed, the arrays for the backward pass."""
     kept = _kept(matrices) if keep else []
 
     def on_cpu(matrices, x, gate, queue):

@@ -1,8 +1,8 @@
-"""The work of one expert, forward and backward, on the rows of its own tokens: gather, products, nonlinearity, scatter.
+"""The work of one expert on the rows of its own tokens, forward and backward: gather, products, nonlinearity, scatter.
 
 A core does a whole piece of work, so the output of a product is still in the cache for the next product. Rows are
-sorted by expert: `order` [n] has the assignments t k + j of expert 0, then expert 1, and so on; dropped assignments
-come last. Expert e has the entries from start[e] to start[e + 1].
+sorted by expert: `order` [n] has the assignments t k + j of expert 0, then those of expert 1, and so on. Dropped
+assignments come last. Expert e has the entries from start[e] up to start[e + 1], exclusive.
 
 All arrays are float32 at an address (`memory`), row after row. An address is in bytes, a size in numbers.
 """
@@ -22,13 +22,13 @@ from .tiles import ADD, LANES, PANEL, PAST_CACHE, SCRATCH, STORED, TURNED, WRITE
 from .together import PIECE, RUNS_PIECE, address_of
 
 ROWS_AT_ONCE = 256
-"""Maximum rows of an expert per step. Gradients of a matrix are summed in pieces of this size, so they do not depend on
-the number of threads.
+"""Maximum number of rows of an expert at a time. Gradients of a matrix are sums over pieces of this size, so they do
+not depend on the number of threads.
 """
 
 FORWARD, BACKWARD, WHOLE_BACKWARD, GRADIENT = range(4)
-"""Kinds of work: outputs of rows; gradients of rows; gradients of an expert's rows and matrices; gradients of some
-hidden columns of an expert's matrices."""
+"""Kinds of work: compute the outputs of some rows; their gradients; all gradients of an expert, of rows and matrices;
+the gradients of some hidden columns of an expert's matrices."""
 
 GELU, RELU, SWIGLU = map(ACTIVATIONS.index, ("gelu", "relu", "swiglu"))
 """Numbers of the activations."""
@@ -38,13 +38,13 @@ BYTES = 4
 
 
 class Job(NamedTuple):
-    """A layer: addresses of its arrays, and sizes. Missing arrays have address 0."""
+    """The addresses of a layer's arrays, and its sizes. A missing array has address 0."""
 
     x: int  # [T, d]
     gate: int  # [T k]
-    gradient: int  # [T, d], gradients of the output; backward
+    gradient: int  # [T, d], gradients of the output; for the backward pass
     up: int  # [E, d, f]
-    linear: int  # [E, d, f]; SwiGLU
+    linear: int  # [E, d, f], for SwiGLU
     down: int  # [E, f, d]
     up_before: int  # [n, f_row], x · up of each row; written in the forward pass if present, read in the backward pass
     linear_before: int  # [n, f_row], x · linear
@@ -55,7 +55,7 @@ class Job(NamedTuple):
     of_up: int  # [E, d, f]
     of_linear: int  # [E, d, f]
     of_down: int  # [E, f, d]
-    kept_hidden: int  # [n, f_row], the gated hidden vectors, from BACKWARD to GRADIENT
+    kept_hidden: int  # [n, f_row], the gated hidden vectors; written by BACKWARD, read by GRADIENT
     kept_up: int  # [n, f_row], the gradients of x · up
     kept_linear: int  # [n, f_row]
     choices: int  # k
@@ -104,9 +104,9 @@ def scratch_at(job, at):
 
 @jit_fused
 def _shares(x, share, rest, swiglu):
-    """Write the factor σ of x, and 1 - σ: silu(x) = x σ(x), gelu(x) = x (1 + tanh u) / 2 = x σ(2 u).
+    """Write the factor σ and 1 - σ, for silu(x) = x σ(x) or gelu(x) = x (1 + tanh u) / 2 = x σ(2 u).
 
-    σ(z) = 1 / (1 + e^-z). NaN stays.
+    σ(z) = 1 / (1 + e^-z). NaN stays NaN.
     """
     one = np.float32(1.0)
     for j in range(x.size):
@@ -135,7 +135,7 @@ def _activate(x, other, h, share, rest, activation):
 
 @jit_fused
 def _slopes(x, other, share, rest, slope, activation):
-    """Write the derivative of the hidden vector by x · up. For SwiGLU, `share` becomes the derivative by x · linear."""
+    """Write the derivative of the hidden vector by x · up and, for SwiGLU, by x · linear to `share`."""
     one = np.float32(1.0)
     if activation == RELU:
         for j in range(x.size):
@@ -157,7 +157,7 @@ def _write_product(to, gate, a, b):
 
 
 @jit
-def _multiply(to, gate, b):  # the compiler detects in-place writes only if both arguments are the same array
+def _multiply(to, gate, b):  # the compiler sees that the write is in place only if both arguments are the same array
     for j in range(to.size):
         to[j] *= gate * b[j]
 
@@ -174,7 +174,8 @@ def _pull(job, scratch, i, up, linear, hidden, pulled, of_linear, assignment):
         hidden: becomes the hidden vectors times their gates.
         pulled: the gradient of the hidden vectors for gates of 1; becomes the gradient of x · up.
         of_linear: becomes the gradient of x · linear.
-        assignment: assignment of the row. The gradient of its gate is the output's gradient times the ungated output.
+        assignment: assignment of the row. The gradient of its gate is the product of the output's gradient and the
+            ungated output.
     """
     f, row = job.hidden, BYTES * i * job.hidden_row
     x, other, h, p = floats(up + row, f), floats(linear + row, f), floats(hidden + row, f), floats(pulled + row, f)
@@ -200,7 +201,7 @@ def _gather(source, job, order, target, target_row):
 
 @jit
 def _forward(job, expert, begin, rows, scratch):
-    """Write the gated outputs of some rows of an expert and, if needed, the inputs of the nonlinearity."""
+    """Write the gated outputs of some rows of an expert and, for a backward pass, the inputs of the nonlinearity."""
     d, f, d_row, f_row, panel = job.width, job.hidden, scratch.d_row, job.hidden_row, scratch.panel
     at, row, order = BYTES * expert * d * f, BYTES * begin * f_row, ints(job.order + BYTES * begin, rows)
     here, hidden, out, down = scratch.here, scratch.hidden, scratch.out, job.down + at
@@ -225,8 +226,8 @@ def _forward(job, expert, begin, rows, scratch):
 def _backward(job, expert, begin, rows, scratch, hidden, pulled, of_linear):
     """Write the gradients of some rows of an expert: of x and of gates.
 
-    Also write the gated hidden vectors, and the gradients of x · up and x · linear, to the addresses of three arrays
-    [rows, f_row]. The rows of x and of the output's gradient stay in scratch.
+    Also write three arrays [rows, f_row] at addresses: the gated hidden vectors, and the gradients of x · up and x ·
+    linear. The rows of x and of the output's gradient stay in scratch.
     """
     d, f, d_row, f_row, panel = job.width, job.hidden, scratch.d_row, job.hidden_row, scratch.panel
     at, row, order = BYTES * expert * d * f, BYTES * begin * f_row, ints(job.order + BYTES * begin, rows)
@@ -247,7 +248,7 @@ def _backward(job, expert, begin, rows, scratch, hidden, pulled, of_linear):
 
 @jit
 def _gradients(job, expert, rows, scratch, hidden, pulled, of_linear, first, columns, add):
-    """Write, or add to, the gradients of some hidden columns of an expert's matrices, after `_backward`."""
+    """After `_backward`, write the gradients of some hidden columns of an expert's matrices, or add to them."""
     d, f, d_row, f_row, panel = job.width, job.hidden, scratch.d_row, job.hidden_row, scratch.panel
     here, behind, at = scratch.here, scratch.behind, BYTES * first
     aligned = (job.of_up | job.of_linear | job.of_down) % (BYTES * LANES) == 0 and d % PANEL == 0 and f % PANEL == 0
@@ -273,7 +274,7 @@ def _no_gradients(job, expert, first, columns):
 
 @jit_within
 def _whole_backward(job, expert, begin, rows, scratch):
-    """Write all gradients from the rows of an expert, in pieces of up to ROWS_AT_ONCE."""
+    """Write all gradients of an expert, from pieces of up to ROWS_AT_ONCE rows."""
     pieces, none = num_pieces(rows), np.int64(0)
     three = scratch.hidden, scratch.up, scratch.linear
     for i in range(pieces):
@@ -310,8 +311,8 @@ def num_pieces(rows):
 def _run_piece(job, piece, memory):
     """Do one piece of work, see `together.RUNS_PIECE`.
 
-    A piece has a kind (see above), an expert, and the first and the number of its rows in `order`, or of its hidden
-    columns.
+    A piece has four numbers: its kind (see above), its expert, the first of its rows in `order`, and their number. For
+    GRADIENT, the last two are hidden columns.
     """
     job = Job(*to_fixed_tuple(longs(job, _FIELDS), _FIELDS))
     scratch, what = scratch_at(job, memory), longs(piece, PIECE)

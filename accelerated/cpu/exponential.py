@@ -1,4 +1,4 @@
-"""e^v of many float32 at a time, in compiled loops that fuse products and sums (`compile.jit_fused`)."""
+"""e^v of float32 numbers, for loops that the compiler can vectorise (`compile.jit_fused`)."""
 
 import numpy as np
 

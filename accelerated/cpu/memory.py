@@ -1,6 +1,6 @@
 """Memory of XLA programs for compiled loops: arrays at addresses, and atomic counters.
 
-An address is an integer; XLA passes the addresses of its buffers (`xla`).
+An address is an integer. XLA passes the addresses of its buffers (`xla`).
 """
 
 import os
@@ -16,7 +16,7 @@ _LONG = ir.IntType(64)
 
 
 def _pointer_to(number):
-    """Return a function from an address to a pointer to numbers of a type."""
+    """Return a function that converts an address to a pointer to numbers of this type."""
 
     @intrinsic
     def pointer(typing, address):
@@ -57,12 +57,12 @@ def address(array):
 
 @jit
 def keep(array):
-    """Keep an array alive until this call; numba ignores uses of its address and would free the memory earlier."""
+    """Keep an array alive until this call; numba does not follow addresses and would free the memory earlier."""
 
 
 @intrinsic
 def add_atomically(typing, address, amount):
-    """Add atomically to the int64 at an address, and return the old value."""
+    """Add to the int64 at an address atomically, and return the old value."""
 
     def generate(context, builder, signature, arguments):
         address, amount = arguments
@@ -83,9 +83,9 @@ def _read_atomically(typing, address):
 
 @intrinsic
 def power_of_two(typing, whole):
-    """Return 2^k as a float32, for a whole float32 -126 <= k <= 127.
+    """Return 2^k as a float32 for a whole number -126 <= k <= 127, given as a float32.
 
-    With Python's integers the compiler would use 64 bits, and so half the numbers per vector.
+    Python's integers would have 64 bits, and a vector would hold only half as many numbers.
     """
 
     def generate(context, builder, signature, arguments):

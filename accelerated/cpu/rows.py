@@ -1,4 +1,4 @@
-"""Loops over the float32 numbers of a row, for compiled loops (`compile`)."""
+"""Operations on rows of float32, for compiled loops (`compile`)."""
 
 import numpy as np
 

@@ -1,8 +1,8 @@
 """Check shapes and dtypes in the notation of the docstrings: "gate [T, k]", "queue [T, k] int32".
 
-A letter has the same size in all arrays. An axis is a product of letters and numbers, as in "[b, S, 3 H c]". Compiled
-loops check no bounds, so their arrays are checked during tracing. Public functions check the caller's arrays, and
-`calls.call_loops` checks all arrays.
+A letter stands for the same size in all arrays. An axis is a product of letters and numbers, as in "[b, S, 3 H c]".
+Compiled loops check no bounds, so their arrays are checked during tracing. Public functions check the caller's arrays,
+and `calls.call_loops` checks all arrays.
 """
 
 import math
@@ -62,7 +62,7 @@ def _number(factor: str, sizes: dict) -> int | None:
 
 
 def _fits(axis: list[str], size: int, sizes: dict) -> bool:
-    """Return whether an axis may have this size; set its unknown letter (at most one)."""
+    """Return whether an axis may have this size; set its unknown letter, if it has one."""
     known = math.prod(_number(factor, sizes) for factor in axis if _number(factor, sizes) is not None)
     unknown = [factor for factor in axis if _number(factor, sizes) is None]
     for letter in unknown:

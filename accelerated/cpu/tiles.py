@@ -1,12 +1,12 @@
 """Matrix products of the size of one expert, at the full rate of one core.
 
 A product is cut into tiles of a few rows and two vectors of columns. The sums of a tile stay in registers during the
-loop over the inner axis: with 14 rows and vectors of 16 numbers, each step reads 2 vectors and 14 numbers for 28 vector
-sums. The scheme is by Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication"; the processor's
-registers determine the rows and the vector length (`_registers`).
+loop over the inner axis. With 14 rows and vectors of 16 numbers, each step of the loop reads 2 vectors and 14 numbers,
+and updates 28 vectors of sums. The scheme is by Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix
+Multiplication"; the processor's registers determine the rows and the vector length (`_registers`).
 
-numba has no vectors, so this file writes vector instructions in LLVM's language, for any processor. Arrays are
-addresses with row strides in elements, because the caller is a compiled program.
+numba has no vectors, so this file writes vector instructions in LLVM's language, for any processor. The caller is a
+compiled program, so an array is an address, with a row stride in elements.
 
     c [rows, columns] = a [rows, depth] · b [depth, columns]
 """
@@ -25,7 +25,8 @@ from .memory import floats
 def _registers() -> tuple[int, int]:
     """Return the number of float32 in a vector of this processor, and the maximum number of rows of a tile.
 
-    Two vectors of sums per row, two vectors of b and one number of a must fit into 32 registers, or 16.
+    The processor has 32 or 16 registers. They must hold two vectors of sums per row, two vectors of b, and one number
+    of a.
     """
     features = {} if config.CPU_NAME else llvmlite.binding.get_host_cpu_features()
     if features.get("avx512f"):
@@ -38,22 +39,22 @@ PANEL = 2 * LANES
 """Columns of a tile."""
 
 ROW_PADDING = LANES
-"""Numbers between rows of a copy; without this padding, rows of a power of two would use only a few cache lines."""
+"""Unused numbers between rows of a copy; without them, rows of a power of two would use only a few cache lines."""
 
 WRITE, ADD, PAST_CACHE = range(3)
 """Modes of a product: write the result; add it to the old values; or write it past the cache, without reading memory
-first. The last mode is for results that are not read soon, and needs addresses that are multiples of a vector's bytes.
+first. PAST_CACHE is for results that are not read soon. Its addresses must be multiples of a vector's bytes.
 """
 
 DEPTH, SHALLOW, SMALL = 512, 32, 64
-"""Maximum length of the inner axis per pass. With DEPTH, the part of b for a tile (64 KB) stays in the cache. SHALLOW
-is for few rows: reading b dominates, so b is read in memory order. Up to SMALL, all of b stays in the cache, and c is
-written row by row.
+"""Lengths of the inner axis. A pass over it has at most DEPTH steps, so that the part of b for a tile (64 KB) stays in
+the cache. With few rows, reading b dominates, so a pass has SHALLOW steps and reads b in memory order. If the inner
+axis has at most SMALL steps, all of b stays in the cache, and c is written row by row.
 """
 
 STORED, TURNED, IN_PLACE = range(3)
-"""Layouts of b: as multiplied; transposed; or as multiplied in the cache, with rows of whole vectors, so that no copy
-is needed.
+"""Layouts of b: not transposed; transposed; or not transposed, in the cache, with rows of whole vectors. The last
+layout needs no copy.
 """
 
 SCRATCH = (DEPTH + MOST_ROWS) * PANEL
@@ -89,7 +90,7 @@ def _everywhere(builder, number):
 
 
 def _function(builder, name, kinds):
-    """Return a new function of this module that the compiler does not inline, and a builder inside it."""
+    """Return a new function of an LLVM module, which the compiler does not inline, and a builder inside it."""
     function = ir.Function(builder.module, ir.FunctionType(ir.VoidType(), kinds), builder.module.get_unique_name(name))
     function.linkage = "internal"
     function.attributes.add("noinline")
@@ -141,7 +142,7 @@ def _tile_function(outer, rows, vectors):
 
 
 def _write_tile(builder, how, pairs):
-    """End a function by writing the vectors of `pairs` to their pointers, past the cache if `how` says so."""
+    """Write the vectors of `pairs` to their pointers, past the cache if `how` is PAST_CACHE, and end the function."""
     past, through = map(builder.append_basic_block, ("past", "through"))
     builder.cbranch(builder.icmp_signed("==", how, _LONG(PAST_CACHE)), past, through)
     builder.position_at_end(past)
@@ -180,7 +181,7 @@ def ask_for_row(typing, address):
 
 @intrinsic
 def _tile(typing, rows, vectors, a, a_row, a_deep, b, b_row, c, c_row, depth, how, later):
-    """Write c [rows, vectors LANES] or add to c, by `how`; prefetch the memory at `later`; the depth is at least 1."""
+    """Write c [rows, vectors LANES] or add to it (`how`), and prefetch the memory at `later`; depth is at least 1."""
 
     def generate(context, builder, signature, arguments):
         rows, vectors, *rest = arguments
@@ -204,7 +205,7 @@ def _tile(typing, rows, vectors, a, a_row, a_deep, b, b_row, c, c_row, depth, ho
 def _turn_block(typing, source, source_row, target, target_row):
     """Write the LANES x LANES numbers at `source` to `target`, transposed.
 
-    The function interleaves the rows of both halves, like a deck of cards, log2(LANES) times.
+    The function interleaves the rows of both halves log2(LANES) times, as in shuffling a deck of cards.
     """
 
     def generate(context, builder, signature, arguments):
@@ -230,9 +231,9 @@ def _larger(builder, one, other):
 
 @intrinsic
 def largest(typing, address, size):
-    """Return the largest of float32 at an address, in whole vectors, at least one number.
+    """Return the largest of `size` float32 at an address; size is at least 1, and the function reads whole vectors.
 
-    A NaN may or may not count. numba's compiler does not vectorise such a loop.
+    The result may ignore a NaN. numba's compiler would not vectorise such a loop.
     """
 
     def generate(context, builder, signature, arguments):
@@ -260,7 +261,7 @@ def largest(typing, address, size):
 
 @jit
 def turn(source, source_row, rows, columns, target, target_row):
-    """Write [rows, columns] transposed; access both sizes rounded up to whole vectors."""
+    """Write [rows, columns] transposed; the function reads and writes up to whole vectors in both directions."""
     for i in range(0, rows, LANES):
         for j in range(0, columns, LANES):
             _turn_block(
@@ -270,7 +271,7 @@ def turn(source, source_row, rows, columns, target, target_row):
 
 @jit
 def _copy_panel(b, b_row, depth, wide, panel):
-    """Write b [depth, wide] to the panel [depth, PANEL], zeros after its columns."""
+    """Copy b [depth, wide] to the panel [depth, PANEL], and write zeros to the other columns."""
     for i in range(depth):
         ask_for_row(b + BYTES * (i * b_row + PANEL))
         row, to = floats(b + BYTES * i * b_row, wide), floats(panel + BYTES * i * PANEL, PANEL)
@@ -282,7 +283,7 @@ def _copy_panel(b, b_row, depth, wide, panel):
 
 @jit
 def _turn_panel(b, b_row, depth, wide, panel):
-    """Write b [wide, depth] to the panel [depth, PANEL], its rows as columns, zeros after them."""
+    """Copy b [wide, depth] transposed to the panel [depth, PANEL], and write zeros to the other columns."""
     whole_rows, whole_depth = wide // LANES * LANES, depth // LANES * LANES
     for i in range(0, whole_rows, LANES):
         for k in range(0, whole_depth, LANES):
@@ -319,7 +320,7 @@ def _product(a, a_row, a_deep, b, b_row, layout, c, c_row, rows, columns, depth,
         columns: 1 or more.
         depth: 1 or more.
         how: WRITE, ADD or PAST_CACHE.
-        after: address of the next data to prefetch, with the size of b; or b.
+        after: address of the data to prefetch, such as the next b of this size; or b.
         memory: address of SCRATCH numbers, overwritten; not needed IN_PLACE.
     """
     turned = layout == TURNED
@@ -355,7 +356,7 @@ def _product(a, a_row, a_deep, b, b_row, layout, c, c_row, rows, columns, depth,
 
 @jit
 def _read_later(b, b_row, turned, columns, depth, first, column, most, after):
-    """Return the address to prefetch during a panel, in the memory order of b."""
+    """Return the address to prefetch during a panel."""
     if turned and column + PANEL < columns:
         return b + BYTES * (column + PANEL) * b_row
     deep = min(most, depth - first)
@@ -367,7 +368,7 @@ def _read_later(b, b_row, turned, columns, depth, first, column, most, after):
 PRODUCT = "routelaws_product", types.void(*[types.int64] * 14)
 
 product = types.ExternalFunction(*PRODUCT)
-"""`_product` for compiled loops; callers use the name, so numba compiles the function only once."""
+"""`_product` for compiled loops. They call it by name, so numba compiles it only once."""
 
 
 def compile_product():

@@ -1,9 +1,9 @@
 """Run the pieces of a job on XLA's threads.
 
-A compiled program calls a job on one thread (`xla`). This thread requests more threads from XLA's pool, and begins.
-Each thread takes the next piece until no piece is left. The first thread returns when all pieces are done. It does not
-wait for requested threads that have not started, because they may be busy. Such a thread later finds no piece in the
-control block. All threads share this block; the last thread frees it.
+A compiled program calls a job on one thread (`xla`). This first thread requests more threads from XLA's pool, and
+begins. Each thread takes the next piece until no piece is left. The first thread returns when all pieces are done. It
+does not wait for requested threads that have not started, because they may be busy. A thread that starts too late finds
+no piece left. All threads share a control block. The last thread frees it.
 """
 
 import numpy as np
@@ -16,23 +16,23 @@ from ..kernels.compile import c_function, jit
 from .memory import add_atomically, address, allocate, keep, longs, release, wait_until
 
 USERS, NEXT, DONE, PIECES, WAIT_FROM, FIRST_PIECE, RUN, JOB, MEMORY, SIZE = range(10)
-"""Entries of the control block, int64: threads that may still read it; the next piece; number of finished pieces;
-number of pieces; the first piece that waits for all earlier ones; the address of the first piece; the address of the
-function that does a piece; the address of the job; float32 numbers that a thread needs for itself. SIZE is the number
-of entries."""
+"""Entries of the control block, int64, in this order: number of threads that may still read the block; the next piece;
+number of finished pieces; number of pieces; the first piece that waits for all earlier pieces; address of the first
+piece; address of the function that does a piece; address of the job; number of float32 that a thread needs for itself.
+SIZE is the number of entries."""
 
 PIECE = 4
 """The number of integers that describe a piece."""
 
 SCHEDULE, NUM_THREADS = 17, 18
-"""Positions of two functions in XLA's interface, in words, see `xla.known`."""
+"""Positions of two functions in XLA's interface, in words of 8 bytes, see `xla.known`."""
 
 _WORD, LINE = 8, 16  # bytes of a number; float32 numbers in a cache line
 _LONG, _BYTES = ir.IntType(64), ir.IntType(8).as_pointer()
 
 
 def _help(control):
-    """Do pieces until none is left; each thread runs this function."""
+    """Do pieces until none is left. Each thread runs this function."""
     block = longs(control, SIZE)
     piece = add_atomically(control + _WORD * NEXT, np.int64(1))
     if piece < block[PIECES]:
@@ -60,7 +60,8 @@ help_ = types.ExternalFunction(*HELP)
 """`_help` as a C function for a thread."""
 
 RUNS_PIECE = types.void(types.int64, types.int64, types.int64)
-"""Type of a function that does a piece: addresses of the job, of the PIECE numbers, and of a thread's memory."""
+"""Type of a function that does a piece, from the addresses of the job, of the PIECE numbers, and of a thread's
+memory."""
 
 
 def compile_help():
@@ -69,7 +70,7 @@ def compile_help():
 
 
 def address_of(name: str, arguments: int):
-    """Return a function for compiled loops: the address of a C function with some int64 arguments."""
+    """Return a function for compiled loops: it returns the address of a C function with some int64 arguments."""
 
     @intrinsic
     def find(typing):
@@ -100,7 +101,7 @@ def _call(typing, function, argument):
 
 @intrinsic
 def _run_piece(typing, function, job, piece, memory):
-    """Call the function at an address, see `RUNS_PIECE`."""
+    """Call the function of type `RUNS_PIECE` at an address."""
 
     def generate(context, builder, signature, arguments):
         function, *rest = arguments
@@ -131,7 +132,7 @@ def run_together(run, job, memory, pieces, count, wait_from, interface, context)
         memory: number of float32 for each thread.
         pieces: [n, PIECE] int64, in starting order.
         count: number of pieces, at most n.
-        wait_from: the first piece that waits for all earlier pieces; `count` if no piece waits.
+        wait_from: this piece and later pieces wait for all pieces before it; `count` if no piece waits.
         interface: the address of XLA's functions.
         context: XLA's argument for these calls.
     """

@@ -1,8 +1,8 @@
 """Compiled loops as functions for XLA's foreign function interface on CPU.
 
-XLA passes the address of a frame with the addresses and shapes of arguments and results. The layout of a frame is
-public (`xla/ffi/api/c_api.h`, part of jaxlib); this file reads it in words of 8 bytes. `known` compares the header with
-the expected layout, to reject other versions.
+XLA passes the address of a frame, which has the addresses and shapes of arguments and results. The layout of a frame is
+public (`xla/ffi/api/c_api.h`, part of jaxlib). This file reads frames in words of 8 bytes. `known` compares the header
+file with the expected layout, to reject other versions.
 """
 
 import functools
@@ -26,17 +26,17 @@ FUNCTIONS = {
     "routelaws_attention": "attention_call",
     "routelaws_experts": "expert_call",
 }
-"""XLA's name of each function, and the module whose `compiled` returns it."""
+"""{XLA's name of a function: the module whose `compiled` returns it}."""
 
 UNKNOWN = "this version of jaxlib calls compiled loops in an unknown way: attention and experts run without them"
-"""The warning for another layout."""
+"""The warning if the layout is not known."""
 
 _EXTENSION, _INTERFACE, _CONTEXT = 1, 2, 3
-_NUM_ARGUMENTS, _ARGUMENTS, _NUM_RESULTS, _RESULTS, _ATTRIBUTES = 7, 9, 12, 14, 20  # words of the frame, as above
+_NUM_ARGUMENTS, _ARGUMENTS, _NUM_RESULTS, _RESULTS, _ATTRIBUTES = 7, 9, 12, 14, 20  # positions in the frame, in words
 
 _MOST_OPTIONAL = 9  # maximum arrays of a call, some of them optional
-_DATA, _DIMENSIONS = 3, 5  # words of an array
-_METADATA, _VERSION_THERE, _VERSION_HERE = 3, 3, 4  # word numbers in extension, metadata, interface
+_DATA, _DIMENSIONS = 3, 5  # positions in an array, in words
+_METADATA, _VERSION_THERE, _VERSION_HERE = 3, 3, 4  # positions in extension, metadata and interface, in words
 
 KNOWN = {
     "XLA_FFI_CallFrame": "struct_size extension_start api ctx stage args rets attrs future",
@@ -74,7 +74,7 @@ def known(header: str) -> bool:
 def registered(name: str) -> bool:
     """Register the function with XLA under a name; return False if that fails.
 
-    It fails if numba does not compile, or if XLA's interface has an unknown version; each process warns once.
+    It fails if numba cannot compile, or if XLA's interface has an unknown version. Each process warns only once.
     """
     with _ONE_THREAD:
         return _registered(name)
@@ -110,8 +110,8 @@ class Call(NamedTuple):
 
     Attributes:
         arguments: [_MOST_OPTIONAL or more], addresses of the data of all arguments; 0 for missing arguments
-        results: the same for results
-        shapes: the address of the arguments
+        results: the same for all results
+        shapes: the address of XLA's data on the arguments, with their shapes
         attributes: the address of the attributes' values, in alphabetical order
         interface: the address of XLA's functions
         context: XLA's argument for calls of these functions
@@ -127,7 +127,7 @@ class Call(NamedTuple):
 
 @jit
 def is_question(frame):
-    """Return whether XLA only asks for the interface version; answer with XLA's own version."""
+    """Return whether XLA only asks for the version of the interface; if so, write XLA's own version as the answer."""
     words = longs(frame, _ATTRIBUTES + 1)
     if words[_EXTENSION]:
         metadata = longs(words[_EXTENSION], _METADATA + 1)[_METADATA]
