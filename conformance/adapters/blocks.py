@@ -1,4 +1,4 @@
-"""Building blocks of adapters: convert a library's results to the suite's records. NumPy alone.
+"""Building blocks of adapters: convert a library's results to the suite's records. They need only NumPy.
 
 Write one function for a library:
 
@@ -13,17 +13,17 @@ Write one function for a library:
 
     python -m routelaws.conformance --backend mine:backend
 
-What a route may return:
+A route may return:
 
     (gates, experts)   [T, k] each, in either order; the integers are the experts
-    gates              [T, E], 0 where an expert was not chosen
-    gates              [T, E, C], a fused gate: the slot is the last axis (GShard, DeepSpeed, fairscale, st-moe)
+    gates              [T, E], 0 for an expert that was not chosen
+    gates              [T, E, C], a fused gate: the last axis is the slot (GShard, DeepSpeed, fairscale, st-moe)
 
-`layer` turns a whole layer `(weights, x) -> y` into a route: its experts return their own number, so the output of a
-token is its row of gates, 0 if dropped. In [T, E] and [T, E, C], experts with gate 0 cannot be distinguished; the lower
-index comes first.
+`layer` turns a whole layer into a route. Expert e returns unit vector e, so the output of a token is its row of gates,
+with 0 for a dropped choice. In [T, E] and [T, E, C], experts with gate 0 cannot be distinguished, so those with a lower
+index come first.
 
-Records hold only what the library returns: experts, gates, kept choices, slots of a fused gate, and the loss.
+A record contains only results of the library: experts, gates, kept choices, slots of a fused gate, or the loss.
 """
 
 import inspect
@@ -36,21 +36,21 @@ import numpy as np
 from routelaws.conformance.engine.values import as_numpy
 
 ANSWER = 64.0
-"""Input of a planted expert's activation: GELU, SiLU and ReLU all return exactly 64 for it in float32."""
+"""Input of the activation of a planted expert. GELU, SiLU and ReLU all return exactly 64 for it in float32."""
 
 
 class Planted(NamedTuple):
-    """Weights of a layer that returns its gates: y[:, :E] is the row of gates of each token."""
+    """Input and weights of a layer that returns its gates: row t of y[:, :E] has the gates of token t."""
 
-    x: np.ndarray  # [T, E + 1], the logits, and a coordinate of ones
-    router: np.ndarray  # [E + 1, E], the identity, and 0 for the ones
-    up: np.ndarray  # [E, E + 1, f], `ANSWER` for the ones
-    linear: np.ndarray  # [E, E + 1, f], 1 for the ones: the second matrix of gated experts
-    down: np.ndarray  # [E, f, E + 1], 1 / ANSWER from the first hidden unit to coordinate e
+    x: np.ndarray  # [T, E + 1], the logits and a last column of ones
+    router: np.ndarray  # [E + 1, E], the identity and a last row of zeros
+    up: np.ndarray  # [E, E + 1, f], `ANSWER` in the last row, else 0
+    linear: np.ndarray  # [E, E + 1, f], 1 in the last row, else 0; the second matrix of gated experts
+    down: np.ndarray  # [E, f, E + 1], 1 / ANSWER from the first hidden unit to coordinate e, else 0
 
 
 def plant(logits: np.ndarray, d_ff: int = 1) -> Planted:
-    """Return an input with the given logits, and experts; expert e returns unit vector e.
+    """Return an input and weights with the given logits, whose expert e returns unit vector e.
 
     Example:
         >>> planted = plant(np.array([[2.0, -1.0]]))
@@ -69,9 +69,9 @@ def plant(logits: np.ndarray, d_ff: int = 1) -> Planted:
 
 
 def layer(run: Callable, d_ff: int = 1) -> Callable:
-    """Return the route of a layer run(planted, k, ...) -> y [T, E + 1], or (y, anything).
+    """Return a route that calls run(planted, k) -> y [T, E + 1], or (y, anything).
 
-    A capacity is the argument after k.
+    For a layer with a capacity, the route and `run` have the capacity as the next argument.
     """
 
     def route(logits, k, *more):
@@ -105,12 +105,12 @@ def read(answer, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _unless_traced(value):
-    """Return a NumPy array, or a torch tensor with its graph."""
+    """Return a NumPy array, but keep a torch tensor that has a graph."""
     return value if getattr(value, "requires_grad", False) else as_numpy(value)
 
 
 def placement(answer, experts: np.ndarray) -> dict:
-    """Return the kept choices [T, k], and the slots [T, k] of a fused gate, from gates [T, E] or [T, E, C]."""
+    """Return {"kept": [T, k]} from gates [T, E], with "slot" [T, k] for a fused gate [T, E, C]."""
     gates = np.asarray(as_numpy(answer))
     if gates.ndim == 2:
         return {"kept": np.take_along_axis(gates, experts, axis=1) != 0}
@@ -119,7 +119,7 @@ def placement(answer, experts: np.ndarray) -> dict:
 
 
 def choice_logits(experts: np.ndarray, num_experts: int, dtype="float32") -> np.ndarray:
-    """Return logits [T, E] whose k largest per token are its experts, first choice first, 2 apart."""
+    """Return logits [T, E] for given choices: first choice 2 k, second 2 k - 2, ..., last 2, other experts 0."""
     logits = np.zeros((len(experts), num_experts), dtype)
     steps = 2.0 * np.arange(experts.shape[1], 0, -1, dtype=dtype)
     np.put_along_axis(logits, experts, np.broadcast_to(steps, experts.shape), axis=1)
@@ -147,24 +147,24 @@ def backend(
     """Return a backend of the suite.
 
     Args:
-        route: route(logits, k, **options) as in the module docstring. The suite tests the options in its signature,
+        route: route(logits, k, **options), as in the module docstring. The suite tests the options in its signature,
             such as `bias`, with the reference's meaning. None for a library without a router.
         name: name and version for the report.
-        dispatch: dispatch(logits, k, capacity) -> gates [T, E] or [T, E, C], 0 for dropped tokens; or None.
-        loss: loss(logits, experts) or loss(logits, experts, mask) -> number, a balance loss; or None.
+        dispatch: dispatch(logits, k, capacity) -> gates [T, E] or [T, E, C], 0 for dropped choices; or None.
+        loss: loss(logits, experts) or loss(logits, experts, mask) -> balance loss, a number; or None.
         z_loss: z_loss(logits) -> number; or None.
-        convert: convert(array, dtype name) returns the library's array; None keeps NumPy arrays.
+        convert: convert(array, dtype name) -> the library's array; None keeps NumPy arrays.
         dtypes: the precisions of the library.
-        capabilities: ("torch",) if route and loss keep torch's graph from the logits, so their gradients are tested.
-            A route made by `layer` does not.
-        more: further functions under the reference's names, unchanged.
+        capabilities: ("torch",) if route and loss keep torch's graph from the logits; then the suite tests their
+            gradients. A route made by `layer` does not keep the graph.
+        more: further functions under the reference's names.
     """
     functions = dict(more)
     if route is not None:
 
         def top_k_router(logits, k=1, **options):
             answer = route(logits, k, **options)
-            top_k_router.returns_order = isinstance(answer, list | tuple)  # gates [T, E] have no first choice
+            top_k_router.returns_order = isinstance(answer, list | tuple)  # gates [T, E] have no order of choices
             return dict(zip(("expert", "gate"), read(answer, k), strict=True))
 
         functions["top_k_router"] = _with_options(top_k_router, route, 2)
@@ -190,7 +190,7 @@ def backend(
 
 
 def _with_options(function, source, positional: int):
-    """Return a function with the options of `source` in its signature, so the suite tests these and no others."""
+    """Return a function with the options of `source` in its signature, so that the suite tests only these options."""
     parameters = inspect.signature(function).parameters.values()
     named = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
     options = list(inspect.signature(source).parameters.values())[positional:]

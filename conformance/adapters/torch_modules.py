@@ -1,4 +1,4 @@
-"""Torch modules as backends: convert arrays, set weights, and plant experts that return their number."""
+"""Torch modules as backends: convert arrays, set weights, and make expert e return unit vector e."""
 
 import numpy as np
 import torch
@@ -7,16 +7,21 @@ from routelaws.conformance.adapters.blocks import ANSWER
 
 
 def from_numpy(array, dtype: str = "float32") -> torch.Tensor:
-    """Return a tensor that shares the array's memory, so the suite detects writes to the input."""
+    """Return a tensor that shares the array's memory, so that the suite detects writes to the input.
+
+    In bfloat16, the tensor is a copy.
+    """
     tensor = torch.from_numpy(array)
     return tensor.bfloat16() if dtype == "bfloat16" else tensor
 
 
 def put(module: torch.nn.Module, **weights) -> torch.nn.Module:
-    """Set weights by parameter name ("__" means a dot), in the parameter's dtype; return the module in evaluation.
+    """Set weights by parameter name ("__" means a dot), and return the module in evaluation mode.
+
+    The whole module gets the dtype of the first weight.
 
     Raises:
-        ValueError: a weight has another shape than the parameter.
+        ValueError: the shapes of a weight and its parameter differ.
     """
     module.to(torch.as_tensor(next(iter(weights.values()))).dtype)
     with torch.no_grad():
@@ -29,19 +34,19 @@ def put(module: torch.nn.Module, **weights) -> torch.nn.Module:
 
 
 def identity(num_outputs: int, num_inputs: int) -> torch.Tensor:
-    """Return a router weight [E, d] that makes the first E coordinates of the input the logits."""
+    """Return a router weight [E, d] with which the logits are the first E coordinates of the input."""
     return torch.eye(num_outputs, num_inputs)
 
 
 def plant(layer: torch.nn.Module, num_experts: int, d_model: int, d_ff: int) -> torch.nn.Module:
-    """Return a routed layer in evaluation whose output [T, d] is its row of gates: see `blocks.plant`.
+    """Set the weights of a routed layer as `blocks.plant` does, and return the layer in evaluation mode.
 
-    The router is the matrix [E, d] or [d, E]; expert e answers with unit vector e. Experts may be one stacked parameter
-    (gate and up projections concatenated or interleaved) or one module each. Biases and shared experts are 0. E, d, f
-    and 2 f must differ.
+    Row t of the output [T, d] then has the gates of token t. The router is the matrix of shape [E, d] or [d, E].
+    Experts can be stacked parameters (gate and up projections concatenated or interleaved) or one module each. Biases
+    and shared experts become 0. E, d, f and 2 f must differ.
 
     Raises:
-        LookupError: no router or no experts are found by their shapes.
+        LookupError: no parameter has the shape of a router, or no experts are found.
     """
     with torch.no_grad():
         parameters = dict(layer.named_parameters())
@@ -57,7 +62,7 @@ def plant(layer: torch.nn.Module, num_experts: int, d_model: int, d_ff: int) -> 
 
 
 def experts_with_gradient(layer: torch.nn.Module, num_experts: int) -> int:
-    """Count the experts with a non-zero gradient: stacked parameters [E, ., .], or one module each."""
+    """Count the experts with a non-zero gradient. Experts are stacked parameters [E, ., .], or one module each."""
     stacked = [value.grad for value in layer.parameters() if value.ndim == 3 and len(value) == num_experts]
     if stacked:
         moved = torch.stack(
@@ -70,13 +75,13 @@ def experts_with_gradient(layer: torch.nn.Module, num_experts: int) -> int:
 
 
 def _single(layer: torch.nn.Module) -> list:
-    """Return the experts that are one module each, in order; none if they are stacked."""
+    """Return the experts in order if each expert is a module; return [] for stacked experts."""
     holders = (module for module in layer.modules() if isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict))
     return next((list(module.values() if hasattr(module, "values") else module) for module in holders), [])
 
 
 def _plant_stacked(parameters, num_experts: int, d_model: int, d_ff: int) -> bool:
-    """Set stacked parameters [E, ., .], input and output projections; return whether there are any."""
+    """Set the projections of stacked experts [E, ., .], and return whether the layer has them."""
     stacked = [value for value in parameters if value.ndim == 3 and len(value) == num_experts]
     inner = [value for value in stacked if sorted(value.shape[1:]) == sorted((d_model, 2 * d_ff))]
     others = [value for value in stacked if sorted(value.shape[1:]) == sorted((d_model, d_ff))]
@@ -93,7 +98,7 @@ def _plant_stacked(parameters, num_experts: int, d_model: int, d_ff: int) -> boo
 
 
 def _plant_single(layer: torch.nn.Module, d_model: int, d_ff: int) -> bool:
-    """Set experts that are modules with linear maps d -> f and f -> d; return whether there are any."""
+    """Set the linear maps d -> f and f -> d of experts that are modules, and return whether the layer has them."""
     experts = _single(layer)
     for e, expert in enumerate(experts):
         linear = [module for module in expert.modules() if isinstance(module, torch.nn.Linear)]

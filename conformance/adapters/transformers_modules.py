@@ -1,13 +1,15 @@
 """Every router of transformers as a backend, by the name of its class: `--backend transformers:Qwen3MoeTopKRouter`.
 
-One adapter serves all classes. It makes the class from its model's default configuration with small sizes and sets the
-weight to the identity, so the input is the logits. `accelerated.inspection.transformers_routers` reads the result.
+One adapter serves all classes. It creates a module from the model's default configuration with small sizes. It sets the
+weight to the identity, so that the logits are the input. `accelerated.inspection.transformers_routers` reads the
+result.
 
-There is one group of experts, because so few experts do not fill eight groups. Set other options in the name:
-`transformers:Qwen3MoeTopKRouter,norm_topk_prob=True`. The suite tests normalisation, scale, groups and selection bias
-if the router has them, and the balance loss, z-loss and stacked experts of the model's file.
+By default, all experts form one group, because the suite uses too few experts for eight groups. Set other options in
+the name: `transformers:Qwen3MoeTopKRouter,norm_topk_prob=True`. The suite tests normalisation, scale, groups and
+selection bias if the router has them. It also tests the balance loss, z-loss and stacked experts of the model's file.
 
-For a routed layer, such as `transformers:NllbMoeSparseMLP`, `blocks.layer` plants experts that return their number.
+For a routed layer, such as `transformers:NllbMoeSparseMLP`, `blocks.layer` sets weights with which expert e returns
+unit vector e.
 """
 
 import ast
@@ -32,7 +34,7 @@ CHOSEN = ("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts", "num_sele
 WIDTHS = ("hidden_size", "d_model", "dim")
 INNER = ("intermediate_size", "moe_intermediate_size", "d_ff", "encoder_ffn_dim", "expert_ffn_dim", "ffn_dim")
 WHOLE = {"n_group": 1, "topk_group": 1, "num_expert_groups": 1, "num_limited_groups": 1, "zero_expert_num": 0}
-"""Options that small numbers of experts make meaningless."""
+"""Values of options that would need more experts."""
 QUIET = {
     "router_bias": False,
     "experts_implementation": "eager",
@@ -41,16 +43,16 @@ QUIET = {
     "swiglu_limit": 1e9,
     "output_multiplier": 1.0,
 }
-"""Options that planted experts need to return 1, or that make the logits equal to the input."""
+"""Values of options with which the logits equal the input and planted experts return unit vectors."""
 OPTIONS = {
     "normalisation": ("norm_topk_prob", "norm_topk_prob"),
     "gate_scale": ("routed_scaling_factor", "routed_scaling_factor"),
     "expert_groups": ("num_group", "n_group"),
     "groups_per_token": ("topk_group", "topk_group"),
 }
-"""Options of the reference: (attribute of a router that has it, name in its configuration)."""
+"""{option of the reference: (attribute of a router with this option, name in the configuration)}."""
 _SELECTION = "correction_bias|expert_bias"
-"""Biases that only the choice sees; GPT-OSS's `bias` is part of its logits."""
+"""Names of biases that change only the choice, not the gates. GPT-OSS's `bias` is part of the logits."""
 _NOT_ASKABLE = {
     "DbrxRouter": "it returns only logits; DbrxFFN chooses the experts",
     "DeepseekV4HashRouter": "its experts come from a table of token ids, not from logits",
@@ -65,7 +67,7 @@ def _files() -> list[Path]:
 
 
 def names(pattern: str = ROUTERS) -> dict[str, str]:
-    """Return {class: module} of the transformers classes whose name matches a pattern, from the sources."""
+    """Return {class: module} of the transformers classes whose name matches a pattern; read only source files."""
     classes = {}
     for path in _files():
         text = path.read_text(encoding="utf-8")
@@ -76,10 +78,10 @@ def names(pattern: str = ROUTERS) -> dict[str, str]:
 
 
 def find(text: str):
-    """Return the backend of "Class" or "Class,option=value,..."; see the module docstring.
+    """Return the backend of "Class" or "Class,option=value,...".
 
     Raises:
-        LookupError: there is no such class, or it cannot be tested.
+        LookupError: transformers has no class of this name, or the suite cannot test the class.
     """
     name, *options = text.split(",")
     known = names(re.escape(name))
@@ -107,7 +109,7 @@ def find(text: str):
 
 
 def _probe(route) -> None:
-    """Raise unless a route works for three tokens and eight experts."""
+    """Raise an error if a route fails, or returns only gates of 0, for three tokens and eight experts."""
     logits = torch.arange(8.0).roll(3)[None].repeat(3, 1) / 4
     for k in (1, 2):
         with contextlib.suppress(NotImplementedError):
@@ -123,7 +125,10 @@ def _value(text: str):
 
 @functools.cache
 def _configurations(library, kind) -> tuple:
-    """Return the default configurations with experts of a model's file: first the class's own, then text models."""
+    """Return the default configurations with experts of a model's file.
+
+    The configuration that the class names comes first, followed by those of text models.
+    """
     package = library.__name__.rpartition(".")[0]
     name = library.__name__.rpartition(".")[2].replace("modeling", "configuration")
     module = importlib.import_module(f"{package}.{name}")
@@ -140,13 +145,13 @@ def _configurations(library, kind) -> tuple:
 
 
 def _build(library, kind, num_experts: int, k: int, width: int, overrides: dict, d_ff: int = 3):
-    """Return a module of a class, from the first configuration of its model that works."""
+    """Return a module of a class, made from the first configuration that works."""
     error = LookupError(f"{kind.__name__} has no configuration with experts")
     for config in map(copy.deepcopy, _configurations(library, kind)):
         sizes = dict.fromkeys(EXPERTS, num_experts) | dict.fromkeys(CHOSEN, k) | dict.fromkeys(WIDTHS, width)
         sizes |= dict.fromkeys(INNER, d_ff) | WHOLE | QUIET
         for key, value in {**{key: value for key, value in sizes.items() if hasattr(config, key)}, **overrides}.items():
-            with contextlib.suppress(Exception):  # in some configurations, strict types require a list per layer
+            with contextlib.suppress(Exception):  # some configurations require a list with a value for each layer
                 setattr(config, key, value)
         known = {"config": config, "layer_idx": 0, "input_size": width, "num_experts": num_experts, "top_k": k}
         known |= {"hidden_size": width, **dict.fromkeys(INNER, d_ff)}
@@ -158,7 +163,7 @@ def _build(library, kind, num_experts: int, k: int, width: int, overrides: dict,
 
 
 def _router(library, kind, overrides: dict):
-    """Return the route of a router class; its signature has the router's options of `OPTIONS`, and `bias`."""
+    """Return the route of a router class. Its signature has `bias` and the options of `OPTIONS` that the router has."""
     built = _build(library, kind, 4, 2, 5, overrides)
     normed = hasattr(built, "norm")
 
@@ -194,14 +199,14 @@ def _option(value):
 
 
 def _check_groups(router, num_experts: int) -> None:
-    """Raise NotImplementedError if the experts do not fill the groups, or a group has only one expert."""
+    """Raise NotImplementedError unless the groups have equal sizes of two or more experts."""
     groups = getattr(router, "num_group", 1) or 1
     if num_experts % groups or groups > 1 and num_experts // groups < 2:
         raise NotImplementedError(f"{num_experts} experts in {groups} groups")
 
 
 def _set_identity(router, width: int, bias) -> None:
-    """Set a router's matrix [E, width] to the identity, its selection bias to `bias`, and other biases to 0."""
+    """Set the router's matrix [E, width] to the identity, its selection bias to `bias`, and its other biases to 0."""
     with torch.no_grad():
         for name, value in [*router.named_parameters(), *router.named_buffers()]:
             if value.ndim == 2 and value.shape[1] == width and "weight" in name:
@@ -212,7 +217,10 @@ def _set_identity(router, width: int, bias) -> None:
 
 
 def _constant_norm(router, logits):
-    """Return [T, E + 1] of constant root mean square, and scale the router so that its norm returns the logits."""
+    """Return an input [T, E + 1] with which a router with an input norm returns the given logits.
+
+    An added coordinate gives all rows the same norm, and the router's matrix is multiplied by this norm.
+    """
     radius = 2 * logits.norm(dim=1).max().clamp(min=1.0)
     rest = (radius**2 - (logits**2).sum(1, keepdim=True)).sqrt()
     with torch.no_grad():
@@ -228,7 +236,7 @@ def _check_k(kind, k: int) -> None:
 
 
 def _read(router, x, options: dict):
-    """Call a router and return a form that `blocks.read` accepts; add a sequence axis if the router needs one."""
+    """Call a router, with a sequence axis if it needs one, and return a result for `blocks.read`."""
     name = type(router).__name__
     if re.search("Switch|Afmoe", name):
         x = x[None]
@@ -239,7 +247,7 @@ def _read(router, x, options: dict):
 
 
 def _layer(library, kind, overrides: dict):
-    """Return the route of a whole routed layer, by experts that return their number."""
+    """Return the route of a whole routed layer, with planted experts."""
 
     def run(planted, k):
         _check_k(kind, k)
@@ -256,7 +264,7 @@ def _layer(library, kind, overrides: dict):
 
 
 def experts_with_gradient(name: str, num_experts: int = 8) -> int:
-    """Count the experts of a layer class that get a gradient from 512 random tokens, with random weights."""
+    """Count the experts of a layer class that get a gradient from 64 E random tokens, with random weights."""
     library = importlib.import_module(names(re.escape(name))[name])
     torch.manual_seed(0)
     layer = _build(library, getattr(library, name), num_experts, 2, 16, {}, 5).eval()
@@ -270,9 +278,9 @@ def experts_with_gradient(name: str, num_experts: int = 8) -> int:
 
 
 def _experts(library, overrides: dict) -> dict:
-    """Return {"routed_ffn": ...} by the stacked experts [E, 2 f, d] of a model's file; {} where it has none.
+    """Return {"routed_ffn": function} with the stacked experts [E, 2 f, d] of a model's file; {} if it has none.
 
-    They are gated, act(x V) (x W). To get GELU(x U), an extra coordinate is 1, and W reads only that.
+    These experts compute act(x V) (x W). To get GELU(x U), the input has an extra coordinate 1, and x W = 1.
     """
     kinds = [value for name, value in vars(library).items() if re.fullmatch(r"\w*Experts", name)]
     kind = next(
@@ -286,7 +294,7 @@ def _experts(library, overrides: dict) -> dict:
         experts = _build(library, kind, num_experts, 1, d_model + 1, gelu, d_ff)
         gated = torch.zeros(num_experts, 2 * d_ff, d_model + 1)
         gated[:, :d_ff, :d_model], gated[:, d_ff:, d_model] = params["up"].transpose(1, 2), 1
-        down = torch.nn.functional.pad(params["down"].transpose(1, 2), (0, 0, 0, 1))  # nothing for the ones
+        down = torch.nn.functional.pad(params["down"].transpose(1, 2), (0, 0, 0, 1))  # no extra output
         put(experts, gate_up_proj=gated, down_proj=down)
         output = experts(torch.nn.functional.pad(x, (0, 1), value=1.0), expert, gate)[:, :d_model]
         return {"output": output, "dropped_fraction": torch.zeros((), dtype=x.dtype)}
@@ -298,7 +306,7 @@ def _experts(library, overrides: dict) -> dict:
 
 
 def _dispatch(library, name: str, overrides: dict):
-    """Return gates of a router that drops tokens itself (the Switch router); None for others."""
+    """Return a dispatch for the Switch router, which drops tokens itself; return None for other routers."""
     if name != "SwitchTransformersTop1Router":
         return None
 
@@ -310,14 +318,14 @@ def _dispatch(library, name: str, overrides: dict):
 
 
 def _loss(library, kind):
-    """Return the balance loss of a model's file as (logits, experts, mask) -> number; None if it has none."""
+    """Return the balance loss of a model's file, (logits, experts, mask) -> number; None if the file has none."""
     function = getattr(library, "load_balancing_loss_func", None)
     if function is None:
         return None
 
     def loss(logits, experts, *, mask=None):
         _check_k(kind, experts.shape[1])
-        if "top_k" not in inspect.signature(function).parameters:  # Switch: probabilities and experts
+        if "top_k" not in inspect.signature(function).parameters:  # Switch: the arguments are probabilities and experts
             blocks.decline(mask=mask)
             return function(logits.softmax(1)[None], experts[None])
         k, largest = experts.shape[1], logits.softmax(1).topk(experts.shape[1]).indices

@@ -1,4 +1,4 @@
-"""Variants of one function across libraries, and a classifier that identifies a function's variant."""
+"""The variants that one function has in different libraries, and a classifier that identifies the variant."""
 
 import importlib
 

@@ -1,4 +1,4 @@
-"""Dialects: variants of a function with one name across libraries, and a classifier that identifies them.
+"""Identify the dialect of a function. A *dialect* is one of several variants that libraries give the same name.
 
     subject         function to classify                                        ours
     "capacity"      f(num_tokens, num_experts, k, capacity_factor) -> int       min(T, ceil(c k T / E))
@@ -19,15 +19,20 @@
     "one-hot weights"
                     f(logits) -> [g, E], 1 where an expert's logit is largest   the lower index of equal ones
 
-Inputs are NumPy arrays: expert [T, k] integers, logits and scores [T, E], priority [T, k]. For "scope": logits [b, S,
-E] and expert [b, S, 1] of b parts (sequences, micro-batches or layers), in a balance loss that is 1 at balance for one
-part. x [n]; uniforms [T] in [0, 1). batch [b, S]: different integers; groups may come in any order. For one layer of
-experts: up [E, d, f], down [E, f, d], x [T, d], token and gate [E, C]. "activation of an expert" and "of a routed
-layer" test the activation inside a larger function. Results can be anything that NumPy can read.
+Inputs are NumPy arrays:
 
-`classify` calls a function on inputs that distinguish all dialects of a subject. It returns the dialect, or the
-smallest input on which the function differs from ours. So a different result is identified before it counts as a bug.
-`classify_backend` classifies the functions of a backend:
+    most subjects              expert [T, k] integers, logits and scores [T, E], priority [T, k], uniforms [T] in [0, 1)
+    "scope"                    logits [b, S, E] and expert [b, S, 1] of b sequences, micro-batches or layers
+    "activation"               x [n]
+    "groups"                   batch [b, S], different integers; the groups can have any order
+    "output of expert choice"  up [E, d, f], down [E, f, d], x [T, d], token and gate [E, C]
+
+"activation of an expert" and "activation of a routed layer" test the activation inside a larger function. A result can
+be anything that NumPy can read.
+
+`classify` calls a function on inputs that distinguish all dialects of a subject. It returns the dialect and the
+smallest input on which the function differs from ours. So a user sees whether a different result is another design or
+a bug. `classify_backend` classifies the functions of a backend:
 
     >>> verdict = classify("capacity", lambda T, E, k, c: max(round(c * T / E), 4))
     >>> verdict.matches
@@ -36,8 +41,9 @@ smallest input on which the function differs from ours. So a different result is
     capacity: max(round(c T / E), 4), without k; as in flaxformer (read, not run). Ours differs: at num_tokens 1,
     num_experts 1, k 1, capacity_factor 1.0 it gives 1, but your function gives 4.
 
-Some dialects have several right answers: random drops, or `torch.topk`'s choice among equal scores. They are conditions
-on the answer, and are reported only if no definite dialect fits.
+Some dialects have several right answers, such as random drops, or `torch.topk`'s choice among equal scores. Each of
+these dialects is a condition on the answer. It is reported if no dialect with one answer fits, or if the inputs cannot
+distinguish it from such a dialect.
 
 The formulas are in `table.py`.
 """
@@ -64,26 +70,26 @@ class Counterexample(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The dialect of a function."""
+    """The result of `classify`."""
 
     subject: str
-    matches: tuple[str, ...]  # names of matching dialects; several if they are the same function, or none
-    examples: int  # inputs that were tried
-    counterexample: Counterexample | None  # None if it agrees with ours on all of them
-    nearest: str = ""  # the dialect that explains most answers
+    matches: tuple[str, ...]  # names of all matching dialects, perhaps none
+    examples: int  # number of inputs that the function answered
+    counterexample: Counterexample | None  # None if the function agrees with ours on all inputs
+    nearest: str = ""  # the dialect that agrees with most answers
 
 
 def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
-    """Return a function's dialect of a subject.
+    """Return the dialect of a function.
 
     Args:
         subject: one of `SUBJECTS`.
-        function: with the signature in the module docstring, positional arguments; its inputs are copies. Inputs that
-            raise NotImplementedError are skipped; any other exception matches no dialect.
-        seed: of the random inputs.
+        function: a function with the signature in the module docstring. Its arguments are positional and are copies.
+            An input on which it raises NotImplementedError is skipped. Any other exception matches no dialect.
+        seed: seed of the random inputs.
 
     Returns:
-        `Verdict`.
+        The `Verdict`.
 
     Raises:
         ValueError: the subject is unknown.
@@ -110,11 +116,11 @@ def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
 
 
 CHANCES = 4
-"""A dialect with several right answers is reported only if it allows another answer on this many inputs."""
+"""If a dialect with one right answer fits, one with several is reported only if few inputs, fewer than this, differ."""
 
 
 def _chances(loose: Dialect, dialects, inputs: list[tuple], answers: list[tuple]) -> int:
-    """Count the inputs on which a dialect with several right answers accepts more than one answer."""
+    """Count the inputs on which `loose` accepts the function's answer and also a different answer."""
     functions = [dialect.function for dialect in dialects]
     return sum(
         any(not _same(answer, another := f(*v)) and loose.accepts(*v, np.asarray(another)) for f in functions)
@@ -123,17 +129,17 @@ def _chances(loose: Dialect, dialects, inputs: list[tuple], answers: list[tuple]
 
 
 def _agrees(dialect: Dialect, values: tuple, pair: tuple) -> bool:
-    """Return whether an answer equals a dialect's answer, if the dialect has only one right answer."""
+    """Return whether a dialect has only one right answer and the function gives it."""
     return dialect.accepts is None and _same(pair[0], dialect.function(*values))
 
 
 def classify_backend(namespace: Any, *, call: Callable | None = None, seed: int = 0) -> dict[str, Verdict]:
-    """Return the dialects of a backend's functions, by subject, with their defaults.
+    """Return {subject: verdict} of a backend's functions. Options have the backend's defaults.
 
     Args:
-        namespace: the backend, with the reference's public names; subjects of missing functions are skipped.
-        call: call(path, *arrays, **options) calls one of its functions; by default with unchanged NumPy arrays.
-        seed: see `classify`.
+        namespace: the backend, with the reference's public names. Subjects of missing functions are skipped.
+        call: a function call(path, *arrays, **options) that calls the backend. None passes NumPy arrays unchanged.
+        seed: seed of the random inputs.
     """
     verdicts = {}
     for subject, (path, adapt) in FUNCTIONS.items():
@@ -150,7 +156,7 @@ def _bound(call: Callable, path: str) -> Callable:
 
 
 def _field(record, name: str, position: int) -> Any:
-    """Return a field of a record: an object with attributes, a dict, or a tuple in the order of the reference."""
+    """Return a field of a record, which is an object with attributes, a dict, or a tuple in the reference's order."""
     if isinstance(record, dict):
         return record[name]
     return getattr(record, name) if hasattr(record, name) else record[position]
@@ -162,7 +168,7 @@ def _one_expert(f: Callable) -> Callable:
 
 
 def _one_routed(f: Callable) -> Callable:
-    """Return the activation inside a routed layer that has one such expert for all tokens, with gates of 1."""
+    """Return the activation inside a routed layer of one expert with width 1, weights 1 and gates 1."""
 
     def activation(x):
         weight = np.ones((1, 1, 1), x.dtype)
@@ -188,12 +194,12 @@ def _dense_choice(f: Callable) -> Callable:
 
 
 def _room_of_choice(f: Callable) -> Callable:
-    """Return the number of tokens that an expert takes from a group of a size."""
+    """Return the capacity of an expert-choice router as a function of (T, E, capacity_factor)."""
     return lambda T, E, c: np.shape(_field(f(np.zeros((T, E)), capacity_factor=c), "token", 0))[1]
 
 
 def _output_of_choice(f: Callable) -> Callable:
-    """Return the output of experts for a choice, given by its fields."""
+    """Return the output of an expert-choice layer as a function of (up, down, x, token, gate)."""
 
     def output(up, down, x, token, gate):
         per_token = np.bincount(token.ravel(), minlength=len(x))
@@ -220,7 +226,7 @@ FUNCTIONS = {
     "quantile step": ("routers.quantile.quantile_bias", lambda f: lambda s, bias, k: f(s, bias, k=k)),
     "one-hot weights": ("routers.mixture_of_tokens.mixing_weights", lambda f: lambda z: f(z, one_hot=True)),
 }  # fmt: skip
-"""The function of a backend that shows its dialect, and how to call it."""
+"""{subject: (path of the function, adapter to the signature of the subject)}."""
 
 
 def describe(verdict: Verdict) -> str:
@@ -243,7 +249,7 @@ def _plain(value) -> Any:
 
 
 def _takes(function: Callable, count: int) -> bool:
-    """Return whether a function accepts this number of positional arguments; True if unknown."""
+    """Return whether a function accepts `count` positional arguments; return True if this is unknown."""
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:
@@ -254,13 +260,16 @@ def _takes(function: Callable, count: int) -> bool:
 
 
 def _call(function: Callable, values: Sequence, bare: Callable | None = None) -> Any:
-    """Call a function with copies; return an array, a string if it raises, or None if it is not implemented."""
+    """Call a function with copied inputs.
+
+    Return its result as an array, the text of its exception, or None for NotImplementedError.
+    """
     try:
         answer = np.asarray(function(*(np.copy(v) if isinstance(v, np.ndarray) else v for v in values)))
         return answer if bare is None else bare(answer)
     except NotImplementedError:
         return None
-    except Exception as problem:  # every exception is an answer
+    except Exception as problem:  # an exception counts as an answer
         return f"raised {type(problem).__name__}: {problem}"
 
 
@@ -272,12 +281,12 @@ def _speaks(dialect: Dialect, inputs: list[tuple], answers: list[tuple]) -> bool
         return False
     try:
         return all(dialect.accepts(*v, answer) for v, pair in zip(inputs, answers, strict=True) for answer in pair)
-    except (IndexError, TypeError, ValueError):  # the answer has another shape or kind
+    except (IndexError, TypeError, ValueError):  # the answer has a wrong shape or type
         return False
 
 
 def _difference(parameters, dialect: Dialect, inputs: list[tuple], answers: list[tuple]) -> Counterexample | None:
-    """Return the first and smallest input on which an answer differs from ours."""
+    """Return the first input on which an answer differs from ours; inputs are in order of size."""
     for values, (answer, _) in zip(inputs, answers, strict=True):
         wanted = dialect.function(*values)
         if not _same(answer, wanted):
@@ -286,7 +295,7 @@ def _difference(parameters, dialect: Dialect, inputs: list[tuple], answers: list
 
 
 def _same(actual, expected) -> bool:
-    """Return whether two answers are equal: integers and booleans exactly, others within the bound."""
+    """Return whether two answers are equal: floats within "dialects.same", all other values exactly."""
     if isinstance(actual, str) or isinstance(expected, str):
         return isinstance(actual, str) and isinstance(expected, str) and actual == expected
     expected = np.asarray(expected)

@@ -1,8 +1,8 @@
-"""Designs of token-choice routers: gate formulas, selection rules, and inputs that distinguish them.
+"""Designs of routers in which tokens choose experts: gate formulas, selection rules, and inputs to distinguish them.
 
-    gate of a chosen expert = scale * form(logits, chosen)           forms: the dialects of "gates", and sparsemixer
-    chosen                  = the k best of score + bias             rule "best"
-                              the same within the m best of n groups rule `Groups`
+    gate of a chosen expert = scale * form(logits, chosen)              forms: the dialects of "gates", and three more
+    chosen                  = the k largest of score + bias             rule "best"
+                              the same within the m best of n groups    rule `Groups`
 
 A design is a form, a scale and a rule. `judge.py` fits one to a router's answers.
 """
@@ -18,12 +18,12 @@ from routelaws.conformance.dialects.table import GATES, _root_softplus, _sigmoid
 
 
 class Form(NamedTuple):
-    """A formula of gates before the scale."""
+    """A formula of gates, without the scale."""
 
     name: str
     gates: Callable  # (logits [T, E], expert [T, k]) -> [T, k]
-    options: dict | None  # {option: value} with which the reference gives it; None if there are none
-    alone: dict | None  # such options at k = 1
+    options: dict | None  # {option of the reference: values that give this formula}; None if the reference lacks it
+    alone: dict | None  # the same for k = 1
 
     @property
     def score(self) -> str:
@@ -33,7 +33,7 @@ class Form(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Selection within the best groups of neighbouring experts."""
+    """A rule that selects experts only from the best groups of neighbouring experts."""
 
     number: int
     taken: int
@@ -67,17 +67,20 @@ _FORMS = {
     "sigmoid, sum over chosen": ("sigmoid", _SIGMOID_SUM, _SIGMOID_SUM),
     "sigmoid, sum over chosen if k > 1": ("sigmoid", _SIGMOID_SUM, _NONE),
 }
-"""Forms that the reference's `top_k_router` has: its score, and its normalisations above k = 1 and at k = 1."""
+"""Forms of the reference's `top_k_router`: {form: (score, normalisations for k > 1, normalisations for k = 1)}."""
 
 SAME = {"softmax over chosen": "softmax, sum over chosen"}
-"""Dialects that are one function: the sum over all experts cancels."""
+"""Dialects that are the same function, because the sum over all experts cancels: {omitted dialect: kept form}."""
 
 SHOWN = {"softmax": "softmax over all experts", "softmax, sum over chosen": "softmax over chosen"}
-"""What a report calls a dialect."""
+"""{form: its name in a report}."""
 
 
 def _sparsemixer(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:
-    """Return softmax gates among the experts within 2 % of each choice, without earlier choices (jitter 0.01)."""
+    """Return the gates of sparsemixer with jitter 0.01.
+
+    For each choice, the softmax includes only experts within 2 % of the largest logit, without earlier choices.
+    """
     gates, left = np.zeros(expert.shape), np.array(logits, dtype=np.float64)
     order = np.lexsort((expert, -np.take_along_axis(logits, expert, axis=1)), axis=1)  # first choice first
     expert = np.take_along_axis(expert, order, axis=1)
@@ -93,7 +96,7 @@ def _sparsemixer(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:
 
 
 def _log_shares(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:
-    """Return sigmoids divided by their sum over the chosen, by logarithms, so the sum cannot underflow."""
+    """Return sigmoids divided by their sum over the chosen experts. Logarithms prevent underflow of the sum."""
     return _softmax(np.take_along_axis(-np.logaddexp(0, -logits), expert, axis=1))
 
 
@@ -119,13 +122,13 @@ def scores_of(form: Form, logits: np.ndarray) -> np.ndarray:
 
 
 def error_of(logits: np.ndarray, precision: str) -> np.ndarray:
-    """Return [T, 1], the relative rounding error of scores and gates."""
+    """Return [T, 1], an upper limit on the relative rounding error of scores and gates."""
     spread = np.ptp(logits, axis=1, keepdims=True)
     return UNIT[precision] * (4 + spread + np.abs(logits).max(axis=1, keepdims=True))
 
 
 def groups_of(num_experts: int, k: int):
-    """Yield the group rules for E experts and k choices, with groups of at least two experts."""
+    """Yield the group rules in which the chosen groups have at least k experts. Each group has two or more experts."""
     numbers = [n for n in range(2, num_experts // 2 + 1) if num_experts % n == 0]
     for number, score in itertools.product(numbers, ("two_best", "best")):
         for taken in range(1, number):
@@ -134,7 +137,7 @@ def groups_of(num_experts: int, k: int):
 
 
 def within(rule, key: np.ndarray) -> np.ndarray:
-    """Return [T, E], the key with -inf outside a rule's groups."""
+    """Return [T, E], the key by which experts are ranked, with -inf outside the chosen groups."""
     if rule == "best":
         return key
     taken = np.argsort(-_group_scores(rule, key), axis=1, kind="stable")[:, : rule.taken]
@@ -148,13 +151,13 @@ def _group_scores(rule: Groups, key: np.ndarray) -> np.ndarray:
 
 
 def gap_of_groups(rule: Groups, key: np.ndarray) -> np.ndarray:
-    """Return [T], the score gap between the last chosen group and the first rejected one."""
+    """Return [T], the score of the last chosen group minus the score of the best rejected group."""
     ordered = -np.sort(-_group_scores(rule, key), axis=1)
     return ordered[:, rule.taken - 1] - ordered[:, rule.taken]
 
 
 def wrong_rows(expert: np.ndarray, key: np.ndarray, margin: np.ndarray) -> np.ndarray:
-    """Return [T] bool, the tokens whose experts cannot be the k best of keys within a margin [T, 1]."""
+    """Return [T] bool, True if a token's experts are not the k best even if each key changes by up to its margin."""
     k, ordered = expert.shape[1], -np.sort(-key, axis=1)
     chosen = (expert[:, :, None] == np.arange(key.shape[1])).any(axis=1)
     last_in, first_out = ordered[:, k - 1 : k], ordered[:, k : k + 1]
@@ -163,7 +166,7 @@ def wrong_rows(expert: np.ndarray, key: np.ndarray, margin: np.ndarray) -> np.nd
 
 
 def margin_of(form: Form, probe: Probe, precision: str) -> np.ndarray:
-    """Return [T, 1], the error of the selection key."""
+    """Return [T, 1], the largest error of score + bias."""
     largest = scores_of(form, probe.logits).max(axis=1, keepdims=True)
     bias = 0.0 if probe.bias is None else np.abs(probe.bias).max()
     rounding = error_of(probe.logits, precision) * largest + UNIT[precision] * bias
@@ -174,11 +177,11 @@ SHAPES = (
     (1, 2, 1), (1, 4, 2), (2, 4, 1), (3, 4, 2), (4, 4, 4), (1, 8, 2), (7, 4, 3), (6, 8, 1), (5, 8, 2), (5, 8, 4),
     (9, 16, 4), (40, 8, 2),
 )  # fmt: skip
-"""(T, E, k): one token; k = E; a T that E does not divide; fewer tokens than experts."""
+"""(T, E, k), with several special cases: one token, k = E, T not a multiple of E, fewer tokens than experts."""
 
 
 def _lattice(random, num_tokens: int, num_experts: int) -> np.ndarray:
-    """Return rows of distinct multiples of 1/8 in random order, at most 8 in size: exact in bfloat16."""
+    """Return rows of different multiples of 1/8 in random order. They are exact in bfloat16."""
     steps = random.integers(1, 4, (num_tokens, num_experts)).cumsum(axis=1) / 8
     return random.permuted(steps - steps[:, num_experts // 2 : num_experts // 2 + 1], axis=1)
 
@@ -186,9 +189,9 @@ def _lattice(random, num_tokens: int, num_experts: int) -> np.ndarray:
 def probes(seed: int = 0) -> list[Probe]:
     """Return the inputs for a verdict, smallest first within each kind."""
     random = np.random.default_rng(seed)
-    inputs = [Probe("plain", _lattice(random, T, E) * (4 if k == 4 else 1), k) for T, E, k in SHAPES]  # gates to 0.01
+    inputs = [Probe("plain", _lattice(random, T, E) * (4 if k == 4 else 1), k) for T, E, k in SHAPES]
     ones = [(1, 8, 2), (12, 8, 2), (6, 4, 1)]
-    inputs += [Probe("plain", 2 + _lattice(random, T, E) / 128, k) for T, E, k in ones]  # closer than bfloat16 can tell
+    inputs += [Probe("plain", 2 + _lattice(random, T, E) / 128, k) for T, E, k in ones]  # many are equal in bfloat16
     inputs += [Probe("plain", 64 + _lattice(random, T, E), k) for T, E, k in ones]
     for T, E, k in ones:
         inputs += [Probe("edge", z, k) for z in (_lattice(random, T, E) - 60, 60 * np.sign(_lattice(random, T, E)))]

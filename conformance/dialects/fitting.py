@@ -1,6 +1,7 @@
 """Fit a design to a router's answers: form of the gates, scale, and selection rule.
 
-A design that fits all plain answers is the router's; otherwise the nearest design explains most of them.
+A plain answer is an answer to a probe of the kind "plain". A design that fits all plain answers is the router's design.
+If there is none, the nearest design is used, which fits most plain answers.
 """
 
 from typing import NamedTuple
@@ -21,13 +22,13 @@ class Answer(NamedTuple):
 
 
 class Design(NamedTuple):
-    """A form, a scale and a rule that fit all plain answers, or most of them."""
+    """A form, a scale and a rule, with the number of plain answers that they do not fit."""
 
     form: Form
     scale: float
     rule: object  # "best" or a `designs.Groups`
-    misses: int  # plain answers that it does not explain
-    crowded: int = 0  # plain answers with more experts than its groups hold
+    misses: int  # number of plain answers that the design does not fit
+    crowded: int = 0  # number of plain answers with k larger than the number of experts in the chosen groups
 
     @property
     def name(self) -> str:
@@ -37,7 +38,7 @@ class Design(NamedTuple):
         return ", ".join(parts + ([str(self.rule)] if self.rule != "best" else []))
 
     def options(self, k: int) -> dict | None:
-        """Return the reference's options for this design at k; None if there are none."""
+        """Return {option of the reference: values that give this design at k}; None if the reference lacks it."""
         options = self.form.alone if k == 1 else self.form.options
         if options is None:
             return None
@@ -49,7 +50,7 @@ class Design(NamedTuple):
 
 
 def fit(plain: list[Answer], precision: str) -> list[Design]:
-    """Return the designs by their number of unexplained answers, the best first."""
+    """Return the designs, the best fit to the plain answers first."""
     ks = {answer.probe.k for answer in plain}
     candidates, rules = [], {}
     for form in designs.FORMS:
@@ -68,16 +69,17 @@ def fit(plain: list[Answer], precision: str) -> list[Design]:
 
 
 def _is_another(form: Form, ks: set) -> bool:
-    """Return whether a form equals, up to a constant, a form without k, because only one k was answered."""
+    """Return whether the answered values of k cannot distinguish a form from a simpler form of the list."""
     return (
         len(ks) == 1 and form.name.endswith(("if k > 1", "divided by k", "1/k")) or 1 not in ks and "if k" in form.name
     )
 
 
 def _rules(form: Form, plain: list[Answer], precision: str) -> dict:
-    """Return the answers that each selection rule explains; with groups only if the k best do not explain all.
+    """Return {selection rule: for each plain answer, whether its experts follow the rule}.
 
-    A group rule must explain four of five answers, and more of them than the k best.
+    Rules with groups are tried only if the rule "best" does not fit all answers. A group rule must fit at least 80 % of
+    the answers, and more than "best".
     """
     rules = {"best": [choice_fits(form, "best", answer, precision) for answer in plain]}
     if all(rules["best"]):
@@ -91,7 +93,7 @@ def _rules(form: Form, plain: list[Answer], precision: str) -> dict:
 
 
 def _scale(form: Form, plain: list[Answer]) -> float:
-    """Return the constant factor of all gates of a form: the median ratio, rounded to few digits if that fits."""
+    """Return the median of gate / form, rounded to 2, 3 or 4 digits if the rounded number fits; 1 if no scale fits."""
     ratios = []
     for answer in plain:
         wanted = form.gates(answer.probe.logits, answer.expert)
@@ -101,33 +103,33 @@ def _scale(form: Form, plain: list[Answer]) -> float:
     short = (float(f"{ratio:.{digits}g}") for digits in (2, 3, 4))
     room = BOUNDS["designs.scale"].limit
     if np.median(np.abs(ratios / ratio - 1)) > BOUNDS["dialects.same"].limit:
-        return 1.0  # no constant fits
+        return 1.0  # the ratios differ too much for any scale
     rounded = next((number for number in short if abs(number / ratio - 1) < room), None)
     if rounded is None and np.abs(ratios[ratios > 0] / ratio - 1).max(initial=0.0) > room:
-        return float(f"{ratio:.3g}")  # the ratios differ, so no constant fits: a round number reads best
+        return float(f"{ratio:.3g}")  # the ratios differ slightly, so a report shows a rounded number
     return ratio if rounded is None else rounded
 
 
 def near(wanted: np.ndarray, actual: np.ndarray) -> bool:
-    """Return whether the gates of each token are these numbers within a hundredth, in any order."""
+    """Return whether the gates of each token are the wanted gates within "dialects.same", in any order."""
     wanted, actual = np.sort(wanted, axis=1), np.sort(actual, axis=1)
     return bool(np.all(np.abs(actual - wanted) <= BOUNDS["dialects.same"].limit * np.abs(wanted)))
 
 
 def bad_gates(form: Form, scale: float, answer: Answer, precision: str) -> np.ndarray:
-    """Return [T, k] bool, the wrong gates."""
+    """Return [T, k] bool, True for a wrong gate."""
     wanted = scale * form.gates(answer.probe.logits, answer.expert)
     room = BOUNDS["designs.gate"].limit * designs.error_of(answer.probe.logits, precision) * np.abs(wanted)
     return ~(np.abs(answer.gate - wanted) <= room + np.finfo("float32").tiny * max(scale, 1.0))
 
 
 def choice_fits(form: Form, rule, answer: Answer, precision: str) -> bool | None:
-    """Return whether the experts follow a rule; None if its groups hold fewer than k experts."""
+    """Return whether the experts follow a rule; None if the chosen groups have fewer than k experts."""
     return None if is_crowded(rule, answer.probe) else not wrong_choice(form, rule, answer, precision).any()
 
 
 def is_crowded(rule, probe: Probe) -> bool:
-    """Return whether the groups of a rule hold fewer than k experts, so that no choice is right."""
+    """Return whether the chosen groups of a rule have fewer than k experts. Then no choice is right."""
     num_experts = probe.logits.shape[1]
     if rule == "best" or num_experts % rule.number:
         return False
@@ -135,7 +137,10 @@ def is_crowded(rule, probe: Probe) -> bool:
 
 
 def wrong_choice(form: Form, rule, answer: Answer, precision: str) -> np.ndarray:
-    """Return [T] bool, the tokens whose experts do not follow the rule (without groups: the k best)."""
+    """Return [T] bool, True if the experts of a token do not follow the rule.
+
+    If the number of groups does not divide E, the rule is "best".
+    """
     rule = "best" if rule != "best" and answer.probe.logits.shape[1] % rule.number else rule
     scores = designs.scores_of(form, answer.probe.logits)
     key = scores if answer.probe.bias is None else scores + answer.probe.bias

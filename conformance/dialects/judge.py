@@ -1,10 +1,11 @@
-"""A verdict on a token-choice router: its design, or its first difference from the nearest design.
+"""A verdict on a router in which tokens choose experts: its design, or its first difference from the nearest design.
 
     finding = judge(ask, precision="float32")
 
-`ask(probe)` returns (expert [T, k], gate [T, k]) of a `designs.Probe`. It raises NotImplementedError for options that
-the router lacks, and `Fault` if the router breaks a rule or fails. `judge` compares the set of experts of each token,
-up to admissible ties, and the gate of each expert. Order within the k, ties and the sign of zero are facts, not faults.
+`ask(probe)` calls the router with a `designs.Probe` and returns (expert [T, k], gate [T, k]). It raises
+NotImplementedError for options that the router lacks, and `Fault` if the router violates a rule or fails. `judge`
+compares the set of experts of each token and the gate of each expert. The order of the k experts and the choice among
+equal scores are facts, not faults.
 """
 
 from collections.abc import Callable
@@ -19,11 +20,11 @@ from routelaws.conformance.dialects.designs import Probe
 from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, fit, is_crowded, near, wrong_choice
 
 REPEATS = 8
-"""Calls with the same 40 tokens: a router that draws for 1 % of its tokens differs in one with probability 0.96."""
+"""Number of repeated calls with the same 40 tokens. They detect random draws for 1 % of tokens in 96 % of cases."""
 
 
 class Fault(Exception):
-    """A broken rule of every design; `kind` is one of `report.DEFECTS`."""
+    """A violation of a rule of every design; `kind` is one of `report.DEFECTS`."""
 
     def __init__(self, kind: str, detail: str):
         super().__init__(detail)
@@ -36,19 +37,19 @@ class Difference(NamedTuple):
     detail: str
     probe: Probe
     kind: str = "dialect"
-    about: str = ""  # the known reason, after "choice" if the experts differ
+    about: str = ""  # the known reason of the difference; it begins with "choice" if the experts differ
 
 
 class Finding(NamedTuple):
     """The verdict of `judge` on a router."""
 
     verdict: str  # "right", "differs", "defect" or "not askable"
-    kind: str = ""  # of a defect
+    kind: str = ""  # kind of a defect or a difference
     detail: str = ""
     dialect: str = ""
-    inputs: int = 0  # answered inputs that were compared
+    inputs: int = 0  # number of answered plain inputs
     facts: tuple[tuple[str, str], ...] = ()
-    probe: Probe | None = None  # the smallest input on which it differs
+    probe: Probe | None = None  # the input of the first fault or difference
     besides: tuple[str, ...] = ()  # further faults
     design: Design | None = None
 
@@ -57,9 +58,10 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
     """Return the verdict on a router.
 
     Args:
-        ask: see the module docstring.
-        precision: of the answers, a key of `bounds.UNIT`.
-        in_oracle: returns whether the reference has these options; only then can the verdict be "right".
+        ask: a function that calls the router, as in the module docstring.
+        precision: precision of the answers, a key of `bounds.UNIT`.
+        in_oracle: a function of options that returns whether the reference has them. Without them, the verdict is not
+            "right".
     """
     answers, faults, declined = _answers(ask)
     plain = [each for each in answers if each.probe.kind == "plain"]
@@ -107,7 +109,7 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
 
 
 def _answers(ask: Callable) -> tuple[list[Answer], list[Difference], str]:
-    """Return the answers, the broken rules of all designs, and the reason of the first declined input."""
+    """Return the answers, the violations of rules, and the reason why the router declined the first input, or ""."""
     answers, faults, reasons = [], [], []
     for probe in designs.probes():
         try:
@@ -127,8 +129,9 @@ def _answers(ask: Callable) -> tuple[list[Answer], list[Difference], str]:
 
 
 def _one_of_each(faults: list[Difference], plain: list[Answer]) -> list[Difference]:
-    """Return the first fault of each kind; exceptions on fewer plain inputs than were answered count only as a
-    difference.
+    """Return the first fault of each kind.
+
+    The kind "raises" becomes a difference unless the router raised on more plain inputs than it answered.
     """
     first = {}
     for fault in faults:
@@ -140,7 +143,7 @@ def _one_of_each(faults: list[Difference], plain: list[Answer]) -> list[Differen
 
 
 def _in_order(differences: list[Difference]) -> list[Difference]:
-    """Return differences: wrong choices first, then wrong gates, one for each known reason."""
+    """Return wrong choices before wrong gates, and only one difference for each known reason."""
     reasons, kept = set(), []
     for difference in sorted(differences, key=lambda difference: not difference.about.startswith("choice")):
         if ": " not in difference.about or difference.about not in reasons:
@@ -155,7 +158,7 @@ def _beside_others(ask: Callable, plain: list[Answer]) -> list[Difference]:
     probe = among.probe._replace(logits=among.probe.logits[-1:])
     try:
         alone = Answer(probe, *ask(probe))
-    except Exception:  # the probes report faults
+    except Exception:  # the calls with probes report faults
         return []
     same = set(among.expert[-1]) == set(alone.expert[-1]) and near(among.gate[-1:], alone.gate[-1:])
     if same or among.gate.shape[1:] != alone.gate.shape[1:]:
@@ -170,15 +173,18 @@ def _beside_others(ask: Callable, plain: list[Answer]) -> list[Difference]:
 def _clipped(
     ask: Callable, design: Design, answers: list[Answer], differences: list[Difference], precision: str
 ) -> list[Difference]:
-    """Return the first difference with its reason if clipping the logits explains every answer, else all."""
+    """Return the first difference with a bound on the logits, if clipped logits explain all answers.
+
+    If they do not, return the differences unchanged.
+    """
     probe = Probe("plain", np.array([[-100.0, 0.0]]), 2)
     try:
         answers = [Answer(probe, *ask(probe)), *answers]
-    except Exception:  # its answer to other inputs is compared
+    except Exception:  # calls with other inputs report faults
         return differences
     if difference(design, answers[0], precision, answers) is None:
         return differences
-    for bound in range(1, 80):  # beyond, a gate of float32 is 0
+    for bound in range(1, 80):  # with larger bounds, the gate is too small for float32
         inside = (
             one._replace(probe=one.probe._replace(logits=one.probe.logits.clip(-bound, bound))) for one in answers
         )
@@ -189,7 +195,7 @@ def _clipped(
 
 
 def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
-    """Return a fault if the same input gives another answer: repeated, after other inputs, or after training."""
+    """Return a fault if a repeated input gives another answer: at once, after other inputs, or after training."""
     if not answers:
         return []
     largest, first = max(answers, key=lambda answer: answer.probe.logits.size), answers[0]
@@ -209,7 +215,7 @@ def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
 
 
 def _idle(plain: list[Answer]) -> list[Difference]:
-    """Return a fault if at most half of the experts ever run, although each has the largest logits of some tokens."""
+    """Return a fault if at most half of the experts run, although each expert is among the k best of some token."""
     largest = max(plain, key=lambda answer: answer.probe.logits.size)
     num_experts, ran = largest.probe.logits.shape[1], np.unique(largest.expert).tolist()
     favoured = np.unique(np.argsort(-largest.probe.logits, axis=1)[:, : largest.probe.k])
@@ -220,7 +226,7 @@ def _idle(plain: list[Answer]) -> list[Difference]:
 
 
 def _changed(ask: Callable, answer: Answer) -> int:
-    """Return the number of tokens with a changed answer."""
+    """Repeat a call and return the number of tokens with a changed answer."""
     expert, gate = ask(answer.probe)
     return int(((expert != answer.expert) | (gate != answer.gate)).any(axis=1).sum())
 
@@ -245,7 +251,7 @@ def _well_formed(answer: Answer) -> None:
 
 
 def difference(design: Design, answer: Answer, precision: str, answers: list[Answer]) -> Difference | None:
-    """Return the difference between one of the answers and a design; None if there is none."""
+    """Return the difference between an answer and a design, or None. `answers` are needed to explain it."""
     rule, real = design.rule, np.ones(len(answer.expert), bool) if answer.probe.mask is None else answer.probe.mask
     if is_crowded(rule, answer.probe):
         return None
@@ -272,14 +278,14 @@ def difference(design: Design, answer: Answer, precision: str, answers: list[Ans
 
 
 def _key(design: Design, probe: Probe) -> np.ndarray:
-    """Return [T, E], the key by which a design ranks experts, with -inf outside of its groups."""
+    """Return [T, E], the key by which a design ranks experts, with -inf outside the chosen groups."""
     key = designs.scores_of(design.form, probe.logits) + (0 if probe.bias is None else probe.bias)
     fills = design.rule == "best" or key.shape[1] % design.rule.number == 0
     return designs.within(design.rule, key) if fills else key
 
 
 def _reason_of_choice(design: Design, answer: Answer, answers: list[Answer]) -> str:
-    """Return another key that explains the choices of all answers with a bias."""
+    """Return an explanation of a wrong choice, as text: another use of the bias that fits all answers with a bias."""
     if answer.probe.bias is None:
         return ""
 
@@ -305,12 +311,12 @@ def _reason_of_choice(design: Design, answer: Answer, answers: list[Answer]) -> 
 
 
 def _token(probe: Probe, t: int) -> Probe:
-    """Return the input reduced to one token; a token of a padded group stays in it."""
+    """Return the input with only token t. An input with padding keeps all tokens."""
     return probe if probe.mask is not None else probe._replace(logits=probe.logits[t : t + 1])
 
 
 def _reason(design: Design, answer: Answer, t: int) -> str:
-    """Return a known explanation of wrong gates: a constant in the denominator, or the bias."""
+    """Return a known explanation of wrong gates, as text, or ""."""
     logits, expert, gate = answer.probe.logits[t], answer.expert[t], answer.gate[t] / design.scale
     if "sum over chosen" in design.form.name and (gate > 0).all() and gate.sum() < 1:
         scores = designs.scores_of(design.form, answer.probe.logits)[t, expert]
@@ -328,7 +334,7 @@ def _reason(design: Design, answer: Answer, t: int) -> str:
 
 
 def _beside_padding(design: Design, answers: list[Answer], precision: str) -> list[Difference]:
-    """Return a difference if padded tokens have gates, so that they reach experts and count in loads."""
+    """Return a difference if padded tokens have gates other than 0."""
     for answer in answers:
         if answer.probe.mask is not None and np.any(answer.gate[~answer.probe.mask] != 0):
             gates = answer.gate[~answer.probe.mask].tolist()
@@ -341,9 +347,10 @@ def _beside_padding(design: Design, answers: list[Answer], precision: str) -> li
 
 
 def _gradient_fault(ask: Callable, design: Design, answer: Answer) -> Difference | None:
-    """Return a wrong derivative of the gates by the logits, for the designs that have one.
+    """Return a difference if the derivative of the gates by the logits is wrong; None without `ask.gradient`.
 
-    `ask.gradient(probe, weights)` is the derivative [T, E] of the sum of weights times gates, in the order of `ask`.
+    `ask.gradient(probe, weights)` returns [T, E], the derivative of Σ weights gates by the logits. The gates have the
+    order of `ask(probe)`.
     """
     if getattr(ask, "gradient", None) is None:
         return None
@@ -355,7 +362,7 @@ def _gradient_fault(ask: Callable, design: Design, answer: Answer) -> Difference
 
 
 def gradient_fault(actual: np.ndarray, wanted: np.ndarray, probe: Probe) -> Difference | None:
-    """Return the error of a gradient [T, E] by the logits; small entries are compared with the largest."""
+    """Return a difference if a gradient [T, E] by the logits is wrong, measured by its largest entry."""
     largest = np.abs(wanted).max()
     off = np.abs(actual - wanted).max(axis=1) > BOUNDS["designs.gradient"].limit * max(largest, 1.0)
     if not off.any():
@@ -369,7 +376,7 @@ def gradient_fault(actual: np.ndarray, wanted: np.ndarray, probe: Probe) -> Diff
 
 
 def derivative(function: Callable, point: np.ndarray) -> np.ndarray:
-    """Return the derivative of a number by each entry of an array."""
+    """Return the derivative of function(array) -> number by each entry of the array."""
     directions = np.eye(point.size).reshape(-1, *point.shape)
     return np.reshape(
         [central_difference(function, point, direction, 2.0**-13) for direction in directions], point.shape
@@ -379,7 +386,11 @@ def derivative(function: Callable, point: np.ndarray) -> np.ndarray:
 def facts_of(
     answers: list[Answer], design: Design, crowded: list[Difference] | None = None
 ) -> tuple[tuple[str, str], ...]:
-    """Return the facts: the order within the k, the choice among equal experts, and faults of crowded groups."""
+    """Return (name, value) of the facts.
+
+    Facts are the order of the k experts, constant gates at k = 1, the choice among equal logits, and the behaviour of a
+    router whose chosen groups have fewer than k experts.
+    """
     facts = {}
     plain = [each for each in answers if each.probe.kind == "plain" and each.probe.k > 1]
     if plain:
@@ -400,7 +411,7 @@ def facts_of(
 
 
 def _takes(answer: Answer, sign: int) -> bool:
-    """Return whether the set of experts has the lowest (1) or highest (-1) index among equal logits."""
+    """Return whether the chosen experts have the lowest (sign 1) or highest (-1) indices among equal logits."""
     index = np.broadcast_to(sign * np.arange(answer.probe.logits.shape[1]), answer.probe.logits.shape)
     wanted = np.lexsort((index, -np.where(answer.probe.logits == 0, 0, answer.probe.logits)), axis=1)[
         :, : answer.probe.k
@@ -413,7 +424,7 @@ def _numbers(values) -> str:
 
 
 def told(probe: Probe) -> str:
-    """Return an input in decimal numbers, at most three tokens."""
+    """Return an input as text in decimal numbers, with at most three tokens."""
     rows = ", ".join(_numbers(row) for row in probe.logits[:3]) + ", ..." * (len(probe.logits) > 3)
     parts = [f"logits [{rows}]", f"k {probe.k}"]
     parts += [] if probe.bias is None else [f"bias {_numbers(probe.bias)}"]

@@ -1,8 +1,9 @@
 """The table of dialects: formulas, libraries, and inputs that distinguish them, for `classifier.py`.
 
-No library is imported: we wrote the formulas from public code of 2026. `make wild` runs the libraries of docs/wild;
-names in `NOT_RUN` were only read, which reports mention. A parameter outside the signature (a minimum capacity, an
-alignment, a number of devices) has the library's usual value, or 1. The first dialect of a subject is ours.
+No library is imported, because we wrote the formulas from public code of 2026. `make wild` runs the libraries of
+docs/wild. Of the libraries in `NOT_RUN`, we only read the code, and reports mention this. If a library has a parameter
+outside the signature, such as a minimum capacity, the formula uses the library's usual value, or 1. The first dialect
+of a subject is ours.
 """
 
 import math
@@ -14,14 +15,14 @@ import numpy as np
 
 
 class Dialect(NamedTuple):
-    """One way to compute something."""
+    """One variant of a function."""
 
     name: str
     formula: str  # the formula as text, for a report
     spoken_by: tuple[str, ...]  # libraries; "routelaws" is this one
-    function: Callable  # the formula; or, with `accepts`, one that satisfies the condition
-    accepts: Callable | None = None  # (*inputs, found) -> bool, where more than one answer is right
-    repeats: bool | None = None  # with `accepts`: whether two calls agree; None where either is right
+    function: Callable  # the formula; with `accepts`, a function with one of the right answers
+    accepts: Callable | None = None  # (*inputs, answer) -> bool, for a dialect with several right answers
+    repeats: bool | None = None  # with `accepts`: whether repeated calls agree; None if this is open
 
 
 class Subject(NamedTuple):
@@ -30,8 +31,8 @@ class Subject(NamedTuple):
     parameters: tuple[str, ...]  # parameters of the function, in order
     dialects: tuple[Dialect, ...]  # ours first
     inputs: Callable[[int], list[tuple]]  # seed -> inputs, the smallest first
-    same: tuple[frozenset, ...] = ()  # sets of names for the same function
-    bare: Callable | None = None  # removes from an answer what does not matter, such as the order of groups
+    same: tuple[frozenset, ...] = ()  # sets of dialects that are the same function
+    bare: Callable | None = None  # normalises an answer before a comparison, such as the order of groups
 
 
 NOT_RUN = (
@@ -39,11 +40,11 @@ NOT_RUN = (
     "Marin grug", "Megatron with the score function 'sqrtsoftplus'", "Megatron with Sinkhorn",
     "Megatron with 'quantile_balancing'", "DeepSpeed top-k", "transformers over layers",
 )  # fmt: skip
-"""First words of the names of libraries that were read but not run."""
+"""Beginnings of the names of libraries whose code was read but not run."""
 
 
 def speakers(dialect: Dialect) -> str:
-    """Return the libraries of a dialect, and mark those that were read and not run."""
+    """Return the libraries of a dialect as text, with a mark for libraries that were read and not run."""
     read = [name for name in dialect.spoken_by if name.startswith(NOT_RUN)]
     run = [name for name in dialect.spoken_by if name not in read]
     return ", ".join(run + ([f"{', '.join(read)} (read, not run)"] if read else []))
@@ -116,7 +117,7 @@ def _capacity_inputs(seed: int) -> list[tuple]:
 
 
 def _serve(expert, num_experts: int, capacity: int, queue) -> np.ndarray:
-    """Return the kept assignments (t, choice), served in the order of a queue."""
+    """Return the kept assignments [T, k] bool. The queue of (t, choice) gets slots in its order."""
     kept, taken = np.zeros(expert.shape, dtype=bool), [0] * num_experts
     for t, choice in queue:
         kept[t, choice] = taken[expert[t, choice]] < capacity
@@ -125,7 +126,7 @@ def _serve(expert, num_experts: int, capacity: int, queue) -> np.ndarray:
 
 
 def _in_order(key: Callable) -> Callable:
-    """Return a dispatch that serves the smallest key(t, choice, priority) first."""
+    """Return a dispatch in which the smallest key(t, choice, priority) gets a slot first."""
 
     def dispatch(expert, num_experts, capacity, priority):
         queue = sorted(np.ndindex(expert.shape), key=lambda place: key(*place, priority))
@@ -135,12 +136,12 @@ def _in_order(key: Callable) -> Callable:
 
 
 def _by_lot(expert, num_experts, capacity, priority):
-    """Serve in a new random order each time: the only hidden random generator, on purpose."""
+    """Assign slots in a new random order in each call. The random generator has no seed, on purpose."""
     return _serve(expert, num_experts, capacity, np.random.default_rng().permutation(list(np.ndindex(expert.shape))))
 
 
 def _fills_up(expert, num_experts, capacity, priority, actual) -> bool:
-    """Return whether every expert keeps as many tokens as it can, whichever they are."""
+    """Return whether every expert keeps as many tokens as possible."""
     wanted = np.minimum(np.bincount(expert.ravel(), minlength=num_experts), capacity)
     kept = np.bincount(expert[actual.astype(bool)], minlength=num_experts)
     return actual.shape == expert.shape and set(np.unique(actual)) <= {0, 1} and bool(np.all(kept == wanted))
@@ -171,7 +172,7 @@ def _drop_inputs(seed: int) -> list[tuple]:
     for T, E, k, C in shapes:
         expert = np.array([random.permutation(E)[:k] for _ in range(T)])
         inputs.append((expert, E, C, random.permutation(T * k).reshape(T, k) / (T * k)))
-    crowded = np.array([[0, 1], [1, 0], [0, 1], [1, 0]])  # token 0's second choice against token 1's first
+    crowded = np.array([[0, 1], [1, 0], [0, 1], [1, 0]])  # token 0's second choice is token 1's first choice
     inputs.append((crowded, 2, 1, np.array([[0.6, 0.4], [0.7, 0.3], [0.8, 0.2], [0.9, 0.1]])))
     return sorted(inputs, key=lambda values: values[0].size)
 
@@ -201,7 +202,7 @@ def _shared(values: np.ndarray) -> np.ndarray:
 
 
 def _alone_or_many(alone: Callable, many: Callable) -> Callable:
-    """Return a gate that has one form at k = 1 and another form at k > 1."""
+    """Return gates with the form `alone` at k = 1 and the form `many` at k > 1."""
     return lambda z, e: alone(z, e) if e.shape[-1] == 1 else many(z, e)
 
 
@@ -264,7 +265,7 @@ def _counted(expert: np.ndarray, num_experts: int) -> np.ndarray:
 
 
 def _loss(probability: Callable = _softmax, first: bool = False, over_k: bool = True, scale: Callable | None = None):
-    """Return a balance loss scale(E) Σₑ fₑ Pₑ; `scale` is E if it is None."""
+    """Return the balance loss scale(E) Σₑ fₑ Pₑ, with scale(E) = E by default."""
 
     def loss(z, e):
         num_experts = z.shape[1]
@@ -276,7 +277,7 @@ def _loss(probability: Callable = _softmax, first: bool = False, over_k: bool = 
 
 
 def _loss_of_gates(z, e):
-    """Only the probabilities of chosen experts count."""
+    """Return the balance loss with P over the chosen experts only."""
     gates = np.zeros(z.shape)
     np.put_along_axis(gates, e, _chosen(_softmax(z), e), axis=1)
     share = _counted(e, z.shape[1]) / e.size
@@ -331,7 +332,7 @@ def _scope_inputs(seed: int) -> list[tuple]:
     inputs = []
     for b, S, E in ((2, 1, 2), (2, 3, 4), (3, 4, 3)):
         logits = np.round(random.standard_normal((b, S, E)), 2)
-        logits += 2 * (np.arange(b)[:, None, None] == np.arange(E))  # each part has a favourite of its own
+        logits += 2 * (np.arange(b)[:, None, None] == np.arange(E))  # each part prefers another expert
         inputs.append((logits, np.argsort(-logits, axis=2, kind="stable")[:, :, :1]))
     return inputs
 
@@ -340,7 +341,7 @@ def _scope_inputs(seed: int) -> list[tuple]:
 
 
 def _ranked(key: Callable) -> Callable:
-    """Return a top-k that puts the smallest key(score, index) first."""
+    """Return a top-k function that ranks experts by key(score, index), the smallest first."""
 
     def top_k(scores, k):
         return np.array([sorted(range(len(row)), key=lambda e: key(float(row[e]), e))[:k] for row in scores])  # noqa: B023
@@ -349,7 +350,7 @@ def _ranked(key: Callable) -> Callable:
 
 
 def _any_top_k(scores, k, actual) -> bool:
-    """Return whether the choices are distinct, in descending order, and no other score is larger."""
+    """Return whether the choices are k different indices with the k largest scores, in descending order."""
     if actual.shape != (len(scores), k) or any(len(set(row.tolist())) < k for row in actual):
         return False
     return bool(np.all(np.take_along_axis(scores, actual, axis=1) == -np.sort(-scores, axis=1)[:, :k]))
@@ -399,7 +400,7 @@ ACTIVATION = (
 
 
 def _activation_inputs(seed: int) -> list[tuple]:
-    """Include values up to -3, where the forms of GELU differ by a tenth; near 0 they are equal."""
+    """Return inputs with values near -3, where the relative differences between the forms of GELU are large."""
     random = np.random.default_rng(seed)
     return [
         (np.array([-3.0]),),
@@ -408,7 +409,7 @@ def _activation_inputs(seed: int) -> list[tuple]:
     ]
 
 
-# The second expert: logits [T, E], uniforms [T] in [0, 1) -> gates [T, 2], 0 where it is left out.
+# The second expert: logits [T, E], uniforms [T] in [0, 1) -> gates [T, 2], 0 for a dropped second expert.
 
 
 def _best_two(logits: np.ndarray) -> np.ndarray:
@@ -416,7 +417,7 @@ def _best_two(logits: np.ndarray) -> np.ndarray:
 
 
 def _second(keeps: Callable) -> Callable:
-    """Return gates that sum to 1 before dropping the second, which stays if keeps(gate, uniform)."""
+    """Return gates of two experts. They sum to 1, and then the second becomes 0 unless keeps(gate, uniform)."""
 
     def gates(z, u):
         gate = _shared(_chosen(_softmax(z), _best_two(z)))
@@ -426,7 +427,7 @@ def _second(keeps: Callable) -> Callable:
 
 
 def _second_then_shared(z, u):
-    """Compare the draw with the probability among all experts, and divide the remaining gates by their sum."""
+    """Keep the second expert by its probability among all experts, and then divide the gates by their sum."""
     gate = _chosen(_softmax(z), _best_two(z))
     gate[:, 1] *= u < gate[:, 1] / 0.5
     return _shared(gate)
@@ -451,7 +452,7 @@ SECOND_EXPERT = (
 def _second_inputs(seed: int) -> list[tuple]:
     random = np.random.default_rng(seed)
     shares = np.log([[0.5, 0.35, 0.15], [0.81, 0.09, 0.1], [0.81, 0.1, 0.09]])  # shares of the second: 0.41, 0.11, 0.11
-    draws = np.array([0.75, 0.9, 0.4])  # above twice a probability, above five times a share, and below
+    draws = np.array([0.75, 0.9, 0.4])  # above 2 p, above 5 g, below 5 g
     more = np.round(2 * random.standard_normal((8, 3)), 2), random.integers(0, 100, 8) / 100
     return [*((shares[t : t + 1], draws[t : t + 1]) for t in range(3)), more]
 
@@ -460,7 +461,7 @@ def _second_inputs(seed: int) -> list[tuple]:
 
 
 def _grouped(label: Callable) -> Callable:
-    """Return groups of entries with the same label(sequence, position, b, S, group_size)."""
+    """Return a grouping. Entries with the same label(sequence, position, b, S, group_size) form a group."""
 
     def group(batch, group_size):
         groups = {}
@@ -472,7 +473,7 @@ def _grouped(label: Callable) -> Callable:
 
 
 def _without_order(groups) -> np.ndarray:
-    """Return sorted groups of sorted numbers, so that their order does not matter."""
+    """Return the groups sorted, with sorted numbers in each group."""
     rows = np.sort(np.asarray(groups), axis=1)
     return rows[np.lexsort(rows.T[::-1])]
 
@@ -494,11 +495,11 @@ def _group_inputs(seed: int) -> list[tuple]:
     return [(np.arange(b * S).reshape(b, S), g) for b, S, g in ((2, 2, 2), (4, 2, 2), (6, 3, 3))]
 
 
-# Expert choice: logits [T, E], capacity_factor -> [T, E], the gate of each expert that takes a token, else 0.
+# Expert choice: logits [T, E], capacity_factor -> [T, E], the gate if the expert takes the token, else 0.
 
 
 def _takes_its_best(score: Callable) -> Callable:
-    """Return a choice in which expert e takes the c T / E tokens with the largest score(logits)[:, e]."""
+    """Return an expert choice: expert e takes the c T / E tokens with the largest score(logits)[:, e]."""
 
     def gates(z, c):
         scores, capacity = score(z), round(c * z.shape[0] / z.shape[1])
@@ -521,7 +522,7 @@ EXPERT_CHOICE = (
 
 
 def _expert_choice_inputs(seed: int) -> list[tuple]:
-    """Choose whole c T / E, so that nothing is rounded."""
+    """Return inputs with an integer c T / E, so that the capacity is not rounded."""
     random = np.random.default_rng(seed)
     return [(np.round(1.5 * random.standard_normal((T, E)), 2), c) for T, E, c in ((2, 2, 1.0), (6, 3, 2.0))]
 
@@ -552,7 +553,10 @@ def _layer_norm(x: np.ndarray) -> np.ndarray:
 
 
 def _sum_of_experts(up, down, x, token, gate):
-    """Inputs are so large that every activation of the table is the identity (within 1e-4)."""
+    """Return the sum of gate times output, without an activation.
+
+    Inputs are so large that each activation of the table is the identity within 1e-4.
+    """
     result = np.zeros(x.shape)
     for e, (tokens, gates) in enumerate(zip(token, gate, strict=True)):
         for t, g in zip(tokens, gates, strict=True):
@@ -587,7 +591,7 @@ def _choice_output_inputs(seed: int) -> list[tuple]:
 
 
 def _step(value: Callable) -> Callable:
-    """Return a quantile step; `value` combines the rank-th largest entry and the next one."""
+    """Return a quantile step. A price is value(a, b) of the rank-th largest entry a and the next entry b."""
 
     def ranked(values, rank, axis):
         ordered = -np.sort(-values, axis=axis)
@@ -616,7 +620,7 @@ QUANTILE_STEP = (
 
 
 def _quantile_inputs(seed: int) -> list[tuple]:
-    """Choose inputs with integer T k / E, and scores in eighths, whose sums are exact in every precision."""
+    """Return inputs with an integer T k / E. Scores are multiples of 1/8, so their sums are exact."""
     random = np.random.default_rng(seed)
     return [
         (random.permutation(T * E).reshape(T, E) / 8, random.integers(-4, 5, E) / 8, k)
@@ -624,7 +628,7 @@ def _quantile_inputs(seed: int) -> list[tuple]:
     ]
 
 
-# One-hot weights: logits [g, E] -> [g, E], for each expert 1 at the token with the largest logit.
+# One-hot weights: logits [g, E] -> [g, E]. In each column, the token with the largest logit has weight 1.
 
 ONE_HOT = (
     Dialect(
@@ -668,4 +672,4 @@ SUBJECTS = {
     "quantile step": Subject(("scores", "bias", "k"), QUANTILE_STEP, _quantile_inputs, bare=_centred),
     "one-hot weights": Subject(("logits",), ONE_HOT, _one_hot_inputs),
 }  # fmt: skip
-"""The subjects in which libraries differ, and their dialects."""
+"""{name: subject} of the functions in which libraries differ."""

@@ -29,12 +29,12 @@ def column(matrix: list, j: int) -> list:
 
 
 def product(x: list, matrix: list) -> list:
-    """Return x · matrix, for x of n entries and a matrix of n rows and m columns: m entries."""
+    """Return x · matrix [m], for x [n] and matrix [n][m]."""
     return [dot(x, column(matrix, j)) for j in range(len(matrix[0]))]
 
 
 def log_sum_exp(z: list) -> float:
-    """Return log Σ exp(z_i). The largest entry is taken out first, so that exp cannot overflow."""
+    """Return log Σ exp(z_i). The largest entry is subtracted before exp, so that exp cannot overflow."""
     top = max(z)
     return top + math.log(sum(math.exp(value - top) for value in z))
 
@@ -56,7 +56,7 @@ def gelu(x: float) -> float:
 
 
 def layer_norm(x: list, scale: list, offset: list, epsilon: float = 1e-5) -> list:
-    """Return scale · (x - mean) / √(variance + ε) + offset; the variance is the mean square, so it divides by n."""
+    """Return scale · (x - mean) / √(variance + ε) + offset, with the variance Σ (x_i - mean)² / n."""
     middle = mean(x)
     variance = mean([(value - middle) ** 2 for value in x])
     return [
@@ -65,5 +65,5 @@ def layer_norm(x: list, scale: list, offset: list, epsilon: float = 1e-5) -> lis
 
 
 def largest(values: list, count: int) -> list:
-    """Return the indices of the `count` largest values, largest first; among equals the lower index comes first."""
+    """Return the indices of the `count` largest values, the largest first. Equal values have the lower index first."""
     return sorted(range(len(values)), key=lambda i: (-values[i], i))[:count]

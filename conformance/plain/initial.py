@@ -4,11 +4,11 @@ import math
 
 
 def weights(config) -> dict:
-    """Return {name: (shape, standard deviation)}, nested like the parameters; 0 marks constants.
+    """Return {name: (shape, standard deviation)}, nested like the parameters. Constants have the deviation 0.
 
-    A matrix starts from a normal distribution of deviation 1/√(fan-in), truncated at two deviations. Matrices that
-    write into the residual stream (output of attention, second matrix of an FFN) start smaller by √(2L), because 2L
-    such outputs are summed. Scales of norms start at 1; offsets and biases of experts start at 0.
+    A matrix starts from a normal distribution with the deviation 1/√(fan-in), truncated at two deviations. The output
+    matrix of attention and the second matrix of an FFN write into the residual stream. Their deviation is divided by
+    √(2L), because the stream is a sum of 2L outputs. Scales of norms start at 1. Offsets and biases start at 0.
     """
     d, blocks, heads, kqv = config.d_model, config.blocks, config.heads, config.kqv_size
     differing = config.router != "dense" or config.flop_increase > 1
@@ -37,12 +37,12 @@ def weights(config) -> dict:
 
 
 def norm(blocks: int, d: int) -> dict:
-    """Return the two vectors of each LayerNorm."""
+    """Return the scale and the offset of one LayerNorm in each block."""
     return {"scale": ((blocks, d), 0.0), "offset": ((blocks, d), 0.0)}
 
 
 def ffn(leading: tuple, d: int, hidden: int, fan_in: int, smaller: float, swiglu: bool) -> dict:
-    """Return the two matrices of FFNs of one hidden width, or the three of SwiGLU."""
+    """Return the two matrices of FFNs with one hidden width, or the three matrices for SwiGLU."""
     shapes = {
         "up": ((*leading, d, hidden), 1 / math.sqrt(d)),
         "down": ((*leading, hidden, d), 1 / math.sqrt(fan_in) / smaller),
@@ -51,9 +51,10 @@ def ffn(leading: tuple, d: int, hidden: int, fan_in: int, smaller: float, swiglu
 
 
 def routed(config, blocks: int, width: int, smaller: float) -> dict:
-    """Return the weights of the routed blocks: E G experts, each a G-th of a dense FFN, and the router.
+    """Return the weights of the routed blocks: the router, and E G experts with 1/G of the dense hidden width.
 
-    Narrow experts without a gate use the fan-in of the wide FFN, because G of them replace it.
+    With the routers hash and reinforce, whose gates are constant, the second matrix of a narrow expert uses the fan-in
+    of a dense FFN, because G narrow experts replace a dense FFN.
     """
     d, experts = config.d_model, config.experts * config.granularity
     hidden = width // config.granularity
@@ -81,7 +82,7 @@ def routed(config, blocks: int, width: int, smaller: float) -> dict:
 
 
 def deviation_when_cut(limit: float = 2.0) -> float:
-    """Return the deviation of a standard normal truncated at ±limit: 0.8796 for 2."""
+    """Return the deviation of a standard normal that is truncated at ±limit, such as 0.8796 for the limit 2."""
     density = math.exp(-(limit**2) / 2) / math.sqrt(2 * math.pi)
     inside = math.erf(limit / math.sqrt(2))
     return math.sqrt(1 - 2 * limit * density / inside)

@@ -1,11 +1,12 @@
-"""The laws and their intervals once more, independent of both twins.
+"""A third implementation of the laws and their intervals, independent of both twins.
 
-The formulas of Clark et al. 2022 (arXiv 2202.01169, section 4) in Python floats, with textbook least squares in NumPy.
-Nothing is imported from `routelaws.reference` or `routelaws.accelerated`, so that errors of both are detected.
+It has the formulas of Clark et al. 2022 (arXiv 2202.01169, section 4) in Python floats, and textbook least squares in
+NumPy. It imports nothing from `routelaws.reference` or `routelaws.accelerated`, so tests also find errors that both
+twins share.
 
     1. LAWS        `Bounded`, `Compute`      losses and other quantities from coefficients
     2. LINES       `Student`                 a linear law: coefficients, predictions, intervals
-    3. QUIET ROWS  `quiet_interval`          the interval of any function of a law where errors are tiny
+    3. QUIET ROWS  `quiet_interval`          the interval of any quantity of a law if the errors of the losses are tiny
     4. COUNTING    `count_limits`, `held`    how often an interval must contain the truth
 """
 
@@ -17,7 +18,7 @@ import numpy as np
 from scipy import stats
 
 CHANCE = 1e-3
-"""Probability that `count_limits` rejects a correct count."""
+"""Largest probability that `count_limits` excludes the count of correct intervals."""
 
 
 class Bounded(NamedTuple):
@@ -44,7 +45,7 @@ class Bounded(NamedTuple):
         return 10 ** self.log_loss(size, experts)
 
     def slope(self, size: float) -> float:
-        """Return the change of log10 L per tenfold Ê at size N."""
+        """Return the change of log10 L at size N if Ê is multiplied by 10."""
         return self.b + self.c * math.log10(size)
 
     def gain(self, size: float, experts: float) -> float:
@@ -65,7 +66,7 @@ class Bounded(NamedTuple):
 
 
 class Compute(NamedTuple):
-    """The law in (F, B): log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d, from B_min on."""
+    """The law in (F, B) for B >= B_min: log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d."""
 
     a: float
     b: float
@@ -76,7 +77,7 @@ class Compute(NamedTuple):
     B_min: float
 
     def log_loss(self, flops: float, utilisation: float) -> float:
-        """Return log10 L at F TeraFLOPs and B parameters per FLOP."""
+        """Return log10 L at F teraFLOPs and B parameters per FLOP."""
         start = 1 / (1 / self.B_start - 1 / self.B_max)
         used = math.log10(1 / (1 / (utilisation - self.B_min + start) + 1 / self.B_max))
         return self.a * math.log10(flops) + self.b * used + self.c * math.log10(flops) * used + self.d
@@ -86,7 +87,7 @@ class Compute(NamedTuple):
         return 10 ** self.log_loss(flops, utilisation)
 
     def cutoff(self) -> float:
-        """Return the F at which more B stops helping."""
+        """Return the F above which a larger B no longer reduces the loss."""
         return 10 ** (-self.b / self.c)
 
 
@@ -94,9 +95,9 @@ class Student:
     """Least squares of y on the columns of X, with Student's intervals.
 
     Args:
-        design: [n, p].
-        target: [n].
-        level: of the intervals.
+        design: [n, p], the matrix X.
+        target: [n], the values y.
+        level: confidence level of the intervals.
     """
 
     def __init__(self, design: np.ndarray, target: np.ndarray, level: float):
@@ -110,14 +111,17 @@ class Student:
         self.quantile = float(stats.t.ppf((1 + level) / 2, rows - unknowns))
 
     def interval(self, weights: np.ndarray, more: float = 0.0) -> tuple[float, float, float]:
-        """Return the value and the ends of a linear function of the solution; `more` adds the variance of new rows."""
+        """Return weights · solution and the ends of its interval.
+
+        The interval includes the variance of `more` new rows.
+        """
         value = float(weights @ self.solution)
         reach = self.quantile * math.sqrt(float(weights @ self.covariance @ weights) + more * self.variance)
         return value, value - reach, value + reach
 
 
 def derivatives(function: Callable, at: np.ndarray) -> np.ndarray:
-    """Return the central differences of a function of p numbers with one or n results, [p] or [n, p]."""
+    """Return the derivatives of a function [p] -> number as [p], or of [p] -> [n] as [n, p], by central differences."""
     columns = []
     for i in range(at.size):
         step = 1e-5 * abs(at[i]) * np.eye(at.size)[i]
@@ -128,15 +132,17 @@ def derivatives(function: Callable, at: np.ndarray) -> np.ndarray:
 def quiet_interval(
     law: Callable, quantity: Callable, truth: np.ndarray, log_loss: np.ndarray, level: float, more: float = 0.0
 ) -> tuple[float, float, float]:
-    """Return the value and the interval of a law's quantity for rows with errors so small that everything is linear.
+    """Return a quantity of a law and the ends of its interval, for rows with tiny errors.
+
+    With tiny errors, the law and the quantity are linear in the coefficients.
 
     Args:
-        law: coefficients [p] to log10 losses [n].
-        quantity: coefficients [p] to a number.
+        law: a function from coefficients [p] to log10 losses [n].
+        quantity: a function from coefficients [p] to a number.
         truth: [p], the coefficients that generated the rows.
-        log_loss: [n], measured.
-        level: of the interval.
-        more: number of row variances to add.
+        log_loss: [n], measured log10 losses.
+        level: confidence level of the interval.
+        more: number of new rows whose variance the interval includes.
     """
     line = Student(derivatives(law, truth), log_loss - np.asarray(law(truth)), level)
     value, low, high = line.interval(derivatives(quantity, truth), more)
@@ -144,29 +150,29 @@ def quiet_interval(
 
 
 def count_limits(share: float, trials: int) -> tuple[int, int]:
-    """Return the limits on the count of an event of probability `share` in a number of trials.
+    """Return limits on how often an event with the probability `share` occurs in a number of trials.
 
-    Counts outside have a total probability of at most CHANCE, by the binomial distribution.
+    By the binomial distribution, a count is outside the limits with a probability of at most CHANCE.
     """
     low, high = stats.binom.ppf([CHANCE / 2, 1 - CHANCE / 2], trials, share)
     return int(low), int(high)
 
 
 def forgetful(level: float, rows: int, unknowns: int) -> float:
-    """Return the coverage of a Student interval with the variance divided by n instead of n - p."""
+    """Return the coverage of a wrong Student interval: its variance is divided by n instead of n - p."""
     freedom = rows - unknowns
     reach = stats.t.ppf((1 + level) / 2, freedom) * math.sqrt(freedom / rows)
     return float(2 * stats.t.cdf(reach, freedom) - 1)
 
 
 def held(counts: dict, trials: int, share: float | tuple[float, float], wrong: float | None = None) -> None:
-    """Fail unless each count is plausible for `trials` of probability `share`.
+    """Fail if a count is outside `count_limits` for the nominal coverage.
 
     Args:
-        counts: how often each interval contained the truth.
-        trials: simulated tables.
-        share: the nominal coverage; or its minimum and maximum for approximate intervals.
-        wrong: the coverage of a wrong interval that this many trials must detect.
+        counts: {name: how often the interval contained the truth}.
+        trials: number of simulated tables.
+        share: the nominal coverage, or its minimum and maximum for approximate intervals.
+        wrong: the coverage of a wrong interval; fail also if there are too few trials to detect it.
     """
     least, most = share if isinstance(share, tuple) else (share, share)
     low, high = count_limits(least, trials)[0], count_limits(most, trials)[1]

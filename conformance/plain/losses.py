@@ -18,8 +18,9 @@ class Loss(NamedTuple):
 def training_loss(params: dict, tokens: list, config, training=True, noise=None, table=None, hidden=None, real=None):
     """Return the loss of [b][S + 1] tokens: the first S are inputs, the last S are targets.
 
-    The masked objective takes [b][S] tokens; where `hidden` is True the model reads `mask_token`, and the loss is the
-    mean over these positions. `real` [b][S] is False at padding, which is neither read nor predicted.
+    The masked objective takes [b][S] tokens. The model reads `mask_token` at the positions with `hidden` True, and the
+    loss is the mean over these positions. `real` [b][S] is False at padding. The model neither reads nor predicts
+    padding.
     """
     if config.objective == "masked":
         read = [
@@ -53,10 +54,11 @@ def training_loss(params: dict, tokens: list, config, training=True, noise=None,
 
 
 def policy_loss(decision, likelihood: list, real: list, config) -> float:
-    """Return the terms of RL-R for one block, means over tokens.
+    """Return the sum of RL-R's terms for one block, with their weights. Each term is a mean over tokens.
 
-    The reward of a choice is the log-probability of its token's target, or the sum of these to the end of the sequence.
-    The policy term is -(reward - value) log π(expert); the baseline's is (reward - value)².
+    The reward of a choice is the log-probability of the token's target. With `reward_to_go`, it is the sum of these
+    log-probabilities from the token to the end of the sequence. The policy term is -(reward - value) log π(expert), and
+    the baseline term is (reward - value)². The entropy of the policy is subtracted.
     """
     rewards = []
     for row, here in zip(likelihood, real, strict=True):

@@ -1,6 +1,6 @@
-"""The decoder-only Transformer: embedding, blocks of attention and FFN, logits. Some of the FFNs are routed.
+"""The Transformer: embedding, blocks of attention and FFN, logits. Some of the FFNs are routed.
 
-A block is pre-norm: x + attention(norm(x)), then x + ffn(norm(x)). There are no bias vectors anywhere, and the logits
+A block is pre-norm: x + attention(norm(x)), then x + ffn(norm(x)). Attention and FFNs have no bias vectors. The logits
 are the products of the normed state with the rows of the embedding table.
 """
 
@@ -17,7 +17,7 @@ def sinusoid(distance: float, width: int) -> list:
 
 
 def norm(weights: dict, x: list) -> list:
-    """Return LayerNorm of one state x [d]."""
+    """Return the LayerNorm of one state x [d]."""
     return layer_norm(x, weights["scale"], weights["offset"])
 
 
@@ -27,10 +27,10 @@ def head_of(matrix: list, head: int) -> list:
 
 
 def turned_product(query: list, key: list, distance: float) -> float:
-    """Return the product of a query and a key that are a distance apart, with rotary positions.
+    """Return the product of a query and a key with rotary positions.
 
-    Entries c and c + kqv/2 form one complex number. The rotation of queries and keys by their positions multiplies q
-    conj(k) by e^{i angle}, with angle = distance / 10000^(2c/kqv). The result is the sum of the real parts.
+    Entries c and c + kqv/2 form one complex number, q_c or k_c. The result is the real part of
+    Σ_c q_c conj(k_c) e^{i angle_c}, with angle_c = distance / 10000^(2c/kqv).
     """
     half, total = len(query) // 2, 0.0
     for c in range(half):
@@ -43,9 +43,9 @@ def turned_product(query: list, key: list, distance: float) -> float:
 def attention_head(weights: dict, states: list, head: int, causal: bool, real: list) -> list:
     """Return the output of one head at every position, [S][kqv].
 
-    The logit of position i for position j is (q_i · k_j + q_i · r_{i-j}) / √kqv, where r_m is the sinusoid of distance
-    m times a matrix. Without that matrix positions are rotary, and the logit uses the rotated q_i and k_j. A causal
-    head sees j <= i; no head sees padding.
+    The logit of position i for position j is (q_i · k_j + q_i · r_{i-j}) / √kqv. r_m is the sinusoid of distance m
+    times the matrix `relative_key`. If this matrix is missing, positions are rotary, and the logit is the product of
+    the rotated q_i and k_j, divided by √kqv. A causal head reads only positions j <= i. No head reads padding.
     """
     width, length = len(states[0]), len(states)
     query, key, value = (head_of(weights[name], head) for name in ("query", "key", "value"))
@@ -60,7 +60,7 @@ def attention_head(weights: dict, states: list, head: int, causal: bool, real: l
     read = []
     for i in range(length):
         seen = [j for j in range(length) if real[j] and (j <= i or not causal)]
-        if not seen:  # only where i itself is padding: no token reads this entry
+        if not seen:  # then i is padding, and no token reads this entry
             read.append([0.0] * kqv)
             continue
         if rotary:
@@ -74,12 +74,12 @@ def attention_head(weights: dict, states: list, head: int, causal: bool, real: l
 
 
 def attention(weights: dict, states: list, causal: bool = True, real: list | None = None) -> list:
-    """Return the output of attention over one sequence, [S][d]: the sum of the projected outputs of the heads.
+    """Return the output of attention over one sequence, [S][d]. It is the sum of the projected outputs of all heads.
 
     Args:
         weights: query, key, value, relative_key [d][H][kqv] (not for rotary positions) and output [H][kqv][d].
         states: [S][d], normed.
-        causal: whether position i sees only j <= i.
+        causal: whether position i reads only positions j <= i.
         real: [S] booleans, False for padding.
     """
     real = real if real is not None else [True] * len(states)
@@ -91,14 +91,17 @@ def attention(weights: dict, states: list, causal: bool = True, real: list | Non
 
 
 def at(weights, index: int):
-    """Return entry `index` of every leaf of a dict of parameters that are stacked over blocks."""
+    """Return the parameters of one block: entry `index` of every leaf of a nested dict."""
     if isinstance(weights, dict):
         return {name: at(inner, index) for name, inner in weights.items()}
     return weights[index]
 
 
 def special(block: int, config) -> bool:
-    """Whether block i, from 0, is routed (or wider, in a dense model): (i + 1) mod 1/R = 0, or the last R L blocks."""
+    """Return whether a block is routed, or is a wider block of a dense model. Blocks count from 0.
+
+    These are the blocks with (block + 1) mod 1/R = 0. With the layout "upper", these are the last R L blocks.
+    """
     differs = config.router != "dense" or config.flop_increase > 1
     if config.layout == "upper":
         return differs and block >= config.blocks - round(config.routing_frequency * config.blocks)
@@ -110,11 +113,11 @@ def forward(params: dict, tokens: list, config, training: bool = False, noise=No
 
     Args:
         params: nested dicts of nested lists.
-        tokens: [b][S] token ids, the input.
+        tokens: [b][S] token ids.
         config: the fields of `ModelConfig`.
         training: route as in training (True) or evaluation (False).
         noise: one entry for each routed block, see `routing.routed_ffn`.
-        table: experts by token id, of the hash router.
+        table: the hash router's table, see `routing.routed_ffn`.
         real: [b][S] booleans, False for padding.
     """
     real = real if real is not None else [[True] * len(sequence) for sequence in tokens]
@@ -156,5 +159,5 @@ def forward(params: dict, tokens: list, config, training: bool = False, noise=No
 
 
 def product_with_rows(x: list, rows: list) -> list:
-    """Return the product of x with every row: the logits, whose matrix is the embedding table."""
+    """Return the product of x with every row. With the rows of the embedding table, these are the logits."""
     return [dot(x, row) for row in rows]

@@ -1,7 +1,7 @@
 """The experts of each token: every router of a routed block, for one batch.
 
-A block has E G experts of hidden width 4d/G, and k G of them work on a token. All numbers here count narrow experts:
-`experts_of` and `choices_of` multiply by G once.
+A block has E G experts of hidden width 4d/G, and a token uses k G experts. All numbers here count these narrow experts:
+`experts_of` and `choices_of` multiply by G.
 
 Tokens of a batch are numbered sequence by sequence; padding is removed before routing.
 """
@@ -25,18 +25,18 @@ from routelaws.conformance.plain.arithmetic import (
 )
 
 SWEEPS = 300
-"""Sweeps of the Sinkhorn plan, many more than typical logits need."""
+"""Maximum number of sweeps for the Sinkhorn plan, many more than usual logits need."""
 
 
 class Decision(NamedTuple):
     """The decision of one routed block; T counts the real tokens of the batch."""
 
     output: list  # [T][d]
-    auxiliary: float = 0.0  # the balance loss and the z-loss with their weights
+    auxiliary: float = 0.0  # the sum of balance loss and z-loss with their weights
     log_probability: list | None = None  # [T], RL-R: log-probability of the drawn expert
     entropy: float = 0.0  # RL-R: mean over tokens of the entropy of the policy
-    value: list | None = None  # [T], RL-R: the reward that the baseline expects
-    dropped: float = 0.0  # share of choices without a slot, or of tokens that no expert took
+    value: list | None = None  # [T], RL-R: the reward that the baseline predicts
+    dropped: float = 0.0  # share of choices without a slot; for expert choice, share of tokens without an expert
     bias: list | None = None  # [E], the bias after this batch
 
 
@@ -53,7 +53,7 @@ def choices_of(config) -> int:
 def ffn(weights: dict, x: list, config) -> list:
     """Return φ(x · up) · down, for up [d][f] and down [f][d].
 
-    φ is gelu, or max(0, ·). SwiGLU multiplies x · up by its sigmoid and by x · linear.
+    φ is GELU or ReLU. For SwiGLU, h = x · up, and φ(h) = h sigmoid(h) (x · linear).
     """
     hidden = product(x, weights["up"])
     if config.activation == "gelu":
@@ -76,12 +76,12 @@ def routed_ffn(weights: dict, inputs: list, tokens: list, config, training: bool
     """Return the output of a routed block, [b][S][d], and its decision. Padding gets the output 0.
 
     Args:
-        weights: up [E G][d][f], down [E G][f][d]; router [d][E G], bias and baseline if the router has them.
+        weights: up [E G][d][f], down [E G][f][d]. Some routers also have router [d][E G], bias or baseline.
         inputs: [b][S][d], normed.
         tokens: [b][S] token ids.
-        noise: RL-R in training: Gumbel noise [T][E G]; GShard in training: uniforms [T].
-        table: hash router: [V][k G] experts of each token id; None for its remainder.
-        real: [b][S] booleans.
+        noise: in training, Gumbel noise [b S][E G] for RL-R, or uniforms [b S] for GShard; else None.
+        table: [V][k G], experts of each token id, for the hash router. None uses the remainder of the id.
+        real: [b][S] booleans, False for padding.
     """
     places = [(s, i) for s, sequence in enumerate(inputs) for i in range(len(sequence)) if real[s][i]]
     states = [inputs[s][i] for s, i in places]
@@ -106,7 +106,7 @@ def routed_ffn(weights: dict, inputs: list, tokens: list, config, training: bool
 def tokens_choose(
     weights: dict, states: list, tokens: list, sequences: list, config, training: bool, noise, table
 ) -> Decision:
-    """Return the decision of a router with k G experts per token; `sequences` is the sequence of each token."""
+    """Return the decision of a router with k G experts per token; `sequences` [T] is the sequence of each token."""
     logits = None if config.router == "hash" else [product(x, weights["router"]) for x in states]
     if config.router_bias:
         logits = [add(row, weights["router_bias"]) for row in logits]
@@ -151,7 +151,7 @@ def tokens_choose(
 
 
 def by_score(scores: list, config) -> list:
-    """Return the k G experts with the largest scores of each token."""
+    """Return, for each token, the k G experts with the largest scores."""
     return [largest(row, choices_of(config)) for row in scores]
 
 
@@ -161,14 +161,15 @@ def scores_of(logits: list, kind: str) -> list:
 
 
 def gates_of(logits: list, chosen: list, kind: str) -> list:
-    """Return the scores of the experts that were chosen."""
+    """Return the scores of the chosen experts."""
     return [[row[e] for e in experts] for row, experts in zip(scores_of(logits, kind), chosen, strict=True)]
 
 
 def sinkhorn_plan(logits: list) -> list:
-    """Return the plan [T][E] that maximises <plan, logits> + entropy, with rows of mass 1/T and columns of 1/E.
+    """Return the plan [T][E] that maximises <plan, logits> + entropy, with row sums 1/T and column sums 1/E.
 
-    It is exp(logit + row potential + column potential); the potentials are updated in turn until they converge.
+    The plan is exp(logit + row potential + column potential). Row and column potentials are updated in turn until they
+    converge.
     """
     tokens, experts = len(logits), len(logits[0])
     by_row, by_column = [0.0] * tokens, [0.0] * experts
@@ -185,9 +186,10 @@ def sinkhorn_plan(logits: list) -> list:
 
 
 def best_assignment(scores: list, k: int) -> list:
-    """Return the k experts of each token with the largest total score, each expert having exactly T k / E tokens.
+    """Return the assignment of k experts to each token with the largest total score.
 
-    Tries every assignment: `best` is the best total from a token on, given the remaining slots.
+    Each expert gets exactly T k / E tokens. The function tries every assignment. `best` returns the largest total score
+    of a token and all later tokens for the remaining slots.
     """
     tokens, experts = len(scores), len(scores[0])
 
@@ -207,13 +209,13 @@ def best_assignment(scores: list, k: int) -> list:
 
 
 def middle(values: list, rank: int) -> float:
-    """Return the middle between the values of rank `rank` and `rank + 1`, the largest having rank 1."""
+    """Return the mean of the values with rank `rank` and `rank + 1`. The largest value has rank 1."""
     ordered = sorted(values, reverse=True)
     return (ordered[rank - 1] + ordered[rank]) / 2
 
 
 def quantile_step(scores: list, bias: list, k: int) -> list:
-    """Return the bias after one sweep: prices of tokens, then prices of experts minus their mean."""
+    """Return the bias after one sweep, which computes prices of tokens and then prices of experts minus their mean."""
     tokens, experts = len(scores), len(scores[0])
     prices = [middle(add(row, times(-1, bias)), k) for row in scores] if k < experts else [0.0] * tokens
     new = [
@@ -224,7 +226,7 @@ def quantile_step(scores: list, bias: list, k: int) -> list:
 
 
 def in_best_groups(scores: list, config) -> list:
-    """Return the scores of a token with −∞ outside its chosen groups of experts."""
+    """Return the scores of a token, with −∞ for experts outside the best groups."""
     size = len(scores) // config.expert_groups
     groups = [scores[g * size : (g + 1) * size] for g in range(config.expert_groups)]
     counted = 2 if config.group_score == "two_best" else 1
@@ -233,7 +235,7 @@ def in_best_groups(scores: list, config) -> list:
 
 
 def top_k(weights: dict, logits: list, sequences: list, config, training: bool, uniforms) -> tuple:
-    """Return experts, gates and losses of top-k routing."""
+    """Return the experts, the gates, and further fields of the `Decision` of top-k routing."""
     scores = scores_of(logits, config.gate)
     pushed = [add(row, weights["bias"]) for row in scores] if config.bias_rate else scores
     if config.expert_groups > 1:
@@ -275,9 +277,9 @@ def loads(chosen: list, experts: int) -> list:
 
 
 def balance_loss(scores: list, chosen: list) -> float:
-    """Return E Σ_e f_e P_e: f the share of choices on an expert, before any drop, and P its mean probability.
+    """Return E Σ_e f_e P_e. f_e is the share of choices of expert e before drops, and P_e is its mean probability.
 
-    Scores that do not sum to 1 for a token, such as sigmoids, are divided by their sum.
+    The scores of each token are divided by their sum, because some scores, such as sigmoids, do not sum to 1.
     """
     experts = len(scores[0])
     load = loads(chosen, experts)
@@ -286,7 +288,10 @@ def balance_loss(scores: list, chosen: list) -> float:
 
 
 def reinforce(weights: dict, states: list, logits: list, config, training: bool, gumbels) -> tuple:
-    """Return the experts that the policy draws (or prefers, in evaluation), and the data for the loss."""
+    """Return the experts, drawn from the policy in training, and further fields of the `Decision`.
+
+    In evaluation, the experts are the k G most probable ones.
+    """
     policy = [nucleus(softmax(row), config.nucleus, choices_of(config)) for row in logits]
     if not training:
         return by_score(logits, config), {}
@@ -307,7 +312,7 @@ def reinforce(weights: dict, states: list, logits: list, config, training: bool,
 
 
 def log_of_draw(policy: list, drawn: list) -> float:
-    """Return the log-probability of drawing these experts in this order, none of them twice."""
+    """Return the log-probability of drawing these experts in this order without replacement."""
     total = 0.0
     for i, e in enumerate(drawn):
         left = sum(p for other, p in enumerate(policy) if other not in drawn[:i])
@@ -316,9 +321,9 @@ def log_of_draw(policy: list, drawn: list) -> float:
 
 
 def nucleus(probabilities: list, whole: float, least: int) -> list:
-    """Truncate the policy to the most probable experts with total probability `whole`.
+    """Return the policy truncated to the most probable experts with a total probability of at least `whole`.
 
-    At least `least` experts stay, so that as many can be drawn.
+    At least `least` experts stay. The probabilities of these experts are divided by their sum.
     """
     kept, total = [], 0.0
     for e in largest(probabilities, len(probabilities)):
@@ -329,7 +334,7 @@ def nucleus(probabilities: list, whole: float, least: int) -> list:
 
 
 def with_slot(chosen: list, gates: list, config) -> list:
-    """Return for each choice whether its expert had a free slot, of ⌈capacity_factor k T / E⌉, at most T."""
+    """Return, for each choice, whether its expert had a free slot. An expert has min(T, ⌈capacity_factor k T / E⌉)."""
     tokens, experts = len(chosen), experts_of(config)
     capacity = min(tokens, math.ceil(config.capacity_factor * choices_of(config) * tokens / experts))
     kept = [[False] * len(row) for row in chosen]
@@ -345,13 +350,13 @@ def with_slot(chosen: list, gates: list, config) -> list:
 def order_of_service(chosen: list, gates: list, order: str) -> list:
     """Return (token, choice) in the order of assigning slots.
 
-    "choice" serves all first choices before second ones, and earlier tokens before later ones. "token" serves one token
-    after the other, and "priority" the largest gate first.
+    With "choice", all first choices come before second choices, and earlier tokens come before later ones. With
+    "token", all choices of a token come before the next token. With "priority", the largest gate comes first.
     """
     pairs = [(token, choice) for token in range(len(chosen)) for choice in range(len(chosen[0]))]
     if order == "token":
         return pairs
-    by_choice = sorted(pairs, key=lambda pair: pair[1])  # stable: tokens stay in order
+    by_choice = sorted(pairs, key=lambda pair: pair[1])  # a stable sort keeps the order of the tokens
     return by_choice if order == "choice" else sorted(by_choice, key=lambda pair: -gates[pair[0]][pair[1]])
 
 
@@ -359,7 +364,10 @@ def order_of_service(chosen: list, gates: list, order: str) -> list:
 
 
 def groups(places: list, config, training: bool) -> list:
-    """Return the groups, each a list of token numbers: one position of g sequences, or the tokens of one sequence."""
+    """Return the groups of tokens as lists of token numbers.
+
+    A group has the tokens at one position of g sequences, or tokens of one sequence.
+    """
     if config.grouping == "position" or (config.objective == "causal" and not training):
         key = [(s // config.group_size, i) for s, i in places]
     elif config.router == "expert_choice":
@@ -370,7 +378,7 @@ def groups(places: list, config, training: bool) -> list:
 
 
 def experts_choose(weights: dict, states: list, groups: list, config) -> Decision:
-    """Route by expert choice: each expert takes its k g / E best tokens of every group of g."""
+    """Return the decision of expert choice: each expert takes its ⌈k g / E⌉ best tokens from every group of g."""
     output, taken = [[0.0] * len(x) for x in states], set()
     for group in groups:
         scores = scores_of([product(states[t], weights["router"]) for t in group], config.gate)
@@ -384,11 +392,11 @@ def experts_choose(weights: dict, states: list, groups: list, config) -> Decisio
 
 
 def mixtures(weights: dict, states: list, groups: list, config) -> Decision:
-    """Route by Mixture of Tokens: each expert processes one mixture per group, and returns it to the tokens.
+    """Return the decision of Mixture of Tokens: each expert processes one mixture of the tokens of each group.
 
-    A token's share in an expert's mixture is a softmax over the tokens of its group, and the token gets the same share
-    of the output. Optionally, the output shares are a softmax over experts, or have another temperature (both are
-    learned).
+    The share of a token in the mixture of an expert is a softmax over the tokens of the group. By default, the token
+    gets the same share of the output of the expert. With `emit` "experts", its share is a softmax over the experts.
+    With `learned_temperature`, mixtures and outputs have two learned temperatures.
     """
     mixing = giving = config.temperature
     if config.learned_temperature:

@@ -43,16 +43,16 @@ USUAL = dict(
     router_bias=False,
     shared_experts=0,
 )
-"""Fields whose usual value does not depend on others."""
+"""Default values that do not depend on other fields."""
 
 
 def settings(**fields) -> SimpleNamespace:
-    """Return the fields of a configuration, with defaults for missing ones.
+    """Return the fields of a configuration, with defaults for missing fields.
 
-    Heads divide the width of the model. In training an expert has twice its fair share of slots. BASE is balanced, so
-    it has exactly its fair share; a hash has no limit. A gate is a softmax, or a sigmoid for the routers whose authors
-    used it. Gates of several experts sum to 1; a single gate is unchanged. A balance loss has weight 0.01, or 0 with a
-    bias. A policy starts sharp: its weights are 16 times as large as other routers'. A group has E tokens.
+    The width of a head is d / H. In training, the capacity factor is 2. It is 1 for BASE, which is balanced. Hash
+    routers have no limit. Gates are a sigmoid for BASE and quantile, and a softmax for other routers. Several gates of
+    a token sum to 1, and a single gate is unchanged. The balance loss has the weight 0.01, or 0 if `bias_rate` is
+    above 0. The router weights of RL-R start 16 times as large as those of other routers. A group has E tokens.
     """
     config = SimpleNamespace(**USUAL | fields)
     several = config.k * config.granularity > 1
