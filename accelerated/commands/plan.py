@@ -195,7 +195,7 @@ FRONTIER = (
 
 
 def write_plan(plan: Plan, folder: Path) -> None:
-    """Write plan.md, plan.json, frontier.png/.svg and for isoFLOP profiles isoflop.png/.svg into a folder.
+    """Write plan.md, plan.json, frontier.png/.svg and, if there are isoFLOP profiles, isoflop.png/.svg into a folder.
 
     Raises:
         InputError: the folder cannot be made or written.

@@ -84,7 +84,8 @@ def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
         memory: bytes of each device.
 
     Raises:
-        InputError: the mesh has another number of devices, or the model cannot be divided over the mesh (or any mesh).
+        InputError: the run's mesh has another number of devices, or the model cannot be divided over this mesh. If the
+            run has no mesh: the model cannot be divided over any mesh.
     """
     if devices < 1:
         raise InputError(f"--devices {devices} is out of range; use 1 or more")

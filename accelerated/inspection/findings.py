@@ -258,7 +258,7 @@ def _faults_of(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
 
 
 def _notes_on(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
-    """Return notes on a block without faults: an uneven load, choices that training changes."""
+    """Return notes on a block without faults: an uneven load, or choices that differ in training."""
     lines = []
     busiest = max(block.load)
     if busiest >= UNEVEN and not block.faults.collapsed:

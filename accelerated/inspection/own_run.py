@@ -53,7 +53,7 @@ def trace_folder(folder: Path, text: Path | None = None, *, tokens: int, tell=pr
 
 
 def _validation_start(folder: Path, run: SavedRun, tokens: int, tell) -> np.ndarray:
-    """Return the first tokens of a run's evaluation text."""
+    """Return the first tokens of a run's validation text."""
     files = prepare_tokens(read_corpus(run.config.corpus or None), run.config.model.vocab_size, tell=tell)
     check_text(folder, run.texts, files, {}, run.config, "inspect another with --text")
     return np.array(load_tokens(files.validation, files.dtype)[:tokens], np.int32)
@@ -101,7 +101,7 @@ def trace_run(run: SavedRun, ids: np.ndarray, name: str) -> Trace:
 def trace_steps(folder: Path, first: int, last: int, tell=print) -> Trace:
     """Return the routing of the batches of the steps first, ..., last of a run, from 1, by its last checkpoint.
 
-    All batches have the same weights. They are routed as in training, with the noise of their steps.
+    All batches are routed with the same weights, as in training and with the noise of their steps.
 
     Raises:
         InputError: an error of `trace_folder`, the model is not causal, or its tokens do not choose their experts.

@@ -153,7 +153,7 @@ class StreamedModel:
         forward = layer.forward
 
         def window(values, i: int):
-            """Return the arguments of window i: row i of tensors with a row for each window."""
+            """Return the arguments of window i: a tensor with one row per window is replaced by its row i."""
             own = lambda value: isinstance(value, torch.Tensor) and value.ndim > 1 and len(value) == windows  # noqa: E731
             return tree_map(lambda value: value[i : i + 1] if own(value) else value, values)
 
@@ -231,7 +231,7 @@ def _configuration(folder: Path):
 
 
 def _without_memory(folder: Path, config) -> nn.Module:
-    """Return the model without weights; only buffers that no file stores have values."""
+    """Return the model without weights. Buffers have values if no file stores them."""
     try:
         with _quiet(), torch.device("meta"):
             model = transformers.AutoModel.from_config(

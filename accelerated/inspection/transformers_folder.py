@@ -81,6 +81,6 @@ def _tokens_of(folder: Path, text: str, tokens: int, vocabulary: int) -> tuple[n
 
 
 def _piece(tokenizer, i: int) -> str:
-    """Return the text of a token within a text, with its leading space (which many tokenizers drop)."""
+    """Return the text of a token, with its leading space, which many tokenizers drop at the start of a text."""
     once, twice = (tokenizer.decode([i] * times, skip_special_tokens=False) for times in (1, 2))
     return twice[len(once) :] or tokenizer.id_to_token(i) or f"[{i}]"

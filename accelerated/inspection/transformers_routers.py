@@ -28,7 +28,7 @@ def read_router(name: str, answer) -> tuple:
         experts that are not chosen, `experts` is None.
 
     Raises:
-        LookupError: the router returned only logits, so another class chooses.
+        LookupError: the router returned only logits; another class chooses the experts.
     """
     if not isinstance(answer, tuple):
         raise LookupError(f"{name} returns only logits; another class chooses the experts")

@@ -313,7 +313,7 @@ def _scores_of_runs(keys: list[tuple], names: list[str], right: np.ndarray, scor
         keys: [rows], equal for rows of one run; runs are in the order of their first rows.
         names: [rows], names of the text or the task.
         right: [rows] bool, True for an accuracy, False for a loss.
-        score: [rows], NaN for blank; the first score of a run and name counts.
+        score: [rows], NaN for blank. If several rows have the same run and name, the first score is used.
     """
     place = {key: at for at, key in enumerate(dict.fromkeys(keys))}
     columns: tuple[dict, dict] = ({}, {})  # losses, accuracies

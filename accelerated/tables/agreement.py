@@ -82,8 +82,8 @@ class Numbers:
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the smallest and the largest forward FLOPs per token.
 
-        The smallest is 2 N. The largest has k experts, the output layer and attention, with a width estimated from N if
-        missing.
+        The smallest is 2 N. The largest counts k experts, the shared experts, the output layer and attention. A missing
+        width is estimated from N.
         """
         size, width = self("dense_parameter_count"), self("d_model")
         experts = (or_one(self.frame, "k") + self.shared()) * or_one(self.frame, "flop_increase")

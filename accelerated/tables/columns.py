@@ -40,7 +40,7 @@ class CheckedColumns:
 
         Args:
             name: name of the column; all blank if missing.
-            least, above, most: the range.
+            least, above, most: a number must be at least `least`, above `above` and at most `most`.
             blank: whether a cell may be blank.
             where: [n] bool, the rows to check; None for all.
         """

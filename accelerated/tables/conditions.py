@@ -204,7 +204,7 @@ class _Evaluation:
         self.refuse(node)
 
     def comparison(self, node: ast.Compare) -> np.ndarray:
-        """Return the mask of a comparison; a chain needs all its parts."""
+        """Return the mask of a comparison; in a chain, such as 1 <= k < 4, every comparison must be true."""
         mask, left, operands = np.True_, None, [node.left, *node.comparators]
         for op, left_node, right_node in zip(node.ops, operands, node.comparators, strict=False):
             left = self.value(left_node) if left is None else left

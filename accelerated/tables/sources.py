@@ -95,7 +95,7 @@ def configured(sources: list[Source], config, columns: dict[str, str]) -> list[S
 
 
 def _configured(source: Source, config, columns: dict[str, str], alone: bool) -> Source:
-    """Return a source with the columns of a table of its runs added."""
+    """Return a source with the columns of `config` joined to the rows of each run."""
     table, key = read_cells(config).columns, columns.get("hyper_id", "hyper_id" if source.at is None else RUN)
     if key not in source.cells and not alone:
         return source

@@ -23,10 +23,10 @@ from ..wording import LONGEST_NAME
 from .mesh import check_mesh
 
 CHANGEABLE = ("mesh", "rematerialise", "attention", "keep_last", "keep_every", "skip_bad_batches")
-"""Fields that may change when a run resumes, because they affect no existing row."""
+"""Fields that may change when a run resumes, because existing rows do not depend on them."""
 
 PLACES = ("corpus", "eval", "hash_embeddings", "init_from", "routing")
-"""Fields with paths; another path with the same content gives the same run."""
+"""Fields that are paths. Another path with the same content gives the same run."""
 
 EVALUATION_SETS = ("c4", "curation_corpus", "lambada", "pile", "wikitext103")
 """Names that `--eval NAME=PATH` may use, each with a column loss_NAME in the results table."""
@@ -39,7 +39,7 @@ ATTENTION = ("auto", "own", "tokamax")
 
 
 LARGEST = 2**31 - 1
-"""The largest whole number in a field other than seed: compiled programs use 32 bits for steps and shapes."""
+"""The largest whole number in any field except seed, because compiled programs use 32 bits for steps and shapes."""
 
 MOST_PARAMETERS = 2**53
 """The largest allowed number of parameters. The largest existing models have a thousandth of it or less."""

@@ -17,7 +17,7 @@ from .text.tokenizer import END_OF_DOCUMENT
 from .watch import Watch, silent
 
 MOST_TOKENS = 1_000_000
-"""The largest number of tokens of one text; each token runs a whole window."""
+"""The largest number of tokens to sample. Each token needs a pass over a whole window."""
 
 
 def generate(
@@ -88,7 +88,7 @@ def _next_logits(run: SavedRun) -> Callable:
 
 
 def sample(logits: np.ndarray, temperature: float, uniform: float) -> int:
-    """Return a token drawn from softmax(logits / temperature) by inverting its distribution at `uniform`.
+    """Return a token drawn from softmax(logits / temperature): its cumulative distribution is inverted at `uniform`.
 
     Args:
         logits: [V].

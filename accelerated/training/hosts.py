@@ -77,8 +77,8 @@ def hosts_of(
     Args:
         distributed: "auto" or None.
         coordinator: HOST:PORT.
-        processes: N.
-        process_id: I.
+        processes: number of processes.
+        process_id: index of this process, from 0.
         environment: environment variables of the process.
 
     Raises:
@@ -127,7 +127,7 @@ def _rest(given: dict) -> str:
 
 @contextlib.contextmanager
 def joined(hosts: Hosts | None) -> Iterator[None]:
-    """Join the processes of a run; enter before JAX first looks for devices.
+    """Join the processes of a run for a `with` block; enter the block before JAX first looks for devices.
 
     A process that ends with an error does not wait for the others. The others then stop too: their next collective
     fails, or the launcher ends them.

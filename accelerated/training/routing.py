@@ -67,7 +67,8 @@ def report_routing(
         params: the weights.
         table: the hash table; None for other routers.
         windows: [n, b, S + 1], batches of the validation text.
-        loss_ratio: a function of changed weights that returns their validation loss divided by the model's loss.
+        loss_ratio: a function that takes changed weights, and returns their validation loss divided by the model's
+            loss.
     """
     model = config.model
     batches = windows[: max(1, TOKENS // (config.batch_size * config.sequence_length))]

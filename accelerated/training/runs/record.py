@@ -7,9 +7,9 @@
     rows, windows     every row of results.csv, and the digest of validation_windows.csv at that row
     log               number of bytes of log.jsonl, and their digest
 
-The digest of a checkpoint covers the record of its step, so files of another run do not match. `record.json` has the
-record of the last evaluation, for readers that need no weights. A run writes the record before the table. So after a
-kill, the record may have rows that the table lacks, and the log may have lines that the record lacks.
+The digest of a checkpoint also covers the record of its step, so files of another run do not match. `record.json` has
+the record of the last evaluation, for readers that need no weights. A run writes the record before the table. So after
+a kill, the record may have rows that the table lacks, and the log may have lines that the record lacks.
 
 Runs of earlier versions have no record, so changes of their files cannot be detected.
 """
@@ -114,7 +114,7 @@ def read_record(folder: Path) -> Record | None:
 
 
 def record_in(extra: dict) -> Record | None:
-    """Return the record among the fields of a checkpoint; None for an earlier version.
+    """Return the record among the fields of a checkpoint; None if an earlier version wrote the checkpoint.
 
     Raises:
         ValueError: the record has another form.

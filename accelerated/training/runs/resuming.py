@@ -88,7 +88,8 @@ def kept_files_of_older(folder: Path, step: int, evaluations: set[int]) -> Kept:
 def check_untrained(folder: Path, steps: int, checkpoints: set[int]) -> None:
     """Raise `InputError` if a run without a checkpoint has a table or log that proves an earlier checkpoint.
 
-    The second checkpoint starts after the first is complete. The last row is written after the last checkpoint.
+    A run begins its second checkpoint only after the first is complete, and writes its last row after the last
+    checkpoint.
 
     Args:
         folder: folder of the run.

@@ -67,7 +67,7 @@ NOT_IN_PROGRAMS = (
 """Fields that do not change the compiled programs of a run; runs that differ only in these share programs."""
 
 STOPPED = "stopped"
-"""Result of a worker for a run that a signal stopped; failure messages are longer."""
+"""What a worker returns for a run that a signal stopped, instead of the message of a failure."""
 
 
 _number_trained = [0]  # runs trained by this process

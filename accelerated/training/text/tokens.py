@@ -8,8 +8,8 @@ An entry of the cache is a folder. Its name identifies its content (`<content ha
     meta.json         sizes and checksums of the three files, and a checksum of itself
 
 A run writes an entry in a temporary folder and renames the folder at the end. So a killed run leaves no partial entry,
-and two runs can build the same entry at the same time. An entry that was damaged later fails its checksums and is built
-again.
+and two runs can build the same entry at the same time. If an entry is damaged later, its checksums do not match, and it
+is built again.
 """
 
 import json
