@@ -1,14 +1,15 @@
 """The optimal balanced assignment of tokens to k experts each, in compiled loops: exact, in two steps.
 
-1. `auction.auction`: tokens bid for slots at the experts. With a coarse increment, and initial prices from some of the
-   tokens, this takes a few bids per token. Only the prices are used.
+1. `auction.auction`: tokens bid for slots at the experts. It takes a few bids per token, because the increment is
+   coarse and the initial prices come from auctions of some of the tokens. Only the prices are used.
 2. `solve`: each token goes to the expert with its best score minus price. The result is optimal for its loads, and each
-   expert has only a few tokens too many. Each excess token moves along a shortest path of experts. A path needs only
-   the cheapest token from each expert to each other expert. The program keeps this [E, E] table up to date, so no
-   search depends on T. No link is negative at the prices, so the searches are Dijkstra's.
+   expert has only a few tokens too many. Each excess token moves along a shortest path of experts. A link from one
+   expert to another is the cheapest move of a token between them. The program keeps the [E, E] table of links up to
+   date, so the time of a search does not depend on T. At the prices, no link has a negative cost, so the searches use
+   Dijkstra's algorithm.
 
-A token t has k slots, i T + t for i from 0, each with an expert. `own` holds the scores of the slots. `whole` has
-`HELD` at the current experts of a token, so that loops need no test for these experts.
+Token t has k slots, t + i T for i from 0 to k - 1. Each slot has an expert. `own` holds the scores of the slots.
+`whole` contains `HELD` at the current experts of a token, so loops need no test for these experts.
 
 Scores are converted to whole numbers (see `routelaws.reference.routers.base`), so the result and ties are exact.
 """
@@ -41,8 +42,8 @@ class Solution(NamedTuple):
 def assign(scores: np.ndarray, k: int = 1) -> Solution:
     """Return the optimal balanced assignment of scores [T, E], float32 or float64; order and ties as in the reference.
 
-    If a score is not finite, or there is no token, the numbers are NaN and the experts are assigned in turn: token t
-    gets expert t k mod E and the next experts.
+    If a score is not finite, or if T = 0, the numbers are NaN and the experts are assigned in turn: token t gets expert
+    t k mod E and the k - 1 experts after it.
     """
     scores = np.asarray(scores)
     if scores.ndim != 2 or scores.dtype not in (np.float32, np.float64) or not 1 <= k <= scores.shape[1]:
@@ -91,7 +92,7 @@ def measure_gap(scores: np.ndarray, expert: np.ndarray, prices: np.ndarray) -> f
 
 @jit
 def _regret(scores, expert, prices):
-    """Return the total gain that tokens would have from other experts at these prices."""
+    """Return how much more the tokens would gain in total from their best experts at these prices."""
     total = 0.0
     k, num_experts = expert.shape[1], len(prices)
     held, free = np.empty(k), np.empty(num_experts)
@@ -155,7 +156,7 @@ def whole_numbers(scores, scale, unit, whole, near):
 def solve(whole, price, k, everyone, more):
     """Return the experts of all slots [k T] int32; overwrites `whole`.
 
-    `price` [E + 1] (the last price is for the reserve) ends with prices that prove the assignment optimal.
+    At the end, `price` [E + 1] holds prices that prove the assignment optimal; the last price is for the reserve.
     """
     num_tokens, reserve = whole.shape
     if price.size != reserve + 1 or not 1 <= k <= reserve or everyone * reserve + more != k * num_tokens:
@@ -270,10 +271,11 @@ def _search(e, targets, count, whole, expert, own, links, cheapest, ring):
 
 @jit
 def _cheapest_chain(links, price, wanted, cost, before, limit):
-    """Find the cheapest `wanted` node from the nodes of cost 0; -1 if all cost more than `limit`.
+    """Find the `wanted` node with the cheapest path from the nodes of cost 0; -1 if all paths cost more than `limit`.
 
-    On entry, `cost` [E + 1] is 0 or FAR. At the end it is exact for every node that is cheaper than the result, and at
-    least the cost of the result for other nodes. `before` has each node's predecessor, -1 at the start.
+    On entry, `cost` [E + 1] is 0 or FAR. At the end, `cost` is exact for every node that is cheaper than the result.
+    For other nodes it is at least the cost of the result. `before` contains each node's predecessor, and -1 for the
+    first nodes of paths.
     """
     size = len(cost)
     open_ = cost.copy()  # FAR or more for finished nodes
@@ -335,8 +337,8 @@ def _move_slot(slot, k, whole, expert, own, links, cheapest, ring):
 def _settle_ties(price, cost, before, whole, expert, own, links, cheapest, ring):
     """Choose the optimal assignment that gives token 0, then token 1, ... the lowest indices; see the reference.
 
-    A settled token must not move again. It leaves the links only if a path of cost 0 might use the token; without ties
-    there is no such path.
+    A settled token must not move again. The program removes settled tokens from the links only if it finds a path of
+    cost 0. Without ties there is no such path.
     """
     num_tokens = whole.shape[0]
     k = len(expert) // num_tokens
@@ -376,7 +378,7 @@ def _settle_ties(price, cost, before, whole, expert, own, links, cheapest, ring)
 
 @jit
 def _mark(t, lower, worst, mark, wanted, price, expert, own, num_tokens):
-    """Mark the experts above `lower` that token t could give up for an expert worth `worst`."""
+    """Set `wanted` to `mark` for token t's experts above index `lower` with a score minus price of `worst`."""
     for slot in range(t, len(expert), num_tokens):
         if expert[slot] > lower and own[slot] - price[expert[slot]] == worst:
             wanted[expert[slot]] = mark

@@ -1,7 +1,8 @@
 """An auction of slots at the experts, in compiled loops: nearly optimal prices, from which `assignment` starts.
 
-Tokens bid one at a time. A token bids for its best expert at the current prices. The amount makes the next best expert
-equally good, plus an increment. A full expert drops its lowest bid; the price becomes this bid.
+Tokens bid one at a time. A token bids for its best expert at the current prices. The bid is the price at which the next
+best expert would be equally good, plus an increment. A full expert drops its lowest bid. Its price becomes the lowest
+remaining bid.
 """
 
 import numpy as np
@@ -28,7 +29,7 @@ def _take(value, best):
 
 @jit_vector
 def _two_best(row, price, value):
-    """Return the index of the largest row - price, this value, and the second largest value; loops without a branch.
+    """Return the index of the largest value of row - price, this value, and the second largest value.
 
     `value` gets all values, with `NOTHING` instead of the largest.
     """
@@ -44,8 +45,8 @@ def _two_best(row, price, value):
 def auction(near, price, k, places, increment, most):
     """Raise the prices [E] in place by an auction of `places` slots at each expert, after at most `most` bids.
 
-    A token bids for all its slots at once; each bid makes the best remaining expert equally good. `near` [T, E] ends
-    with `NOTHING` at the slots of each token.
+    A token bids for all its missing slots at once. Each bid is the price at which the best remaining expert would be
+    equally good, plus the increment. At the end, `near` [T, E] contains `NOTHING` at the experts of each token.
     """
     num_tokens, num_experts = near.shape
     if price.size != num_experts or not 1 <= k <= num_experts or num_tokens * k > places * num_experts:

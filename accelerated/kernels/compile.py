@@ -90,12 +90,13 @@ def _forget_stale(folder: Path, sources: Path) -> None:
 
 @functools.cache  # keep the function, because its machine code lives only as long
 def c_function(function, signature, name: str | None = None):
-    """Compile a function as a C function that other loops call by name, without inlining it.
+    """Compile a function as a C function. Other loops call it by name; it is not inlined.
 
     Args:
         function: an uncompiled function of a module.
-        signature: numba's signature, of numbers.
-        name: the name for callers in compiled loops, see `numba.types.ExternalFunction`; None without callers by name.
+        signature: numba's signature; all arguments are numbers.
+        name: the name for callers in compiled loops, see `numba.types.ExternalFunction`; None if no loop calls it by
+            name.
     """
     options = {"error_model": "numpy"}
     try:

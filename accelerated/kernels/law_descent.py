@@ -1,8 +1,7 @@
 """Minimise a sum of Huber terms for a law of `law_terms.py`, in compiled loops: under a millisecond per start.
 
-`routelaws.reference.laws._descent` explains the objective and the steps. This code is fast for two reasons. Each start
-runs alone, without waiting for slower starts. A rejected step costs one evaluation, because the next damping reuses its
-linear system.
+`routelaws.reference.laws._descent` explains the objective and the steps. This code is fast for two reasons. No start
+waits for slower starts. A rejected step costs one evaluation, because the next damping reuses its linear system.
 """
 
 import math
@@ -27,7 +26,7 @@ STEP, TRIAL, SCALE, PULL, BY = range(5)
 
 @jit_free
 def follow(law, centres, table, asked, points, wanted, stiffness, starts, most, theta, value, said):
-    """Run all starts to convergence; a start with a target has an extra row.
+    """Run all starts to convergence. If a start has a target, an extra row holds it near a value.
 
     Args:
         law: see `law_terms.predict`.
@@ -132,7 +131,7 @@ def huber_sum(predicted, log_loss, weight, delta):
 
 @jit
 def _system(table, outer, work):
-    """Write Jᵀ diag(v) J and Jᵀ(w h') for columns of J of length 1, and their lengths; `predicted` becomes w h'."""
+    """Write Jᵀ diag(v) J and Jᵀ(w h') with columns of length 1, and these lengths; `predicted` becomes w h'."""
     _, log_loss, weight, delta = table
     pulls, turn, vectors, squares, scratch = work
     v, system = scratch[0], squares[0]

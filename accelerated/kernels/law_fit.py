@@ -6,7 +6,7 @@ Four facts make the fit fast.
 hold all its information for any shape. The n rows become 2 rows per E (`reduce_rows`), plus a constant residual.
 
 (ii) The scan over shapes is the same for every weighting, so its logarithms are computed once (`scan_table`). Its
-residuals come from the normal equations, nine independent sums (`scan_values`).
+residuals come from the normal equations, which consist of nine independent sums (`scan_values`).
 
 (iii) A Levenberg-Marquardt search starts at the best points of the scan, in (log 1/E_start, logit E_start/E_max). With
 the variable-projection Jacobian of Kaufman 1975 it needs about ten steps. The same code searches the edges of the
@@ -14,9 +14,9 @@ domain with one variable fixed.
 
 (iv) A bootstrap searches an edge only if its scan may be as good as the interior (`_may_win`).
 
-All numbers are float64. The compiler may reorder sums (`_dot`), but relaxes no other rule of floating point. Letters as
-in `laws/fitting.py`: alpha = 1/E_start, ratio = E_start/E_max, p = alpha (1 - ratio), q = p · ratio, and psi(x) =
-log((1 + p x)/(1 + q x)), x = E - 1.
+All numbers are float64. The compiler may reorder sums (`_dot`), but must follow all other rules of floating point.
+Letters as in `laws/fitting.py`: alpha = 1/E_start, ratio = E_start/E_max, p = alpha (1 - ratio), q = p · ratio, and
+psi(x) = log((1 + p x)/(1 + q x)), x = E - 1.
 """
 
 import math
@@ -146,7 +146,7 @@ def evaluate(problem, work):
 
     Args:
         problem: result of `reduce_rows`.
-        work: [6, 2 levels]; PSI is read; TILT, LEVEL (unit vectors) and RESIDUAL are written.
+        work: [6, 2 levels]; the function reads line PSI and writes lines TILT, LEVEL (unit vectors) and RESIDUAL.
 
     Returns:
         The residual sum without the constant part.
@@ -171,7 +171,7 @@ def evaluate(problem, work):
 
 @jit
 def _shape(t, w, log_top):
-    """Return (alpha, ratio, 1 - ratio) at a point of the unit square; equal steps are nearly equal ratios."""
+    """Return (alpha, ratio, 1 - ratio) at a point of the unit square; see `shape` of the reference."""
     low, high = math.expm1(w * log_top), math.expm1((1.0 - w) * log_top)
     alpha = math.expm1(t * log_top) / math.expm1(log_top)
     return alpha, low / (low + high), high / (low + high)
@@ -249,7 +249,7 @@ def _routed_part(problem, work):
 
 @jit
 def _gradient(problem, extra, alpha, logit, work):
-    """Write the derivatives of the prediction by log alpha and logit ratio, orthogonal to the linear part."""
+    """Write the derivatives of the prediction by log alpha and logit ratio, orthogonal to the linear columns."""
     ratio, rest = 1.0 / (1.0 + math.exp(-logit)), 1.0 / (1.0 + math.exp(logit))
     p, q, top = alpha * rest, alpha * rest * ratio, extra[-1]
     rise = p * rest
@@ -357,7 +357,7 @@ def _newton(problem, extra, log_alpha, logit, free_alpha, free_logit, fall_0, fa
 def polish(problem, extra, log_alpha, logit, free_alpha, free_logit, work):
     """Refine the end of `search` by Newton's method; return (log alpha, logit, residual sum).
 
-    If the residuals are much larger than the effect of the shape, Gauss-Newton steps have the wrong length. The search
+    If the residuals are much larger than the effect of the shape, Gauss-Newton steps have the wrong length. `search`
     can then end up to 1e-6 above the optimum.
     """
     for _ in range(NEWTON_STEPS):
@@ -432,8 +432,8 @@ def _search_piece(problem, extra, constant, values, free_alpha, free_logit, star
 def _may_win(line, inside, constant):
     """Return whether an edge, scanned at the points of `line`, may have a lower residual sum than `inside`.
 
-    A parabola through the lowest point of the scan and its neighbours estimates the minimum along the edge, with a
-    margin. The estimate can miss a narrow valley between points of the scan, such as for a nearly unbounded E_max. The
+    A parabola through the lowest point of the scan and its neighbours estimates the minimum along the edge. The test
+    adds a margin. It can miss a narrow valley between two points of the scan, for instance at a very large E_max. The
     objective is then a few parts in ten thousand too high.
     """
     best = line.argmin()
@@ -448,7 +448,7 @@ def _may_win(line, inside, constant):
 
 @jit
 def _determined(level, cell, weights, problem, extra, work):
-    """Return whether the weighted rows determine the law: see `fit_routed` in laws/fitting.py."""
+    """Return whether the rows with a weight above 0 determine the law, see `fit_routed` in laws/fitting.py."""
     if cell.size != weights.size or cell.min() < 0 or cell.max() >= cell.size:
         raise ValueError("cell has to be [n], at least 0 and below n")
     seen_level, seen_cell = np.zeros(extra.size), np.zeros(cell.size)
@@ -554,7 +554,7 @@ def fit_one(log_size, log_loss, level, cell, extra, weights, table, starts, care
 
 @jit
 def _fixed_part(problem, psi, gain, interaction):
-    """Return intercept and size at centred size 0, given the routed part."""
+    """Return intercept and size at centred size 0, given gain and interaction."""
     along_0 = along_1 = 0.0
     for i in range(psi.size):
         left = problem[LOSS, i] - psi[i] * (gain * problem[ONE, i] + interaction * problem[SIZE, i])

@@ -1,14 +1,15 @@
 """The bounded law under a Huber criterion, in compiled loops: a few milliseconds per table.
 
-At a given shape the criterion is convex in the four linear unknowns, and quadratic unless a residual crosses delta.
-`solve` takes a Newton step for the rows within delta, and minimises exactly along this step. It needs a few steps,
-because a step is exact if the set of rows is right (Madsen and Nielsen 1990).
+At a given shape the criterion is convex in the four linear unknowns. It is quadratic as long as no residual crosses
+delta. `solve` takes a Newton step for the rows within delta, and minimises exactly along this step. It needs only a few
+steps, because a step is exact if the right rows are within delta (Madsen and Nielsen 1990).
 
 As in `law_fit.py`, a scan over shapes comes first; each point starts from the solution of its neighbour. A
 Levenberg-Marquardt search in (log 1/E_start, logit E_start/E_max) starts at the lowest points. Its gradient is the
-gradient of the criterion at fixed optimal linear unknowns; its matrix counts the rows within delta.
+criterion's gradient with the linear unknowns fixed at their optimum. Its matrix uses the rows within delta.
 
-Rows cannot be merged, because the term of a row depends on the residual of the row. Letters as in `law_fit.py`.
+Rows cannot be merged as in `law_fit.py`, because each Huber term depends on the residual of its row. Letters as in
+`law_fit.py`.
 """
 
 import math
@@ -114,9 +115,9 @@ def _newton_matrix(basis, residual, delta, matrix):
 
 @jit
 def _best_length(residual, change, delta, decline):
-    """Return the s >= 0 that minimises the terms of residual - s · change; `decline` is minus the slope at 0.
+    """Return the s >= 0 that minimises the sum of terms of residual - s · change; `decline` is minus its slope at 0.
 
-    The slope along the line is increasing and piecewise linear, so Newton's method (with a bracket) ends.
+    The slope in s is increasing and piecewise linear, so Newton's method with a bracket needs finitely many steps.
     """
     low, high, length = 0.0, np.inf, 1.0
     for _ in range(ROUNDS):
@@ -150,8 +151,8 @@ def solve(problem, delta, alpha, ratio, rest, linear, work):
         delta: log10 units, above 0.
         alpha, ratio, rest: the shape.
         linear: [4], a start, replaced by the solution: intercept, size, gain, interaction, at centred size 0.
-        work: (basis [4, n], triangle [4, 4], matrix [4, 4], residual [n], change [n]), with the values of the solution
-            at the end.
+        work: (basis [4, n], triangle [4, 4], matrix [4, 4], residual [n], change [n]); at the end, it holds the values
+            of the solution.
 
     Returns:
         The sum of Huber terms.
@@ -205,10 +206,10 @@ def solve(problem, delta, alpha, ratio, rest, linear, work):
 
 @jit
 def _slopes(problem, delta, alpha, logit, linear, work):
-    """Return the criterion's derivatives by (log alpha, logit ratio), its matrix, and the scale for damping.
+    """Return minus the criterion's gradient in (log alpha, logit ratio), its matrix, and the scale for damping.
 
-    The matrix is J'VJ minus the part of the linear unknowns, J'VQ (Q'VQ)⁻¹ Q'VJ, with basis Q and weights V. The scale
-    is the same with full weights.
+    With basis Q and weights V, the matrix is J'VJ - J'VQ (Q'VQ)⁻¹ Q'VJ: the second term accounts for the linear
+    unknowns. The scale is the same expression with all weights 1.
     """
     log_size, log_loss, level, extra = problem
     basis, triangle, matrix, residual, change = work
@@ -295,7 +296,7 @@ def _at(problem, delta, log_alpha, logit, linear, work):
 def scan_shapes(problem, delta, scan, work):
     """Solve at t = 1/scan ... 1, w = 0 ... 1 - 1/scan: the values [scan, scan] and the unknowns [scan, scan, 4].
 
-    Every second line runs backwards, so that each point starts from the solution of a neighbour.
+    Every second line of the grid runs backwards, so each point starts from the solution of its neighbour.
     """
     extra = problem[3]
     values, solutions, linear = np.empty((scan, scan)), np.empty((scan, scan, 4)), np.zeros(4)

@@ -87,11 +87,11 @@ def _times(u, v):
 
 @jit
 def _sight(room, scores, u_x, u_y):
-    """Return whether the origin is allowed, and the directions of the best pair and of both tangents.
+    """Return whether the origin is allowed, the best pair (x, y), and a point (x, y) on each tangent.
 
-    Some quantities are ratios y/x of linear quantities at a shape. The allowed pairs (x, y) form an ellipse, and the
-    allowed ratios are the slopes of lines through the origin that meet the ellipse. So the ends are the two tangents
-    (Fieller's theorem; the reference solves a quadratic inequality). In coordinates where the ellipse is a circle of
+    Some quantities are ratios y/x of linear quantities at a shape. The allowed pairs (x, y) form an ellipse. A ratio is
+    allowed if the line through the origin with this slope meets the ellipse. So the ends are the slopes of the two
+    tangents (Fieller's theorem; the reference uses bisection instead). In coordinates where the ellipse is a circle of
     radius root(room) around w, the angle between a tangent and w has sine root(room)/|w|.
     """
     length = math.sqrt(_times(u_x, u_x))
@@ -141,7 +141,7 @@ def _ratio_ends(kind, at, psi, room, scores, triangle):
 
 @jit
 def _direction(kind, at, psi, factor):
-    """Return h of a linear quantity; if `factor` is infinite, only its multiplier."""
+    """Return h of a linear quantity; if `factor` is infinite, return the limit of h/factor."""
     endless = math.isinf(factor)
     weight = 1.0 if endless else factor
     keep = 0.0 if endless else 1.0
@@ -160,7 +160,7 @@ def _direction(kind, at, psi, factor):
 
 @jit
 def _dense_limit(kind, at, taken_at, room, scores, triangle, low, high):
-    """Return the ends of a or d in the linear limit, from the ends with an infinite positive factor."""
+    """Return the ends of a or d in the linear limit; `low` and `high` are the ends for a factor of +∞."""
     if taken_at > 0.0:  # the E of a and d may be above or below E_start, so the factor has either sign
         return min(low, -high), max(high, -low)
     if taken_at < 0.0:
@@ -183,7 +183,7 @@ def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limi
         problem, constant: results of `reduce_rows`.
         extra: [levels], E - 1, rising.
         kind: a quantity, one of the names above.
-        at: centred log10 N of the quantity; for b (a SLOPE) and d, centred log10 of N = 1.
+        at: centred log10 N of the quantity; for b (a SLOPE at N = 1) and d, centred log10 of N = 1.
         beyond: E - 1 of the quantity; for a and d, log10 of their effective number of experts.
         alpha, ratio, rest: the shape.
         limit: the largest residual sum of an allowed law.
@@ -230,7 +230,7 @@ def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limi
 
 @jit
 def _signed_end(problem, extra, constant, kind, at, beyond, t, w, limit, sign, work):
-    """Return the low end (sign 1) or minus the high end (sign -1) at a shape; at least OUTSIDE if it is rejected."""
+    """Return the low end (sign 1) or minus the high end (sign -1) at a shape; OUTSIDE or more for a rejected shape."""
     alpha, ratio, rest = _shape(t, w, math.log1p(extra[-1]))
     residual, _, low, high = ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limit, work)
     end = low if sign == 1.0 else -high
@@ -241,7 +241,7 @@ def _signed_end(problem, extra, constant, kind, at, beyond, t, w, limit, sign, w
 
 @jit
 def _at_t(problem, extra, constant, kind, at, beyond, t, unbounded, limit, sign, work):
-    """Return the smallest end over w, or the end at w = 0 (E_max unbounded)."""
+    """Return the smallest end over all w, or (with `unbounded`) the end at w = 0, where E_max is infinite."""
     if unbounded:
         return _signed_end(problem, extra, constant, kind, at, beyond, t, 0.0, limit, sign, work)
     return _least_over_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work)

@@ -1,8 +1,8 @@
 """Predictions of the additive laws in compiled loops: ln L̂, its derivatives, and the coefficients.
 
 Three laws, by number (`ADDITIVE`, `KAPLAN`, `JOINT`). `additive.py`, `hoffmann.py` and `joint.py` of the reference
-derive their formulas; the same files here choose the starts. A table is `logs` [columns, n], centred; unknowns θ [p]
-are the reference's.
+derive their formulas; the same files here choose the starts. A table is `logs` [columns, n], centred. The unknowns θ
+[p] are the same as in the reference.
 
 Loops run along the rows, column by column, so the compiler can vectorise them.
 """
@@ -57,7 +57,7 @@ def _need_unknowns(law, unknowns, columns):
 
 @jit
 def _additive(multiplier, powers, theta, logs, predicted, turn, scratch):
-    """Write the prediction of the sum of powers; the multipliers' rows hold log terms, then shares."""
+    """Write the prediction of a sum of powers; the multipliers' rows of `turn` hold log terms, then shares."""
     turn[:] = 0.0
     for t in range(multiplier.size):
         log = turn[multiplier[t]]
@@ -83,8 +83,8 @@ def _additive(multiplier, powers, theta, logs, predicted, turn, scratch):
 def _shares(lines, first, predicted, turn, scratch):
     """Write the logarithm of the sum of the terms, and replace their logarithms by their shares.
 
-    Terms are scaled by the term `first`, the largest in the middle of the table. Ratios are clipped to e^700; no step
-    comes near such a law.
+    All terms are divided by the term `first`, the largest one in the middle of the table. These ratios are clipped to
+    e^700, which no realistic law reaches.
     """
     rows = predicted.size
     total, whole = scratch[0], scratch[1]
@@ -194,7 +194,7 @@ def _of_kaplan(centres, which, theta, turn):
 
 @jit_within
 def _of_joint(centres, which, theta, turn):
-    """The inverse of `internal` in `joint.py`: s = ln E_start, and each of the two terms at a different centre."""
+    """Return a coefficient of the joint law; the inverse of `_internal` in `joint.py`."""
     rise, bend = math.exp(theta[8]), math.exp(theta[9])
     share = rise / (rise + bend)
     if not share >= 0.0:  # both unknowns diverged

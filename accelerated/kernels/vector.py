@@ -1,6 +1,6 @@
 """Vectorised exponential and logarithm of an array.
 
-For `math.exp`, numba calls the C library for each number; the compiler can vectorise these loops. Both functions use
+numba's `math.exp` calls the C library for each number. The compiler can vectorise the loops below. Both functions use
 textbook series (Muller 2016, Elementary Functions, chapter 11), exact to two units in the last place.
 """
 

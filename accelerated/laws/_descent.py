@@ -1,8 +1,8 @@
 """Minimise the sum of Huber terms of a smooth law, from all starts, in compiled loops.
 
-Private to the fast twin; `routelaws.reference.laws._descent` explains the objective and the steps. The compiled loops
-are in `kernels/law_terms.py` (predictions) and `kernels/law_descent.py` (search). Starts are independent of each other,
-so threads share them. One search finds both ends of all intervals together.
+Private to the accelerated package; `routelaws.reference.laws._descent` explains the objective and the steps. The
+compiled loops are in `kernels/law_terms.py` (predictions) and `kernels/law_descent.py` (search). Several threads
+process the starts. One search finds both ends of all intervals together.
 """
 
 import math
@@ -53,12 +53,12 @@ class Problem(NamedTuple):
 
 
 def law_of(number: int, multiplier: tuple = (), powers: tuple = ()) -> tuple:
-    """Return a law as the kernels take it."""
+    """Return a law in the format of the kernels."""
     return number, np.array(multiplier, dtype=np.int64), np.array(powers, dtype=np.int64, ndmin=2)
 
 
 def problem_of(form: Form, columns: tuple, loss: np.ndarray, huber: float | None) -> Problem:
-    """Return a table as the search takes it."""
+    """Return a table in the format of the search."""
     logs = form.logs(columns)
     centres = form.centres(logs)
     delta = math.inf if huber is None else check_delta(huber, "in units of ln L")
@@ -76,15 +76,15 @@ def best_of(problem: Problem, starts: np.ndarray) -> Found:
 
 
 def _follow(problem: Problem, starts: np.ndarray, most: np.ndarray, asked=None, wanted=None, stiffness=None) -> tuple:
-    """Return θ [s, p], the sums of the table [s] and the targets [s] at the ends of all starts.
+    """Return the final θ [s, p] of all starts, and there the sums of the table [s] and the targets [s].
 
     Args:
         problem: the table.
         starts: [s, p].
         most: [2], steps of each half.
-        asked: None; or numbers of coefficients [s]; or points [s, columns], logs, centred.
-        wanted: [s], the value near which the target is fixed.
-        stiffness: [s], the weight of that.
+        asked: the targets: None, or numbers of coefficients [s], or points [s, columns] as centred logs.
+        wanted: [s], the value to which the added row holds the target.
+        stiffness: [s], the weight of the added row.
     """
     count, columns = len(starts), len(problem.centres)
     points, which = np.zeros((count, columns)), np.full(count, law_descent.NOTHING)
@@ -154,7 +154,7 @@ def coefficients(form: Form, theta: np.ndarray, centres: np.ndarray) -> tuple[np
 
 
 def brought_back(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """See the reference. Also returns which unknowns had left the law. The way back is a bisection."""
+    """See the reference. Also return which unknowns had vanished. Bisection brings them back."""
     away = np.abs(look(problem, theta)[1]).max(axis=0) < GONE
     theta = np.array(theta)
     for j in np.flatnonzero(away & np.array(problem.form.positive)):
@@ -197,15 +197,15 @@ def covariance(problem: Problem, theta: np.ndarray) -> np.ndarray:
 def profile(problem: Problem, theta: np.ndarray, away: np.ndarray, points: np.ndarray | None, quantile: float):
     """Return value, low end and high end of each coefficient (of its ln, where it is above 0), or of ln L̂ at points.
 
-    One search finds both ends of all quantities, each in a lane: once from the best fit, and once from the far end of
-    each coefficient that has left the law.
+    One search finds both ends of all quantities. A lane is one end from one start: the best fit, or the far end of a
+    vanished coefficient.
 
     Args:
         problem: the table.
         theta: [p], the best fit, `brought_back`.
-        away: [p], which unknowns had left the law.
+        away: [p], which unknowns had vanished.
         points: [columns, m], logs; None for the coefficients.
-        quantile: of Student.
+        quantile: Student's quantile.
 
     Returns:
         [m, 3].
@@ -226,15 +226,15 @@ def profile(problem: Problem, theta: np.ndarray, away: np.ndarray, points: np.nd
 
 
 def _ends(problem: Problem, theta: np.ndarray, at: np.ndarray, which: np.ndarray, sides: np.ndarray, quantile: float):
-    """Return the value at the best fit, the last allowed one and θ there, [lanes] each.
+    """Return the value at the best fit, the last allowed value and θ there, [lanes] each.
 
     Args:
         problem: the table.
         theta: [p], the best fit.
-        at: [lanes, p], where each lane begins.
+        at: [lanes, p], the starts.
         which: [lanes], number of the coefficient; or [lanes, columns], logs of the point, centred.
         sides: [lanes], -1.0 or 1.0.
-        quantile: of Student.
+        quantile: Student's quantile.
     """
     value, turn = _targets(problem, which, np.broadcast_to(theta, at.shape))
     least, rise, error = _limits(problem, theta, turn, quantile)
@@ -246,7 +246,7 @@ def _ends(problem: Problem, theta: np.ndarray, at: np.ndarray, which: np.ndarray
 
 
 def _limits(problem: Problem, theta: np.ndarray, turn: np.ndarray, quantile: float) -> tuple[float, float, np.ndarray]:
-    """Return the best objective, by how much it may rise (NaN: unknown), and the errors of a straight law."""
+    """Return the best objective, its allowed rise (or NaN), and the half widths of the intervals of a linear law."""
     residual, J = look(problem, theta)
     variance, share = error_variance(problem, residual, theta.size)
     rise = variance if math.isnan(variance) else max(quantile**2 / 2 * variance * share, residual.size * LEAST_RISE)
@@ -258,9 +258,9 @@ def _limits(problem: Problem, theta: np.ndarray, turn: np.ndarray, quantile: flo
 
 
 def _brackets(problem: Problem, at, which, best, first, least: float, rise: float) -> tuple[np.ndarray, ...]:
-    """Return the last allowed value, θ there, and whether there is no end, [lanes] each.
+    """Return the last allowed value, θ there, and whether the end is open, [lanes] each.
 
-    Outward in doubling steps from `first`, then false position (Illinois: an end that stays counts half).
+    The steps double from `first` until a value is rejected. Then false position (Illinois method) narrows the bracket.
     """
     error, lanes = np.abs(first), first.size
     stiffness = STIFFNESS * rise / error**2
@@ -288,7 +288,7 @@ def _brackets(problem: Problem, at, which, best, first, least: float, rise: floa
 def _targets(problem: Problem, which: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the target of each lane, [lanes], at θ [lanes, p], and its derivatives [lanes, p].
 
-    A coefficient above 0 counts by its logarithm.
+    The target of a coefficient above 0 is its logarithm.
     """
     value, turn = np.empty(len(theta)), np.empty(theta.shape)
     for lane, (target, at) in enumerate(zip(which, theta, strict=True)):

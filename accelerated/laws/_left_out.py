@@ -1,11 +1,12 @@
 """Errors of held-out rows without a separate fit for each fold: the short cuts of `held_out.py`, one per type of law.
 
-For a linear law the errors follow from a fit to all rows. The matrix H maps the measured to the fitted log10 L. The
-errors of a fold are (I - H)⁻¹ times its residuals, with I - H restricted to the rows of the fold. For the bounded laws,
-a compiled call fits all folds with weights (`fit_weighted`).
+For a linear law, one fit to all rows gives the errors. The matrix H maps the measured to the fitted log10 L. The errors
+of a fold are (I - H)⁻¹ times its residuals, where I - H has only the rows and columns of the fold. For the bounded
+laws, a compiled call fits all folds with weights (`fit_weighted`).
 
-Each short cut has the arguments `refit(out)`, the errors of a fold by a fit to all other rows, for ill-conditioned
-folds; the columns, [n] each; the loss, [n]; and the folds, lists of row numbers. It returns the errors, [n].
+Each function takes four arguments and returns the errors, [n]. `refit(out)` returns the errors of a fold by a fit to
+all other rows; it serves ill-conditioned folds. The others are the columns, [n] each, the loss, [n], and the folds,
+lists of row numbers.
 """
 
 import math
@@ -24,7 +25,7 @@ _DOUBTFUL = 1e-3  # smallest usable eigenvalue of I - H (it divides rounding err
 def by_hat_matrix(
     refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list, interaction: bool = False
 ) -> np.ndarray:
-    """Return the errors of a law that is linear in the logarithms of its columns (and in their product, on request)."""
+    """Return the errors of a law that is linear in the logarithms of its columns (optionally also in their product)."""
     logs = [np.log10(column) - np.log10(column).mean() for column in columns]
     design = [np.ones(loss.size), *logs] + ([logs[0] * logs[1]] if interaction else [])
     target = np.log10(loss)
@@ -48,7 +49,7 @@ def _left_out(unit: np.ndarray, residual: np.ndarray) -> np.ndarray:
 
 
 def by_lines(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> np.ndarray:
-    """Return the errors of per-size lines, line by line; NaN without a line or spare rows."""
+    """Return the errors of per-size lines; NaN if the other rows do not determine a line."""
     x, y = np.log10(columns[1]), np.log10(loss)
     _, line = np.unique(columns[0], return_inverse=True)
     lines = [np.flatnonzero(line == each) for each in range(line.max() + 1)]

@@ -1,6 +1,6 @@
 """Checked tables and the report of a fit: see `_smooth.py` of the reference.
 
-Private to the fast twin. The loops are imported with the first fit.
+Private to the accelerated package. The first fit imports the compiled loops.
 """
 
 import math
@@ -96,7 +96,7 @@ def share_out(terms: int, floor: bool, log_loss: np.ndarray) -> list[np.ndarray]
 
 
 def _triangle(design: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the QR factors of `design` with columns of length 1, or None if the columns depend on each other."""
+    """Return the QR factors of `design`, scaled to columns of length 1; None if the columns are linearly dependent."""
     length = np.linalg.norm(design, axis=0)
     if not np.all(length > 0):
         return None

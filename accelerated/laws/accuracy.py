@@ -1,6 +1,6 @@
 """The laws of downstream accuracy as records of the catalogue: their fits, predictions and intervals.
 
-Imported from `routelaws.reference.laws.accuracy`. The fits call compiled twins.
+Imported from `routelaws.reference.laws.accuracy`. The fits call the accelerated functions.
 """
 
 from routelaws.reference.laws import accuracy as reference

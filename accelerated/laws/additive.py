@@ -20,8 +20,8 @@ from . import _smooth
 def _form(law: AdditiveLaw):
     """Return the law in the interface of `_descent.py`.
 
-    The design X of the reference, rows by terms by unknowns, is never made: the loops get the indices of the
-    unknowns that are the multiplier and the exponents of a term.
+    The loops do not need the design X of the reference. They get the indices, in θ, of each term's multiplier and
+    exponents.
     """
     from ..kernels.law_terms import ADDITIVE
     from . import _descent
@@ -62,7 +62,7 @@ def _starts(law: AdditiveLaw, rows: np.ndarray, log_loss: np.ndarray) -> np.ndar
 
     Args:
         law: the law.
-        rows: [terms], where θ has the logarithms of the multipliers.
+        rows: [terms], indices of the multipliers' logarithms in θ.
         log_loss: [n].
     """
     unknowns = len(law.coefficients._fields)

@@ -1,7 +1,7 @@
 """Every law as one record, so that code can loop over laws.
 
-Imported from `routelaws.reference.laws.catalogue`. The records here call fast twins, and `register` keeps its
-own list. `SHORT_CUTS` lists the laws that need no fit for each held-out row.
+Imported from `routelaws.reference.laws.catalogue`. The records here call accelerated functions, and `register` adds to
+a separate list. `SHORT_CUTS` lists the laws whose held-out errors need no separate fit for each fold.
 """
 
 import types
@@ -18,7 +18,7 @@ from . import _left_out
 
 
 def _fast(value):
-    """Return a field of a record with the fast twin, if there is one, of each function that it calls."""
+    """Return a field of a record, with accelerated functions of the same name where they exist."""
     if isinstance(value, partial):
         return partial(_fast(value.func), *map(_fast, value.args))
     if not isinstance(value, types.FunctionType):

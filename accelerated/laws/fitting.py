@@ -2,10 +2,10 @@
 
 Step by step, with sources and examples: `routelaws.reference.laws.fitting`.
 
-What differs here: the fit reduces the rows of each E to two. All weightings of a table share one coarse scan, and a
-second-order search in numba starts from its best points (`kernels/law_fit.py`). A fit of the released table takes about
-0.2 ms, a fit of a bootstrap sample about 10 µs (`fit_weighted`; `make bench BENCH="--only law-fits"` measures the
-second).
+What differs here: the fit reduces the rows of each E to two rows. A coarse scan gives the starts of a second-order
+search in numba (`kernels/law_fit.py`). All weightings of a table share the logarithms of the scan. A fit of the
+released table takes about 0.2 ms. A fit of a bootstrap sample (`fit_weighted`) takes about 10 µs, as `make bench
+BENCH="--only law-fits"` measures.
 """
 
 import math
@@ -67,9 +67,9 @@ def fit_routed(
         loss: [n], L, nats per token, above 0.
         huber: None for least squares (Clark et al. 2022), or the delta of Huber terms, in log10 units, above 0 (our
             choice). A Huber term is r²/2 up to delta and delta (|r| - delta/2) beyond.
-        scan: points of the first scan along each axis of the domain; half as many again with `huber`.
-        starts: number of lowest scan points to start a search from, in each piece of the domain; twice as many with
-            `huber`, whose minima can lie closer together.
+        scan: points of the first scan along each axis of the domain; 1.5 times as many with `huber`.
+        starts: number of searches in the interior and on each edge of the domain, from the lowest scan points; twice as
+            many with `huber`, because its minima can lie closer together.
 
     Returns:
         The fit. `objective` is within a relative 1e-12 of the global minimum if the scan separates all local minima.
@@ -95,18 +95,19 @@ def fit_weighted(
     starts: int = 1,
     careful: bool = False,
 ) -> WeightedFits:
-    """Fit one table under many weightings, for a bootstrap or a jackknife. It has no reference.
+    """Fit one table under many weightings, for a bootstrap or a jackknife. The reference has no such function.
 
     Args:
         dense_parameters, num_experts, loss: [n] each, as `fit_routed`.
         weights: [draws, n], at least 0; 0 leaves a row out, 2 counts it twice.
         scan, starts: as `fit_routed`.
-        careful: search every edge of the domain to the last digit, as `fit_routed` does. Without it the fit may miss an
-            edge that lowers the objective by a few parts in ten thousand, mostly where E_max is hardly finite.
+        careful: search every edge of the domain to the last digit, as `fit_routed` does. If False, the fit may miss an
+            optimum on an edge; the objective is then up to a few parts in ten thousand too high. This happens mostly
+            where E_max is very large.
 
     Returns:
-        WeightedFits. The rows with a weight have to meet the requirements of `fit_routed`; a weighting whose rows do
-        not determine the law has status -1 and NaN everywhere.
+        WeightedFits. The rows with a weight above 0 have to meet the requirements of `fit_routed`. If they do not, the
+        fit has status -1 and NaN everywhere.
 
     Raises:
         ValueError: as `fit_routed` for the whole table, or the weights are of another shape or negative.
@@ -152,7 +153,7 @@ def predict_curves(fits: WeightedFits, dense_parameters: np.ndarray, num_experts
 def level_table(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, words: Words = ROUTED_WORDS
 ) -> LevelTable:
-    """Check a table and sort it by E; raises ValueError as `fit_routed`, with the given words."""
+    """Check a table and sort it by E; raise ValueError as `fit_routed`, with these words."""
     size = np.atleast_1d(check_range("dense_parameters", dense_parameters, above=0.0))
     experts = np.atleast_1d(check_range("num_experts", num_experts, least=1.0))
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
@@ -186,7 +187,7 @@ def _need_columns(size: np.ndarray, experts: np.ndarray, loss: np.ndarray) -> No
 
 
 def _cells(level: np.ndarray, size: np.ndarray, words: Words) -> np.ndarray:
-    """Return which pair (N, E) each row is, [n] integers; raises ValueError where there are too few."""
+    """Return the index of each row's pair (N, E), [n] integers; raise ValueError if there are too few pairs."""
     pairs = np.stack([level, np.unique(size, return_inverse=True)[1]])
     cell = np.unique(pairs, axis=1, return_inverse=True)[1].ravel()
     cells = int(cell.max()) + 1
@@ -199,7 +200,7 @@ def _cells(level: np.ndarray, size: np.ndarray, words: Words) -> np.ndarray:
 
 
 def _need_independent(offset: np.ndarray, psi: np.ndarray, words: Words) -> None:
-    """Raise ValueError where the columns 1, n, psi and psi n depend on each other; all [n], n is `offset`."""
+    """Raise ValueError if the columns 1, n, psi and psi n, [n] each, are linearly dependent; n is `offset`."""
     design = np.stack([np.ones_like(psi), offset, psi, psi * offset], axis=1)
     triangle = np.linalg.qr(design / np.maximum(np.linalg.norm(design, axis=0), 1e-300), mode="r")
     if np.linalg.svd(triangle, compute_uv=False)[-1] < law_fit.INDEPENDENT:
@@ -236,7 +237,7 @@ def _fit_table(table: LevelTable, huber: float | None, scan: int = 16, starts: i
 
 
 def _best(table: LevelTable, huber: float | None, scan: int, starts: int) -> np.ndarray:
-    """Return what the loops of the criterion find: the piece of the domain, alpha, ratio, 1 - ratio, the sum, [4]."""
+    """Return the optimum: piece of the domain, alpha, ratio, 1 - ratio, the sum, and the linear unknowns [4]."""
     if huber is None:
         return law_fit.fit_batch(*_arrays(table), np.ones((1, table.log_loss.size)), scan, starts, True)[0]
     return law_huber.fit(table.log_size, table.log_loss, table.level, table.extra, huber, scan + scan // 2, 2 * starts)

@@ -45,7 +45,7 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
 
 
 def _refit(law: Law, fit, columns: list[np.ndarray], loss: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """Return the errors of the rows `out` under the fit to all others; NaN where those do not determine the law."""
+    """Return the errors of the rows `out` under the fit to the other rows; NaN if these do not determine the law."""
     rest = np.ones(loss.size, dtype=bool)
     rest[out] = False
     if not rest.any():

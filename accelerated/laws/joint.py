@@ -18,7 +18,7 @@ from . import _smooth
 
 @functools.cache
 def _joint():
-    """Return the form of the law. A row's third log is E - 1 itself, counted from 0."""
+    """Return the form of the law. The third column of the logs holds E - 1 itself, not centred."""
     from ..kernels.law_terms import JOINT
     from . import _descent
 

@@ -111,9 +111,10 @@ def _of_covariance(
 
 
 def _tangents(y: float, x: float, y_y: float, x_y: float, x_x: float) -> tuple[bool, float, float]:
-    """Return the ends of the set of u with (y + x u)² <= y_y + 2 u x_y + u² x_x, and whether the set lies between them.
+    """Return whether the set of u with (y + x u)² <= y_y + 2 u x_y + u² x_x lies between its two ends, and the ends.
 
-    If x² > x_x they do. Otherwise the set lies outside the ends, or is everything; then the ends are ∞ and -∞.
+    If x² > x_x, the set lies between the ends. Otherwise the set lies outside the ends, or it contains every u; in the
+    last case the ends are ∞ and -∞.
     """
     square, half = x * x - x_x, x * y - x_y
     # this is half² - `square` · (y² - y_y), multiplied out so that nothing cancels where the room is small

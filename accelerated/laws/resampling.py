@@ -129,7 +129,7 @@ def _fits(columns, weights: np.ndarray) -> WeightedFits:
 
 
 def _values(fits: WeightedFits, quantity: Quantity) -> np.ndarray:
-    """Return a quantity of each fit, in its units: [draws]; NaN where the fit has none."""
+    """Return a quantity of each fit, in its units: [draws]; NaN where the fit has no value."""
     name = quantity.name
     intercept, size, gain, interaction, rise, bend = fits.curves.T
     linear = rise == 0

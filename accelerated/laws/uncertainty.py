@@ -106,7 +106,7 @@ def _natural(table: LevelTable, quantity: Quantity, value: float) -> float:
 
 
 def _power(exponent: float) -> float:
-    """Return 10 to a power; inf beyond float64."""
+    """Return 10 to a power; inf if the result exceeds float64."""
     with np.errstate(over="ignore", under="ignore"):
         return float(np.float64(10.0) ** exponent)
 
