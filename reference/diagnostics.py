@@ -155,8 +155,7 @@ def matched_agreement(
 
 
 def joint_counts(first: np.ndarray, second: np.ndarray, num_experts: int) -> np.ndarray:
-    """Return [E, E], the number of tokens with expert e in the first routing [T, k] and e' in the second; -1 is
-    ignored.
+    """Return [E, E], the number of tokens with expert e in the first routing [T, k] and e' in the second (-1 is none).
 
     Example:
         >>> joint_counts(np.array([[0], [1]]), np.array([[1, 0], [0, -1]]), 2).tolist()

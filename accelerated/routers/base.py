@@ -102,8 +102,8 @@ def balanced_assignment(
     Args:
         scores: [T, E], finite.
         k: experts per token, 1 <= k <= E; they are distinct.
-        mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 and
-            count nowhere: T above is the number of real tokens, and only their scores must be finite.
+        mask: [T] bool, True for a real token, at least one; None for all. Padded tokens get experts 0 … k-1 and count
+            nowhere; their scores may be NaN. Above, T is the number of real tokens.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
         method: one of `METHODS`. "host" is exact, ties included: jit calls back to compiled loops on the host.
             "auction" stays on the device and is exact up to a stated increment; among equally good assignments it may
@@ -113,8 +113,8 @@ def balanced_assignment(
             scores.
 
     Returns:
-        `Assignment`. Ties: among equally good assignments, return the one that gives token 0 the lowest possible
-        expert, then token 1 the lowest remaining expert, and so on.
+        `Assignment`. Of equally good assignments, it is the one that gives token 0 the lowest possible expert, then
+        token 1 the lowest remaining expert, and so on.
 
     Raises:
         ValueError: the scores are not [T, E], k is out of range, the method is unknown, or a mask has another shape.
@@ -188,11 +188,11 @@ def base_router(
     Args:
         logits: [T, E], finite; the scores.
         k: experts per token, 1 <= k <= E.
-        training: select by the balanced assignment (not causal); otherwise by the largest logits (causal, any group).
+        training: True selects by the balanced assignment (not causal), False by the largest logits (causal, any group).
         gate: "sigmoid" (as in the authors' code, in fairseq) or "softmax" of the logits, over all experts for any k.
         held: a routing of the same group; the router reuses its selection.
-        mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 with
-            gate 0 and count nowhere.
+        mask: [T] bool, True for a real token, at least one; None for all. Padded tokens get experts 0 … k-1 with gate 0
+            and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
         method, epsilon: see `balanced_assignment`.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`), or a tuple of them, over which the tokens of the group

@@ -46,9 +46,9 @@ def expert_choice_router(
         capacity_factor: c > 0, the mean number of experts per token; infinity sends all tokens to all experts.
         score: "softmax" over the experts, or "sigmoid".
         held: a choice for the same group; the router reuses its selection.
-        mask: [T] bool, the real tokens; None for all. C is computed from their number.
-        expert_mask: [E] bool, the experts that choose; None for all. Below, E is the number of these experts. The
-            others have token 0 with gate 0 in every slot.
+        mask: [T] bool, the real tokens; None for all. C follows from the number of real tokens.
+        expert_mask: [E] bool, the experts that choose; None for all. Below, E is the number of these experts. The other
+            experts have token 0 with gate 0 in every slot.
 
     Returns:
         `ExpertChoice`.
@@ -93,8 +93,7 @@ def expert_choice_router(
 
 
 def selection_scores(logits: jax.Array, score: str) -> jax.Array:
-    """Return [T, E], the values that an expert compares: log softmax(z), or z for the sigmoid, which has the same
-    order."""
+    """Return [T, E], the values that an expert compares: log softmax(z), or z for the sigmoid (same order)."""
     return logits if score == "sigmoid" else jax.nn.log_softmax(logits, axis=1)
 
 
@@ -112,7 +111,7 @@ def expert_choice_ffn(
     Args:
         params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
         x: [T, d].
-        choice: of the same group.
+        choice: the choice for the same group.
         expert_mask: [E] bool, the admitted experts; None for all. The program ignores the matrices of the others.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
         axis_name: a mapped axis over which the experts are sharded: `params` has this member's experts, and the members

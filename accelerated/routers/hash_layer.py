@@ -73,10 +73,10 @@ def table_router(
     """Route every token by its row of the table.
 
     Args:
-        token_ids: [T] integers in [0, V): the tokens, those before them, or positions.
+        token_ids: [T] integers in [0, V): ids of the tokens, ids of the previous tokens, or positions.
         table: [V, k] integers in [0, E), distinct within a row.
         num_experts: E.
-        gate: "mean", 1/k each, or "sum", 1 each (for MultiHash).
+        gate: "mean" (every gate is 1/k) or "sum" (every gate is 1, for MultiHash).
         mask: [T] bool, the real tokens; None for all. Below, T is the number of real tokens.
         expert_mask: see `fixed_router`.
 
@@ -107,10 +107,10 @@ def fixed_router(
     Args:
         expert: [T, k] integers in [0, E), distinct within a row.
         num_experts: E.
-        gate: "mean", 1/k each, or "sum", 1 each (for MultiHash).
+        gate: "mean" (every gate is 1/k) or "sum" (every gate is 1, for MultiHash).
         mask: [T] bool, the real tokens; None for all. Below, T is the number of real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The next admitted expert, in cyclic order,
-            that the token does not have yet replaces a masked one (our choice).
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Each masked expert is replaced by the next
+            admitted expert, in cyclic order, that the token does not have yet (our choice).
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
@@ -172,7 +172,7 @@ def _steps(num_experts, k):
 
 
 def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
-    """Return [V, k], the remainder of the id, and further choices at equal steps from it.
+    """Return the table [V, k]: the remainder of the id, then further experts at equal steps from it.
 
     Choice j of token t is (t + j s) mod E. The ids form runs of E: 0 to E − 1, E to 2 E − 1 and so on. All ids of a run
     use the same step s. A step is valid if the k choices of a token differ; the next run uses the next valid step, in
@@ -187,9 +187,9 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
     The first step separates the most frequent tokens: the k experts of a token are about E / k apart. No two of the E
     tokens in the first run have the same set of experts if k < E.
 
-    Limits: the k experts of the most frequent token get its whole share. Only the numbers of token ids are even if the
-    vocabulary is not sorted by frequency. There are at most E (E − 1) / 2 different sets of experts; random tables have
-    more for k > 2.
+    Limits: the k experts of the most frequent token get its whole share. If the vocabulary is not sorted by frequency,
+    the numbers of token ids are even, but not the loads. There are at most E (E − 1) / 2 different sets of experts;
+    random tables have more for k > 2.
 
     Args:
         vocab_size: V.
@@ -224,18 +224,18 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
 
 
 def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
-    """Return [V, k] from the most frequent token on: each goes to the emptiest expert and k − 1 nearly empty ones.
+    """Return the table [V, k]: tokens, most frequent first, go to the emptiest expert and k − 1 nearly empty ones.
 
     To find the others, the program steps from the emptiest expert in equal steps modulo E. It takes the experts that
-    are fuller than the emptiest by less than the token's count, or the k emptiest if these are fewer than k. The step
-    changes from token to token. (Our choice: with the k emptiest for every token, E / k groups of experts would stay
-    equally full and always serve the same tokens, as if each group were one expert.)
+    are fuller than the emptiest by less than the token's count, or the k emptiest experts if there are fewer than k of
+    these. The step changes from token to token. (Our choice: with the k emptiest for every token, E / k groups of
+    experts would stay equally full and always serve the same tokens, as if each group were one expert.)
 
-    Ties: of equally frequent tokens the lower id goes first. Among equally full experts, the one with fewer tokens in
-    its table counts as emptier, then the one with the lower index. So tokens with count 0 are spread too.
+    Ties: of equally frequent tokens the lower id goes first. Of equally full experts, an expert with fewer tokens so
+    far counts as emptier, then the expert with the lower index. So tokens with count 0 are spread too.
 
-    The fullest and the emptiest expert differ by at most twice the largest count, and by at most the largest count at
-    k = 1.
+    The loads of the fullest and the emptiest expert differ by at most twice the largest count; at k = 1, by at most the
+    largest count.
 
     Args:
         counts: [V] integers >= 0, the frequency of each token in a corpus.
@@ -320,7 +320,7 @@ def _nearest(embeddings, centres):
 
 
 def clustered_table(clusters: Clusters, embeddings: np.ndarray, k: int = 1) -> np.ndarray:
-    """Return [V, k], the k nearest centres of each token: one expert per cluster.
+    """Return the table [V, k] of the k nearest centres of each token; centre e belongs to expert e.
 
     Args:
         clusters: from `cluster_tokens`, with E centres.
@@ -341,11 +341,11 @@ def clustered_table(clusters: Clusters, embeddings: np.ndarray, k: int = 1) -> n
 
 
 def dispersed_table(cluster: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
-    """Return [V, k] in which the tokens of one cluster go to the experts in turn.
+    """Return the table [V, k] in which the tokens of one cluster go to the experts in turn.
 
     The function sorts tokens by cluster, then by id, and looks up each token's rank in `modulo_table`. So for each
     choice, the numbers of vocabulary tokens of two experts differ by at most one. Within a cluster they differ by at
-    most two (by one for the first choice): a cluster covers part of a run of ranks, whole runs, and part of another.
+    most two (by one for the first choice), because a cluster covers whole runs of ranks and parts of at most two runs.
     The function ignores token frequency, so the loads are about as even as with a random table.
 
     Args:
@@ -368,7 +368,7 @@ def bigram_experts(token_ids: jax.Array, previous: jax.Array, tables: jax.Array,
 
     Args:
         token_ids: [T] integers in [0, V).
-        previous: [T] integers in [0, V), the ids before them.
+        previous: [T] integers in [0, V), the ids of the previous tokens.
         tables: [2, V] integers in [0, E), such as two columns of `random_table`.
         num_experts: E.
 

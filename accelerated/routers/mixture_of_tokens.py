@@ -58,8 +58,8 @@ def mixing_weights(
     Args:
         logits: [g, E], finite; the controller's score of each token of the group for each expert.
         temperature: τ > 0, a number or an array of shape []; infinity for equal shares.
-        one_hot: weight 1 for the token with the largest logit of each expert, the limit τ → 0; has no gradient and
-            ignores the temperature.
+        one_hot: whether each expert takes only the token with its largest logit, with weight 1. This is the limit τ →
+            0; it has no gradient and ignores the temperature.
         mask: [g] bool, True for a real token; a padded one has weight 0, and the function ignores its logits.
         expert_mask: [E] bool, the experts that take part; None for all. The weights of the others are 0.
 
@@ -71,7 +71,7 @@ def mixing_weights(
 
     Discontinuity: `one_hot` jumps where two tokens have the largest logit of an expert; ties go to the lower index.
 
-    Source: Antoniak et al. 2023, the controller; as there, the shift by the maximum follows the division by τ.
+    Source: Antoniak et al. 2023, the controller, which divides by τ before it subtracts the maximum.
 
     Differs from the reference: at least float32. The weights of an expert with a non-finite logit are NaN. All weights
     are NaN if a traced temperature is not above 0 or a traced mask admits no expert. If no token is real, the weights
@@ -104,10 +104,10 @@ def emit_weights(
         mask, expert_mask: see `mixing_weights`.
 
     Returns:
-        [g, E]; each column sums to 1, or each row of a real token for "experts".
+        [g, E]; each column sums to 1. With "experts" each row of a real token sums to 1.
 
     Raises:
-        ValueError: `emit` is unknown, or as `mixing_weights`.
+        ValueError: `emit` is unknown, or see `mixing_weights`.
 
     Source: Antoniak et al. 2023, the authors' code, which has separate weights for merging and emitting.
 
@@ -200,7 +200,7 @@ def mixture_of_tokens(
         `MixtureOutput`.
 
     Raises:
-        ValueError: the activation is unknown, or as `mixing_weights`.
+        ValueError: the activation is unknown, or see `mixing_weights`.
 
     Source: Antoniak et al. 2023, "Mixture of Tokens", the layer; without the residual connection.
 

@@ -73,11 +73,11 @@ def reinforce_router(
         gumbel: [T, E], finite, standard Gumbel noise (−log(−log u) of uniforms u); None chooses greedily.
         nucleus: see `log_policy`.
         held: a routing of the same group; the router reuses its selection.
-        mask: [T] bool, True for a real token; all are if None.
+        mask: [T] bool, True for a real token; None for all.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
 
     Returns:
-        `Routing`; `gate` is 1/k, `plan` is π / T, the distribution of the first choice in training.
+        `Routing`; `gate` is 1/k, and `plan` is π / T. In training π is the distribution of the first choice.
 
     Raises:
         ValueError: the logits are not [T, E], k or the nucleus is out of range, or the noise or a mask has another
@@ -124,7 +124,7 @@ def log_policy(
     Args:
         logits: [T, E], finite.
         k: experts per token, 1 <= k <= E.
-        nucleus: mass to keep, 0 < nucleus <= 1.
+        nucleus: the probability mass to keep, 0 < nucleus <= 1.
         expert_mask: [E] bool, the experts that may be chosen; None for all. The result is −∞ for the others.
 
     Returns:
@@ -133,8 +133,8 @@ def log_policy(
     Raises:
         ValueError: the logits are not [T, E], k or the nucleus is out of range, or the mask has another shape.
 
-    Discontinuity: an expert enters or leaves the nucleus where the mass before it passes `nucleus`. Ties go to the
-    lower index.
+    Discontinuity: an expert enters or leaves the nucleus where the mass of the more probable experts passes `nucleus`.
+    Ties go to the lower index.
 
     Differs from the reference: at least float32. A non-finite row gives NaN.
     """
@@ -169,7 +169,7 @@ def log_probability(
 
         Σⱼ log ( exp zₜ,ₑⱼ / Σ over the experts of the nucleus that are left at step j of exp zₜₑ )
 
-    With `expert` fixed it is a differentiable function of the logits.
+    With `expert` fixed the result is a differentiable function of the logits.
 
     Args:
         logits: [T, E], finite.
@@ -282,13 +282,13 @@ def policy_terms(
 
     Args:
         logits: [T, E], finite; the logits of the draw.
-        expert: [T, k] integers in [0, E), the drawn experts, in order, before anything is dropped.
+        expert: [T, k] integers in [0, E), the drawn experts in their order, before any are dropped.
         value: [T], finite, the baseline of each token (`state_value`), or zeros.
         reward: [T], finite, the log-probability of each true next token in nats, or its `reward_to_go`.
-        policy_weight: of the policy term.
-        baseline_weight: of the squared difference.
-        entropy_weight: of the entropy, which is subtracted.
-        balance_weight: of the balance loss; its probabilities cover all experts, for any nucleus.
+        policy_weight: weight of the policy term.
+        baseline_weight: weight of the squared difference.
+        entropy_weight: weight of the entropy, which is subtracted.
+        balance_weight: weight of the balance loss, whose probabilities cover all experts for any nucleus.
         nucleus: the nucleus of the draw; see `log_policy`.
         held_advantage: [T], finite, used by the policy term instead of reward − value.
         mask: [T] bool, True for a real token; means are over the real tokens.

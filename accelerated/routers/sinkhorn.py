@@ -61,7 +61,7 @@ class SinkhornPlan(NamedTuple):
     """The plan and its quality.
 
     Attributes:
-        plan: [T, E], rows sum to 1/T exactly (padded ones to 0), columns to 1/E within residual / E
+        plan: [T, E], rows sum to 1/T exactly (padded rows to 0), columns to 1/E within residual / E
         column_potential: [E], the potentials g; only their differences matter
         residual: max over e of |E * (column sum) - 1|
         sweeps: column steps taken
@@ -115,8 +115,8 @@ def sinkhorn_plan(
         tolerance: stop when the residual, max over e of |E * (mass of expert e) - 1|, is at most this.
         max_sweeps: switch to Newton's method after this many column steps.
         max_newton: stop after this many Newton steps; 0 for sweeps alone.
-        num_sweeps: take exactly this many column steps, for any residual (overrides the three above).
-        mask: [T] bool, True for a real token; T is then the number of real ones.
+        num_sweeps: take exactly this many column steps, for any residual; the three arguments above are then ignored.
+        mask: [T] bool, True for a real token; T is then the number of real tokens.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
             without sharding. T is then the number of tokens on all members, and each member returns its own rows.
@@ -173,17 +173,17 @@ def sinkhorn_router(
     Args:
         logits: [T, E], finite; the raw router logits z.
         k: experts per token, 1 <= k <= E.
-        training: select from the balanced plan (not causal); otherwise from the logits (causal, any group).
+        training: True selects by the balanced plan (not causal), False by the logits (causal, any group).
         gate: "softmax" or "sigmoid" of the logits.
         num_sweeps: see `sinkhorn_plan`.
-        mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count nowhere.
+        mask: [T] bool, True for a real token. Padded tokens get experts 0 … k−1 with gate 0, and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
         held: a routing of the same group; the router reuses its selection.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
             without sharding. T, load and residual then cover all members; each member returns its own rows.
 
     Returns:
-        `Routing`; in evaluation `plan` holds 1/(T k) at each chosen expert.
+        `Routing`; `plan` is the transport plan in training, and holds 1/(T k) at each chosen expert in evaluation.
 
     Raises:
         ValueError: the logits are not [T, E], k is out of range, the gate is unknown, or a mask has another shape.

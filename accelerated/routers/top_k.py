@@ -83,8 +83,8 @@ def top_k_router(
             the score of groups is unknown, the gate would be constant or its scale is not above 0 and finite, the
             groups do not divide E or can hold fewer than k experts, or a mask has another shape.
 
-    Discontinuity: the selection jumps where the k-th and the next score are equal, of experts or of groups; ties go to
-    the lower index.
+    Discontinuity: the selection jumps where the last chosen and the first rejected expert, or group, have equal scores;
+    ties go to the lower index.
 
     Differs from the reference: logits below float32 are converted to float32. A non-finite logit does not raise: the
     gates of its token are NaN. All gates are NaN for a non-finite bias, or for a traced mask with fewer than k experts
@@ -227,8 +227,8 @@ def gshard_router(
 
     Gates are normalised over the two. The router keeps the second expert if its uniform is below twice its gate, that
     is, with probability min(1, 2 gate). A dropped expert stays in `expert` with gate 0; `plan` and `load` exclude it.
-    The `plan` of a `held` routing shows the dropped experts. In `experts.routed_ffn` a dropped expert still takes a
-    slot, as in the paper's algorithm. The mask `gate != 0` frees the slot; the model uses it (our choice, as in the
+    The `plan` of a `held` routing is 0 at dropped experts. In `experts.routed_ffn` a dropped expert still takes a slot,
+    as in the paper's algorithm. The mask `gate != 0` frees the slot; the model uses this mask (our choice, as in the
     authors' released code).
 
     Args:

@@ -1,36 +1,37 @@
-"""Newton's method for the potentials of `sinkhorn`, for logits that need too many sweeps. Skip it on a first reading.
+"""Newton's method for `sinkhorn`, for logits that need too many sweeps. Skip this file on a first reading.
 
-The unknowns are the E numbers g. With the best a substituted, g minimises the convex function
+The unknowns are the E potentials g; a follows from g. The solution g minimises the convex function
 
     Φ(g) = 1/T Σₜ log Σₑ exp(zₜₑ + gₑ) − 1/E Σₑ gₑ        gradient  mₑ − 1/E,  with the masses mₑ = Σₜ Πₜₑ
                                                           Hessian   diag(m) − T Πᵀ Π
 
-(log T + Φ is the dual: no plan with these marginals has a larger ⟨Π, z⟩ + entropy(Π).)
+(log T + Φ is an upper bound: no plan with the right row and column sums has a larger ⟨Π, z⟩ + entropy(Π).)
 
-**The step.** A step v solves Hessian · v = −gradient. Rows of Π sum to 1/T, so each row of the Hessian sums to 0: it is
-the Laplacian of a graph. Tokens undecided between experts e and j link them with weight wₑⱼ = T Σₜ Πₜₑ Πₜⱼ. So v solves
+**The step.** A step v solves Hessian · v = −gradient. Rows of Π sum to 1/T, so each row of the Hessian sums to 0: the
+Hessian is the Laplacian of a graph. Tokens undecided between experts e and j link the two with weight wₑⱼ = T Σₜ Πₜₑ
+Πₜⱼ. So v solves
 
     Σⱼ wₑⱼ (vₑ − vⱼ) = 1/E − mₑ          for each expert e
 
 The solver eliminates one expert after the other and adds only positive numbers (`_solve_graph`), so that weak links
-keep all their digits. An expert that shares no token with others has no link. Each expert also has a tiny link to the
-ground, of the size of a rounding error, which keeps v finite.
+keep all their digits. An expert that shares no token with others has no link. To keep v finite, each expert also has a
+tiny link to a ground, where v is 0; its weight is about a rounding error.
 
 **The step length.** Let ρ = max v − min v. Along v, the second derivative of Φ is the mean over tokens of the variance
-of v. The third derivative is a mean of third central moments, which are at most ρ times as large. So the curvature
+of v. The third derivative is a mean of third central moments, which are at most ρ times the variance. So the curvature
 grows at most by the factor exp(ρ s) over a length s, and Φ decreases up to s = log(1 + ρ) / ρ. The program takes this
 length. It does not evaluate Φ, because rounding errors would hide the decrease.
 
 **Annealing.** Far from the solution ρ is large and the steps are short. So the program first divides z and g by a
-temperature τ at which the rows span 16 at most. It halves τ, down to 1, whenever ρ ≤ 1 or the plan at this τ is within
-the tolerance. Each temperature starts with the potentials of the previous one and needs one or two steps.
+temperature τ at which each row of z + g spans at most 16. It halves τ, down to 1, whenever ρ ≤ 1 or the plan at this τ
+is within the tolerance. Each temperature starts with the potentials of the previous one and needs one or two steps.
 
 **The stop.** The program stops when the residual of the plan before the last step is within the tolerance, or after
 `max_newton` steps. The fast twin computes in 32 bits, so the rounding error of z + g is about δ = 2⁻²⁴ max |z + g|. The
 error of the residual is 2 δ maxₑ E Σₜ Πₜₑ (1 − T Πₜₑ): 2 δ times the share of undecided mass. With many tokens per
-expert this share falls as 1 / scale of the logits, so the residual can reach about 1e-6 at any scale. With hardly more
-tokens than experts the limit is 2 δ, which exceeds 1e-3 at scales near 1e4. Such a plan may report that it did not
-converge.
+expert this share falls in inverse proportion to the scale of the logits, so the residual can reach about 1e-6 at any
+scale. With hardly more tokens than experts the limit is 2 δ. It exceeds 1e-3 at scales near 1e4; then `converged` may
+be False.
 
 All of this is our choice.
 """
@@ -73,12 +74,12 @@ def newton(row_step, logits: np.ndarray, g: np.ndarray, tolerance: float, max_ne
 
 
 def _solve_graph(weights: np.ndarray, excess: np.ndarray, ground: np.ndarray) -> np.ndarray:
-    """Return the v [E] of Σⱼ wₑⱼ (vₑ − vⱼ) + groundₑ vₑ = excessₑ.
+    """Return the solution v [E] of Σⱼ wₑⱼ (vₑ − vⱼ) + groundₑ vₑ = excessₑ.
 
-    Gaussian elimination on a graph. The value at node e is the weighted mean of its neighbours plus its excess divided
-    by the sum of its links. After the removal of e, its neighbours get links among themselves in proportion, and take
-    over its excess and its link to the ground. All weights stay positive and the function subtracts nothing from them.
-    It never forms the diagonal of the Laplacian, in which digits would cancel.
+    This is Gaussian elimination on a graph. The value at node e is the weighted mean of its neighbours plus its excess
+    divided by the sum of its links. After the removal of e, its neighbours get links to each other, and share its
+    excess and its link to the ground. The function never forms the diagonal of the Laplacian and subtracts nothing from
+    the weights, so no digits cancel.
 
     Args:
         weights: [E, E], symmetric, at least 0; the diagonal does not count.

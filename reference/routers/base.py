@@ -10,12 +10,13 @@ Lewis et al. 2021, "BASE Layers: Simplifying Training of Large, Sparse Models" (
 **The case of the paper.** Each token has one expert (k = 1), and E divides T. An assignment is balanced when every
 expert has T/E tokens.
 
-*The algorithm.* Put every token at its best expert. This assignment is the best one for its own loads, but some experts
-have too many tokens and others too few. Moving token t from expert i to expert j costs sₜᵢ − sₜⱼ, so for each pair of
-experts there is a cheapest token to move. A chain i → j → … → m moves the cheapest token of i to j, the cheapest one of
-j to the next expert, and so on. Then i has one token less, m has one more, and the loads between do not change. While
-an expert has too many tokens, take the cheapest chain from such an expert to an expert with too few. After each chain
-the assignment is still the best one for its loads. It is the best balanced assignment once all loads are T/E.
+*The algorithm.* Put every token at its best expert. This assignment is the best of all with the same loads, but some
+experts have too many tokens and others too few. Moving token t from expert i to expert j costs sₜᵢ − sₜⱼ, so for each
+pair of experts there is a cheapest token to move. A chain i → j → … → m moves the cheapest token of i to j, the
+cheapest one of j to the next expert, and so on. Then i has one token less, m has one more, and the loads between do not
+change. While an expert has too many tokens, take the cheapest chain from such an expert to an expert with too few.
+After each chain the assignment is still the best one for its loads. It is the best balanced assignment once all loads
+are T/E.
 
 *Ties.* There can be many best assignments. The program returns the assignment that gives token 0 the lowest possible
 expert, then token 1 the lowest remaining expert, and so on. `_first_of_the_best` tries each lower expert for a token,
@@ -41,8 +42,8 @@ the program compares sets in lexicographic order of their sorted indices. It ret
 decreasing order of score, equal scores by index.
 
 *Where E does not divide T k*, balanced means ⌊T k/E⌋ or ⌈T k/E⌉ tokens for each expert. The optimisation also chooses
-which T k mod E experts get one token more. So every expert offers ⌈T k/E⌉ slots. The program adds one token with score
-0 at every expert, which takes the unused slots, at most one at each expert. In the bound, n = ⌊T k/E⌋:
+which T k mod E experts get one token more. So every expert offers ⌈T k/E⌉ slots. The program adds one extra token with
+score 0 at every expert. The extra token takes the unused slots, at most one at each expert. In the bound, n = ⌊T k/E⌋:
 
     Σ sₜₑ  ≤  Σₜ (the k largest sₜₑ − pₑ) + n Σₑ pₑ + (the T k mod E largest pₑ)
 
@@ -96,13 +97,13 @@ def balanced_assignment(
     Args:
         scores: [T, E], finite.
         k: experts per token, 1 <= k <= E; they are distinct.
-        mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 and
-            count nowhere: T above is the number of real tokens, and only their scores must be finite.
+        mask: [T] bool, True for a real token, at least one; None for all. Padded tokens get experts 0 … k-1 and count
+            nowhere; their scores may be NaN. Above, T is the number of real tokens.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
 
     Returns:
-        `Assignment`. Ties: among equally good assignments, return the one that gives token 0 the lowest possible
-        expert, then token 1 the lowest remaining expert, and so on.
+        `Assignment`. Of equally good assignments, it is the one that gives token 0 the lowest possible expert, then
+        token 1 the lowest remaining expert, and so on.
 
     Raises:
         ValueError: a score is not finite, k is out of range, no token is real, or fewer than k experts may be chosen.
@@ -116,8 +117,8 @@ def balanced_assignment(
         >>> found.expert.ravel().tolist(), found.objective, found.prices.tolist(), found.gap
         ([0, 0, 1, 1], 12.0, [2.0, 0.0], 0.0)
 
-        The proof by hand: score minus price is at best 3, 2, 1, 2, and two tokens pay 2 each: 8 + 4 = 12. Now give each
-        of three tokens two of three experts, so that each expert has two tokens:
+        The proof by hand: the largest scores minus prices are 3, 2, 1 and 2. Two tokens pay 2 each: 8 + 4 = 12. Now
+        give each of three tokens two of three experts, so that each expert has two tokens:
 
         >>> balanced_assignment(np.array([[3.0, 2.0, 0.0], [3.0, 2.0, 1.0], [3.0, 0.0, 0.0]]), 2).expert.tolist()
         [[0, 1], [1, 2], [0, 2]]
@@ -198,11 +199,11 @@ def base_router(
     Args:
         logits: [T, E], finite; the scores.
         k: experts per token, 1 <= k <= E.
-        training: select by the balanced assignment (not causal); otherwise by the largest logits (causal, any group).
+        training: True selects by the balanced assignment (not causal), False by the largest logits (causal, any group).
         gate: "sigmoid" (as in the authors' code, in fairseq) or "softmax" of the logits, over all experts for any k.
         held: a routing of the same group; the router reuses its selection.
-        mask: [T] bool, True for a real token, at least one; by default all are. Padded tokens get experts 0 … k-1 with
-            gate 0 and count nowhere.
+        mask: [T] bool, True for a real token, at least one; None for all. Padded tokens get experts 0 … k-1 with gate 0
+            and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
 
     Returns:
@@ -248,7 +249,7 @@ def _whole_numbers(scores: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _balance(values: list, holds: list[set], wanted: list[int]) -> bool:
-    """Move tokens along cheapest chains, in place, until every expert has the wanted number.
+    """Move tokens along cheapest chains, in place, until every expert has the wanted number of tokens.
 
     On entry `holds` must be a best assignment for its own loads; on return it is a best assignment for the wanted
     loads.

@@ -14,10 +14,10 @@ Leaks, in training and in evaluation: NOT CAUSAL within a sequence. The experts 
 group. In a group with several positions of one sequence, a later token can displace an earlier one. The evaluation loss
 is then lower than in generation. In a group with one position of several sequences (`group_by_position`) no position
 sees a later one, in training and in evaluation. The output for a sequence then depends on the other sequences of its
-batch, at that position and before it.
+batch, up to the same position.
 
-Padding: with a `mask` [T] an expert takes C(n) tokens, all of them real, where n is the number of real tokens. The
-arrays keep the C(T) columns of a full group: columns past C(n) repeat the expert's first token, have gate 0, and count
+Padding: a `mask` [T] marks n real tokens. An expert takes C(n) tokens, all of them real: the capacity for n tokens. The
+arrays have C(T) columns, as for a full group. Columns past C(n) repeat the expert's first token with gate 0, and count
 nowhere.
 
 Our choices: C is rounded up and is at most T (as in `experts.expert_capacity` at k = 1); the sigmoid is an option.
@@ -62,9 +62,9 @@ def expert_choice_router(
         capacity_factor: c > 0, the mean number of experts per token; infinity sends all tokens to all experts.
         score: "softmax" over the experts, or "sigmoid".
         held: a choice for the same group; the router reuses its selection.
-        mask: [T] bool, the real tokens; None for all. C is computed from their number.
-        expert_mask: [E] bool, the experts that choose; None for all. Below, E is the number of these experts. The
-            others have token 0 with gate 0 in every slot.
+        mask: [T] bool, the real tokens; None for all. C follows from the number of real tokens.
+        expert_mask: [E] bool, the experts that choose; None for all. Below, E is the number of these experts. The other
+            experts have token 0 with gate 0 in every slot.
 
     Returns:
         `ExpertChoice`.
@@ -81,7 +81,7 @@ def expert_choice_router(
         >>> found.token.tolist(), np.round(found.gate, 4).tolist(), found.experts_per_token.tolist()
         ([[1, 0], [2, 0]], [[0.9, 0.6], [0.8, 0.4]], [2, 1, 1])
 
-        Only two tokens are real, so each expert has one slot, and the second column is empty:
+        Only two tokens are real, so each expert has one slot, and the second column is padding:
 
         >>> mask = np.array([True, False, True])
         >>> found = expert_choice_router(np.log([[0.6, 0.4], [0.9, 0.1], [0.2, 0.8]]), 1.0, mask=mask)
@@ -137,8 +137,7 @@ def _choice_of_real(logits, capacity_factor, score, held, mask):
 
 
 def selection_scores(logits: np.ndarray, score: str) -> np.ndarray:
-    """Return [T, E], the values that an expert compares: log softmax(z), or z for the sigmoid, which has the same
-    order."""
+    """Return [T, E], the values that an expert compares: log softmax(z), or z for the sigmoid (same order)."""
     if score == "sigmoid":
         return logits
     shifted = logits - logits.max(axis=1, keepdims=True)
@@ -158,7 +157,7 @@ def expert_choice_ffn(
     Args:
         params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
         x: [T, d].
-        choice: of the same group.
+        choice: the choice for the same group.
         expert_mask: [E] bool, the admitted experts; None for all. The program ignores the matrices of the others.
         activation: of the experts, one of `accounting.ACTIVATIONS`.
 
@@ -177,8 +176,8 @@ def expert_choice_ffn(
 def group_by_position(x: np.ndarray, group_size: int) -> np.ndarray:
     """Rearrange a batch so that each group holds one position of `group_size` sequences.
 
-    Loop or `vmap` over the first axis, one group at a time. With groups of one sequence each token is alone and every
-    expert takes it.
+    Loop or `vmap` over the first axis, one group at a time. With group_size 1 each token is alone in its group, and
+    every expert takes it.
 
     Args:
         x: [b, S, ...].

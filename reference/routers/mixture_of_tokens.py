@@ -2,7 +2,7 @@
 
 Antoniak et al. 2023, "Mixture of Tokens: Continuous MoE through Cross-Example Aggregation" (arXiv 2310.15961).
 
-A group holds g tokens, which is the T of the other routers.
+A group has g tokens; for other routers this number is T.
 
     1. SCORE    zᵢₑ = xᵢ · cₑ, with the controller c                                  params["router"]
     2. WEIGH    wᵢₑ = exp(zᵢₑ / τ) / Σⱼ exp(zⱼₑ / τ), over the tokens of the group    `mixing_weights`
@@ -26,8 +26,8 @@ The grouping decides which tokens affect each other, in training and in evaluati
   document in a group: the start of the second is the future of the first.
 - neighbouring positions of one sequence (`group_within_sequence`): NOT CAUSAL, the future leaks into the past. For
   masked objectives only.
-The output for a sequence depends on the other sequences of its batch if you group by position with g > 1. It does not
-after transition tuning (last point below) with a capacity that drops nothing.
+The output for a sequence depends on the other sequences of its batch if you group by position with g > 1. After
+transition tuning (last point below), with a capacity that drops nothing, it does not.
 
 Switching the mixing off:
 - g = 1: every weight is 1, and a token gets Σₑ FFNₑ(x). Experts trained with groups of g then cost g times as much.
@@ -83,8 +83,8 @@ def mixing_weights(
     Args:
         logits: [g, E], finite; the controller's score of each token of the group for each expert.
         temperature: τ > 0, a number or an array of shape []; infinity for equal shares.
-        one_hot: weight 1 for the token with the largest logit of each expert, the limit τ → 0; has no gradient and
-            ignores the temperature.
+        one_hot: whether each expert takes only the token with its largest logit, with weight 1. This is the limit τ →
+            0; it has no gradient and ignores the temperature.
         mask: [g] bool, True for a real token; a padded one has weight 0, and the function ignores its logits.
         expert_mask: [E] bool, the experts that take part; None for all. The weights of the others are 0.
 
@@ -97,7 +97,7 @@ def mixing_weights(
 
     Discontinuity: `one_hot` jumps where two tokens have the largest logit of an expert; ties go to the lower index.
 
-    Source: Antoniak et al. 2023, the controller; as there, the shift by the maximum follows the division by τ.
+    Source: Antoniak et al. 2023, the controller, which divides by τ before it subtracts the maximum.
 
     Example:
         >>> z = np.log([[1.0, 2.0], [3.0, 2.0]])
@@ -148,10 +148,10 @@ def emit_weights(
         mask, expert_mask: see `mixing_weights`.
 
     Returns:
-        [g, E]; each column sums to 1, or each row of a real token for "experts".
+        [g, E]; each column sums to 1. With "experts" each row of a real token sums to 1.
 
     Raises:
-        ValueError: `emit` is unknown, or as `mixing_weights`.
+        ValueError: `emit` is unknown, or see `mixing_weights`.
 
     Source: Antoniak et al. 2023, the authors' code, which has separate weights for merging and emitting.
 
@@ -212,7 +212,7 @@ def mixture_of_tokens(
         `MixtureOutput`.
 
     Raises:
-        ValueError: the activation is unknown, or as `mixing_weights`.
+        ValueError: the activation is unknown, or see `mixing_weights`.
 
     Source: Antoniak et al. 2023, "Mixture of Tokens", the layer; without the residual connection.
 

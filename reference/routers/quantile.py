@@ -1,17 +1,17 @@
 """Quantile balancing: a bias per expert, moved after each batch towards the value that balances the batch.
 
-Each batch updates the bias, and the router uses it for the next batch. The bias is a price, as in `base`: prices give a
-bound on every balanced choice, and the best choice reaches the smallest bound. The search for the prices with this
-bound is the dual problem.
+Each batch updates the bias, and the router uses the new bias for the next batch. The bias is a price, as in `base`:
+prices give a bound on every balanced choice, and the best choice reaches the smallest bound. The search for the prices
+with this bound is the dual problem.
 
     1. SCORE    sₜₑ = xₜ · wₑ                                                            (the caller)
     2. SELECT   the k experts with the largest sₜₑ − βₑ, β from earlier batches           `quantile_router`
     3. COMBINE  gate = sigmoid(sₜₑ) of each chosen expert, without β
     4. LOSS     none; after a training batch β takes one step                             `quantile_bias`
 
-**The program.** Choose k experts for each token so that Σ s is largest, with ⌊T k / E⌋ or ⌈T k / E⌉ tokens for each
+**The problem.** Choose k experts for each token so that Σ s is largest, with ⌊T k / E⌋ or ⌈T k / E⌉ tokens for each
 expert. Let n = ⌊T k / E⌋ and m = T k mod E. For any token prices α, expert prices β and one number γ, no such choice
-exceeds
+has a larger Σ s than
 
     bound(α, β, γ) = k Σₜ αₜ + n Σₑ βₑ + m γ + Σₑ max(0, βₑ − γ) + Σₜₑ max(0, sₜₑ − αₜ − βₑ)
 
@@ -32,9 +32,9 @@ The bound never rises, and for any β no balanced choice exceeds it. Steps to th
 every case (the examples of `quantile_bias`). At the optimum the choice is the choice of BASE, up to ties. β does not
 change at k = E, where there is no choice.
 
-Take one step per batch, and keep the bias from batch to batch. Average the biases of the parts if a batch comes in
-parts (micro-batches or devices). This average balances each part by itself, not the whole batch. A constant added to β
-changes no choice. The function returns β with mean 0 (our choice), so that β cannot drift.
+Take one step per batch, and keep the bias from batch to batch. If a batch comes in parts (micro-batches or devices),
+average the biases of the parts. This balances each part separately, not the whole batch. A constant added to β changes
+no choice. The function returns β with mean 0 (our choice), so that β cannot drift.
 
 A training step leaks nothing from its own batch: the bias comes from earlier batches, and the new bias is for the next
 one. Evaluation uses the same choice with a fixed bias, and is causal. Scores are the raw logits (our choice). No
@@ -75,9 +75,9 @@ def quantile_bias(
         bias: [E], finite; from the previous batch, zeros at the start.
         k: experts per token, 1 <= k <= E.
         num_steps: the number of steps on these scores; a router takes one.
-        mask: [T] bool, True for a real token; the function ignores the others, and T is the number of real ones.
+        mask: [T] bool, True for a real token; the function ignores padded tokens, and T is the number of real tokens.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
-            The bias of the others does not change (our choice).
+            The bias of the other experts does not change (our choice).
 
     Returns:
         [E] in units of the scores, mean 0 (at k = E the unchanged bias). For k < E, `base.dual_bound`(scores, bias, k)
@@ -153,7 +153,7 @@ def quantile_router(
         bias: [E], finite; see `quantile_bias`.
         k: experts per token, 1 <= k <= E.
         gate: "sigmoid" or "softmax" of the logits, without the bias.
-        mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count nowhere.
+        mask: [T] bool, True for a real token. Padded tokens get experts 0 … k−1 with gate 0, and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
         held: a routing of the same group; the router reuses its selection.
 

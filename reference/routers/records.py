@@ -11,8 +11,8 @@
     expert_choice       the experts                     groups of g tokens                    groups by position
     mixture_of_tokens   none: experts see mixtures      groups of g tokens, by position       the same
 
-Evaluation is causal for all routers, and independent of the rest of the batch for all but the last two. With the masked
-objective no model is causal, and the last two may form groups within one sequence.
+In evaluation all routers are causal, and all except the last two are independent of the rest of the batch. With the
+masked objective no model is causal, and the last two routers may form groups within one sequence.
 """
 
 import math
@@ -34,15 +34,15 @@ class Router(NamedTuple):
     """The facts about one router.
 
     Attributes:
-        name: as in `--router`.
-        router_type: as in a results table; the released table has Dense, Hash, S-Base and RL-R.
+        name: the value of `--router`.
+        router_type: the value in a results table; the released table has Dense, Hash, S-Base and RL-R.
         options: fields of `ModelConfig` that only some routers have. With other routers they keep their default.
         functions: public names of its file in this folder.
-        file: of this folder, if not `name`.
-        paper_name: if it differs from the name.
+        file: its file in this folder; None if it is `name`.
+        paper_name: its name in the paper; None if it is `name`.
         capacity_factor: default number of slots of an expert in training, in units of its fair share; our choice. BASE
             needs only a fair share: its assignment is balanced. Evaluation drops nothing for any router.
-        gate: default score of a gate.
+        gate: the default function from logits to gates.
         constant_gate: whether all gates are 1/k, so that the output is the mean of k dense FFNs.
         router_scale: default deviation of the initial router weights in units of 1/√d; our choice. RL-R needs more than
             1: a nearly uniform initial policy becomes more uniform in training, and the router learns nothing.
@@ -169,5 +169,5 @@ EXAMPLES = {record.name: {"router": record.name, **record.example} for record in
 
 
 def routers_with(option: str) -> tuple[str, ...]:
-    """Return the routers that an option of `OPTIONS` is for."""
+    """Return the routers that have this option of `OPTIONS`."""
     return tuple(record.name for record in RECORDS if option in record.options)

@@ -30,8 +30,9 @@ For several experts per token the program draws without replacement, in order: t
 exactly such a draw. Its probability follows the Plackett-Luce model: at each step, the policy over the remaining
 experts.
 
-Training samples and evaluation is greedy, by design. Both are causal: the experts of a token depend on that token alone
-(a capacity and the balance loss depend on the others too). The reward uses the next token, but only in the loss.
+By design, training draws the experts, and evaluation takes the most probable ones. Both are causal: the experts of a
+token depend on that token alone (a capacity and the balance loss depend on the others too). The reward uses the next
+token, but only in the loss.
 
 From the paper: the reward, the constant gate and one expert per token. From the parameter counts of the released table:
 the baseline d → d/8 → 1 without biases, one in every routed block. The rest is our choice (docs/choices.md): the
@@ -92,11 +93,11 @@ def reinforce_router(
         gumbel: [T, E], finite, standard Gumbel noise (−log(−log u) of uniforms u); None chooses greedily.
         nucleus: see `log_policy`.
         held: a routing of the same group; the router reuses its selection.
-        mask: [T] bool, True for a real token; all are if None.
+        mask: [T] bool, True for a real token; None for all.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
 
     Returns:
-        `Routing`; `gate` is 1/k, `plan` is π / T, the distribution of the first choice in training.
+        `Routing`; `gate` is 1/k, and `plan` is π / T. In training π is the distribution of the first choice.
 
     Raises:
         ValueError: an argument is out of its range or has another shape, no token is real, or fewer than k experts may
@@ -152,7 +153,7 @@ def log_policy(
     Args:
         logits: [T, E], finite.
         k: experts per token, 1 <= k <= E.
-        nucleus: mass to keep, 0 < nucleus <= 1.
+        nucleus: the probability mass to keep, 0 < nucleus <= 1.
         expert_mask: [E] bool, the experts that may be chosen; None for all. The result is −∞ for the others.
 
     Returns:
@@ -161,8 +162,8 @@ def log_policy(
     Raises:
         ValueError: a logit is not finite, k or the nucleus is out of range, or fewer than k experts may be chosen.
 
-    Discontinuity: an expert enters or leaves the nucleus where the mass before it passes `nucleus`. Ties go to the
-    lower index.
+    Discontinuity: an expert enters or leaves the nucleus where the mass of the more probable experts passes `nucleus`.
+    Ties go to the lower index.
 
     Example:
         A nucleus of 0.5 needs experts 0 and 2, which get 4/7 and 3/7. With k = 3 it also has expert 1:
@@ -212,7 +213,7 @@ def log_probability(
 
         Σⱼ log ( exp zₜ,ₑⱼ / Σ over the experts of the nucleus that are left at step j of exp zₜₑ )
 
-    With `expert` fixed it is a differentiable function of the logits.
+    With `expert` fixed the result is a differentiable function of the logits.
 
     Args:
         logits: [T, E], finite.
@@ -352,13 +353,13 @@ def policy_terms(
 
     Args:
         logits: [T, E], finite; the logits of the draw.
-        expert: [T, k] integers in [0, E), the drawn experts, in order, before anything is dropped.
+        expert: [T, k] integers in [0, E), the drawn experts in their order, before any are dropped.
         value: [T], finite, the baseline of each token (`state_value`), or zeros.
         reward: [T], finite, the log-probability of each true next token in nats, or its `reward_to_go`.
-        policy_weight: of the policy term.
-        baseline_weight: of the squared difference.
-        entropy_weight: of the entropy, which is subtracted.
-        balance_weight: of the balance loss; its probabilities cover all experts, for any nucleus.
+        policy_weight: weight of the policy term.
+        baseline_weight: weight of the squared difference.
+        entropy_weight: weight of the entropy, which is subtracted.
+        balance_weight: weight of the balance loss, whose probabilities cover all experts for any nucleus.
         nucleus: the nucleus of the draw; see `log_policy`.
         held_advantage: [T], finite, used by the policy term instead of reward − value.
         mask: [T] bool, True for a real token; means are over the real tokens.
@@ -412,6 +413,6 @@ def policy_terms(
 
 
 def _check_shape(name, values, shape):
-    """Raise InputError unless an array has the shape that is needed."""
+    """Raise InputError unless an array has the needed shape."""
     if np.shape(values) != tuple(shape):
         raise InputError(f"{name} has shape {np.shape(values)}; needed: {tuple(shape)}")

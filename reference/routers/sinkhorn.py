@@ -82,7 +82,7 @@ GATES = ("softmax", "sigmoid")
 class SinkhornPlan(NamedTuple):
     """The plan and its quality."""
 
-    plan: np.ndarray  # [T, E], rows sum to 1/T exactly (padded ones to 0), columns to 1/E within residual / E
+    plan: np.ndarray  # [T, E], rows sum to 1/T exactly (padded rows to 0), columns to 1/E within residual / E
     column_potential: np.ndarray  # [E], the potentials g; only their differences matter
     residual: float  # max over e of |E * (column sum) - 1|
     sweeps: int  # column steps taken
@@ -107,8 +107,8 @@ def sinkhorn_plan(
         tolerance: stop when the residual, max over e of |E * (mass of expert e) - 1|, is at most this.
         max_sweeps: switch to Newton's method after this many column steps.
         max_newton: stop after this many Newton steps; 0 for sweeps alone.
-        num_sweeps: take exactly this many column steps, for any residual (overrides the three above).
-        mask: [T] bool, True for a real token; T is then the number of real ones.
+        num_sweeps: take exactly this many column steps, for any residual; the three arguments above are then ignored.
+        mask: [T] bool, True for a real token; T is then the number of real tokens.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
 
     Returns:
@@ -124,7 +124,7 @@ def sinkhorn_plan(
         >>> np.round(result.plan, 4).tolist()
         [[0.3333, 0.1667], [0.1667, 0.3333]]
 
-        Preferences a thousand times as strong. Sweeps converge slowly here, Newton's method does not:
+        Preferences a thousand times as strong. Sweeps converge slowly here, but Newton's method converges:
 
         >>> z = np.array([[2000.0, 0.0], [1000.0, 0.0], [990.0, 0.0], [0.0, 0.0]])
         >>> round(sinkhorn_plan(z, max_newton=0).residual, 4)
@@ -219,15 +219,15 @@ def sinkhorn_router(
     Args:
         logits: [T, E], finite; the raw router logits z.
         k: experts per token, 1 <= k <= E.
-        training: select from the balanced plan (not causal); otherwise from the logits (causal, any group).
+        training: True selects by the balanced plan (not causal), False by the logits (causal, any group).
         gate: "softmax" or "sigmoid" of the logits.
         num_sweeps: see `sinkhorn_plan`.
-        mask: [T] bool, True for a real token. The others get experts 0 … k−1 with gate 0, and count nowhere.
+        mask: [T] bool, True for a real token. Padded tokens get experts 0 … k−1 with gate 0, and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
         held: a routing of the same group; the router reuses its selection.
 
     Returns:
-        `Routing`; in evaluation `plan` holds 1/(T k) at each chosen expert.
+        `Routing`; `plan` is the transport plan in training, and holds 1/(T k) at each chosen expert in evaluation.
 
     Raises:
         ValueError: an argument is out of its range, no token is real, or fewer than k experts may be chosen.

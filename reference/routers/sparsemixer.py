@@ -3,15 +3,15 @@
 Liu et al. 2024, "GRIN: GRadient-INformed MoE" (arXiv 2409.12136), as in the released code of PhiMoE:
 
     1. SELECT   first = argmax zₜ; second = argmax of the others
-    2. NEAR     of a choice c among the experts that are left: those e with z_c − zₑ ≤ 2 ε max(|zₑ|, z_c)
+    2. NEAR     near a choice c are the remaining experts e with z_c − zₑ ≤ 2 ε max(|zₑ|, z_c)
     3. COMBINE  gate of c = exp z_c / (sum of exp zₑ over those near c)
 
 The second choice and its gate ignore the first expert. So the two gates do not sum to 1: a gate is 1 if no other expert
-is within 2 ε, and 1/2 if one equal expert is.
+is near the choice, and 1/2 if one expert with the same logit is near.
 
 Not in this file: training. In training SparseMixer draws the choices from these gates. A custom backward pass estimates
-the router's gradient by Heun's method, which differs from the gradient of this formula. This project trains no model
-with it.
+the router's gradient by Heun's method. This estimate differs from the gradient of the formula above. This project
+trains no model with SparseMixer.
 """
 
 import numpy as np
@@ -55,7 +55,7 @@ def sparsemixer_router(
     Discontinuity: the choice jumps where two logits are equal. A gate jumps where another expert comes near.
 
     Example:
-        At ε = 0.01 the logits 5 and 4.95 are near each other, and 4 is near none of them:
+        At ε = 0.01 the logits 5 and 4.95 are near each other, and 4 is near neither:
 
         >>> found = sparsemixer_router(np.array([[5.0, 4.0, 4.95]]))
         >>> found.expert.tolist(), np.round(found.gate, 4).tolist()

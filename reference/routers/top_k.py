@@ -3,7 +3,7 @@
 Switch (Fedus et al. 2021) at k = 1, GShard (Lepikhin et al. 2020) at k = 2, and variants of later models.
 
     1. SCORE    sₜₑ = softmax(zₜ)ₑ, over all experts, or σ(zₜₑ), one by one
-    2. SELECT   the k experts with the largest sₜₑ + bₑ; the bias b enters here alone       `top_k_router`
+    2. SELECT   the k experts with the largest sₜₑ + bₑ; the bias b enters only here        `top_k_router`
                 at k = 1, without a bias, written out                                       `switch_router`
     3. COMBINE  gate = sₜₑ of each chosen expert                   normalisation "none"
                        sₜₑ / (sum of s over the chosen)                          "sum"
@@ -26,7 +26,7 @@ to 16). Its `n_group`, `topk_group` and `routed_scaling_factor` are `expert_grou
 `gate_scale`.
 
 At k = 1 a gate normalised over the chosen experts is always 1. The task loss then gives the router no gradient, so it
-keeps its initial weights. Some libraries do this by default. Here it is an error unless you pass `allow_constant_gate`.
+keeps its initial weights. Some libraries do this by default. Here this is an error; `allow_constant_gate` permits it.
 
 Without a bias the router compares logits, which have the same order as the scores and never saturate: in 32 bits σ(20)
 and σ(30) are the same number. With a bias it must compare s + b, and ties go to the lower index.
@@ -40,7 +40,7 @@ The router ignores the logits of padded tokens.
 GShard's router follows Algorithm 1 of Lepikhin et al. 2020. It normalises gates over the two experts and keeps the
 second expert where 2 · gate is above a uniform random number (line 19). It does not scale up the first gate when it
 drops the second expert. In the algorithm a dropped second choice still takes a place in the queue of its expert (line
-22); the model here does otherwise (our choice), see `gshard_router`.
+22); the model here frees this place (our choice), see `gshard_router`.
 """
 
 import math
@@ -69,7 +69,7 @@ NORMALISATIONS = ("none", "sum", "softmax")
 """Ways to turn the scores of the chosen experts into gates."""
 
 GROUP_SCORES = ("two_best", "best")
-"""Scores of a group of experts: the sum of its two best experts (or its only expert), or its best expert."""
+"""Scores of a group of experts: the sum of its two best scores (or its only score), or its best score."""
 
 
 def switch_router(
@@ -161,8 +161,8 @@ def top_k_router(
         ValueError: an argument is out of its range, the gate would be constant, the groups do not divide E or can hold
             fewer than k experts, no token is real, or fewer than k experts may be chosen.
 
-    Discontinuity: the selection jumps where the k-th and the next score are equal, of experts or of groups; ties go to
-    the lower index.
+    Discontinuity: the selection jumps where the last chosen and the first rejected expert, or group, have equal scores;
+    ties go to the lower index.
 
     Example:
         >>> z = np.log([[1.0, 3.0, 4.0]])
@@ -199,7 +199,7 @@ def top_k_router(
 
 
 def _route_top_k(logits, k, *, bias, group, held=None, expert_mask=None, groups_per_token, group_score, **options):
-    """Return the routing of real tokens; `group` [E] has the group of each expert, None where there is one."""
+    """Return the routing of real tokens; `group` [E] is the group of each expert, or None for a single group."""
     if expert_mask is not None:
         options |= dict(per_expert=dict(bias=bias, group=group), held=held)
         options |= dict(k=k, groups_per_token=groups_per_token, group_score=group_score)
@@ -232,7 +232,7 @@ def _groups_of_experts(num_experts, expert_groups, groups_per_token, group_score
 
 
 def _check_room(sizes, k, groups_per_token):
-    """Raise InputError where a token can choose groups that hold fewer than k experts in all.
+    """Raise InputError if a token can choose groups that hold fewer than k experts in all.
 
     Args:
         sizes: the number of admitted experts of each group; a group without any is never chosen.
@@ -263,7 +263,7 @@ def _check_gate_scale(gate_scale):
 
 
 def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
-    """Raise InputError where k, the score or the normalisation is not allowed, or the gate would be constant."""
+    """Raise InputError if k, the score or the normalisation is not allowed, or the gate would be constant."""
     _check_k(k, num_experts)
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
@@ -321,8 +321,8 @@ def gshard_router(
 
     Gates are normalised over the two. The router keeps the second expert if its uniform is below twice its gate, that
     is, with probability min(1, 2 gate). A dropped expert stays in `expert` with gate 0; `plan` and `load` exclude it.
-    The `plan` of a `held` routing shows the dropped experts. In `experts.routed_ffn` a dropped expert still takes a
-    slot, as in the paper's algorithm. The mask `gate != 0` frees the slot; the model uses it (our choice, as in the
+    The `plan` of a `held` routing is 0 at dropped experts. In `experts.routed_ffn` a dropped expert still takes a slot,
+    as in the paper's algorithm. The mask `gate != 0` frees the slot; the model uses this mask (our choice, as in the
     authors' released code).
 
     Args:
