@@ -249,7 +249,7 @@ def _without_memory(folder: Path, config) -> nn.Module:
 
 
 def _layers(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules to load separately: each layer of the top-level lists, and each other module."""
+    """Yield the modules to load one at a time: each layer of the top-level lists, and every other module."""
     for name, child in module.named_children():
         if isinstance(child, nn.ModuleList):
             yield from ((f"{prefix}{name}.{i}", layer) for i, layer in enumerate(child))

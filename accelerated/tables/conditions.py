@@ -48,7 +48,7 @@ LONGEST = 10_000
 """Largest number of characters of an expression, enough for a list of thousands of runs."""
 
 DEEPEST = 50
-"""Deepest nesting; a chain of `and` or of `or` is one level."""
+"""Largest depth of nesting. A chain of `and`, or a chain of `or`, counts as one level."""
 
 SHOWN = 40
 """Largest number of columns in a message."""

@@ -2,10 +2,10 @@
 
 A remark names every change. These blank cells are derived (`deriving.py`, `counting.py`):
 
-    router_type            flag values become names of the table (sinkhorn: S-Base); with `constants`, rows
-                           with one expert are Dense
+    router_type            sinkhorn and other values of --router become S-Base and other names of the table;
+                           if `constants` has a router_type, blank rows with one expert become Dense
     num_experts            1 in Dense rows
-    hyper_id               numbers of the names of runs or, without names, of the configurations
+    hyper_id               a number for each name of a run or, without names, for each configuration
     step                   from tokens; without tokens, 1 if every run has one row
     kqv_size               d_model / num_heads
     dense_parameter_count, total_parameter_count, flops_per_step       by `accounting.count`
@@ -92,7 +92,7 @@ def convert_runs(
 
     Raises:
         InputError: `runs` or `config` cannot be read, a name is not allowed or missing, `out` exists, or the result is
-            not a valid results table; row numbers refer to `runs`. No file is written.
+            not a valid results table. Row numbers in the message refer to `runs`. No file is written.
     """
     out, constants, columns, values = Path(out), constants or {}, columns or {}, values or {}
     _check_request(out, columns, constants, loss_unit)

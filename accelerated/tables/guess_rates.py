@@ -1,8 +1,8 @@
 """Guess rates of well-known tasks: one over the number of choices.
 
 The whole name identifies a task, as in lm-evaluation-harness, LLM Foundry and leaderboards. A prefix does not: mmlu has
-four choices and mmlu_pro ten. Tasks such as mmlu_generative and boolq_cot have generated answers, which a guess hardly
-ever hits. The numbers of choices are from lm-evaluation-harness.
+four choices and mmlu_pro ten. Tasks such as mmlu_generative and boolq_cot have generated answers, so a guess is almost
+never right. The numbers of choices are from lm-evaluation-harness.
 
 A lookup ignores case and treats hyphens and blanks as underscores. It also ignores three parts of a name: a metric that
 ranks choices (norm_hellaswag, "hellaswag acc_norm"), the number of shots (mmlu_5shot, hellaswag_zeroshot) and a version

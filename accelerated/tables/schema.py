@@ -200,7 +200,7 @@ class Problems:
         self.where, self.count, self._listed = where, 0, []
 
     def add(self, row: int, column: str | None, value: str, needed: str) -> None:
-        """Add a problem: the row from 1, its column (None for the whole row), the cell, and the requirement."""
+        """Add a problem: the row (from 1), the column (None for the whole row), the cell, and what is needed."""
         self.count += 1
         at = f"row {row}" if column is None else f"row {row}, column {column}"
         there = value if column is None else shorten(value)

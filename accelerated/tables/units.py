@@ -25,7 +25,7 @@ _PREFIXES = _LETTERS | {"G": 1e9, "P": 1e15, "E": 1e18, "Z": 1e21, "Y": 1e24}
 
 
 def _with_words(letters: dict[str, float], *words: str) -> dict[str, float]:
-    """Return the scales of letters, alone and before a word, with and without a space."""
+    """Return {unit: scale}; a unit is a letter, or a letter and a word, with or without a space between them."""
     endings = ("", *(space + word for space in ("", " ") for word in words))
     return {letter + ending: scale for letter, scale in letters.items() for ending in endings}
 

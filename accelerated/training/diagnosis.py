@@ -115,7 +115,7 @@ def first_blocks(params: dict, model: ModelConfig, blocks) -> dict:
 
 
 def _norms_of_blocks(gradient: dict, model: ModelConfig) -> np.ndarray:
-    """Return [L + 1] norms of the gradient: first of all weights outside the blocks, then of each block."""
+    """Return [L + 1], norms of the gradient: entry 0 is for the weights outside the blocks, entry m for block m."""
     squares = np.zeros(model.blocks + 1)
     for name, part in gradient.items():
         if name not in _blocks_of(model):

@@ -45,8 +45,8 @@ def evaluate_run(
 
     Returns:
         {"router", "group_size", "one_hot"} and for each text NAME, validation first, {"loss_NAME": nats per token,
-        "standard_error_NAME": its error over documents (None with one document), "tokens_NAME": number of predicted
-        tokens, "documents_NAME": number of their documents}.
+        "standard_error_NAME": the standard error over documents (None with one document), "tokens_NAME": number of
+        predicted tokens, "documents_NAME": number of their documents}.
 
     Raises:
         InputError: the folder has no run, the training text has changed, a text cannot be read or is too small, or an

@@ -94,7 +94,7 @@ class Run:
         watch: called with each event.
         checkpoints: folder of the checkpoints if several processes share it, see `hosts`; None for one process.
         trunk: the step of another run at which this run begins; None for step 0.
-        keep: steps whose checkpoints are kept permanently, for runs that begin there.
+        keep: steps with checkpoints that are never removed, because other runs begin there.
 
     Raises:
         InputError: the folder holds a run with another configuration, the text is too small, several processes have no
@@ -454,7 +454,7 @@ class Run:
         self.watch("evaluation", step=int(last["step"]), loss=float(last["loss_validation"]))
 
     def _rows_of(self, name: str, counted: np.ndarray) -> WindowRows:
-        """Return the rows that sum the losses of a text; reuse those of the previous evaluation if they match."""
+        """Return the `WindowRows` of a text; reuse the rows of the previous evaluation if they match."""
         rows = self.window_rows.get(name)
         if rows is None or not rows.fit(counted):
             rows = self.window_rows[name] = WindowRows(self.evaluation_sets[name], counted, self.config.model.objective)

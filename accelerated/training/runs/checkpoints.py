@@ -203,8 +203,8 @@ class Checkpoints:
         Args:
             like: a tree of arrays with the expected shapes, dtypes and placement. Arrays on a mesh are restored onto
                 this mesh, from a checkpoint of any mesh; other arrays are restored onto one device.
-            check: called with the step and the other fields before the arrays are read; raises `InputError` if the
-                files of the run do not match the checkpoint.
+            check: a function of the step and the other fields, called before the arrays are read. It raises
+                `InputError` if the files of the run do not match the checkpoint.
 
         Raises:
             InputError: every checkpoint is damaged or belongs to another model, or `check` raises an error.

@@ -66,7 +66,7 @@ class Board:
 
 
 class _Follower:
-    """Writer of the event file of a run, from the first line of its log on."""
+    """Writes the event file of a run from its log, beginning at the first line."""
 
     def __init__(self, folder: Path, config: TrainConfig):
         from tensorboard.compat.proto import event_pb2

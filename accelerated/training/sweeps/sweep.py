@@ -64,7 +64,7 @@ NOT_IN_PROGRAMS = (
     "init_optimizer",
     "routing",
 )
-"""Fields that do not change the compiled programs of a run; runs that differ only in these share programs."""
+"""Fields that do not change the compiled programs of a run. Runs that differ only in these fields share programs."""
 
 STOPPED = "stopped"
 """What a worker returns for a run that a signal stopped, instead of the message of a failure."""
@@ -234,8 +234,8 @@ def _prepare_tokens(grid: Grid, watch: Watch) -> list[TokenFiles]:
 def in_order(tasks: list[Task]) -> list[Task]:
     """Return the runs in starting order: the longest first, so that short runs fill the end.
 
-    Among runs of similar length (within a tenth of a decade), runs that share programs with an earlier run come last,
-    because the programs are then cached.
+    Lengths within a tenth of a decade count as equal. Among runs of equal length, runs that share programs with an
+    earlier run come last, because the programs are then cached.
     """
     before = Counter()
 

@@ -201,7 +201,7 @@ def session(folder: Path, started: float, jobs: int, task: str | None = None) ->
 
 
 def read_sessions(folder: Path) -> list[dict]:
-    """Return the sessions of a sweep: started and last in seconds since 1970, jobs, cores."""
+    """Return the sessions of a sweep: `started` and `last` in seconds since 1970, numbers of `jobs` and `cores`."""
     folder = Path(folder)
     paths = [folder / "sessions.json", *sorted((folder / "sessions").glob("*.json"))]
     return [session for path in paths for session in _read_list(path)]
