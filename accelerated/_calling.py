@@ -1,4 +1,4 @@
-"""Functions of the reference that call fast twins."""
+"""Copies of functions of the reference that call fast twins."""
 
 import functools
 import importlib
@@ -13,7 +13,7 @@ def calling(function: Callable, **twins) -> Callable:
 
     Args:
         function: a function of `routelaws.reference`.
-        twins: fast functions with the same arguments, by the names in the reference function.
+        twins: fast functions with the same arguments, under the names that the reference function uses.
 
     Raises:
         NameError: the function does not use one of the names.

@@ -1,14 +1,14 @@
 """Softmax attention over heads, with a backward pass written by hand.
 
 The logit of query i and key j is (qᵢ · kⱼ + qᵢ · r₍ᵢ₋ⱼ₎) / √c. For each head, the second term is a product with the
-keys of all distances, with row i shifted by i. The product has an extra first column. Read with another row length, the
-same memory holds the shifted rows (`shift`). Autodiff would write and read the shifted rows and their gradients several
-times.
+keys of all distances, with row i shifted by i. The product has an extra first column, so the same memory, read with
+another row length, holds the shifted rows (`shift`). Autodiff would write and read the shifted rows and their gradients
+several times.
 
-The backward pass keeps queries, keys, values and results. It keeps the weights only for sequences that are short
-relative to the head width, and recomputes them otherwise. In unrolled blocks XLA merges the recomputation and keeps the
-weights. XLA on CPU is slow on products that sum over the first axis of both factors, so the smaller factor is copied
-transposed.
+The backward pass keeps queries, keys, values and results. It also keeps the weights of sequences that are short
+relative to the head width; for longer sequences, it recomputes the weights. (In unrolled blocks XLA merges the
+recomputation with the forward pass, and so keeps the weights.) XLA on CPU is slow on products that sum over the first
+axis of both factors, so this code copies the smaller factor transposed.
 """
 
 import functools
@@ -22,10 +22,10 @@ import numpy as np
 from .products import delayed, weight_gradient
 
 LEAST_HALF = 64
-"""Minimum number of queries per half; causal attention runs in halves, because the first needs no later key."""
+"""Minimum number of queries per half. Causal attention runs in halves, because the first half needs no later key."""
 
 KEPT_WEIGHTS = 4
-"""Largest ratio of keys to head width at which the backward pass keeps weights (as much memory as a hidden layer)."""
+"""Largest ratio of keys to head width at which the backward pass keeps weights (the memory of a hidden layer)."""
 
 
 def attend_rows(projected, relative, heads: int, causal: bool, mask=None, by: Callable | None = None) -> jax.Array:
@@ -33,7 +33,7 @@ def attend_rows(projected, relative, heads: int, causal: bool, mask=None, by: Ca
 
     Args:
         projected: [b, S, 3 H c], queries, keys and values, each with its heads in order.
-        relative: [D, H c], the keys of the D distances of `attend`; None without this term.
+        relative: [D, H c], the keys of the D distances, see `attend`; None for no relative term.
         heads: H.
         causal, mask: see `attend`.
         by: a function with the arguments and results of `attend`; None uses `attend`.
@@ -76,7 +76,7 @@ def attend(query, key, value, relative, mask, causal: bool) -> list[jax.Array]:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _attend(query, key, value, relative, mask, causal):
-    """Return `attend` for the last Q queries of K positions.
+    """Return the attention of the last Q queries to K positions.
 
     Query [H, b, Q, c], key and value [H, b, K, c], mask [b, K]. Distances begin at K − 1. Without `causal` Q is K.
     """
@@ -129,7 +129,7 @@ def _shift_back(by_key: jax.Array, columns: int) -> jax.Array:
 def _forward(query, key, value, relative, mask, causal):
     logits = _logits(query, key, relative, mask, causal)
     largest = logits.max(axis=-1, keepdims=True)
-    weights = jnp.exp(logits - largest)  # divided by their sum later, at the smaller output
+    weights = jnp.exp(logits - largest)  # divided by their sum later, because the output is smaller
     total = weights.sum(axis=-1, keepdims=True)
     weights = weights.astype(value.dtype)
     mixed = (jnp.einsum("hbij,hbjc->hbic", weights, value) / total).astype(value.dtype)

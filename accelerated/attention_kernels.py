@@ -1,15 +1,16 @@
 """Attention by kernels of other libraries, on GPU and TPU.
 
-Such a kernel computes softmax(q · kᵀ / √c + B) · v by tiles and never stores the weights. Relative positions are the
+These kernels compute softmax(q · kᵀ / √c + B) · v tile by tile, and never store the weights. Relative positions are the
 bias B, [b, H, S, S]; rotary positions need no bias.
 
     auto      on an NVIDIA GPU, in bfloat16, cuDNN's kernel by `jax.nn.dot_product_attention`; elsewhere our code
     own       our code, `attention.attend`, everywhere
     tokamax   Tokamax's kernel for the GPU or the TPU
 
-Kernels support different inputs in different versions and devices, and some lack the gradient of the bias. So a process
-tests a kernel before training, at the model's widths. Its result and gradients must be about as close to float32 as
-those of our code. A CPU always uses our code, which is fastest there.
+The supported inputs of a kernel depend on its version and on the device, and some kernels lack the gradient of the
+bias. So a process tests its kernel before training, at the model's widths. The result and the gradients of the kernel
+must be about as close to float32 as the result and the gradients of our code. A CPU always uses our code, which is
+fastest there.
 """
 
 import functools
@@ -25,13 +26,13 @@ from .attention import attend, seen_keys, shift
 from .errors import InputError
 
 LONGEST_TRIAL = 512
-"""Number of positions in a trial; longer sequences are tried at up to 63 more, with the same remainder by 64."""
+"""Number of positions in a trial; for longer sequences up to 63 more, so that the remainder by 64 is the same."""
 
 FURTHER = 4.0
 """Largest error of a kernel against float32, as a multiple of our own code's error (Frobenius norm)."""
 
 ROUNDINGS = 8.0
-"""Always allowed error of a kernel, in units of the dtype's rounding relative to the norm."""
+"""An error of a kernel up to this many roundings of the dtype, relative to the norm, is always allowed."""
 
 
 class AttentionShape(NamedTuple):
@@ -59,7 +60,7 @@ class Choice(NamedTuple):
 
     Attributes:
         kernel: "own" or a key of `KERNELS`
-        note: the reason for not using the device's kernel; "" if the kernel is used, or if there is none
+        note: why the device's kernel is not used; "" if it is used, or if there is none
     """
 
     kernel: str
@@ -98,7 +99,7 @@ def attend_by(kernel: str, query, key, value, relative, mask, causal: bool) -> l
 
 
 def relative_bias(query: jax.Array, relative: jax.Array, causal: bool) -> jax.Array:
-    """Return [b, H, S, S], the term of relative positions, added after the kernel divides logits by √c.
+    """Return [b, H, S, S], the bias of relative positions, which the kernel adds to the logits divided by √c.
 
     Args:
         query: [H, b, S, c].

@@ -3,12 +3,12 @@
 Step by step, with sources and examples: `routelaws.reference.balance`.
 
 Differences: logits below float32 are converted to float32, and shares, counts and the bias pass through
-`stop_gradient`. Under jit no value can raise. The program does not count an expert index that is out of range or
-masked. The loss is NaN for a non-finite logit, for loads that are all 0, for a mask without real tokens, and for a
-traced mask without experts.
+`stop_gradient`. Under jit no value can raise. An expert index that is out of range or masked is not counted. The loss
+is NaN for a non-finite logit, for loads that are all 0, for a mask without real tokens, and for a traced mask without
+experts.
 
-With `axis_name` the statistics cover all tokens along a mapped axis (`jax.vmap`, `jax.shard_map`), as one group: every
-member of the axis returns the same shares, probabilities and loss.
+With `axis_name` all tokens along a mapped axis (`jax.vmap`, `jax.shard_map`) are one group. Every member of the axis
+returns the same shares, probabilities and loss.
 """
 
 from typing import NamedTuple
@@ -88,8 +88,8 @@ def expert_counts(
     Raises:
         ValueError: the mask has another shape.
 
-    Differs from the reference: int32. The function does not count an index out of range. It sums one-hot rows, which,
-    unlike a scatter, also runs on sharded tokens.
+    Differs from the reference: int32. An index out of range is not counted. The function sums one-hot rows, because a
+    scatter does not run on sharded tokens.
     """
     if mask is not None:
         expert = jnp.where(_real_tokens(mask, len(expert))[:, None], expert, num_experts)
@@ -170,9 +170,9 @@ def auxiliary_loss(
     Raises:
         ValueError: the dialect or the score is unknown, or a mask has another shape.
 
-    Differs from the reference: a non-finite logit or a mask without a real token makes the loss NaN. The function does
-    not count an index that is out of range or masked. With `axis_name` every member returns the loss of all tokens:
-    take the mean of the members, not the sum.
+    Differs from the reference: a non-finite logit or a mask without a real token makes the loss NaN. An index that is
+    out of range or masked is not counted. With `axis_name` every member returns the loss of all tokens, so take the
+    mean of the members, not the sum.
     """
     value_at_balance(1, 1, dialect)  # raises if the dialect is unknown
     probability = mean_probability(logits, score, mask=mask, expert_mask=expert_mask, axis_name=axis_name)
@@ -241,7 +241,7 @@ def sequence_loss(
         options = {"dialect": dialect, "score": score, "held": constant, "expert_mask": expert_mask}
         if mask is None:
             return auxiliary_loss(logits, expert, **options), True
-        real = mask.any()  # a sequence without a real token counts all tokens with logits 0; its loss is excluded
+        real = mask.any()  # a sequence without a real token uses logits 0 at all tokens; its loss is excluded
         logits = jnp.where(mask[:, None], logits, 0)
         return auxiliary_loss(logits, expert, mask=mask | ~real, **options), real
 
@@ -334,11 +334,12 @@ def update_bias(
             the mask has another shape.
 
     Differs from the reference: the function does not check the values of counts or of a traced rate. E countₑ may not
-    fit into 32 bits, so it compares each count with quotient and remainder. A traced mask without experts gives NaN.
+    fit into 32 bits. So the function divides the sum of the counts by E, and compares each count with quotient and
+    remainder. A traced mask without experts gives NaN.
     """
     if not jnp.issubdtype(counts.dtype, jnp.integer):
         raise InputError(f"counts have dtype {counts.dtype}; integers are needed")
-    if isinstance(rate, int | float) and not rate >= 0:  # `rate` may be traced, such as by a schedule
+    if isinstance(rate, int | float) and not rate >= 0:  # `rate` may be traced, for example if it follows a schedule
         raise InputError(f"rate is {rate}; it has to be at least 0")
     if recentre not in RECENTRE:
         raise InputError(f"recentre is {recentre!r}; allowed: {', '.join(RECENTRE)}")

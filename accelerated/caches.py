@@ -14,7 +14,7 @@ from pathlib import Path
 from .errors import InputError
 
 CACHE = "ROUTELAWS_CACHE"
-"""The environment variable that names the folder of all caches."""
+"""The environment variable with the folder of all caches."""
 
 PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
 """JAX's variable for its cache of compiled programs; an empty value turns the cache off."""
@@ -23,7 +23,7 @@ _PROGRAM_LIMITS = {
     "JAX_COMPILATION_CACHE_MAX_SIZE": str(1 << 30),  # bytes; JAX deletes the least recently used
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
 }
-_FIRST_JAXLIB = (0, 10, 2)  # earlier versions reject their own files on CPU
+_FIRST_JAXLIB = (0, 10, 2)  # earlier versions cannot read their own files on CPU
 
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 _OPEN = _WRITABLE | stat.S_IXGRP | stat.S_IXOTH  # without these bits, no other user can pass through a folder
@@ -48,7 +48,7 @@ def cache_folder() -> Path:
 
 
 def keep_programs() -> None:
-    """Make JAX cache compiled programs in `cache_folder`/programs or the user's choice; call before importing JAX.
+    """Make JAX cache compiled programs in `cache_folder`/programs or the user's folder; call this before importing JAX.
 
     Child processes inherit the settings. Without a writable folder, nothing is cached.
 
@@ -75,12 +75,12 @@ def private_folder(root: Path, *below: str, variable: str = CACHE) -> Path:
     An existing empty folder that other users may write to becomes private. Windows has no check.
 
     Args:
-        root: a cache folder; other users must not be able to replace it.
+        root: a cache folder, which other users must not be able to replace.
         below: names of folders inside it that belong to this program.
-        variable: the environment variable that names another folder, for the message.
+        variable: the environment variable by which the user can choose another folder, for the message.
 
     Raises:
-        InputError: another user owns one of the folders, or can write to it or replace it.
+        InputError: another user owns one of the folders, can write to it, or can replace it.
         OSError: a folder cannot be created.
     """
     folder, closed = _made(Path(root)), not hasattr(os, "geteuid")
@@ -103,7 +103,7 @@ def _made(folder: Path) -> Path:
 
 
 def _check_private(folder: Path, own: bool, variable: str) -> bool:
-    """Raise `InputError` if other users can change a folder's content; return whether they cannot pass through it.
+    """Raise `InputError` if other users can change a folder's content; return whether the folder shuts them out.
 
     Args:
         folder: an existing folder.

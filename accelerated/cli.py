@@ -30,10 +30,10 @@ NEEDED = {
     "export": "train",
     "plan-mesh": "train",
 }
-"""The extras of commands that need another extra than `laws`."""
+"""{command: its extras}, for commands that need other extras than `laws`."""
 
 TRAINING = ("train", "sweep", "evaluate", "generate", "inspect", "report")
-"""The commands that compile a model, with JAX's cache of compiled programs."""
+"""The commands that compile a model; they use JAX's cache of compiled programs."""
 
 RESUMABLE = ("train", "sweep")
 """The commands that SIGTERM and Ctrl-C stop with a checkpoint and exit code 0."""
@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: the command and its flags; None for the arguments of the process.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    if hasattr(sys.stdout, "reconfigure"):  # outputs without Greek letters, such as on Windows, get escapes
+    if hasattr(sys.stdout, "reconfigure"):  # an output that lacks Greek letters, such as on Windows, gets escapes
         sys.stdout.reconfigure(errors="backslashreplace")
     command = ""
     try:
@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _without_runtime_warnings():
     """Hide NumPy's runtime warnings (overflow, empty means), unless -W shows them.
 
-    Commands report non-finite results by a status, "not determined", or None in JSON.
+    Commands report non-finite results in another way: by a status, as "not determined", or as None in JSON.
     """
     with warnings.catch_warnings():
         if not sys.warnoptions:
@@ -111,7 +111,7 @@ def _without_runtime_warnings():
 
 
 def _split(arguments: list[str]):
-    """Split the arguments into the limits on tables (as a context) and the command with its flags."""
+    """Return the limits on tables as a context, the command, and its flags."""
     limits = contextlib.nullcontext()
     if arguments and arguments[0].startswith("--limit"):
         from .commands.flags import take_limits
@@ -138,7 +138,7 @@ def _obey(command: str, arguments: list[str]) -> None:
 
 
 def _close_output() -> None:
-    """Discard the remaining standard output; otherwise Python would try to write it at exit."""
+    """Discard the rest of standard output, because Python would try to write it at exit."""
     with contextlib.suppress(OSError, ValueError):  # standard output may not be a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -150,7 +150,7 @@ def _ended(said: object, code: int) -> int:
 
 
 def _missing(error: ModuleNotFoundError, command: str) -> str:
-    """Return the message on a missing package of an extra; raise the error for any other package."""
+    """Return the message on a missing package of an extra; for any other package, raise the error."""
     extras = NEEDED.get(command, "laws")
     package = (error.name or "").partition(".")[0]
     if not any(package in EXTRAS[extra] for extra in extras.split(",")):

@@ -1,8 +1,9 @@
 """Cross-entropy of logits x · embeddingᵀ in chunks, with a backward pass written by hand.
 
-The [tokens, V] logits are never stored whole. For each chunk, the program computes the logits, their softmax and, if
-needed, the gradients while the chunk is in the cache. So training computes the logits once and stores neither the
-logits nor their gradient. A chunk has some positions of all sequences, so a batch may be sharded over devices.
+The program never stores all logits, [tokens, V]. For each chunk of tokens, it computes the logits, their softmax and,
+if needed, the gradients, while the logits are in the cache. So training computes the logits only once, and stores
+neither the logits nor their gradient. A chunk has some positions of all sequences, so a batch may be sharded over
+devices.
 """
 
 import jax
@@ -12,11 +13,11 @@ from .notation import _at_least_float32
 from .products import weight_gradient
 
 CHUNK_LOGITS, CHUNK_TOKENS = 2**18, 256
-"""Number of logits of a chunk (for the cache of a core), and smallest number of its tokens. Small chunks are slow,
+"""Number of logits of a chunk, for the cache of a core, and smallest number of its tokens. Small chunks are slow,
 because each chunk adds to the gradient of the whole embedding."""
 
 WIDER = 2**8
-"""Factor of larger chunks on an accelerator, where small products are slow."""
+"""On an accelerator, chunks are larger by this factor, because small products are slow there."""
 
 
 @jax.custom_vjp
@@ -30,8 +31,8 @@ def summed_log_probability(x, embedding, target, counted) -> tuple[jax.Array, ja
         counted: [b, S] bool.
 
     Returns:
-        (sum, [b, S]) in at least float32. The second is a constant for the gradient, and 0 for tokens that do not
-        count.
+        (sum, [b, S]) in at least float32. The values [b, S] are constants for the gradient, and 0 for tokens that do
+        not count.
     """
     log_probability = _run(x, embedding, target, counted, False)[0]
     return log_probability.sum(), log_probability
@@ -90,7 +91,7 @@ def _chunk(x, target, counted, embedding, wide, with_gradient):
     shape, x = x.shape, x.reshape(target.size, x.shape[-1])
     target, counted = target.reshape(-1, 1), counted.reshape(-1, 1)
     logits = x @ embedding.T
-    if logits.dtype != wide:  # the barrier forces this rounding, as in `apply`
+    if logits.dtype != wide:  # the barrier forces the same rounding as in `apply`
         logits = jax.lax.optimization_barrier(logits).astype(wide)
     largest = logits.max(axis=-1, keepdims=True)
     powers = jnp.exp(logits - largest)

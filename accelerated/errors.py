@@ -8,7 +8,7 @@ from routelaws.reference.errors import InputError, in_line, printable  # noqa: F
 
 
 class StorageError(InputError):
-    """A file could not be read or written: the disk is full, the folder read-only, the file gone. Exit code 2."""
+    """A file could not be read or written, such as on a full disk or in a read-only folder. Exit code 2."""
 
 
 class WorkerDiedError(RuntimeError):

@@ -7,12 +7,13 @@ and unused capacity costs nothing.
 
 On GPU and TPU, and in float64, all experts run as one batched matrix product `[E, C, d] x [E, d, f]` with the same
 number of slots for each. Without a capacity one expert can get all tokens, so this would need E·T slots. Instead the
-program sorts the assignments and cuts them into blocks of equal length, each with tokens of one expert. The batch axis
-of the product runs over the blocks: at most twice the rows of a dense layer, for any loads.
+program sorts the assignments by expert and cuts them into blocks of equal length. All rows of a block belong to one
+expert. The batch axis of the product is the axis of the blocks. For any loads, the blocks have at most about twice as
+many rows as there are assignments.
 
 A mask does not change shapes: buffers have room for all tokens, and slots past the capacity of the real tokens stay
-empty. If no assignment asks for a slot, the dropped fraction is NaN. A NaN gate makes the output of its token NaN, with
-or without a slot; a NaN priority comes last.
+empty. If the mask excludes all assignments, the dropped fraction is NaN. A NaN gate makes the output of its token NaN,
+even if the assignment has no slot. A NaN priority comes last.
 """
 
 import math
@@ -71,10 +72,10 @@ def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: 
 
 
 def _capacity_of_real(num_real, num_tokens: int, num_experts: int, k: int, capacity_factor: float, admitted=None):
-    """Return `expert_capacity` for n <= T tokens and the admitted experts; both numbers may be traced.
+    """Return `expert_capacity` for n <= T real tokens and the admitted experts; both numbers may be traced.
 
-    All experts together have ceil(c k n) slots, and each of E of them ceil(ceil(c k n) / E), which is ceil(c k n / E).
-    With c k = p / q and n = a q + b, ceil(c k n) is a p + ceil(b p / q). More than E n slots are not needed.
+    An expert has ceil(c k n / E) = ceil(ceil(c k n) / E) slots. With c k = p / q and n = a q + b, ceil(c k n) is a p +
+    ceil(b p / q). c k counts as at most E, because more than E n slots are not needed.
     """
     if math.isinf(capacity_factor):
         return jnp.asarray(num_real)
@@ -86,7 +87,7 @@ def _capacity_of_real(num_real, num_tokens: int, num_experts: int, k: int, capac
 
 
 def _capacity_of_known(num_tokens: int, num_experts: int, k: int, capacity_factor: float, expert_mask):
-    """Return the largest and smallest capacity: a traced mask may admit from one to all experts."""
+    """Return the largest and the smallest possible capacity: a traced mask may admit from one to all experts."""
     known = num_experts if expert_mask is None else _number_known(expert_mask)
     least, most = (1, num_experts) if known is None else (known, known)
     return tuple(expert_capacity(num_tokens, number, k, capacity_factor) for number in (least, most))
@@ -120,7 +121,7 @@ def dispatch(
         ValueError: the order is unknown, the priority is missing, unexpected or of another shape, or the mask has
             another shape.
 
-    Differs from the reference: an index out of range cannot raise under jit; its assignment gets no slot. A NaN
+    Differs from the reference: an index out of range cannot raise under jit, and its assignment gets no slot. A NaN
     priority comes last.
     """
     _check_order(order, priority, expert.shape)
@@ -147,13 +148,13 @@ def _asked(mask: jax.Array | None, shape: tuple[int, int]) -> jax.Array | None:
 
 
 def _queue(expert: jax.Array, num_experts: int, asked: jax.Array | None) -> jax.Array:
-    """Return [T, k], the expert whose queue each assignment is in; E for assignments without a slot."""
+    """Return [T, k], the expert of each assignment; E for an assignment that needs no slot."""
     wanted = (expert >= 0) & (expert < num_experts)
     return jnp.where(wanted if asked is None else wanted & asked, expert, num_experts)
 
 
 def _place(expert, num_experts, slots, capacity, order, priority, asked) -> Placement:
-    """Return the placement in buffers of `slots` slots; only the first `capacity` slots may be used."""
+    """Return the placement in buffers of `slots` slots, of which only the first `capacity` may be used."""
     num_tokens, k = expert.shape
     queue = _queue(expert, num_experts, asked)
     slot, kept = _slots(queue, num_experts, slots, capacity, order, priority)
@@ -164,7 +165,7 @@ def _place(expert, num_experts, slots, capacity, order, priority, asked) -> Plac
 
 
 def _slots(queue, num_experts, slots, capacity, order, priority):
-    """Return each assignment's position in its queue (`slots` if in none), and whether it has a slot."""
+    """Return each assignment's position in its queue (`slots` if it is in no queue), and whether it has a slot."""
     slot = jnp.where(queue < num_experts, _queue_position(queue, num_experts, order, priority), slots)
     return slot, slot < capacity
 
@@ -235,7 +236,8 @@ def expert_ffn(
     Raises:
         ValueError: the activation is unknown, or `linear` is missing or unexpected.
 
-    Differs from the reference: also for a batch of experts: up and linear [E, d, f], down [E, f, d], x [E, C, d].
+    Differs from the reference: the function also takes a batch of experts: up and linear [E, d, f], down [E, f, d], x
+    [E, C, d].
     """
     return _activated(x @ up, activation, None if linear is None else x @ linear) @ down
 
@@ -261,10 +263,10 @@ def _matrices(params: dict) -> dict:
 
 @jax.custom_vjp
 def _permute_rows(x: jax.Array, source: jax.Array, target: jax.Array) -> jax.Array:
-    """Return x[source] for x [T, d] (an index T gives zeros), where row r of x went to rows target[r] of the result.
+    """Return x[source] for x [T, d]; an index T gives zeros. Row r of x is at rows `target`[r], [k], of the result.
 
-    The gradient of a gather is a scatter-add, which is slow on CPU. Since `target` [T, k] says where each row went,
-    the gradient is a gather as well; an index past the end gives zeros.
+    The gradient of a gather is a scatter-add, which is slow on CPU. With `target`, the gradient is a gather, too. Its
+    indices past the end give zeros.
     """
     return jnp.take(x, source, axis=0, mode="fill", fill_value=0)
 
@@ -299,10 +301,10 @@ def combine(outputs: jax.Array, expert: jax.Array, placement: Placement, gate: j
 
 
 def _gated_sum(rows: jax.Array, row: jax.Array, token: jax.Array, gate: jax.Array) -> jax.Array:
-    """Return Σⱼ gate[t, j] rows[row[t, j]]; `token` [rows] names the token of each row, T for an empty one.
+    """Return Σⱼ gate[t, j] rows[row[t, j]]; `token` has the token of each row, T for an empty row.
 
-    At k = 1 each row goes to one token at most, so both directions are gathers. For k > 1 a row still belongs to one
-    (token, choice) pair; the pairs are numbered t * k + j.
+    At k = 1 each row goes to at most one token, so the result and its gradient are both gathers. For k > 1 a row goes
+    to at most one pair (t, j) of token and choice. Pairs have the numbers t * k + j.
     """
     num_tokens, k = row.shape
     pair_of_row = token
@@ -379,9 +381,10 @@ def routed_ffn(
         ValueError: c <= 0; `params` lacks up or down, or the shapes of `params`, x, expert and gate are inconsistent;
             or see `dispatch` and `expert_ffn`.
 
-    Differs from the reference: if no assignment asks for a slot, the dropped fraction is NaN. A NaN gate makes the
-    output of its token NaN, with or without a slot. An expert out of range gets no slot and counts as dropped. The
-    output of a token that asks for a masked expert is NaN; all outputs are NaN if a traced mask admits no expert.
+    Differs from the reference: if the mask excludes all assignments, the dropped fraction is NaN. A NaN gate makes the
+    output of its token NaN, even if the assignment has no slot. An assignment to an expert out of range gets no slot
+    and counts as dropped. A token with a masked expert gets the output NaN. All outputs are NaN if a traced mask admits
+    no expert.
     """
     _check_ffn(params, x, expert, gate)
     if not expert.size:
@@ -401,7 +404,7 @@ def routed_ffn(
         gate = jnp.where(requests, gate, 0)
     slots, fewest = _capacity_of_known(num_tokens, num_experts, k, capacity_factor, expert_mask)
     by_rows = num_experts > 1 and cpu.experts_run(_matrices(params), x)
-    if fewest == num_tokens and num_experts > 1:  # then fewer tokens drop nothing either
+    if fewest == num_tokens and num_experts > 1:  # if so, fewer tokens drop nothing either
         none = (
             jnp.zeros((), gate.dtype) if requests is None else jnp.where(requests.any(), 0, jnp.nan).astype(gate.dtype)
         )
@@ -410,7 +413,7 @@ def routed_ffn(
     if requests is not None or traced:
         num_real = num_tokens if requests is None else requests.any(axis=1).sum()
         capacity = _capacity_of_real(num_real, num_tokens, num_experts, k, capacity_factor, admitted)
-    if by_rows or traced:  # the slots of a single admitted expert would make the buffer large
+    if by_rows or traced:  # if the mask admitted a single expert, its slots would make the buffer large
         _, kept = _slots(_queue(expert, num_experts, requests), num_experts, slots, capacity, order, priority)
         output = _run_by_rows(params, x, expert, gate, kept, activation)
     else:
@@ -436,7 +439,7 @@ def _run_in_slots(params, x, expert, gate, placement: Placement, activation) -> 
 
 
 def _run_by_rows(params, x, expert, gate, kept, activation) -> jax.Array:
-    """Run the kept assignments (None: all), each expert on about its own number of rows."""
+    """Run the kept assignments (None: all); each expert runs only on about as many rows as it has."""
     queue = _queue(expert, len(params["up"]), kept).astype(jnp.int32)
     matrices = _matrices(params)
     _check_activation(activation, matrices.get("linear"))

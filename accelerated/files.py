@@ -22,7 +22,7 @@ REMEDIES = {
     errno.EACCES: "choose another --out, or make it writable",
     errno.EPERM: "choose another --out, or make it writable",
 }
-"""Remedies if a file cannot be written, by error number."""
+"""{error number: remedy}, if a file cannot be written."""
 
 _REMEDIES_OF_NAMES = {
     errno.EACCES: "name another one, or allow yourself to use this one",
@@ -32,7 +32,7 @@ _REMEDIES_OF_NAMES = {
 }
 
 _BEGINNING = ".writing-"
-"""Ending of the names of unfinished files."""
+"""Beginning of the names of unfinished files."""
 
 
 @contextlib.contextmanager
@@ -54,7 +54,7 @@ def _written_beside(path: Path, content: str | bytes) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace the content of `path`; after a kill, and for readers, the content is the old or the new, never a part.
+    """Replace the content of `path`; a reader, also after a kill, finds the whole old or the whole new content.
 
     A symbolic link is replaced, and its target stays. Devices and pipes are errors. Every write of the package uses
     this function, see `tests/test_files.py`.
@@ -65,7 +65,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def write_once(path: Path, content: str) -> None:
-    """Write a file unless it exists; only one of several processes writes, and no reader sees a part."""
+    """Write a file if it does not exist; of several processes, only one writes, and a reader finds the whole file."""
     path = Path(path)
     with _written_beside(path, content) as temporary:
         try:
@@ -86,7 +86,7 @@ def append_to(path: Path) -> IO[str]:
 def opened(path: str | os.PathLike) -> IO[bytes]:
     """Open a user's file for reading.
 
-    A shell's `<(command)` works. Devices are errors, and so are named pipes, because a command could wait forever.
+    A shell's `<(command)` works. Devices and named pipes are errors, because a command could wait forever.
 
     Raises:
         OSError: the file cannot be read.
@@ -175,7 +175,7 @@ def locked(folder: Path, *, wait: bool | float, holder: str) -> Iterator[None]:
         holder: the probable holder, for the message.
 
     Raises:
-        InputError: another process holds the lock, without `wait` or after waiting.
+        InputError: another process holds the lock, and `wait` is False or the time is over.
     """
     lock = filelock.FileLock(Path(folder) / ".lock")
     try:

@@ -1,4 +1,4 @@
-"""Read JSON that a user may have changed: parse it strictly and compare it with a form.
+"""Read JSON that a user may have changed: parse it strictly, and compare its structure with a form.
 
     read_json(path, {"name": str, "runs": [dict]})      an object with a text and a list of objects
     NUMBER, {"jobs?": int}, {"*": str}                  an int or a float; a key that may be missing; any keys
@@ -17,10 +17,10 @@ NUMBER = (int, float)
 """The form of any number."""
 
 NULL = type(None)
-"""The form of null; (*NUMBER, NULL) is a number or null."""
+"""The form of null. (*NUMBER, NULL) is the form of a number or null."""
 
 LONGEST = 40
-"""Largest number of shown characters of a wrong value."""
+"""A message shows up to this many characters of a wrong value."""
 
 _NAMES = {
     dict: "an object",

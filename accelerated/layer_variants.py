@@ -2,7 +2,7 @@
 
 Step by step, with sources and examples: `routelaws.reference.layer_variants`.
 
-What differs: both are calls of `experts.routed_ffn`, with its differences.
+Differences: both functions call `experts.routed_ffn` and have its differences.
 """
 
 import math
@@ -34,7 +34,7 @@ def input_gated_ffn(
     Raises:
         ValueError: see `routed_ffn`.
 
-    Differs from the reference: T k rows with one expert each go through `routed_ffn`.
+    Differs from the reference: the function passes T k rows with one expert each to `routed_ffn`.
     """
     _check_ffn(params, x, expert, gate)
     rows = (gate[:, :, None] * x[:, None, :]).astype(x.dtype).reshape(-1, x.shape[1])

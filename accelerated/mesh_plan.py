@@ -33,14 +33,14 @@ from .errors import InputError
 from .experts import expert_capacity
 
 AXES = ("data", "expert", "model")
-"""The axes of a mesh, in this order."""
+"""The names of the axes of a mesh, in order."""
 
 WIDTHS = {"float32": 4, "bfloat16": 2}
 """Bytes of a number, by the name of its type."""
 
 
 HIDDEN_ARRAYS = {"gelu": 6, "swiglu": 6, "relu": 2}
-"""Number of arrays of the hidden layer's width that the gradient of an FFN reads, by activation."""
+"""By activation, the number of arrays of the hidden layer's width that the gradient of an FFN reads."""
 
 
 class MeshShape(NamedTuple):
@@ -64,19 +64,19 @@ class MeshShape(NamedTuple):
 
 
 class DevicePlan(NamedTuple):
-    """Memory and traffic of a device, in bytes; `recomputed` means with rematerialised blocks.
+    """Memory and traffic of a device, in bytes; fields with `recomputed` are for rematerialised blocks.
 
     Attributes:
         mesh: the mesh
         parameters: parameters, in float32
         gradients: gradients, in float32
         optimizer: the two moments of AdamW
-        activations: arrays that the backward pass reads
-        activations_recomputed: the same if each block keeps only its input
+        activations: the arrays that the backward pass reads
+        activations_recomputed: the same, if each block keeps only its input
         all_to_all: bytes sent to experts and back in a step
-        all_to_all_recomputed: the same if the forward pass of each block runs twice
+        all_to_all_recomputed: the same, if the forward pass of each block runs twice
         model_reduction: bytes sent between the parts of heads and hidden units
-        model_reduction_recomputed: see above
+        model_reduction_recomputed: the same, if the forward pass of each block runs twice
         gradient_reduction: bytes sent to sum gradients
         parameter_gather: bytes sent to gather updated parameters
     """
@@ -134,7 +134,7 @@ def parse_mesh(text: str) -> MeshShape:
 def parameter_axes(config: ModelConfig) -> dict:
     """Return the tree of `transformer.parameter_shapes` with the mesh axis of each dimension.
 
-    None is a dimension that is not sharded. `jax.P(*axes)` is the partition.
+    None stands for a dimension that is not sharded. `jax.P(*axes)` is the partition.
     """
     last, first = (None, None, "model"), (None, "model", None)
     projection, out = (None, None, "model", None), (None, "model", None, None)
@@ -155,7 +155,7 @@ def parameter_axes(config: ModelConfig) -> dict:
 
 
 def sequences_together(config: ModelConfig) -> int:
-    """Return the number of sequences that must stay on one device: a group by position (also in evaluation), else 1."""
+    """Return the number of sequences that must stay together on a device: a group's for groups by position, else 1."""
     by_position = config.groups_by_position(training=True) or config.groups_by_position(training=False)
     return config.group_size if config.record.grouped and by_position else 1
 
@@ -196,8 +196,8 @@ def sent_rows(config: ModelConfig, tokens: int) -> int:
         config: the model.
         tokens: t, tokens of the device.
 
-    If the capacity is below t, a block sends all slots, E G times the capacity; otherwise the k G assignments of each
-    token. A Mixture of Tokens sends E G mixtures for each group of g tokens.
+    If the capacity is below t, a block sends all slots: E G times the capacity. Otherwise it sends the k G assignments
+    of each token. A Mixture of Tokens sends E G mixtures for each group of g tokens.
     """
     if config.num_routed == 0:
         return 0
@@ -256,7 +256,7 @@ class _Piece(NamedTuple):
     count: int  # numbers
     axes: tuple  # for each dimension, the axes that shard it, or None
     summed: int  # devices of the sum of its gradient: data, and also expert except for weights of experts
-    parts: int  # further parts of its moments: `summed`, or 1
+    parts: int  # number of further parts of its moments: `summed`, or 1
 
 
 def _pieces(config: ModelConfig, mesh: MeshShape) -> list[_Piece]:
@@ -281,8 +281,8 @@ def _pieces(config: ModelConfig, mesh: MeshShape) -> list[_Piece]:
 def _reduction(piece: _Piece, mesh: MeshShape) -> float:
     """Return the bytes sent to sum the gradient of one parameter.
 
-    The sum is a reduce-scatter if the moments are sharded, else an all-reduce; it includes model if this axis does not
-    shard the parameter.
+    The sum is a reduce-scatter if the moments are sharded, else an all-reduce. It also runs over model if this axis
+    does not shard the parameter.
     """
     over_batch = 4 * piece.count * _others(piece.summed) * (1 if piece.parts == piece.summed else 2)
     rest = 0 if "model" in piece.axes else 2 * 4 * piece.count / piece.parts * _others(mesh.model)
@@ -292,13 +292,13 @@ def _reduction(piece: _Piece, mesh: MeshShape) -> float:
 def parameter_count(config: ModelConfig) -> int:
     """Return the number of all parameters: P of the accounting, the embedding, the last norm and any bias.
 
-    P of a wide dense model counts a router in each wide block, like the released table, but the model has none.
+    As in the released table, P of a wide dense model counts a router in each wide block, but the model has no router.
     """
     return sum(piece.count for piece in _pieces(config, MeshShape()))
 
 
 def _others(size: int) -> float:
-    """Return (n - 1) / n, the share of the data of a ring that a device sends."""
+    """Return (n - 1) / n, the share of the data that a device sends in a ring of n devices."""
     return (size - 1) / size
 
 
@@ -319,8 +319,8 @@ def activation_bytes(
         the end       3 · 4 V                   logits, their probabilities, and the gradient
 
     bfloat16 adds a copy of the weights: a bytes for each parameter of the blocks. With rematerialisation, a block keeps
-    its input, d a. The sum then adds the larger of one block (with its copied weights) and the end. In a routed block
-    without capacities, experts count only their own rows.
+    only its input, d a. The sum then also has the larger of one block (with its copied weights) and the end. In a
+    routed block without a capacity, experts count only their own rows.
     """
     d, width, model = config.d_model, WIDTHS[dtype], mesh.model
     tokens = batch_size * sequence_length // mesh.shards()
@@ -351,8 +351,8 @@ def activation_bytes(
 def best_plan(plans: list[DevicePlan], memory: float) -> Choice | None:
     """Return the best plan that fits the memory; None if none fits.
 
-    The order is: meshes that fit without rematerialisation (which costs a third more arithmetic); then the fewest bytes
-    sent in a step; then the smaller model axis; then the smaller memory.
+    Meshes that fit without rematerialisation come first, because rematerialisation costs a third more arithmetic. Then
+    the order is: the fewest bytes sent in a step, the smaller model axis, the smaller memory.
     """
     for recomputed in (False, True):
         fitting = [plan for plan in plans if plan.memory(recomputed) <= memory]
@@ -367,7 +367,7 @@ def smallest_that_fits(
 ) -> Choice | None:
     """Return the best plan for the smallest sufficient number of devices: twice as many, four times as many, and so on.
 
-    Return None if no number is large enough, because batch, experts and heads limit the splits.
+    Return None if no number is large enough; batch, experts and heads limit the number of parts.
     """
     most = batch_size * config.heads
     while (devices := 2 * devices) <= most:

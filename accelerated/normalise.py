@@ -1,7 +1,7 @@
 """LayerNorm with a backward pass written by hand.
 
-The results equal autodiff's results. Autodiff keeps two arrays of the input's size and reads memory more often. This
-code keeps only the input, which exists anyway, and two numbers per row.
+The gradients equal autodiff's. Autodiff keeps two arrays of the input's size and reads memory more often. This code
+keeps only the input, which is in memory anyway, and two numbers per row.
 """
 
 import functools

@@ -24,10 +24,10 @@ program ignores the columns of masked experts, even NaN, and no gradient reaches
 
 Ties: of equal scores, the lower index wins. -0.0 equals +0.0. The same in the oracle: `routelaws.reference.notation`.
 
-Differences: non-finite values cannot raise under jit. They reach the loss as NaN, and the training loop stops there:
-the gates of a token with such a logit are NaN. All gates are NaN if a traced `expert_mask` admits fewer experts than a
-token needs. If a `held` choice contains a masked expert, its gate is NaN. A mask that is not traced raises if it admits
-too few.
+Differences: non-finite values cannot raise under jit. They reach the loss as NaN, and the training loop stops at a NaN
+loss. The gates of a token with a non-finite logit are NaN. All gates are NaN if a traced `expert_mask` admits fewer
+experts than a token needs. If a `held` choice contains a masked expert, its gate is NaN. A mask that is not traced
+raises if it admits too few experts.
 """
 
 from typing import NamedTuple
@@ -111,7 +111,8 @@ def _at_least_float32(values: jax.Array) -> jax.Array:
 
 
 def _as_bool(mask: jax.Array, name: str = "mask", meaning: str = "a real token") -> jax.Array:
-    """Return a mask as bool. A mask of floats is an error: it would be added to logits, with 0 for True."""
+    """Return a mask as bool. A mask of floats is an error, because it may be meant for adding to logits (0 for
+    True)."""
     mask = jnp.asarray(mask)
     if mask.dtype != bool and not jnp.issubdtype(mask.dtype, jnp.integer):
         raise InputError(f"{name} is {mask.dtype}; bool is needed, True for {meaning}")
@@ -131,7 +132,7 @@ def _masked_rows(values: jax.Array, mask: jax.Array | None) -> jax.Array:
 
 
 def _padded_experts(expert: jax.Array, mask: jax.Array | None, admitted: jax.Array | None = None) -> jax.Array:
-    """Return [T, k] with experts 0 … k−1, or the first k that are admitted, in the rows of padding."""
+    """Return [T, k] with the first k admitted experts in the rows of padding."""
     if mask is None:
         return expert
     first = jnp.arange(expert.shape[1], dtype=expert.dtype)
@@ -144,9 +145,9 @@ def _prepared(logits: jax.Array, k: int = 1, mask: jax.Array | None = None, expe
     """Return the router's logits, the valid rows, and the admitted experts.
 
     Returns:
-        logits [T, E]: float32 or more, with zeros in padding and −∞ in the columns of masked experts.
-        valid [T, 1] bool: whether all other logits are finite and k experts are admitted. admitted [E] bool, or None
-        for all; all experts if fewer than k are admitted.
+        logits: [T, E], at least float32, with zeros in padding and −∞ in the columns of masked experts. valid: [T, 1]
+        bool, whether the other logits of a row are finite, and at least k experts are admitted. admitted: [E] bool, or
+        None for all experts; if fewer than k are admitted, it has all experts.
     """
     logits = _masked_rows(_at_least_float32(logits), mask)
     if expert_mask is None:
@@ -157,7 +158,7 @@ def _prepared(logits: jax.Array, k: int = 1, mask: jax.Array | None = None, expe
 
 
 def _admitted_experts(expert_mask: jax.Array, num_experts: int, at_least: int = 1):
-    """Return the mask as [E] bool, and whether it admits enough experts; if not, all are admitted."""
+    """Return the mask as [E] bool, and whether it admits enough experts; if not, the mask has all experts."""
     mask = _as_bool(expert_mask, "expert_mask", "an expert that may be chosen")
     if mask.shape != (num_experts,):
         raise InputError(f"expert_mask has shape {mask.shape}; [{num_experts}] is needed, an entry for each expert")
@@ -197,16 +198,15 @@ def _real_gates(gate: jax.Array, expert: jax.Array, valid: jax.Array, mask: jax.
 
 
 def _or_nan(values: jax.Array, valid: jax.Array) -> jax.Array:
-    """Return values, with NaN for invalid ones.
+    """Return the values, with NaN instead of the invalid ones.
 
-    Adds NaN instead of selecting it: XLA on CPU (jaxlib 0.10) gives arbitrary numbers for exp(where(valid, values,
-        nan)).
+    The function adds NaN, because XLA on CPU (jaxlib 0.10) gives arbitrary numbers for exp(where(valid, values, nan)).
     """
     return values + jnp.where(valid, 0, jnp.nan).astype(values.dtype)
 
 
 def _total(values, axis_name):
-    """Return the sum over a mapped axis, if there is one."""
+    """Return the sum over a mapped axis; without an axis, return the values."""
     return values if axis_name is None else jax.lax.psum(values, axis_name)
 
 
@@ -229,7 +229,7 @@ def canonical_zero(values: jax.Array) -> jax.Array:
 
 
 _LONG = 32
-"""Row length from which two maxima are faster than an argmax; measured."""
+"""For rows of at least this length, two maxima are faster than an argmax; measured."""
 
 
 def top_k_indices(scores: jax.Array, k: int) -> jax.Array:
@@ -246,7 +246,7 @@ def top_k_indices(scores: jax.Array, k: int) -> jax.Array:
     rows two maxima are faster still, since XLA on CPU vectorises them. A NaN does not raise.
     """
     num_columns = scores.shape[-1]
-    if k == 1 and _LONG <= num_columns < 1 << 24:  # beyond that, a float32 does not hold every index
+    if k == 1 and _LONG <= num_columns < 1 << 24:  # a float32 cannot hold every larger index
         less = scores < scores.max(axis=-1, keepdims=True)
         first = jnp.where(less, -num_columns, -jnp.arange(num_columns, dtype=jnp.float32)).max(axis=-1, keepdims=True)
         return (-first).astype(jnp.int32)

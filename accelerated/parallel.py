@@ -2,18 +2,18 @@
 
 Step by step, with examples: `routelaws.reference.parallel`.
 
-Differences: with `axis_name` you call a function inside `jax.shard_map` (or `jax.vmap`), where it sees the data of one
-device, without the leading axis. Without it all devices are on the leading axis, as in the reference.
+Differences: with `axis_name` you call a function inside `jax.shard_map` (or `jax.vmap`). It then takes the data of one
+device, without the leading axis. Without `axis_name` all devices are on the leading axis, as in the reference.
 
 Gradients. Inside `jax.shard_map(check_vma=False)`, JAX differentiates the sum of a number over all devices with respect
-to the data of one device. So let each device differentiate its share of the loss, where the shares of all devices add
-up to the loss. The gradient of a replicated weight is the sum over its copies.
+to the data of one device. So let each device differentiate its share of the loss. The shares of all devices must add up
+to the loss. The gradient of a replicated weight is the sum over its copies.
 
 Without a capacity, a buffer would need T slots for each expert. Instead the program sends each row, with the number of
 its expert, to the expert's device, which runs `experts.routed_ffn`. With `ragged` it uses `ragged_all_to_all`, which
-sends no empty rows. The group "global" works in the same way: there one device may have all slots of an expert, and
-with buffers the data sent per token would grow with the number of devices. CPUs lack this collective, so the program
-emulates it with an all_gather.
+sends no empty rows. CPUs lack this collective, so the program emulates it with an all_gather. The group "global" works
+in the same way, because one device may have all slots of an expert there. With buffers, the data sent per token would
+grow with the number of devices.
 """
 
 import functools
@@ -45,9 +45,9 @@ _DEVICES = "devices"  # the axis of a vmap over all devices
 class Spread(NamedTuple):
     """The sharding of a model over the axes of a mesh, for code inside `jax.shard_map` with all axes manual.
 
-    Each device has whole sequences and computes means over its own tokens; the mean of the devices' means is the mean
-    of the whole batch. So the loss of a device, divided by the number of devices, is its share of the loss. Padding
-    would give the devices different weights, so a mask is an error.
+    Each device has whole sequences and computes means over its own tokens. The mean of the devices' means is the mean
+    of the whole batch. So a device's share of the loss is its own loss divided by the number of devices. A mask is an
+    error: with padding, the devices would need different weights.
 
     Attributes:
         batch: the axes over which sequences are sharded, the slowest first
@@ -64,7 +64,7 @@ class Spread(NamedTuple):
     ragged: bool = False
 
     def balanced_over(self) -> tuple[str, ...] | None:
-        """Return the axes over which the tokens of a balancing group are sharded; None if a device has all of them."""
+        """Return the axes over which the tokens of a balancing group are sharded; None if one device has all tokens."""
         return self.batch if self.group == "global" else None
 
 
@@ -275,8 +275,8 @@ def routed_ffn_on_devices(
     Raises:
         ValueError: the group is unknown, or see `experts.dispatch`.
 
-    Differs from the reference: as `experts.routed_ffn`. In the group "global" the devices gather the experts of all
-    tokens to assign slots, T k numbers per device.
+    Differs from the reference: see `experts.routed_ffn`. To assign slots in the group "global", each device gathers the
+    experts of all tokens. For this, a device sends T k numbers.
     """
     if group not in GROUPS:
         raise InputError(f"group is {group!r}; allowed: {', '.join(GROUPS)}")
@@ -304,7 +304,7 @@ def _on_one_of_many(
 ) -> RoutedOutput:
     """Return the result of one device for its tokens.
 
-    `over` are the axes of the group, None if the device is a group.
+    `over` has the axes of the group; it is None if each device is a group.
     """
     n = jax.lax.axis_size(axis_name)
     num_experts, (num_tokens, k) = n * len(params["up"]), expert.shape
@@ -335,7 +335,7 @@ def _on_one_of_many(
 
 
 def _kept(expert, num_experts, slots, capacity_factor, order, priority, asked, over):
-    """Return [T, k] bool, which assignments have one of their group's `slots` slots at each expert."""
+    """Return [T, k] bool, the assignments that get one of the `slots` slots of their expert in the group."""
     num_tokens, k = expert.shape
     expert, priority, asked = (
         value if value is None or over is None else _gathered(value, over)
@@ -369,7 +369,7 @@ def _run_received(params, activation, rows, ids):
 
 
 def _send_padded(run, x, device, ids, gate, kept, axis_name, own):
-    """Send the largest possible number of rows to each device: T times the experts that a token can have there."""
+    """Send each device as many rows as it could need: T times the number of experts that a token can have there."""
     n = jax.lax.axis_size(axis_name)
     num_tokens, k = device.shape
     places = dispatch(device, n, num_tokens * min(k, own), mask=kept)
@@ -383,7 +383,7 @@ def _send_padded(run, x, device, ids, gate, kept, axis_name, own):
 
 
 def _send_ragged(run, x, device, ids, gate, kept, axis_name, own, native, most):
-    """Send only the rows, sorted by device.
+    """Send only the kept rows, sorted by device.
 
     The receive buffer has `most` rows, enough for any decision of the router.
     """
@@ -396,7 +396,7 @@ def _send_ragged(run, x, device, ids, gate, kept, axis_name, own, native, most):
     expected = all_to_all(sizes, axis_name=axis_name)
     begin, into = (jnp.cumsum(v) - v for v in (sizes, expected))
     there = all_to_all(into, axis_name=axis_name)  # the start of our rows on each device
-    back = all_to_all(begin, axis_name=axis_name)  # also send the origin of each device's rows
+    back = all_to_all(begin, axis_name=axis_name)  # the start of each device's rows here, also sent
 
     def swap(rows, output, *sizes):
         return ragged_all_to_all(rows, output, *sizes, axis_name=axis_name, native=native)

@@ -1,11 +1,11 @@
 """Matrix products and the dense FFN with backward passes written by hand.
 
-The results equal autodiff's results. There are three reasons for the backward passes:
+The gradients equal autodiff's. There are three reasons for this code:
 
 - XLA on CPU is two to three times slower on products that sum over the first axis of both factors, such as every weight
-  gradient. This code copies a factor transposed.
-- Autodiff of an activation keeps five arrays of the hidden layer's size; the hidden layer alone suffices.
-- XLA on CPU copies inputs of the backward pass too early and holds the memory (`delayed`).
+  gradient. This code first copies one factor transposed.
+- Autodiff of an activation keeps five arrays of the hidden layer's size. The hidden layer alone is enough.
+- XLA on CPU copies inputs of the backward pass too early, and keeps the copies in memory (`delayed`).
 """
 
 import functools
@@ -45,7 +45,7 @@ def weight_gradient(x: jax.Array, gradient: jax.Array) -> jax.Array:
 
 
 def _by_transposed_copy(x, gradient):
-    """Return xᵀ · gradient; a copy of x waits for the gradient."""
+    """Return xᵀ · gradient; if x is copied, the copy waits for the gradient."""
     copied = x.shape[-1] <= gradient.shape[-1]
     return transposed_product(delayed(x, gradient) if copied else x, gradient)
 
@@ -54,9 +54,9 @@ def delayed(x: jax.Array, gradient: jax.Array) -> jax.Array:
     """Return x, but make XLA read it only after the gradient, and not merge it with earlier reads.
 
     Otherwise XLA on CPU copies the saved arrays of all blocks early and keeps the copies until the backward pass. For
-    four blocks this is a quarter of a step's memory. XLA drops barriers before scheduling, so a value enforces the
-    order: whether the first number of the gradient equals itself. If this number is NaN, x becomes 0. Some gradients
-    are then 0, next to others that are NaN anyway.
+    four blocks this is a quarter of a step's memory. A barrier would not help, because XLA drops barriers before it
+    schedules. So x depends on a test whether the first number of the gradient equals itself. If this number is NaN, x
+    becomes 0. Some gradients are then 0, and others are NaN anyway.
     """
     if not gradient.size:
         return x
@@ -76,7 +76,7 @@ def _product_forward(x, matrix):
 
 def _product_backward(kept, gradient):
     x, matrix = kept
-    # A matrix is a slice of a stack, which XLA copies: slice it again instead of keeping the copy.
+    # The matrix is a slice of a stack, and XLA copies slices: slice again instead of keeping the copy.
     return gradient @ delayed(matrix, gradient).T, weight_gradient(x, gradient)
 
 

@@ -2,7 +2,7 @@
 
 Step by step, with sources and examples: `routelaws.reference.routed_block`.
 
-Differences: groups are a `vmap`; router logits have at least float32, the experts use the dtype of x.
+Differences: groups run under `vmap`. Router logits have at least float32; the experts use the dtype of x.
 """
 
 import functools
@@ -46,9 +46,9 @@ class Policy(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """A held routing of a router of the first kind whose gates are used too.
+    """A held routing whose gates are used too, for routers that assign experts to tokens.
 
-    Each gate has the stored value, and the gradient of the gate that the router computes for the same expert.
+    Each gate has its stored value. Its gradient is the gradient of the gate that the router computes for this expert.
     """
 
     routing: Routing
@@ -130,7 +130,7 @@ def routed_block(
         ValueError: the group size does not divide b (or S, for neighbours), noise or table is missing, or an expert
             mask is given with sharded experts.
 
-    Differs from the reference: router logits have at least float32, the experts use the dtype of x. If no token is
+    Differs from the reference: router logits have at least float32; the experts use the dtype of x. If no token is
     real, loads and losses are NaN. If `held` is a `Replay`, the block also reuses its gates.
     """
     if spread is not None and expert_mask is not None:
@@ -156,7 +156,7 @@ def _shared(matrices, x, config, mask):
 
 
 def _token_choice_block(params, x, tokens, config, training, options):
-    """See reference; `options` of `decide`."""
+    """Run a block with a router that assigns experts to tokens; `options` are arguments of `decide`."""
     group = x.reshape(-1, config.d_model)  # [T, d]
     asks, expert_mask, spread = (options[name] for name in ("mask", "expert_mask", "spread"))
     options = options | {"training": training}
@@ -190,7 +190,7 @@ def _token_choice_block(params, x, tokens, config, training, options):
 
 
 def _whole(done: BlockOutput, spread: Spread | None) -> BlockOutput:
-    """Return the output of a block with hidden units sharded over devices: the sum of the devices' outputs."""
+    """Return the block's output; if hidden units are sharded, it is the sum of the devices' outputs."""
     if spread is None or spread.model is None:
         return done
     return done._replace(output=jax.lax.psum(done.output, spread.model))
@@ -205,9 +205,10 @@ def _wide(dtype):
 
 
 def _logits(params, group):
-    """Return [..., E G], the router's scores, with at least float32 for any dtype of the rest.
+    """Return [..., E G], the router's scores, in at least float32 for any dtype of the group.
 
-    The product keeps all bits of its factors. By default GPUs keep 10 and TPUs 7, which changes the expert near a tie.
+    The product uses all bits of its factors. By default GPUs use 10 bits and TPUs 7, and this changes the expert near a
+    tie.
     """
     wide = _wide(group.dtype)
     logits = jnp.matmul(group.astype(wide), params["router"].astype(wide), precision="highest")
@@ -233,7 +234,7 @@ def _mixture_block(params, x, config, training, mask, expert_mask, spread):
 
 
 def _groups(x, mask, config, training):
-    """See reference; None for the real tokens if all are real."""
+    """Return the groups [n, T, d], their real tokens (None for all), and the function that undoes the grouping."""
     length = x.shape[1]
     if config.groups_by_position(training):
         group, undo, size = group_by_position, ungroup_by_position, config.group_size
@@ -245,7 +246,7 @@ def _groups(x, mask, config, training):
 
 
 def _expert_choice_block(params, x, config, training, held, mask, expert_mask, spread):
-    """See reference."""
+    """Run expert choice, group by group."""
     groups, real, ungroup = _groups(x, mask, config, training)
     experts, options = _experts(params, x.dtype), {"activation": config.activation, "expert_mask": expert_mask}
     options["axis_name"] = None if spread is None else spread.experts
@@ -316,7 +317,7 @@ def decide(
 
 
 def _quantile_bias(params, logits, config, training, masks, spread):
-    """Return the bias for the next batch: of the group "global" from the scores of all devices."""
+    """Return the bias for the next batch; in the group "global", it comes from the scores of all devices."""
     if not training:
         return params["bias"]
     over = None if spread is None else spread.batch

@@ -2,11 +2,11 @@
 
 The model and our choices: `routelaws.reference.transformer`.
 
-Differences: everything runs under jit with `config` static. The program scans the blocks in groups of 1/R (one group:
-the dense blocks, then the routed one), so compile time does not grow with depth. The relative logits come from one
-product with all distances and a shift, not from a gathered [S, S] table. `compute_dtype` lowers the precision of the
+Differences: everything runs under jit with `config` static. The program scans over groups of 1/R blocks (the dense
+blocks, then the routed block), so compile time does not grow with depth. The relative logits come from one product with
+the keys of all distances, and a shift; there is no gathered [S, S] table. `compute_dtype` lowers the precision of the
 matrix products, their results, and the residual stream. Router logits, the softmax of attention, norms with their
-scales and offsets, and the loss use float32; the output of a norm is rounded once, at its end.
+scales and offsets, and the loss use float32. The output of a norm is rounded once, at its end.
 """
 
 import functools
@@ -33,11 +33,11 @@ from .routed_block import Policy, routed_block
 from .routers.reinforce import policy_terms, reward_to_go
 
 _SHARED_DRAWS = 1 << 20
-"""Up to this many initial weights, models share one compiled program; more take longer to draw than to compile."""
+"""Up to this many weights, models share compiled programs for drawing; more take longer to draw than to compile."""
 
 _WRITTEN_OUT = 4
-"""Loops of at most this many steps are unrolled. In a loop, XLA on CPU copies the data kept for the backward pass,
-which takes a fifth of the time of a step. A model of four blocks compiles no slower without the loop."""
+"""Loops of at most this many steps are unrolled. In a loop, XLA on CPU copies the data for the backward pass. The copy
+takes a fifth of the time of a step. A model of four blocks compiles no slower without the loop."""
 
 
 class Output(NamedTuple):
@@ -99,9 +99,10 @@ def init(key: jax.Array, config: ModelConfig) -> dict:
     Returns:
         The parameter tree that `parameter_shapes` describes, float32.
 
-    Differs from the reference: the function draws all weights at once, since a draw per leaf takes many times longer to
-    compile. Outside jit NumPy splits them into their shapes, which compiles nothing. The weights equal the weights
-    under jit up to rounding, and bitwise at XLA's optimization levels 1 and 3 in all models that were compared.
+    Differs from the reference: the function draws all weights at once, because one draw per leaf takes many times
+    longer to compile. Outside jit, NumPy splits the draws, so that nothing is compiled for this. The weights outside
+    jit and under jit are equal up to rounding. At XLA's optimization levels 1 and 3, they were equal bit by bit in all
+    compared models.
     """
     shapes = parameter_shapes(config)
     leaves, structure = jax.tree.flatten_with_path(shapes, is_leaf=lambda node: isinstance(node, tuple))
@@ -122,9 +123,9 @@ def init(key: jax.Array, config: ModelConfig) -> dict:
 def _draw(key, number: int):
     """Return this many draws from the truncated normal distribution; outside jit as a NumPy array.
 
-    Outside jit a small model rounds the number of draws up to a power of two and discards the rest, so that models of
-    similar size share a compiled program. Draw i of a Threefry key depends only on the key and i, as in current JAX
-    ("partitionable").
+    Outside jit the function rounds a small number of draws up to a power of two, and discards the draws that are not
+    needed. So models of similar size share a compiled program. The weights do not change, because draw i of a Threefry
+    key depends only on the key and i (JAX's "partitionable").
     """
     if isinstance(key, jax.core.Tracer):
         return _cut_normal(key, number)
@@ -161,8 +162,8 @@ def draw_noise(key: jax.Array, config: ModelConfig, batch_size: int, sequence_le
 def layer_norm(params: dict, x: jax.Array) -> jax.Array:
     """Return x with mean 0 and variance 1 over the last axis, times scale plus offset.
 
-    Differs from the reference: computes in at least float32 and returns the dtype of x, since in bfloat16 a mean of 300
-    hides a spread of 1.
+    Differs from the reference: the function computes in at least float32 and returns the dtype of x, because in
+    bfloat16 a mean of 300 hides a spread of 1.
     """
     return normalise(params["scale"], params["offset"], x, NORM_EPSILON)
 
@@ -238,7 +239,7 @@ def _attention(params, x, *, causal, mask, positions, axis_name, kernel="own"):
 
 
 def _turned_rows(projected, heads):
-    """Return queries, keys and values [b, S, 3 H c] with `rotary` queries and keys."""
+    """Return queries, keys and values [b, S, 3 H c], with `rotary` applied to queries and keys."""
     b, length, _ = projected.shape
     each = projected.reshape(b, length, 3, heads, -1).transpose(2, 0, 3, 1, 4)  # [3, b, H, S, c]
     turned = jnp.concatenate([rotary(each[:2]), each[2:]])
@@ -246,8 +247,8 @@ def _turned_rows(projected, heads):
 
 
 def _flat_product(x: jax.Array, matrix: jax.Array) -> jax.Array:
-    """Return x @ matrix for x [..., d]. One product of two matrices: XLA on CPU is up to three times slower on
-    products with more axes."""
+    """Return x @ matrix for x [..., d]. The function uses one product of two matrices, because XLA on CPU is up to
+    three times slower with more axes."""
     return (x.reshape(-1, x.shape[-1]) @ matrix).reshape(*x.shape[:-1], matrix.shape[1])
 
 
@@ -306,9 +307,9 @@ def apply(
 
 
 def _run(params, tokens, config, compute_dtype, options) -> tuple[Output, jax.Array, jax.Array]:
-    """Return the output of `apply`, and the factors of its logits: the vectors [b, S, d] and the embedding.
+    """Return the output of `apply` and the two factors of its logits: the vectors [b, S, d], and the embedding.
 
-    A caller that multiplies the factors itself does not use the logits, and jit removes their product.
+    If a caller uses the factors and not the logits, jit removes the product.
     """
     if jnp.ndim(tokens) != 2 or not jnp.size(tokens):
         raise InputError(f"tokens has shape {jnp.shape(tokens)}; [b, S] with at least one token is needed")
@@ -321,7 +322,7 @@ def _run(params, tokens, config, compute_dtype, options) -> tuple[Output, jax.Ar
 
 
 class _Special(NamedTuple):
-    """The parts of routed or wide blocks other than attention and norms, with a leading axis over the blocks."""
+    """The parts of routed or wide blocks except attention and norms, with a leading axis over the blocks."""
 
     ffn: dict
     noise: jax.Array | None = None
@@ -329,7 +330,7 @@ class _Special(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """A group of 1/R blocks: attention and norms of all blocks, the FFNs of the dense ones, and the last block."""
+    """A group of 1/R blocks: attention and norms of all blocks, the FFNs of the dense blocks, and the last block."""
 
     blocks: dict
     dense: dict | None
@@ -510,7 +511,7 @@ def loss(
 
 
 def _task(tokens, config, hidden, mask):
-    """See reference; the mask is None if all positions count."""
+    """Return the inputs, the targets, and the mask of counted positions (None for all): [b, S] each."""
     if (hidden is None) == (config.objective == "masked"):
         state = "missing" if hidden is None else "given"
         raise InputError(
@@ -524,7 +525,7 @@ def _task(tokens, config, hidden, mask):
 
 
 def _policy_loss(output, log_probability, config, held_credit, mask, axis_name):
-    """See reference."""
+    """Return the loss terms of each block's policy and baseline [n_r], and the credit."""
     reward = reward_to_go(log_probability) if config.reward_to_go else log_probability  # [b, S]
     reward = reward if held_credit is None else held_credit.reward  # `policy_terms` makes it a constant
     advantage = None if held_credit is None else held_credit.advantage

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from routelaws.reference.errors import in_line
 
 SHOWN = 4
-"""Largest number of names or paths in a message; a longer list shows the first three and the number of the others."""
+"""A message shows up to this many names or paths; of a longer list, it shows three and the number of the others."""
 
 LONGEST_NAME = 100
 """Largest number of characters of a name in a table."""

@@ -143,7 +143,7 @@ def fixed_router(
 
 
 def _next_admitted(expert, admitted):
-    """See reference."""
+    """Return [T, k] experts; replace each masked one, from the first choice on, by the next admitted one."""
     num_experts = len(admitted)
     for choice in range(expert.shape[1]):
         e = expert[:, choice, None]
@@ -155,7 +155,10 @@ def _next_admitted(expert, admitted):
 
 
 def _without_repeats(picks):
-    """See reference: step over the experts that are taken, in rising order, column by column."""
+    """Return [V, k] distinct experts; a pick p (from 0) is the p-th expert that is not yet in the row.
+
+    Column by column, each pick steps over the experts that are already in the row, in rising order.
+    """
     table = picks.copy()
     for choice in range(1, picks.shape[1]):
         taken = np.sort(table[:, :choice], axis=1)
@@ -165,7 +168,10 @@ def _without_repeats(picks):
 
 
 def _steps(num_experts, k):
-    """See reference: j s and i s differ modulo E if and only if E / gcd(s, E) does not divide j − i."""
+    """Return the steps s for which 0, s, … (k − 1) s differ modulo E: from (E − 1) // k on, then the smaller ones.
+
+    j s and i s differ modulo E if and only if E / gcd(s, E) does not divide j − i.
+    """
     steps, first = np.arange(num_experts), (num_experts - 1) // k
     steps = steps[num_experts // np.gcd(steps, num_experts) >= k]
     return np.roll(steps, -np.searchsorted(steps, first))
