@@ -25,7 +25,7 @@ LEAST_HALF = 64
 """Minimum number of queries per half. Causal attention runs in halves, because the first half needs no later key."""
 
 KEPT_WEIGHTS = 4
-"""Largest ratio of keys to head width at which the backward pass keeps weights (the memory of a hidden layer)."""
+"""Largest ratio of keys to head width at which the backward pass keeps weights (as much memory as a hidden layer)."""
 
 
 def attend_rows(projected, relative, heads: int, causal: bool, mask=None, by: Callable | None = None) -> jax.Array:

@@ -111,8 +111,7 @@ def _at_least_float32(values: jax.Array) -> jax.Array:
 
 
 def _as_bool(mask: jax.Array, name: str = "mask", meaning: str = "a real token") -> jax.Array:
-    """Return a mask as bool. A mask of floats is an error, because it may be meant for adding to logits (0 for
-    True)."""
+    """Return a mask as bool; a mask of floats is an error, because it may be one to add to logits, with 0 for True."""
     mask = jnp.asarray(mask)
     if mask.dtype != bool and not jnp.issubdtype(mask.dtype, jnp.integer):
         raise InputError(f"{name} is {mask.dtype}; bool is needed, True for {meaning}")
@@ -145,9 +144,9 @@ def _prepared(logits: jax.Array, k: int = 1, mask: jax.Array | None = None, expe
     """Return the router's logits, the valid rows, and the admitted experts.
 
     Returns:
-        logits: [T, E], at least float32, with zeros in padding and −∞ in the columns of masked experts. valid: [T, 1]
-        bool, whether the other logits of a row are finite, and at least k experts are admitted. admitted: [E] bool, or
-        None for all experts; if fewer than k are admitted, it has all experts.
+        logits: [T, E], at least float32, with zeros in padding and −∞ in the columns of masked experts.
+        valid: [T, 1] bool, whether the other logits of a row are finite, and at least k experts are admitted.
+        admitted: [E] bool, or None for all experts; if fewer than k are admitted, it has all experts.
     """
     logits = _masked_rows(_at_least_float32(logits), mask)
     if expert_mask is None:

@@ -247,8 +247,10 @@ def _turned_rows(projected, heads):
 
 
 def _flat_product(x: jax.Array, matrix: jax.Array) -> jax.Array:
-    """Return x @ matrix for x [..., d]. The function uses one product of two matrices, because XLA on CPU is up to
-    three times slower with more axes."""
+    """Return x @ matrix for x [..., d].
+
+    This is one product of two matrices, because XLA on CPU is up to three times slower on products with more axes.
+    """
     return (x.reshape(-1, x.shape[-1]) @ matrix).reshape(*x.shape[:-1], matrix.shape[1])
 
 
