@@ -1,15 +1,19 @@
 """Run the lessons and make their pages: `make tutorials`, or `python tutorials/build.py [LESSON ...]`.
 
 A lesson is a percent script, `NN_name.py`. jupytext reads it as a notebook, nbclient runs it, and nbconvert writes
-`NN_name.md` and the pictures `images/NN_name_1.png`, ... Do not edit those by hand. Options:
+`NN_name.md` and the pictures `images/NN_name_1.png`, ... Do not edit the pages or the pictures by hand. Options:
 
-    --check       write nothing; fail on pages that are not what their scripts give now, with the first difference
-    --notebooks   also write NN_name.ipynb, with results, beside the script (git ignores them)
+    --check       write nothing; fail if a page is not up to date, and print the first difference
+    --notebooks   also write NN_name.ipynb, with results, next to the script (git ignores it)
 
-Tags of cells. `volatile`: the output (times, trained losses) is not checked. `picture`, `check` and `folded`: the code
-is folded on the page, as in a section called "The fast twin". `released`: the lesson reads the released table, and its
-page is not rebuilt without it. `make tutorials` also keeps volatile output if nothing else has changed; delete the page
-to renew it.
+Cells can have tags:
+
+    volatile                 the output is not compared, because it has times or trained losses
+    picture, check, folded   the page hides the code until a reader opens it
+    released                 the lesson reads a released table; without the table, its page is not rebuilt
+
+The page also hides the code of a section called "The fast twin". If only volatile output has changed, `make tutorials`
+keeps the page. To renew volatile output, delete the page.
 """
 
 import argparse
@@ -21,7 +25,7 @@ import time
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-SECONDS = 600  # for one cell
+SECONDS = 600  # time limit of one cell
 
 TEMPLATE = """
 {%- extends 'markdown/index.md.j2' -%}
@@ -82,7 +86,7 @@ FOLDED_AGAIN = re.compile(
     r"<details><summary>\2</summary>\s*",
     re.DOTALL,
 )
-"""Two cells of one picture or step, which are folded together."""
+"""Two adjacent hidden cells, which become one."""
 
 TWIN = re.compile(r"^## \d+\. The fast twin\n.*?(?=^## )", re.DOTALL | re.MULTILINE)
 CODE = re.compile(
@@ -92,7 +96,7 @@ CODE = re.compile(
 
 
 def lessons(wanted: list[str]) -> list[Path]:
-    """Return the scripts whose names begin with one of the words; all of them if there is none."""
+    """Return the scripts whose names begin with one of the words; return all scripts if there are no words."""
     scripts = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
     unknown = [
         word
@@ -136,7 +140,7 @@ def run(script: Path):
 
 
 def render(notebook, name: str) -> tuple[str, dict[str, bytes]]:
-    """Return the page of a notebook with results, and its pictures by their paths."""
+    """Return the page of a notebook with results, and {path: picture}."""
     from jinja2 import DictLoader
     from nbconvert import MarkdownExporter
 
@@ -161,7 +165,7 @@ def render(notebook, name: str) -> tuple[str, dict[str, bytes]]:
 
 
 def with_folded_twin(text: str) -> str:
-    """Return a page on which the section of the fast twin is folded away, from its first code to its last output."""
+    """Return a page with the section "The fast twin" hidden, from its first code to its last output."""
 
     def folded(section):
         return CODE.sub(
@@ -185,7 +189,7 @@ def without_volatile(text: str) -> str:
 
 
 def first_difference(old: str, new: str) -> str | None:
-    """Return where two pages first differ outside their volatile parts, in words; None if they do not."""
+    """Describe the first difference between two pages outside their volatile parts; return None if there is none."""
     pairs = itertools.zip_longest(
         without_volatile(old).split("\n"), without_volatile(new).split("\n")
     )
@@ -196,7 +200,7 @@ def first_difference(old: str, new: str) -> str | None:
 
 
 def fault(name: str, text: str, pictures: dict[str, bytes]) -> str | None:
-    """Return a sentence on what is wrong with the page of a lesson; None if it is up to date."""
+    """Describe what is wrong with the page of a lesson; return None if the page is up to date."""
     page = FOLDER / f"{name}.md"
     if not page.exists():
         return "there is no such page"
@@ -209,7 +213,7 @@ def fault(name: str, text: str, pictures: dict[str, bytes]) -> str | None:
 
 
 def write(name: str, text: str, pictures: dict[str, bytes]) -> None:
-    """Write a page and its pictures; keep volatile output if nothing else has changed."""
+    """Write a page and its pictures. If only volatile output has changed, keep the page."""
     (FOLDER / "images").mkdir(exist_ok=True)
     if fault(name, text, pictures) is None:
         settled = without_volatile(text)
@@ -225,7 +229,7 @@ def write(name: str, text: str, pictures: dict[str, bytes]) -> None:
 
 
 def table_is_missing(notebook) -> bool:
-    """Return whether a released table that a lesson asks for is not available."""
+    """Return whether a lesson needs a released table that is not available."""
     sys.path.insert(0, str(FOLDER))
     from lesson import released
 

@@ -1,9 +1,9 @@
-"""Helpers of the lessons: comparisons, pictures, tables, times, and an early end.
+"""Helpers of the lessons: comparisons, pictures, tables and times.
 
-A lesson runs as plain Python (`python tutorials/01_a_routed_layer.py`, or `python
-tutorials/lesson.py 01` to see its headings), as a notebook, and as the page that
-`build.py` makes. This file needs only NumPy. Notebooks and pages draw pictures if
-matplotlib is installed; plain Python prints their captions.
+You can run a lesson as plain Python with `python tutorials/01_a_routed_layer.py`. With
+`python tutorials/lesson.py 01`, it also prints its headings. A lesson is also a
+notebook, and `build.py` makes a page from it. This file needs only NumPy. Notebooks and
+pages show pictures if matplotlib is installed. Plain Python prints only their captions.
 """
 
 import csv
@@ -23,7 +23,7 @@ from routelaws.conformance.compare import assert_close_bounded, assert_same
 from routelaws.reference.configuration import ModelConfig
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#4a4a4a")
-"""Okabe and Ito's palette for colour-blind readers: a colour for each line."""
+"""Colours of lines, from Okabe and Ito's palette for colour-blind readers."""
 
 STYLE = {
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 10.5,
@@ -34,9 +34,9 @@ STYLE = {
     "figure.facecolor": "white", "savefig.facecolor": "white", "savefig.dpi": 120,
     "legend.frameon": False,
 }  # fmt: skip
-"""White behind everything, so that a picture reads alike on light and on dark pages."""
+"""Style of pictures. The background is white on light and on dark pages."""
 
-WIDTH = 7.2  # inches; with the dots per inch above, about the width of a page
+WIDTH = 7.2  # inches; about the width of a page at 120 dots per inch
 
 WORDS = ["the", "cat", "sat", "on", "the", "mat"]
 """The six tokens of lessons 1 to 8."""
@@ -44,23 +44,23 @@ WORDS = ["the", "cat", "sat", "on", "the", "mat"]
 SCORES = np.array(
     [[8, 7, 1], [11, 7, 4], [6, 4, 2], [1, 4, -3], [0, 1, -1], [8, 2, 6]], float
 )
-"""Their scores for three experts, [T, E], which lesson 1 computes."""
+"""Scores of the six tokens for three experts, [T, E]. Lesson 1 computes them."""
 
 UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}
 """Half the distance from 1 to the next number, in each precision."""
 
 
 def same(found, expected, bound: str = "tutorials.value", scale=None) -> None:
-    """Fail unless whole numbers are equal, and other numbers are equal up to rounding.
+    """Fail unless integers and booleans are equal, and floats are equal up to rounding.
 
     Args:
-        found: numbers in any precision; the rounding of that precision is allowed.
-        expected: the same numbers, computed in another way, in float64.
-        bound: an entry of `routelaws.conformance.bounds`: the allowed error, and why.
-        scale: the unit of that entry; None for the rounding of the largest number.
+        found: numbers in any precision. Rounding errors of this precision are allowed.
+        expected: the same numbers in float64, computed in another way.
+        bound: key of `routelaws.conformance.bounds.BOUNDS`, for the allowed error.
+        scale: the unit of the bound; None for the rounding error of the largest number.
 
     Raises:
-        AssertionError: the results differ; the message names the first entry that does.
+        AssertionError: the results differ. The message names the first wrong entry.
     """
     precision, found = str(getattr(found, "dtype", "float64")), np.asarray(found)
     expected = np.asarray(expected)
@@ -73,15 +73,15 @@ def same(found, expected, bound: str = "tutorials.value", scale=None) -> None:
 
 
 def figure(draw, caption: str, *, panels: int = 1, height: float = 3.0) -> None:
-    """Show what `draw` draws, with a caption below it.
+    """Show a picture with a caption below it.
 
     Args:
-        draw: a function of the axes, one argument for each panel.
-        caption: describes the picture in a sentence or two; Markdown. The first
-            sentence is also the alternative text.
-        panels: number of axes, side by side.
-        height: of the picture, in inches; its width is `WIDTH`, or two thirds of it
-            for one panel.
+        draw: a function that draws on the axes; it has one argument for each panel.
+        caption: one or two sentences about the picture, in Markdown. The first sentence
+            is also the alternative text.
+        panels: number of axes next to each other.
+        height: height of the picture, in inches. The width is `WIDTH`, or 2/3 of
+            `WIDTH` for one panel.
     """
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is None or importlib.util.find_spec("matplotlib") is None:
@@ -91,7 +91,7 @@ def figure(draw, caption: str, *, panels: int = 1, height: float = 3.0) -> None:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # a reader's own style would change the bytes
+        matplotlib.rcdefaults()  # a style of the reader's would change the picture
         cycle = {"axes.prop_cycle": matplotlib.cycler(color=COLOURS)}
         matplotlib.rcParams.update(STYLE, **cycle)
         size = WIDTH if panels > 1 else WIDTH * 2 / 3, height
@@ -107,7 +107,7 @@ def figure(draw, caption: str, *, panels: int = 1, height: float = 3.0) -> None:
 
 
 def needs(library: str, extra: str = "") -> None:
-    """End the lesson here, without an error, if a library is not installed."""
+    """End the lesson without an error if a library is not installed."""
     if importlib.util.find_spec(library) is None:
         package = f"'routelaws[{extra}]'" if extra else library
         print(f"The rest of this lesson needs {library}: pip install {package}")
@@ -115,11 +115,11 @@ def needs(library: str, extra: str = "") -> None:
 
 
 def released(name: str = "curves.csv.gz") -> str | None:
-    """Return the path of a released table; the default has the runs of Clark et al.
+    """Return the path of a released table. By default, it has the runs of Clark et al.
 
-    If the table is not available, print the reason and return None. The function looks
-    in the folder ROUTELAWS_DATA, or else in the user's cache, and downloads a missing
-    table. See `accelerated/tables/released.py`.
+    The table is in the folder ROUTELAWS_DATA, or else in the user's cache. A missing
+    table is downloaded; see `accelerated/tables/released.py`. If this fails, print the
+    reason and return None.
     """
     from routelaws.accelerated.tables.released import released_table
 
@@ -142,15 +142,15 @@ def _last_rows(path: str) -> list[dict]:
 
 
 def fitted_runs(path: str, router: str) -> np.ndarray:
-    """Return N, E and the loss of the runs of one router in the paper: [3, runs].
+    """Return [3, runs], the N, the E and the loss of the paper's runs of one router.
 
-    These are the runs of Clark et al. 2022 with experts in every other layer, one
-    expert for each token and the seed 42, at their last evaluation. The dense runs have
-    E = 1.
+    The runs of Clark et al. 2022 have experts in every other layer, one expert for each
+    token and the seed 42. The loss is from the last evaluation. Dense runs are included
+    and have E = 1.
 
     Args:
-        path: of the released table, from `released`.
-        router: S-Base, RL-R or Hash, as in the table; Dense for only the dense runs.
+        path: path of the released table, from `released`.
+        router: "S-Base", "RL-R" or "Hash"; "Dense" for only the dense runs.
     """
     rows = [row for row in _last_rows(path) if row["seed"] == "42"]
     mine = [row for row in rows if row["router_type"] in (router, "Dense")]
@@ -159,11 +159,11 @@ def fitted_runs(path: str, router: str) -> np.ndarray:
 
 
 def study_losses(size: int, experts: int) -> dict[str, np.ndarray]:
-    """Return the last losses of the study's runs of one size: {router: [seeds]}.
+    """Return {router: last losses [seeds]} of the study's runs of one size.
 
-    The runs are the rows of `docs/study/results.csv` with one expert for each token in
-    every other layer, and the learning rate of most runs of the size. The result is {}
-    if the file is not available.
+    The runs are from `docs/study/results.csv`. They have one expert for each token in
+    every other layer, and the median learning rate of their size. If the file is not
+    available, return {}.
 
     Args:
         size: N.
@@ -186,15 +186,15 @@ def study_losses(size: int, experts: int) -> dict[str, np.ndarray]:
 
 
 class SmallModel(NamedTuple):
-    """The small trained model of lesson 0, and its losses and loads in training.
+    """The small model of lesson 0, and its losses and loads in training.
 
-    `small_model.py` trains it.
+    `small_model.py` trains the model.
     """
 
     config: ModelConfig
     params: dict  # parameters for `reference/transformer.py`
     pieces: list[str]  # the text of each token
-    text: np.ndarray  # [64, 65], tokens of text that the model was not trained on
+    text: np.ndarray  # [64, 65], tokens of held-out text
     steps: np.ndarray  # [evaluations]
     loads: np.ndarray  # [2, evaluations, E], without and with a balance loss
     losses: np.ndarray  # [3, seeds]: without balance, with balance, dense
@@ -203,7 +203,7 @@ class SmallModel(NamedTuple):
 def small_model() -> SmallModel:
     """Return the small model of lesson 0.
 
-    Its weights are stored in 8 bits, with a scale for each vector.
+    The file has its weights in 8 bits, with a scale for each vector.
     """
     stored = np.load(Path(__file__).resolve().parent / "data" / "small_model.npz")
     params: dict = {}
@@ -223,7 +223,7 @@ def small_model() -> SmallModel:
 
 
 def best_time(function, *arguments, repeats: int = 5) -> float:
-    """Return the seconds of the fastest of several calls; the first may compile."""
+    """Return the seconds of the fastest of several calls, after an untimed first call."""
     jax = sys.modules.get("jax")
     wait = jax.block_until_ready if jax else (lambda result: result)
     wait(function(*arguments))
@@ -236,10 +236,11 @@ def best_time(function, *arguments, repeats: int = 5) -> float:
 
 
 def run(beginning: str) -> None:
-    """Run the lesson whose name begins with this text, and print its headings.
+    """Run the lesson whose name begins with `beginning`, and print its headings.
 
     Raises:
-        SystemExit: no lesson has such a name, or a library is missing (see `needs`).
+        SystemExit: no lesson or several lessons have such a name, or a library is
+            missing (see `needs`).
     """
     pattern = f"{beginning}*.py" if beginning[:1].isdigit() else ""
     paths = sorted(Path(__file__).resolve().parent.glob(pattern)) if pattern else []

@@ -1,19 +1,19 @@
-"""Train the three small models of lesson 0 and pack what the lesson shows: `python tutorials/small_model.py RUNS`.
+"""Train the three small models of lesson 0 and store their results: `python tutorials/small_model.py RUNS`.
 
-Trains a dense model and two with eight experts, one of them without a balance loss, on the source code of Python's
-standard library, each with two seeds. Takes about ten minutes on two cores. Runs that RUNS has already are not trained
-again. Another version of Python has another standard library, so the numbers of the lesson then change.
+The three models are a dense model, a model with eight experts, and the same model without a balance loss. Each model
+has two seeds. The text is the source code of Python's standard library, so the numbers of the lesson depend on the
+version of Python. Training takes about ten minutes on two cores. Finished runs in the folder RUNS are not repeated.
 
 `data/small_model.npz` has
 
-    weights/...   of the balanced model, first seed, 8 bits each: int8 values [..., n]
-    scales/...    what to multiply them with, float16 [..., 1]
+    weights/...   int8 [..., n], weights of the balanced model, first seed, divided by their scales
+    scales/...    float16 [..., 1], scales of the weights
     pieces        [V], the text of each token
     text          [64, 65], tokens of held-out text
-    steps         [evaluations]
-    loads         [2, evaluations, E], share of the held-out tokens that each expert received: without and with balance,
-                  first seed
-    losses        [3, seeds], held-out, at the end, nats per token: the same two, and dense
+    steps         [evaluations], the steps of the evaluations
+    loads         [2, evaluations, E], the share of held-out tokens that each expert received, first seed: without and
+                  with a balance loss
+    losses        [3, seeds], held-out losses after training, nats per token: without a balance loss, with it, dense
 """
 
 import subprocess
@@ -35,7 +35,7 @@ WINDOWS = 64
 
 
 def train(runs: Path) -> None:
-    """Train the models that are not there yet, each with each seed, in a folder of its own."""
+    """Train each model with each seed. Each run has its own folder, and finished runs are not repeated."""
     for name, flags in MODELS.items():
         for seed in SEEDS:
             words = f"{flags} {SHAPE} {TRAINING} --seed {seed} --out {runs / name}-{seed}".split()
@@ -46,7 +46,7 @@ def train(runs: Path) -> None:
 
 
 def packed(name: str, node) -> dict[str, np.ndarray]:
-    """Return a tree of weights as {path: array}: int8 values, and a scale for each vector of the last axis."""
+    """Return {path: array} of a nested dict of weights: int8 values, and a scale for each vector of the last axis."""
     if isinstance(node, dict):
         return {
             path: array
@@ -72,7 +72,7 @@ def evaluations(folder: Path) -> list[dict]:
 
 
 def held_out(length: int) -> np.ndarray:
-    """Return [WINDOWS, length] tokens at equal steps through the validation text."""
+    """Return [WINDOWS, length] tokens from the validation text. The windows start at equal distances."""
     from routelaws.accelerated.training.text.corpus import read_corpus
     from routelaws.accelerated.training.text.tokens import (
         default_cache,

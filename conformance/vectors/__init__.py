@@ -1,4 +1,4 @@
-"""Test vectors: JSON files of inputs and expected outputs in this folder, for any language."""
+"""Test vectors for any language: this folder has JSON files with inputs and expected outputs."""
 
 import importlib
 

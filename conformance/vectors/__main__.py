@@ -1,4 +1,4 @@
-"""Writes the vectors: `python -m routelaws.conformance.vectors --out DIR`."""
+"""Write the vectors: `python -m routelaws.conformance.vectors --out DIR`."""
 
 from routelaws.conformance.vectors.files import main
 

@@ -1,6 +1,7 @@
-"""The cases of the vectors: inputs, and the reference's answers as checks of `rules.RULES`.
+"""The cases of the vectors. A case has inputs, and checks of the answer by `rules.RULES`.
 
-This file has tables, experts, losses, sizes and the model; `router_cases` has the routers, `law_cases` the laws.
+This file has the cases for hash tables, experts, losses, sizes and the model. `router_cases` has those for routers, and
+`law_cases` and `formula_cases` have those for laws.
 """
 
 import inspect
@@ -37,7 +38,7 @@ from routelaws.conformance.vectors.files import parameter_names
 
 
 def documents(family: str) -> Iterator[dict]:
-    """Yield the entry of each function of a family."""
+    """Yield the entry of each function in the file of a family."""
     for make in FAMILIES[family]:
         answer = make()
         function = operator.attrgetter(answer.function)(reference)
@@ -208,7 +209,7 @@ def routed_ffn() -> Answer:
     for name, more in menu.items():
         inputs = dict(params=params, x=x, expert=CROWDED, gate=gate) | more
         result = call("experts.routed_ffn", inputs)
-        scale = size.sum(axis=1) * (result.output != 0)  # rows that no expert computed are exactly 0
+        scale = size.sum(axis=1) * (result.output != 0)  # rows without an expert are exactly 0
         dropped = result.dropped_fraction
         checks = [
             close("output", result.output, "experts.routed_ffn", scale),
@@ -341,7 +342,7 @@ MODELS = ("dense", "S-BASE, drops", "top 2, drops in turn", "RL-R")
 
 
 def rounded(tree: dict) -> dict:
-    """Round arrays in nested dicts to 64ths, which are short in a file."""
+    """Round arrays in nested dicts to multiples of 1/64, which are short in a file."""
     return {name: rounded(node) if isinstance(node, dict) else np.round(node * 64) / 64 for name, node in tree.items()}
 
 
@@ -377,4 +378,4 @@ FAMILIES = {
     "laws_fit": law_cases.FITS,
     "laws_formulas": formula_cases.ANSWERS,
 }
-"""The functions of each file, with generators of their cases."""
+"""{name of a file: functions that make its entries}."""

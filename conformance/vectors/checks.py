@@ -1,7 +1,7 @@
 """Parts of the cases of the vectors: checks, inputs, and condition numbers.
 
-Inputs are exact in float32, so single precision gets the same inputs. Bounds come from `bounds`, for the actual values,
-in units of u. Bounds are rounded up slightly, so that the last bit of an exp does not change the files.
+Inputs are exact in float32, so float64 and float32 get the same inputs. A bound is a multiple of u, from `bounds` and
+the size of the expected values. It is rounded up slightly, so that the last bit of an exp does not change the files.
 """
 
 import math
@@ -18,7 +18,7 @@ BOTH, DOUBLE = tuple(PRECISIONS), ("float64",)
 
 
 class Case(NamedTuple):
-    """One call of the reference and the checks of its answer."""
+    """The inputs of one call, and the checks of its answer."""
 
     name: str
     inputs: dict  # {parameter: value}
@@ -29,33 +29,33 @@ class Answer(NamedTuple):
     """The entry of a function in a file."""
 
     function: str
-    passes: str  # the condition in one sentence
+    passes: str  # the condition for an answer to pass, in one sentence
     cases: list[Case]
     precisions: tuple[str, ...] = BOTH
-    checked: str = ""  # the other computation that gave the same answers
+    checked: str = ""  # an independent computation that gave the same answers
 
 
 # Checks.
 
 
 def equal(output: str, value) -> dict:
-    """Every entry is equal."""
+    """Return the check that every entry is equal."""
     return {"output": output, "rule": "equal", "value": value}
 
 
 def close(output: str, value, bound: str, scale) -> dict:
-    """Every entry is within u times the bound."""
+    """Return the check that the error of every entry is at most u times the bound."""
     return {"output": output, "rule": "close", "value": value, "bound": coarse(BOUNDS[bound].limit, scale, value)}
 
 
 def everything(answer, bound: str | dict[str, str], leave: tuple[str, ...] = (), path: str = "") -> list[dict]:
-    """Return the checks of a whole result, nested records included.
+    """Return the checks of a whole result, with its nested records.
 
     Args:
-        answer: the answer.
-        bound: name of the relative bound of its floats; or a dict by field, with "" for the others.
-        leave: fields that are not compared.
-        path: its place in the result.
+        answer: the result, or a part of it.
+        bound: name of the relative bound of floats, or {field: name}, where the field "" means all other fields.
+        leave: fields without a check.
+        path: name of the part in the result, such as "coefficients.a"; "" for the whole result.
     """
     if hasattr(answer, "_fields"):
         kept = [field for field in answer._fields if field not in leave]
@@ -67,7 +67,7 @@ def everything(answer, bound: str | dict[str, str], leave: tuple[str, ...] = (),
     name = path.rpartition(".")[2]
     limit = bound if isinstance(bound, str) else bound.get(name, bound[""])
     size = np.abs(value)
-    if name == "covariance":  # by the errors
+    if name == "covariance":  # the size of an entry is the product of two standard errors
         error = np.sqrt(np.diagonal(value, axis1=-2, axis2=-1))
         size = error[..., :, None] * error[..., None, :]
     return [close(path, answer, limit, size / PRECISIONS["float64"])]
@@ -76,23 +76,23 @@ def everything(answer, bound: str | dict[str, str], leave: tuple[str, ...] = (),
 def answers(
     function: str, passes: str, checked: str, menu: dict[str, dict], bound: str | dict, leave: tuple[str, ...] = ()
 ) -> Answer:
-    """Return the answers of a law's function: every case of a menu, with checks of all results."""
+    """Return the entry of a law's function. `menu` has {case: inputs}, and all results are checked."""
     cases = [Case(name, inputs, everything(call(function, inputs), bound, leave)) for name, inputs in menu.items()]
     return Answer(function, passes, cases, DOUBLE, checked)
 
 
 def top_k(output: str, of: np.ndarray | str) -> dict:
-    """Check that the choices are the largest of an array or a named input, with any tie rule."""
+    """Return the check that each row has the k largest of an array or a named input, with any tie rule."""
     return {"output": output, "rule": "top k", "of": of}
 
 
 def by_tie_rule(checks: list[dict]) -> list[dict]:
-    """Mark checks that only hold with our rule for ties."""
+    """Return checks with a mark, because they hold only with our tie rule."""
     return [check | {"tie_rule": True} for check in checks]
 
 
 def coarse(limit: float, scale, like=0.0) -> np.ndarray:
-    """Return limit times scale, rounded up to five bits, in the shape of a value."""
+    """Return limit times scale, rounded up to five bits, in the shape of `like`."""
     size = limit * np.broadcast_to(np.asarray(scale, dtype=np.float64), np.shape(like))
     fraction, exponent = np.frexp(np.where(np.isfinite(size), size, 0))
     return np.ldexp(np.ceil(fraction * 32) / 32, exponent)
@@ -102,12 +102,12 @@ def coarse(limit: float, scale, like=0.0) -> np.ndarray:
 
 
 def exact(values) -> np.ndarray:
-    """Return the nearest numbers that float32 can hold."""
+    """Return numbers rounded to float32, as float64."""
     return np.asarray(values, dtype=np.float64).astype(np.float32).astype(np.float64)
 
 
 def free(seed: int, *shape: int, scale: float = 2.0) -> np.ndarray:
-    """Return numbers like logits, with few digits."""
+    """Return random normal numbers, rounded to multiples of 1/64."""
     return np.round(np.random.default_rng(seed).standard_normal(shape) * scale * 64) / 64
 
 
@@ -115,7 +115,7 @@ TIED = np.array([[0.5, 0.5, -0.5, 0.5], [0.0, -0.0, 0.0, -0.0], [-0.0, -1.0, 0.0
 EXTREME = np.array([[100.0, -100.0, 0.0, 99.0], [-30.0, 60.0, 30.0, -60.0], [-80.0, -81.0, -83.0, -90.0]])
 ONE = np.array([[0.25, -1.5, 0.75]])
 SEVEN, FIVE, PADDED = free(9, 7, 4), free(5, 5, 3), free(5, 7, 4)
-EIGHT = free(36, 5, 8)  # its groups of two experts are at least 0.02 apart
+EIGHT = free(36, 5, 8)  # the scores of its groups of two experts differ by at least 0.02
 MASK = np.array([True, False, True, True, False, True, True])
 WITHOUT_1, WITHOUT_3 = np.array([True, False, True, True]), np.array([True, True, True, False])
 CROWDED = np.array([[0, 1], [0, 2], [1, 0], [0, 1], [2, 1], [0, 1], [1, 2]])
@@ -131,7 +131,7 @@ LOGITS = {
 
 
 def spread(z: np.ndarray, axis: int = 1) -> np.ndarray:
-    """Return 4 + |z - max z| + max |z|, the condition of a softmax."""
+    """Return 4 + |z - max z| + max |z|, the condition number of a softmax."""
     return 4 + np.abs(z - z.max(axis=axis, keepdims=True)) + np.abs(z).max(axis=axis, keepdims=True)
 
 
@@ -140,19 +140,19 @@ def at(values: np.ndarray, expert: np.ndarray) -> np.ndarray:
 
 
 def gap(values: np.ndarray, k: int) -> float:
-    """Return the margin of a choice: the smallest distance between the k + 1 largest of a row."""
+    """Return the smallest distance between two of the k + 1 largest values of a row, over all rows."""
     ordered = -np.sort(-values, axis=1)[:, : k + 1]
     return float(np.abs(np.diff(ordered, axis=1)).min(initial=math.inf))
 
 
 def call(path: str, inputs: dict):
-    """Return the reference's answer. Variadic arguments (`*columns`) are a list under their name."""
+    """Return the reference's answer. In `inputs`, variadic arguments are a list with a name such as "*columns"."""
     function = operator.attrgetter(path)(reference)
     return apply(function, parameter_names(function), {name: own(value, reference) for name, value in inputs.items()})
 
 
 def routing_checks(answer, z: np.ndarray, gate: str, selected: list[dict]) -> list[dict]:
-    """Return the checks of a `Routing` whose plan follows from its choices."""
+    """Return the checks of a `Routing` whose plan is determined by the choices."""
     num_tokens, k = answer.expert.shape
     num_experts = answer.load.size
     size = spread(z) if z is not None else np.ones((num_tokens, num_experts))
@@ -167,11 +167,11 @@ def routing_checks(answer, z: np.ndarray, gate: str, selected: list[dict]) -> li
 
 
 def choices(z: np.ndarray, expert: np.ndarray, output: str = "expert", of: str = "logits") -> list[dict]:
-    """Return the checks of the k largest entries of each row of an input."""
+    """Return the checks of a choice of the k largest entries in each row of an input."""
     same = [equal(output, expert)]
     return same if gap(z, expert.shape[1]) > 0 else [top_k(output, of), *by_tie_rule(same)]
 
 
 def title(inputs: dict) -> str:
-    """Return a name for a case, made from its inputs."""
+    """Return the name of a case, made from its inputs."""
     return ", ".join(f"{name} {value}" for name, value in inputs.items())

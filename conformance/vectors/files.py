@@ -2,17 +2,17 @@
 
     python -m routelaws.conformance.vectors --out DIR
 
-writes one file for each family of functions. The files in `vectors/` beside this module come from this function; a test
-writes them again and compares. docs/vectors.md explains the format for readers in other languages; in Python:
+This command writes one file for each family of functions. It also made the files in this folder, and a test writes
+them again and compares. docs/vectors.md explains the format. In Python, use these functions:
 
-    read_vectors(folder) the functions of all files, with arrays for arrays check_vectors(folder, namespace) the
-    failures of a backend; empty if all is right
+    read_vectors(folder)              the functions of all files, with NumPy arrays
+    check_vectors(folder, namespace)  the failures of a backend; empty if all is right
 
-A check applies a rule of `rules.py`. The check lists all answers or states a condition if several are right (equal
-scores, equally good assignments). A second, marked check applies the reference's tie rule, so a library with another
-rule fails only that one.
+A check applies a rule of `rules.py`. If several answers are right, such as with equal scores, the check lists all of
+them or states a condition. A second check with a mark then tests the reference's tie rule. A library with another tie
+rule fails only this second check.
 
-The cases themselves are in `cases.py`.
+The cases are in `cases.py`.
 """
 
 import argparse
@@ -32,13 +32,13 @@ from routelaws.accelerated.files import write_atomically
 from routelaws.conformance.vectors.rules import RULES
 
 FORMAT = 3
-"""Version of the format. It rises when a reader for the previous version would misread a file."""
+"""Version of the format. It increases if a reader of the previous version would misread a file."""
 
 FOLDER = pathlib.Path(__file__).parent
-"""The files that come with the package."""
+"""The folder with the package's files."""
 
 PRECISIONS = {"float64": 2.0**-53, "float32": 2.0**-24}
-"""Half the distance from 1 to the next number: the u in which bounds are stated."""
+"""{precision: u}. u is half the distance from 1 to the next number, and bounds are multiples of u."""
 
 _NO_DECIMALS = ("inf", "-inf", "nan")
 _WIDTH = 118
@@ -48,13 +48,13 @@ class Failure(NamedTuple):
     """One wrong or missing result of a backend."""
 
     function: str  # such as "routers.sinkhorn.sinkhorn_plan"
-    case: str  # name of the case; "" where the function is missing
-    kind: str  # "missing", "raises", "tie rule" (another rule than ours, maybe on purpose) or "wrong"
-    message: str  # the expected and the actual value
+    case: str  # name of the case; "" if the function is missing
+    kind: str  # "missing", "raises", "tie rule" (the backend has another tie rule, perhaps on purpose) or "wrong"
+    message: str  # the expected and the actual value, or the exception
 
 
 def encode(value) -> Any:
-    """Encode a value for a file: arrays as nested lists, records and trees as objects.
+    """Encode a value for a file: arrays as nested lists, records and dicts as objects.
 
     Example:
         >>> encode(np.array([[0.5, -0.0, np.inf]])), encode({"up": np.array([True])})
@@ -74,7 +74,7 @@ def encode(value) -> Any:
 
 
 def decode(value) -> Any:
-    """Decode a value from a file: arrays in float64, int64 or bool, records as named tuples.
+    """Decode a value from a file: lists of numbers as arrays in float64, int64 or bool, records as named tuples.
 
     Example:
         >>> decode([[1.5], ["-inf"]]).tolist(), decode({"class": "laws.dense.DenseLine", "slope": -0.5}).slope
@@ -105,7 +105,7 @@ def write_vectors(folder: pathlib.Path) -> None:
 
 
 def text_of(value, indent: str = "") -> str:
-    """Return JSON with every value that fits on one line."""
+    """Return a value as JSON. A list or object has one line if it fits, or else one line for each entry."""
     short = json.dumps(value, allow_nan=False)
     if len(short) + len(indent) <= _WIDTH or not isinstance(value, (dict, list)):
         return short
@@ -117,10 +117,10 @@ def text_of(value, indent: str = "") -> str:
 
 
 def read_vectors(folder: pathlib.Path | str = FOLDER, only: Collection[str] | None = None) -> dict[str, dict]:
-    """Return the decoded entries of some or all functions, by name.
+    """Return {function: decoded entry} of some or all functions.
 
     Raises:
-        ValueError: a file has another format version, or a function is missing.
+        ValueError: a file has another format version, or the folder has none of the functions.
     """
     entries = {}
     for path in sorted(pathlib.Path(folder).glob("*.json")):
@@ -146,20 +146,21 @@ def check_vectors(
     """Return the failures of a backend.
 
     Args:
-        folder: of the files; `FOLDER` has the package's files.
-        namespace: the backend: a module or any object with the reference's public names, such as
-            `routers.sinkhorn.sinkhorn_plan`. Records may be returned as objects with the fields as attributes, as
-            dicts, or as tuples in the order of the fields.
-        precision: "float64", or "float32" for a backend in single precision: float inputs and the unit of bounds use
-            it, and files that need more are skipped.
+        folder: the folder of the files; `FOLDER` has the package's files.
+        namespace: the backend, a module or any object with the reference's public names, such as
+            `routers.sinkhorn.sinkhorn_plan`. A function may return a record as an object with the fields as attributes,
+            as a dict, or as a tuple in the order of the fields.
+        precision: "float64" or "float32", the precision of float inputs and of u. With "float32", functions whose
+            vectors need float64 are skipped.
         only: names of functions; None for all.
-        convert: converts a NumPy array to the backend's.
+        convert: a function from a NumPy array to the backend's array.
 
     Returns:
-        The failures; none if all is right.
+        The failures; [] if all is right.
 
     Raises:
-        ValueError: the precision is unknown, or see `read_vectors`.
+        ValueError: the precision is unknown, a file has another format version, or the folder has none of the
+            functions.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")
@@ -183,7 +184,7 @@ def _check_case(namespace, function, document, case, precision, convert) -> list
     try:
         inputs = {key: own(value, namespace) for key, value in case["inputs"].items()}
         result = _call(function, document["parameters"], inputs, precision, convert)
-    except Exception as problem:  # every exception is one failure; go on with the next case
+    except Exception as problem:  # an exception is a failure of this case only
         return [Failure(name, case["name"], "raises", f"{type(problem).__name__}: {problem}")]
     failures = []
     for check in case["checks"]:
@@ -191,7 +192,7 @@ def _check_case(namespace, function, document, case, precision, convert) -> list
             check = check | {"of": case["inputs"][check["of"]]}
         try:
             message = RULES[check["rule"]](check, _field(result, document["fields"]), PRECISIONS[precision], precision)
-        except Exception as problem:  # a missing field, another shape or kind
+        except Exception as problem:  # for example, a field is missing or has a wrong shape
             message = f"{type(problem).__name__}: {problem}"
         if message:
             kind = "tie rule" if check.get("tie_rule") else "wrong"
@@ -200,14 +201,14 @@ def _check_case(namespace, function, document, case, precision, convert) -> list
 
 
 def parameter_names(function: Callable) -> list[str]:
-    """Return the names of the positional arguments; variadic ones with their star."""
+    """Return the names of the positional parameters. The name of a variadic parameter begins with *."""
     kinds = inspect.signature(function).parameters.values()
     stars = {inspect.Parameter.POSITIONAL_OR_KEYWORD: "", inspect.Parameter.VAR_POSITIONAL: "*"}
     return [stars[p.kind] + p.name for p in kinds if p.kind in stars]
 
 
 def apply(function: Callable, parameters: list[str], values: dict[str, Any]):
-    """Return function(...): the leading parameters by position, the others by name."""
+    """Call a function with the leading parameters by position and the others by name."""
     values, leading = dict(values), []
     for name in parameters:
         if name not in values:
@@ -218,7 +219,7 @@ def apply(function: Callable, parameters: list[str], values: dict[str, Any]):
 
 
 def own(value, namespace):
-    """Return a decoded input with the backend's record classes; named tuples if it has none."""
+    """Return a decoded input with records of the backend's classes. Without a class, a record stays a named tuple."""
     if isinstance(value, list):
         return [own(child, namespace) for child in value]
     if not hasattr(type(value), "of"):
@@ -232,7 +233,7 @@ def own(value, namespace):
 
 
 def _call(function, parameters, inputs, precision, convert):
-    """Call a backend with its own arrays, and return its answer."""
+    """Call a function with inputs converted to the backend's arrays, and return its answer."""
 
     def prepared(value):
         if isinstance(value, np.ndarray):
@@ -248,7 +249,7 @@ def _call(function, parameters, inputs, precision, convert):
 
 
 def _field(result, fields: list[str]) -> Callable[[str], np.ndarray]:
-    """Return a function from an output name, such as "gate" or "coefficients.a", to its array."""
+    """Return a function from the name of an output, such as "gate" or "coefficients.a", to the array of the output."""
 
     def inside(value, step: str, known: list[str]):
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The cases of the vectors for formulas of the laws: sizes, slopes, costs, and the best model for a budget."""
+"""The cases of the vectors for the formulas of the laws: sizes, slopes, costs, and the best model for a budget."""
 
 import functools
 import math
@@ -60,7 +60,7 @@ def of_each(laws, **given) -> list[dict]:
 
 
 def menu(common: dict, **options) -> list[dict]:
-    """Return inputs without an option, and with each of its values."""
+    """Return `common` alone, and `common` with each value of each option."""
     return [common, *(common | {name: value} for name, values in options.items() for value in values)]
 
 

@@ -1,4 +1,4 @@
-"""The cases of the vectors for laws: predictions, and a fit to a table with small errors."""
+"""The cases of the vectors for the laws: predictions, and fits to tables with small errors."""
 
 import math
 from collections.abc import Callable
@@ -34,18 +34,18 @@ FIELDS = "Every field within its bound."
 
 
 def short(values) -> np.ndarray:
-    """Return numbers near these with 13 binary digits, which are short in a file."""
+    """Return numbers rounded to 13 binary digits, which are short in a file."""
     fraction, exponent = np.frexp(np.asarray(values, dtype=np.float64))
     return np.ldexp(np.round(fraction * 8192) / 8192, exponent)
 
 
 def grid(*columns) -> list[np.ndarray]:
-    """Return all combinations of some values, each column [n]."""
+    """Return columns [n] with all combinations of the given values."""
     return [column.ravel() for column in np.meshgrid(*(np.array(c, dtype=np.float64) for c in columns), indexing="ij")]
 
 
 def table(path: str, columns: dict, law, seed: int, scatter: float = 0.003, of: str = "loss") -> dict:
-    """Return columns and the values of a law with errors of `scatter` in log10."""
+    """Return the columns and a column `of` with the values of a law. Errors of log10 have the deviation `scatter`."""
     value = call(path, columns | dict(coefficients=law))
     return columns | {of: short(value * 10.0 ** (scatter * np.random.default_rng(seed).standard_normal(value.shape)))}
 
@@ -121,14 +121,14 @@ QUARTER = dict(guess_rate=0.25, least_gain=0.03125)
 
 
 def predicts(path: str, columns: dict, **laws) -> Callable[[], Answer]:
-    """Return a generator of a function's values for some rows and laws; None is the published law."""
+    """Return a function that makes the entry of a prediction for given rows and laws; None is the published law."""
     options = {name: {} if law is None else dict(coefficients=law) for name, law in laws.items()}
     menu = {name.replace("_", " "): columns | coefficients for name, coefficients in options.items()}
     return lambda: answers(f"laws.{path}", "Each entry within its bound.", BY_FORMULA, menu, "vectors.closed")
 
 
 def _some(columns: dict, rows: int = 5) -> dict:
-    """Return some rows of a table, from its first to its last."""
+    """Return rows of a table at equal steps, with its first and its last row."""
     at = np.linspace(0, len(next(iter(columns.values()))) - 1, rows).round().astype(int)
     return {name: values[at] for name, values in columns.items()}
 
@@ -189,7 +189,7 @@ PREDICTIONS = (
 
 
 def fits(path: str, bound: str | dict = "vectors.line", leave: tuple[str, ...] = (), **menu) -> Callable[[], Answer]:
-    """Return a generator of the fits of a menu, by straight lines or, with another bound, by a search."""
+    """Return a function that makes the entry of a fit, from {case: inputs}."""
     checked = BY_LINE if bound == "vectors.line" else BY_SEARCH
     named = {name.replace("_", " "): options for name, options in menu.items()}
     return lambda: answers(f"laws.{path}", FIELDS, checked, named, bound, leave)
@@ -200,7 +200,7 @@ def _searched(path: str, **menu) -> Callable[[], Answer]:
 
 
 def fit_routed() -> Answer:
-    """Compare the objective instead of the coefficients, which are less well determined."""
+    """Return the entry of `fit_routed`. It checks the objective, because the data determine the coefficients poorly."""
     cases = []
     for name, law in ROUTED.items():
         rows = table("laws.routed.predict_loss", dict(dense_parameters=ROUTED_N, num_experts=ROUTED_E), law, 19, 0.002)
@@ -221,8 +221,8 @@ _HOFFMANN = table("laws.hoffmann.predict_hoffmann", PAIR, HOFFMANN, 3)
 _KAPLAN = table("laws.hoffmann.predict_kaplan", PAIR, KAPLAN, 4)
 _FINE = table("laws.fine_grained.predict_fine_grained", FINE_COLUMNS, FINE, 5, 0.001)
 _JOINT = table("laws.joint.predict_joint", JOINT_COLUMNS, JOINT, 6, 0.001)
-# Losses of this precision determine all ten coefficients. If the valley were flat along one of them, the search would
-# end elsewhere on another processor.
+# With errors this small, the losses determine all ten coefficients. Without this, the result of the search would depend
+# on the processor.
 _SPARSE = table("laws.sparsity.predict_loss", SPARSE_COLUMNS, SPARSE, 7, 0.0001)
 _UTILISATION = table("laws.utilisation.predict_loss", dict(teraflops=F, utilisation=B), BY_UTILISATION, 8, 0.001)
 _LEVER = table("laws.leverage.leverage", LEVER_COLUMNS, LEVER, 9, of="leverage")

@@ -1,4 +1,4 @@
-"""The cases of the vectors for the routers. Every choice is far from a tie, or exactly a tie."""
+"""The cases of the vectors for the routers. Scores are either exactly equal or clearly different."""
 
 import itertools
 import math
@@ -68,7 +68,7 @@ def _sinkhorn_size(z: np.ndarray) -> float:
 
 
 def _plan_conditions(answer, z, tolerance) -> list[dict]:
-    """Return the checks for every plan; `tolerance` None uses the reached residual."""
+    """Return the checks for every plan. If `tolerance` is None or 0, the reference's residual is the tolerance."""
     size = _sinkhorn_size(z)
     reached = answer.residual if tolerance in (None, 0.0) else tolerance
     slack = coarse(BOUNDS["sinkhorn.marginals"].limit, size * (1 + reached)).item()
@@ -163,7 +163,7 @@ def balanced_assignment() -> Answer:
 
 
 def _optima(z: np.ndarray, k: int, objective: float) -> list[np.ndarray]:
-    """Return all best balanced assignments, by trying every one; scores are exact, so equal sums are equal."""
+    """Return all best balanced assignments, found by trying every assignment. Sums of these scores are exact."""
     num_tokens, num_experts = z.shape
     least, more = divmod(num_tokens * k, num_experts)
     optima = []
@@ -388,4 +388,4 @@ ANSWERS = (
     sinkhorn_plan, sinkhorn_router, balanced_assignment, quantile_bias, top_k_router, gshard_router,
     expert_choice_router, mixing_weights, log_policy, log_probability, policy_terms,
 )  # fmt: skip
-"""The families, one per file."""
+"""The functions that make the entries of this file."""

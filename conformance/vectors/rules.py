@@ -1,7 +1,7 @@
 """The rules of checks in vectors; `docs/vectors.md` explains each rule.
 
-A rule takes (check, get, u, precision): the check from the file, a function from the name of an output to
-the returned value, and the precision with its unit. It returns a description of the error, or "".
+A rule takes (check, get, u, precision). `check` comes from the file, and `get` is a function from the name of an output
+to the returned value. u is the unit of the precision. A rule returns a description of the error, or "".
 """
 
 import numpy as np
@@ -17,13 +17,13 @@ def _close(check, get, u, precision) -> str:
 
 
 def _compare(actual, wanted, allowed) -> str:
-    """Describe where two arrays differ by more than allowed; "" if nowhere."""
+    """Describe the first entry where two arrays differ by more than allowed; return "" if there is none."""
     actual, wanted = np.asarray(actual), np.asarray(wanted)
     if actual.shape != wanted.shape:
         return f"shape {list(actual.shape)}, expected {list(wanted.shape)}"
     if wanted.dtype.kind in "USO" or actual.dtype.kind in "USO":
         return "" if actual.tolist() == wanted.tolist() else f"found {actual}, expected {wanted}"
-    with np.errstate(invalid="ignore"):  # inf - inf; equal infinities are equal
+    with np.errstate(invalid="ignore"):  # inf - inf is invalid, but equal infinities are equal
         same = (actual == wanted) | (np.isnan(actual) & np.isnan(wanted))
         error = np.where(same, 0.0, np.abs(actual.astype(np.float64) - wanted))
     bad = np.argwhere(~(error <= allowed))
@@ -100,4 +100,4 @@ RULES = {
     "marginals": _marginals,
     "potentials": _potentials,
 }
-"""The rules, by their names in checks."""
+"""{name in a check: rule}."""

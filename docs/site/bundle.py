@@ -1,7 +1,7 @@
 """Join the ES modules of the lab into one classic script for a page.
 
-Browsers do not load modules from a disk (`file://`), and the site must work there too. A module becomes a function that
-returns its exports; the functions are in import order.
+The site must also work from a disk (`file://`), but browsers do not load modules from a disk. In the script, each
+module becomes a function that returns its exports. A module comes after the modules that it imports.
 """
 
 import re
@@ -13,7 +13,7 @@ OTHER = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
 def imported(path: Path) -> list[Path]:
-    """Return the modules that a module imports."""
+    """Return the files that a module imports."""
     return [(path.parent / name).resolve() for _, name in IMPORT.findall(path.read_text(encoding="utf-8"))]
 
 
@@ -21,7 +21,7 @@ def ordered(path: Path, before: tuple[Path, ...] = ()) -> list[Path]:
     """Return a module and its imports, dependencies first.
 
     Raises:
-        ValueError: an import cycle.
+        ValueError: modules import each other in a cycle.
     """
     if path in before:
         raise ValueError(
@@ -32,10 +32,10 @@ def ordered(path: Path, before: tuple[Path, ...] = ()) -> list[Path]:
 
 
 def as_function(path: Path, names: dict[Path, str]) -> str:
-    """Return the statement that makes a module's exports a constant.
+    """Return a JavaScript statement that defines a constant with the exports of a module.
 
     Raises:
-        ValueError: the module has an import or an export in a form that the lab's modules do not use.
+        ValueError: the module has an import or an export in an unknown form.
     """
     text = path.read_text(encoding="utf-8")
     exports = ", ".join(EXPORT.findall(text))
@@ -50,7 +50,7 @@ def as_function(path: Path, names: dict[Path, str]) -> str:
 
 
 def bundle(entry: Path) -> str:
-    """Return the script of a page, from its main module."""
+    """Return the script of a page, given its main module."""
     modules = ordered(entry.resolve())
     names = {path: f"module{number}" for number, path in enumerate(modules)}
     return '(() => {\n"use strict";\n' + "".join(as_function(path, names) for path in modules) + "})();\n"

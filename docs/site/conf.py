@@ -23,19 +23,19 @@ html_math_renderer = "mathml"
 add_module_names = False
 maximum_signature_line_length = 40
 python_use_unqualified_type_names = True
-suppress_warnings = ["ref.python"]  # a type of the same name in two packages; `twins.py` resolves known ones
-toc_object_entries = False  # the headings are enough
+suppress_warnings = ["ref.python"]  # two packages have types of the same name; `twins.py` links known types
+toc_object_entries = False  # contents list only headings
 
 html_theme = "pydata_sphinx_theme"
 html_title = "routelaws"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
-html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
+html_context = {"default_mode": "auto"}  # light or dark, from the reader's system
 html_copy_source = False
 html_show_sourcelink = False
-copybutton_selector = "div.highlight-python pre, div.highlight-none pre, div.highlight-bash pre"  # not what was printed
+copybutton_selector = "div.highlight-python pre, div.highlight-none pre, div.highlight-bash pre"  # no printed output
 html_search_scorer = str(HERE / "search_scorer.js")
-html_use_index = False  # the search finds names
+html_use_index = False  # readers find names by search
 html_theme_options = {
     "header_links_before_dropdown": 6,
     "navigation_depth": 3,
@@ -51,11 +51,11 @@ html_theme_options = {
 }
 NO_SIDEBAR = ("index", "tutorials/index", "lab/**", "source/**", "reference/index", "conformance/index")
 html_sidebars = dict.fromkeys(NO_SIDEBAR, [])
-html_sidebars["tutorials/[0-9]*"] = ["page-toc"]  # on the left, so that code of 120 columns has room on the right
+html_sidebars["tutorials/[0-9]*"] = ["page-toc"]  # on the left, so that code can be 120 columns wide
 
 
 def number_lines(app, doctree):
-    """Give the lines of a page of source numbers, and names to link to: line-12."""
+    """Number the lines of each source page, and add a link target such as line-12 to each line."""
     if app.env.docname.startswith("source/"):
         for node in doctree.findall(lambda node: node.tagname == "literal_block"):
             node["linenos"] = True

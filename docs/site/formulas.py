@@ -1,7 +1,7 @@
-"""A Sphinx extension: converts formulas to MathML at build time, so that pages need no script.
+"""A Sphinx extension that converts formulas to MathML at build time, so that pages need no script.
 
-math-core translates LaTeX, and recent browsers show the result. The font, STIX Two Math, comes from ziamath: without a
-mathematical font, browsers cannot stretch brackets or place limits.
+math-core converts LaTeX to MathML, and recent browsers show MathML. Browsers need a mathematical font to stretch
+brackets and place limits. The font is STIX Two Math from the package ziamath.
 """
 
 import importlib.util
@@ -17,7 +17,7 @@ CONVERTER = LatexToMathML()
 
 
 def font() -> Path:
-    """Return the file of the font, without importing the package that has it."""
+    """Return the path of the font, without importing ziamath."""
     return Path(importlib.util.find_spec("ziamath").origin).parent / "fonts/STIXTwoMath-Regular.ttf"
 
 

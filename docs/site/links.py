@@ -6,14 +6,14 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 LOADING = ("src", "poster", "data", "action", "xlink:href")
-"""Attributes whose address a browser fetches automatically (or submits to); in <link> also `href`."""
+"""Attributes with an address that a browser fetches or submits to. `href` of <link> is another one."""
 
 HOSTS = ("arxiv.org", "doi.org", "github.com", "proceedings.mlr.press", "openreview.net", "aclanthology.org")
-"""Where a link of a page may lead: papers and their code. A reader who stays on the site never opens these links."""
+"""Hosts of papers and their code. Links to other hosts are faults."""
 
 
 class Page(HTMLParser):
-    """A page: anchors, links, and loaded addresses."""
+    """The anchors, the links and the loaded addresses of a page."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -41,12 +41,12 @@ class Page(HTMLParser):
     def handle_data(self, data):
         if self.within == "style":
             self.loads += styled(data)
-        elif self.within == "script":  # the pages' own scripts need no addresses
+        elif self.within == "script":  # a script in a page must not contain addresses of other hosts
             self.loads += re.findall(r"['\"`]((?:https?:)?//[^'\"`]+)", data)
 
 
 def is_word(attrs) -> bool:
-    """Return whether a <link> only describes the page, such as the next page, and loads nothing."""
+    """Return whether a <link> loads nothing, such as a link to the next page."""
     return dict(attrs).get("rel") in ("next", "prev", "index", "search", "author", "canonical", "copyright")
 
 
@@ -62,9 +62,9 @@ def is_elsewhere(address: str) -> bool:
 
 
 def faults(folder: Path) -> list[str]:
-    """Return the faults of a site's links, one sentence each."""
+    """Return the faults of a site's links and loaded addresses, one sentence each."""
     folder = folder.resolve()
-    paths = [path for path in sorted(folder.rglob("*.html")) if "_static" not in path.parts]  # templates of the theme
+    paths = [path for path in sorted(folder.rglob("*.html")) if "_static" not in path.parts]  # these are templates
     read = {path: Page(path.read_text(encoding="utf-8")) for path in paths}
     lines = []
     for path, page in read.items():
@@ -82,13 +82,13 @@ def faults(folder: Path) -> list[str]:
 
 
 def resolved(path: Path, address: str) -> Path:
-    """Return the file to which a relative address of a page leads."""
+    """Return the target file of a relative address in a page."""
     goal = (path.parent / unquote(urlsplit(address).path)).resolve() if urlsplit(address).path else path
     return goal / "index.html" if goal.is_dir() else goal
 
 
 def fault_of(address: str, path: Path, page: Page, read: dict[Path, Page]) -> str | None:
-    """Return the fault of a link, or None."""
+    """Return what is wrong with a link, or None."""
     parts = urlsplit(address)
     if parts.scheme in ("http", "https"):
         known = any(parts.netloc == host or parts.netloc.endswith("." + host) for host in HOSTS)

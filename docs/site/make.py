@@ -1,8 +1,8 @@
 """Build the site: `make site`, or `python docs/site/make.py [--out FOLDER]`. See docs/site.md.
 
-1. STAGE   copy the Markdown pages, make the API and source pages, adapt links    `stage`
-2. BUILD   Sphinx converts the pages to HTML; a warning is an error
-3. CHECK   every link has a target, and no page loads anything from another host            `links`
+1. STAGE   copy the Markdown pages, make the API and source pages, adapt links           `stage`
+2. BUILD   Sphinx converts the pages to HTML; a warning is an error                      `build`
+3. CHECK   every link has a target, and no page loads anything from another host         `links`
 """
 
 import argparse
@@ -20,19 +20,19 @@ import bundle  # noqa: E402
 import pages  # noqa: E402
 import points  # noqa: E402
 
-MARK = ".made-by-docs-site"  # a folder with this file may be emptied
+MARK = ".made-by-docs-site"  # this program may empty a folder with this file
 NOTEBOOKS = "lessons.zip"
 NO_CONTENTS = "---\nhtml_theme.sidebar_secondary.remove: true\n---\n\n"
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".md": "markdown", ".yml": "yaml"}
 
 
 def tree(entries: list[str]) -> str:
-    """Return a table of contents that appears only in the navigation."""
+    """Return a table of contents that is visible only in the navigation."""
     return "\n```{toctree}\n:hidden:\n\n" + "\n".join(entries) + "\n```\n"
 
 
 def navigation(root: Path = pages.ROOT) -> dict[str, str]:
-    """Return {page: its part of the navigation}."""
+    """Return {page: the navigation below this page}."""
     top = {
         "Learn": "tutorials/index",
         "Lab": "lab/index",
@@ -53,7 +53,7 @@ def navigation(root: Path = pages.ROOT) -> dict[str, str]:
 
 
 def guides_index(root: Path = pages.ROOT) -> str:
-    """Return the page that lists the guides, with the first sentence of each."""
+    """Return the page that lists the guides with their first sentences."""
     lines = ["# Guides"]
     for title, paths in pages.guides(root).items():
         lines += ["", f"## {title}", ""]
@@ -64,7 +64,7 @@ def guides_index(root: Path = pages.ROOT) -> str:
 
 
 def source(path: str, files: set[str], root: Path = pages.ROOT) -> tuple[str, set[str]]:
-    """Return the page of a file or a folder, and further files to show."""
+    """Return the source page of a file or a folder, and the files and folders that it links to."""
     head = f"---\norphan: true\nnosearch: true\nhtml_theme.sidebar_secondary.remove: true\n---\n\n# {path}\n\n"
     if (root / path).is_dir():
         listed = pages.inside(path, root)
@@ -81,7 +81,7 @@ def source(path: str, files: set[str], root: Path = pages.ROOT) -> tuple[str, se
 
 
 def stage(folder: Path, root: Path = pages.ROOT) -> None:
-    """Write the input of Sphinx."""
+    """Write the pages for Sphinx into a folder."""
     import twins
 
     names, hanging, lessons = pages.pages(root), navigation(root), pages.lessons(root)
@@ -118,14 +118,14 @@ def version(root: Path = pages.ROOT) -> str:
 
 
 def with_download(text: str) -> str:
-    """Return the page of a lesson with a link to the notebooks below its title, and without contents on the right."""
+    """Return the page of a lesson without contents on the right, and with a link to the notebooks below its title."""
     title = pages.TITLE.search(text)
     link = f"\n\n{{download}}`Download all lessons as notebooks <{NOTEBOOKS}>`"
     return f"{NO_CONTENTS}{text[: title.end()]}{link}{text[title.end() :]}"
 
 
 def write_notebooks(path: Path, lessons: list[str], root: Path = pages.ROOT) -> None:
-    """Write an archive of the lessons as notebooks without results, with the files that they read."""
+    """Write an archive with the lessons as notebooks without results, and with the files that the lessons read."""
     import jupytext
 
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -137,7 +137,7 @@ def write_notebooks(path: Path, lessons: list[str], root: Path = pages.ROOT) -> 
 
 
 def add_lab(folder: Path) -> None:
-    """Write the scripts of the lab's pages and their style."""
+    """Write the scripts and the style sheet of the lab."""
     folder.mkdir(parents=True)
     shutil.copyfile(HERE / "lab/lab.css", folder / "lab.css")
     for entry in sorted((HERE / "lab/page").glob("*_page.js")):
@@ -147,7 +147,11 @@ def add_lab(folder: Path) -> None:
 
 
 def empty(folder: Path) -> None:
-    """Empty a folder, unless it holds files of other programs."""
+    """Create an empty folder. An existing folder is emptied only if this program made it.
+
+    Raises:
+        SystemExit: another program made the folder, and it is not empty.
+    """
     if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
         raise SystemExit(f"{folder} is not empty and was not made by this program; name another folder with --out")
     shutil.rmtree(folder, ignore_errors=True)
@@ -156,7 +160,7 @@ def empty(folder: Path) -> None:
 
 
 def build(out: Path, root: Path = pages.ROOT) -> list[str]:
-    """Build the site in a folder, and return its faults."""
+    """Build the site in a folder and return the faults."""
     import links
     from sphinx.cmd.build import build_main
 
@@ -164,7 +168,7 @@ def build(out: Path, root: Path = pages.ROOT) -> list[str]:
     for folder in (staged, out):
         empty(folder)
     stage(staged, root)
-    where = {"-c": HERE, "-d": staged / ".doctrees"}  # the settings and Sphinx's cache
+    where = {"-c": HERE, "-d": staged / ".doctrees"}  # folders of the settings and of Sphinx's cache
     words = ["-q", "-W", "--keep-going", "-j", "auto", *(str(each) for pair in where.items() for each in pair)]
     if build_main([*words, str(staged), str(out)]):
         return ["Sphinx had warnings; see above"]

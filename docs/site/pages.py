@@ -1,8 +1,8 @@
 """The Markdown pages of the site, their order, and the targets of their links.
 
-Every lesson `tutorials/NN_name.md` and page `docs/name.md` is in the navigation; `GUIDES` orders the pages of docs/.
-Links to other files of the repository lead to a page with the source. Links to a folder lead to its README or a list of
-its files. Links to the repository's README lead to the landing page, `docs/site/index.md`.
+The navigation has every lesson `tutorials/NN_name.md` and every page `docs/name.md`, the latter in the order of
+`GUIDES`. A link to another file of the repository leads to a page with its source. A link to a folder leads to its
+README or to a list of its files. A link to the repository's README leads to the landing page, `docs/site/index.md`.
 """
 
 import os
@@ -17,14 +17,14 @@ SINGLE = {  # pages without a group
     "CONTRIBUTING.md": "contributing",
     "CHANGELOG.md": "changelog",
 }
-GUIDES = {  # in the order in which a reader needs them; a page that is not named here comes last
+GUIDES = {  # in the order of reading; other pages come last
     "Words": ("terms", "letters"),
     "Build and train": ("own_layer", "routers", "training", "scale", "bench"),
     "Predict": ("columns", "laws", "planning", "downstream"),
     "Test": ("wild/README", "vectors"),
     "Background": ("study/README", "choices", "balanced_assignment", "hash_loads", "policy_gradient"),
 }
-STANDING_IN = {"README.md": "index", ".": "index", "docs": "docs/index"}  # targets of links to these
+STANDING_IN = {"README.md": "index", ".": "index", "docs": "docs/index"}  # {path: page for links to it}
 NO_PAGES = ("docs/site.md",)  # for developers of the site, not for readers
 FENCED = re.compile(r"(^[ ]*(`{3,}).*?^[ ]*\2`*[ ]*$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
@@ -36,7 +36,7 @@ def lessons(root: Path = ROOT) -> list[str]:
 
 
 def guides(root: Path = ROOT) -> dict[str, list[str]]:
-    """Return {heading: Markdown files below docs/}, in the order of `GUIDES`; others follow, by title, under "More"."""
+    """Return {heading: Markdown files of docs/} in the order of `GUIDES`. "More" has all others, in order of title."""
     inside = (root / "docs").rglob("*.md")
     page_names = {path.relative_to(root).as_posix() for path in inside if (root / "docs/site") not in path.parents}
     page_names -= {*NO_PAGES}
@@ -48,14 +48,14 @@ def guides(root: Path = ROOT) -> dict[str, list[str]]:
 
 
 def lab(root: Path = ROOT) -> list[str]:
-    """Return the pages of the lab, its index first."""
+    """Return the Markdown files of the lab, the index first."""
     order = ("index", "routers", "law", "budget")
     pages = (root / "docs/site/lab").glob("*.md")
     return [path.relative_to(root).as_posix() for path in sorted(pages, key=lambda path: order.index(path.stem))]
 
 
 def pages(root: Path = ROOT) -> dict[str, str]:
-    """Return {path of a Markdown file: name of its page, without .html}."""
+    """Return {path of a Markdown file: name of the page, without .html}."""
     names = {path: name for path, name in SINGLE.items() if (root / path).exists()}
     names["tutorials/README.md"] = "tutorials/index"
     names |= {path: path.removeprefix("docs/site/").removesuffix(".md") for path in lab(root)}
@@ -72,7 +72,7 @@ def title_of(path: Path) -> str:
 
 
 def first_sentence(path: Path) -> str:
-    """Return the first sentence of a page, without its links; empty if the page does not begin with a paragraph."""
+    """Return the first sentence of a page, without links; return "" if the page does not begin with a paragraph."""
     text = TITLE.split(path.read_text(encoding="utf-8"), maxsplit=1)[-1].strip("\n")
     paragraph = LINK.sub(lambda link: link[2], text.split("\n\n", 1)[0].replace("\n", " "))
     if paragraph.startswith(("|", "```", " ", "!", "<", "#", "- ")):
@@ -81,7 +81,7 @@ def first_sentence(path: Path) -> str:
 
 
 def source_page(path: str, root: Path = ROOT) -> str:
-    """Return the name of the page of a file or folder."""
+    """Return the name of the source page of a file or folder."""
     return f"source/{path}/index" if (root / path).is_dir() else f"source/{path}"
 
 
@@ -105,9 +105,9 @@ def destination(target: str, page: str, names: dict[str, str], root: Path = ROOT
 
 
 def with_links(text: str, page: str, names: dict[str, str], root: Path = ROOT) -> tuple[str, set[str], set[str]]:
-    """Return a page with links to pages of the site, and the files and pictures of the page.
+    """Return a page with links adapted to the site, and the source files and pictures that it links to.
 
-    Links in fenced code, to other sites and within the page are unchanged.
+    Links in fenced code, links to other sites and links within the page stay unchanged.
     """
     files, pictures, here = set(), set(), os.path.dirname(names[page])
 
@@ -125,23 +125,23 @@ def with_links(text: str, page: str, names: dict[str, str], root: Path = ROOT) -
         goal = destination(target, page, names, root)
         if goal.startswith("source/"):
             files.add(path)
-        if query:  # Sphinx does not support queries; a page of the lab reads its state from a query
+        if query:  # pages of the lab read their state from a query, but Sphinx does not support queries
             address = f"{os.path.relpath(goal, here or '.')}.html?{query}".replace("&", "&amp;")
             return f'<a class="reference internal" href="{address}">{link[2]}</a>'
         return f"[{link[2]}]({os.path.relpath(goal, here or '.')}.md{'#' + place if place else ''})"
 
-    parts = FENCED.split(text)  # text, fenced, its backticks, text, ...
+    parts = FENCED.split(text)  # text, fenced code, its backticks, text, ...
     parts[::3] = [LINK.sub(replaced, part) for part in parts[::3]]
     del parts[2::3]
     return "".join(parts), files, pictures
 
 
 def inside(folder: str, root: Path = ROOT) -> list[str]:
-    """Return the text files and folders of a folder, without names that git ignores."""
+    """Return the text files and folders in a folder, without hidden and generated ones."""
     entries = [path for path in sorted((root / folder).iterdir()) if not path.name.startswith((".", "__pycache__"))]
     return [path.relative_to(root).as_posix() for path in entries if path.is_dir() or is_text(path)]
 
 
 def is_text(path: Path) -> bool:
-    """Return whether a file is readable text; notebooks, which git ignores, are not."""
+    """Return whether a source page can show a file as text; notebooks are excluded, because they are generated."""
     return path.suffix not in (".png", ".ipynb", ".pyc", ".gz") and b"\0" not in path.read_bytes()[:1024]

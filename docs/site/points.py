@@ -1,7 +1,8 @@
-"""The runs on the lab's page of the law, from the released table at build time.
+"""The runs for the lab's page about the law, read from the released table at build time.
 
-The table (Clark et al. 2022, CC-BY 4.0) is not part of the project. If the folder ROUTELAWS_DATA has it, the site shows
-the last loss of each fitted run, with its source. Otherwise the page computes points from the printed law.
+The table (Clark et al. 2022, CC-BY 4.0) is not part of the project. If the folder ROUTELAWS_DATA has the table, the
+page shows the last loss of each fitted run and names the source. Otherwise the page computes points from the printed
+law.
 """
 
 import csv
@@ -18,7 +19,7 @@ SOURCE = "Runs of Clark et al. 2022, released under CC-BY 4.0: validation loss a
 
 
 def table() -> Path | None:
-    """Return the released table, or None if it is missing or different."""
+    """Return the path of the released table, or None if the file is missing or has another checksum."""
     path = Path(os.environ.get("ROUTELAWS_DATA", "")) / NAME
     if "ROUTELAWS_DATA" not in os.environ or not path.is_file():
         return None
@@ -26,7 +27,7 @@ def table() -> Path | None:
 
 
 def last_rows(path: Path) -> list[dict]:
-    """Return the last evaluation of each run of the grid that the paper fitted: k = 1, every other layer, seed 42."""
+    """Return the last evaluation of each run that the paper used for its fits: k = 1, every other layer, seed 42."""
     with gzip.open(path, "rt", newline="") as lines:
         rows = sorted(csv.DictReader(lines), key=lambda row: int(row["step"]))
     grid = ("0.5", "1", "42")
@@ -36,7 +37,7 @@ def last_rows(path: Path) -> list[dict]:
 
 
 def points(path: Path) -> dict[str, list]:
-    """Return {router: [[N, E, loss], ...]}, with the dense runs as E = 1 of each."""
+    """Return {router: [[N, E, loss], ...]}. The points of each router include the dense runs, with E = 1."""
     names = ("dense_parameter_count", "num_experts", "loss_validation")
     rows = last_rows(path)
     return {
@@ -46,7 +47,7 @@ def points(path: Path) -> dict[str, list]:
 
 
 def script() -> str:
-    """Return the script with the points of a page, or null."""
+    """Return the script that defines the points; they are null without the table."""
     path = table()
     content = None if path is None else {"source": SOURCE, "tables": points(path)}
     return f"globalThis.labPoints = {json.dumps(content)};\n"

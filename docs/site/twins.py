@@ -1,4 +1,4 @@
-"""The API reference: Markdown pages made from docstrings, the function of the reference beside its fast twin.
+"""Make the Markdown pages of the API from docstrings, with each function of the reference next to its fast twin.
 
 griffe reads the files without importing them, so the build needs neither JAX nor compiled kernels.
 """
@@ -18,7 +18,7 @@ SINGLE = (
     "accelerated/training",
     "conformance/compare.py",
 )
-"""Files and folders without a twin that have pages too. All others are shown only as source."""
+"""Files and folders without a twin that have API pages. All other files have only source pages."""
 
 PLAIN = dict(returns_named_value=False, returns_multiple_items=False, warn_unknown_params=False, warnings=False)
 
@@ -29,7 +29,7 @@ def load(root: Path = ROOT) -> dict[str, griffe.Module]:
 
 
 def modules(root: Path = ROOT) -> tuple[list[str], list[str]]:
-    """Return the names of modules of the reference, such as "routers.base", and of others that have pages."""
+    """Return the names of the reference's modules, such as "routers.base", and of other modules with pages."""
     files = [path.relative_to(root / "reference") for path in (root / "reference").rglob("*.py")]
     twins = [".".join(path.with_suffix("").parts) for path in files if not path.name.startswith("_")]
     paths = [path for each in SINGLE for path in ((root / each).rglob("*.py") if each[-3:] != ".py" else [root / each])]
@@ -38,7 +38,7 @@ def modules(root: Path = ROOT) -> tuple[list[str], list[str]]:
 
 
 def public(module: griffe.Module | None) -> dict[str, griffe.Object]:
-    """Return the public members of a module with docstrings, in file order."""
+    """Return the public members of a module that have docstrings, in file order."""
     if module is None:
         return {}
     members = [each for each in module.members.values() if not each.is_alias and not each.name.startswith("_")]
@@ -46,7 +46,7 @@ def public(module: griffe.Module | None) -> dict[str, griffe.Object]:
 
 
 def homes(packages: dict[str, griffe.Module], names: list[str]) -> dict[str, str]:
-    """Return {name: its full name} of all entries with a unique name."""
+    """Return {name: full name} of all public members with a unique name."""
     homes_of: dict[str, list[str]] = {}
     for module in names:
         package, _, rest = module.partition(".")
@@ -56,7 +56,7 @@ def homes(packages: dict[str, griffe.Module], names: list[str]) -> dict[str, str
 
 
 def prose(text: str, known: dict[str, str]) -> str:
-    """Return a docstring as Markdown: indented parts are unchanged, names become links."""
+    """Return a docstring as Markdown. Indented parts stay unchanged, and names become links."""
     paragraphs = re.split(r"\n(?=[ ]*\n)", textwrap.dedent(text).strip("\n"))
     lines = "\n".join(map(as_it_is, paragraphs)).split("\n")
     out, example = [], False
@@ -69,7 +69,7 @@ def prose(text: str, known: dict[str, str]) -> str:
             out += ["```"]
         if not example and not line.startswith("    "):
             line = re.sub(r"^([%+])", r"\\\1", line)
-            parts = re.split(r"(?<!`)`([^`]+)`(?!`)", line)  # words, code, words, ...
+            parts = re.split(r"(?<!`)`([^`]+)`(?!`)", line)  # text, code, text, ...
             parts[::2] = [re.sub(r"<|(?<=[(\s])\*(?=\w+[,)])", r"\\\g<0>", words) for words in parts[::2]]
             parts[1::2] = [reference(code, known) for code in parts[1::2]]
             line = "".join(parts)
@@ -78,7 +78,7 @@ def prose(text: str, known: dict[str, str]) -> str:
 
 
 def as_it_is(paragraph: str) -> str:
-    """Return a paragraph, indented if it is a table: a later line is far to the right, or has columns."""
+    """Return a paragraph, indented if it is a table. A table has columns or indented later lines."""
     first, *later = paragraph.strip("\n").split("\n")
     listed = re.match(r"[ ]|[-*] |\d+\. |>>> ", first)
     columns = [line for line in (first, *later) if re.search(r"\S {3,}\S", line)]
@@ -91,7 +91,7 @@ def reference(name: str, known: dict[str, str]) -> str:
 
 
 def items(section, known: dict[str, str]) -> str:
-    """Return the list of a section of a docstring: arguments, fields, errors."""
+    """Return the arguments, fields or errors of a docstring section as a list."""
     lines = []
     for each in section.value:
         name = getattr(each, "name", None) or str(each.annotation)
@@ -128,11 +128,11 @@ SAME = "The text of the reference also holds here."
 
 
 def fields(record: griffe.Class, known: dict[str, str]) -> str:
-    """Return the fields of a class whose docstring leaves them to comments; empty if the docstring has them."""
+    """Return the fields of a class from the source code; return "" if the docstring describes them."""
     if "Attributes:" in record.docstring.value:
         return ""
     attributes = [each for each in public(record).values() if each.is_attribute]
-    if attributes:  # a docstring is under each field
+    if attributes:  # each field has a docstring
         texts = [textwrap.indent(prose(each.docstring.value, known), "  ").strip() for each in attributes]
         lines = [f"- `{each.name}` = `{each.value}`: {text}" for each, text in zip(attributes, texts, strict=True)]
         return "\n\n**Fields**, with their defaults\n\n" + "\n".join(lines)
@@ -140,7 +140,7 @@ def fields(record: griffe.Class, known: dict[str, str]) -> str:
     body = textwrap.dedent("\n".join(record.lines[start:]))
     body = re.split(r"^(?:@|def )", body, maxsplit=1, flags=re.MULTILINE)[0].strip()
     matches = [FIELD.fullmatch(line) for line in body.split("\n") if line.strip()]
-    if not all(matches):  # there is other code between the fields; show it unchanged
+    if not all(matches):  # other code is between the fields, so show the code unchanged
         return f"\n\n``````python\n{body}\n``````"
     lines = [
         f"- `{match['name']}`" + (f": {prose(match['what'], known)}" if match["what"] else "") for match in matches
@@ -149,14 +149,14 @@ def fields(record: griffe.Class, known: dict[str, str]) -> str:
 
 
 def told(thing: griffe.Object, known: dict[str, str], twin: griffe.Object | None) -> str:
-    """Return the docstring and fields of an entry; one sentence if its twin has the same."""
+    """Return the docstring and fields of a member, or only `SAME` if those of its twin are equal."""
     text = described(thing, known) + (fields(thing, known) if thing.is_class else "")
     before = twin and described(twin, known) + (fields(twin, known) if twin.is_class else "")
     return SAME if text == before and len(text) > len(SAME) else text
 
 
 def entry(thing: griffe.Object, known: dict[str, str], twin: griffe.Object | None = None, depth: int = 12) -> str:
-    """Return the Markdown of an entry and its members: a directive of Sphinx's Python domain."""
+    """Return the Markdown of a member and its methods, as a directive of Sphinx's Python domain."""
     module, kind, head = f"routelaws.{thing.module.path}", "data", thing.name
     inside = told(thing, known, twin)
     if thing.is_function:
@@ -169,20 +169,20 @@ def entry(thing: griffe.Object, known: dict[str, str], twin: griffe.Object | Non
         others = twin.members if twin else {}
         inside += "".join("\n\n" + entry(each, known, others.get(each.name), depth - 3) for each in methods)
     value = str(thing.value) if thing.is_attribute else ""
-    # Options are YAML, which would take the quotes off a text.
+    # Options are YAML. Without JSON, YAML would remove the quotes of a string.
     option = f":value: {json.dumps(value)}\n" if 0 < len(value) < 60 and "\n" not in value else ""
     fence = "`" * depth
     return f"{fence}{{py:{kind}}} {head}\n:module: {module}\n{option}\n{inside}\n{fence}"
 
 
 def signature(function: griffe.Function, known: dict[str, str]) -> str:
-    """Return name, parameters and result of a function, on one line, its types with their full names."""
+    """Return the signature of a function on one line, with the full names of known types."""
     text = " ".join(str(function.signature()).split())
     return re.sub(r"(?<![\w.'\"])(?<!= )[A-Z]\w*", lambda name: known.get(name[0], name[0]), text)
 
 
 def column(thing: griffe.Object | None, room: str, source: str, content: str) -> str:
-    """Return one of the two boxes: the twin, its source, and its docstring."""
+    """Return the box of one twin, with a link to its source and with its docstring."""
     if thing is None:
         words = "There is no such name here." if room == "The reference" else "Imported from the reference."
         return f":::{{container}} twin\n{room}\n\n{words}\n:::"
@@ -191,16 +191,16 @@ def column(thing: griffe.Object | None, room: str, source: str, content: str) ->
 
 
 ALONE = "---\nhtml_theme.sidebar_secondary.remove: true\n---\n\n"
-"""A page that shows its content instead of the list of its headings."""
+"""The head of a page without the list of its headings on the right."""
 
 
 def page(name: str, sides: dict[str, griffe.Module], known: dict[str, dict[str, str]]) -> str:
     """Return the page of a module.
 
     Args:
-        name: its title.
-        sides: {column title: module}; one or two.
-        known: {the same names: names to link to}.
+        name: title of the page.
+        sides: {column title: module} of one or two columns.
+        known: {column title: {name: full name}}, for links.
     """
     up = "../" * (name.count(".") + 1)
 
@@ -223,7 +223,7 @@ def page(name: str, sides: dict[str, griffe.Module], known: dict[str, dict[str, 
 
 
 def api(root: Path = ROOT) -> tuple[dict[str, str], set[str]]:
-    """Return {name of a page: its Markdown} of the whole API reference, and the files that its pages show."""
+    """Return {name of a page: Markdown} of the whole API reference, and the files that the pages describe."""
     packages, (both, alone) = load(root), modules(root)
     rooms = {"The reference": "reference", "The fast twin": "accelerated"}
     fast = [name for name in both if (root / "accelerated" / f"{name.replace('.', '/')}.py").is_file()]
@@ -263,7 +263,7 @@ def breakable(name: str) -> str:
 
 
 def index(tables: dict[str, list[tuple[str, str, str]]]) -> str:
-    """Return the page that lists all modules, with their purpose."""
+    """Return the page that lists all modules with the first lines of their docstrings."""
     parts = [INDEX]
     for title, rows in tables.items():
         lines = [f"- [`{name}`]({where}.md): {first}" for where, name, first in rows]

@@ -3,8 +3,8 @@
     python docs/study/exact_policy.py             d = 24, E = 16, 800 steps: the run of `routelaws sweep recipes`
     python docs/study/exact_policy.py --sampled   the same by REINFORCE, the policy gradient of the program
 
-The routed block is the last one, so the reward of a token depends only on its own expert. Each token tries every
-expert, with weights that are constants for the gradient; the policy loss is minus the expected reward.
+The routed block is the last block, so the reward of a token depends only on its own expert. Each token tries every
+expert. The rewards are constants for the gradient. The policy loss is minus the expected reward.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.accelerated.transformer import loss
 
 POLICY_WEIGHT = 0.1
-"""Weight of the expected reward. AdamW normalises the gradient, so only the ratio to the balance loss matters."""
+"""Weight of the expected reward. AdamW normalises the gradient, so only its ratio to other weights matters."""
 
 RUN = {
     "blocks": 2, "vocab_size": 512, "sequence_length": 64, "batch_size": 16, "steps": 800, "d_model": 24, "heads": 2,
@@ -32,7 +32,7 @@ RUN = {
 
 
 def rewards(params: dict, tokens: jax.Array, config: TrainConfig, routing) -> jax.Array:
-    """Return [T, E], the log-probability of the right next token for each expert."""
+    """Return [T, E], the log-probability of the right next token if expert e processes token t."""
 
     def forced(expert):
         held = routing._replace(expert=jnp.full_like(routing.expert, expert), gate=jnp.ones_like(routing.gate))
@@ -43,7 +43,7 @@ def rewards(params: dict, tokens: jax.Array, config: TrainConfig, routing) -> ja
 
 
 def objective(params: dict, tokens: jax.Array, noise: jax.Array, config: TrainConfig, exact: bool) -> jax.Array:
-    """Return the training loss, optionally with the exact expected reward instead of REINFORCE's term."""
+    """Return the training loss. With `exact`, it has the exact expected reward instead of REINFORCE's term."""
     result = loss(params, tokens, config.model, noise=noise)
     if not exact:
         return result.total
@@ -55,7 +55,7 @@ def objective(params: dict, tokens: jax.Array, noise: jax.Array, config: TrainCo
 
 
 def train(config: TrainConfig, exact: bool) -> float:
-    """Return the validation loss of a run, nats per token."""
+    """Train a model and return its validation loss, nats per token."""
     tokens = prepare_tokens(read_corpus(None), config.model.vocab_size)
     batches, sets = open_text(config, tokens)
     inputs, params = run_inputs(config, None), initial_state(config).params

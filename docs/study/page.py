@@ -1,7 +1,7 @@
 """Write the tables of the study's page from its rows: `python docs/study/page.py`, or with --check to compare only.
 
-The script writes each part of README.md between `<!-- NAME -->` and `<!-- end -->` from results.csv in the same folder,
-and from score.json if it exists. Losses are nats per token on the validation text, after the last step.
+The script writes each part of README.md between `<!-- NAME -->` and `<!-- end -->`. It reads results.csv in the same
+folder, and score.json if it exists. Losses are nats per token on the validation text, after the last step.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from routelaws.accelerated.training.sweeps.grid import read_grid
 SIZE = "dense_parameter_count"
 ROUTERS = ("Hash", "S-Base", "Top-K", "RL-R")
 SEEDED = 16
-"""E of the routed runs with three seeds."""
+"""The E for which routed models have three seeds."""
 
 GRID = read_grid("study")
 
@@ -32,7 +32,7 @@ PART = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def with_rule(frame):
-    """Return the rows with the rule's learning rate, k = 1 and R = 1/2."""
+    """Return the rows with the default learning rate of the study, k = 1 and R = 1/2."""
     return frame[frame["hyper_id"].isin(law_runs(GRID))]
 
 
@@ -62,8 +62,8 @@ def losses(frame) -> str:
 def order(frame) -> str:
     """Return, for each size, the loss of each router at E = 16 minus the dense loss, with a 95 % interval over seeds.
 
-    The deviation of one run is pooled over the dense and the routed runs of a size; a cell without an interval has too
-    few seeds.
+    The standard deviation of one run is pooled over the dense and the routed runs of a size. With too few seeds, there
+    is no interval.
     """
     rows = []
     for size, runs in with_rule(frame).groupby(SIZE):
@@ -80,7 +80,7 @@ def order(frame) -> str:
 
 
 def pooled_deviation(groups: list[np.ndarray]) -> tuple[float, int]:
-    """Return the deviation of one run within groups of seeds, and its degrees of freedom; (nan, 0) without any."""
+    """Return the standard deviation of a run within groups of seeds, and its degrees of freedom; (nan, 0) if 0."""
     groups = [group for group in groups if len(group) > 1]
     freedom = sum(len(group) - 1 for group in groups)
     squares = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
@@ -88,7 +88,7 @@ def pooled_deviation(groups: list[np.ndarray]) -> tuple[float, int]:
 
 
 def _difference(routed: np.ndarray, dense: np.ndarray, deviation: float, freedom: int) -> str:
-    """Return the difference of two means as text, with its interval."""
+    """Return the difference between two mean losses as text, with its interval."""
     if not len(routed):
         return ""
     difference = routed.mean() - dense.mean()
@@ -99,7 +99,7 @@ def _difference(routed: np.ndarray, dense: np.ndarray, deviation: float, freedom
 
 
 def rates(frame) -> str:
-    """Return the loss of seed 42 at half the rule's learning rate, at the rule's and at twice it."""
+    """Return the loss of seed 42 at 0.5, 1 and 2 times the default learning rate."""
     runs = frame[(frame["seed"] == 42) & (frame["k"] == 1) & (frame["routing_frequency"] == 0.5)]
     rows = []
     for (size, router, e), cell in runs.groupby([SIZE, "router_type", "num_experts"]):
@@ -115,7 +115,7 @@ def rates(frame) -> str:
 
 
 def laws(runs) -> str:
-    """Return the bounded law of each router: its error, held-out error of sizes, and coefficients."""
+    """Return the bounded law of each router: its error, its error on held-out sizes, and its coefficients."""
     try:
         fits = runs.where(f"hyper_id in {tuple(law_runs(GRID))}").fit("routed-bounded")
     except ValueError as error:
@@ -128,7 +128,7 @@ COEFFICIENTS = ("b", "c", "E_start", "E_max", "N_cutoff")
 
 
 def _law_row(fit) -> list[str]:
-    """Return the row of one fit; a coefficient that the runs do not determine is in brackets."""
+    """Return the row of one fit."""
     held_out = fit.held_out_size.rmsle
     cells = [
         fit.name,
@@ -143,7 +143,7 @@ def _law_row(fit) -> list[str]:
 
 
 def _coefficient(fit, item) -> str:
-    """Return a coefficient with its interval."""
+    """Return a coefficient with its interval, in brackets if the runs do not determine it."""
     if item is None:
         return ""
     words = f"{item.value:.3g} ({item.low:.3g} to {item.high:.3g})"
@@ -151,7 +151,7 @@ def _coefficient(fit, item) -> str:
 
 
 def prediction(path: Path) -> str:
-    """Return the error of each law at the largest size."""
+    """Return the error of the prediction of each law at the largest size."""
     if not path.exists():
         return markdown(["The largest size is not trained yet."])
     rows = []
@@ -169,12 +169,12 @@ def parts(table: Path, score: Path) -> dict[str, Callable[[], str]]:
 
 
 def filled(page: str, made: dict[str, Callable[[], str]]) -> str:
-    """Return the page with its parts replaced."""
+    """Return the page with the new text of its parts."""
     return PART.sub(lambda part: part[1] + made[part[2]]() + part[3], page)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command above."""
+    """Write or check the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=HERE, help="of README.md and results.csv")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the page differs from the table")

@@ -30,13 +30,13 @@ from routelaws.accelerated.training.sweeps.grid import read_grid
 HERE = Path(__file__).parent
 
 LAWS = ("routed-bounded", "bilinear", "separable", "dense")
-"""The law of the prediction, and the alternatives."""
+"""The law of the prediction, followed by the alternatives."""
 
 LOSS = "loss_validation"
 
 
 def law_runs(grid) -> dict[int, tuple[str, float, float]]:
-    """Return {hyper_id: (router, N, E)} of the runs with the rule's learning rate, k = 1 and R = 1/2."""
+    """Return {hyper_id: (router, N, E)} of the runs with the default learning rate, k = 1 and R = 1/2."""
     runs = {}
     for i, run in enumerate(grid.runs):
         model = run.model
@@ -46,15 +46,15 @@ def law_runs(grid) -> dict[int, tuple[str, float, float]]:
 
 
 def predictions(frame, runs: dict[int, tuple[str, float, float]]) -> list[dict]:
-    """Return the predictions of each law, fitted to the smaller sizes, for each (router, E) of the largest size.
+    """Return the prediction of each law for each (router, E) of the largest size, from fits to the smaller sizes.
 
     Args:
-        frame: the results table, of `read_table`.
-        runs: result of `law_runs`.
+        frame: the results table, from `read_table`.
+        runs: the result of `law_runs`.
 
     Returns:
-        [{"router", "N", "E", "runs": hyper_ids, "laws": {law: {"loss", "run_interval"}}}]; a law that the rows do not
-        determine has {"reason"} instead. The interval is for one more run.
+        [{"router", "N", "E", "runs": hyper_ids, "laws": {law: {"loss", "run_interval", "rmsle", "determined"}}}]. A law
+        without a fit has {"reason"} instead. The interval is for the loss of one new run.
     """
     largest = max(size for _, size, _ in runs.values())
     smaller = frame[frame["hyper_id"].isin([i for i, (_, size, _) in runs.items() if size < largest])]
@@ -71,7 +71,10 @@ def predictions(frame, runs: dict[int, tuple[str, float, float]]) -> list[dict]:
 
 
 def _fit(frame, router: str, law: str):
-    """Return the fit of a law to the rows of a router, or the reason for no fit. The dense law uses only dense rows."""
+    """Return the fit of a law to the rows of a router, or the reason why there is no fit.
+
+    The law "dense" is fitted to dense rows only.
+    """
     if router == DENSE and law != "dense":
         return "dense runs have one law"
     try:
@@ -84,7 +87,7 @@ def _fit(frame, router: str, law: str):
 
 
 def _said(fit, size: float, experts: float) -> dict:
-    """Return the prediction of a fit for one more run at a point."""
+    """Return the prediction of a fit for a new run at (size, experts)."""
     if isinstance(fit, str):
         return {"reason": fit}
     known = fit.best, fit.rows.columns, fit.rows.measured
@@ -98,10 +101,10 @@ def _said(fit, size: float, experts: float) -> dict:
 
 
 def register(table: Path, grid, path: Path) -> None:
-    """Write the prediction.
+    """Write the prediction to a new file.
 
     Raises:
-        InputError: the file exists, or a run of the largest size has rows in the table.
+        InputError: the file exists, or the table has rows of a run of the largest size.
     """
     runs, frame = law_runs(grid), read_table(table)
     largest = max(size for _, size, _ in runs.values())
@@ -125,8 +128,9 @@ def score(table: Path, prediction: dict) -> dict:
     """Return the prediction with the measured losses, and the error of each law.
 
     Returns:
-        {"points": each with "measured" and, in its laws, "percent" and "inside"; "laws": {law: {"points",
-        "mean_percent" (of absolute errors), "inside" (share of the runs)}}}. Points without a run are excluded.
+        {"written", "points", "laws"}. A point also has "measured", and each of its laws with a prediction has "percent"
+        and "inside". Points without a finished run are excluded. "laws" is {law: {"points": number of points,
+        "mean_percent": mean absolute error, "inside": share of the runs inside their interval}}.
     """
     frame = read_table(table)
     last = frame.sort_values("step").groupby("hyper_id").tail(1).set_index("hyper_id")[LOSS]
@@ -144,7 +148,7 @@ def score(table: Path, prediction: dict) -> dict:
 
 
 def _scored(point: dict, last) -> dict:
-    """Return a point with its measured losses and the error of each law that predicts it."""
+    """Return a point with its measured losses, and with the error of each law with a prediction."""
     measured = [float(last[i]) for i in point["runs"] if i in last.index]
     laws = {}
     for law, prediction in point["laws"].items():

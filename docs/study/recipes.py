@@ -1,7 +1,9 @@
-"""Write recipes.csv next to this file: the finished runs of a sweep of recipes, each with its command.
+"""Write recipes.csv next to this file, with the finished runs of a sweep of recipes and their commands.
 
-routelaws sweep recipes --out build/recipes
-python docs/study/recipes.py build/recipes
+Run the sweep and then this file:
+
+    routelaws sweep recipes --out build/recipes
+    python docs/study/recipes.py build/recipes
 """
 
 import csv
@@ -21,7 +23,7 @@ MEASURED = (
     "loss_validation", "router_agreement", "router_information", "router_entropy", "expert_exchange", "max_load",
     "idle_experts", "dropped_fraction",
 )  # fmt: skip
-"""Columns of the last row of a run."""
+"""Columns with results of the last evaluation of a run."""
 
 COLUMNS = ("router", "d_model", "experts", "steps", "seed", "changed", *MEASURED, "command")
 
@@ -29,7 +31,7 @@ SHAPE = (
     "router", "experts", "seed", "steps", "d_model", "heads", "vocab_size", "sequence_length", "evaluations",
     "evaluation_tokens", "steps_per_call",
 )  # fmt: skip
-"""Fields that `changed` excludes: they have columns, or are equal in every run."""
+"""Fields that the column "changed" omits, because they have their own columns or are equal in every run."""
 
 
 def changed(config: TrainConfig) -> dict:
@@ -48,7 +50,7 @@ def command(config: TrainConfig) -> str:
 
 
 def recipe_rows(folder: Path) -> list[dict]:
-    """Return the rows of the finished runs in the folder of a sweep, by hyper_id."""
+    """Return the rows of the finished runs in the folder of a sweep, in order of hyper_id."""
     rows = []
     for i, config in enumerate(read_plan(folder).runs):
         run_folder = folder_of_run(folder, i, config)
@@ -66,12 +68,12 @@ def recipe_rows(folder: Path) -> list[dict]:
 
 
 def _rounded(cell: str) -> str:
-    """Return a number with five digits; a blank cell stays blank."""
+    """Return a number rounded to five digits; return an empty cell unchanged."""
     return cell and f"{float(cell):.5g}"
 
 
 def main(folders: list[str]) -> None:
-    """Write the table of the runs in these folders."""
+    """Write recipes.csv with the runs in these folders."""
     text = io.StringIO()
     table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     table.writeheader()

