@@ -1,9 +1,9 @@
 """The Levenberg-Marquardt method: one compiled loop runs all starts of a fit at once.
 
-See `routelaws.reference.laws._levenberg` for the method. Here the starts are a mapped axis, the derivatives come from
-JAX, and the rows are padded to a multiple of 32 with a weight of 0, so tables of similar length share one
-compiled loop. All numbers are float64, even if JAX is set to float32. The reference explains why laws of accuracy use
-this search and laws of the loss use `_descent.py`.
+See `routelaws.reference.laws._levenberg` for the method. Here the starts are a mapped axis, and the derivatives come
+from JAX. The rows are padded to a multiple of 32 with rows of weight 0, so tables of similar length share one compiled
+loop. All numbers are float64, even if JAX is set to float32. The reference explains why laws of accuracy use this
+search and laws of the loss use `_descent.py`.
 """
 
 import functools

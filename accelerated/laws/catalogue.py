@@ -28,7 +28,7 @@ def _fast(value):
 
 
 LAWS: dict[str, Law] = {name: Law(*map(_fast, law)) for name, law in reference.LAWS.items()}
-"""The laws by name: the paper's from simple to general, later ones, and laws of accuracy."""
+"""The laws by name: first the laws of Clark et al. from simple to general, then later laws, then laws of accuracy."""
 
 register = calling(reference.register, LAWS=LAWS)
 

@@ -51,7 +51,7 @@ def fine_grained_optimum(
 
     Args:
         flops: of training, above 0.
-        expansion: E of the runs from which the coefficients were fitted.
+        expansion: the E of the runs to which the law was fitted.
         coefficients: the law.
         granularities: the G to try.
 

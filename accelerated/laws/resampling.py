@@ -42,8 +42,8 @@ def bootstrap(
         level)/2, rounded down. low is the value at place p from below, and high the value at place p from above.
 
     Raises:
-        ValueError: as `fit_routed` for the whole table, `check_quantity`, `level` is out of its range, an
-            "observation", or the weights are of another shape, negative, or not whole.
+        ValueError: as `fit_routed` for the whole table and as `check_quantity`; or `level` is out of its range, a
+            quantity is an "observation", or an entry of `weights` is negative or not whole.
     """
     columns = dense_parameters, num_experts, loss
     table = level_table(*columns)
@@ -92,8 +92,8 @@ def jackknife(
         A Jackknife.
 
     Raises:
-        ValueError: as `fit_routed` for the whole table, `check_quantity`, `level` is out of its range, an
-            "observation", or fewer than two groups.
+        ValueError: as `fit_routed` for the whole table and as `check_quantity`; or `level` is out of its range, a
+            quantity is an "observation", or there are fewer than two groups.
     """
     columns = dense_parameters, num_experts, loss
     table = level_table(*columns)

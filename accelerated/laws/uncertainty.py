@@ -47,12 +47,12 @@ def profile_intervals(
 
     Returns:
         One Interval for each quantity, in their order and units (losses in nats, sizes in parameters), with
-        low <= value <= high. `N_cutoff` is as `routed.cutoff`: `high` is inf if the data allow c <= 0, and `low` is the
-        least size at which they allow b + c log10 N = 0 with c > 0. In the linear limit b and c have no finite value,
-        but N_cutoff = 10^(-b/c) has a value.
+        low <= value <= high. For `N_cutoff` (see `routed.cutoff`), `high` is inf if the data allow c <= 0. `low` is the
+        least size at which an allowed law with c > 0 has b + c log10 N = 0. In the linear limit b and c have no finite
+        value, but N_cutoff = 10^(-b/c) has a value.
 
     Raises:
-        ValueError: as `fit_routed`, `level` is out of its range, or a quantity has an unknown name or lacks N or E.
+        ValueError: as `fit_routed`; or `level` is out of its range, or a quantity has an unknown name or lacks N or E.
     """
     table = level_table(dense_parameters, num_experts, loss)
     quantities = [check_quantity(quantity) for quantity in quantities]

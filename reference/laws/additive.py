@@ -21,9 +21,9 @@ The fit
 3. The fit minimises the sum of Huber terms of ln L̂ - ln L from many starts (`_descent.py`). The sum has several local
    minima: two terms can exchange roles, or one term can vanish.
 4. The fit divides each column by its geometric mean over the table: ln column - centre. A multiplier is then the term
-   in the middle of the table. Without this step it would be the term at N = 1 or D = 1, decades away from every row,
-   and a small change of an exponent would change it a lot. At the end the fit converts back: ln multiplier + Σ exponent
-   · centre.
+   in the middle of the table. Without this step, a multiplier would be the term at N = 1 or D = 1. These are decades
+   away from every row, so a small change of an exponent would change the multiplier a lot. At the end the fit converts
+   back: ln multiplier + Σ exponent · centre.
 5. Each start divides the mean loss between the terms in the middle of the table (`_smooth.share_out`). So the starts do
    not depend on the units of the table.
 
@@ -80,7 +80,7 @@ class AdditiveFit(NamedTuple):
         coefficients: the law's own NamedTuple; if a term vanishes, its multiplier is 0 and its exponents are NaN
         objective: the best objective found
         rmsle: root mean squared difference of log10 losses, for every criterion
-        status: "interior", "not determined", the vanished coefficients, or that the search did not end
+        status: "interior", "not determined", a list of vanished coefficients, or a note that the search did not end
         covariance: [p, p], of the coefficients in their order; see `_descent.covariance`
         rows: number of rows
         criterion: a description of the minimised quantity
@@ -176,9 +176,9 @@ def fit_additive(
         The fit; status "interior" if the search has ended and the rows determine every coefficient.
 
     Raises:
-        ValueError: lengths differ, an entry or `huber` is not finite or not above 0, there are not more rows than
-            coefficients, a column has fewer than 3 different values, or the logarithms of the columns are linearly
-            dependent.
+        ValueError: lengths differ, an entry or `huber` is not finite or not above 0, or the rows cannot determine the
+            law. They need more rows than coefficients, 3 different values in each column, and columns with linearly
+            independent logarithms.
     """
     columns, loss = _checked(law, columns, loss)
     return AdditiveFit(*_smooth.fitted(_form(law), law.coefficients, columns, loss, huber, starts))

@@ -1,8 +1,8 @@
 """Every law as one record, so that code can loop over laws.
 
-A law maps data columns to a loss. Its record lists the columns and the parameters with their meanings and units, and
-the functions that fit, predict and give intervals. All differences between laws are fields of the record: no code
-outside this folder tests the name of a law.
+A law maps data columns to a loss. Its record lists the columns, the parameters with their meanings and units, and the
+functions `fit`, `predict`, `intervals` and `predict_interval`. All differences between laws are fields of the record:
+no code outside this folder tests the name of a law.
 
     law = LAWS["bilinear"]
     fit = law.fit(dense_parameters, num_experts, loss)       the columns in the order of law.columns, then the loss
@@ -43,9 +43,9 @@ The laws dense, kaplan and hoffmann use dense rows only. In the other laws of th
 (`additive.py`).
 
 `measured` names the quantity that a law predicts. The laws from direct to two-stage-ratio predict accuracy: read
-"accuracy" for "loss" above. Their `fit` has options for facts that are not in the table, such as the guess rate of a
-task (`with_options`). A fit of a two-stage law also needs a measured loss; a prediction does not. The law leverage
-predicts efficiency leverage.
+"accuracy" for "loss" above. The guess rate of a task is not in the table; it is an option of their `fit`
+(`with_options`). A fit of a two-stage law also needs a measured loss; a prediction does not. The law leverage predicts
+efficiency leverage.
 
     >>> for law in LAWS.values():
     ...     print(f"{law.name:18} {', '.join(law.columns):38} {', '.join(law.linear)}".rstrip())
@@ -130,7 +130,7 @@ class Fit(NamedTuple):
         coefficients: by the names of `Law.parameters`
         objective: the least value of `criterion`
         rmsle: root mean squared difference of log10 losses, for every criterion
-        status: "interior", or why the coefficients are no optimum inside their domain
+        status: "interior", or why the optimum is not inside the domain of the coefficients
         covariance: [p, p] of the coefficients; NaN if unknown
         rows: rows used
         criterion: a description of the minimised quantity
@@ -717,4 +717,4 @@ LAWS: dict[str, Law] = {
         _DIRECT, _RATIO, _CEILING, _REPEATED, _BROKEN, _STAGES_LINEAR, _STAGES_LOGISTIC, _STAGES_RATIO, _LEVERAGE,
     )
 }  # fmt: skip
-"""The laws by name: the paper's from simple to general, later ones, and laws of accuracy."""
+"""The laws by name: first the laws of Clark et al. from simple to general, then later laws, then laws of accuracy."""

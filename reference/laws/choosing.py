@@ -1,6 +1,7 @@
 """Choose a model to train: find each option's best size for a budget, and count how often each option is the best.
 
-An option is a law and its arguments other than size N and training tokens D, such as the number of experts. It costs
+An option is a law with all arguments fixed but two: the size N and the training tokens D. A fixed argument is, for
+example, the number of experts. An option costs
 
     training     train(N) · D FLOPs
     inference    serve(N) · D_inf FLOPs, over the life of the model

@@ -119,7 +119,8 @@ def fit_compute(flops: np.ndarray, loss: np.ndarray, floor: float = 0.0) -> Comp
         floor: nats per token, at least 0.
 
     Raises:
-        ValueError: lengths differ, an entry is out of its range, fewer than 3 rows, or all rows have one budget.
+        ValueError: lengths differ, an entry is out of its range, there are fewer than 3 rows, or all rows have the same
+            budget.
 
     Example:
         >>> budgets, losses = zip(*RUNS)

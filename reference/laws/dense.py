@@ -139,7 +139,7 @@ def fit_dense(dense_parameters: np.ndarray, loss: np.ndarray) -> DenseFit:
         `line` still predicts (our choice). N_c is inf or 0 if the result is out of the range of float64.
 
     Raises:
-        ValueError: lengths differ, an entry is not finite or not above 0, fewer than 3 rows, or fewer than two sizes.
+        ValueError: lengths differ, an entry is not finite or not above 0, or there are fewer than 3 rows or 2 sizes.
 
     Example:
         A fit to losses of the law recovers its coefficients.

@@ -5,7 +5,7 @@ Q_rand, so the laws use the accuracy above it,
 
     Q' = (Q - Q_rand) / (1 - Q_rand)                                    0 for guesses, 1 for all answers correct
 
-Each law is a sum of power laws for the surprise -ln Q', which falls to 0 as the accuracy rises to 1:
+The laws predict the surprise -ln Q'. It falls to 0 as the accuracy rises to 1:
 
     direct      -ln Q' = A / C^α                                        equation 2, one ratio of tokens to parameters
     ratio       -ln Q' = A / N^α + B / D^β                              equation 4, across ratios

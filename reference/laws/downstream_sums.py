@@ -7,8 +7,8 @@ nonlinear:
     ceiling    ln(-ln Q') = ln(A/C^α + E)
 
 The fit therefore uses many starts (`_levenberg.py`). It minimises squares, or the sum of Huber terms with the paper's
-delta of 1e-3. The paper's starts are α, β in {0.5, 1, 1.5} and ln A, ln B in {5, 10, 15} for the ratio law, and a
-similar grid for the ceiling. In our starts, the two terms share the mean of the rows in the middle of the table, in
+delta of 1e-3. The paper's starts for the ratio law are α, β in {0.5, 1, 1.5} and ln A, ln B in {5, 10, 15}. For the
+ceiling it has a similar grid. In our starts, the two terms share the mean of the rows in the middle of the table, in
 three ways (our choice). So the starts do not depend on units.
 
 The data determine E only if some rows are near the ceiling. If the law without a ceiling fits equally well, E is 0 and

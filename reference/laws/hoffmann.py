@@ -250,7 +250,7 @@ def kaplan_intervals(
 
 
 def _bind_kaplan(columns: tuple, centres: np.ndarray):
-    """Return θ -> ln L̂ and J, with θ = (α_N, u, α_D, v) as at the top of this file, n and d centred."""
+    """Return the function of θ = (α_N, u, α_D, v) that gives ln L̂ and J; the top of this file defines the letters."""
     n, d = (np.log(column) - centre for column, centre in zip(columns, centres, strict=True))
 
     def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

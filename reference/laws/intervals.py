@@ -2,7 +2,8 @@
 
 A law gives coefficients, numbers derived from coefficients (the size at which more experts stop helping), and losses.
 A coefficient or derived number has the interval of values that the rows do not reject (`Range`). A loss has two
-intervals (`Predicted`): one for the law at that point, and one for one more run there, which scatters about the law.
+intervals (`Predicted`): an interval of the law at the point, and a wider interval of one more run at the point. Runs
+scatter about the law.
 
     linear laws      Student's t, exact if errors are normal                  `linear_intervals.py`
     bounded laws     the profile likelihood                                   `bounded_intervals.py`, `uncertainty.py`

@@ -32,7 +32,7 @@ from ..errors import InputError
 from ._projection import check_range
 
 WINDOW = 1.25
-"""Largest over smallest FLOPs of the runs of one budget. Our choice."""
+"""The largest allowed ratio between the FLOPs of two runs of one budget. Our choice."""
 
 LEAST_SIZES = 4
 """Fewest different sizes of a profile: a parabola has three unknowns, and a fourth size shows its error. Our choice."""

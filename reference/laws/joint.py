@@ -303,7 +303,7 @@ def _checked(active_parameters, tokens, num_experts, loss) -> tuple[tuple, np.nd
 
 
 def _bind(columns: tuple, centres: np.ndarray):
-    """Return θ -> ln L̂ and J, with θ in the order of `_natural`."""
+    """Return the function of θ that gives ln L̂ and J; `_natural` gives the order of θ."""
     n, d = (np.log(column) - centre for column, centre in zip(columns[:2], centres, strict=True))
     x, ones = columns[2] - 1.0, np.ones(n.size)
 

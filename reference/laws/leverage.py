@@ -14,13 +14,13 @@ where  A  activation ratio, the share of the experts that a token uses, between 
 The last line is Clark's saturation (`routed.py`) with A instead of E - 1.
 
 Reliability. Coefficients and forms are from the paper's text, which does not print the bases of the two logarithms. We
-inferred them: only log10 of C with log2 of G gives the paper's two conclusions, a leverage "over 7" at (3.1 %, 12,
-1e22) and a best granularity "around 12". Errata of the text: it calls d positive, but d is negative. It claims a
-leverage of 1 at A = 1, but the law gives 0.990 at (1, 12, 1e22).
+inferred them from the paper's two conclusions: a leverage "over 7" at (A, G, C) = (3.1 %, 12, 1e22) and a best
+granularity "around 12". Only log10 of C with log2 of G gives both. Errata of the text: it calls d positive, but d is
+negative. The text claims a leverage of 1 at A = 1, but the law gives 0.990 at (A, G, C) = (1, 12, 1e22).
 
-The paper counts A in three ways (`activation_ratio`), and the claim "over 7" depends on the way. With 8 of 256 experts
-and one shared expert, G = 12 and C = 1e22, the leverage is 7.22 if A is E_a/E, and 6.87 by the paper's own definition
-of A.
+The paper counts A in three ways (`activation_ratio`), and the claim "over 7" depends on the way. For example, take 8 of
+256 experts, one shared expert, G = 12 and C = 1e22. The leverage is 7.22 if A is E_a/E, and 6.87 by the paper's own
+definition of A.
 
 The fit is our choice: least squares of log10 EL. The law is linear in (a, d, γ, β) at a given A_start, and a search
 finds A_start. A_max is not fitted: the paper's 5.28e16 is practically infinite, so no row determines it.
@@ -71,7 +71,7 @@ class LeverageCoefficients(NamedTuple):
 
 
 PUBLISHED = LeverageCoefficients(1.23, -7.61e-2, 1.67e-2, -1.17e-1, 1.63e-2, 5.28e16)
-"""As printed; fitted by the paper to C of 1e18 to 3e20, A of 0.8 to 100 per cent and G of 2 to 16."""
+"""Printed coefficients. The paper's runs have C from 1e18 to 3e20, A from 0.8 to 100 % and G from 2 to 16."""
 
 
 class LeverageFit(NamedTuple):
@@ -215,8 +215,8 @@ def fit_leverage(
         A_max: given, not fitted; at least 10 (our choice).
 
     Raises:
-        ValueError: lengths differ, an entry is not finite or not above 0, fewer than 7 rows, or the rows cannot
-            separate the coefficients (needed: two C, three G, three A).
+        ValueError: lengths differ, an entry is not finite or not above 0, there are fewer than 7 rows, or the rows
+            cannot separate the coefficients. They need two C, three G and three A.
     """
     columns = _check_columns(
         {"activation": activation, "tian_granularity": tian_granularity, "flops": flops, "leverage": leverage}

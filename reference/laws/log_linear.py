@@ -17,9 +17,9 @@ The functions below read the bilinear law as a straight line in two ways:
     at a size N     log10 L = level + slope · log10 E    level = a log10 N + d      slope = b + c log10 N
     at E experts    log10 L = level + slope · log10 N    level = b log10 E + d      slope = a + c log10 E
 
-The fits are linear least squares in log10 L, so the solution is unique and needs no search. b and d are values at
-N = 1, seven decades below any trained model, so they change with c. Print b + c log10 N at trained sizes instead
-(`slope_in_experts`). The per-size law is defined only at trained sizes; elsewhere the functions return NaN.
+The fits are linear least squares in log10 L, so the solution is unique and needs no search. b and d are values at N =
+1, seven decades below any trained model, so a small change of c changes them much. Print b + c log10 N at trained sizes
+instead (`slope_in_experts`). The per-size law is defined only at trained sizes; elsewhere the functions return NaN.
 """
 
 import math
@@ -151,7 +151,7 @@ def slope_in_parameters(num_experts: np.ndarray, coefficients: LogLinearCoeffici
     """Return d log10 L / d log10 N at E experts: a, or a + c log10 E.
 
     Raises:
-        ValueError: an entry is not finite or below 1, or the coefficients are per-size lines, which have no slope in N.
+        ValueError: an entry is not finite or below 1, or the coefficients are per-size lines. These have no slope in N.
 
     Example:
         >>> print(round(float(slope_in_parameters(10, BilinearCoefficients(-0.08, -0.1, 0.01, 1.0))), 6))
@@ -328,8 +328,9 @@ def fit_separable(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: n
     `fit_per_size` describes the arguments. The covariance has n - 3 degrees of freedom.
 
     Raises:
-        ValueError: lengths differ, an entry is out of its range, fewer than 4 rows, or the rows cannot separate size
-            and num_experts (one size, one E, or log10 E linear in log10 N).
+        ValueError: lengths differ, an entry is out of its range, there are fewer than 4 rows, or the rows cannot
+            separate the effects of N and E. This happens if log10 E is a linear function of log10 N, or with one N or
+            one E.
 
     Example:
         >>> law = SeparableCoefficients(-0.08, -0.03, 1.1)
@@ -346,8 +347,8 @@ def fit_bilinear(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np
     `fit_per_size` describes the arguments. The covariance has n - 4 degrees of freedom.
 
     Raises:
-        ValueError: lengths differ, an entry is out of its range, fewer than 5 rows, or the rows cannot separate log10
-            N, log10 E and their product.
+        ValueError: lengths differ, an entry is out of its range, there are fewer than 5 rows, or log10 N, log10 E and
+            their product are linearly dependent.
 
     Example:
         >>> law = BilinearCoefficients(-0.08, -0.1, 0.008, 1.1)
@@ -364,7 +365,7 @@ def _fit_plane(dense_parameters, num_experts, loss, interaction: bool) -> LogLin
     With n = log10 N - n̄ and e = log10 E - ē the law is level + size·n + gain·e + interaction·n·e. Its columns are far
     better conditioned. In terms of log10 N and log10 E: a = size - interaction·ē, b = gain - interaction·n̄, c =
     interaction, d = level - size·n̄ - gain·ē + interaction·n̄·ē. The matrix `back` converts (size, gain, interaction,
-    level) to (a, b, c, d), and their covariance. The separable law has no interaction and no c.
+    level) to (a, b, c, d). It also converts the covariance. The separable law has no interaction and no c.
     """
     log_size, log_experts, log_loss = check_columns(
         dense_parameters=dense_parameters, num_experts=num_experts, loss=loss

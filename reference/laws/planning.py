@@ -1,8 +1,8 @@
 """The best model for a budget by one law, by exhaustive search.
 
-Each function tries all models that the budget allows, in one variable (the width d, or the size N), and returns the
-model with the lowest loss. It scans a thousand values, and then again between the neighbours of the best (`_lowest`).
-The tokens D follow from the width or size: all that the FLOPs pay for.
+Each function returns the model with the lowest loss among all that the budget allows. The search varies the width d or
+the size N. It scans a thousand values, and then again between the neighbours of the best (`_lowest`). The model gets as
+many tokens D as the FLOPs allow.
 
     Hoffmann       6 N D = FLOPs
     fine-grained   training FLOPs of `fine_grained.py`, for each granularity G, then the best G
@@ -159,7 +159,7 @@ def fine_grained_optimum(
 
     Args:
         flops: of training, above 0.
-        expansion: E of the runs from which the coefficients were fitted.
+        expansion: the E of the runs to which the law was fitted.
         coefficients: the law.
         granularities: the G to try.
 
@@ -308,8 +308,9 @@ def _check_powers(num_experts: float, coefficients: JointCoefficients) -> None:
 def _lowest(function: Callable, low: float, high: float) -> tuple[float, float]:
     """Return the point between `low` and `high` where a function has its least value, and this value.
 
-    The function tries a thousand values at equal ratios, then again between the two neighbours of the lowest one, until
-    only rounding separates them. The functions here have one low point, and are infinite above the budget.
+    The search tries a thousand values at equal ratios. It then repeats this between the two neighbours of the best
+    value, until only rounding separates the neighbours. Here, `function` has a single minimum, and is infinite above
+    the budget.
 
     Example:
         >>> x, value = _lowest(lambda x: (np.log(x) - 3.0) ** 2, 1.0, 1e9)

@@ -9,14 +9,13 @@ the table instead:
 
 Resampling by size matters because the runs of one size can share an error (the learning rate of that size, the seed of
 its data). A resample is a vector of weights, the number of draws of each row. The caller supplies the uniform random
-numbers. Each fit gives all quantities of `uncertainty.py` except the observation, because resampling does not give the
-scatter of a new run.
+numbers. Each fit gives all quantities of `uncertainty.py` except "observation": resampling does not show the scatter of
+a new run.
 
 Coverage. The table gives the share of nominal 95 % intervals that contain the true value, in 1,000 simulated tables of
 the released design (six sizes, E up to 512, scatter 0.003 in log10). Each range goes from the quantity with the lowest
-share to the quantity with the highest share, without the observation. In the right column, all runs of a size also
-share an error (0.002). The slow tests in `conformance/suite/test_laws_resampling.py` repeat the simulation with 400
-tables.
+share to the quantity with the highest share. In the right column, all runs of a size also share an error (0.002). The
+slow tests in `conformance/suite/test_laws_resampling.py` repeat the simulation with 400 tables.
 
                                             independent runs      a shared error at each size
     profile likelihood                         94.4 - 96.4 %      77.4 (predictions) - 97.8 %
@@ -25,9 +24,9 @@ tables.
     jackknife by size                          91.0 - 97.3 %      92.3 - 96.7 %
 
 Six sizes are too few to estimate the spread between sizes, so a bootstrap by size is too narrow. The jackknife corrects
-this with Student's t. Its intervals are a third longer than necessary if the runs are independent. Intervals that
-assume independence are too narrow for predictions if the runs of a size share an error, most of all beyond the largest
-size. A shared error cancels in slopes and gains.
+this with Student's t. Its intervals are a third longer than necessary if the runs are independent. If the runs of a
+size share an error, intervals that assume independence are too narrow for predictions, most of all beyond the largest
+size. In slopes and gains, a shared error cancels.
 
 Infinite and undefined values. E_max is inf in a fit with unbounded E_max, and N_cutoff is inf if c <= 0. The bootstrap
 sorts infinite values as the largest or the smallest. In the linear limit, slopes and other coefficients are infinite,
@@ -154,8 +153,8 @@ def bootstrap(
         level)/2, rounded down. low is the value at place p from below, and high the value at place p from above.
 
     Raises:
-        ValueError: as `fit_routed` for the whole table, `check_quantity`, `level` is out of its range, an
-            "observation", or the weights are of another shape, negative, or not whole.
+        ValueError: as `fit_routed` for the whole table and as `check_quantity`; or `level` is out of its range, a
+            quantity is an "observation", or an entry of `weights` is negative or not whole.
     """
     columns = _columns(dense_parameters, num_experts, loss)
     quantities, fit = _check_asked(quantities, level), fit_routed(*columns)
@@ -210,8 +209,8 @@ def jackknife(
         A Jackknife.
 
     Raises:
-        ValueError: as `fit_routed` for the whole table, `check_quantity`, `level` is out of its range, an
-            "observation", or fewer than two groups.
+        ValueError: as `fit_routed` for the whole table and as `check_quantity`; or `level` is out of its range, a
+            quantity is an "observation", or there are fewer than two groups.
     """
     columns = _columns(dense_parameters, num_experts, loss)
     quantities, fit = _check_asked(quantities, level), fit_routed(*columns)

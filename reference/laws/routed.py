@@ -13,14 +13,14 @@ where  L  loss of the last evaluation, nats per token, above 0
        Ê  *effective* experts: E_start at E = 1, rising with E and never above E_max.
 
 a is the slope of log10 L in log10 N at Ê = 1, and b the slope in log10 Ê at N = 1. Routing helps less as N grows if
-c > 0. More experts hardly change the loss while E is well below E_start or well above E_max. E_max may be infinite:
-then Ê = E - 1 + E_start. The domain is 1 <= E_start < E_max <= ∞. The bound E_start >= 1 is our choice: a dense model
-then counts as at least one expert. The paper's three values are above 1.8.
+c > 0. More experts hardly change the loss if E is far below E_start or far above E_max. E_max may be infinite: then Ê =
+E - 1 + E_start. The domain is 1 <= E_start < E_max <= ∞. The bound E_start >= 1 is our choice: a dense model then
+counts as at least one expert. The paper's three values are above 1.8.
 
-Single coefficients are ill-conditioned. b and d are values at N = 1, seven decades below any trained model, so they
-change with c. Print b + c log10 N at trained sizes instead (`slope_in_experts`). One unit in the third decimal of c
-changes `cutoff` (10 to the power -b/c) by an order of magnitude. So the rounded numbers of the paper's Table 3 do not
-reproduce its cut-offs.
+Single coefficients are ill-conditioned. b and d are values at N = 1, seven decades below any trained model, so a small
+change of c changes them much. Print b + c log10 N at trained sizes instead (`slope_in_experts`). One unit in the third
+decimal of c changes `cutoff` (10 to the power -b/c) by an order of magnitude. So the rounded numbers of the paper's
+Table 3 do not reproduce its cut-offs.
 
 `slope_in_experts` and `slope_in_parameters` are derivatives, so they are negative while routing and size help. Other
 authors print them with the opposite sign, as a gain.
@@ -199,7 +199,7 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
 
     Returns:
         E, a real number, the broadcast shape: 1 where the dense model already reaches the loss; math.inf where no E
-        reaches it (Ê would be E_max or more, or b + c log10 N >= 0).
+        reaches the loss (Ê would be E_max or more, or b + c log10 N >= 0).
 
     Raises:
         ValueError: an entry is out of its range, or not 1 <= E_start < E_max.

@@ -68,8 +68,8 @@ def smooth_prediction(
 ) -> Predicted:
     """Return the loss at one point with two intervals.
 
-    The interval of the law is the profile interval. For one more run, each half also includes the variance of the rows
-    about the law, with n - p degrees of freedom, in logarithms (our choice).
+    The interval of the law is the profile interval. For one more run, both halves of the interval are wider: they
+    include the variance of the log losses about the law, with n - p degrees of freedom (our choice).
 
     Args:
         intervals, fit, columns, loss, level: as `smooth_ranges`.

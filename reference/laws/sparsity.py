@@ -85,7 +85,7 @@ SPARSITY = AdditiveLaw(
         ("e", {}),
     ),
 )
-"""The law as a sum of terms, for the functions of `additive.py`: its third column is 1 - S."""
+"""The law as a sum of terms, for the functions of `additive.py`. Its third column is 1 - S."""
 
 
 class SparsityOptimum(NamedTuple):
@@ -207,8 +207,8 @@ def fit_sparsity(
         floor e if the rows cannot separate e from the third term, so that e has vanished.
 
     Raises:
-        ValueError: lengths differ, an entry is out of its range, or there are fewer than 11 rows, 2 sizes, 2 numbers of
-            tokens or 3 sparsities.
+        ValueError: lengths differ, an entry is out of its range, or the rows are too few. At least 11 rows, 2 sizes, 2
+            numbers of tokens and 3 sparsities are needed.
     """
     size = np.atleast_1d(check_range("total_parameters", total_parameters, above=0.0))
     tokens = np.atleast_1d(check_range("tokens", tokens, above=0.0))

@@ -6,8 +6,8 @@
                or                                Q = a / (1 + exp(-k (L - m))) + b               "logistic"
 
 The fit of each stage uses measured losses. A prediction chains the stages: stage 2 gets the loss that stage 1 predicts.
-The baselines are from Krajewski et al. 2025 (arXiv 2512.08894), where stage 1 is the power law of compute without a
-constant and the loss is a validation loss. The second form of stage 1 is our addition, for runs with several ratios of
+The baselines are from Krajewski et al. 2025 (arXiv 2512.08894). There stage 1 is the power law of compute without a
+floor, and the loss is a validation loss. The second form of stage 1 is our addition, for runs with several ratios of
 tokens to parameters. It is the baseline for the ratio law of accuracy.
 
 Stage 2 is least squares of the accuracy itself, over all rows: accuracies at the guess rate show where the curve is
@@ -55,7 +55,7 @@ class LogisticCoefficients(NamedTuple):
         a: height of the step
         k: steepness, per nat
         m: nats per token, the middle of the step
-        b: accuracy at the end of the step where the first term is 0
+        b: accuracy at the end of the step at which the first term is 0
     """
 
     a: float
@@ -112,8 +112,8 @@ def fit_two_stage(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, lin
         link: the form of stage 2.
 
     Raises:
-        ValueError: lengths differ, an entry is out of its range, `link` is unknown, or fewer than 5 rows (3 for
-            "linear").
+        ValueError: lengths differ, an entry is out of its range, `link` is unknown, or there are fewer than 5 rows (3
+            for "linear").
     """
     line = fit_compute(flops, loss).coefficients
     stage_1 = LossCoefficients(line.A, line.alpha, 0.0, math.nan, 0.0)

@@ -1,7 +1,7 @@
 """How precisely the data determine the law: profile-likelihood intervals for its predictions and coefficients.
 
-The six coefficients of `routed.py` compensate for each other, E_max most of all, so an error bar on each says little.
-`Quantity` lists everything that can have an interval.
+A change of one coefficient of `routed.py`, most of all E_max, can be compensated by the others. So an error bar on each
+coefficient says little. `Quantity` lists everything that can have an interval.
 
 The interval (all kinds)
 1. Assume normal errors of unknown variance. The data do not reject a value v at the confidence level if
@@ -17,7 +17,7 @@ The interval (all kinds)
 Steps 2 and 3 are in `_allowed.py`. They use no quadratic approximation in E_start and E_max, and they include the edges
 and limits of the domain. An infinite end means that the data allow arbitrarily large values. E_start and E_max can be
 any value above 1 if the data allow the linear limit (`fitting.py`). Slopes and the other coefficients are then
-unbounded, except for one end of a slope or of c if the rows determine its sign.
+unbounded. But if the rows determine the sign of a slope or of c, the interval of this coefficient has one finite end.
 
 Source: the intervals are our choice; the paper's main text prints none (docs/choices.md).
 """
@@ -66,7 +66,7 @@ class Quantity(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A value of the best fit and its interval, the values that the data do not reject, in the units of the quantity.
+    """The best fit's value of a quantity, and the interval of values that the data do not reject, in its units.
 
     Attributes:
         quantity: the quantity
@@ -139,12 +139,12 @@ def profile_intervals(
 
     Returns:
         One Interval for each quantity, in their order and units (losses in nats, sizes in parameters), with
-        low <= value <= high. `N_cutoff` is as `routed.cutoff`: `high` is inf if the data allow c <= 0, and `low` is the
-        least size at which they allow b + c log10 N = 0 with c > 0. In the linear limit b and c have no finite value,
-        but N_cutoff = 10^(-b/c) has a value.
+        low <= value <= high. For `N_cutoff` (see `routed.cutoff`), `high` is inf if the data allow c <= 0. `low` is the
+        least size at which an allowed law with c > 0 has b + c log10 N = 0. In the linear limit b and c have no finite
+        value, but N_cutoff = 10^(-b/c) has a value.
 
     Raises:
-        ValueError: as `fit_routed`, `level` is out of its range, or a quantity has an unknown name or lacks N or E.
+        ValueError: as `fit_routed`; or `level` is out of its range, or a quantity has an unknown name or lacks N or E.
 
     Example:
         Noise-free rows determine the slope exactly.

@@ -1,8 +1,8 @@
 """The bounded law in compute: how the loss falls with the FLOPs F of a model and its parameters per FLOP, B.
 
 This is the law of `routed.py` with F instead of N and B instead of E (Clark et al. 2022, arXiv 2202.01169). One law
-describes models that differ in experts per token, routing frequency or dense width, because these change F and B.
-Logarithms are decimal.
+describes models with different numbers of experts per token, routing frequencies or dense widths, because these change
+F and B. Logarithms are decimal.
 
     log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d
 
@@ -334,8 +334,8 @@ def fit_utilisation(
         The fit. `fit_routed` describes its precision.
 
     Raises:
-        ValueError: lengths differ, an entry is not finite or out of its range, or the rows cannot determine the law
-            (as in `fit_routed`, with teraflops for size and utilisation for num_experts).
+        ValueError: lengths differ, an entry is not finite or out of its range, or the rows cannot determine the law.
+            The requirements are those of `fit_routed`, with F in place of N and B in place of E.
 
     Example:
         A fit to losses of the law recovers its coefficients.
