@@ -228,7 +228,7 @@ def _cells(entry: dict, scale: float) -> list[str]:
 
 
 def _verdict(report: dict) -> list[str]:
-    """Return lines on the best mesh and the rule, or on larger devices or more devices that fit."""
+    """Return lines on the best mesh and the rule or, if no mesh fits, on larger or more devices that fit."""
     best, least, larger = report["best"], report["least_memory"], report["smallest_that_fits"]
     if best is not None:
         how = "with --rematerialise (a third more arithmetic)" if best["recomputed"] else "without rematerialisation"

@@ -146,7 +146,7 @@ def _choices(expert: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _information(trace: Trace, row: np.ndarray, expert: np.ndarray, draw) -> dict[str, Information]:
-    """Return the information about each label; exclude the first token of a window for "previous"."""
+    """Return the information about each label; for the label "previous", exclude the first token of each window."""
     previous = np.concatenate([[0], trace.token[:-1]])
     labels = {"token": trace.token, "previous": previous, "position": trace.position}
     told = {}

@@ -99,9 +99,9 @@ def trace_run(run: SavedRun, ids: np.ndarray, name: str) -> Trace:
 
 
 def trace_steps(folder: Path, first: int, last: int, tell=print) -> Trace:
-    """Return the routing of the batches of the steps first, ..., last of a run, from 1, by its last checkpoint.
+    """Return the routing of a run's training batches from step `first` to step `last`, by its last checkpoint.
 
-    All batches are routed with the same weights, as in training and with the noise of their steps.
+    Steps count from 1. All batches are routed with the same weights, as in training and with the noise of their steps.
 
     Raises:
         InputError: an error of `trace_folder`, the model is not causal, or its tokens do not choose their experts.
@@ -216,7 +216,7 @@ def _compiled(model: ModelConfig, dtype, whole: bool):
 
 
 def _routed(model: ModelConfig) -> tuple[jax.Array, jax.Array]:
-    """Return the numbers of the routed blocks, and 0 ... n_r - 1."""
+    """Return two arrays [n_r]: the numbers of the routed blocks, and their indices 0 ... n_r - 1."""
     return jnp.asarray(special_blocks(model)), jnp.arange(model.num_routed)
 
 

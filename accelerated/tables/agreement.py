@@ -22,7 +22,7 @@ from .schema import DENSE, Problems, cell_text, groups_of
 from .units import PARAMETERS, amount
 
 THOUSANDFOLD = 900.0
-"""Factor of an error: a wrong unit is a factor of 1000 or more, and the range may be wrong by 10 %."""
+"""A deviation by this factor is an error. A wrong unit gives 1000 or more, and the range may be wrong by 10 %."""
 
 NEAR = 2.5
 """A slip explains a number if the number is within this factor of the number that the slip would give."""

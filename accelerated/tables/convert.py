@@ -225,7 +225,7 @@ def _size_by_name(columns: dict[str, str], cells) -> list[str]:
 
 
 def _located(message: str, at: list[str] | None) -> str:
-    """Return the message with rows of a log named by run and step."""
+    """Return a message in which run and step replace the row numbers of a log."""
     if at is None:
         return message
     return re.sub(r"\brow (\d+)\b", lambda match: at[int(match[1]) - 1], message)

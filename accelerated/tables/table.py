@@ -158,7 +158,7 @@ def _parsed(data: bytes, names: list[str], numbers: list[str]):
 
 
 def _even(data: np.ndarray, width: int) -> bool:
-    """Return whether every line of the text has `width` cells and, for a width of one, is not blank."""
+    """Return whether every line of the text has `width` cells, which must be two or more."""
     ends, commas = np.flatnonzero(data == ord("\n")), np.flatnonzero(data == ord(","))
     if width < 2 or not len(ends) or len(commas) != (width - 1) * len(ends):
         return False

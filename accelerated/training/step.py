@@ -22,8 +22,8 @@ from .optimizer import optimizer, rates_of_steps
 from .sweeps.workers import computes_where_called
 
 FREED, LONGEST_WAIT = 1 / 300, 0.05
-"""Wait after a call, until a thread of XLA has freed the buffers: a share of the call's time, and a limit in seconds.
-The wait is a share, because a busy machine takes longer for both."""
+"""`wait_for` sleeps for the share FREED of the call's time, but at most LONGEST_WAIT seconds. On a busy machine, a call
+and the freeing of its buffers both take longer."""
 
 NOISE_STREAM, HIDDEN_STREAM = 1, 2
 """Numbers folded into the seed: for the routers' random draws, and for the tokens that the masked objective hides."""
@@ -172,7 +172,7 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
         taken, operands = ~metrics.bad & (left >= 0), (state, *operands, given.rates[now[1]], metrics.gradient_norm)
         if layout is None:  # `cond` saves a copy of the state that `where` needs
             state = jax.lax.cond(taken, change, lambda state, *_: state, *operands)
-        else:  # no collective waits inside a condition, where devices could part
+        else:  # no `cond`: a collective inside it would wait forever if devices took different branches
             state = jax.tree.map(functools.partial(jnp.where, taken), change(*operands), state)
         return (state, left), metrics
 

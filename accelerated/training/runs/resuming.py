@@ -86,7 +86,7 @@ def kept_files_of_older(folder: Path, step: int, evaluations: set[int]) -> Kept:
 
 
 def check_untrained(folder: Path, steps: int, checkpoints: set[int]) -> None:
-    """Raise `InputError` if a run without a checkpoint has a table or log that proves an earlier checkpoint.
+    """Raise `InputError` if a run has no checkpoint, but its table or log proves that it had one.
 
     A run begins its second checkpoint only after the first is complete, and writes its last row after the last
     checkpoint.
