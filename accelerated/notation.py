@@ -19,8 +19,8 @@ get experts 0 … k−1 with gate 0 and count in no load.
 
 An `expert_mask` [E] marks the *admitted* experts, which a router may choose. The others are *masked*: pruned, or on
 another device. The result is the same as for a layer with only the admitted experts, but expert numbers still refer to
-the whole layer. In every formula, E is the number of admitted experts. Every result is 0 for a masked expert. The
-program ignores the columns of masked experts, even NaN, and no gradient reaches them.
+the whole layer. In every formula, T counts real tokens and E counts admitted experts. Every result is 0 for a masked
+expert. The program ignores the columns of masked experts, even NaN, and no gradient reaches them.
 
 Ties: of equal scores, the lower index wins. -0.0 equals +0.0. The same in the oracle: `routelaws.reference.notation`.
 

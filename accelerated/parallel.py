@@ -159,8 +159,8 @@ def ragged_all_to_all(
 ) -> jax.Array:
     """Send any number of contiguous rows from each device to each device.
 
-    Device i sends device j the `send_sizes[i, j]` rows of x[i] that begin at `input_offsets[i, j]`; on device j they
-    begin at row `output_offsets[i, j]`. So the sender chooses the position of its rows.
+    Device i sends device j the `send_sizes[i, j]` rows of x[i] that begin at `input_offsets[i, j]`. On device j these
+    rows begin at `output_offsets[i, j]`. So the sender chooses the position of its rows.
 
     Args:
         x: [n, rows, ...], the rows to send.

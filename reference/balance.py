@@ -180,7 +180,7 @@ def auxiliary_loss(
         score: the function that turns logits into probabilities, "softmax" or "sigmoid" (divided by their sum).
         held: an earlier result; the loss uses its `share` instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Above, E is the number of these experts.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Above, E counts these experts.
 
     Returns:
         `AuxiliaryLoss`.
@@ -234,7 +234,7 @@ def sequence_loss(
     With sigmoid scores this is the complementary loss of DeepSeek-V3 (arXiv 2412.19437, equations 17 to 20; weight
     1e-4). DeepSeek-V3 chooses experts with a bias and groups, but shareₑ counts the k largest scores without them. For
     that loss pass the experts with the k largest scores as `expert`. The loss can be large for a batch that is balanced
-    as a whole (see the example).
+    as a whole (example below).
 
     Args:
         logits: [T, E], finite; the raw router logits z, sequence by sequence.

@@ -23,9 +23,8 @@ from .routers.top_k import GROUP_SCORES, NORMALISATIONS, _check_gate_scale, _che
 HASHES = (
     "modulo", "random", "balanced", "clustered", "dispersed", "multi", "previous", "position", "bigram",
 )  # fmt: skip
-"""What a hash model looks up: the token's id in one table (modulo, random, balanced, clustered, dispersed) or in
-several (multi), the id of the previous token (previous), the position, or the pair of this token and the previous one
-(bigram).
+"""What a hash model looks up. modulo, random, balanced, clustered and dispersed: the token id in one table. multi: the
+token id in several tables. previous: the id of the previous token. bigram: both ids. position: the position.
 
 `routed_block.hash_table` needs the counts of the tokens for balanced, their embeddings for clustered and dispersed, and
 uniform random numbers for random, multi and bigram.
@@ -294,7 +293,7 @@ class ModelConfig:
         }.get(name)
 
     def _fill_in(self):
-        """Set the fields whose default depends on other fields; only this method writes to the frozen record."""
+        """Set the fields whose default depends on other fields."""
         if self.kqv_size is None:
             if self.d_model % self.heads:
                 raise InputError(f"heads {self.heads} does not divide d_model {self.d_model}; give kqv_size")

@@ -19,8 +19,8 @@ get experts 0 … k−1 with gate 0 and count in no load.
 
 An `expert_mask` [E] marks the *admitted* experts, which a router may choose. The others are *masked*: pruned, or on
 another device. The result is the same as for a layer with only the admitted experts, but expert numbers still refer to
-the whole layer. In every formula, E is the number of admitted experts. Every result is 0 for a masked expert. The
-program ignores the columns of masked experts, even NaN, and no gradient reaches them.
+the whole layer. In every formula, T counts real tokens and E counts admitted experts. Every result is 0 for a masked
+expert. The program ignores the columns of masked experts, even NaN, and no gradient reaches them.
 
 Ties: of equal scores, the lower index wins. -0.0 equals +0.0. Functions that take scores or logits from the caller
 reject NaN (`check_finite`); `top_k_indices` and the other helpers below do not check.
@@ -28,8 +28,8 @@ reject NaN (`check_finite`); `top_k_indices` and the other helpers below do not 
 Shapes are in brackets: [T, E] is an array with a row for each token and a column for each expert, [] is a scalar.
 
 Gradients: the reference computes none. "A constant for the gradient" is a number through which no gradient flows in a
-training program, such as the fast twin. The argument `held` of a router fixes the choice of experts. The gate and all
-later results are then differentiable functions of the logits.
+training program, such as the fast twin. With `held` the choice of experts is fixed; the gate and all later results are
+then differentiable functions of the logits.
 """
 
 from typing import NamedTuple
@@ -77,7 +77,7 @@ def _route_real_tokens(router, mask, values, *, held=None, per_token=None, **opt
         values: [T, ...]; its rows of real tokens are the first argument of the router.
         held: a `Routing` of the group or None; the router gets the rows of the real tokens.
         per_token: {name: [T, ...] or None}, more arguments with a row for each token.
-        options: all other arguments of the router, passed on unchanged.
+        options: the other arguments of the router.
     """
     mask = _real_tokens(mask, len(values))
     for name, rows in (per_token or {}).items():
@@ -103,7 +103,7 @@ def _route_admitted(router, expert_mask, logits, at_least, *, held=None, per_exp
         at_least: the smallest allowed number of admitted experts.
         held: a `Routing` of the group or None; the router gets the columns of the admitted experts.
         per_expert: {name: [..., E] or None}, more arguments with a column for each expert.
-        options: all other arguments of the router, passed on unchanged.
+        options: the other arguments of the router.
     """
     num_experts = np.shape(logits)[1]
     admitted = _admitted_experts(expert_mask, num_experts, at_least)
@@ -158,7 +158,7 @@ def _as_bool(mask: np.ndarray, name: str = "mask", meaning: str = "a real token"
     """Return a mask as bool.
 
     Raises:
-        ValueError: the mask holds floats. A mask to add to logits has floats, and its 0 marks a real token.
+        ValueError: the mask holds floats.
     """
     mask = np.asarray(mask)
     if mask.dtype.kind not in "bui":
@@ -216,7 +216,7 @@ def check_finite(name: str, values: np.ndarray) -> np.ndarray:
     """Return `values` as float64.
 
     Raises:
-        ValueError: an entry is NaN or infinite; the message names the first one.
+        ValueError: an entry is NaN or infinite.
     """
     values = np.asarray(values, dtype=np.float64)
     bad = np.argwhere(~np.isfinite(values))

@@ -16,7 +16,7 @@ objective allows. Of the causal models, only expert choice can train in this way
 Padding: with a `mask` real tokens get the same result as without padding; padded tokens count in no load, capacity or
 loss.
 
-A router with a bias per expert (quantile; top_k with a bias rate) stores it among the parameters, but no gradient
+A router with a bias per expert (quantile; top_k with a bias rate) stores the bias among the parameters, but no gradient
 reaches it. `BlockOutput.bias` is the updated bias for the next batch.
 
 Shared experts (`ModelConfig.shared_experts`) process every real token, without a router or a gate; the block adds their

@@ -10,8 +10,8 @@ Clark et al. 2022. The shapes follow from the released parameter counts; everyth
     loss = mean over tokens of −log softmax(logits)[next token]                 `loss`, in nats per token
 
 Attention uses relative positions as in Transformer-XL, with a separate key projection and no bias vectors. Token i
-attends to j ≤ i with logit queryᵢ · (keyⱼ + relative₍ᵢ₋ⱼ₎) / √kqv, where relative₍ₘ₎ is the projection of a sinusoid of
-the distance m. Rotary positions (`ModelConfig.positions`) rotate queries and keys instead. Their scalar product then
+attends to j ≤ i with logit queryᵢ · (keyⱼ + relative₍ᵢ₋ⱼ₎) / √kqv, where relative₍ₘ₎ is the projected sinusoid of the
+distance m. Rotary positions (`ModelConfig.positions`) rotate queries and keys instead. Their scalar product then
 depends on the positions only through i − j: see `rotary`.
 
 The masked objective (`ModelConfig.objective`) hides some tokens of each sequence. The model reads a mask token instead
@@ -20,10 +20,10 @@ over hidden tokens of −log softmax(logits)[the token itself]. Do not compare i
 differ. (Our choice: each sequence has the same number of hidden tokens, and the mask token replaces all of them.)
 
 A `mask` of the real tokens excludes padding on either side: no real token attends to padding, no router sees it, and no
-loss counts it. The position hash and the previous-token hash still count from the row's start.
+loss counts it. The position hash and the previous-token hash still start at the beginning of the row.
 
-Block i is routed iff (i + 1) mod 1/R = 0, or, in the layout "upper", iff it is one of the last R L blocks.
-`routed_block` describes each router. The loss terms of RL-R need the predictions, so `loss` adds these terms.
+Block i is routed iff (i + 1) mod 1/R = 0. In the layout "upper" the last R L blocks are routed instead. `routed_block`
+describes each router. The loss terms of RL-R need the predictions, so `loss` adds these terms.
 
 Parameters are nested dicts of arrays, with the blocks stacked on a leading axis: `parameter_shapes` lists them.
 

@@ -38,9 +38,8 @@ def upcycle(
         fresh: initial parameters of the routed model. The result takes from it the router and everything that the dense
             model lacks. Its experts supply the noise and the new units.
         config: the routed model.
-        noise: the factor of the fresh experts in the sum of copies and fresh experts.
-        redrawn: the share of each expert's hidden units to draw anew, 0 to 1; they are those with the smallest
-            uniforms.
+        noise: factor; the experts are copies + noise · fresh experts.
+        redrawn: the share of each expert's hidden units to draw anew, 0 to 1: the units with the smallest uniforms.
         uniforms: [n_r, E G, f / G], random numbers; needed if `redrawn` is above 0.
 
     Returns:

@@ -42,7 +42,7 @@ def hash_layer(
     Args:
         token_ids: [T] integers >= 0.
         num_experts: E >= 1.
-        mask: [T] bool, the real tokens; None for all. Below, T is the number of real tokens.
+        mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
         expert_mask: see `fixed_router`.
 
     Returns:
@@ -77,7 +77,7 @@ def table_router(
         table: [V, k] integers in [0, E), distinct within a row.
         num_experts: E.
         gate: "mean" (every gate is 1/k) or "sum" (every gate is 1, for MultiHash).
-        mask: [T] bool, the real tokens; None for all. Below, T is the number of real tokens.
+        mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
         expert_mask: see `fixed_router`.
 
     Returns:
@@ -108,7 +108,7 @@ def fixed_router(
         expert: [T, k] integers in [0, E), distinct within a row.
         num_experts: E.
         gate: "mean" (every gate is 1/k) or "sum" (every gate is 1, for MultiHash).
-        mask: [T] bool, the real tokens; None for all. Below, T is the number of real tokens.
+        mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Each masked expert is replaced by the next
             admitted expert, in cyclic order, that the token does not have yet (our choice).
 
@@ -234,8 +234,8 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
 
     To find the others, the program steps from the emptiest expert in equal steps modulo E. It takes the experts that
     are fuller than the emptiest by less than the token's count, or the k emptiest experts if there are fewer than k of
-    these. The step changes from token to token. (Our choice: with the k emptiest for every token, E / k groups of
-    experts would stay equally full and always serve the same tokens, as if each group were one expert.)
+    these. The step changes from token to token. (Our choice: if each token took the k emptiest experts, the same k
+    experts would always work together, like one expert.)
 
     Ties: of equally frequent tokens the lower id goes first. Of equally full experts, an expert with fewer tokens so
     far counts as emptier, then the expert with the lower index. So tokens with count 0 are spread too.

@@ -117,7 +117,7 @@ def sinkhorn_plan(
         max_newton: stop after this many Newton steps; 0 for sweeps alone.
         num_sweeps: take exactly this many column steps, for any residual; the three arguments above are then ignored.
         mask: [T] bool, True for a real token; T is then the number of real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
             without sharding. T is then the number of tokens on all members, and each member returns its own rows.
 
@@ -177,7 +177,7 @@ def sinkhorn_router(
         gate: "softmax" or "sigmoid" of the logits.
         num_sweeps: see `sinkhorn_plan`.
         mask: [T] bool, True for a real token. Padded tokens get experts 0 … k−1 with gate 0, and count nowhere.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
         held: a routing of the same group; the router reuses its selection.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
             without sharding. T, load and residual then cover all members; each member returns its own rows.

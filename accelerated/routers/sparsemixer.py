@@ -28,8 +28,8 @@ def sparsemixer_router(
         logits: [T, E], finite, E >= 2; the raw router logits z.
         jitter: ε >= 0; an expert is near the best one if their logits differ by at most 2ε, relative to the larger one.
         held: a routing of the same group; the router reuses its selection.
-        mask: [T] bool, the real tokens; None for all. Below, T is the number of real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
+        mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
 
     Returns:
         `Routing` with k = 2; `plan` holds 1/(2 T) at each chosen expert.

@@ -28,12 +28,12 @@ score.
 
     Σ sₜₑ  =  Σ (sₜₑ − pₑ) + T/E Σₑ pₑ  ≤  Σₜ maxₑ (sₜₑ − pₑ) + T/E Σₑ pₑ
 
-for every balanced assignment, where the first two sums are over its pairs of token and expert. The right side does not
-depend on the assignment, so it bounds all of them (`dual_bound`). An assignment that reaches the bound is therefore
-optimal, and the prices prove it: each token is at the expert with its largest score minus price. The cheapest chains
-give such prices. Let cₑ be the cost of the cheapest chain from any expert to e, 0 or less. Let t be a token at expert
-i. You can extend a chain that ends at i by moving t from i to j, so cⱼ ≤ cᵢ + sₜᵢ − sₜⱼ. With pₑ = −cₑ this becomes sₜᵢ
-− pᵢ ≥ sₜⱼ − pⱼ. The returned prices are shifted so that the smallest is 0.
+for every balanced assignment. The first two sums are over its pairs of token and expert. The right side does not depend
+on the assignment, so it bounds all of them (`dual_bound`). An assignment that reaches the bound is therefore optimal,
+and the prices prove it: each token is at the expert with its largest score minus price. The cheapest chains give such
+prices. Let cₑ be the cost of the cheapest chain from any expert to e, 0 or less. Let t be a token at expert i. You can
+extend a chain that ends at i by moving t from i to j, so cⱼ ≤ cᵢ + sₜᵢ − sₜⱼ. With pₑ = −cₑ this becomes sₜᵢ − pᵢ ≥ sₜⱼ
+− pⱼ. The returned prices are shifted so that the smallest is 0.
 
 **The general case** (our choice) adds two things to this problem.
 
@@ -41,9 +41,9 @@ i. You can extend a chain that ends at i by moving t from i to j, so cⱼ ≤ c�
 the program compares sets in lexicographic order of their sorted indices. It returns the experts of a token in
 decreasing order of score, equal scores by index.
 
-*Where E does not divide T k*, balanced means ⌊T k/E⌋ or ⌈T k/E⌉ tokens for each expert. The optimisation also chooses
-which T k mod E experts get one token more. So every expert offers ⌈T k/E⌉ slots. The program adds one extra token with
-score 0 at every expert. The extra token takes the unused slots, at most one at each expert. In the bound, n = ⌊T k/E⌋:
+*If E does not divide T k*, each expert gets ⌊T k/E⌋ or ⌈T k/E⌉ tokens. The optimisation also chooses which T k mod E
+experts get one token more. So every expert offers ⌈T k/E⌉ slots. The program adds one extra token with score 0 at every
+expert. The extra token takes the unused slots, at most one at each expert. In the bound, n = ⌊T k/E⌋:
 
     Σ sₜₑ  ≤  Σₜ (the k largest sₜₑ − pₑ) + n Σₑ pₑ + (the T k mod E largest pₑ)
 
@@ -98,8 +98,8 @@ def balanced_assignment(
         scores: [T, E], finite.
         k: experts per token, 1 <= k <= E; they are distinct.
         mask: [T] bool, True for a real token, at least one; None for all. Padded tokens get experts 0 … k-1 and count
-            nowhere; their scores may be NaN. Above, T is the number of real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
+            nowhere; their scores may be NaN. Above, T counts real tokens.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
 
     Returns:
         `Assignment`. Of equally good assignments, it is the one that gives token 0 the lowest possible expert, then
@@ -200,11 +200,11 @@ def base_router(
         logits: [T, E], finite; the scores.
         k: experts per token, 1 <= k <= E.
         training: True selects by the balanced assignment (not causal), False by the largest logits (causal, any group).
-        gate: "sigmoid" (as in the authors' code, in fairseq) or "softmax" of the logits, over all experts for any k.
+        gate: "sigmoid" of the logits (as in the authors' code in fairseq), or "softmax" over all experts.
         held: a routing of the same group; the router reuses its selection.
         mask: [T] bool, True for a real token, at least one; None for all. Padded tokens get experts 0 … k-1 with gate 0
             and count nowhere.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each of a token's experts.

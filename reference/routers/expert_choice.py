@@ -63,8 +63,8 @@ def expert_choice_router(
         score: "softmax" over the experts, or "sigmoid".
         held: a choice for the same group; the router reuses its selection.
         mask: [T] bool, the real tokens; None for all. C follows from the number of real tokens.
-        expert_mask: [E] bool, the experts that choose; None for all. Below, E is the number of these experts. The other
-            experts have token 0 with gate 0 in every slot.
+        expert_mask: [E] bool, the experts that choose; None for all. Below, E counts these experts. The other experts
+            have token 0 with gate 0 in every slot.
 
     Returns:
         `ExpertChoice`.

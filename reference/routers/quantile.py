@@ -76,8 +76,8 @@ def quantile_bias(
         k: experts per token, 1 <= k <= E.
         num_steps: the number of steps on these scores; a router takes one.
         mask: [T] bool, True for a real token; the function ignores padded tokens, and T is the number of real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
-            The bias of the other experts does not change (our choice).
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts. The bias of
+            the other experts does not change (our choice).
 
     Returns:
         [E] in units of the scores, mean 0 (at k = E the unchanged bias). For k < E, `base.dual_bound`(scores, bias, k)
@@ -154,7 +154,7 @@ def quantile_router(
         k: experts per token, 1 <= k <= E.
         gate: "sigmoid" or "softmax" of the logits, without the bias.
         mask: [T] bool, True for a real token. Padded tokens get experts 0 … k−1 with gate 0, and count nowhere.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
         held: a routing of the same group; the router reuses its selection.
 
     Returns:

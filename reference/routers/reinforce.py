@@ -36,9 +36,9 @@ token, but only in the loss.
 
 From the paper: the reward, the constant gate and one expert per token. From the parameter counts of the released table:
 the baseline d → d/8 → 1 without biases, one in every routed block. The rest is our choice (docs/choices.md): the
-balance loss, and the weights 1e-2, 1e-2, 0 and 1e-2; ReLU in the baseline; one reward for all routed blocks, whose
-terms are added up; greedy evaluation; k > 1 with gate 1/k, the mean of the experts; the options nucleus and
-reward-to-go.
+balance loss, and the weights of policy, baseline, entropy and balance (1e-2, 1e-2, 0, 1e-2); ReLU in the baseline; the
+same reward for all routed blocks, and the sum of their terms; greedy evaluation; k > 1 with gate 1/k, the mean of the
+experts; the options nucleus and reward-to-go.
 """
 
 from typing import NamedTuple
@@ -94,7 +94,7 @@ def reinforce_router(
         nucleus: see `log_policy`.
         held: a routing of the same group; the router reuses its selection.
         mask: [T] bool, True for a real token; None for all.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
 
     Returns:
         `Routing`; `gate` is 1/k, and `plan` is π / T. In training π is the distribution of the first choice.

@@ -109,7 +109,7 @@ def sinkhorn_plan(
         max_newton: stop after this many Newton steps; 0 for sweeps alone.
         num_sweeps: take exactly this many column steps, for any residual; the three arguments above are then ignored.
         mask: [T] bool, True for a real token; T is then the number of real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
 
     Returns:
         `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits.
@@ -190,10 +190,7 @@ def _sweep(logits: np.ndarray, tolerance: float, max_sweeps: int) -> tuple[np.nd
 
 
 def _row_step(logits: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return log plan [T, E] after a row step, the log of the mass of each expert [E], and the residual.
-
-    The function does not return the potential a: it follows from g, since rows sum to 1/T.
-    """
+    """Return log plan [T, E] after a row step, the log of the mass of each expert [E], and the residual."""
     num_tokens, num_experts = logits.shape
     values = logits + g
     # Shifting a row changes nothing. With its maximum at 0, large logits do not add rounding errors to the sums.
@@ -223,7 +220,7 @@ def sinkhorn_router(
         gate: "softmax" or "sigmoid" of the logits.
         num_sweeps: see `sinkhorn_plan`.
         mask: [T] bool, True for a real token. Padded tokens get experts 0 … k−1 with gate 0, and count nowhere.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
         held: a routing of the same group; the router reuses its selection.
 
     Returns:

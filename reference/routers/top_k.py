@@ -32,8 +32,8 @@ Without a bias the router compares logits, which have the same order as the scor
 and σ(30) are the same number. With a bias it must compare s + b, and ties go to the lower index.
 
 No leaks; causal in training and in evaluation: the experts and gates of a token depend on that token alone (and, in
-GShard's router, on its own random number). Other tokens have two effects in training: they fill the capacity
-(`experts`; in some orders later tokens do too), and earlier steps change the bias.
+GShard's router, on its own random number). Other tokens have two effects in training: they fill the capacity (in some
+orders of `experts` even later tokens), and the tokens of earlier steps change the bias.
 
 The router ignores the logits of padded tokens.
 
@@ -86,8 +86,8 @@ def switch_router(
     Args:
         logits: [T, E], finite; the raw router logits z.
         held: a routing of the same group; the router reuses its selection.
-        mask: [T] bool, the real tokens; None for all. Below, T is the number of real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
+        mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
 
     Returns:
         `Routing` with k = 1.
@@ -150,9 +150,9 @@ def top_k_router(
             expert.
         allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
         held: a routing of the same group; the router reuses its selection.
-        mask: [T] bool, the real tokens; None for all. Below, T is the number of real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E is the number of these experts.
-            The groups stay the groups of the whole layer; the router skips a group without an admitted expert.
+        mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts. The groups
+            stay the groups of the whole layer; the router skips a group without an admitted expert.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
@@ -319,11 +319,11 @@ def gshard_router(
 ) -> Routing:
     """Give each token its two best experts, and drop the second at random when its gate is small.
 
-    Gates are normalised over the two. The router keeps the second expert if its uniform is below twice its gate, that
-    is, with probability min(1, 2 gate). A dropped expert stays in `expert` with gate 0; `plan` and `load` exclude it.
-    The `plan` of a `held` routing is 0 at dropped experts. In `experts.routed_ffn` a dropped expert still takes a slot,
-    as in the paper's algorithm. The mask `gate != 0` frees the slot; the model uses this mask (our choice, as in the
-    authors' released code).
+    Gates are normalised over the two. The router keeps the second expert if the token's uniform is below twice the
+    expert's gate: with probability min(1, 2 gate). A dropped expert stays in `expert` with gate 0; `plan` and `load`
+    exclude it. The `plan` of a `held` routing is 0 at dropped experts. In `experts.routed_ffn` a dropped expert still
+    takes a slot, as in the paper's algorithm. The mask `gate != 0` frees the slot; the model uses this mask (our
+    choice, as in the authors' released code).
 
     Args:
         logits: [T, E], finite, E >= 2.
