@@ -58,7 +58,7 @@ POSITIONS = ("relative", "rotary")
 """Ways to encode positions in attention: a key projection of distances, or a rotation of queries and keys (RoPE)."""
 
 ROUNDING = 1e-3
-"""The largest accepted rounding error of a routing frequency, relative: 0.0833 counts as 1/12."""
+"""The largest accepted relative error of a rounded routing frequency: 0.0833 counts as 1/12."""
 
 
 class Shape(NamedTuple):

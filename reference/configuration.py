@@ -373,7 +373,7 @@ class ModelConfig:
             )
 
     def given(self) -> dict:
-        """Return the fields as arguments: None for a field whose value is the default that None stands for."""
+        """Return the fields as arguments, with None for each value that `_fill_in` would choose."""
         usual = {name: self._default(name) for name in _FILLED_IN} | {"kqv_size": self.d_model / self.heads}
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: None if name in usual and usual[name] == value else value for name, value in values.items()}

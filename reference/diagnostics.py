@@ -335,7 +335,7 @@ def faults(counts: np.ndarray, k: int, entropy: float | None = None) -> Faults:
     Args:
         counts: [E], the choices of each expert.
         k: experts per token.
-        entropy: of the router's probabilities, nats, mean over tokens; None if it has none.
+        entropy: entropy of the router's probabilities in nats, mean over tokens; None without probabilities.
 
     Returns:
         `Faults`. With k = E there is no choice, so no expert is dead and there is no collapse.

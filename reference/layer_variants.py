@@ -64,9 +64,9 @@ def null_expert_ffn(
 ) -> RoutedOutput:
     """Send each token through its experts; experts E and above are null experts, without weights.
 
-    A null expert takes no slot. It returns 0, or the token itself (`identity`). So tokens use different numbers of real
-    experts. MoE++ (Jin et al. 2024, arXiv 2410.07348) calls these zero experts and copy experts. LongCat-Flash (arXiv
-    2509.01322) has zero-computation experts that return the token.
+    A null expert takes no slot. It returns 0 or, with `identity`, the token itself. So tokens use different numbers of
+    real experts. MoE++ (Jin et al. 2024, arXiv 2410.07348) calls these zero experts and copy experts. LongCat-Flash
+    (arXiv 2509.01322) has zero-computation experts that return the token.
 
     Args:
         params: of the E real experts, see `routed_ffn`.

@@ -239,8 +239,10 @@ def layer_norm(params: dict, x: np.ndarray) -> np.ndarray:
 
 
 def sinusoids(sequence_length: int, d_model: int, first: int = 0) -> np.ndarray:
-    """Return [S − first, d]: one row per distance m from `first` to S − 1: sin and cos of m / 10000^(2j/d) for j = 0 …
-    d/2 − 1."""
+    """Return [S − first, d], a row of sinusoids for each distance m from `first` to S − 1.
+
+    A row has the sines, then the cosines, of m / 10000^(2j/d) for j = 0 … d/2 − 1.
+    """
     angle = np.arange(first, sequence_length)[:, None] * 10_000.0 ** (-np.arange(0, d_model, 2) / d_model)
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
 

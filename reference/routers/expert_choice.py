@@ -16,9 +16,8 @@ is then lower than in generation. In a group with one position of several sequen
 sees a later one, in training and in evaluation. The output for a sequence then depends on the other sequences of its
 batch, up to the same position.
 
-Padding: a `mask` [T] marks n real tokens. An expert takes C(n) tokens, all of them real: the capacity for n tokens. The
-arrays have C(T) columns, as for a full group. Columns past C(n) repeat the expert's first token with gate 0, and count
-nowhere.
+Padding: a `mask` [T] marks n real tokens. An expert takes C(n) real tokens, the capacity for n tokens. The arrays have
+C(T) columns, as for a full group. Columns past C(n) repeat the expert's first token with gate 0, and count nowhere.
 
 Our choices: C is rounded up and is at most T (as in `experts.expert_capacity` at k = 1); the sigmoid is an option.
 Experts compare the logarithms of the scores, which do not underflow; ties go to the lower token index.

@@ -17,8 +17,8 @@ you can save and load it:
 
 You can look up other integers than the token id. Call `table_router` with the ids before each token for the
 previous-token hash, or with the positions for the position hash (`previous_tokens`, `position_ids`). The bigram hash
-adds the table entries of two tokens modulo E (`bigram_experts`): with random tables each pair of tokens gets a uniform
-expert.
+adds the table entries of two tokens modulo E (`bigram_experts`): with random tables each pair of tokens gets a
+uniformly random expert.
 
 Loads. No table is perfectly even: the most frequent token, with a share p of the text, always has the same k experts.
 So the largest load is at least p E / k times the mean. The remainder is fairly even if the vocabulary is sorted by

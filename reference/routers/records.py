@@ -25,7 +25,7 @@ SCORED = (*ROUTED, "router_scale")
 """Options of routers with weights."""
 
 LIMITED = ("capacity_factor", "drop_order")
-"""Options of routers that assign experts to tokens: an expert may have fewer slots than tokens."""
+"""Options of routers that assign experts to tokens, where an expert may have too few slots."""
 
 GROUPING = ("grouping", "group_size")
 
