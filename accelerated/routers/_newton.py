@@ -1,7 +1,7 @@
 """Newton's method for the potentials of `sinkhorn`, for logits that need too many sweeps.
 
 Private to the fast twin; `routelaws.reference.routers._newton` derives the steps. Here the steps are a `while_loop`,
-and the tokens may be sharded over devices: a step costs one `psum` of E² numbers.
+and the tokens may be sharded over devices. A step then costs one `psum` of E² numbers.
 """
 
 import jax
@@ -18,11 +18,11 @@ def newton(row_step, group, g, plan, residual, tolerance: float, max_newton: int
     Args:
         row_step: (group, g, temperature) -> the plan, the mass of each expert, and the residual.
         group: the tokens, a `sinkhorn._Group`.
-        g: [E], where the steps begin.
-        plan: of g.
-        residual: of that plan.
-        tolerance: of the residual.
-        max_newton: steps at most.
+        g: [E], the potentials before the first step.
+        plan: the plan of g.
+        residual: the residual of this plan.
+        tolerance: stop at a residual of at most this.
+        max_newton: largest number of steps.
     """
     values = _masked_rows(group.logits + g, group.real)
     spread = (values.max(axis=1) - group.among(values, jnp.inf).min(axis=1)).max()

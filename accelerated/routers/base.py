@@ -2,29 +2,30 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.base`.
 
-Differences: there are two methods (`METHODS`). "host" is exact, ties included: jit calls back to the host, where
+Differences: there are two methods (`METHODS`). "host" is exact, ties included. Under jit it calls the host, where
 compiled loops (`kernels/assignment.py`) need a few milliseconds for thousands of tokens. "auction" stays on the device
-and is exact up to a stated increment. In an auction, a token with d missing slots bids for d experts: the best ones at
-the current prices that it does not have yet. It bids the amount that makes the next expert equally good, plus the
-increment epsilon. An expert keeps its highest bids, and the lowest of them is its price. When all tokens have their
-slots, no exchange of one expert for another would gain a token more than epsilon, so
+and is exact up to an increment. In an auction, a token with d missing slots bids for d experts: the best experts, at
+the current prices, that it does not have yet. Its bid is the price at which the expert would be only as good as the
+next best one, plus the increment epsilon. An expert keeps its highest bids. The lowest bid that a full expert keeps is
+its price. When all tokens have their slots, no token would gain more than epsilon by an exchange of one expert, so
 
     objective ≥ optimum − (T min(k, E − k) + E − T k mod E) ε        (− T min(k, E − k) ε where E divides T k),
 
-up to rounding, and `gap` bounds the actual loss, which is far less. With integer scores the auction is exact if this
-bound on the loss is below 1. The increment starts large and shrinks; after each change the bidding restarts from the
-current prices. If E does not divide T k, every expert offers ⌈T k/E⌉ slots. One extra bidder, with equal scores at all
-experts, takes one slot at each of the E − T k mod E cheapest. Among equally good assignments the auction may return
-any.
+up to rounding. The actual loss is far smaller, and `gap` bounds it. With integer scores the auction is exact if the
+term that is subtracted is below 1. The increment starts large and shrinks. After each change, the bidding restarts from
+the current prices. If E does not divide T k, every expert offers ⌈T k/E⌉ slots. One additional bidder, with equal
+scores at all experts, takes one slot at each of the E − T k mod E cheapest experts. If several assignments are equally
+good, the auction may return any of them.
 
-Proof: let the value of an expert to a token be its score minus the price, or minus the token's bid if it has the
-expert. At all times, each expert of a token is worth at least the (d + 1)-th best of the other experts, minus epsilon.
-Bids are chosen to satisfy this. If a token loses an expert, d and the number of other experts both rise by one; prices
-only rise. When all tokens have their slots, d = 0. A token then has at most min(k, E − k) experts for which a better
-one exists.
+Proof: let the value of an expert to a token be its score minus its price. For an expert that the token has, subtract
+the token's bid instead. Then at all times the value of each expert of a token is at least the (d + 1)-th best value of
+the other experts, minus epsilon. A bid satisfies this by its definition. It stays true when a token loses an expert,
+because d and the number of other experts both rise by one. It stays true when prices change, because prices only rise.
+When all tokens have their slots, d = 0. A token then has at most min(k, E − k) experts for which a better expert
+exists.
 
-A non-finite score does not raise: the objective, the prices, the gap, the residual and the gate of each token with such
-a score are NaN. If no token is real, the same values are NaN, except the gates.
+A non-finite score does not raise. It makes the objective, the prices, the gap and the residual NaN, and the gates of
+its token. If no token is real, these values are NaN, except the gates.
 """
 
 import functools
@@ -65,7 +66,8 @@ EPSILON = 2.0**-8
 
 _SLICE = 2**16
 """Bytes passed to the host in one piece. JAX copies larger pieces (from 100 kB in JAX 0.10) in another thread of the
-pool that also runs the callback. With one core, or as many callbacks at once as threads, both deadlock."""
+pool that also runs the callback. If all threads of the pool run callbacks, such as on one core, copy and callback
+deadlock."""
 
 _SHRINK = 4.0  # the factor by which the increment shrinks each time
 
@@ -79,7 +81,8 @@ class Assignment(NamedTuple):
         prices: [E] in units of the scores, the smallest is 0
         gap: dual_bound of the prices minus the objective: at least 0 up to rounding, 0 at an optimum
 
-    Differs from the reference: expert is int32. With method "auction" the gap is the gap of an approximate optimum.
+    Differs from the reference: expert is int32. With method "auction" the assignment is only nearly optimal, so the gap
+    may be above 0.
     """
 
     expert: jax.Array
@@ -270,11 +273,10 @@ def _by_host(scores: jax.Array, k: int, mask: jax.Array | None, admitted: jax.Ar
 
 
 def _on_host(assign, admitted, *slices, k: int, words: int, masked: bool) -> list[np.ndarray]:
-    """Return the result of `assign` for all rows of the slices, and for the columns of the admitted experts if some are
-    masked. Numbers are passed and returned as 32-bit words.
+    """Return the result of `assign` for all rows of the slices and the columns of the admitted experts.
 
-    JAX may run this in another thread than the caller's. Support for 64-bit numbers is a setting of the thread; where
-    it is off, JAX would truncate them to 32 bits.
+    Numbers are passed and returned as 32-bit words. The reason: JAX may run this function in another thread than the
+    caller's, and support for 64-bit numbers is a setting of the thread. If it is off, JAX would truncate the numbers.
     """
     dtype = (np.float32, np.float64)[words - 1]
     rows = np.concatenate([np.ascontiguousarray(part) for part in slices])
@@ -311,11 +313,11 @@ def _gap(scores: jax.Array, expert: jax.Array, prices: jax.Array, mask=None, adm
 
 
 def _auction(scores: jax.Array, k: int, mask: jax.Array | None, epsilon: float | None, admitted: jax.Array | None):
-    """Return the experts [T, k] and prices [E] of an auction of scores [T, E], finite or, of masked experts, −∞."""
+    """Return the experts [T, k] and prices [E] of an auction; scores [T, E] are finite, or −∞ for masked experts."""
     num_tokens, num_experts = scores.shape
     if num_experts == k:
         return jnp.tile(jnp.arange(k, dtype=jnp.int32), (num_tokens, 1)), jnp.zeros(num_experts, scores.dtype)
-    scores = scores - scores.max(axis=1, keepdims=True)  # a common offset then costs no digits
+    scores = scores - scores.max(axis=1, keepdims=True)  # so that a common offset costs no digits
     spread = -_among(scores, admitted, 0).min()
     expert, price = _bidding(scores, k, mask, spread / 4, _increment(epsilon, spread, num_experts), admitted)
     lowest = _among(price, admitted, jnp.inf).min()
@@ -323,13 +325,12 @@ def _auction(scores: jax.Array, k: int, mask: jax.Array | None, epsilon: float |
 
 
 def _bidding(scores: jax.Array, k: int, mask: jax.Array | None, first: jax.Array, last: jax.Array, admitted):
-    """Return the experts [T, k] and prices [E] at the end of the bidding; the increment falls from `first` to
-    `last`."""
+    """Return the experts [T, k] and prices [E] after the bidding; increments fall from `first` to `last`."""
     num_tokens, num_experts = scores.shape
     sold = k * (num_tokens if mask is None else mask.sum().astype(jnp.int32))
     num_sellers = _number_admitted(admitted, num_experts)
     places = -(-sold // num_sellers)
-    idle = places * num_sellers - sold  # places that the additional bidder takes, one at each expert
+    idle = places * num_sellers - sold  # number of places for the additional bidder, at most one at an expert
     slots = num_tokens * k  # row t k + i: a place of token t
     even = mask is None and admitted is None and idle == 0
     rows = slots + (0 if even else num_experts)  # row T k + e: the additional bidder's place at e
@@ -354,16 +355,14 @@ def _bidding(scores: jax.Array, k: int, mask: jax.Array | None, first: jax.Array
 
 
 def _increment(epsilon: float | None, spread: jax.Array, num_experts: int) -> jax.Array:
-    """Return the last increment of the auction, above 0: the requested one, or the resolution of the prices if
-    larger."""
+    """Return the last increment of the auction, above 0: the larger of the request and the prices' resolution."""
     wanted = EPSILON * spread if epsilon is None else jnp.asarray(epsilon, spread.dtype)
     epsilon = jnp.maximum(wanted, 4 * num_experts * spread * jnp.finfo(spread.dtype).eps)
     return jnp.where(spread > 0, epsilon, 1)
 
 
 def _keep_highest(expert: jax.Array, level: jax.Array, price: jax.Array, places: int | jax.Array):
-    """Return the rows' experts after each expert keeps its highest bids (E: rejected), the prices, and the full
-    experts."""
+    """Return the expert of each row (E if its bid is rejected), the prices, and which experts are full."""
     num_experts = len(price)
     index = jnp.arange(len(expert), dtype=jnp.int32)
     # The bids are sorted by expert, then by bid, so an expert keeps the first bids of its stretch.
@@ -377,8 +376,7 @@ def _keep_highest(expert: jax.Array, level: jax.Array, price: jax.Array, places:
 
 
 def _all_bids(scores, price, expert, k: int, mask: jax.Array | None, idle, step, admitted: jax.Array | None):
-    """Return the expert and the amount of each row's bid: the tokens' places, then the places of the additional
-    bidder."""
+    """Return expert and amount of each row's bid: first the tokens' places, then the additional bidder's."""
     slots, nowhere = len(scores) * k, len(price)
     choice, offer = _bids(scores, price, expert[:slots].reshape(len(scores), k), step)
     choice, offer = jnp.where(_column(mask), choice, nowhere).ravel(), offer.ravel()
@@ -389,7 +387,7 @@ def _all_bids(scores, price, expert, k: int, mask: jax.Array | None, idle, step,
 
 
 def _bids(scores: jax.Array, price: jax.Array, expert: jax.Array, step: jax.Array):
-    """Return the expert and the amount of a bid for each missing place [T, k] of a token (E in `expert`)."""
+    """Return expert and amount of a bid, [T, k], for each place that a token lacks (E in `expert`)."""
     num_experts = len(price)
     k = expert.shape[1]
     value = scores - price
@@ -409,12 +407,12 @@ def _bids(scores: jax.Array, price: jax.Array, expert: jax.Array, step: jax.Arra
 
 
 def _lead(own: jax.Array, rest: jax.Array) -> jax.Array:
-    """Return the margin of a token's experts over the best other expert; 0 if there is none, and room for all."""
+    """Return the margin of a token's experts over the best other expert; 0 if there is no other expert."""
     return jnp.where(rest > -jnp.inf, own - rest, 0)
 
 
 def _additional_bids(price: jax.Array, held: jax.Array, idle: int | jax.Array, step: jax.Array, admitted):
-    """Return the experts [E] at which the additional bidder bids (E: none), and the amounts.
+    """Return the experts [E] at which the additional bidder bids (E for no bid), and the amounts.
 
     It bids for the cheapest experts that it does not have, and offers the price of the next one.
     """

@@ -3,12 +3,12 @@
 Step by step, with sources and examples: `routelaws.reference.routers.hash_layer`.
 
 Differences: the routers run under jit, where a wrong id cannot raise. In `hash_layer` a negative id wraps, as in any
-remainder. In `table_router` and `fixed_router` an id out of range gets a NaN gate, which stops a training loop; in
-`bigram_experts` it gets expert -1. The routers do not check for repeated experts in a row. With a mask without real
+remainder. In `table_router` and `fixed_router` an id out of range gets a NaN gate, which stops a training loop. In
+`bigram_experts` it gets expert -1. The routers do not check whether a row repeats an expert. With a mask without real
 tokens, plan and loads are NaN; with a traced mask of fewer than k experts, the gates are NaN.
 
 NumPy builds the tables once, on the host, as arrays of int32. Distances between tokens and centres come from one matrix
-product, so rounding decides between two equally near centres, except for integers.
+product. So rounding decides between two equally near centres, except if all entries are integers.
 """
 
 import jax
@@ -31,7 +31,7 @@ from ..notation import (
 )
 
 _ENTRIES = 2**24
-"""Number of distances in memory at a time."""
+"""Largest number of distances in memory at a time."""
 
 
 def hash_layer(
@@ -88,7 +88,7 @@ def table_router(
 
     Differs from the reference: an id or an expert out of range gets a NaN gate, which stops a training loop.
     """
-    # A negative index would count from the end.
+    # A negative index would count from the end of the table.
     ids = jnp.where(token_ids < 0, len(table), token_ids)
     expert = jnp.take(jnp.asarray(table), ids, axis=0, mode="fill", fill_value=-1)
     return fixed_router(expert, num_experts, gate=gate, mask=mask, expert_mask=expert_mask)
@@ -119,8 +119,8 @@ def fixed_router(
         ValueError: the gate is unknown, a mask has another shape, or one that is not traced admits fewer than k
             experts.
 
-    Differs from the reference: an index out of range gets a NaN gate; the function does not check for repeated experts
-    in a row. With a mask without real tokens, plan and loads are NaN; with a traced mask of fewer than k experts, all
+    Differs from the reference: an index out of range gets a NaN gate. The function does not check whether a row repeats
+    an expert. With a mask without real tokens, plan and loads are NaN. With a traced mask of fewer than k experts, all
     gates are NaN.
     """
     if gate not in HASH_GATES:
@@ -251,14 +251,14 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
     Raises:
         ValueError: the counts are not integers >= 0, or k is out of range.
 
-    Differs from the reference: the function sorts the experts for a token only if fewer than k are near the emptiest:
-    about V E steps.
+    Differs from the reference: the function sorts the experts for a token only if fewer than k experts are near the
+    emptiest. It takes about V E steps.
     """
     counts = np.asarray(counts)
     _check_k(k, num_experts)
     if not np.issubdtype(counts.dtype, np.integer) or (counts.size and counts.min() < 0):
         raise InputError("counts have to be integers of at least 0")
-    # Sort by the complement, ascending: the negative of an unsigned or the most negative count would wrap.
+    # Sort by the complement in rising order, because the negative of an unsigned count would wrap.
     order = np.argsort(~counts.astype(np.int64), kind="stable")
     experts, steps = np.arange(num_experts), _steps(num_experts, num_experts)
     table, (load, held) = np.empty((len(counts), k), np.int32), np.zeros((2, num_experts), np.int64)
@@ -293,14 +293,14 @@ def cluster_tokens(embeddings: np.ndarray, centres: np.ndarray, *, max_rounds: i
     Raises:
         ValueError: an entry is not finite.
 
-    Differs from the reference: distances come from one matrix product, so rounding decides between two equally near
-    centres, except for integers.
+    Differs from the reference: distances come from one matrix product. So rounding decides between two equally near
+    centres, except if all entries are integers.
     """
     embeddings = check_finite("embeddings", np.asarray(embeddings, np.float64))
     centres = check_finite("centres", np.asarray(centres, np.float64))
     cluster, rounds, converged = _nearest(embeddings, centres), 0, False
     while rounds < max_rounds and not converged:
-        # Tokens in order of cluster: the sum of each cluster is one contiguous piece.
+        # Tokens are sorted by cluster, so that the tokens of a cluster are one contiguous piece.
         order, size = np.argsort(cluster, kind="stable"), np.bincount(cluster, minlength=len(centres))
         filled = np.flatnonzero(size)
         centres = centres.copy()
@@ -378,7 +378,7 @@ def bigram_experts(token_ids: jax.Array, previous: jax.Array, tables: jax.Array,
         tables: [2, V] integers in [0, E), such as two columns of `random_table`.
         num_experts: E.
 
-    Differs from the reference: an id not in the tables gets expert -1.
+    Differs from the reference: an id out of range gets expert -1.
     """
     tables, vocab_size = jnp.asarray(tables), tables.shape[1]
     inside = (token_ids >= 0) & (token_ids < vocab_size) & (previous >= 0) & (previous < vocab_size)

@@ -2,10 +2,10 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.mixture_of_tokens`.
 
-Differences: controller and weights use at least float32, the rest the dtype of x. Under `vmap` over n groups the
+Differences: controller and weights use at least float32; the rest uses the dtype of x. Under `vmap` over n groups the
 experts process all groups in one batched matrix product `[E, n, d] x [E, d, f]`. A non-finite value, or a traced
-temperature that is not above 0, does not raise: the weights that depend on it are NaN. A group without a real token
-gets 0.
+temperature that is not above 0, does not raise: the weights that depend on this value are NaN. The output of a group
+without a real token is 0.
 """
 
 from typing import NamedTuple
@@ -125,10 +125,10 @@ def emit_weights(
 
 
 def _entering(logits, temperature, mask, expert_mask, axis):
-    """Return the logits, which of the tokens [g, 1] are real, and the experts that take part, [E] or None for all.
+    """Return the logits [g, E], the real tokens [g, 1] bool, and the experts that take part, [E] or None for all.
 
-    Float32 or more, with zeros for masked experts, and NaN along an axis on which the logit of a real token is not
-    finite.
+    The logits have at least float32, and zeros for masked experts. If the logit of a real token is not finite, all
+    logits of its column (axis 0) or of its row (axis 1) are NaN.
     """
     _check_group("logits", logits)
     _check_temperature(temperature)
@@ -150,8 +150,8 @@ def _check_temperature(temperature):
 def _divided(logits, temperature, real):
     """Return logits / temperature up to a constant in each column, 0 in the padding.
 
-    The logits are shifted before the division too. A compiler may fuse division and shift, so that the largest quotient
-    is shifted by its rounded value; for a quotient of 1e10 the difference overflows in the exponential.
+    The shift comes before the division. If it came after, a compiler might fuse both, and then subtract a rounded value
+    of the largest quotient. For a quotient of 1e10 the difference overflows in the exponential.
     """
     top = jax.lax.stop_gradient(logits).max(axis=0, where=real, initial=-jnp.inf)
     temperature = jnp.asarray(temperature, logits.dtype)
@@ -204,8 +204,8 @@ def mixture_of_tokens(
 
     Source: Antoniak et al. 2023, "Mixture of Tokens", the layer; without the residual connection.
 
-    Differs from the reference: controller and weights use at least float32, the rest the dtype of x. A group without a
-    real token gets 0.
+    Differs from the reference: controller and weights use at least float32; the rest uses the dtype of x. The output of
+    a group without a real token is 0.
     """
     if mask is not None:
         x = jnp.where(_as_bool(mask)[:, None], x, 0)  # 0 times a padded value may be NaN

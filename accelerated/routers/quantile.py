@@ -2,10 +2,11 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.quantile`.
 
-Differences: logits and bias enter the choice and the step through `stop_gradient`. A non-finite entry does not raise:
-the whole new bias is NaN. The gate of each token with such a logit is NaN, and all gates are NaN if the bias has such
-an entry. With a mask the number of real tokens is known only at run time, so the program reads the ranks from sorted
-columns; without a mask it uses `lax.top_k`, which is faster. A group without real tokens does not change the bias.
+Differences: logits and bias pass through `stop_gradient` into the choice and the step. A non-finite logit or bias does
+not raise: the whole new bias is NaN. A non-finite logit makes the gate of its token NaN, and a non-finite bias makes
+all gates NaN. Without a mask the program finds order statistics by `lax.top_k`. With a mask the number of real tokens
+is known only at run time, so the program sorts columns, which is slower. A group without real tokens does not change
+the bias.
 
 `axis_name`: the tokens are sharded along this axis of a `shard_map` (or a `vmap`). In `quantile_bias` each device takes
 the step on its own tokens, and the result is the unweighted mean of the biases over the devices (one `pmean` of E
@@ -123,8 +124,8 @@ def quantile_router(
     Discontinuity: the selection jumps where two entries of a row of logits - bias are equal; ties go to the lower
     index.
 
-    Differs from the reference: a non-finite logit makes the gate of its token NaN, and a non-finite bias all gates.
-    Choice and bias carry no gradient.
+    Differs from the reference: a non-finite logit makes the gate of its token NaN, and a non-finite bias makes all
+    gates NaN. Choice and bias carry no gradient.
     """
     _check_group("logits", logits)
     _check_bias(bias, jnp.shape(logits)[1])
@@ -169,13 +170,13 @@ def _one_step(scores: jax.Array, bias: jax.Array, k: int, mask: jax.Array | None
 
 def _middle(values: jax.Array, rank: int) -> jax.Array:
     """Return the middle between the rank-th and the next largest entry along the last axis."""
-    # On CPU top_k is twenty times as fast as a sort, but XLA sorts anyway if it sees that only two entries are used.
+    # On CPU top_k is twenty times as fast as a sort. But XLA sorts if it sees that only two entries are used.
     ordered = jax.lax.optimization_barrier(jax.lax.top_k(values, rank + 1)[0])
     return (ordered[..., -2] + ordered[..., -1]) / 2
 
 
 def _middle_of_sorted(values: jax.Array, rank: jax.Array) -> jax.Array:
-    """The same for a rank that is known only at run time; a rank out of range gives any number."""
+    """Return `_middle` for a rank that is known only at run time; a rank out of range gives an arbitrary number."""
     ordered = -jnp.sort(-values, axis=-1)
     at = jnp.maximum(rank - 1, 0)
     return (jnp.take(ordered, at, axis=-1) + jnp.take(ordered, at + 1, axis=-1)) / 2

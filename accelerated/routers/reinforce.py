@@ -2,10 +2,9 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.reinforce`.
 
-Differences: everything below float32 is converted to float32, and constants for the gradient pass through
-`stop_gradient`. A row of logits with a non-finite entry does not raise: its gates, plan, log-probability and entropy
-are NaN, and the loss too. A mask without a real token gives NaN, too. An expert that is out of range or repeated does
-not raise either.
+Differences: arrays below float32 are converted to float32, and constants for the gradient pass through `stop_gradient`.
+A row of logits with a non-finite entry does not raise: its gates, plan, log-probability and entropy are NaN, and so is
+the loss. A mask without a real token gives NaN, too. An expert that is out of range or repeated does not raise either.
 """
 
 from typing import NamedTuple
@@ -88,8 +87,8 @@ def reinforce_router(
 
     Source: Clark et al. 2022 for k = 1 in training; the rest is our choice.
 
-    Differs from the reference: at least float32. A non-finite row of logits gets NaN gates and a NaN plan; a non-finite
-    row of noise gets NaN gates. No field carries a gradient.
+    Differs from the reference: at least float32. A non-finite row of logits has NaN gates and a NaN plan, and a
+    non-finite row of noise has NaN gates. No field carries a gradient.
     """
     _check_group("logits", logits)
     num_tokens, num_experts = logits.shape
@@ -156,7 +155,7 @@ def _nucleus(logits, k, nucleus):
     probability = softmax(ordered)
     before = jnp.cumsum(probability, axis=1) - probability
     size = jnp.maximum((before < nucleus).sum(axis=1, keepdims=True), k)  # [T, 1]
-    # Compare with the last member of the nucleus; this needs no inverse permutation.
+    # A comparison with the last member of the nucleus needs no inverse permutation.
     lowest, last = (jnp.take_along_axis(values, size - 1, axis=1) for values in (ordered, order))
     inside = (logits > lowest) | ((logits == lowest) & (jnp.arange(num_experts) <= last))
     return inside | jnp.isnan(logits)
@@ -185,9 +184,9 @@ def log_probability(
 
     Source: REINFORCE for k = 1; Plackett and Luce for k > 1 (our choice).
 
-    Differs from the reference: at least float32. A non-finite row gives NaN. The function does not check for an expert
-    that is out of range or repeated; a masked one gives −∞. It selects entries by comparison, since the gradient of a
-    gather would be a scatter.
+    Differs from the reference: at least float32. A non-finite row gives NaN. The function does not check whether an
+    expert is out of range or repeated. A masked expert gives −∞. The function selects entries by comparison, because
+    the gradient of a gather would be a scatter.
     """
     _check_shape("expert", expert, (len(logits), expert.shape[-1]))
     k = expert.shape[1]
@@ -220,7 +219,7 @@ def policy_entropy(
     Differs from the reference: at least float32. A non-finite row gives NaN.
     """
     log_pi = log_policy(logits, k, nucleus, expert_mask=expert_mask)
-    finite = jnp.where(log_pi == -jnp.inf, 0, log_pi)  # 0 log 0 is 0, as 1 log 1 is, in the gradient too
+    finite = jnp.where(log_pi == -jnp.inf, 0, log_pi)  # 0 log 0 is 0, like 1 log 1, also in the gradient
     return -(jnp.exp(finite) * finite).sum(axis=1)
 
 
@@ -308,7 +307,7 @@ def policy_terms(
     choice.
 
     Differs from the reference: at least float32. Non-finite logits, values or rewards make the loss non-finite, and a
-    mask without a real token makes it NaN. The function does not check for an expert that is out of range or repeated.
+    mask without a real token makes it NaN. The function does not check whether an expert is out of range or repeated.
     """
     _check_group("logits", logits)
     for name, values in (("value", value), ("reward", reward), ("held_advantage", held_advantage)):

@@ -3,20 +3,21 @@
 Step by step, with sources and examples: `routelaws.reference.routers.sinkhorn`.
 
 Differences: sweeps and Newton steps are `while_loop`s, and the logits enter the plan through `stop_gradient`. A
-non-finite logit does not raise: the gates of its token are NaN, and in training the residual too. The program ignores
-all logits of a padded row.
+non-finite logit does not raise: the gates of its token are NaN, and in training the residual is NaN, too. The program
+ignores all logits of a padded row.
 
 Sweeps start in the scaling form (`_scaling_sweeps`): the program computes exp(z) once, and a sweep is two products of
 this matrix with a vector. If the scales leave a safe range, or an entry of the plan could underflow, the sweeps
-continue in log space from the current potentials (`_log_sweeps`). Sweeps of both forms count.
+continue in log space from the current potentials (`_log_sweeps`). `sweeps` counts both forms.
 
-If the sweeps converge, Newton's method does not run. Under vmap the loops continue until the last group is done; a
-finished group keeps its result and waits. Newton's method does not run if no group needs it.
+If the sweeps converge, Newton's method does not run. Under vmap the loops run until the last group is done, and a
+finished group keeps its result. Newton's method runs if at least one group needs it.
 
 `axis_name`: the tokens of the group are sharded along this axis of a `shard_map` (or a `vmap`). T is the number of
-tokens on all devices, and each device returns its own rows. A sweep costs one `psum` of E numbers (and, if the mass of
-an expert underflows, a `pmax` and a second `psum`), the plan a `pmax` of one number, a Newton step a `psum` of E²
-numbers. The stopping conditions are the same on all devices, so all devices run the same number of steps.
+tokens on all devices, and each device returns its own rows. A sweep costs one `psum` of E numbers. If the mass of an
+expert underflows, it costs a `pmax` and a second `psum`, too. The plan costs a `pmax` of one number, and a Newton step
+a `psum` of E² numbers. The stopping conditions are the same on all devices, so all devices run the same number of
+steps.
 
 The size of the output: at initialisation, softmax gates shrink the output of a routed FFN as E grows: 0.5, 0.23, 0.1
 and 0.04 of a dense FFN for E = 4, 16, 64 and 256 at k = 1; 0.6, 0.31, 0.13 and 0.05 at k = 4. Sigmoid gates do not
@@ -53,7 +54,7 @@ from ..notation import (
 )
 from ._newton import newton
 
-_CACHED = 1 << 22  # bytes of a kernel that a cache holds; measured
+_CACHED = 1 << 22  # largest number of bytes of a kernel that fits a cache; measured
 _BLOCK, _LEAST_BLOCK = 1024, 64  # rows: see `_products`; measured
 
 
@@ -78,7 +79,7 @@ class SinkhornPlan(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """The tokens of a group on this device, and the data that links them to the other devices."""
+    """The tokens of a group on this device, and the data that links this device to the others."""
 
     logits: jax.Array  # [T, E], the largest of each row is 0
     real: jax.Array | None  # [T] bool; None: all of them
@@ -88,7 +89,7 @@ class _Group(NamedTuple):
 
     @property
     def num_experts(self):
-        """How many experts may be chosen; traced, it is a float of the logits' type."""
+        """The number of experts that may be chosen; with an expert mask, a float of the logits' type."""
         number = _number_admitted(self.admitted, self.logits.shape[1])
         return number if self.admitted is None else number.astype(self.logits.dtype)
 
@@ -138,7 +139,7 @@ def sinkhorn_plan(
 
     def with_logarithms(state):
         g, plan, _, sweeps, steps, _ = state
-        # Without the barrier XLA would store the shifted logits for loops that rarely run.
+        # Without the barrier, XLA would store the shifted logits for loops that rarely run.
         again, _ = jax.lax.optimization_barrier((prepared[0], plan))
         group = _group(again, *prepared[1:], mask, axis_name)
         g, plan, residual, sweeps = _log_sweeps(group, g, sweeps, unfinished)
@@ -150,7 +151,7 @@ def sinkhorn_plan(
     done = precise & ~unfinished(residual, sweeps)
     if num_sweeps is None:
         done &= residual <= tolerance
-    # A loop of at most one round: vmap skips it if no group needs it, but would always run a cond.
+    # This is a loop of at most one round: under vmap it is skipped if no group needs it; a cond would always run.
     state = g, plan, residual, sweeps, jnp.int32(0), done
     g, plan, residual, sweeps, steps, _ = jax.lax.while_loop(lambda s: ~s[5], with_logarithms, state)
     return SinkhornPlan(plan, g, residual, sweeps, residual <= tolerance, steps)
@@ -238,8 +239,8 @@ def gate_values(logits: jax.Array, expert: jax.Array, gate: str) -> jax.Array:
 def _entries(values: jax.Array, index: jax.Array) -> jax.Array:
     """Return the entries [T, k] of values [T, E] at the index [T, k].
 
-    Autodiff would scatter the gradient, which XLA on CPU does one number at a time. This function uses a comparison
-    instead.
+    The function compares indices. The gradient of a gather would be a scatter, which XLA on CPU runs one number at a
+    time.
     """
     return jnp.take_along_axis(values, index, axis=1)
 
@@ -264,8 +265,7 @@ def _count_real(num_tokens: int, mask: jax.Array | None, axis_name: str | None =
 
 
 def _group(logits: jax.Array, valid: jax.Array, admitted, mask: jax.Array | None, axis_name: str | None) -> _Group:
-    """Return the group of `_prepared` logits: no gradients, each row minus its maximum (the plan is the same), invalid
-    rows NaN."""
+    """Return the group of `_prepared` logits: without gradients, each row minus its maximum, invalid rows NaN."""
     logits, count = jax.lax.stop_gradient(logits), _count_real(len(logits), mask, axis_name)
     top = _or_nan(logits.max(axis=1, keepdims=True), valid)
     top = jax.lax.optimization_barrier(top)  # without the barrier, XLA stores the difference before its exp
@@ -287,12 +287,12 @@ def _scaling_sweeps(group: _Group, unfinished):
     choice). Then underflow in K does not affect the sums: relative to a sum it is less than the square root of the
     smallest float.
 
-    An entry of the plan is precise if its factor of K is a normal number. Otherwise it is below tiny · u w / T; if no u
-    w / T is above 1, the entry is denormal too.
+    An entry K u w / T of the plan is precise if its K is a normal number. Otherwise the entry is below tiny · u w / T,
+    where tiny is the smallest normal number. If no u w / T is above 1, such an entry is itself below tiny.
 
     Args:
         group: the tokens.
-        unfinished: a function of the residual and the number of sweeps; True means another sweep.
+        unfinished: a function of the residual and the number of sweeps; it returns whether to sweep again.
 
     Returns:
         g [E], the plan [T, E], its residual, the number of sweeps, and whether all entries of the plan are precise.
@@ -326,8 +326,8 @@ def _scaling_sweeps(group: _Group, unfinished):
 def _products(kernel: jax.Array, u: jax.Array, real: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Return w = 1 / (kernel u) [T], 0 in padded rows, and w kernel [E].
 
-    If the kernel does not fit a cache and T splits into blocks of rows, the function computes the second product per
-    block and adds the results. The rounding error then differs from one sum over all rows.
+    If the kernel does not fit a cache and T can be divided into blocks of rows, the function computes the second
+    product for each block and adds the results. Its rounding error then differs from the error of a single product.
     """
     weights = 1 / jnp.matmul(kernel, u, precision="highest")
     weights = weights if real is None else jnp.where(real, weights, 0)
@@ -342,9 +342,9 @@ def _products(kernel: jax.Array, u: jax.Array, real: jax.Array | None) -> tuple[
 def _scaled(kernel: jax.Array, u: jax.Array, weights: jax.Array, sweeps: jax.Array) -> jax.Array:
     """Return kernel · u · w, [T, E].
 
-    On CPU, if the result does not fit a cache, the function overwrites the kernel, which takes half the time of a new
-    buffer. XLA does this only for the carry of a loop. So this is a loop of one round with an end condition that the
-    compiler cannot evaluate.
+    On CPU, if the result does not fit a cache, the function overwrites the kernel. This takes half the time of writing
+    to a new buffer. XLA overwrites only the carry of a loop, so this is a loop of one round. The compiler cannot
+    evaluate its end condition, so it keeps the loop.
     """
     if kernel.nbytes <= _CACHED or jax.default_backend() != "cpu":
         return kernel * (u * weights[:, None])

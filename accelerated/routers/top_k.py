@@ -3,7 +3,7 @@
 Step by step, with sources and examples: `routelaws.reference.routers.top_k`.
 
 Differences: logits below float32 are converted to float32. A non-finite logit does not raise: the gates of its token
-are NaN; a non-finite bias makes all gates NaN. Selections pass through `stop_gradient`. With a mask without real
+are NaN. A non-finite bias makes all gates NaN. Selections pass through `stop_gradient`. With a mask without real
 tokens, plan and loads are NaN.
 """
 
@@ -120,7 +120,7 @@ def top_k_router(
 
 
 def _has_room(group, k, groups_per_token, expert_mask):
-    """Return whether any choice of groups holds k experts that may be chosen; raise where that is known to be false."""
+    """Return whether every choice of groups has k experts that may be chosen; without a traced mask, raise instead."""
     if isinstance(expert_mask, jax.core.Tracer):
         sizes = jnp.zeros(group.max() + 1, jnp.int32).at[group].add(_as_bool(expert_mask).astype(jnp.int32))
         rising = jnp.sort(jnp.where(sizes == 0, len(group) + 1, sizes))[:groups_per_token]
@@ -246,8 +246,8 @@ def gshard_router(
 
     Source: Lepikhin et al. 2020, Algorithm 1; the factor 2 is in its line 19. Evaluation without draws is our choice.
 
-    Differs from the reference: see `top_k_router`. The function does not check the range of uniforms, and a NaN uniform
-    reaches the gates.
+    Differs from the reference: see `top_k_router`. The function does not check the range of the uniforms. A NaN uniform
+    makes the gates of its token NaN.
     """
     _check_group("logits", logits)
     if logits.shape[1] < 2:
