@@ -30,7 +30,7 @@ class Bound(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The unit, the source of the error, and the largest measured error, for messages."""
+        """Return the unit, the source of the error, and the largest measured error, as text for messages."""
         parts = [f"unit: {self.unit}", self.why, self.measured and f"largest measured error: {self.measured}"]
         return "; ".join(part for part in parts if part)
 

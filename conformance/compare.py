@@ -79,7 +79,7 @@ def _reordered(actual: np.ndarray, expected: np.ndarray) -> str:
 
 
 def assert_admissible_top_k(chosen, scores, margin, *, what: str) -> float:
-    """Fail unless `chosen` can be the top k of scores that differ from `scores` by at most `margin` each.
+    """Fail unless `chosen` is the top k of `scores`, up to an error of at most `margin` in each score.
 
     Let s(k) be the k-th largest score. Every entry above s(k+1) + 2 margin must be chosen, and no entry below s(k) - 2
     margin may be chosen. Choices must be in descending order, but a later score may be larger by up to 2 margin.
@@ -91,7 +91,7 @@ def assert_admissible_top_k(chosen, scores, margin, *, what: str) -> float:
         what: the function under test.
 
     Returns:
-        The share of rows in which more than one set of choices is admissible.
+        The share of rows with more than one admissible set of choices.
 
     Raises:
         AssertionError: a choice is out of range, repeated, missing, not allowed, or out of order.

@@ -223,7 +223,7 @@ def small_model() -> SmallModel:
 
 
 def best_time(function, *arguments, repeats: int = 5) -> float:
-    """Return the seconds of the fastest of several calls, after an untimed first call."""
+    """Return the seconds of the fastest call, after an untimed first call."""
     jax = sys.modules.get("jax")
     wait = jax.block_until_ready if jax else (lambda result: result)
     wait(function(*arguments))

@@ -83,7 +83,7 @@ def layer(run: Callable, d_ff: int = 1) -> Callable:
 
 
 def read(answer, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Convert the result of a route to (experts [T, k], gates [T, k]).
+    """Return (experts [T, k], gates [T, k]) from the result of a route.
 
     Raises:
         TypeError: the result has none of the forms in the module docstring.
@@ -127,7 +127,7 @@ def choice_logits(experts: np.ndarray, num_experts: int, dtype="float32") -> np.
 
 
 def decline(**options) -> None:
-    """Raise NotImplementedError for the first option that has a value other than None or False.
+    """Raise NotImplementedError for the first option that is neither None nor False.
 
     Example:
         >>> decline(held=None, bias=0.5)

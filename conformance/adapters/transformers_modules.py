@@ -125,10 +125,7 @@ def _value(text: str):
 
 @functools.cache
 def _configurations(library, kind) -> tuple:
-    """Return the default configurations with experts of a model's file.
-
-    The configuration that the class names comes first, followed by those of text models.
-    """
+    """Return the default configurations with experts of a model's file, the best candidates first."""
     package = library.__name__.rpartition(".")[0]
     name = library.__name__.rpartition(".")[2].replace("modeling", "configuration")
     module = importlib.import_module(f"{package}.{name}")

@@ -116,7 +116,7 @@ def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
 
 
 CHANCES = 4
-"""If a dialect with one right answer fits, one with several is reported only if few inputs, fewer than this, differ."""
+"""Number of inputs that must distinguish a dialect with several right answers from one with a single answer."""
 
 
 def _chances(loose: Dialect, dialects, inputs: list[tuple], answers: list[tuple]) -> int:
@@ -260,10 +260,7 @@ def _takes(function: Callable, count: int) -> bool:
 
 
 def _call(function: Callable, values: Sequence, bare: Callable | None = None) -> Any:
-    """Call a function with copied inputs.
-
-    Return its result as an array, the text of its exception, or None for NotImplementedError.
-    """
+    """Call a function with copies. Return an array, the text of an exception, or None for NotImplementedError."""
     try:
         answer = np.asarray(function(*(np.copy(v) if isinstance(v, np.ndarray) else v for v in values)))
         return answer if bare is None else bare(answer)

@@ -69,7 +69,7 @@ def fit(plain: list[Answer], precision: str) -> list[Design]:
 
 
 def _is_another(form: Form, ks: set) -> bool:
-    """Return whether the answered values of k cannot distinguish a form from a simpler form of the list."""
+    """Return whether the answered values of k cannot distinguish a form from a simpler form."""
     return (
         len(ks) == 1 and form.name.endswith(("if k > 1", "divided by k", "1/k")) or 1 not in ks and "if k" in form.name
     )

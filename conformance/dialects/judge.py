@@ -153,7 +153,7 @@ def _in_order(differences: list[Difference]) -> list[Difference]:
 
 
 def _beside_others(ask: Callable, plain: list[Answer]) -> list[Difference]:
-    """Return a difference if the routing of a token depends on the other tokens, as with a capacity."""
+    """Return a difference if the routing of a token depends on other tokens."""
     among = max(plain, key=lambda each: each.probe.logits.size)
     probe = among.probe._replace(logits=among.probe.logits[-1:])
     try:
@@ -386,11 +386,7 @@ def derivative(function: Callable, point: np.ndarray) -> np.ndarray:
 def facts_of(
     answers: list[Answer], design: Design, crowded: list[Difference] | None = None
 ) -> tuple[tuple[str, str], ...]:
-    """Return (name, value) of the facts.
-
-    Facts are the order of the k experts, constant gates at k = 1, the choice among equal logits, and the behaviour of a
-    router whose chosen groups have fewer than k experts.
-    """
+    """Return (name, value) of the facts, such as the order of the k experts and the choice among equal logits."""
     facts = {}
     plain = [each for each in answers if each.probe.kind == "plain" and each.probe.k > 1]
     if plain:

@@ -356,10 +356,10 @@ class Backend:
         return () if taken is None else tuple(name for name in self.options(path) if name not in taken)
 
     def _offered(self, path: str, function, arguments, keywords) -> tuple[tuple, dict]:
-        """Return the arguments of a call without the options that the function lacks.
+        """Return the arguments of a call without missing options.
 
-        Drop a missing option only if its value is the value of the function's design; without a known design, the
-        reference's default counts. Skip the example if the option has another value.
+        Skip the example if the value of a missing option differs from the function's design. Without a known design,
+        compare it with the reference's default.
         """
         defaults, options = defaults_of(path), options_of(path)
         places, extra = places_of(function), {}
@@ -487,8 +487,7 @@ class Backend:
     def _break(self, path: str, kind: str, detail: str):
         """Fail now and at every later call, so that Hypothesis does not search for a smaller example.
 
-        Exception: if a function changed its arguments, only calls of the same test fail. Later tests compare its
-        values, because each call gets copies.
+        After the fault "mutates", only calls of the same test fail.
         """
         self._broken[path] = kind, detail, self.ledger.test
         self.ledger.broke(self.name, path)
@@ -540,7 +539,7 @@ class Backend:
         return result
 
     def _comparable(self, path: str, result, arguments, keywords, precision):
-        """Return another library's result with every field of the record, and choices in the reference's order."""
+        """Return a result with missing fields added, and with choices in the reference's order."""
         if path in self.borrowed or stances.is_own(self._find(path)):
             return result
         wide = jax.tree.map(_wide, (arguments, keywords))
@@ -554,7 +553,7 @@ class Backend:
         return as_numpy(leaf) if to_numpy is None or isinstance(leaf, np.ndarray) else to_numpy(leaf)
 
     def _judge_structure(self, path: str, result, arguments, keywords) -> None:
-        """Fail unless shapes and number types equal the reference's for the same input.
+        """Fail unless the result has the same shapes and number types as the reference's result.
 
         Skip functions of `MANY_FITS`, because one call of the reference takes minutes.
         """

@@ -9,7 +9,7 @@ import pytest
 def released_file(name: str) -> Path:
     """Return the path of a released table.
 
-    Skip the test if ROUTELAWS_DATA is not set; otherwise a missing file is a failure.
+    Skip the test if ROUTELAWS_DATA is not set. If it is set, a missing file is a failure.
     """
     folder = os.environ.get("ROUTELAWS_DATA")
     if not folder:

@@ -152,11 +152,7 @@ def program(namespace, backend: str, path: str, arguments: dict) -> str:
 
 
 def _at_fault(ledger: Ledger, trouble: Trouble) -> Call | None:
-    """Return the call that caused a fault.
-
-    This is the call that violated a rule, else the first call of the failing example with a wrong result, else the last
-    call of the example.
-    """
+    """Return the call that violated a rule, or the first call with a wrong result, or else the last call."""
     error, path = ledger.blamed, trouble.function
     if hasattr(error, "kind") and (trouble.backend, path) in ledger.broken:
         return ledger.broken[trouble.backend, path]

@@ -1,4 +1,4 @@
-"""How the tests call a backend: precision, compilation and derivatives in one place.
+"""Call a backend in tests: precision, compilation and derivatives.
 
 A backend is a namespace with the public names of the reference: our own module, or a `backends.Backend`. The capability
 "jit" means that the tests compile its functions, once for each set of static arguments and shapes. The capability
@@ -62,7 +62,7 @@ QUICK = {
     "xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
 }  # fmt: skip
-"""No LLVM optimisation, the older emitter of fused loops, and one compilation unit per program."""
+"""Options of XLA for fast compilation."""
 
 
 def compile_quickly(quickly: bool) -> None:

@@ -140,7 +140,7 @@ def is_alone(name: str) -> bool:
 
 
 def full_names(names) -> tuple[str, ...]:
-    """Return the paths of functions given by path or by a unique last name.
+    """Return the paths of functions. Each name is a path or a unique last name.
 
     Raises:
         BackendError: a name is unknown or ambiguous.

@@ -103,7 +103,7 @@ def known_failures_of(file) -> dict[str, str]:
     Each line is `path: reason`, and # starts a comment.
 
     Raises:
-        BackendError: the file cannot be read, or a line has no reason, no function name, or a repeated one.
+        BackendError: the file cannot be read, a line has no function or no reason, or a function is repeated.
     """
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()

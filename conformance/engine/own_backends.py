@@ -100,7 +100,7 @@ _LAWS = {
 
 
 class _Kernels:
-    """The functions that use numba's loops: `routers.base` and three files of `laws`."""
+    """The functions that use numba's loops."""
 
     routers = SimpleNamespace(base=SimpleNamespace(balanced_assignment=balanced_assignment, dual_bound=dual_bound))
     dtypes = ("float64", "float32")

@@ -203,7 +203,7 @@ def pytest_unconfigure(config):
 
 @pytest.fixture(scope="session")
 def backend(request):
-    """The namespace under test: from the options or ROUTELAWS_BACKEND, else `routelaws.accelerated`."""
+    """Return the namespace under test, by default `routelaws.accelerated`."""
     chosen = request.config.stash[SUITE].backends
     if not chosen:
         return backends.load(backends.OURS)

@@ -120,7 +120,7 @@ class Report(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """0 if all is right, 3 with differences but no defect, 1 with a defect."""
+        """Return 0 if all is right, 3 for differences but no defect, or 1 for a defect."""
         bad = any(row.verdict == "defect" or row.verdict in STRICT and row.failed for row in self.rows)
         differs = any(row.verdict == "differs" for row in self.rows)
         return 1 if bad or self.outside else 3 if differs else 0
@@ -149,7 +149,7 @@ class Report(NamedTuple):
         return {verdict: count for verdict, count in counts.items() if count}
 
     def rooms(self) -> list[str]:
-        """Return the number of present functions as text for each file or folder; list those without any at the end."""
+        """Return, as text, the number of present functions in each file or folder."""
         counts = {}
         for row in self.rows:
             there, of = counts.get(row.function.partition(".")[0], (0, 0))
@@ -205,7 +205,7 @@ class Report(NamedTuple):
 
 
 def headline(row: Row) -> str:
-    """Return a verdict in one line: "right (dialect softmax, 21 inputs)", "defect (hangs)"."""
+    """Return a verdict in one line, such as "right (dialect softmax, 21 inputs)" or "defect (hangs)"."""
     parts = [row.kind] if row.verdict == "defect" else []
     parts += [f"{'nearest' if row.verdict == 'differs' else 'dialect'} {row.dialect}"] if row.dialect else []
     parts += [f"{row.inputs} inputs"] if row.dialect and row.inputs else []
@@ -323,11 +323,7 @@ def _blamed(row: Row, troubles: list[Trouble]) -> Row:
 
 
 def _first(troubles: list[Trouble]) -> tuple[Trouble, Trouble | None]:
-    """Return the fault with the earliest kind in `KINDS`, and a fault that names a dialect, or None.
-
-    Among faults of one kind, tests of designs come first and tests of dialects come last, because the others explain
-    the fault better.
-    """
+    """Return the fault with the earliest kind in `KINDS`, and a fault that names a dialect, or None."""
     first = min(
         troubles,
         key=lambda fault: (

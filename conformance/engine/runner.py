@@ -1,4 +1,4 @@
-"""Runs the suite with pytest on the files of the installed package, from any folder."""
+"""Run the suite of the installed package with pytest, from any folder."""
 
 import dataclasses
 import functools

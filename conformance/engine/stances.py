@@ -245,7 +245,7 @@ def _takes(expert, probe, sign: int) -> bool:
 
 
 def lacking(stance: Stance | None, path: str, function, arguments: dict) -> tuple[list[str], dict]:
-    """Return the missing options whose values the function does not have, and the options to pass by name.
+    """Return (options that the call needs but the function lacks, options to pass by name).
 
     Args:
         stance: the stance of the function; None for the reference's defaults.

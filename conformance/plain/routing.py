@@ -3,7 +3,7 @@
 A block has E G experts of hidden width 4d/G, and a token uses k G experts. All numbers here count these narrow experts:
 `experts_of` and `choices_of` multiply by G.
 
-Tokens of a batch are numbered sequence by sequence; padding is removed before routing.
+Tokens of a batch are numbered sequence by sequence, after padding is removed.
 """
 
 import functools
@@ -100,7 +100,7 @@ def routed_ffn(weights: dict, inputs: list, tokens: list, config, training: bool
     return output, decision
 
 
-# ---- each token chooses experts, or a plan chooses for all of them ---------------------------------------------------
+# ---- routers with k G experts per token ------------------------------------------------------------------------------
 
 
 def tokens_choose(
@@ -360,7 +360,7 @@ def order_of_service(chosen: list, gates: list, order: str) -> list:
     return by_choice if order == "choice" else sorted(by_choice, key=lambda pair: -gates[pair[0]][pair[1]])
 
 
-# ---- experts choose tokens, or see mixtures of them ------------------------------------------------------------------
+# ---- expert choice and Mixture of Tokens -----------------------------------------------------------------------------
 
 
 def groups(places: list, config, training: bool) -> list:

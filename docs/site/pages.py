@@ -143,5 +143,5 @@ def inside(folder: str, root: Path = ROOT) -> list[str]:
 
 
 def is_text(path: Path) -> bool:
-    """Return whether a source page can show a file as text; notebooks are excluded, because they are generated."""
+    """Return whether a source page can show a file as text. Notebooks are excluded."""
     return path.suffix not in (".png", ".ipynb", ".pyc", ".gz") and b"\0" not in path.read_bytes()[:1024]
