@@ -8,9 +8,9 @@ hold all its information for any shape. The n rows become 2 rows per E (`reduce_
 (ii) The scan over shapes is the same for every weighting, so its logarithms are computed once (`scan_table`). Its
 residuals come from the normal equations, which consist of nine independent sums (`scan_values`).
 
-(iii) A Levenberg-Marquardt search starts at the best points of the scan, in (log 1/E_start, logit E_start/E_max). With
-the variable-projection Jacobian of Kaufman 1975 it needs about ten steps. The same code searches the edges of the
-domain with one variable fixed.
+(iii) A Levenberg-Marquardt search varies log(1/E_start) and logit(E_start/E_max). It starts at the best points of the
+scan. With the variable-projection Jacobian of Kaufman 1975 it needs about ten steps. The same code searches the edges
+of the domain with one variable fixed.
 
 (iv) A bootstrap searches an edge only if its scan may be as good as the interior (`_may_win`).
 
@@ -279,7 +279,7 @@ def _value(problem, extra, log_alpha, logit, work):
 
 @jit
 def _solve_two(a00, a01, a11, g0, g1, free_0, free_1):
-    """Solve for the free unknowns of two (a fixed unknown is 0); also return whether the matrix is positive."""
+    """Solve two linear equations for the free unknowns (a fixed one is 0); also return whether the matrix is positive."""
     if free_0 and free_1:
         determinant = a00 * a11 - a01 * a01
         if a00 > 0.0 and determinant > 0.0:

@@ -28,7 +28,7 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
         A HeldOut with one fold for each group.
 
     Raises:
-        ValueError: as `law.fit` for the whole table, or `groups` is of another length.
+        ValueError: as `law.fit` for the whole table, or `groups` has the wrong length.
     """
     columns, loss, groups = reference._checked(law, columns, loss, groups)
     fit = partial(law.fit, **law.given(*columns))

@@ -35,7 +35,7 @@ def _kaplan():
 
 
 def _internal_kaplan(values, centres: np.ndarray) -> np.ndarray:
-    """Return θ of coefficients."""
+    """Return θ from the coefficients."""
     alpha_N, N_c, alpha_D, D_c = values
     return np.array([alpha_N, alpha_N * (math.log(N_c) - centres[0]), alpha_D, alpha_D * (math.log(D_c) - centres[1])])
 

@@ -35,7 +35,7 @@ def _joint():
 
 
 def _internal(values, centres: np.ndarray) -> np.ndarray:
-    """Return θ of coefficients; see `_natural` of the reference."""
+    """Return θ from the coefficients; see `_natural` of the reference."""
     E_start, E_max, c = values[8:]
     rest = 1 - E_start / E_max
     s, theta = math.log(E_start), []

@@ -43,7 +43,7 @@ def bootstrap(
 
     Raises:
         ValueError: as `fit_routed` for the whole table and as `check_quantity`; or `level` is out of its range, a
-            quantity is an "observation", or an entry of `weights` is negative or not whole.
+            quantity is an "observation", or `weights` has the wrong shape or an entry that is negative or not whole.
     """
     columns = dense_parameters, num_experts, loss
     table = level_table(*columns)

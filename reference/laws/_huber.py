@@ -1,7 +1,7 @@
 """Fit the bounded law at one shape by Huber's criterion, which limits the influence of bad rows.
 
 Private to the reference. A squared residual grows without limit, so one bad row can outweigh fifty good rows. The Huber
-term of a residual r is half its square up to delta and a straight line beyond,
+term of a residual r is half its square up to delta and a straight line beyond delta:
 
     r²/2  where |r| <= delta,        delta (|r| - delta/2)  elsewhere,
 

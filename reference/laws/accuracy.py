@@ -133,7 +133,7 @@ def accuracy_ranges(
         coefficients themselves.
 
     Raises:
-        ValueError: `level` is out of its range, or no degree of freedom is left.
+        ValueError: `level` is out of its range, or the fit has no more rows than coefficients.
     """
     unknowns = len(fit.coefficients) - (fit.status == "no ceiling is seen")
     quantile = student_quantile(level, fit.rows - unknowns)

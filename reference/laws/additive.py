@@ -216,7 +216,7 @@ class _Unknowns:
     """A law in the unknowns θ of the search: exponents, and for each multiplier its centred logarithm.
 
     Its methods are the interface of `_descent.py`. `columns` is a tuple of arrays [n], one for each column
-    of the law; `centres` [columns] holds the mean logarithm of each, in nats; θ is [p].
+    of the law; `centres` [columns] holds the mean natural logarithm of each column; θ is [p].
     """
 
     def __init__(self, law: AdditiveLaw):

@@ -105,7 +105,7 @@ from .additive import Published
 from .intervals import Predicted, Range, jackknife_intervals, jackknife_prediction
 
 Axes = Literal["experts", "compute", "dense", "every", "one E", "one kind"]
-"""The rows of a table: a grid in N and E, rows with F and B, dense rows, every row, rows of one E, or of one router."""
+"""The rows for a law: a grid in N and E, rows with F and B, dense rows, all rows, rows of one E, rows of one router."""
 Measured = Literal["loss", "accuracy", "leverage"]
 
 
@@ -217,7 +217,7 @@ class Law(NamedTuple):
     def predict_interval(
         self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
     ) -> Predicted:
-        """Return the loss at one point, with an interval for the law and one for one more run.
+        """Return the loss at one point, with intervals of the law and of one more run.
 
         Args:
             fit, columns, loss, level: as `intervals`.
@@ -241,7 +241,7 @@ class Law(NamedTuple):
         return np.log10(predicted) - np.log10(measured)
 
     def with_options(self, **options) -> "Law":
-        """Return this law with fixed keyword arguments of its fit, such as the guess rate of a task.
+        """Return a copy of this law whose fit uses the given options, such as the guess rate of a task.
 
         Raises:
             ValueError: the law takes no option of that name.

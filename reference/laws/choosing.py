@@ -120,7 +120,7 @@ def best_choice(option: Option, budget: Budget, tokens: float | Callable | None 
 def costs(
     option: Option, sizes: np.ndarray, budget: Budget, tokens: float | Callable | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return D, the FLOPs and the bytes of models of each size, [n] each.
+    """Return D, FLOPs and bytes of the model of each size, [n] each.
 
     Args:
         option, budget, tokens: as `best_choice`.

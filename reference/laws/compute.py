@@ -6,8 +6,8 @@ where  L      loss of the best run at a budget, nats per token
        C      training FLOPs
        floor  the irreducible loss for any compute; given, not fitted (0 gives Kaplan's power law).
 
-With a given floor the law is a straight line, so a new run has the classical interval. With x = ln C, s² the residual
-variance with n - 2 degrees of freedom, and q the quantile of Student's t,
+With a given floor the law is a straight line, so a new run has the classical interval. Let x be ln C, s² the residual
+variance with n - 2 degrees of freedom, and q the quantile of Student's t. Then the interval is
 
     ln(L - floor) = line(x) ± q s √(1 + 1/n + (x - x̄)²/Σ(xᵢ - x̄)²)
 

@@ -207,7 +207,7 @@ def predict_interval(
         observation: True for the accuracy of one new run, False for the law.
 
     Raises:
-        ValueError: as `predict_accuracy`, or no degree of freedom is left.
+        ValueError: as `predict_accuracy`, or the fit has no more rows than coefficients.
     """
     coefficients, spread = fit.coefficients, fit.covariance
     if fit.status == "no ceiling is seen":

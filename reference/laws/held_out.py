@@ -35,7 +35,7 @@ class HeldOut(NamedTuple):
 
     Attributes:
         errors: [n] log10 L predicted - log10 L measured (accuracies: without log10); NaN without a prediction
-        rmsle: root of the mean square over the predicted rows; NaN if there are none
+        rmsle: root mean square of the errors of the predicted rows; NaN if no row is predicted
         predicted: number of predicted rows
         folds: number of folds
     """
@@ -114,7 +114,7 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
         A HeldOut with one fold for each group.
 
     Raises:
-        ValueError: as `law.fit` for the whole table, or `groups` is of another length.
+        ValueError: as `law.fit` for the whole table, or `groups` has the wrong length.
     """
     columns, loss, groups = _checked(law, columns, loss, groups)
     fit = partial(law.fit, **law.given(*columns))  # values such as B_min come from the whole table
@@ -215,8 +215,8 @@ def _paired(errors: np.ndarray, best: np.ndarray, groups: np.ndarray) -> tuple[f
     """Return the mean of d, and its standard error from the sums over groups.
 
     The mean is Σ sumᵢ / Σ nᵢ over the m groups, with sumᵢ the sum of d and nᵢ the number of rows of group i. The
-    variance of this ratio is m/(m - 1) · Σ (sumᵢ - nᵢ · mean)² / n². For groups of one row it is the usual variance of
-    a mean.
+    variance of this ratio is m/(m - 1) · Σ (sumᵢ - nᵢ · mean)² / n². For groups of one row, this is the usual variance
+    of a mean.
     """
     both = np.isfinite(errors) & np.isfinite(best)
     difference, groups = errors[both] ** 2 - best[both] ** 2, groups[both]

@@ -271,7 +271,7 @@ def _natural_kaplan(theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 
 def _internal_kaplan(coefficients: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Return θ of coefficients, the inverse of `_natural_kaplan`."""
+    """Return θ from the coefficients, the inverse of `_natural_kaplan`."""
     alpha_N, N_c, alpha_D, D_c = coefficients
     return np.array([alpha_N, alpha_N * (np.log(N_c) - centres[0]), alpha_D, alpha_D * (np.log(D_c) - centres[1])])
 

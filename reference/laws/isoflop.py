@@ -11,7 +11,7 @@ FLOPs for each parameter and token (usually 6),
 
     L(x) = a e^(-αx) + b (κ/C)^β e^(βx) + c
 
-The two minima differ for two reasons, which add up in ln N (`minimum_difference`):
+The two minima differ for two reasons. The two parts of the difference add up in ln N (`minimum_difference`):
 
     shape   the law's profile is no parabola: it is steeper on one side unless α = β. A parabola through the law's own
             losses, at the sizes of the runs, misses the law's minimum by this much. The error is larger if the sizes

@@ -344,7 +344,7 @@ def _natural(theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 
 def _internal(coefficients: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Return θ of coefficients, the inverse of `_natural`."""
+    """Return θ from the coefficients, the inverse of `_natural`."""
     E_start, E_max, c = coefficients[8:]
     rest = 1 - E_start / E_max
     s, theta = math.log(E_start), []

@@ -5,8 +5,8 @@ designs, [n, p]). The textbook intervals are exact if errors are independent and
 solution, RSS its residual sum, s² = RSS/(n - p) and q Student's two-sided quantile with n - p degrees of freedom.
 
 1. A linear function h·β has the interval h·β̂ ± q s √(hᵀ(XᵀX)⁻¹h). A coefficient is one entry of β. The loss at a point
-   is 10 to the power of x·β, with x its row of X; hᵀ(XᵀX)⁻¹h is then the *leverage* of the point. For one more run
-   there, add 1 to the leverage, for the error of the run.
+   is 10 to the power of x·β, with x its row of X; hᵀ(XᵀX)⁻¹h is then the *leverage* of the point. For one more run at
+   this point, add 1 to the leverage, for the error of the run.
 2. The interval of a ratio r = (y·β)/(x·β) contains all r for which step 1 does not reject (y - r x)·β = 0, that is
 
        ((y - r x)·β̂)² <= q² s² (y - r x)ᵀ(XᵀX)⁻¹(y - r x)            (Fieller 1954)
@@ -74,8 +74,8 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
         level: confidence level, between 0 and 1.
 
     Returns:
-        Two Ranges, all NaN if the fit is no power law. The interval of N_c contains all sizes at which the data allow a
-        loss of 1 nat. It is 0 to inf if the data allow a slope of 0.
+        Two Ranges, all NaN if the fitted loss does not fall with size. The interval of N_c contains all sizes at which
+        the data allow a loss of 1 nat. It is 0 to inf if the data allow a slope of 0.
 
     Raises:
         ValueError: `level` is out of its range.
@@ -142,7 +142,7 @@ def bilinear_intervals(
 def linear_prediction(
     design: Callable, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the loss of a linear law at one point, with an interval for the law and one for one more run.
+    """Return the loss of a linear law at one point, with intervals of the law and of one more run.
 
     Args:
         design: (fit, *columns) -> [n, p], one of the four above.

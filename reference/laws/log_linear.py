@@ -275,8 +275,9 @@ def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np
         loss: [n], L, nats per token, above 0.
 
     Returns:
-        The fit. A size with fewer than two different E has no line: the fit skips its rows and the status counts it.
-        The covariances share one residual variance, with n - 2m degrees of freedom for m lines (our choice).
+        The fit. A size with fewer than two different E has no line. The fit skips the rows of such sizes, and the
+        status gives the number of these sizes. The covariances share one residual variance, with n - 2m degrees of
+        freedom for m lines (our choice).
 
     Raises:
         ValueError: lengths differ, an entry is out of its range, no size has two different E, or there are at most two
@@ -329,8 +330,8 @@ def fit_separable(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: n
 
     Raises:
         ValueError: lengths differ, an entry is out of its range, there are fewer than 4 rows, or the rows cannot
-            separate the effects of N and E. This happens if log10 E is a linear function of log10 N, or with one N or
-            one E.
+            separate the effects of N and E. This happens if log10 E is a linear function of log10 N, or if all rows
+            have the same N or the same E.
 
     Example:
         >>> law = SeparableCoefficients(-0.08, -0.03, 1.1)
@@ -418,7 +419,7 @@ def _line_at_experts(num_experts: np.ndarray, coefficients: LogLinearCoefficient
 
 
 def _interacting(coefficients: LogLinearCoefficients) -> BilinearCoefficients:
-    """Return separable coefficients as bilinear ones with c = 0."""
+    """Return the coefficients in bilinear form; a separable law has c = 0."""
     if isinstance(coefficients, PerSizeCoefficients):
         raise InputError("per-size lines do not predict other sizes; needed: separable or bilinear coefficients")
     if isinstance(coefficients, SeparableCoefficients):

@@ -3,7 +3,7 @@
 For every candidate run:
 
 1. Predict its loss by the law; this is the best estimate from the table.
-2. Fit the law again, to the table and this row.
+2. Fit the law again to the table with this run added.
 3. Compute the interval of the number again.
 
 The result lists the run with the narrowest interval first. The added row fits perfectly, so the widths are slightly too

@@ -206,7 +206,7 @@ def fine_grained_for_active(
     upper end.
 
     Args:
-        active_parameters: 12 d² · d/64 of the model.
+        active_parameters: active parameters of the model, 12 d² · d/64.
         expansion, coefficients, granularities: as `fine_grained_optimum`.
     """
     active = float(check_range("active_parameters", active_parameters, above=0.0))

@@ -154,7 +154,7 @@ def bootstrap(
 
     Raises:
         ValueError: as `fit_routed` for the whole table and as `check_quantity`; or `level` is out of its range, a
-            quantity is an "observation", or an entry of `weights` is negative or not whole.
+            quantity is an "observation", or `weights` has the wrong shape or an entry that is negative or not whole.
     """
     columns = _columns(dense_parameters, num_experts, loss)
     quantities, fit = _check_asked(quantities, level), fit_routed(*columns)

@@ -158,7 +158,8 @@ def effective_parameter_count(
 
         N̄ = N^(α(Ê)/α(E_start)) · (Ê/E_start)^(b/α(E_start))
 
-    N̄ is ill-conditioned far from the data: the exponents divide by the dense slope α(E_start), about -0.08.
+    N̄ is ill-conditioned far from the data, because its exponents are divided by the small dense slope α(E_start),
+    about -0.08.
 
     Args:
         dense_parameters: N, parameters, above 0.

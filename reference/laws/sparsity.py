@@ -13,10 +13,10 @@ where  L  loss, nats per token
 parameters help at the same total size.
 
 Reliability. The formula and the coefficients are from two secondary copies that agree and reproduce the printed
-conclusions. We could not check the paper itself. Its fit (Huber terms of log L with delta 1e-3) uses C from 3e19 to
-1e21 and S up to 0.95. It explains 68 per cent of the variance at the held-out S = 0.98, so the law extrapolates poorly.
-The paper states that the loss falls with S up to 0.98. This holds for P (1 - S) active parameters. But the best S at
-1e20 FLOPs is 0.94 if 5 per cent of P are always active (`sparsity_active`).
+conclusions. We could not check the paper itself. The paper's fit (Huber terms of log L with delta 1e-3) uses C from
+3e19 to 1e21 and S up to 0.95. It explains 68 per cent of the variance at the held-out S = 0.98, so the law extrapolates
+poorly. The paper states that the loss falls with S up to 0.98. This holds for P (1 - S) active parameters. But the best
+S at 1e20 FLOPs is 0.94 if 5 per cent of P are always active (`sparsity_active`).
 """
 
 import itertools
@@ -204,7 +204,7 @@ def fit_sparsity(
 
     Returns:
         The fit. Its status is "not determined" if other coefficients fit the rows equally well. The status names the
-        floor e if the rows cannot separate e from the third term, so that e has vanished.
+        floor e if e has vanished, since the rows did not separate e from the third term.
 
     Raises:
         ValueError: lengths differ, an entry is out of its range, or the rows are too few. At least 11 rows, 2 sizes, 2
@@ -235,7 +235,7 @@ def sparsity_intervals(
     With 60 runs and errors of 0.2 per cent, the lower end of e is 0 in six of seven tables.
 
     Args:
-        fit: of `fit_sparsity` by least squares; the ranges have its values.
+        fit: of `fit_sparsity` by least squares; it gives the values of the ranges.
         columns, loss: the rows of the fit.
         level: between 0 and 1.
 

@@ -11,7 +11,8 @@ F and B. Logarithms are decimal.
 where  L  loss of the last evaluation, nats per token, above 0
        F  TeraFLOPs (1e12) of the forward pass of one sequence of 2048 tokens. Elsewhere in this project F is the
           FLOPs of one token; here F is 2048/1e12 times as large
-       B  parameter utilisation ratio: total parameters P per FLOP of the forward pass of one *token*, as everywhere.
+       B  parameter utilisation ratio: total parameters P per FLOP of the forward pass of one *token*, as in the whole
+       project.
           So B is not P divided by the F of this law
        B_min  the B of a dense model, where B̂ = B_start; B is never below B_min
        B̂  effective utilisation; it rises with B from B_start and stays below B_max, which may be infinite.
