@@ -127,7 +127,7 @@ def _wide(wanted: bool):
 
 
 def _deferred(function):
-    """Return a function with the same flags that returns a deferred call, so parsing ends before work begins."""
+    """Return a function with the same flags. It returns a deferred call, so that parsing ends before work begins."""
 
     @functools.wraps(function)
     def later(*args, **kwargs):

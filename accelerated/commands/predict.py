@@ -96,7 +96,7 @@ def predict(
 
 
 def _predict_published(law: Law, published: str, at: dict, tables: tuple[Path, ...], idle: dict, json: bool) -> None:
-    """Print the prediction of printed coefficients; raise `InputError` for an unknown name."""
+    """Print the prediction of published coefficients; raise `InputError` for an unknown name."""
     if tables:
         raise InputError("--published replaces a table; give only one of them")
     refuse(idle, "published coefficients have no runs and no interval; leave it out")

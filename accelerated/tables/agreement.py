@@ -115,7 +115,7 @@ def or_one(frame, name: str) -> np.ndarray:
 
 
 def training_steps(frame) -> np.ndarray:
-    """Return the training steps of each row, [n]; NaN if unknown (`convert` then writes 0, 1, or the tokens)."""
+    """Return the training steps of each row, [n]; NaN for 0, 1 and the number of tokens, which mean unknown."""
     steps, tokens = column_or_nan(frame, "step"), column_or_nan(frame, "tokens")
     return np.where((steps > 1) & (steps != np.round(tokens)), steps, np.nan)
 
@@ -163,7 +163,7 @@ def compare(frame, rows: np.ndarray, problems: Problems) -> list[str]:
 
 
 def _judge(identity: Identity, numbers: Numbers, rows: np.ndarray, problems: Problems) -> str | None:
-    """Return a remark on rows outside an identity; add a problem for rows far outside."""
+    """Return a remark on rows outside the range of an identity; add a problem for rows far outside."""
     values, (least, most) = numbers(identity.column), identity.expected(numbers)
     off = np.where(values > most, values / most, np.where(values < least, values / least, 1.0))
     apart = np.maximum(off, 1 / off)
@@ -271,13 +271,13 @@ def _size_of(label: str) -> float:
 
 
 def _total(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """Return P from N, E and the shared experts, if the shape does not give it."""
+    """Return the range of P from N, E and the shared experts, if the shape does not give P."""
     size = np.where(np.isnan(numbers.by_shape("total_parameter_count")), numbers("dense_parameter_count"), np.nan)
     return size, size * (numbers("num_experts") + numbers.shared()) * or_one(numbers.frame, "flop_increase")
 
 
 def _step(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the FLOPs of a step from N, if the shape does not give them.
+    """Return the range of the FLOPs of a step from N, if the shape does not give the FLOPs.
 
     If the FLOPs of all rows are 6 N per token within 1 %, they were computed from N, and the range is 6 N.
     """
@@ -304,7 +304,7 @@ def _slips_of_step(numbers: Numbers) -> dict:
 
 
 def _training(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the training FLOPs from N and the tokens."""
+    """Return the range of the training FLOPs from N and the tokens."""
     return tuple(3 * each * numbers.tokens() for each in numbers.forward())
 
 

@@ -98,7 +98,7 @@ def row_mask(frame, expression: str) -> np.ndarray:
 
     Raises:
         InputError: the expression is outside the grammar, is too long or too deep, names a missing column, or compares
-            a number with text. The message is a line with the wrong part.
+            a number with text. The message is one line and names the wrong part.
     """
     text = _one_line(expression)
     tree = _parsed(text)
@@ -193,7 +193,7 @@ class _Evaluation:
         return _Value("text", series, node)
 
     def literal(self, node: ast.Constant) -> _Value:
-        """Return a number, a text or None; True, 1j, b"" and ... are not values of a table."""
+        """Return a number, a text or None; other constants, such as True, 1j or b"", are errors."""
         value = node.value
         if type(value) in (int, float):
             if not abs(value) <= (LARGEST if type(value) is int else np.finfo(np.float64).max):
@@ -220,7 +220,7 @@ class _Evaluation:
         return mask
 
     def compared(self, node: ast.Compare, op: type, left: _Value, right: _Value) -> np.ndarray:
-        """Return the mask of a comparison of two values; false (`!=`: true) if a value is blank."""
+        """Return the mask of a comparison of two values. If a value is blank, `!=` is true and the others are false."""
         kinds = (left.kind, right.kind)
         if "blank" in kinds and set(kinds) & {"number", "text"} and op in (ast.Eq, ast.NotEq):
             blank = _blank(right if left.kind == "blank" else left)
@@ -249,7 +249,7 @@ class _Evaluation:
         return mask | _blank(left) if len(wanted) < len(entries) else mask
 
     def joined(self, node: ast.expr, parts: list[ast.expr]) -> _Value:
-        """Return conditions joined by and or or, or negated by not."""
+        """Return conditions joined by `and` or by `or`, or negated by `not`."""
         word, function = _CONDITIONS[type(node.op)]
         self.styles.add(word in "&|~")
         if len(self.styles) > 1:

@@ -164,7 +164,7 @@ def _converted(
 ) -> tuple[dict, list[str]]:
     """Return the cells of a source as a results table, and remarks.
 
-    Remove entries that matched a cell from `unused`, a copy of `values`.
+    `unused` is a copy of `values`; remove the entries that matched a cell.
     """
     columns = {name: column for name, column in columns.items() if column in source.cells}
     if source.at is not None:

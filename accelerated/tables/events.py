@@ -1,4 +1,4 @@
-"""Event files of TensorBoard, read by its own reader (the extra `tensorboard`).
+"""Event files of TensorBoard, read by TensorBoard's reader (the extra `tensorboard`).
 
 A run is a folder with event files. Its name is the path below the given folder, or the name of the given folder. Its
 metrics are the scalars of any writer: TensorFlow, PyTorch, tensorboardX, Keras or JAX. Values of the tab HPARAMS are

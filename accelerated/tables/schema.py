@@ -296,8 +296,8 @@ def check_runs(frame, rows: np.ndarray, problems: Problems):
     """Check the consistency of rows, and return the mask [n] of rows that repeat an earlier row.
 
     * The columns of CONFIGURATION_COLUMNS are constant within a hyper_id; otherwise two runs share a number.
-    * Two rows with the same hyper_id and step are one evaluation. If all cells are equal, the later row is a
-      repetition, otherwise a contradiction.
+    * Two rows with the same hyper_id and step are one evaluation. If all their cells are equal, the later row is a
+      repetition. Otherwise it contradicts the earlier row.
     * Dense has one expert, because a law reads a dense run as E = 1. A routed run has k at most E, a share of routed
       blocks above 0, and no flop_increase (an option of dense models).
     * P counts all parameters and N a part of them, so P is at least N.

@@ -155,7 +155,7 @@ def none_chosen(frame, rows: str) -> str:
 def last_evaluations(frame, chosen: np.ndarray | None = None):
     """Return the last evaluation of every run among the chosen rows, or among all rows, by hyper_id.
 
-    The later of two rows with the same step counts.
+    If two rows have the same step, the later row is used.
     """
     at = np.arange(len(frame)) if chosen is None else np.flatnonzero(chosen)
     run, step = frame["hyper_id"].to_numpy()[at], frame["step"].to_numpy()[at]

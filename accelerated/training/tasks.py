@@ -90,7 +90,8 @@ def evaluate_task(
         FLOPs (three times the forward passes), and "loss_NAME": the losses of the run's last evaluation}.
 
     Raises:
-        InputError: the folder has no run, a line of the task cannot be read, or the model cannot read one text alone.
+        InputError: the folder has no run, a line of the task cannot be read, or the model needs several texts at a
+            time.
     """
     folder = Path(folder)
     questions = read_task(task)
