@@ -372,7 +372,7 @@ def routed_ffn(
             least one assignment to place. If a gate of 0 means "no expert", pass the mask `gate != 0`.
         expert_mask: [E] bool, the admitted experts; None for all. In the capacity, E is the number of admitted experts.
             The program ignores the matrices of the others.
-        activation: of the experts, one of `accounting.ACTIVATIONS`.
+        activation: one of `accounting.ACTIVATIONS`.
 
     Returns:
         `RoutedOutput`.

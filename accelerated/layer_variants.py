@@ -26,7 +26,7 @@ def input_gated_ffn(
         x: [T, d].
         expert: [T, k] integers in [0, E).
         gate: [T, k].
-        activation: of the experts, one of `accounting.ACTIVATIONS`.
+        activation: one of `accounting.ACTIVATIONS`.
 
     Returns:
         [T, d].
@@ -69,7 +69,7 @@ def null_expert_ffn(
             real expert.
         identity: whether null experts return the token instead of 0.
         order: see `routed_ffn`.
-        activation: of the real experts.
+        activation: see `routed_ffn`.
 
     Returns:
         `RoutedOutput`. `dropped_fraction` counts only assignments to real experts; it is 0 if there are none.

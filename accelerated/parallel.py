@@ -214,7 +214,7 @@ def run_experts(params: dict, buffers: jax.Array, *, activation: str = "gelu", a
     Args:
         params: {"up": [n, E/n, d, f], "down": [n, E/n, f, d]}, and for SwiGLU "linear" [n, E/n, d, f].
         buffers: [n, E, C, d], the inputs from each device for each expert.
-        activation: of the experts, one of `accounting.ACTIVATIONS`.
+        activation: one of `accounting.ACTIVATIONS`.
         axis_name: the mapped axis of the devices; pass the arrays of one device, without the leading axis.
 
     Returns:
@@ -262,7 +262,7 @@ def routed_ffn_on_devices(
         order: which assignments get the slots if slots are too few, see `experts.dispatch`.
         priority: [n, T, k], see `experts.routed_ffn`.
         mask: [n, T, k] bool, the assignments to place, at least one on each device; None for all.
-        activation: of the experts, one of `accounting.ACTIVATIONS`.
+        activation: one of `accounting.ACTIVATIONS`.
         axis_name: the mapped axis of the devices; pass the arrays of one device, without the leading axis.
         group_axes: the axes of the group "global", `axis_name` if None.
         ragged: use `ragged_all_to_all` without a capacity, and in the group "global".

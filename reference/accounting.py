@@ -107,7 +107,7 @@ class Accounting(NamedTuple):
 
 
 def routed_blocks(num_blocks: int, routing_frequency: float) -> int:
-    """Return n_r = R L, the number of routed blocks, a whole number.
+    """Return n_r = R L, the number of routed blocks, as an integer.
 
     R may be rounded: 0.3333 of 6 blocks is 2 blocks. The function returns the integer nearest to R L if the two differ
     by at most `ROUNDING` · max(1, R L).
@@ -166,7 +166,7 @@ def count(
             dense FFN.
         vocab_size: V, for the output layer's FLOPs.
         sequence_length: S, for the attention's FLOPs.
-        activation: of all FFNs; "swiglu" changes the number of weights.
+        activation: activation of all FFNs; "swiglu" changes the number of weights.
         positions: "relative" or "rotary".
         output_norm: whether the output of a routed layer passes through a LayerNorm.
         learned_temperature: whether a Mixture of Tokens learns its temperatures.

@@ -25,9 +25,9 @@ Switch, which writes f and P for share and prob. "gshard" is the printed loss of
 13). Their code, in mesh-tensorflow and lingvo, multiplies it by E² and so computes "first_choice". The default is our
 choice, because one weight then fits every k.
 
-The shares may cover more tokens than the probabilities, such as all devices or several micro-batches: pass such shares
-as `held`. The loss balances the tokens of one group; a loss per sequence is stricter than a loss per batch. For a loss
-over the global batch (Qwen3), call `auxiliary_loss` with the shares of that batch.
+The shares may cover more tokens than the probabilities, such as the tokens of all devices: pass such shares as `held`.
+The loss balances the tokens of one group; a loss per sequence is stricter than a loss per batch. For a loss over the
+global batch (Qwen3), call `auxiliary_loss` with the shares of that batch.
 
 Padding: a function with a `mask` [T] bool, True for a real token, returns the result for the real tokens alone. It
 ignores the other rows, even NaN. `update_bias` and `load_statistics` take counts, which contain no padding.

@@ -199,7 +199,7 @@ def run_experts(params: dict, buffers: np.ndarray, *, activation: str = "gelu") 
     Args:
         params: {"up": [n, E/n, d, f], "down": [n, E/n, f, d]}, and for SwiGLU "linear" [n, E/n, d, f].
         buffers: [n, E, C, d], the inputs from each device for each expert.
-        activation: of the experts, one of `accounting.ACTIVATIONS`.
+        activation: one of `accounting.ACTIVATIONS`.
 
     Returns:
         [n, E, C, d], the outputs for each device.
@@ -240,7 +240,7 @@ def routed_ffn_on_devices(
         order: which assignments get the slots if slots are too few, see `experts.dispatch`.
         priority: [n, T, k], see `experts.routed_ffn`.
         mask: [n, T, k] bool, the assignments to place, at least one on each device; None for all.
-        activation: of the experts, one of `accounting.ACTIVATIONS`.
+        activation: one of `accounting.ACTIVATIONS`.
 
     Returns:
         `RoutedOutput` with output [n, T, d] and dropped_fraction [n], which is for each device the fraction of its

@@ -327,9 +327,8 @@ def apply(
         params: the tree that `parameter_shapes` describes.
         tokens: [b, S] integers in [0, V).
         config: the model.
-        training: True routes as in training (S-BASE: by the balanced plan, with a capacity), False as in evaluation (by
-            the logits, nothing dropped). Evaluation is causal and independent of the rest of the batch, except for
-            routers that see groups of sequences.
+        training: True routes as in training, False as in evaluation. Evaluation drops nothing and is causal. It is
+            independent of the rest of the batch, except for routers that see groups of sequences.
         noise: from `draw_noise`, for routers that draw at random in training.
         table: from `routed_block.hash_table`, for HASH; not needed for modulo, previous and position.
         held: `routing` of an earlier output for tokens of this shape; the model reuses its selections.

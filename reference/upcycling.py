@@ -35,8 +35,8 @@ def upcycle(
 
     Args:
         dense: parameters of the dense model, a tree as `transformer.parameter_shapes` describes it, with L FFNs.
-        fresh: initial parameters of the routed model. The result takes from it the router and everything that the dense
-            model lacks. Its experts supply the noise and the new units.
+        fresh: initial parameters of the routed model. The result takes the router, and everything that the dense model
+            lacks, from `fresh`. The experts of `fresh` supply the noise and the new units.
         config: the routed model.
         noise: factor; the experts are copies + noise · fresh experts.
         redrawn: the share of each expert's hidden units to draw anew, 0 to 1: the units with the smallest uniforms.

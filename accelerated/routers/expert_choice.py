@@ -113,7 +113,7 @@ def expert_choice_ffn(
         x: [T, d].
         choice: the choice for the same group.
         expert_mask: [E] bool, the admitted experts; None for all. The program ignores the matrices of the others.
-        activation: of the experts, one of `accounting.ACTIVATIONS`.
+        activation: one of `accounting.ACTIVATIONS`.
         axis_name: a mapped axis over which the experts are sharded: `params` has this member's experts, and the members
             exchange tokens, see `parallel.run_experts`; None without sharding.
 

@@ -143,7 +143,7 @@ def fixed_router(
 
 
 def _next_admitted(expert, admitted):
-    """Return [T, k] experts; replace each masked one, from the first choice on, by the next admitted one."""
+    """Return experts [T, k] in which the next admitted expert replaces each masked one, first choices first."""
     num_experts = len(admitted)
     for choice in range(expert.shape[1]):
         e = expert[:, choice, None]
@@ -370,7 +370,7 @@ def dispersed_table(cluster: np.ndarray, num_experts: int, k: int = 1) -> np.nda
 def bigram_experts(token_ids: jax.Array, previous: jax.Array, tables: jax.Array, num_experts: int) -> jax.Array:
     """Return [T, 1], the expert of each pair of tokens: (tables[0, previous] + tables[1, current]) mod E.
 
-    With two independent random tables every pair has a uniform expert, and any two pairs are independent.
+    With two independent random tables every pair has a uniformly random expert, and any two pairs are independent.
 
     Args:
         token_ids: [T] integers in [0, V).

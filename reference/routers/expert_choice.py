@@ -7,7 +7,7 @@ Zhou et al. 2022, "Mixture-of-Experts with Expert Choice Routing" (arXiv 2202.09
     3. PLACE    nothing to do: every expert has exactly C tokens
     4. COMBINE  hₜ = Σ over the experts e that took t of sₜₑ · FFNₑ(xₜ)                `expert_choice_ffn`
 
-A token has from 0 to E experts. A token without an expert passes through the residual connection alone. Training needs
+A token has from 0 to E experts. A token without an expert passes only through the residual connection. Training needs
 no balance loss.
 
 Leaks, in training and in evaluation: NOT CAUSAL within a sequence. The experts of a token depend on all tokens of its
@@ -158,7 +158,7 @@ def expert_choice_ffn(
         x: [T, d].
         choice: the choice for the same group.
         expert_mask: [E] bool, the admitted experts; None for all. The program ignores the matrices of the others.
-        activation: of the experts, one of `accounting.ACTIVATIONS`.
+        activation: one of `accounting.ACTIVATIONS`.
 
     Returns:
         [T, d]; 0 for a token that no expert took.

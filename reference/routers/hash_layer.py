@@ -215,7 +215,7 @@ def fixed_router(
 
 
 def _next_admitted(expert, admitted, num_experts):
-    """Return [T, k] experts; replace each masked one, from the first choice on, by the next admitted one."""
+    """Return experts [T, k] in which the next admitted expert replaces each masked one, first choices first."""
     replaced = expert.copy()
     for row in replaced:
         for choice, e in enumerate(row):
@@ -473,7 +473,7 @@ def multi_hash(table: np.ndarray, num_experts: int) -> np.ndarray:
 def bigram_experts(token_ids: np.ndarray, previous: np.ndarray, tables: np.ndarray, num_experts: int) -> np.ndarray:
     """Return [T, 1], the expert of each pair of tokens: (tables[0, previous] + tables[1, current]) mod E.
 
-    With two independent random tables every pair has a uniform expert, and any two pairs are independent.
+    With two independent random tables every pair has a uniformly random expert, and any two pairs are independent.
 
     Args:
         token_ids: [T] integers in [0, V).

@@ -15,10 +15,10 @@ has a larger Σ s than
 
     bound(α, β, γ) = k Σₜ αₜ + n Σₑ βₑ + m γ + Σₑ max(0, βₑ − γ) + Σₜₑ max(0, sₜₑ − αₜ − βₑ)
 
-Why: a choice pays αₜ for each expert of token t, and βₑ for each token of expert e; its gain beyond both is at
-most the last sum. The token prices sum to k Σ αₜ. The expert prices sum to n Σ βₑ, plus one more βₑ for each of the m
-experts with an extra token. Each of these βₑ is γ plus a rest. The m terms γ sum to m γ, and the rests sum to at most
-Σₑ max(0, βₑ − γ). With the best α and γ the bound equals `base.dual_bound`(s, β, k).
+Why: a choice pays αₜ for each expert of token t, and βₑ for each token of expert e; the scores minus these payments add
+up to at most the last sum. The token prices sum to k Σ αₜ. The expert prices sum to n Σ βₑ, plus one more βₑ for each
+of the m experts with an extra token. Each of these βₑ is γ plus a rest. The m terms γ sum to m γ, and the rests sum to
+at most Σₑ max(0, βₑ − γ). With the best α and γ the bound equals `base.dual_bound`(s, β, k).
 
 **The step** minimises the bound over α, γ and β in turn, with the other two fixed. The minimum is an interval between
 two of the sorted values, and the step goes to its middle:
@@ -29,8 +29,8 @@ two of the sorted values, and the step goes to its middle:
          between the (n+1)-th and the (n+2)-th largest of γ and sₜₑ − αₜ over t          (where m > 0)
 
 The bound never rises, and for any β no balanced choice exceeds it. Steps to the middle reach the optimum in nearly
-every case (the examples of `quantile_bias`). At the optimum the choice is the choice of BASE, up to ties. β does not
-change at k = E, where there is no choice.
+every case (see the examples of `quantile_bias`). At the optimum the choice is the choice of BASE, up to ties. β does
+not change at k = E, where there is no choice.
 
 Take one step per batch, and keep the bias from batch to batch. If a batch comes in parts (micro-batches or devices),
 average the biases of the parts. This balances each part separately, not the whole batch. A constant added to β changes
@@ -95,7 +95,7 @@ def quantile_bias(
         >>> bias.tolist(), quantile_router(scores, bias).expert.ravel().tolist()
         ([1.125, -1.125], [0, 1, 0, 1])
 
-        After 300 steps the bound equals the optimum in this many of twenty draws of normal scores:
+        Twenty draws of normal scores. After 300 steps the bound equals the optimum in all of them:
 
         >>> from routelaws.reference.routers.base import balanced_assignment, dual_bound
         >>> def gap(scores):

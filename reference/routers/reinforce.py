@@ -27,8 +27,8 @@ routed layer; the gradient is then biased. The sum of the rewards from t to the 
 unbiased in both cases, but has more variance.
 
 For several experts per token the program draws without replacement, in order: the k largest of log π + Gumbel noise are
-exactly such a draw. Its probability follows the Plackett-Luce model: at each step, the policy over the remaining
-experts.
+exactly such a draw. The probability of a draw follows the Plackett-Luce model: each step draws from the policy over the
+remaining experts.
 
 By design, training draws the experts, and evaluation takes the most probable ones. Both are causal: the experts of a
 token depend on that token alone (a capacity and the balance loss depend on the others too). The reward uses the next

@@ -12,7 +12,7 @@ the exact assignment replaced by Sinkhorn's algorithm.
 
 **The problem.** A plan divides each token between the experts. Every token has mass 1/T to give, and every expert takes
 mass 1/E. The best plan has the largest ⟨Π, z⟩ + entropy(Π) = Σₜₑ Πₜₑ (zₜₑ − log Πₜₑ): mass goes where the logits are
-large, and the entropy spreads it. It has the form Πₜₑ = exp(zₜₑ + aₜ + gₑ).
+large, and the entropy spreads the mass. The best plan has the form Πₜₑ = exp(zₜₑ + aₜ + gₑ).
 
 **The sweep.** Sinkhorn's algorithm finds the potentials a and g by correcting rows and columns in turn:
 
@@ -23,9 +23,9 @@ large, and the entropy spreads it. It has the form Πₜₑ = exp(zₜₑ + aₜ
 residual = maxₑ |E Σₜ Πₜₑ − 1|. It stops when the residual is at most the tolerance. A constant added to a row of z, or
 to all of z, changes nothing.
 
-**Hard logits.** Larger logits and fewer tokens per expert need more sweeps (the examples of `sinkhorn_plan` count
-them). After `max_sweeps` sweeps Newton's method continues from their result (`_newton`; skip it on a first reading).
-The program returns the better of the two plans, with its `residual` and `converged`.
+**Hard logits.** Larger logits and fewer tokens per expert need more sweeps (see the examples of `sinkhorn_plan`). After
+`max_sweeps` sweeps Newton's method continues from their result (`_newton`; skip it on a first reading). The program
+returns the better of the two plans, with its `residual` and `converged`.
 
 The plan depends on every token of the group, later ones included: a training step leaks the future into the choice of
 experts. Evaluation uses only the logits and is causal. No gradient flows through the plan.

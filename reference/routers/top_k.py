@@ -146,8 +146,8 @@ def top_k_router(
         expert_groups: the number of equal groups of neighbouring experts; divides E.
         groups_per_token: the number of groups from which a token takes its experts, 1 <= groups_per_token <=
             expert_groups.
-        group_score: the score of a group: the sum of score and bias over its "two_best" experts, or of its "best"
-            expert.
+        group_score: the score of a group is the sum of score and bias over its two best experts ("two_best"), or of its
+            best expert ("best").
         allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
         held: a routing of the same group; the router reuses its selection.
         mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
