@@ -279,7 +279,7 @@ def _value(problem, extra, log_alpha, logit, work):
 
 @jit
 def _solve_two(a00, a01, a11, g0, g1, free_0, free_1):
-    """Solve two linear equations for the free unknowns (a fixed one is 0); also return whether the matrix is positive."""
+    """Solve two linear equations for the free unknowns (a fixed one is 0); also return if the matrix is positive."""
     if free_0 and free_1:
         determinant = a00 * a11 - a01 * a01
         if a00 > 0.0 and determinant > 0.0:
