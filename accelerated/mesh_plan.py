@@ -11,12 +11,13 @@ A mesh has three axes. They shard a training step:
                  dimension; without such a dimension, every device has all moments
 
 `parameter_axes` gives the axes of each parameter. Parameters, gradients and moments are float32; their bytes are exact.
-`activation_bytes` counts what the backward pass of plain autodiff reads: an upper estimate, which tests compare with
-the compiler's memory analysis of small models.
+`activation_bytes` counts the arrays that the backward pass of plain autodiff reads. It is an upper estimate. Tests
+compare it with the compiler's memory analysis of small models.
 
-Traffic counts the bytes that a device sends in a step, with rings. An all-reduce of s bytes over n devices sends
-2 s (n - 1)/n; a reduce-scatter, an all-gather and an all-to-all send s (n - 1)/n each. Traffic excludes the few numbers
-per expert that routers exchange for global balancing. Each shard of a layer over model sends whole rows to the experts.
+Traffic counts the bytes that a device sends in a step, with collectives in rings. An all-reduce of s bytes over n
+devices sends 2 s (n - 1)/n; a reduce-scatter, an all-gather and an all-to-all send s (n - 1)/n each. Traffic excludes
+the few numbers per expert that routers exchange for global balancing. If a layer is sharded over model, each shard
+sends whole rows to the experts.
 
 `notation` defines the letters; t = b S / (data expert) is the number of tokens of a device, and a is the bytes of a
 number in matrix products.

@@ -1,4 +1,4 @@
-"""A process for each library and number of threads; it runs the blocks of its sides and sleeps otherwise.
+"""A process for each library and number of threads, which runs the blocks of its sides and otherwise sleeps.
 
 Two libraries in one process cause thread contention. A library fixes its number of threads when it starts.
 """

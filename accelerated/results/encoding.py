@@ -1,7 +1,7 @@
 """Encode results as JSON: an infinite number is "inf" or "-inf", and an unknown value is null.
 
-Every interval is {"value", "low", "high", "verdict"}; "verdict" is null if there is none. A coefficient also has
-"determined": whether the rows determine the coefficient.
+Every interval is {"value", "low", "high", "verdict"}; "verdict" is null if there is no verdict. A coefficient also has
+"determined": whether the rows determine it.
 """
 
 import json
@@ -61,7 +61,7 @@ def unknown(name: str, value: float) -> Range:
 
 
 def values_of(coefficients: dict) -> dict:
-    """Return coefficients without intervals, in the same format as coefficients with intervals."""
+    """Return coefficients in the format of coefficients with intervals, but without intervals."""
     return {name: coefficient(unknown(name, value), None) for name, value in coefficients.items()}
 
 

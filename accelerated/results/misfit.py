@@ -255,7 +255,7 @@ def misfit_of(fit) -> Misfit:
     if fit.huber is None:
         coefficients = law.coefficient_count(columns)
         if law.design is not None:
-            has_value = np.isfinite(miss)  # false at a size without a line
+            has_value = np.isfinite(miss)  # false at a size that has no line
             design = law.design(fit.best, *(column[has_value] for column in columns))
             bend = bend_in_size(size[has_value], miss[has_value], design, coefficients)
         differing = row_differences(law, fit.rows)

@@ -18,8 +18,8 @@ scores at all experts, takes one slot at each of the E − T k mod E cheapest ex
 good, the auction may return any of them.
 
 Proof: let the value of an expert to a token be its score minus its price. For an expert that the token has, subtract
-the token's bid instead. Then at all times the value of each expert of a token is at least the (d + 1)-th best value of
-the other experts, minus epsilon. A bid satisfies this by its definition. It stays true when a token loses an expert,
+the token's bid instead. Then at all times each expert that a token has is worth at least as much as the (d + 1)-th best
+of the other experts, minus epsilon. A bid satisfies this by its definition. It stays true when a token loses an expert,
 because d and the number of other experts both rise by one. It stays true when prices change, because prices only rise.
 When all tokens have their slots, d = 0. A token then has at most min(k, E − k) experts for which a better expert
 exists.
@@ -254,7 +254,7 @@ def _column(mask: jax.Array | None):
 
 def _by_host(scores: jax.Array, k: int, mask: jax.Array | None, admitted: jax.Array | None) -> Assignment:
     """Return the assignment of the compiled loops."""
-    from ..kernels.assignment import assign  # imports numba: a fifth of a second that no other router needs
+    from ..kernels.assignment import assign  # imports numba, which takes a fifth of a second
 
     num_tokens, num_experts = scores.shape
     words = scores.dtype.itemsize // 4

@@ -19,9 +19,10 @@ expert underflows, it costs a `pmax` and a second `psum`, too. The plan costs a 
 a `psum` of E² numbers. The stopping conditions are the same on all devices, so all devices run the same number of
 steps.
 
-The size of the output: at initialisation, softmax gates shrink the output of a routed FFN as E grows: 0.5, 0.23, 0.1
-and 0.04 of a dense FFN for E = 4, 16, 64 and 256 at k = 1; 0.6, 0.31, 0.13 and 0.05 at k = 4. Sigmoid gates do not
-(0.71 to 0.92; 1.07 to 1.79). The reference explains and computes these numbers, and lists our choices.
+The size of the output at initialisation: with softmax gates, the output of a routed FFN shrinks as E grows. For E = 4,
+16, 64 and 256 it is 0.5, 0.23, 0.1 and 0.04 times the output of a dense FFN at k = 1, and 0.6, 0.31, 0.13 and 0.05
+times at k = 4. With sigmoid gates it does not shrink (0.71 to 0.92 times at k = 1, 1.07 to 1.79 times at k = 4). The
+reference explains and computes these numbers, and lists our choices.
 """
 
 import functools

@@ -1,7 +1,8 @@
 """Read a sweep's folder for its report: the plan, the finished runs with their logs, and the sessions.
 
-A run is finished if it has an evaluation of its last step. Reports only count unfinished runs. A session writes
-`results.csv` only at its end. So this file reads the tables of the runs, which killed and running sessions have too.
+A run is finished if it has an evaluation of its last step. A report gives only the number of unfinished runs. A session
+writes `results.csv` only at its end. So this file reads the tables of the runs, which killed and running sessions have
+too.
 """
 
 import dataclasses
