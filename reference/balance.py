@@ -36,8 +36,8 @@ Masked experts have share and probability 0, and E is the number of admitted exp
 A function with the argument `expert` rejects masked experts. A function with counts ignores the counts of masked
 experts.
 
-Not in this file: noise on the logits, and weights of the losses. These functions do not route, so they leak no later
-token. Use the counts of one batch to update the bias for the next batch.
+Not in this file: noise on the logits. These functions do not route, so they leak no later token. The counts of one
+batch update the bias for the next batch.
 """
 
 import math

@@ -72,12 +72,10 @@ def _route_real_tokens(router, mask, values, *, held=None, per_token=None, **opt
     Padded tokens get the first k experts with gate 0, have no mass in the plan, and count in no load.
 
     Args:
-        router: a function that returns a `Routing`; it is called without a mask.
         mask: [T] bool, True for a real token.
         values: [T, ...]; its rows of real tokens are the first argument of the router.
         held: a `Routing` of the group or None; the router gets the rows of the real tokens.
         per_token: {name: [T, ...] or None}, more arguments with a row for each token.
-        options: the other arguments of the router.
     """
     mask = _real_tokens(mask, len(values))
     for name, rows in (per_token or {}).items():
@@ -97,13 +95,11 @@ def _route_admitted(router, expert_mask, logits, at_least, *, held=None, per_exp
     """Return the routing of a group with masked experts: the router sees only the columns of admitted experts.
 
     Args:
-        router: a function that returns a `Routing`; it is called without an expert mask.
         expert_mask: [E] bool, True for an expert that may be chosen.
         logits: [T, E]; its columns of admitted experts are the first argument of the router.
         at_least: the smallest allowed number of admitted experts.
         held: a `Routing` of the group or None; the router gets the columns of the admitted experts.
         per_expert: {name: [..., E] or None}, more arguments with a column for each expert.
-        options: the other arguments of the router.
     """
     num_experts = np.shape(logits)[1]
     admitted = _admitted_experts(expert_mask, num_experts, at_least)

@@ -140,9 +140,7 @@ def _ffn_shapes(config, stacked, f, output_scale, fan_in=None):
     """Return (shape, deviation) of each matrix of FFNs with width f.
 
     Args:
-        config: the model.
         stacked: the axes before the axes of one FFN, such as (blocks,), or (blocks, experts).
-        f: hidden width.
         output_scale: an extra factor on the deviation of output projections.
         fan_in: the fan-in of `down`; f if None.
     """

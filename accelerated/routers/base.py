@@ -210,7 +210,7 @@ def base_router(
             another shape.
 
     Discontinuity: the selection jumps where two balanced assignments (training) or two logits of a token (evaluation)
-    are equally good. In training `balanced_assignment` breaks ties; in evaluation the lower index wins.
+    tie. In training `balanced_assignment` breaks ties; in evaluation the lower index wins.
 
     Differs from the reference: a non-finite logit makes the gate of its token NaN, and in training the residual too.
     """

@@ -33,7 +33,7 @@ expert this share falls in inverse proportion to the scale of the logits, so the
 scale. With hardly more tokens than experts the limit is 2 δ. It exceeds 1e-3 at scales near 1e4; then `converged` may
 be False.
 
-All of this is our choice.
+All this is our choice.
 """
 
 import numpy as np

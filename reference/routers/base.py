@@ -55,7 +55,7 @@ equals h + α FFN(LN(h)), the output of a pre-norm block with this gate. The two
 residual, and for a stack of experts. With k > 1 each expert has its own gate, and the block adds their outputs (our
 choice).
 
-Not in this file: the shuffle of tokens between workers, which forms the groups; dispatch (`experts`).
+Not in this file: the shuffle of tokens between workers, which forms the groups.
 """
 
 import math
@@ -213,7 +213,7 @@ def base_router(
         ValueError: an argument is out of its range, no token is real, or fewer than k experts may be chosen.
 
     Discontinuity: the selection jumps where two balanced assignments (training) or two logits of a token (evaluation)
-    are equally good. In training `balanced_assignment` breaks ties; in evaluation the lower index wins.
+    tie. In training `balanced_assignment` breaks ties; in evaluation the lower index wins.
 
     Example:
         >>> z = np.array([[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.5, 0.0]])

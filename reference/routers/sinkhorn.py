@@ -48,8 +48,6 @@ goes to expert 0: the plan is balanced, but the choice is not. So initialise the
 Our choices, where the paper's main text gives no detail (docs/choices.md): the kernel is exp of the raw logits (entropy
 weight 1); the stopping rule (residual at most 1e-3, 100 sweeps at most, then Newton's method); the softmax gate, not
 divided by its sum over the chosen experts (the sigmoid is an option); argmax of the logits in evaluation; k > 1.
-
-Not in this file: capacity and dispatch (`experts`).
 """
 
 import math

@@ -89,9 +89,6 @@ def _gates_among_near(left, logits, chosen, jitter):
 
     Args:
         left: [T, E], logits with -inf for experts already taken.
-        logits: [T, E].
-        chosen: [T].
-        jitter: ε.
     """
     best = left.max(axis=1, keepdims=True)
     near = (left > -np.inf) & (best - logits <= 2 * jitter * np.maximum(np.abs(logits), best))

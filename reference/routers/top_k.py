@@ -236,8 +236,6 @@ def _check_room(sizes, k, groups_per_token):
 
     Args:
         sizes: the number of admitted experts of each group; a group without any is never chosen.
-        k: experts per token.
-        groups_per_token: groups per token.
     """
     fewest = sum(sorted(size for size in sizes if size)[:groups_per_token])
     if fewest < k:
