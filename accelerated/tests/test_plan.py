@@ -135,7 +135,7 @@ def test_steps_of_a_table_without_a_batch_are_those_of_the_released_one(tmp_path
         assert line.choice.flops == pytest.approx(6 * line.dense_parameters * line.choice.tokens, rel=1e-9)
         assert line.choice.flops <= 1e17 * (1 + 1e-9)
     said = " ".join(notes(ranking))
-    assert "6 N per training token" in said and "524,288 are assumed" in said
+    assert "6 N per training token" in said and "the plan assumes 524,288" in said
 
 
 def test_costs_are_those_of_the_formulas():

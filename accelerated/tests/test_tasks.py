@@ -126,7 +126,7 @@ def test_the_last_word_is_the_most_likely_one_or_not(run_folder, tmp_path, capsy
     assert kept.tokens.tolist() == [100, 4 * 4 * 16] and kept.losses["validation"].tolist() == [3.5, 5.25]
     assert kept.flops[1] == 3 * config.accounting().flops_per_token * 4 * 4 * 16
     assert "words: accuracy" in printed and "the last word" in printed
-    assert "2 questions, guessing scores 0.0000" in printed
+    assert "2 questions; guessing gives an accuracy of 0.0000" in printed
 
 
 def test_what_just_fills_the_window_is_not_cut():
