@@ -87,7 +87,7 @@ def measure(config, positions: int, seed: int) -> Result:
         load = experts * max(first @ second[(expert - np.arange(experts)) % experts] for expert in range(experts))
         return Result(size, config.hash, load, load, max(1.0, shares[0] ** 2 * experts), experts)
     loads = loads_of(table, shares, experts)
-    reached = config.experts if config.hash == "multi" else experts  # in multi, each choice has its own segment of experts
+    reached = config.experts if config.hash == "multi" else experts  # each choice of "multi" has own experts
     sets, least = len(np.unique(np.sort(table, axis=1), axis=0)), max(1.0, shares[0] * experts / choices)
     return Result(size, config.hash, loads.sum(axis=0).max() * experts / choices, loads.max() * reached, least, sets)
 
