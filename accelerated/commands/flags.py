@@ -147,8 +147,7 @@ def _unfolded(doc: str) -> str:
 def _one_line(box: str) -> str:
     """Return the parser's boxed message as one line. Keep only the flags of the advice at the end of the box.
 
-    The box is drawn with lines or, in ASCII, has a title between two rows of hyphens. Only the private module
-    `tyro._errors` gives errors as data, and it may change in any release.
+    The text is read from the box, because tyro gives errors as data only in a private module.
     """
     lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
     rules = [i for i, line in enumerate(lines) if line and not line.strip("─-")]

@@ -6,8 +6,7 @@
 Krajewski et al. 2025 (arXiv 2512.08894) published two tables in the long layout. Their first column has no name and
 numbers the rows. The column `tpr` means tokens per parameter. One table has neither parameters nor FLOPs. Its
 parameters are then tokens / tpr, and its FLOPs are 6 times parameters times tokens. These parameters are accurate to
-about 10 %, because `tpr` is rounded (20 means 21.8 in the first run of the other table). Rows with equal tokens, tpr
-and params belong to one run.
+about 10 %, because `tpr` is rounded. Rows with equal tokens, tpr and params belong to one run.
 
 An accuracy is between 0 and 1, and a loss is above 0. A cell may be blank. Accuracies in percent are divided by 100,
 with a remark. A table with accuracies in both units is an error. In the long layout, the metrics `acc`, `acc_norm`,
@@ -186,7 +185,6 @@ def _in_percent(
     """Return the names whose accuracies are in percent: no value is in (0, 1], and some values are above 5.
 
     Args:
-        columns: columns of the table.
         what: the kind of name, for messages.
         cells: {name: accuracies as text}.
         rows: {name: row of each accuracy in the table}.
@@ -223,8 +221,6 @@ def _own_rates(columns: CheckedColumns, accuracies: dict, percent: set[str]) -> 
     """Return the guess rates of the table; add a problem for each rate that differs from the task's first rate.
 
     Args:
-        columns: columns of the table.
-        accuracies: by task.
         percent: tasks whose accuracies are in percent; their guess rates above 1 are in percent too.
     """
     rates = {}

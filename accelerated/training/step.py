@@ -209,11 +209,7 @@ def _look(state: TrainState, now: tuple, given: RunInputs, config: TrainConfig, 
     """Return (`StepMetrics`, `BatchNumbers`, gradient) of a batch at the weights of a state.
 
     Args:
-        state: before the step.
         now: (windows [b, S + 1], number of the step, routing to replay or None).
-        given: rates, keys and table of the run.
-        config: the run.
-        differentiate: result of `_differentiate`.
     """
     windows, number, held = now
     tokens, noise, hidden = drawn(config, windows, number, given)
@@ -243,8 +239,7 @@ def wait_for(metrics: StepMetrics, begun: float) -> None:
 
     If XLA's own threads run a call (see `workers.compute_where_called`), they report the results before they free the
     temporary buffers. A new call before the buffers are free allocates a second set of buffers, and the process keeps
-    both sets. XLA does not report when the buffers are free, so the function sleeps. If the sleep is too short, the
-    process only needs more memory.
+    both sets. XLA does not report when the buffers are free, so the function sleeps.
     """
     jax.block_until_ready(metrics)
     if jax.default_backend() == "cpu" and not computes_where_called():

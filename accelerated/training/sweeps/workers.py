@@ -50,8 +50,7 @@ def thread_environment(threads: int) -> dict[str, str]:
 def start_worker() -> None:
     """Prepare a worker process: keep freed memory, ignore Ctrl-C, stop on SIGTERM, and end with the parent.
 
-    Tracing a program makes many long-lived objects. The garbage collector runs less often, so that tracing takes a
-    quarter less time.
+    The garbage collector runs less often, because tracing a program makes many long-lived objects.
     """
     keep_freed_memory()
     gc.freeze()

@@ -9,9 +9,8 @@ tokens, so each token is the target of one window, once per epoch:
 
 The training stream is one epoch after another; (seed, epoch) determines the order of each epoch. Batch i has the
 windows i*b ... i*b + b - 1 of this stream, so a batch may reach into the next epoch. The position is therefore a single
-number. Our choice: grain keeps the position, but a NumPy permutation shuffles an epoch, and one indexing operation on
-the memory-mapped tokens reads all batches of a call. Grain's own shuffle takes ten times as long (0.3 ms for 32
-windows).
+number. Our choice: grain keeps the position, but a NumPy permutation shuffles an epoch. Grain's own shuffle takes ten
+times as long.
 """
 
 import math
@@ -142,8 +141,7 @@ def validation_batches(
 ) -> EvaluationText:
     """Return evenly spaced windows of the validation tokens; every call returns the same windows.
 
-    The first windows alone would have only a few documents. For example, a model of the demo has a loss of 2.49 on the
-    first 131,072 tokens of the standard library's validation text, but 2.71 on all 1.1 million tokens.
+    The first windows alone would have only a few documents.
 
     Returns:
         `EvaluationText`; n is `num_batches`, or the number of whole batches if this is smaller. No target is in two
@@ -197,8 +195,7 @@ def _spread_windows(
     """Return up to `num_batches` batches of evenly spaced windows of `tokens`.
 
     Windows that follow each other in the text go to different batches. Otherwise a router that groups sequences could
-    mix a window with the text that follows it. With n batches, it can
-    still mix a document longer than n windows with its later text. With one batch, neighbouring windows stay together.
+    mix a window with the text that follows it.
     """
     if num_batches < 1:
         raise InputError(f"{num_batches} evaluation batches; at least 1 is needed")
@@ -210,7 +207,7 @@ def _spread_windows(
 
 
 def _document_ends(tokens: np.ndarray) -> np.ndarray:
-    """Return the positions of the end-of-document tokens; read in parts, because the text may exceed the memory."""
+    """Return the positions of the end-of-document tokens, without reading the whole text at once."""
     part = 2**24
     ends = [
         start + np.flatnonzero(tokens[start : start + part] == END_OF_DOCUMENT) for start in range(0, len(tokens), part)

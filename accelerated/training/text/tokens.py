@@ -270,7 +270,7 @@ def _checksum(body: dict) -> str:
 
 
 def _file_checksum(path: Path) -> str:
-    """Return the checksum of a file, read in parts of 1 MiB."""
+    """Return the checksum of a file."""
     digest = blake2b(digest_size=16)
     with open(path, "rb") as file:
         while part := file.read(2**20):
