@@ -274,7 +274,7 @@ def _decide_top_k(params, logits, tokens, config, training, noise, held, masks):
 
 
 def _decide_reinforce(params, group, logits, config, training, noise, held, masks):
-    """Return the decision of RL-R; `transformer.loss` knows the rewards and adds RL-R's terms to the loss."""
+    """Return the decision of RL-R; `transformer.loss` computes the rewards and adds the loss terms of RL-R."""
     _check_noise(training, noise, held)
     gumbel = noise if training else None
     routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held, **masks)

@@ -26,8 +26,8 @@ The grouping decides which tokens affect each other, in training and in evaluati
   document in a group: the start of the second is the future of the first.
 - neighbouring positions of one sequence (`group_within_sequence`): NOT CAUSAL, the future leaks into the past. For
   masked objectives only.
-The output for a sequence depends on the other sequences of its batch if you group by position with g > 1. After
-transition tuning (last point below), with a capacity that drops nothing, it does not.
+The output for a sequence depends on the other sequences of its batch if you group by position with g > 1. The exception
+is transition tuning (last point below) with a capacity that drops nothing.
 
 Switching the mixing off:
 - g = 1: every weight is 1, and a token gets Σₑ FFNₑ(x). Experts trained with groups of g then cost g times as much.

@@ -32,8 +32,8 @@ Without a bias the router compares logits, which have the same order as the scor
 and σ(30) are the same number. With a bias it must compare s + b, and ties go to the lower index.
 
 No leaks; causal in training and in evaluation: the experts and gates of a token depend on that token alone (and, in
-GShard's router, on its own random number). Other tokens have two effects in training: they fill the capacity (in some
-orders of `experts` even later tokens), and the tokens of earlier steps change the bias.
+GShard's router, on its own random number). Other tokens have two effects in training. They fill the capacity; in some
+drop orders (`experts`) even later tokens do. And the tokens of earlier steps change the bias.
 
 The router ignores the logits of padded tokens.
 
