@@ -731,7 +731,7 @@ def bound_in(name: str, precision: str) -> str:
 
 
 def check(name: str, error: float, scale: float = 1.0, *, message: str = "") -> None:
-    """Fail unless error <= BOUNDS[name].limit * scale, and record the quotient of both sides as the share.
+    """Fail unless error <= limit * scale, with the limit of BOUNDS[name]; record error / (limit * scale).
 
     Args:
         name: key of `BOUNDS`.

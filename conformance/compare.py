@@ -1,7 +1,7 @@
 """Comparisons with messages for readers who did not write the test.
 
-Each function raises AssertionError if its comparison fails. The message names the function under test and the first
-wrong entry. Limits come from `bounds.BOUNDS`, and the caller supplies the scale, such as a condition number.
+Each `assert_` function raises AssertionError if its comparison fails. The message names the function under test and the
+first wrong entry. Limits come from `bounds.BOUNDS`, and the caller supplies the scale, such as a condition number.
 """
 
 import numpy as np

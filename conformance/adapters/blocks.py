@@ -71,7 +71,7 @@ def plant(logits: np.ndarray, d_ff: int = 1) -> Planted:
 def layer(run: Callable, d_ff: int = 1) -> Callable:
     """Return a route that calls run(planted, k) -> y [T, E + 1], or (y, anything).
 
-    For a layer with a capacity, the route and `run` have the capacity as the next argument.
+    With a capacity, route(logits, k, capacity) calls run(planted, k, capacity).
     """
 
     def route(logits, k, *more):

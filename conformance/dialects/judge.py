@@ -251,7 +251,7 @@ def _well_formed(answer: Answer) -> None:
 
 
 def difference(design: Design, answer: Answer, precision: str, answers: list[Answer]) -> Difference | None:
-    """Return the difference between an answer and a design, or None. `answers` are needed to explain it."""
+    """Return the difference between an answer and a design, or None. `answers` help to explain a wrong choice."""
     rule, real = design.rule, np.ones(len(answer.expert), bool) if answer.probe.mask is None else answer.probe.mask
     if is_crowded(rule, answer.probe):
         return None

@@ -147,7 +147,7 @@ class Ledger:
     def blame(self, error: BaseException, backend: str, test: str, asked=()) -> Trouble:
         """Record the fault of a failed test, with the function that the test blames.
 
-        `asked` are the functions in the marks of the test. If the test called some of them, it blames one of these.
+        `asked` has the functions that the marks of the test name. The blame prefers them if the test called any.
         """
         while isinstance(error, BaseExceptionGroup):
             named = [inner for inner in error.exceptions if hasattr(inner, "kind")]
