@@ -81,7 +81,7 @@ def _additive(multiplier, powers, theta, logs, predicted, turn, scratch):
 
 @jit
 def _shares(lines, first, predicted, turn, scratch):
-    """Write the logarithm of the sum of the terms, and replace their logarithms by their shares.
+    """Write the logarithm of the sum of the terms, and replace the terms' logarithms by the terms' shares.
 
     All terms are divided by the term `first`, the largest one in the middle of the table. These ratios are clipped to
     e^700, which no realistic law reaches.

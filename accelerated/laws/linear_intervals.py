@@ -31,7 +31,7 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
 
     Returns:
         Two Ranges, all NaN if the fitted loss does not fall with size. The interval of N_c contains all sizes at which
-        the data allow a loss of 1 nat. It is 0 to inf if the data allow a slope of 0.
+        the data allow a loss of 1 nat. This interval is 0 to inf if the data allow a slope of 0.
 
     Raises:
         ValueError: `level` is out of its range.

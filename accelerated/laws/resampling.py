@@ -156,7 +156,7 @@ def _values(fits: WeightedFits, quantity: Quantity) -> np.ndarray:
 
 
 def _student_ends(name: str, values: np.ndarray, quantile: float) -> tuple[float, float, np.ndarray]:
-    """Return the ends of a jackknife interval and which folds have a finite value; values[0] is the whole table's."""
+    """Return the ends of a jackknife interval and which folds are finite; values[0] is from the whole table."""
     if name in reference._LOG_SCALE:
         with np.errstate(divide="ignore"):
             values = np.log10(values)

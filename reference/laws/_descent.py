@@ -183,9 +183,9 @@ def brought_back(problem: Problem, form: Form, theta: np.ndarray) -> np.ndarray:
 def error_variance(problem: Problem, theta: np.ndarray) -> tuple[float, float]:
     """Return the error variance, and the share m of the rows within δ.
 
-    The variance times (JᵀJ)⁻¹ is the covariance of θ. It is Σ clipped²/(n - p) · (K/m)² with K = 1 + (p/n)(1 - m)/m
-    (Huber 1981, Robust Statistics, section 7.6; as in `fitting._error_variance`). In least squares m = K = 1. The
-    variance is NaN if no row is within δ.
+    The covariance of θ is the error variance times (JᵀJ)⁻¹. The error variance is Σ clipped²/(n - p) · (K/m)² with K =
+    1 + (p/n)(1 - m)/m (Huber 1981, Robust Statistics, section 7.6; as in `fitting._error_variance`). In least squares m
+    = K = 1. The variance is NaN if no row is within δ.
     """
     residual = problem.model(theta)[0] - problem.log_loss
     rows, unknowns = residual.size, theta.size

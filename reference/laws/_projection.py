@@ -55,7 +55,7 @@ class Rows(NamedTuple):
 
 
 def check_range(name: str, values: np.ndarray, above: float = -math.inf, least: float = -math.inf) -> np.ndarray:
-    """Return `values` as float64; raise ValueError unless every entry is finite, above `above` or at least `least`."""
+    """Return `values` as float64; raise ValueError unless all are finite, above `above` and at least `least`."""
     # Give a lone number an axis, so that a message can name its entry.
     listed = check_finite(name, np.atleast_1d(values))
     bad = np.argwhere(~((listed > above) & (listed >= least)))

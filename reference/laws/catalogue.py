@@ -11,11 +11,11 @@ no code outside this folder tests the name of a law.
     law.predict_interval(fit, columns, loss, at)             the loss at a point, of the law and of one more run
 
 `fit` returns a record with the fields of `Fit`; the fits of this folder have a few more. `predict` works for every
-status. It returns NaN if a law has no prediction (the per-size law at a size without a line).
+status. It returns NaN if a law has no prediction, such as the per-size law at a size without a line.
 
 To add your own law, write one record in ten lines: its name, formula, parameters and columns, and how to fit and
-predict. `register` adds it to `LAWS`, so that all loops over laws include it. Its intervals come from the jackknife
-over sizes unless the record has its own (`own_intervals`, `own_prediction`). For example, a power law in the training
+predict. `register` adds it to `LAWS`, so that all loops over laws include it. The jackknife over sizes gives its
+intervals, if the record does not define `own_intervals` and `own_prediction`. For example, a power law in the training
 tokens D:
 
     >>> class Line(NamedTuple):

@@ -184,7 +184,7 @@ def predict_interval(
         fit: of `fit_compute`.
         flops: C, above 0, any shape.
         level: between 0 and 1.
-        observation: True for the loss of one new run, False for the law.
+        observation: True for the interval of a new run's loss, False for the interval of the law.
 
     Raises:
         ValueError: a budget or the level is out of its range.

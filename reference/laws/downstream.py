@@ -204,7 +204,7 @@ def predict_interval(
         fit: of one of the fits by least squares; Huber's criterion gives no interval, and both ends are NaN.
         columns: as for `predict_accuracy`.
         level: between 0 and 1.
-        observation: True for the accuracy of one new run, False for the law.
+        observation: True for the interval of a new run's accuracy, False for the interval of the law.
 
     Raises:
         ValueError: as `predict_accuracy`, or the fit has no more rows than coefficients.

@@ -134,7 +134,7 @@ def law_minimum(profile: Callable, sizes: np.ndarray) -> Minimum:
 
     Args:
         profile: function of N [n] that returns losses [n] at the budget.
-        sizes: [n], N of the runs; the scan goes `REACH` times beyond them on both sides.
+        sizes: [n], N of the runs; the scan extends beyond the smallest and the largest by the factor `REACH`.
 
     Returns:
         `Minimum`; size and loss are NaN if the lowest point is at an end of the scan.

@@ -262,7 +262,7 @@ def predict_interval(
         fit: of `fit_leverage`; both ends are NaN if A_start is at an end of its range.
         activation, tian_granularity, flops: [m] or numbers, as for `leverage`.
         level: between 0 and 1.
-        observation: True for one more measured leverage, False for the law.
+        observation: True for the interval of one more measured leverage, False for the interval of the law.
 
     Raises:
         ValueError: as `leverage`, or the level is out of its range.

@@ -88,7 +88,7 @@ class LogLinearFit(NamedTuple):
         rmsle: its square root
         status: "interior", or (per-size fit) the number of sizes without a line
         covariance: [p, p], of the coefficients in their order; in a per-size fit [m, 2, 2], of (b, d) at each size
-        rows: number of used rows; sizes without a line are not used
+        rows: number of used rows; a per-size fit does not use rows of sizes without a line
         criterion: the minimised quantity
     """
 
@@ -249,7 +249,7 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: LogLi
 def cutoff(coefficients: LogLinearCoefficients) -> float:
     """Return N_cutoff = 10^(-b/c), the size at which b + c log10 N reaches 0 and more experts stop helping.
 
-    N_cutoff is very ill-conditioned (see `routed.py`). It is infinite for a separable law, which has c = 0.
+    N_cutoff is very ill-conditioned (see `routed.py`). N_cutoff is infinite for a separable law, because c = 0.
 
     Returns:
         N_cutoff in parameters if c > 0; math.inf if c <= 0 or if the value is above the largest float64; NaN if b or
@@ -280,8 +280,8 @@ def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np
         freedom for m lines (our choice).
 
     Raises:
-        ValueError: lengths differ, an entry is out of its range, no size has two different E, or there are at most two
-            rows per line.
+        ValueError: lengths differ, an entry is out of its range, no size has two different E, or m lines have 2m rows
+            or fewer.
 
     Example:
         >>> size, experts = np.repeat([1e7, 1e8], 3), np.tile([1.0, 10.0, 100.0], 2)

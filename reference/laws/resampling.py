@@ -12,10 +12,11 @@ its data). A resample is a vector of weights, the number of draws of each row. T
 numbers. Each fit gives all quantities of `uncertainty.py` except "observation": resampling does not show the scatter of
 a new run.
 
-Coverage. The table gives the share of nominal 95 % intervals that contain the true value, in 1,000 simulated tables of
-the released design (six sizes, E up to 512, scatter 0.003 in log10). Each range goes from the quantity with the lowest
-share to the quantity with the highest share. In the right column, all runs of a size also share an error (0.002). The
-slow tests in `conformance/suite/test_laws_resampling.py` repeat the simulation with 400 tables.
+Coverage. The following shares of nominal 95 % intervals contain the true value. They are from 1,000 simulated tables
+with the design of the released table (six sizes, E up to 512, scatter 0.003 in log10). Each range goes from the
+quantity with the lowest share to the quantity with the highest share. In the right column, all runs of a size also
+share an error (0.002). The slow tests in `conformance/suite/test_laws_resampling.py` repeat the simulation with 400
+tables.
 
                                             independent runs      a shared error at each size
     profile likelihood                         94.4 - 96.4 %      77.4 (predictions) - 97.8 %
