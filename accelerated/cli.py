@@ -1,7 +1,7 @@
 """The command line: `routelaws train | sweep | fit | predict | plan | report`, and more (`COMMANDS`).
 
-Exit code 0 means done, or stopped by a signal with a checkpoint ("resumable"). 2 means wrong input (one line on
-standard error), and 1 a bug of ours. Results go to standard output; progress and remarks go to standard error.
+Exit code 0: done, or stopped by a signal with a checkpoint ("resumable"). Exit code 2: wrong input, with one line on
+standard error. Exit code 1: a bug of ours. Results go to standard output; progress and remarks go to standard error.
 """
 
 import contextlib

@@ -36,7 +36,7 @@ FEWEST_ROWS = 32
 
 @jit
 def _sort(queue, num_experts):
-    """Return the assignments sorted by expert, [n] int32, and the position where each expert's begin, [E + 1] int32.
+    """Return the assignments sorted by expert, [n] int32, and the first position of each expert, [E + 1] int32.
 
     Assignments without an expert (numbers outside [0, E)) come last.
     """

@@ -81,7 +81,7 @@ class Test(NamedTuple):
 
 
 class Bend(NamedTuple):
-    """One more term in the law, (log10 N)²."""
+    """A further term in the law, (log10 N)², and its test."""
 
     value: float  # the coefficient; if positive, the smallest and the largest sizes have losses above the law
     test: Test

@@ -147,7 +147,7 @@ def quantile_router(
 
 
 def _one_step(scores: jax.Array, bias: jax.Array, k: int, mask: jax.Array | None, num_real, admitted) -> jax.Array:
-    """Return the bias [E] after a step on the real tokens, num_real of them."""
+    """Return the bias [E] after a step on the `num_real` real tokens."""
     num_experts = len(bias)
     alpha = _middle(scores - _among(bias, admitted, 0), k)  # [T]
     candidates = (scores - alpha[:, None]).T  # [E, T]

@@ -139,7 +139,7 @@ def _few_ticks(panel, low: float, high: float) -> None:
 
 
 def _reach(laws: list[dict], name: str, logarithmic: bool) -> tuple[float, float]:
-    """Return the ends of an axis that shows all values, and the ends of intervals within `FAR`."""
+    """Return the ends of an axis for all values, and for the ends of intervals that are not too far (`FAR`)."""
     values = [constants(law)[name]["value"] for law in laws]
     values = [value for value in values if np.isfinite(value) and (value > 0 or not logarithmic)]
     values += [_printed(law, name) for law in laws if "printed" in law]

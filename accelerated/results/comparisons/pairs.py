@@ -96,7 +96,7 @@ def _means(losses: dict) -> dict:
 
 
 def _losses(runs: list[Run]) -> dict:
-    """Return {(router, N, E): losses, one per seed} of the usual runs."""
+    """Return {(router, N, E): [one loss per seed]} of the main grid."""
     groups: dict = {}
     for run in usual(runs):
         groups.setdefault((run.router, run.size, run.experts), []).append(run.loss)
