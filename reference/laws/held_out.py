@@ -154,7 +154,7 @@ def compare_forms(
         best".
 
     Raises:
-        ValueError: no law, a column is missing, or as `leave_one_group_out`.
+        ValueError: `laws` is empty, a column is missing, or as `leave_one_group_out`.
     """
     if not laws:
         raise InputError("no law to compare; needed: at least one")

@@ -15,8 +15,8 @@ The last line is Clark's saturation (`routed.py`) with A instead of E - 1.
 
 Reliability. Coefficients and forms are from the paper's text, which does not print the bases of the two logarithms. We
 inferred them from the paper's two conclusions: a leverage "over 7" at (A, G, C) = (3.1 %, 12, 1e22) and a best
-granularity "around 12". Only log10 of C with log2 of G gives both. Errata of the text: it calls d positive, but d is
-negative. The text claims a leverage of 1 at A = 1, but the law gives 0.990 at (A, G, C) = (1, 12, 1e22).
+granularity "around 12". Only log10 of C with log2 of G gives both. The text has two errata. It calls d positive, but d
+is negative. The text claims a leverage of 1 at A = 1, but the law gives 0.990 at (A, G, C) = (1, 12, 1e22).
 
 The paper counts A in three ways (`activation_ratio`), and the claim "over 7" depends on the count. For example, take 8
 of 256 experts, one shared expert, G = 12 and C = 1e22. The leverage is 7.22 if A is E_a/E, and 6.87 by the paper's own

@@ -11,7 +11,7 @@ solution, RSS its residual sum, s² = RSS/(n - p) and q Student's two-sided quan
 
        ((y - r x)·β̂)² <= q² s² (y - r x)ᵀ(XᵀX)⁻¹(y - r x)            (Fieller 1954)
 
-   It has no end on either side if step 1 does not reject x·β = 0.
+   The interval has no end on either side if step 1 does not reject x·β = 0.
 
    Two numbers are such ratios. In the dense law, log10 N_c is (α log10 N_c)/α, a ratio of two entries of β. In the
    bilinear law, log10 N_cutoff is -b/c.
