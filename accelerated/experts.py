@@ -265,8 +265,8 @@ def _matrices(params: dict) -> dict:
 def _permute_rows(x: jax.Array, source: jax.Array, target: jax.Array) -> jax.Array:
     """Return x[source] for x [T, d]; an index T gives zeros. Row r of x is at rows `target`[r], [k], of the result.
 
-    The gradient of a gather is a scatter-add, which is slow on CPU. With `target`, the gradient is a gather, too. Its
-    indices past the end give zeros.
+    The gradient of a gather is a scatter-add, which is slow on CPU. With `target`, the gradient is a gather, too.
+    Indices of `target` past the end give zeros.
     """
     return jnp.take(x, source, axis=0, mode="fill", fill_value=0)
 

@@ -187,7 +187,7 @@ def _expert_choice_block(params, x, config, training, held, mask, expert_mask):
 
 
 def _choose(logits, config, held, real, expert_mask):
-    """Return the choice of one group; in a group of only padding each expert takes token 0 with gate 0."""
+    """Return the choice of one group. If all tokens are padding, each expert takes token 0 with gate 0."""
     if real.any():
         masks = {"mask": None if real.all() else real, "expert_mask": expert_mask}
         return expert_choice_router(logits, config.choices, score=config.gate, held=held, **masks)

@@ -542,9 +542,9 @@ figure(
 # not tell you whether any of them is the global minimum. That is the reason for the map of two numbers. It covers the
 # whole plane, edges included, and the four easy numbers are exact at each point. So it shows the global minimum. A fit
 # needs no start, so you can repeat it on thousands of tables. The map also shows how sure the two numbers are (lesson
-# 12). The released table gives the same picture. The docstring of [`fitting.py`](../reference/laws/fitting.py) lists
-# the results of the 500 starts of the authors' notebook on that table. We do not know where the authors' own search
-# ended.
+# 12). On the released table, too, many starts miss the global minimum. The docstring of
+# [`fitting.py`](../reference/laws/fitting.py) lists the results of the 500 starts of the authors' notebook on that
+# table. We do not know where the authors' own search ended.
 #
 # ## 9. The fast twin
 #

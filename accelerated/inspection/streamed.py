@@ -271,10 +271,10 @@ def _weight_files(folder: Path) -> list[Path]:
     try:
         names = sorted({*read_json(index, {"weight_map": {"*": str}})["weight_map"].values()})
     except (OSError, InputError) as error:
-        raise InputError(f"{index}: is not an index of safetensors files; save the model again") from error
+        raise InputError(f"{index} is not an index of safetensors files; save the model again") from error
     missing = [name for name in names if Path(name).name != name or not (folder / name).is_file()]
     if missing:
-        raise InputError(f"{index}: names files that are not in the folder: {in_short(missing)}; copy them there")
+        raise InputError(f"{index} lists files that are not in the folder: {in_short(missing)}; copy them there")
     return [folder / name for name in names]
 
 

@@ -74,7 +74,7 @@ class Runs:
         return Runs(self.frame, self.paths, rows, self.loss)
 
     def of_loss(self, column: str | None) -> "Runs":
-        """Return the same runs with another column of the loss; None keeps the column."""
+        """Return the same runs, with the losses of `column`; None changes nothing."""
         return self if column is None else Runs(self.frame, self.paths, self.rows, column)
 
     @cached_property

@@ -276,7 +276,7 @@ class TestFolder:
         names = json.loads(index.read_text())
         names["weight_map"]["other"] = "../other.safetensors"
         index.write_text(json.dumps(names))
-        self.fails(r"names files that are not in the folder: \.\./other.safetensors; copy them there")
+        self.fails(r"lists files that are not in the folder: \.\./other.safetensors; copy them there")
         index.write_text("[]")
         self.fails("is not an index of safetensors files; save the model again")
 

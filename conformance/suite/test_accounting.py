@@ -344,8 +344,8 @@ BAD = {
     "shared experts": (dict(router_type="Hash", num_experts=2, shared_experts=-1), "shared_experts is -1"),
     "shared experts of dense": (dict(shared_experts=1), "shared_experts is 1; at least 0 for a routed model, 0 for"),
     "parts of weights": (dict(router_type="Hash", num_experts=2, granularity=3, shared_experts=1), "granularity is 3"),
-    "router bias of another": (dict(router_type="Hash", num_experts=2, router_bias=True), "an option of Top-K"),
-    "temperature of dense": (dict(learned_temperature=True), "an option of MoT"),
+    "router bias of another": (dict(router_type="Hash", num_experts=2, router_bias=True), "only Top-K has this option"),
+    "temperature of dense": (dict(learned_temperature=True), "only MoT has this option"),
 }
 
 

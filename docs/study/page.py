@@ -136,9 +136,9 @@ def _law_row(fit) -> list[str]:
         f"{fit.rmsle:.4f}",
         f"{held_out:.4f}" if np.isfinite(held_out) else "",
     ]
-    if not fit.determined:
-        return [*cells, "not determined", *[""] * (len(COEFFICIENTS) - 1)]
     known = {item.name: item for item in fit.intervals if item.at is None}
+    if not fit.determined or not all(np.isfinite(known[name].value) for name in ("b", "c")):
+        return [*cells, "not determined", *[""] * (len(COEFFICIENTS) - 1)]
     return cells + [_coefficient(fit, known.get(name)) for name in COEFFICIENTS]
 
 

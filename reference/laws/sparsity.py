@@ -232,7 +232,7 @@ def sparsity_intervals(
     """Return the ten coefficients with their profile intervals and verdicts, for `catalogue.Law`.
 
     The rows hardly separate the floor e from the third term, since (1 - S)^-λ is nearly 1 - λ ln(1 - S) for a small λ.
-    With 60 runs and errors of 0.2 per cent, the lower end of e is 0 in six of seven tables.
+    In six of seven tables of 60 runs with errors of 0.2 per cent, the interval of e begins at 0.
 
     Args:
         fit: of `fit_sparsity` by least squares; it gives the values of the ranges.
