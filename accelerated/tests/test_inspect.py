@@ -404,13 +404,23 @@ class Replay(NamedTuple):
     lines: list[str]
 
 
+def listening():
+    """Return a watcher, and the list of the lines that it is told."""
+    lines = []
+    return (lambda kind, line="", **rest: lines.append(line)), lines
+
+
+def without_gates(stored):
+    return {key: value for key, value in stored.items() if key != "gate"}
+
+
 def replay(small_fields, folder, name, gates=True):
     fields = {**small_fields, **ROUTERS[name], "steps": 8, "steps_per_call": 2, "evaluations": 1, "checkpoint_every": 4}
-    stored, lines = routing_of_each_step(from_mapping(fields, "test"), tokens_of(fields), 8), []
+    stored = routing_of_each_step(from_mapping(fields, "test"), tokens_of(fields), 8)
     first = steps_of(stored, 1, 6)
-    np.savez(folder / "routing.npz", **{key: value for key, value in first.items() if gates or key != "gate"})
+    np.savez(folder / "routing.npz", **(first if gates else without_gates(first)))
     own = losses_of(make_run(fields, folder / "own"))
-    watch = lambda kind, line="", **rest: lines.append(line)  # noqa: E731
+    watch, lines = listening()
     replayed = losses_of(make_run({**fields, "routing": str(folder / "routing.npz")}, folder / "replayed", watch))
     return Replay(fields, stored, own, replayed, lines)
 
@@ -450,14 +460,13 @@ def test_a_stored_routing_is_used(top_k_replay, tmp_path):
     other = losses_of(make_run({**fields, "routing": str(tmp_path / "other.npz")}, tmp_path / "other"))
     assert other[:2] == own[:2] and abs(other[2] - own[2]) > 1e-6
     rows = run_folder.read_results(tmp_path / "other")[0]
-    assert rows[-1]["routing_options"].endswith(" replayed")
+    assert rows[-1]["routing_options"] == "spread replayed"
 
 
 def test_ids_alone_are_named(top_k_replay, tmp_path):
     """The run says so before it trains."""
-    lines = []
-    watch = lambda kind, line="", **rest: lines.append(line)  # noqa: E731
-    np.savez(tmp_path / "ids.npz", **{key: value for key, value in top_k_replay.stored.items() if key != "gate"})
+    watch, lines = listening()
+    np.savez(tmp_path / "ids.npz", **without_gates(top_k_replay.stored))
     make_run({**top_k_replay.fields, "routing": str(tmp_path / "ids.npz")}, tmp_path / "run", watch)
     assert sum(NO_GATES in line for line in lines) == 1
 

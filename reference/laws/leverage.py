@@ -1,4 +1,4 @@
-"""Efficiency leverage: the compute of a dense model divided by that of a mixture of experts with the same loss.
+"""Efficiency leverage: how many times more compute a dense model needs than a mixture of experts of equal loss.
 
 After Tian et al. 2025 (arXiv 2507.17702):
 
