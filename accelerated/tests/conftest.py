@@ -1,4 +1,4 @@
-"""Shared fixtures of the training tests: a small text, a small run, and a token cache."""
+"""Shared fixtures and helpers of the tests."""
 
 import contextlib
 import decimal
@@ -23,14 +23,12 @@ LACKS = {"0.10": (), "0.12": ("xla_cpu_use_fusion_emitters",)}
 
 
 def quick() -> bool:
-    """Return whether this is the short run of the tests (`make test`)."""
     return os.environ.get("ROUTELAWS_PROFILE", "quick") == "quick"
 
 
 def pytest_configure(config):
-    """Compile quickly, and once for all tests and their child processes, because compiling takes half of the time.
-
-    Longer profiles (`make test-all`) compile each run in full, as for a user.
+    """Compile quickly, and once for all child processes: compiling takes half of the time. `make test-all` compiles in
+    full.
     """
     if not quick() or hasattr(config, "workerinput"):  # a process of pytest-xdist inherits the settings
         return
@@ -42,9 +40,8 @@ def pytest_configure(config):
 
 
 def flags_of_xla() -> list[str]:
-    """Return the quick compile options of `conformance/` as flags of a process.
-
-    XLA ends a process with an unknown flag, so an untested version gets no flags.
+    """Return the quick compile options as flags. XLA ends a process that has an unknown flag, so untested versions get
+    none.
     """
     from routelaws.conformance.engine.harness import QUICK  # imports JAX, which then reads the path of the cache
 
@@ -55,7 +52,6 @@ def flags_of_xla() -> list[str]:
 
 @pytest.fixture(autouse=True, scope="module")
 def own_cache(tmp_path_factory):
-    """Use a token cache for the tests alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROUTELAWS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         yield
@@ -63,7 +59,6 @@ def own_cache(tmp_path_factory):
 
 @pytest.fixture
 def plain(monkeypatch):
-    """Replace each compiled function by its Python function."""
     import numpy as np
 
     from routelaws.accelerated.kernels import (
@@ -87,7 +82,7 @@ def plain(monkeypatch):
 
 @pytest.fixture(scope="session")
 def text_file(tmp_path_factory):
-    """A file of about 120 kB of sentences, the same in every session."""
+    """Return a text file of about 120 kB, the same in every session."""
     draw = random.Random(0)
     syllables = ["ba", "ke", "lo", "mi", "nu", "ra", "so", "ti", "vu", "ze"]
     words = ["".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(400)]
@@ -99,7 +94,6 @@ def text_file(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def small_fields(text_file):
-    """Fields of a run that takes a few seconds, mostly for compiling."""
     return {
         "corpus": [str(text_file)],
         "vocab_size": 300,
@@ -129,14 +123,12 @@ d_model = [8, 16]
 
 @pytest.fixture
 def grid(text_file, tmp_path):
-    """The file of a grid of two runs."""
     (tmp_path / "grid.toml").write_text(GRID.format(text=text_file))
     return tmp_path / "grid.toml"
 
 
 @pytest.fixture
 def sweep(grid, tmp_path):
-    """The folder of a finished sweep of this grid for which nothing was trained."""
     import numpy as np
 
     from routelaws.accelerated.training.runs import result_rows, run_folder
@@ -170,17 +162,14 @@ class Approved:
     """Compare outputs of commands with approved files: `approved(name, said)` fails if they differ.
 
     Words and whole numbers must be equal. Other numbers may differ by `share` of themselves, or by a unit of their last
-    digit if this is more. Blanks and the lines of tables are ignored. `make approve` rewrites the files in `approved/`
-    that differ; read the diff of git line by line. Libraries compare texts exactly or tables of numbers with a
-    tolerance, but not numbers within text.
+    digit if this is more. Blanks and the lines of tables are ignored. `make approve` rewrites the files that differ;
+    read the diff of git line by line.
     """
 
     def figures(self, name: str, figures: dict, share: float = 1e-3) -> None:
-        """Compare the content of figures, {name: figure}, with the file of this name."""
         self(name, drawn_text(figures), share)
 
     def __call__(self, name: str, said, share: float = 1e-6) -> None:
-        """Compare a text or a JSON value with the file of this name."""
         path = pathlib.Path(__file__).parent / "approved" / name
         said = said if isinstance(said, str) else json_text(rounded(said)) + "\n"
         wanted = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -193,7 +182,6 @@ class Approved:
             pytest.fail(f"{path.name}: approved (-), but said now (+); make approve writes it\n{shown}", pytrace=False)
 
     def differing(self, wanted: str, said: str, share: float) -> list[str]:
-        """Return the lines that differ by more than the tolerance, as a diff."""
         if wanted == said:
             return []
         before, after = wanted.splitlines(), said.splitlines()
@@ -209,12 +197,10 @@ class Approved:
 
 
 def words(line: str) -> str:
-    """Return a line without its numbers, its blanks and the lines of tables."""
     return " ".join(FRAME.sub(" ", NUMBER.sub("0", line)).split())
 
 
 def close(wanted: str, said: str, share: float) -> bool:
-    """Return whether two written numbers are equal within the tolerance."""
     texts = [text.replace(",", "") for text in (wanted, said)]
     if texts[0] == texts[1] or all(text.lstrip("+-").isdigit() for text in texts):
         return texts[0] == texts[1]
@@ -227,7 +213,6 @@ def close(wanted: str, said: str, share: float) -> bool:
 
 
 def rounded(value):
-    """Return a JSON value with eight digits of each number that is not whole."""
     if isinstance(value, dict):
         return {str(key): rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -236,7 +221,6 @@ def rounded(value):
 
 
 def json_text(value, indent: str = "") -> str:
-    """Return JSON text with short values on one line."""
     short = json.dumps(value, ensure_ascii=False)
     if len(short) + len(indent) <= 118 or not isinstance(value, dict | list):
         return short
@@ -248,10 +232,7 @@ def json_text(value, indent: str = "") -> str:
 
 
 def drawn_text(figures: dict) -> str:
-    """Return the texts and points of figures, by name; of many points, only some.
-
-    Points of level curves are omitted, because their number depends on matplotlib.
-    """
+    """Return the texts and points of figures. The number of points of level curves depends on matplotlib: omit them."""
     lines = []
     for name, figure in figures.items():
         for panel in figure.axes:
@@ -292,7 +273,6 @@ def _points(values) -> str:
 
 @pytest.fixture(scope="session")
 def approved():
-    """Compare outputs with approved files, see `Approved`."""
     return Approved()
 
 
@@ -319,10 +299,7 @@ def flags_of():
 
 @pytest.fixture
 def render_both(monkeypatch):
-    """Return a function (module) that makes a module render the short report whenever it writes the full report.
-
-    Both must handle unusual tables.
-    """
+    """Return a function that makes a module render the short report whenever it writes the full report."""
 
     def patch(module):
         markdown = module.markdown

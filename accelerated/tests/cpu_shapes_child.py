@@ -1,7 +1,7 @@
-"""Compare the loops with plain JAX on many shapes, in a separate process that a fault in a loop may end.
+"""Compare the loops with plain JAX on many shapes, in a process that a fault in a loop may end.
 
-Read cases as JSON from standard input: {"seed": 3} for random shapes, or shapes of `draw_case`. Write two lines of JSON
-for each case: the case before it runs, and its result. A result is "right" with the error in units of the last place,
+Standard input has the cases as JSON: {"seed": 3} for random shapes, or shapes of `draw_case`. Each case writes two
+lines of JSON: the case before it runs, and its result. A result is "right" with the error in units of the last place,
 "refused", or "wrong" with the reason.
 """
 
@@ -27,12 +27,11 @@ WILD = (-1, -5, -(2**31), 2**31 - 1)
 
 
 def draw_case(seed: int) -> dict:
-    """Return a kind of loop, sizes, and, in a third of the cases, an inconsistency."""
+    """Return a kind of loop and its sizes. A third of the cases have an inconsistency."""
     random = np.random.default_rng(seed)
     kind = random.choice(["attention", "experts"])
 
     def size(most):
-        """Return mostly a small number, sometimes 0, and rarely a large number."""
         if random.random() < 0.04:
             return 0
         return int(random.integers(1, most if random.random() < 0.2 else max(2, most // 5)))
@@ -56,7 +55,6 @@ def draw_case(seed: int) -> dict:
 
 
 def arrays_of(case: dict) -> tuple[dict, dict]:
-    """Return the differentiated arguments and the other arguments: float32 and int32 arrays, and texts."""
     random = np.random.default_rng(case["seed"])
 
     def normal(*shape, scale=1.0):
@@ -79,7 +77,6 @@ def arrays_of(case: dict) -> tuple[dict, dict]:
 
 
 def found_by(case: dict, moved: dict, held: dict):
-    """Return the result of the loops."""
     elsewhere = case["how"] == "elsewhere"
     if case["kind"] == "attention":
         given = moved["projected"], moved.get("relative"), held["heads"], held["causal"]
@@ -94,7 +91,6 @@ def found_by(case: dict, moved: dict, held: dict):
 
 
 def plain_experts(activation: str, matrices: dict, x, gate, queue):
-    """Run every expert on every token, and weight the outputs."""
     num_experts = len(matrices["up"])
     weight = (gate[:, :, None] * jax.nn.one_hot(queue, num_experts, dtype=gate.dtype)).sum(axis=1)
     every = jnp.broadcast_to(x, (num_experts, *x.shape))
@@ -102,7 +98,6 @@ def plain_experts(activation: str, matrices: dict, x, gate, queue):
 
 
 def wanted_by(case: dict, moved: dict, held: dict):
-    """Return the result of plain JAX."""
     if case["kind"] == "experts":
         return plain_experts(held["activation"], moved["matrices"], moved["x"], moved["gate"], held["queue"])
     b, S, H, c = (case[name] for name in "bSHc")
@@ -135,7 +130,7 @@ SPOILS = {
 
 
 def spoil(case: dict, moved: dict, held: dict) -> str:
-    """Make one change, and describe it."""
+    """Make one change, and return its description."""
     random = np.random.default_rng([case["seed"], 1])
     trees = [tree for tree in (moved, held, moved.get("matrices", {})) if tree]
     there = {name: tree for tree in trees for name, value in tree.items() if value is not None}
@@ -165,7 +160,6 @@ def changed(value, change):
 
 
 def run(case: dict) -> dict:
-    """Return the result of a case."""
     moved, held = arrays_of(case)
     if case["misfit"]:
         what = spoil(case, moved, held)
@@ -193,8 +187,6 @@ def run(case: dict) -> dict:
 
 
 def values(of, case: dict, moved: dict, held: dict, how: str):
-    """Return the result of a function, and the gradients of its product with fixed weights."""
-
     def plain(moved):
         one = functools.partial(of, case, held=held)
         return jax.vmap(one)(moved) if case["how"] == "vmap" else one(moved)
@@ -211,7 +203,6 @@ def values(of, case: dict, moved: dict, held: dict, how: str):
 
 
 def on_a_mesh(total, moved: dict):
-    """Return the function on a mesh of one device, with some arrays sharded and others replicated."""
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     rows, everywhere = jax.P("data"), jax.P()
     specs = {name: everywhere if name in ("matrices", "relative") else rows for name in moved}

@@ -1,8 +1,7 @@
 """Compare training on meshes with training on one device, in a process with up to eight virtual devices.
 
-Read a list of cases as JSON from standard input, {"router", "mesh", "group", "what", ...fields}, and write a list of
-results in the same order. One device computes the same by definition: if the router balances each shard, the loss of a
-batch is the mean of the losses of the shards.
+Standard input has a list of cases as JSON, {"router", "mesh", "group", "what", ...fields}. The output has one result
+for each case. If the router balances each shard, one device takes the mean of the losses of the shards.
 """
 
 import dataclasses
@@ -46,7 +45,6 @@ NOT_FIELDS = ("what", "group", "name", "evaluate")
 
 
 def config_of(case: dict):
-    """Return the run of a case."""
     fields = {name: value for name, value in case.items() if name not in NOT_FIELDS}
     if case["router"] == "dense":
         fields["experts"] = 1
@@ -58,12 +56,10 @@ def config_of(case: dict):
 
 
 def shards_of(config) -> int:
-    """Return the number of balancing groups of a batch."""
     return 1 if config.balancing_group == "global" else parse_mesh(config.mesh).shards()
 
 
 def on_one_device(config, shards: int):
-    """Return a function (params, tokens, noise) -> (loss, bias) for a batch of this many balancing groups."""
     model, table = config.model, table_of(config)
 
     def of_shard(params, tokens, noise):
@@ -99,7 +95,7 @@ def windows(config, steps: int):
 
 
 def furthest(found, wanted) -> tuple[float, str]:
-    """Return the largest difference, in units of the largest entry of its leaf, and its place."""
+    """Return the largest difference, in units of the largest entry of its leaf, and the path of this leaf."""
 
     def error(a, b):
         a, b = np.asarray(a), np.asarray(b)
@@ -115,7 +111,6 @@ def furthest(found, wanted) -> tuple[float, str]:
 
 
 def away_from_start(config) -> dict:
-    """Return weights with nontrivial norms and nonzero biases."""
     random = np.random.default_rng(3)
 
     def drawn(path, node):
@@ -129,7 +124,6 @@ def away_from_start(config) -> dict:
 
 @functools.cache
 def _on_one_device(config, shards: int):
-    """Return loss, bias and gradient of a batch without a mesh."""
     params, tokens, noise = given(config)
     (value, bias), gradient = jax.jit(jax.value_and_grad(on_one_device(config, shards), has_aux=True))(
         params, tokens, noise
@@ -138,13 +132,12 @@ def _on_one_device(config, shards: int):
 
 
 def given(config):
-    """Return weights, a batch and its router noise."""
     noise = draw_noise(jax.random.key(4), config.model, config.batch_size, config.sequence_length)
     return away_from_start(config), windows(config, 1)[0], noise
 
 
 def compare_gradients(case: dict) -> dict:
-    """Return the differences of loss, gradients and bias of a batch from one device, in float64."""
+    """Return the differences of loss, gradients and bias from one device, in float64."""
     with jax.enable_x64(True):
         config = config_of(case)
         layout, table = open_layout(config), table_of(config)
@@ -170,8 +163,6 @@ def compare_gradients(case: dict) -> dict:
 
 
 def compare_means(layout, params, tokens) -> float:
-    """Return the difference between the load of an evaluation on devices and the load of all sequences."""
-
     def of_batch(params, tokens, hidden, table, spread):
         return tokens[:, 1:], (tokens.astype(jnp.float64) / len(params["embedding"])).mean(keepdims=True)
 
@@ -189,7 +180,7 @@ def steps_on_one_device(config, shards: int):
     """Return the result of 20 steps on one device, and its sensitivity to rounding of gradients.
 
     Another order of sums changes a gradient by a few units in the last place of the largest entry of its leaf
-    ("mesh.gradient_float32"). The run is repeated with random changes of this size in every entry.
+    ("mesh.gradient_float32"). A second run has random changes of this size in every entry.
 
     Returns:
         The weights; the losses [steps]; the largest change of a loss, and the rounding of a loss; for each leaf the
@@ -234,14 +225,12 @@ def steps_on_one_device(config, shards: int):
 
 
 def apart(found, wanted) -> np.ndarray:
-    """Return the mean difference of the entries of each leaf."""
     pairs = zip(*map(jax.tree.leaves, (found, wanted)), strict=True)
     return np.array([float(abs(np.asarray(a) - np.asarray(b)).mean()) for a, b in pairs])
 
 
 @functools.cache
 def steps_on_mesh(config):
-    """Return the weights and the losses [steps] of 20 steps by the program of `routelaws train`."""
     layout, table = open_layout(config), table_of(config)
     state = initial_state(config, layout)
     state, metrics = make_train_steps(config, table, layout)(state, windows(config, config.steps), 0)
@@ -249,11 +238,7 @@ def steps_on_mesh(config):
 
 
 def compare_steps(case: dict) -> dict:
-    """Return the differences of losses and weights from one device after 20 steps in float32, and the allowed
-    differences.
-
-    With "evaluate", compare the losses and loads of an evaluation.
-    """
+    """Return the differences from one device after 20 steps in float32, and the allowed differences."""
     config = config_of(case)
     wanted = dataclasses.replace(config, mesh=None, balancing_group="shard")
     params, losses, loss_may, weights_may = steps_on_one_device(wanted, shards_of(config))
@@ -278,7 +263,7 @@ COLLECTIVES = ("all-gather", "all-to-all", "reduce-scatter", "all-reduce", "coll
 
 
 def count_bytes(text: str) -> dict[str, int]:
-    """Return, for each collective of a compiled program, the bytes of all its results on one device."""
+    """Return, for each collective of a compiled program, the bytes of its results on one device."""
     found = dict.fromkeys(COLLECTIVES, 0)
     for shapes, name in re.findall(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", text):
         for kind, size in re.findall(r"([a-z]+\d+)\[([\d,]*)\]", shapes):
@@ -287,7 +272,7 @@ def count_bytes(text: str) -> dict[str, int]:
 
 
 def program(case: dict) -> dict:
-    """Return the bytes that a device sends in a step, and its bytes of weights and moments."""
+    """Return the bytes that a device sends in a step, and the bytes of its weights and moments."""
     config = config_of(case)
     layout = open_layout(config)
     steps, state = make_train_steps(config, table_of(config), layout), initial_state(config, layout)

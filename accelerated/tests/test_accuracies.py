@@ -1,5 +1,3 @@
-"""Tables of downstream accuracies: both layouts, the table from a repository, and errors of files."""
-
 import hashlib
 import io
 import json
@@ -41,7 +39,6 @@ def write(tmp_path, text, name="table.csv"):
 
 
 def test_the_papers_own_layout(tmp_path):
-    """Two runs of one size: parameters from tokens and tokens per parameter, C = 6 N D, and metrics by kind."""
     table = read_accuracies(write(tmp_path, LONG))
     assert table.parameters.tolist() == [1e8, 1e8] and table.tokens.tolist() == [2e9, 8e9]
     assert table.flops.tolist() == [6 * 1e8 * 2e9, 6 * 1e8 * 8e9]
@@ -132,7 +129,6 @@ PERCENT = {"acc_arc_easy": [34.5, 41.0, 0.0, 66.25], "acc_hellaswag": [33.5, "",
 
 
 def wide(**columns) -> str:
-    """Return four runs with these further columns."""
     columns = {"params": [1e6] * 4, "tokens": [1e9] * 4} | columns
     return "\n".join(",".join(map(str, row)) for row in [list(columns), *zip(*columns.values(), strict=True)])
 
@@ -178,7 +174,6 @@ def test_shares_and_percent_in_one_table_are_refused(tmp_path, case):
 
 
 def archive(path, files: dict[str, str]):
-    """Write files as the archive of a repository, below a top folder."""
     with tarfile.open(path, "w:gz") as tar:
         for name, text in files.items():
             member = tarfile.TarInfo(f"scaling-1234/{name}")
@@ -192,7 +187,6 @@ def number(text: str):
 
 
 def repository(rows: list[dict]) -> dict[str, str]:
-    """Return the files of the authors' repository for these rows."""
     files = {}
     for row in rows:
         losses = [
@@ -209,8 +203,6 @@ def repository(rows: list[dict]) -> dict[str, str]:
 
 
 def test_small_files_become_one_table_that_is_checked(tmp_path, monkeypatch):
-    """The table is built once and stored. A table from wrong files is rejected, and a file without an entry is
-    named."""
     row = {"run": "c4-1", "training_set": "c4", "params": "10", "params_no_embed": "5", "tokens": "200",
            "chinchilla_multiplier": "1.0", "loss_c4": "3.5", "acc_quiz": "0.25"}  # fmt: skip
     files = repository([row | {"run": "c4-2", "tokens": "400"}, row])

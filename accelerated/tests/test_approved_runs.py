@@ -24,13 +24,12 @@ SHARE = 2e-3
 
 
 def clock(seconds: float):
-    """Return a clock that advances by this time at each call."""
     return map(lambda looks: looks * seconds, itertools.count(1000)).__next__
 
 
 @pytest.fixture(scope="module")
 def story(small_fields, tmp_path_factory):
-    """The folder of a run that was stopped before its fifth call and resumed, and its messages."""
+    """Return the folder of a run that stopped before its fifth call and resumed, and its messages."""
     folder = tmp_path_factory.mktemp("approved")
     text = small_fields["corpus"][0]
     flags = []
@@ -74,8 +73,7 @@ def test_what_a_run_leaves(story, approved):
 
 
 def test_what_is_said_of_several_runs(monkeypatch, approved):
-    """One run is finished, one resumes at half of its steps, and one fails; then a single run has no events for
-    long."""
+    """One run is finished, one resumes at half of its steps, and one fails."""
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     fields = {"heads": 1, "blocks": 2, "vocab_size": 300, "steps": 100, "steps_per_call": 10}

@@ -1,7 +1,4 @@
-"""The compiled assignment except its exact step, as plain Python: conversion to whole numbers, and the proof.
-
-The suite tests the assignment through `balanced_assignment`.
-"""
+"""The compiled assignment as plain Python: whole numbers and the proof. The suite tests its exact step."""
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ def whole_scores(seed: int, shape, most: int = 4) -> np.ndarray:
 
 @pytest.mark.parametrize("num_experts", [2, 16, 31, 32, 63, 64, 300])
 def test_whole_numbers_are_the_reference_s(plain, monkeypatch, num_experts):
-    """The digits leave headroom for a path over all experts, also for the smallest and the largest scores."""
+    """Whole numbers leave room for a path over all experts, also for the smallest and the largest scores."""
     solved = []
 
     def solve(whole, *rest):
@@ -38,7 +35,6 @@ def test_whole_numbers_are_the_reference_s(plain, monkeypatch, num_experts):
 
 @pytest.mark.parametrize("shape, k", [((6, 3), 1), ((5, 3), 1), ((4, 4), 2), ((5, 3), 2), ((4, 4), 3), ((3, 4), 1)])
 def test_the_first_of_the_best(plain, shape, k):
-    """Enumerates all balanced assignments, with many ties; the prices prove the result optimal."""
     for seed in range(10):
         scores = whole_scores(seed, shape, seed % 3) / 1.0
         found = assignment.assign(scores, k)
@@ -48,7 +44,7 @@ def test_the_first_of_the_best(plain, shape, k):
 
 
 def test_the_least_difference_that_counts(plain):
-    """A difference of 2^-49 of the largest score counts for up to 127 experts: no tie rule applies."""
+    """A difference of 2^-49 of the largest score counts for up to 127 experts."""
     scores = np.zeros((2, 127))
     scores[0, [3, 5]], scores[1, [7, 6]] = (1 - 2.0**-49, 1.0), (-1.0, 2.0**-49)
     assert assignment.assign(scores).expert.ravel().tolist() == [5, 6]
@@ -61,7 +57,6 @@ def test_an_objective_is_summed_in_float64(plain):
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 def test_without_finite_scores_experts_are_dealt_out(plain, wrong):
-    """The numbers are then NaN, as without tokens."""
     for scores, dealt in ((np.array([[0.0, 1, 2], [3, wrong, 5]]), [[0, 1], [2, 0]]), (np.zeros((0, 3)), [])):
         found = assignment.assign(scores, 2)
         assert found.expert.tolist() == dealt and found.expert.dtype == np.int32

@@ -1,8 +1,4 @@
-"""Attention by kernels of other libraries: the numbers, the choice of a kernel, and its trial.
-
-No test here has a GPU. JAX's other implementation of the same function, with the same arguments, replaces cuDNN's
-kernel. One test reads the program that JAX lowers for a GPU.
-"""
+"""Attention by kernels of other libraries. No test has a GPU: JAX's XLA implementation replaces cuDNN's kernel."""
 
 import re
 import sys
@@ -34,12 +30,11 @@ SHAPE = AttentionShape(heads=2, width=8, length=18, causal=True, relative=True, 
 
 
 def by_xla(query, key, value, **options):
-    """Replace cuDNN's kernel."""
     return jax.nn.dot_product_attention(query, key, value, implementation="xla", **options)
 
 
 def without_gradient_of_bias(*arrays, bias=None, **options):
-    """Act like the kernel of some versions of JAX."""
+    """Act like the kernel of some versions of JAX, which gives no gradient of the bias."""
     return by_xla(*arrays, bias=None if bias is None else jax.lax.stop_gradient(bias), **options)
 
 
@@ -57,8 +52,6 @@ def refusing(*arrays, **options):
 
 @pytest.fixture
 def on_cuda(monkeypatch):
-    """Return a function that replaces cuDNN's kernel and pretends that the machine has a GPU."""
-
     def put(kernel):
         monkeypatch.setattr(kernels, "_platform", lambda: "cuda")
         monkeypatch.setitem(kernels.KERNELS, "cudnn", kernel)
@@ -168,7 +161,6 @@ def test_where_tokamax_is_not_installed_that_is_said(on_cuda, monkeypatch):
 
 
 def trained(fields, folder, **changes):
-    """Return the rows and the messages of a run."""
     config = from_mapping({**fields, "dtype": "bfloat16", "heads": 2, **changes})
     tokens, said = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None), []
     watch = lambda kind, **known: said.append(known["line"]) if kind == "say" else None  # noqa: E731
@@ -181,7 +173,6 @@ def numbers(rows):
 
 @pytest.fixture(scope="module")
 def own(small_fields, tmp_path_factory):
-    """The rows of a run with our own attention."""
     return trained(small_fields, tmp_path_factory.mktemp("own") / "run", attention="own")[0]
 
 

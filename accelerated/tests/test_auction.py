@@ -30,7 +30,7 @@ def auction(values, epsilon=None, k=1, mask=None):
 
 
 def missing(values: np.ndarray, found) -> float:
-    """Return optimum - objective of a balanced assignment."""
+    """Return the optimum minus the objective of a balanced assignment."""
     expert = np.asarray(found.expert)
     k = expert.shape[1]
     assert all(len(set(row)) == k for row in expert.tolist()), expert
@@ -40,7 +40,6 @@ def missing(values: np.ndarray, found) -> float:
 
 
 def check_guarantee(values: np.ndarray, epsilon: float | None, k: int = 1) -> None:
-    """Check balance, the guaranteed distance from the optimum, and the gap and the prices."""
     num_tokens, num_experts = values.shape
     k = min(k, num_experts)
     found = auction(values, epsilon, k)
@@ -72,7 +71,6 @@ def test_the_guarantee(shape, k):
 
 
 def test_padding_takes_no_part_in_the_auction():
-    """Experts and prices equal those without the padded tokens, for groups of divisible and other sizes."""
     values = draw_scores("random", (16, 3), 1.0, 7).values
     for num_real in (13, 12):
         mask = np.arange(16) * 5 % 16 < num_real
@@ -122,7 +120,7 @@ def test_the_default_increment():
 
 
 def test_the_least_increment_is_the_one_that_is_stated():
-    """The smallest increment is 4 E times the spread times the precision; smaller requests are raised to it."""
+    """The smallest increment is 4 E times the spread times the precision."""
     values = np.random.default_rng(0).standard_normal((4, 2)).astype(np.float32)
     unit = 2 * float(np.ptp(values, axis=1).max()) * float(np.finfo(np.float32).eps)
     nothing, less, least, more = (auction(values, times * unit).prices.tolist() for times in (1e-9, 3.0, 4.0, 4.5))
@@ -162,7 +160,6 @@ def test_the_prices_of_the_first_step_matter_for_speed_alone(monkeypatch):
 
 
 def test_the_prices_of_the_first_step_are_nearly_right():
-    """At these prices, no token could gain more than an increment by another expert."""
     plain = np.random.default_rng(3).standard_normal((64, 8)).astype(np.float32)
     for k, lean in ((1, 0), (2, 0), (3, 0), (1, 2), (2, 2)):  # with a lean, all tokens prefer the last expert
         values, prices = plain + np.float32(lean) * np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
@@ -173,7 +170,6 @@ def test_the_prices_of_the_first_step_are_nearly_right():
 
 
 def test_a_gap_counts_what_every_token_could_gain():
-    """For any experts and any prices, also poor prices."""
     random = np.random.default_rng(0)
     values, prices = random.integers(-8, 9, (12, 5)) / 4, random.integers(0, 9, 5) / 4
     for k in (1, 2, 4):
@@ -184,7 +180,6 @@ def test_a_gap_counts_what_every_token_could_gain():
 
 
 def test_scores_of_any_size():
-    """Numbers near the ends of the float range are scaled."""
     values = draw_scores("random", (13, 3), 1.0, 3).values
     for k in (1, 2):
         wanted = assignment.assign(values, k).expert.tolist()
@@ -193,7 +188,6 @@ def test_scores_of_any_size():
 
 
 def test_scores_go_to_the_host_in_pieces(monkeypatch):
-    """For any size of a piece, every row is sent once."""
     scores = jnp.asarray(draw_scores("random", (13, 3), 1.0, 3).values, jnp.float32)
     whole = base.balanced_assignment(scores, 2)
     for rows in (1, 4, 12):
@@ -203,7 +197,7 @@ def test_scores_go_to_the_host_in_pieces(monkeypatch):
 
 
 def plain_auction(near, price, k: int, places: int, increment: float, most: int):
-    """Return the prices and the holders, by the same auction with sorted lists (without equal bids)."""
+    """Return the prices and the holders of the same auction, with sorted lists. It has no equal bids."""
     held, waiting, missing, bids = [[] for _ in price], list(range(len(near))), [k] * len(near), 0
     while waiting and bids < most:
         t = waiting.pop()
@@ -227,7 +221,6 @@ def plain_auction(near, price, k: int, places: int, increment: float, most: int)
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_an_auction_bid_by_bid(plain, k):
-    """The prices after some bids, and after all bids; a token does not bid for a slot that it holds."""
     for seed, places in ((0, 4 * k), (2, 4 * k), (3, 4 * k + 1)):
         values = np.random.default_rng(seed).integers(-(2**14), 2**14, (20, 5)).astype(np.float32) / 2**12
         for most in (0, 1, 2, 15, 25, 60, 10**6):
@@ -254,6 +247,6 @@ print(float(both(scores)))
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot bind a process to one core")
 def test_the_callback_ends_on_one_core():
-    """Large arguments of a callback are copied by the threads that wait for the callback; see `base._SLICE`."""
+    """JAX copies large arguments in a thread of the pool that runs the callback; see `base._SLICE`."""
     done = subprocess.run([sys.executable, "-c", ONE_CORE], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and float(done.stdout) > 0, done.stderr

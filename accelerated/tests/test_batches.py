@@ -34,7 +34,6 @@ def stream(files, seed=0, sequence_length=S, batch_size=B):
 
 
 def starts(batches, count):
-    """Return the first tokens of the next `count` batches, in a row."""
     return np.concatenate([batch[:, 0] for batch in islice(batches, count)])
 
 

@@ -31,7 +31,6 @@ def table_of(path) -> list[dict]:
 
 
 def points(folder) -> list[tuple[str, int, float]]:
-    """Return every written (tag, step, value), with repetitions."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.util.tensor_util import make_ndarray
 
@@ -73,7 +72,7 @@ def test_what_a_run_writes_is_what_convert_reads(small_fields, tmp_path):
 
 
 def test_runs_side_by_side_and_a_log_that_was_cut_back(small_fields, tmp_path):
-    """In a sweep, run 1 is finished; run 0 is killed within a line, and resumes at step 4."""
+    """Run 1 is finished. Run 0 is killed within a line, and resumes at step 4."""
     config = from_mapping(small_fields, "test")
     folders = [tmp_path / "a", tmp_path / "b"]
     told, runs = [], {run: (folder, config) for run, folder in enumerate(folders)}

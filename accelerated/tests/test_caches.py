@@ -18,7 +18,6 @@ OTHER = 65534
 
 @pytest.fixture
 def root(tmp_path):
-    """A cache folder (mode 0755) with a folder of programs (0755) and a program (0644)."""
     before = os.umask(0o022)
     (tmp_path / "cache/programs").mkdir(parents=True)
     (tmp_path / "cache/programs/one").write_text("a program")
@@ -134,8 +133,6 @@ print(twice(2), sum(twice.stats.cache_hits.values()))
 
 
 def test_loops_are_not_read_from_a_folder_that_others_may_write_to(tmp_path):
-    """A program that imports this package continues without a cache; loops next to the sources are as safe as the
-    sources."""
     source = "from routelaws.accelerated.kernels.compile import jit\n\n@jit\ndef twice(x):\n    return 2 * x\n"
     (tmp_path / "loop.py").write_text(source)
     cache = tmp_path / "cache"

@@ -10,8 +10,6 @@ from routelaws.reference.laws import hoffmann, utilisation
 
 
 class Search:
-    """Replace the module `additive`."""
-
     @staticmethod
     def fit_additive(law, columns, loss, huber, starts):
         return law.name, columns, loss, huber

@@ -39,7 +39,6 @@ from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
-    """Draw few bootstraps, because their results do not matter here."""
     monkeypatch.setattr(resamples, "RESAMPLES", 20)
 
 
@@ -49,7 +48,6 @@ EXPERTS = (1.0, 4.0, 16.0, 64.0, 256.0)
 
 
 def make_table(seed: int, noise: float = 1e-3) -> pandas.DataFrame:
-    """Return runs on the law, one for each N and E, with the same recipe."""
     size, experts = (axis.ravel() for axis in np.meshgrid(SIZES, EXPERTS, indexing="ij"))
     log_loss = [LAW.log_loss(n, e) for n, e in zip(size, experts, strict=True)]
     log_loss = log_loss + np.random.default_rng(seed).normal(0, noise, size.size)
@@ -181,7 +179,6 @@ DEFECTS = (
 
 
 def said(frame, folder) -> str:
-    """Return the warnings of a fit to a table, and whether its residuals bend."""
     frame.to_csv(folder / "table.csv", index=False)
     found = read(folder / "table.csv").fit().to_dict()
     [fit] = found["fits"]
@@ -199,12 +196,10 @@ def test_every_defect_is_named(tmp_path, defect, seed):
 
 
 def values(fit: dict) -> dict:
-    """Return the coefficients of a fit without their intervals, by name."""
     return {name: each["value"] for name, each in fit["coefficients"].items()}
 
 
 def reproduced(frame, folder) -> str:
-    """Return the report of a table, without its figures."""
     frame.to_csv(folder / "table.csv", index=False)
     results, _ = gather(open_runs(folder / "table.csv"))
     text = markdown(results, [], full=True)
@@ -214,7 +209,7 @@ def reproduced(frame, folder) -> str:
 
 
 def test_no_dense_size_stands_for_a_loss_where_large_models_fail(tmp_path, capsys):
-    """A law that rises with N has no dense size and no remark on a floor; a law that falls has both."""
+    """A law that rises with N has no dense size and no remark on a floor. A law that falls has both."""
     for frame, falls in ((make_table(0), True), (make_table(0), False)):
         if not falls:
             spoil(frame, "large models fail", np.random.default_rng(0))
@@ -239,7 +234,6 @@ def test_no_dense_size_stands_for_a_loss_where_large_models_fail(tmp_path, capsy
 
 
 def test_cautions_of_dense_runs_alone(tmp_path):
-    """Without routed runs, the rows of the dense power law are checked."""
     frame = make_table(0)
     frame = frame[frame["router_type"] == "Dense"].reset_index(drop=True)
     frame.loc[2, "vocab_size"] = 50_257
@@ -253,7 +247,6 @@ def test_reproduce_says_nothing_of_a_table_without_a_defect(tmp_path):
 
 
 def test_a_caution_names_its_router_where_it_does_not_hold_for_all(tmp_path, capsys, monkeypatch):
-    """A diverged run of S-BASE has a warning for S-BASE; another vocabulary has a single warning for both routers."""
     frame = make_table(0)
     more = frame[frame["router_type"] == "Hash"].assign(router_type="S-Base", hyper_id=lambda f: f["hyper_id"] + 100)
     frame = pandas.concat([frame, more], ignore_index=True)
@@ -295,7 +288,6 @@ def isoflop(sizes=SIZES[:4], budgets=(1e18, 1e19, 1e20)) -> pandas.DataFrame:
 
 
 def warned(frame, folder, law: str, rows: str | None = None) -> list[str]:
-    """Return the warnings of a fit, after checking that text and JSON have the same."""
     frame.to_csv(folder / "table.csv", index=False)
     [fit] = read(folder / "table.csv").where(rows).fit(law).to_dict()["fits"]
     return fit["cautions"]
@@ -332,7 +324,6 @@ def test_tokens_that_do_not_follow_from_the_size_or_fall_with_it_are_no_caution(
 
 
 def test_an_isoflop_table_is_no_table_of_best_runs(tmp_path):
-    """A law in compute has a warning with the best rows; these rows alone, and other laws, have no warning."""
     frame = isoflop()
     best = frame.loc[frame.groupby("training_flops")["loss_validation"].idxmin(), "hyper_id"].tolist()
     [said] = warned(frame, tmp_path, "compute")
@@ -363,8 +354,9 @@ def test_runs_that_saw_their_text_too_often_are_named(tmp_path, kind, most, colu
 
 @pytest.mark.parametrize(("rows", "cut"), [("step <= 500", 25), ("step <= 500 and hyper_id < 20", 20), ("k == 1", 0)])
 def test_runs_that_a_condition_cuts_in_the_middle_are_named(tmp_path, rows, cut):
-    """Each run has an evaluation at half of its steps; a condition on steps selects it, other conditions select the
-    last."""
+    """Each run has an evaluation at half of its steps. A condition on steps selects it; other conditions select the
+    last.
+    """
     half = make_table(0).assign(step=500, loss_validation=lambda frame: frame["loss_validation"] * 1.05)
     frame = pandas.concat([half, make_table(0)], ignore_index=True)
     frame["run"] = "r" + frame["hyper_id"].astype(str)
@@ -375,7 +367,6 @@ def test_runs_that_a_condition_cuts_in_the_middle_are_named(tmp_path, rows, cut)
 
 @pytest.mark.released
 def test_released_runs_are_warned_of_what_is_so_alone(tmp_path):
-    """The paper's rows have no warning; the 240 points of Hoffmann et al. have a warning for one run."""
     curves = released_file("curves.csv.gz")
     assert [fit["cautions"] for fit in read(curves).where("clark").fit("separable").to_dict()["fits"]] == [[], [], []]
     points = pandas.read_csv(released_file("chinchilla_points.csv")).sort_values("loss")[:240]
@@ -387,15 +378,12 @@ def test_released_runs_are_warned_of_what_is_so_alone(tmp_path):
 
 
 def dense_twice(other: dict) -> pandas.DataFrame:
-    """Return the dense runs of a table, and a copy of each with changed columns."""
     frame = make_table(0).query("router_type == 'Dense'").assign(seed=1)
     again = frame.assign(hyper_id=frame["hyper_id"] + 100, loss_validation=frame["loss_validation"] * 1.002, **other)
     return pandas.concat([frame, again], ignore_index=True)
 
 
 def test_a_run_that_rows_leaves_out_is_in_no_section_of_a_report(tmp_path):
-    """With a diverged dense run, seeds scatter by half of the loss, and the dense law has residuals of the same
-    size."""
     frame = dense_twice({"seed": 2})
     frame.loc[7, "loss_validation"] = 9.5
     frame.to_csv(tmp_path / "table.csv", index=False)
@@ -477,8 +465,7 @@ def test_most_runs_are_more_than_half_of_at_least_three(steps, short):
 
 
 def test_the_bend_by_hand():
-    """Residuals (1, -2, 1)·h at three sizes a decade apart, twice, are a parabola with coefficient 3 h / 2, up to
-    noise.
+    """Residuals (1, -2, 1)·h at three sizes, one decade apart, are a parabola with coefficient 3 h / 2.
 
     With residuals ±e in each pair, the rest of the fit has the sum of squares 6 e² and 6 - 2 - 1 degrees of freedom.
     """
@@ -498,8 +485,8 @@ def test_the_bend_by_hand():
 def test_words_on_misses_go_the_way_of_the_misses(way):
     """Three sizes have residuals (1, -2, 1) · 0.01 in log10 L, at two points with two runs each.
 
-    If the measured loss is above the law, the law is too low. Runs of a point differ by twice the noise. Noise of a
-    tenth of the residuals shows a bend and a misfit; noise ten times as large hides both.
+    If the measured loss is above the law, the law is too low. Noise of a tenth of the residuals shows a bend and a
+    misfit. Noise that is ten times as large hides both.
     """
     size, miss = np.repeat([1e7, 1e8, 1e9], 4), way * np.repeat([0.01, -0.02, 0.01], 4)
     design = np.stack([np.ones(12), np.log10(size)], axis=1)
@@ -540,7 +527,7 @@ def test_outliers_are_ranked_and_a_small_miss_is_none():
 
 
 def few_rows(seed: int, wrong: float = 0.0) -> dict:
-    """Return twelve runs of three sizes on a bounded law; the sixth has an error of `wrong` in log10."""
+    """Return twelve runs of three sizes on a bounded law. The sixth has an error of `wrong` in log10."""
     law = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
     size, experts = (column.ravel() for column in np.meshgrid([1e7, 1e8, 1e9], [1.0, 4.0, 16.0, 64.0]))
     loss = predict_loss(size, experts, law) * 10 ** np.random.default_rng(seed).normal(0, 4e-3, 12)
@@ -549,7 +536,7 @@ def few_rows(seed: int, wrong: float = 0.0) -> dict:
 
 
 def test_a_wrong_run_among_few_rows_is_named_though_the_law_has_run_after_it(tmp_path, capsys):
-    """By least squares the residual of the wrong run is 5 deviations; the law of the other runs predicts 2.7."""
+    """By least squares the residual of the wrong run is 5 deviations. The law of the other runs predicts 2.7."""
     rows = few_rows(0, wrong=0.5)
     names = {"size": "dense_parameter_count", "experts": "num_experts", "loss": "loss_validation"}
     frame = pandas.DataFrame(rows).rename(columns=names).assign(hyper_id=range(12), step=1000, router_type="S-Base")
@@ -592,7 +579,6 @@ def test_predict_carries_the_warnings_and_doubts_a_bent_law(tmp_path):
 
 
 def test_of_many_runs_that_are_left_out_the_first_are_named():
-    """The line has six runs for each reason, with their names if any, and dots for more runs."""
     runs = [{"hyper_id": i, "reason": "wide"} for i in range(7)] + [{"hyper_id": 9, "reason": "blank", "run": "mine"}]
     assert left_out_lines([*runs[:6], runs[7]]) == [
         "left out: hyper_id 0, 1, 2, 3, 4, 5: wide",

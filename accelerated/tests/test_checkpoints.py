@@ -33,7 +33,6 @@ def assert_same(found: dict, wanted: dict) -> None:
 
 
 def saved(folder, tell=None, place: str = checkpoints.PACKED) -> checkpoints.Checkpoints:
-    """Return checkpoints of steps 1 and 2, with packed or single arrays."""
     opened = checkpoints.Checkpoints(folder, tell)
     with pytest.MonkeyPatch.context() as patch:
         if place == "state":
@@ -102,7 +101,6 @@ def test_other_numbers_that_read_well_are_damage(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_replaces_that_of_its_step_and_damage_that_of_earlier_damage(tmp_path):
-    """A run that is damaged twice at the same step resumes twice."""
     saved(tmp_path).close()
     for damaged, seed in ((False, 5), (True, 6), (True, 7)):
         opened = checkpoints.Checkpoints(tmp_path, [].append)

@@ -16,7 +16,6 @@ from routelaws.accelerated import cli
 
 
 def run(capsys, *arguments):
-    """Return exit code, standard output and standard error of a command, in this process."""
     try:
         code = cli.main([str(argument) for argument in arguments])
     except SystemExit as exit_:  # --help
@@ -134,7 +133,6 @@ def test_a_flag_that_is_misspelt_is_named_with_those_that_are_close(capsys):
 
 
 def test_a_pattern_that_the_shell_expanded_is_named_in_short(capsys, tmp_path):
-    """The message names the first of 151 paths, the number of the others, and the remedy."""
     names = [str(tmp_path / f"file{i}.txt") for i in range(151)]
     code, _, stderr = run(capsys, "evaluate", "run", *names)
     assert code == 2 and f"{names[0]}, {names[1]}, {names[2]} and 148 more; " in stderr
@@ -189,7 +187,6 @@ EXTRAS_OF = {
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_a_missing_extra_is_named(capsys, monkeypatch, command):
-    """Both extras install tyro; the message names the extra of the command."""
     for name in [name for name in sys.modules if name.startswith("routelaws.accelerated.commands")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tyro", None)
@@ -246,7 +243,6 @@ def check_one_extra(cwd, extra: str, other: str, commands: list, others: list) -
 
 @pytest.mark.slow
 def test_laws_are_fitted_without_what_trains(tmp_path):
-    """`fit`, `predict`, `convert`, `reproduce` and `report` need only the extra `laws`."""
     rows = [
         f"{3 * i + j},100,{'Hash' if j else 'Dense'},1,{4**j},{10**i},{4 - 0.3 * i - 0.2 * j + 0.01 * (i * j % 3)}"
         for i in range(6, 10)
@@ -281,8 +277,6 @@ assert threading.active_count() == 1
 
 
 def test_no_warning_of_numpy_reaches_the_terminal(monkeypatch):
-    """Warnings of overflow and of empty means appear only with -W."""
-
     def run(command, arguments):
         np.log(np.array([-1.0, 0.0])), np.float64(1e300) * 1e300, np.mean([])
 

@@ -1,7 +1,7 @@
 """Outputs of `fit` and `predict` for tables from known laws: values, units and intervals.
 
-The formulas of `plain_laws.py` give the rows and the expected intervals: Student's for linear laws, and the same for
-bounded laws with tiny errors. The tables have few rows, so that a variance with wrong degrees of freedom shows.
+The formulas of `plain_laws.py` give the rows and the expected intervals. The tables have few rows, so that a variance
+with wrong degrees of freedom shows.
 """
 
 import json
@@ -35,7 +35,6 @@ USES = [(flops, used) for flops in (30.0, 700.0) for used in (40.0, 100.0, 400.0
 
 
 def make_frame(cells, log_loss) -> pandas.DataFrame:
-    """Return a table of dense and Top-K runs."""
     size, experts = np.array(cells).T
     return pandas.DataFrame(
         {
@@ -50,7 +49,7 @@ def make_frame(cells, log_loss) -> pandas.DataFrame:
 
 
 def make_compute_frame(log_loss, tokens: tuple[int, int] | None, uses=USES) -> pandas.DataFrame:
-    """Return a table of `uses`: F is for 2,048 tokens; a step has `tokens` (batch, length), or the released 2^19."""
+    """Return a table of `uses`. F is for 2,048 tokens; a step has `tokens` (batch, length), or the released 2^19."""
     flops, used = np.array(uses).T
     per_step = math.prod(tokens) if tokens else 256 * 2048
     frame = make_frame([(5e10, 1.0 if b == 40 else 4096.0) for _, b in uses], log_loss)
@@ -77,7 +76,6 @@ def compute_losses(t):
 
 
 def shown(found) -> list[list[str]]:
-    """Return the output of a command, as the cells of each line."""
     blocks = prediction_blocks(found) if hasattr(found, "at") else fits_blocks(found)
     return [re.split(r"  +", line.strip()) for line in text(blocks, 160).splitlines()]
 
@@ -112,7 +110,6 @@ def test_fit_says_the_law_in_its_own_units(tmp_path):
 
 @pytest.mark.parametrize("tokens", [None, (16, 128)])
 def test_the_law_in_compute_is_in_teraflops_of_2048_tokens_and_parameters_per_flop(tmp_path, tokens):
-    """Coefficients, cut-off and intervals, with F and B far from 1."""
     log_loss, truth = noisy(COMPUTE, USES, 1e-6, 5), np.array(COMPUTE[:6])
     path = save(make_compute_frame(log_loss, tokens), tmp_path)
     [fit] = read(path).fit("routed-utilisation").to_dict()["fits"]
@@ -147,7 +144,6 @@ RELEASED = {"routed-utilisation": (15, ("--teraflops", "200", "--utilisation", "
 
 @pytest.mark.parametrize("law", RELEASED)
 def test_without_a_table_a_law_of_compute_takes_every_row_and_others_the_rows_clark(law, tmp_path, monkeypatch, capsys):
-    """A table where two routed runs have k = 4 replaces the released table."""
     rows, where = RELEASED[law]
     if law == "bilinear":
         frame = make_frame(GRID, noisy(LAW, GRID, 1e-4, 5))
@@ -190,8 +186,7 @@ def test_predict_says_the_loss_its_intervals_and_the_dense_size_that_it_is_worth
 
 
 def test_predict_by_size_is_that_of_pseudo_values(tmp_path):
-    """The pseudo-value is m v - (m - 1) v_g, with v_g without size g, from the linearised law; Student's t for three
-    sizes."""
+    """The pseudo-value is m v - (m - 1) v_g, where v_g is the value without size g."""
     log_loss, truth = noisy(LAW, GRID, 1e-6, 8), np.array(LAW)
     at = {"dense_parameters": 2e8, "num_experts": 32.0}
     [found] = read(save(make_frame(GRID, log_loss), tmp_path)).fit(level=0.8).predict(**at).predictions
@@ -214,7 +209,7 @@ def test_predict_by_size_is_that_of_pseudo_values(tmp_path):
 
 
 def linear_design(name: str, size, experts) -> np.ndarray:
-    """Return the design matrix [n, p]; per-size lines have slope and level of each size."""
+    """Return the design matrix [n, p]. Per-size lines have a slope and a level of each size."""
     x, e, one = np.log10(size), np.log10(experts), np.ones(np.size(size))
     if name == "per-size":
         return np.stack([column for n in (1e7, 1e9) for column in ((size == n) * e, (size == n) * one)], axis=1)
@@ -262,7 +257,6 @@ def test_linear_laws_have_students_intervals(tmp_path, name):
 
 
 def test_errors_on_rows_left_out_are_those_of_fits_without_them(tmp_path):
-    """Without each row, and without each size: fitted again by NumPy, and predicted."""
     cells, truth, _ = LINEAR["separable"]
     sizes, _ = np.array(cells).T
     design = linear_design("separable", *np.array(cells).T)
@@ -284,7 +278,6 @@ def test_errors_on_rows_left_out_are_those_of_fits_without_them(tmp_path):
 
 
 def rough_fit(log_loss: np.ndarray):
-    """Return a fit to the few rows, and half of the rough interval of each coefficient."""
     fit = fit_routed(*np.array(FEW).T, 10**log_loss)
     return fit, fits.rough_reach(fit)
 
@@ -322,7 +315,6 @@ def test_of_a_tie_the_larger_frequency_and_the_smaller_granularity_are_kept(colu
 
 
 def test_a_law_of_every_run_keeps_what_others_drop():
-    """The columns of the law distinguish k, routing frequency and granularity, but not wide dense models."""
     frame = ties().assign(flop_increase=1.0)
     frame.loc[1, ["k", "routing_frequency", "granularity"]] = 4, 0.25, 2.0
     frame.loc[0, "flop_increase"] = 2.0

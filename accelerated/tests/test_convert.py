@@ -27,7 +27,6 @@ MAP = {
 
 
 def make_runs() -> list[dict]:
-    """Two evaluations of each of 18 runs, with a user's column names."""
     rows = []
     for size in (1e7, 1e8, 1e9):
         for experts in (1, 2, 4, 16, 64, 256):
@@ -49,8 +48,6 @@ def make_runs() -> list[dict]:
 
 @pytest.fixture
 def save(tmp_path):
-    """Return a function that writes rows as CSV or JSON lines and returns the path."""
-
     def write(rows, name="runs.csv"):
         path = tmp_path / name
         if ".jsonl" in name:
@@ -65,8 +62,6 @@ def save(tmp_path):
 
 @pytest.fixture
 def converted(save, tmp_path):
-    """Return a function that converts rows and returns the table and the remarks."""
-
     def convert(rows, columns=None, constants=None, loss_unit="nats", name="runs.csv", out="table.csv"):
         done = convert_runs(save(rows, name), tmp_path / out, columns, constants, loss_unit)
         frame = read_table(tmp_path / out)
@@ -120,7 +115,6 @@ def test_losses_of_other_units(converted):
 
 
 def test_a_column_that_is_named_goes_before_one_that_has_the_name(converted):
-    """A log may have another kind of loss_validation; the named column counts."""
     rows = [row | {"loss_validation": 9.0} for row in make_runs()]
     frame, _ = converted(rows, MAP, {"router_type": "Hash"})
     assert frame["loss_validation"].tolist() == pytest.approx([row["val_loss"] for row in rows], rel=1e-14)
@@ -171,7 +165,6 @@ def test_steps_come_from_tokens(converted, save, tmp_path):
 
 
 def shaped(**more) -> list[dict]:
-    """Rows of a size of the paper, with only the shape."""
     shape = SIZES["25M"]
     return [
         {
@@ -230,7 +223,7 @@ def test_a_router_that_is_not_counted_is_the_cause(converted):
 
 
 def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path):
-    """`none` in a user's router column means dense; also for blank cells."""
+    """`none` in a user's router column means dense, and so does a blank cell."""
     rows = [row | {"router": "none" if row["E"] == 1 else "top2"} for row in without(make_runs(), "loss_balance")]
     columns = MAP | {"router_type": "router"}
     frame, remarks = converted(rows, columns)
@@ -265,7 +258,7 @@ def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path)
 
 
 def test_losses_and_names_are_kept_without_being_asked_for(save, tmp_path):
-    """A column of losses on another text is kept, but not a balance loss of 0; names are kept next to numbers."""
+    """The table keeps a column of losses on another text, but not a balance loss of 0."""
     rows = [
         row | {"loss_books": 4.5, "loss_accuracy": "high", "name": f"model {i}", "hyper_id": i, "size": "4.0"}
         for i, row in enumerate(without(make_runs(), "run"))
@@ -305,7 +298,6 @@ def test_a_column_called_by_another_unit_is_remarked_on(converted, called, unit,
 
 
 def test_a_column_without_the_embedding_that_was_passed_over_is_remarked_on(converted):
-    """Runs with one expert are dense, without a remark."""
     rows = [row | {"params": row["N"] * 2, "params_no_embed": row["N"]} for row in make_runs() if row["E"] == 1]
     for taken, other in (("params", True), ("params_no_embed", False)):
         frame, remarks = converted(rows, MAP | {"dense_parameter_count": taken})

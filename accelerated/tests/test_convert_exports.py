@@ -30,7 +30,6 @@ EXAMPLES = PAGE[PAGE.index("## Units in headers") :]
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """Return the current folder, with a table of the runs."""
     monkeypatch.chdir(tmp_path)
     rows = [(run, experts, width, 8, 8) for run, (experts, width) in RUNS.items()]
     write("sizes.csv", [("run", "num_experts", "d_model", "num_blocks", "num_heads"), *rows])
@@ -60,7 +59,6 @@ def converted(runs, columns=LOSS, out="table.csv", config="sizes.csv", **more):
 
 
 def refused(runs, columns=LOSS, config="sizes.csv", **more) -> str:
-    """Return the message of a failing conversion; check that it writes no file."""
     before = set(Path().iterdir())
     with pytest.raises(InputError) as caught:
         convert_runs(runs, "table.csv", columns, SET, config=config, **more)
@@ -432,12 +430,11 @@ RUN_COLUMNS = {"num_experts": "E", "loss_validation": "val/loss", "step": "_step
 
 
 def of_runs(*rows, columns=("Name", "E", "d_model", "_step", "val/loss"), path="runs.csv", name="Name") -> tuple:
-    """Return the arguments of a conversion: a table of runs, and the columns of the new table."""
     return write(path, [columns, *rows]), RUN_COLUMNS | ({"hyper_id": name} if name else {})
 
 
 def told(rows, columns, name="Name", **more):
-    """Return the runs by number and the remarks of a conversion of a table of runs; or its error message."""
+    """Return the runs by number and the remarks of a conversion, or its error message."""
     runs, mapped = of_runs(*rows, columns=columns, name=name)
     constants = SET | {"num_blocks": "8", "num_heads": "8"}
     try:
@@ -454,7 +451,6 @@ TWO = (("moe8", 8, 256, 2000, 3.30), ("moe8", 8, 256, 1990, 3.36), ("dense", 1, 
 
 
 def marked(column: str, *cells) -> tuple:
-    """Return the rows of TWO with one more column, and the columns."""
     return [(row[0], cell, *row[1:]) for row, cell in zip(TWO, cells, strict=True)], ("Name", column, *SHAPE)
 
 
@@ -466,7 +462,6 @@ def marked(column: str, *cells) -> tuple:
     ],
 )  # fmt: skip
 def test_an_id_tells_runs_of_one_name_apart(here, column, cells):
-    """Rows with the same id are one run, for any order of steps."""
     runs, remarks = told(*marked(column, *cells))
     assert runs == [0, 1, 2]
     assert f"hyper_id: 3 runs, distinguished by the column {column}, because 'moe8' is the name of 2 runs" in remarks
@@ -523,7 +518,6 @@ def test_runs_without_names_are_asked_in_the_same_way(here):
 
 @pytest.mark.parametrize("order", ["rising", "falling"])
 def test_a_history_of_several_runs_is_one_run_a_name(here, order):
-    """Also with other states, and with repeated rows."""
     rows = [
         (run, "eval", e, 256, step, 4 - step / 1e4) for run, e in (("a", 8), ("b", 1)) for step in (1000, 2000, 3000)
     ]
@@ -544,7 +538,7 @@ RESTARTED = (
 
 
 def history(path, rows, clock=True, timeless=(), **more) -> str:
-    """Write the history of a run, as JSON lines or as CSV; the `timeless` rows have no time."""
+    """Write the history of a run, as JSON lines or as CSV. The `timeless` rows have no time."""
     rows = [{"_step": step, "val/loss": loss} | more for step, loss in rows]
     times = [{"_timestamp": "" if i in timeless else 1.7e9 + i, "_runtime": i} for i in range(len(rows))]
     rows = [row | time for row, time in zip(rows, times, strict=True)] if clock else rows
@@ -584,7 +578,7 @@ def test_a_history_with_a_row_without_a_time_keeps_its_order(here, timeless):
 
 
 def test_two_runs_of_one_name_in_a_history_are_refused(here):
-    """The second run also goes back in time; with ids they are two runs, named by name and id."""
+    """The second run also goes back in time. With ids they are two runs, named by name and id."""
     two = [{"run": "moe8-256", "_step": step, "_timestamp": start + step, "val/loss": 3.5} for start in (1e6, 1e5)
            for step in (1000, 2000)]  # fmt: skip
     for i, row in enumerate(two):
@@ -639,8 +633,7 @@ def test_the_branch_that_event_files_abandoned_is_left_out(here, case):
 
 @pytest.mark.parametrize("reached", [1700, 2600])
 def test_a_loss_that_was_not_reached_again_goes_with_the_branch(here, reached):
-    """The run restarted at step 1500 and stopped before its next evaluation, so step 2000 is not its last
-    evaluation."""
+    """The run restarted at step 1500 and stopped before its next evaluation, so step 2000 is not its last."""
     pytest.importorskip("tensorboard")
     first = [(step, tag, 4 - step / 1e4) for step in (1000, 1500, 2000, 2500) for tag in ("lr", "val/loss")]
     write_events(
@@ -652,8 +645,6 @@ def test_a_loss_that_was_not_reached_again_goes_with_the_branch(here, reached):
 
 
 def test_metrics_that_count_other_steps_keep_their_rows(here):
-    """With epochs and tokens besides steps: a metric that goes back, or has another axis, drops no rows of other
-    metrics."""
     pytest.importorskip("tensorboard")
     events = [(0, "batch", 1.0), (900, "batch", 1.0), (0, "val/loss", 3.5), (0, "batch", 1.0), (900, "batch", 1.0)]
     write_events(Path("logs/moe8-256"), [*events, (1, "val/loss", 3.25), (2, "val/loss", 3.1)])

@@ -15,12 +15,10 @@ from routelaws.accelerated.training.text.corpus import Document, cut, find_files
 
 
 def lines(count, word="line"):
-    """Return `count` different lines."""
     return "".join(f"{word} {i} of some text\n" for i in range(count))
 
 
 def write(folder, files):
-    """Write {relative path: text or bytes} below `folder` and return it as a string."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,12 +27,10 @@ def write(folder, files):
 
 
 def texts(corpus):
-    """Return {name: text} of both parts."""
     return {document.name: document.text for document in corpus.training + corpus.validation}
 
 
 def message(call, *arguments):
-    """Return the one-line message of the InputError of a call."""
     with pytest.raises(InputError) as caught:
         call(*arguments)
     assert "\n" not in str(caught.value)

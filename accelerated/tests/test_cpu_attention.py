@@ -49,7 +49,6 @@ def in_loops(projected, relative, heads, causal):
 
 
 def with_gradients(attention, projected, relative, weights, heads, causal):
-    """Return the output and the gradients of its product with fixed weights."""
     given = [array for array in (projected, relative) if array is not None]
 
     def total(*given):
@@ -78,7 +77,7 @@ def test_weights_of_one_and_of_equal_parts():
 def test_what_is_no_number_stays_where_it_is():
     """A NaN stays within its head and sequence.
 
-    A NaN query changes only its own output; a NaN key changes the outputs of queries that see it. Gradients are also
+    A NaN query changes only its own output. A NaN key changes the outputs of queries that see it. Gradients are also
     NaN, so that a training step detects them.
     """
     b, length, heads, width = 2, 50, 2, 8
@@ -103,7 +102,6 @@ CALLS = {calls.ATTENTION, calls.EXPERTS}
 
 
 def both_ways(run):
-    """Return the results of a function with and without loops, and the names of the called loops."""
     program = jax.jit(run).lower()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(calls.SWITCH, "0")
@@ -154,7 +152,6 @@ def test_models(name, dtype):
 
 
 def test_parameters_in_bfloat16_are_raised_before_loops_read_them():
-    """Loss and gradients equal those of the same numbers in float32, up to the rounding of bfloat16."""
     config = ModelConfig(vocab_size=40, d_model=16, blocks=2, heads=2, router="hash", experts=4)
     tokens = jax.random.randint(jax.random.key(1), (3, 33), 0, 40)
     table = np.arange(40)[:, None] % 4

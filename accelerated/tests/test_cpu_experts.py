@@ -47,8 +47,6 @@ def layer(loads, k=1, activation="gelu", seed=0, widths=ODD, num_tokens=203):
 
 
 def by_definition(point, expert, kept, activation):
-    """Return the output of the layer, token by token."""
-
     def one(given):
         x, expert, gate, kept = given
         own = {name: matrix[expert] for name, matrix in point["params"].items()}
@@ -60,7 +58,6 @@ def by_definition(point, expert, kept, activation):
 
 @pytest.fixture
 def used(monkeypatch):
-    """The calls of the loops."""
     calls, run = [], expert_layer.call_loops
     monkeypatch.setattr(expert_layer, "call_loops", lambda *given, **sizes: calls.append(1) or run(*given, **sizes))
     return calls
@@ -81,7 +78,6 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_definition(used, name):
-    """Loops in float32, compared with the definition in float64."""
     loads, k, activation, factor, real, widths, num_tokens = CASES[name]
     point, expert, weights = layer(loads, k, activation, widths=widths, num_tokens=num_tokens)
     mask = None if real is None else np.random.default_rng(1).random(num_tokens) < real
@@ -117,7 +113,7 @@ POINTS = np.float32([0, 1e-30, 1e-6, 0.1, 0.5, 1, 2, 3, 5, 9, 14, 30, 88, 100, 1
 
 @pytest.mark.parametrize("activation", ["gelu", "relu", "swiglu"])
 def test_the_nonlinearity_over_its_whole_range(used, activation):
-    """An expert with one hidden unit and weights of 1 is the nonlinearity; NaN stays."""
+    """An expert with one hidden unit and weights of 1 is the nonlinearity."""
     x = np.concatenate([POINTS, -POINTS[1:], [np.nan]])[:, None].astype(np.float32)
     one, both = np.ones((2, 1, 1), np.float32), np.zeros((len(x), 1), np.int32)
     params = {"up": one, "down": one} | ({"linear": one} if activation == "swiglu" else {})
@@ -184,7 +180,6 @@ for loads in ((0.6, 0.2, 0.1, 0.1), (1 / 16,) * 16):
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or os.cpu_count() < 2, reason="needs two cores, and Linux")
 def test_any_number_of_threads_gives_the_same_bits():
-    """For attention, and for experts with two loads."""
     one, two = (
         subprocess.run([sys.executable, "-c", DIGEST, cores], capture_output=True, text=True, check=True).stdout.split()
         for cores in ("1", "2")
@@ -193,7 +188,7 @@ def test_any_number_of_threads_gives_the_same_bits():
 
 
 def test_two_programs_at_the_same_time():
-    """Two programs share XLA's threads; results are right, and neither program hangs."""
+    """Two programs share XLA's threads. Results are right, and neither program hangs."""
     layers = [layer(loads, k=2, widths=WIDE, num_tokens=900, seed=seed) for seed, loads in enumerate((SKEW, MANY))]
 
     def loss(point, expert, weights):
@@ -220,7 +215,7 @@ SIZES = st.integers(1, 70) | st.sampled_from((96, 128, 530))
 @hypothesis.example(530, 64, 600, False, True, tiles.WRITE)
 @hypothesis.example(100, 64, 20, True, False, tiles.PAST_CACHE)
 def test_product(rows, columns, depth, a_turned, b_turned, how):
-    """For both layouts of the factors; memory next to the result stays unchanged."""
+    """For both layouts of the factors. Memory next to the result stays unchanged."""
     random = np.random.default_rng(rows + 100 * columns + 10_000 * depth)
     a, b = random.standard_normal((rows, depth)), random.standard_normal((depth, columns))
     a, b = np.float32(a), np.float32(b)

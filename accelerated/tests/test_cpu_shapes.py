@@ -1,7 +1,6 @@
 """Compiled loops on many shapes, in processes that a fault in a loop may end.
 
-The sizes lie below and above each threshold of the loops (blocks, vectors, pieces, matrices larger than the cache), and
-are not multiples. Inconsistent shapes are errors during tracing.
+The sizes lie below and above each threshold of the loops (blocks, vectors, pieces, matrices larger than the cache).
 """
 
 import functools
@@ -27,7 +26,7 @@ FILLED = {"MALLOC_PERTURB_": "1"}
 
 
 def ends_of(cases: list[dict]) -> list[tuple[dict, dict]]:
-    """Return each case with its result; a new process continues after a crash."""
+    """Return each case with its result. A new process continues after a crash."""
     done = []
     while len(done) < len(cases):
         lines = "".join(json.dumps(case) + "\n" for case in cases[len(done) :])
@@ -43,7 +42,6 @@ def ends_of(cases: list[dict]) -> list[tuple[dict, dict]]:
 
 
 def assert_all_right(cases: list[dict]) -> Counter:
-    """Fail with the first wrong cases; return the number of each result."""
     done = ends_of(cases)
     wrong = [f"{case}: {end}" for case, end in done if end["end"] not in ("right", "refused")]
     misplaced = [f"{case}: {end}" for case, end in done if (end["end"] == "refused") != case["misfit"]]
@@ -96,7 +94,6 @@ def floats(*shape):
 
 
 def experts(activation="gelu", queue=np.int32, gate_dtype=np.float32, **shapes):
-    """Return a call of `cpu.experts` with T = 5, k = 2, E = 3, d = 4 and f = 6 unless given."""
     matrices = {"up": shapes.get("up", (3, 4, 6)), "down": shapes.get("down", (3, 6, 4))}
     matrices = {name: floats(*shape) for name, shape in matrices.items()}
     gate = np.zeros(shapes.get("gate", (5, 2)), gate_dtype)
@@ -130,7 +127,6 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_fit_is_one_line(name):
-    """The call fails during tracing."""
     call, line = REFUSED[name]
     with pytest.raises(InputError) as raised:
         jax.eval_shape(call)

@@ -1,4 +1,4 @@
-"""Damaged, edited or exchanged folders of runs and sweeps: commands use intact files and print one line for others.
+"""Damaged, edited or exchanged folders of runs: commands use intact files and print one line for others.
 
 `RUN` is a finished run of a hash router. `MID` is the same run, killed after the checkpoint of step 16. `OLD` is `RUN`
 from an earlier version, without a record. `OTHER` differs from `RUN` only in its seed.
@@ -37,7 +37,6 @@ class Kill(BaseException):
 
 @pytest.fixture(scope="module")
 def fields(small_fields, tmp_path_factory):
-    """Fields of a run with a second evaluation text."""
     second = tmp_path_factory.mktemp("text") / "second.txt"
     second.write_text("ba ke lo mi. nu ra so.\n" * 200)
     return {**small_fields, "router": "hash", "experts": 4, "eval": [f"c4={second}"]}
@@ -52,7 +51,7 @@ def train(fields: dict, folder: Path, said: list | None = None) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def runs(fields, tmp_path_factory):
-    """The folders by name; tests do not change them."""
+    """Return the folders by name. Tests do not change them."""
     below = tmp_path_factory.mktemp("runs")
     made = {name: below / name for name in ("RUN", "MID", "OLD", "OTHER")}
     train(fields, made["RUN"])
@@ -75,7 +74,6 @@ def runs(fields, tmp_path_factory):
 
 @pytest.fixture
 def folder(runs, tmp_path, request):
-    """A copy of the folder that the test names."""
     return Path(shutil.copytree(runs[request.param], tmp_path / request.param))
 
 
@@ -91,8 +89,6 @@ def flags(fields: dict) -> list[str]:
 
 @pytest.fixture
 def do(fields, capsys, runs):
-    """Run a command on a folder; return its exit code, its output, and its lines on standard error."""
-
     def run(command: str, folder: Path) -> tuple[int, str, list[str]]:
         more = {"train": ["--out", folder, *flags(fields)], "report": [runs["OTHER"], folder]}
         more |= {"generate": [folder, "--tokens", 3]}
@@ -107,8 +103,6 @@ def do(fields, capsys, runs):
 
 
 def edit(name: str, old: str, new: str):
-    """Replace the last occurrence of a text in a file."""
-
     def change(folder: Path, runs: dict) -> None:
         before, found, after = (folder / name).read_text().rpartition(old)
         assert found
@@ -152,7 +146,7 @@ def exchange(name: str, other: str = "OTHER"):
 
 
 def table(change):
-    """Save another array instead of the hash table."""
+    """Return a change that saves another array instead of the hash table."""
     return lambda folder, runs: np.save(folder / "hash_table.npy", change(np.load(folder / "hash_table.npy")))
 
 
@@ -165,7 +159,6 @@ def lines(name: str, change):
 
 
 def another_tokenizer(folder: Path, runs: dict) -> None:
-    """Write a tokenizer of another text with the same number of pieces."""
     text = "zu ma pe. tola fi gesu\n" * 40
     (folder / "tokenizer.model").write_bytes(train_tokenizer([text + str(i) * 9 for i in range(300, 400)], 300))
 
@@ -253,7 +246,6 @@ ERRORS = {
 
 
 def _filled(rows: list[str]) -> str:
-    """Return the last row with a number in its first blank cell."""
     return rows[-1].replace(",,", ",7,", 1)
 
 
@@ -293,7 +285,6 @@ def without_last_row(folder: Path, runs: dict) -> None:
 
 
 def turn_a_digit(folder: Path, runs: dict) -> None:
-    """Change a digit of a step in the record of the newest checkpoint."""
     path = folder / "checkpoints" / "24" / "_CHECKPOINT_METADATA"
     path.write_text(path.read_text().replace('"experts": 4', '"experts": 8'))
 
@@ -341,7 +332,7 @@ def test_a_run_whose_text_was_moved_is_the_same_run(fields, name):
 
 @pytest.mark.parametrize("steps", [[8], [8, 16]], ids=["before its row", "after its row"])
 def test_what_an_older_run_logged_of_an_evaluation_without_a_row_is_left_out(tmp_path, steps):
-    """It was killed after the checkpoint of step 16."""
+    """The run was killed after the checkpoint of step 16."""
     rows = [{"hyper_id": 0, "step": step, "loss_validation": 3.5} for step in steps]
     result_rows.write_rows(tmp_path / "results.csv", rows)
     logged = [(step, kind) for step in (8, 16, 24) for kind in ("train", "skipped", "routing", "evaluation")]
@@ -480,7 +471,6 @@ def kill_before(number: int, folder: Path, happen, monkeypatch) -> int:
 
 
 def files_of(folder: Path) -> tuple:
-    """Return the files of a run without times."""
     log = [{**line, "tokens_per_second": 0} for line in run_folder.read_own_log(folder)]
     return rows_of(folder), log, (folder / "validation_windows.csv").read_bytes()
 

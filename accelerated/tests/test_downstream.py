@@ -16,7 +16,9 @@ from routelaws.conformance.engine.data_folder import released_file
 
 
 def made_table(noise: float = 0.0) -> Accuracies:
-    """Runs with one ratio: `power` follows the direct law, `steep` a logistic of the loss, and `flat` is guessing."""
+    """Return runs with one ratio. `power` follows the direct law, `steep` a logistic of the loss, and `flat` is
+    guessing.
+    """
     parameters = np.geomspace(1e7, 3e9, 14)
     tokens = 20 * parameters
     flops = 6 * parameters * tokens
@@ -49,8 +51,7 @@ def test_what_cannot_be_compared_is_named(changes, message):
 
 
 def test_guess_rates_that_are_given_go_before_those_of_the_table(monkeypatch):
-    """Given rates override the table's rates, and these override known rates; a law that predicts the rate shows
-    this."""
+    """The law predicts the guess rate, so the rate in use shows."""
     predictors = {"rate": lambda below, above, rate: np.full(len(above.flops), rate)}
     monkeypatch.setattr(findings, "_laws", lambda least_gain: predictors)
     wrong = dict.fromkeys(("arc_easy", "arc_challenge", "mmlu_virology"), np.zeros(14))
@@ -69,7 +70,7 @@ LOG_LAWS = "direct", "ceiling", "ratio", "two-stage logistic, same rows", "two-s
 
 @pytest.mark.parametrize("name", LOG_LAWS)
 def test_a_law_of_log_accuracy_takes_the_rows_that_are_far_enough_above_guessing(name):
-    """Twelve runs lie 0.06 to 0.17 above a guess rate of 0.25; none is left with a least gain of 0.2."""
+    """Twelve runs lie 0.06 to 0.17 above a guess rate of 0.25. None is left with a least gain of 0.2."""
     gain = np.linspace(0.06, 0.17, 12)
     flops = np.geomspace(1e18, 1e20, 12)
     rows = Rows(np.sqrt(flops), np.cbrt(flops), flops, 3 - gain, 0.25 + gain)
@@ -100,14 +101,13 @@ def test_a_law_predicts_the_runs_above_the_cut_where_it_is_true(name):
 
 
 def test_no_change_is_the_accuracy_of_the_largest_budget_below_the_cut():
-    """For any order of the rows."""
     below = Rows(*np.array([[1.0, 3, 2], [1, 1, 1], [1, 3, 2], [4, 3, 3.5], [0.3, 0.6, 0.5]]))
     above = Rows(*np.array([[9.0, 8], [1, 1], [9, 8], [2, 2.5], [0.8, 0.7]]))
     assert _laws(0.05)["no change"](below, above, 0.25).tolist() == [0.6, 0.6]
 
 
 def test_a_study_by_hand(monkeypatch):
-    """With means as laws: a run at the cut is fitted, and each training set has a separate fit."""
+    """With means as laws, a run at the cut is fitted, and each training set has a separate fit."""
     laws = {"direct": lambda below, above, rate: np.full(len(above.flops), below.accuracy.mean()),
             "ceiling": lambda below, above, rate: np.full(len(above.flops), below.accuracy.max())}  # fmt: skip
     monkeypatch.setattr(findings, "_laws", lambda least_gain: laws)
@@ -141,7 +141,6 @@ def test_the_sign_test():
 
 
 def written(table: Accuracies, folder, names: tuple[str, ...]) -> list[str]:
-    """Write a table and the guess rates of its tasks, with NaN as a blank; return the words of the command."""
     columns = {"params": table.parameters, "tokens": table.tokens}
     columns |= {f"loss_{name}": values for name, values in table.losses.items()}
     columns |= {f"acc_{name}": table.accuracies[name] for name in names}
@@ -152,7 +151,6 @@ def written(table: Accuracies, folder, names: tuple[str, ...]) -> list[str]:
 
 
 def test_the_command_says_why_a_task_is_left_out(tmp_path, monkeypatch, capsys):
-    """One task is guessing, and one has no run above the cut; each reason has a line."""
     few = {name: findings._PREDICTORS[name] for name in ("direct", "no change")}
     monkeypatch.setattr(findings, "_PREDICTORS", few)
     table = made_table()
@@ -177,8 +175,7 @@ def test_the_released_runs():
     """104 runs, 46 tasks, cut at 2e20.
 
     The direct law beats a line through the loss on 18 of 23 tasks. Against a logistic function of the loss there is no
-    winner (10 of 23 tasks; 14 of 22 from the same rows). Half of the tasks are too near guessing for laws of log
-    accuracy. Across ratios, two stages win on 14 of 22 tasks.
+    winner (10 of 23 tasks). Half of the tasks are too near guessing for laws of log accuracy.
     """
     table = read_accuracies(released_file("overtraining_runs.csv"))
     rates = read_guess_rates(released_file("downstream_tasks.csv"))

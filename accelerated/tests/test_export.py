@@ -29,7 +29,6 @@ ROUTERS = EXAMPLES | {
 
 
 def each(quick: str):
-    """Return all routers; all except the quick one are marked slow."""
     return [pytest.param(name, marks=() if name == quick else pytest.mark.slow) for name in ROUTERS]
 
 

@@ -37,7 +37,6 @@ with locked(sys.argv[1], wait=False, holder="another sweep"):
 
 @pytest.fixture
 def holder(tmp_path):
-    """A process that holds the lock of the folder."""
     process = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
     yield process
@@ -92,7 +91,7 @@ def test_a_file_is_replaced_whole(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("write", [write_atomically, write_once])
 def test_no_link_is_followed(tmp_path, monkeypatch, write):
-    """Neither a link at the path of the file, nor a link at the path of the temporary file, is followed."""
+    """Neither a link at the path of the file nor one at the path of the temporary file is followed."""
     other = tmp_path / "other"
     other.write_text("kept")
     monkeypatch.setattr("secrets.token_hex", lambda size: "0")
@@ -115,7 +114,7 @@ def test_devices_and_pipes_are_no_files_to_write(tmp_path):
 
 @pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="no shell puts files there")
 def test_what_a_shell_puts_in_place_of_a_command_is_read(tmp_path):
-    """The pipe of <(command) in bash is read; a named pipe is an error."""
+    """The test reads the pipe of <(command) in bash; a named pipe is an error."""
     end, other = os.pipe()
     with os.fdopen(other, "wb") as writer:
         writer.write(b"a,b\n")
@@ -195,7 +194,6 @@ def test_nothing_else_writes_files():
 
 @pytest.mark.parametrize("links", [True, False])
 def test_of_several_that_write_a_file_once_the_first_counts(tmp_path, monkeypatch, links):
-    """Also on a file system without links."""
     path = tmp_path / "file"
 
     def refuse(*_):
@@ -210,7 +208,6 @@ def test_of_several_that_write_a_file_once_the_first_counts(tmp_path, monkeypatc
 
 
 def npy(header: str, data: bytes = b"") -> bytes:
-    """Return a .npy file of version 1.0 with this header, true or not."""
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + data
 
 

@@ -24,7 +24,6 @@ LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 
 
 def make_table(folder, law=LAW, noise=0.0, experts=(1, 2, 4, 16, 64, 256), loss=None) -> Path:
-    """Write a table of a router with losses on a law; return its path."""
     size, count = (v.ravel().astype(float) for v in np.meshgrid([1e7, 1e8, 1e9], experts))
     losses = predict_loss(size, count, law) if loss is None else loss(size, count)
     frame = pandas.DataFrame(
@@ -42,7 +41,6 @@ def make_table(folder, law=LAW, noise=0.0, experts=(1, 2, 4, 16, 64, 256), loss=
 
 
 def shown(fits) -> str:
-    """Return what `routelaws fit` prints."""
     return text(fits_blocks(fits), 80)
 
 
@@ -74,7 +72,6 @@ def test_what_is_infinite_is_said_and_what_is_not_found_is_not_determined(tmp_pa
 
 
 def with_others(folder, *routers: tuple[str, float]) -> Path:
-    """Write the table of `make_table` with three more runs of each router, all with the same number of experts."""
     frame = pandas.read_csv(make_table(folder, noise=1e-3)).assign(
         run=lambda table: "run-" + table.hyper_id.astype(str)
     )
@@ -92,7 +89,6 @@ def with_others(folder, *routers: tuple[str, float]) -> Path:
 
 
 def test_a_router_that_cannot_be_fitted_does_not_stop_the_others(tmp_path, capsys):
-    """A router without a fit is named with the reason; if no router has a fit, the error has all reasons."""
     path = with_others(tmp_path, ("none", 1), ("mine", 8))
     assert main(["fit", str(path)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
@@ -107,7 +103,6 @@ def test_a_router_that_cannot_be_fitted_does_not_stop_the_others(tmp_path, capsy
 
 
 def test_runs_are_called_by_their_names(tmp_path):
-    """Names appear for excluded runs and for outliers."""
     path = with_others(tmp_path)
     frame = pandas.read_csv(path)
     frame.loc[frame.hyper_id == 7, "loss_validation"] = 9.5
@@ -155,7 +150,7 @@ def test_a_weighting_that_leaves_too_little_has_no_fit(tmp_path, kept):
 
 
 def test_the_interval_of_N_c_is_where_the_line_may_cross_one_nat(tmp_path):
-    """The band of a straight line, with half width q s √(1/n + u²/spread), reaches log10 L = 0 at the ends."""
+    """A line has a band of half width q s √(1/n + u²/spread). The interval ends where the band reaches log10 L = 0."""
     path = make_table(tmp_path, noise=5e-3)
     found = read(path).fit("dense").to_dict()["fits"][0]["coefficients"]["N_c"]
     frame = pandas.read_csv(path).query("router_type == 'Dense'")

@@ -16,18 +16,15 @@ FLOPS = np.geomspace(1e18, 1e21, 9)
 
 
 def values(fit: dict) -> dict:
-    """Return the coefficients of a fit without their intervals, by name."""
     return {name: each["value"] for name, each in fit["coefficients"].items()}
 
 
 def pair(found: dict, name: str) -> list:
-    """Return both ends of an interval of a prediction."""
     return [found["intervals"][name]["low"], found["intervals"][name]["high"]]
 
 
 @pytest.fixture
 def table(tmp_path):
-    """Nine runs on a direct law with the table's guess rate, a pass@k task, and a loss."""
     quiz = downstream.predict_accuracy(LAW, FLOPS, guess_rate=0.25)
     lines = ["run,params,tokens,flops,loss_text,acc_quiz,guess_quiz,acc_code pass@1,acc_code pass@10"]
     for i, (flops, share) in enumerate(zip(FLOPS, quiz, strict=True)):
@@ -46,7 +43,6 @@ def said(capsys, *arguments) -> dict:
 
 
 def test_own_accuracies_are_fitted_and_predicted(table, capsys):
-    """The fit recovers the law of the table, with its guess rate; a flag or a table of rates overrides this rate."""
     found = said(capsys, "fit", table, "--law", "direct", "--task", "quiz")
     [fit] = found["fits"]
     assert (found["measured"], fit["task"], fit["rows"]) == ("accuracy", "quiz", 9)
@@ -97,7 +93,7 @@ def test_rows_without_a_number_are_counted(table, capsys):
 
 
 def pro_like(tmp_path, task: str) -> str:
-    """Write runs whose accuracy rises from a guess rate of 0.1; the smaller runs are below 0.25."""
+    """Write runs whose accuracy rises from a guess rate of 0.1. The smaller runs are below 0.25."""
     lines = [f"params,tokens,acc_{task}"]
     for size in np.geomspace(1e9, 3.2e10, 6):
         for ratio in (20, 60, 200):
@@ -170,7 +166,7 @@ def test_a_table_of_leverages(tmp_path, capsys):
 
 
 def test_leverages_of_own_runs_over_the_dense_ones(tmp_path, capsys):
-    """Dense runs on 50 C^-0.08, and mixtures with losses by the law; A is k/E, and G is half of the table's G."""
+    """Dense runs lie on 50 C^-0.08. A is k/E, and G is half of the table's G."""
     lines = ["hyper_id,step,router_type,num_experts,k,dense_parameter_count,granularity,flops,loss_validation"]
     places = [(k / 64, G, C) for k in (1, 4, 16) for G in (2, 4, 16) for C in (1e18, 3e20)]
     for i, C in enumerate((1e18, 1e20, 1e22)):
@@ -205,8 +201,7 @@ def test_leverages_of_own_runs_over_the_dense_ones(tmp_path, capsys):
 
 
 def test_marins_six_runs_and_the_prediction_that_was_scored(tmp_path, capsys):
-    """With the floor 1.6, the fit gives the printed 96.71 and 0.0944 within 2 %; the run interval contains only
-    1e21."""
+    """With the floor 1.6, the fit gives the printed 96.71 and 0.0944 within 2 %. The run interval has only 1e21."""
     lines = ["hyper_id,step,router_type,num_experts,dense_parameter_count,flops,loss_validation"]
     lines += [f"{i},100,Top-K,64,{1e8 * 2**i},{C},{loss}" for i, (C, loss) in enumerate(RUNS)]
     path = tmp_path / "marin.csv"

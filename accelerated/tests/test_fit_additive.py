@@ -64,7 +64,7 @@ def test_each_column_of_a_law_follows_from_its_row():
 
 
 def test_a_law_of_one_number_of_experts_takes_the_commonest_of_them():
-    """Dense runs and runs with other E have other coefficients; a condition on num_experts overrides the rule."""
+    """Dense runs and runs with other E have other coefficients. A condition on num_experts overrides the rule."""
     rows = {"router_type": ["Dense", *["Top-K"] * 5, "Hash"], "num_experts": [1, 8, 8, 8, 4, 4, 2]}
     frame = pd.DataFrame(rows | {"hyper_id": range(7), "step": 1, "loss_validation": 3.0, "granularity": 1})
     axes = LAWS["fine-grained"].axes

@@ -1,8 +1,8 @@
-"""Every flag of the commands that read tables has an effect; each flag of the parser has an entry.
+"""Every flag of the commands that read tables has an effect.
 
 With a flag, `fit`, `predict` and `plan` print the result of `results` for the matching argument; without the flag they
-print another result. A flag without an entry fails, and so does an entry without a flag. Flags of training commands are
-in `test_flags_of_runs.py`. Other tests check the numbers, such as `test_commands_truth.py`.
+print another result. A flag without an entry fails, and so does an entry without a flag. `test_flags_of_runs.py` has
+the flags of training commands, and `test_commands_truth.py` checks the numbers.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ WIDTH, BLOCKS, HEADS, HEAD, VOCABULARY = 256, 16, 2, 32, 512
 
 
 def runs() -> list[dict]:
-    """Return dense runs and runs of two routers: seed 1 near a law, and two of seed 2, one of which is far from it."""
+    """Return dense runs and runs of two routers. Seed 1 is near a law; one of the two runs of seed 2 is far from it."""
     cells = [("Dense", n, 1, 1, 1.0) for n in SIZES]
     cells += [("Hash", n, e, 1, 1.0) for n in SIZES for e in EXPERTS]
     cells += [("S-Base", n, e, 1, 0.98) for n in SIZES for e in EXPERTS[:2]]
@@ -111,7 +111,7 @@ def of(command: str, *flags: str):
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
-    """Run a command (once) in a folder with tables; return its output, as an object with --json."""
+    """Run a command once in a folder with tables. Return its output, as an object with --json."""
     folder, before = tmp_path_factory.mktemp("flags"), os.getcwd()
     tables = {"table": ROWS, "more": MORE, "accuracies": ACCURACIES, "own": OWN, "runs": OWN_RUNS}
     for name, rows in (tables | {"rates": RATES, "leverages": LEVERAGES}).items():
@@ -143,12 +143,10 @@ def near(found, wanted, share: float = 1e-6) -> bool:
 
 
 def rows_of(router: str = "Hash") -> list[dict]:
-    """Return the rows of a router and the dense rows."""
     return [row for row in ROWS if row["router_type"] in (router, "Dense")]
 
 
 def fits(law="separable", tables=("table.csv",), level=0.95, huber=None, router=None, at=None, **choice):
-    """Return the fits of a law, or their predictions at a point."""
     chosen = fit_table(LAWS[law], [Path(table) for table in tables], Choice(**choice), level, huber, router)
     return chosen if at is None else predict_all(chosen, point_of(LAWS[law], POINT | at), level)
 
@@ -159,13 +157,11 @@ BUDGET = Budget(1e16)
 
 
 def plans(budget=BUDGET, tables="table.csv", rows=None, loss="loss_validation", law="separable", **more):
-    """Return a plan, by default without resamples and printed laws."""
     runs = read(tables).where(rows).of_loss(loss)
     return runs.plan(budget, law=law, **{"resamples": 0, "published": False} | more)
 
 
 def next_runs(number="prediction", n=1e9, experts=64, router="S-Base", rows=None, loss="loss_validation", **more):
-    """Return the possible next runs."""
     return (
         read("table.csv").where(rows).of_loss(loss).next_run(number, n, experts, router, **{"law": "separable"} | more)
     )
@@ -251,7 +247,7 @@ def test_each_flag_changes_what_is_printed(said):
 
 @of("predict", "--published")
 def predict_takes_printed_coefficients(said):
-    """The coefficients printed by Hoffmann et al. 2022 and Besiroglu et al. 2024."""
+    """Hoffmann et al. 2022 and Besiroglu et al. 2024 printed the coefficients."""
     printed = {
         "hoffmann": (1.6934, 406.4, 410.7, 0.3392, 0.2849),
         "besiroglu": (1.8172, 482.01, 2085.43, 0.3478, 0.3658),
@@ -267,8 +263,9 @@ PRINTED = ("predict", "--law", "hoffmann", "--n", "1e9", "--at", "tokens=2e10", 
 
 @of("plan", "--inference-tokens", "--memory", "--dtype", "--cached-tokens")
 def plan_counts_inference_and_memory(said):
-    """Inference costs 2 N FLOPs per token; memory has P, the embedding, and key and value of each head per cached
-    token."""
+    """Inference costs 2 N FLOPs per token. Memory has P, the embedding, and key and value of each head per cached
+    token.
+    """
     lines = {more: lines_of(said(*shlex.split(f"{PLAN} {more}"), "--json")) for more in (
         "", "--inference-tokens 1e8", "--dtype fp32", "--cached-tokens 1e6", "--memory 100MB"
     )}  # fmt: skip
@@ -283,7 +280,6 @@ def plan_counts_inference_and_memory(said):
 
 
 def lines_of(found: dict) -> list[dict]:
-    """Return the options of the ranking of a table."""
     [ranking] = [ranking for ranking in found["rankings"] if ranking["kind"] == "table"]
     return ranking["options"]
 
@@ -352,7 +348,7 @@ ELSEWHERE = {
 
 @of("reproduce", "positional", "--out", "--rows", "--loss", "--huber", "--full")
 def reproduce_takes_rows_loss_and_delta(said):
-    """One of the selected runs is wrong; Huber's criterion recovers the law of the others."""
+    """One of the selected runs is wrong. Huber's criterion recovers the law of the others."""
     words = ("--rows", "dense_parameter_count < 3e8", "--loss", "loss_c4", "--huber", "0.001")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "draw_all", lambda *_, **__: [])
@@ -410,7 +406,7 @@ def test_a_flag(check, said):
 
 
 def test_a_flag_with_several_values_may_be_given_several_times(said):
-    """All values of a repeated flag with several values count; of other flags the last value counts."""
+    """A repeated flag with several values takes all of them; another repeated flag takes the last value."""
     law = ("predict", "--law", "hoffmann", "--n", "1e8", "--published", "besiroglu", "--json")
     once = said(*law, "--n", "1e9", "--at", "tokens=2e10")
     assert said(*law, "--n=1e9", "--at", "tokens=2e10") == once != said(*law, "--at", "tokens=2e10")
@@ -421,7 +417,7 @@ def test_a_flag_with_several_values_may_be_given_several_times(said):
 
 
 def test_downstream_takes_the_released_runs_where_no_table_is_given(said, monkeypatch):
-    """Uses the guess rates of their tasks and their validation loss, which is not the first loss of the table."""
+    """The validation loss of these runs is not the first loss of the table."""
     save(Path("overtraining_runs.csv"), [row | {"loss_c4_val": row["loss_books"]} for row in ACCURACIES])
     save(Path("downstream_tasks.csv"), RATES)
     monkeypatch.setattr(downstream_command, "released_table", Path)

@@ -96,7 +96,6 @@ LITERALS = (
 
 
 def words_of(fields: dict) -> list[str]:
-    """Return fields as words of a command line."""
     words = []
     for name, value in fields.items():
         flag = name.replace("_", "-")
@@ -149,7 +148,7 @@ def test_every_field_has_a_value_and_every_flag_is_a_field(flags_of):
 
 
 def asked(patch, command: str, words: list[str]) -> TrainConfig:
-    """Return the run of the flags of a command."""
+    """Return the run that the flags of a command describe."""
     seen = []
     patch.setattr(train, "run_of", lambda config, *_: seen.append(config))
     patch.setattr(export, "export_to", lambda config, *_: seen.append(config))
@@ -184,7 +183,6 @@ def test_flags_of_a_run_give_the_run_that_they_spell(command, monkeypatch, tmp_p
 
 
 def test_texts_may_be_given_one_by_one(monkeypatch, tmp_path):
-    """--corpus and --eval are repeated, in two forms, among other flags."""
     monkeypatch.chdir(tmp_path)
     words = ["--corpus", "a.txt", "--eval=c4=c.txt", "--seed", "6", "--corpus", "b.txt", "c", "--eval", "pile=d.txt"]
     found = asked(monkeypatch, "train", words)
@@ -213,7 +211,6 @@ def shapes(fields: str) -> str:
 
 @functools.cache
 def program(fields: str) -> str:
-    """Return the program of a training loss as text."""
     config = from_mapping(json.loads(fields))
     model, shape = config.model, (config.batch_size, config.sequence_length + 1)
     params, table = jax.eval_shape(lambda: step.initial_state(config)).params, table_of(config.model)
@@ -259,7 +256,6 @@ IN_A_STEP = {
 
 @functools.cache
 def step_of(fields: str) -> str:
-    """Return the program of a training step as text."""
     config = from_mapping(json.loads(fields))
     state = jax.eval_shape(lambda: step.initial_state(config))
     given = jax.eval_shape(lambda: step.run_inputs(config, None))
@@ -278,7 +274,6 @@ def test_a_field_of_a_run_stands_in_its_step(name):
 
 
 def numbers(text: str) -> set[float]:
-    """Return the numbers with a decimal point in a program."""
     return {float(x) for x in re.findall(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?", text)}
 
 
@@ -317,7 +312,6 @@ def told(*words) -> str:
 
 
 def object_of(*words) -> dict:
-    """Return the JSON object of a command with --json."""
     return json.loads(told(*words, "--json").splitlines()[0])
 
 
@@ -345,7 +339,7 @@ def saved_start(fields: dict, text_file, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def lender(text_file, tmp_path_factory):
-    """The folder of a mixture of tokens."""
+    """Return the folder of a mixture of tokens."""
     return saved_start(MIXTURE, text_file, tmp_path_factory.mktemp("lender") / "run")
 
 
@@ -357,7 +351,7 @@ def oracle(folder: Path, **changes):
 
 
 def windows_of(folder: Path, number: int) -> np.ndarray:
-    """Return the windows [n, b, S + 1] of this number of validation tokens of a run."""
+    """Return this number of validation tokens of a run, as windows [n, b, S + 1]."""
     config = dataclasses.replace(read_config(folder), evaluation_tokens=number)
     files = prepare_tokens(read_corpus(config.corpus), 300, tell=lambda line: None)
     return np.asarray(loop.open_text(config, files)[1]["validation"].tokens)
@@ -373,7 +367,7 @@ def oracle_loss(folder: Path, windows: np.ndarray, **changes) -> float:
 
 @of("train", "--out", "--tensorboard", "--config")
 def test_a_run_is_what_its_flags_say(lender, text_file, tmp_path):
-    """The run begins with the weights of another run and hardly changes them; the reference computes the same loss."""
+    """The run begins with the weights of another run and hardly changes them. The reference computes the same loss."""
     other, folder = tmp_path / "other.txt", tmp_path / "run"
     other.write_text(text_file.read_text()[:20_000])
     (tmp_path / "run.toml").write_text("batch_size = 2\nseed = 4\nkqv_size = 8")
@@ -400,7 +394,7 @@ def test_a_run_is_what_its_flags_say(lender, text_file, tmp_path):
 
 @of("train", "--decay-from", "--at")
 def test_a_decay_has_the_fields_of_its_trunk(lender, monkeypatch, tmp_path):
-    """The exceptions are the schedule, and the number of steps that starts the decay at --at; flags override both."""
+    """The schedule differs, and so does the number of steps that starts the decay at --at. Flags override both."""
     trunk = from_mapping(MIXTURE | {"schedule": "constant", "warmup_steps": 2, "steps": 90, "seed": 7})
     (tmp_path / "trunk").mkdir()
     (tmp_path / "trunk" / "config.json").write_text(trunk.to_json())
@@ -452,7 +446,6 @@ def test_flags_of_several_processes_reach_what_joins_them(tmp_path):
 
 @of("evaluate", "positional", "--group-size", "--one-hot", "--tokens", "--corpus", "--json")
 def test_a_model_is_evaluated_as_the_flags_say(lender, text_file, tmp_path):
-    """The reference computes each loss: on 128 tokens as in training, on 64, with other groups, and on another text."""
     windows = {n: windows_of(lender, n) for n in (64, 128)}
     other = tmp_path / "other.txt"
     other.write_text("".join(reversed(text_file.read_text()[:20_000])))
@@ -479,7 +472,7 @@ def test_a_model_is_evaluated_as_the_flags_say(lender, text_file, tmp_path):
 
 @of("evaluate", "--task", "--table", "--group-size")
 def test_a_task_is_scored_by_the_model_and_put_into_the_table(lender, tmp_path, approved):
-    """Groups have one sequence, so texts are independent; `test_tasks.py` tests the scores."""
+    """Groups have one sequence, so texts are independent. `test_tasks.py` tests the scores."""
     question = {"context": "ba ke", "choices": [" lo", " mi nu", " zebra"], "answer": 1}
     (tmp_path / "quiz.jsonl").write_text(json.dumps(question))
     words = ("evaluate", lender, "--task", tmp_path / "quiz.jsonl")
@@ -496,7 +489,7 @@ def test_a_task_is_scored_by_the_model_and_put_into_the_table(lender, tmp_path, 
 
 @of("generate", "positional", "--prompt", "--tokens", "--temperature", "--seed")
 def test_a_text_is_continued_as_the_flags_say(lender):
-    """The reference computes each token: its logits at the temperature, inverted at the uniforms of the seed."""
+    """The reference computes each token from its logits at the temperature and the uniforms of the seed."""
     (params, model), tokenizer = oracle(lender), Tokenizer((lender / "tokenizer.model").read_bytes())
     ids = [END_OF_DOCUMENT, *tokenizer.encode("ba ke")]
     for uniform in np.random.default_rng(3).random(6):
@@ -513,8 +506,6 @@ def test_a_text_is_continued_as_the_flags_say(lender):
 
 @of("inspect", "positional", "--text", "--tokens", "--transformers", "--against", "--out", "--page", "--json")
 def test_a_routing_is_written_as_the_flags_say(lender, tmp_path):
-    """The routing of the given or the validation text, up to a number of tokens, goes to a file, a page and an
-    object."""
     text = "ba ke lo\n" * 30
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
     words = ("inspect", lender, "--text", tmp_path / "text.txt", "--out", tmp_path / "a.npz")
@@ -537,7 +528,6 @@ def test_a_routing_is_written_as_the_flags_say(lender, tmp_path):
 
 @of("inspect", "--split", "--steps")
 def test_the_routing_of_training_batches_is_written(text_file, tmp_path):
-    """The routing of a hash in the requested steps follows from the ids; contradicting flags are errors."""
     run = saved_start(SMALL | {"router": "hash", "experts": 4, "steps": 4}, text_file, tmp_path / "run")
     told("inspect", run, "--split", "train", "--steps", "2:3", "--out", tmp_path / "a.npz")
     with np.load(tmp_path / "a.npz") as stored:
@@ -552,7 +542,7 @@ def test_the_routing_of_training_batches_is_written(text_file, tmp_path):
 
 @of("evaluate", "--routing")
 def test_a_stored_routing_is_replayed(lender, text_file, tmp_path):
-    """The run's own routing gives its own loss; a line reports missing gates; other shapes are an error."""
+    """The run's own routing gives its own loss. A line reports missing gates; other shapes are an error."""
     run = saved_start(SMALL | {"router": "hash", "experts": 4, "steps": 4}, text_file, tmp_path / "run")
     told("inspect", run, "--tokens", "60", "--out", tmp_path / "a.npz")
     found = object_of("evaluate", run, "--routing", tmp_path / "a.npz")
@@ -589,7 +579,7 @@ d_model = [8, 12, 16, 24]
 
 @pytest.fixture
 def trained(monkeypatch):
-    """Replace training by the losses of a law; the result lists (hyper_ids, jobs, corpora) of each call."""
+    """Replace training by the losses of a law. The result lists (hyper_ids, jobs, corpora) of each call."""
     seen = []
 
     def train_at_once(todo, jobs, watch):

@@ -2,9 +2,9 @@
 
     ROUTELAWS_FUZZ=3000-13000 pytest accelerated/tests/test_fuzz.py      the inputs of these seeds; 17-18 is one input
 
-By default `make test` draws the seeds 0 to 299, in about 10 seconds, and `make test-all` the seeds up to 2,999. Each
-input runs a command in this process (`cli.main`), in an empty folder. The truth is known if a table follows a law
-exactly (any part of its runs gives the same coefficients). This file also counts the runs of a grid.
+`make test` draws the seeds 0 to 299, in about 10 seconds, and `make test-all` the seeds up to 2,999. Each input runs a
+command in this process (`cli.main`), in an empty folder. If a table follows a law exactly, the expected coefficients
+are known.
 """
 
 import contextlib
@@ -45,14 +45,12 @@ SHOWN = (RuntimeWarning, UserWarning, FutureWarning, SyntaxWarning)
 
 
 class Case(NamedTuple):
-    """An input."""
-
     arguments: list  # of the command
     judge: Callable[[str, str], str] = lambda out, err: ""  # the fault in the outputs of exit code 0
 
 
 class Hang(BaseException):
-    """Raised in a command that computes for too long; no handler of errors catches it."""
+    """Raised in a command that computes for too long. No handler of errors catches it."""
 
 
 def _hang(*_):
@@ -60,7 +58,7 @@ def _hang(*_):
 
 
 def ended(arguments: list) -> tuple[int | None, str, str, str]:
-    """Run a command; return its exit code, its two outputs, and any fault that does not depend on the input."""
+    """Return the exit code of a command, its two outputs, and any fault that does not depend on the input."""
     out, err, code, wrong = io.StringIO(), io.StringIO(), None, ""
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -135,12 +133,10 @@ PLAIN = re.compile(r"\s*\+?(\d{1,15}\.?\d*|\.\d+)([eE]\+?\d{1,2})?\s*[KMBT]?( to
 
 
 def pick(draw: Random, *pools):
-    """Return a random entry of some pools."""
     return draw.choice(draw.choice(pools))
 
 
 def mutated(draw: Random, content: bytes) -> bytes:
-    """Return bytes with some flipped, removed, inserted or repeated."""
     for _ in range(draw.choice((1, 1, 1, 2, 5))):
         at, end = sorted(draw.randrange(len(content) + 1) for _ in range(2))
         more = (b"\0", b"\xff", b"\n", b'"', b",", b";", b"\x1b[31m", b"\r", b"{", b"9" * 400, b"e400", b"-")
@@ -162,15 +158,12 @@ LAWS = (
 
 
 class Runs(NamedTuple):
-    """Runs whose losses follow a law exactly."""
-
     law: str
     truth: dict[str, float]
     rows: list[dict]  # the last evaluation of each run
 
 
 def runs_of(draw: Random) -> Runs:
-    """Return runs of three to five sizes and as many numbers of experts."""
     law = draw.choice(list(LAW))
     drawn = {"a": (-0.09, -0.05), "b": (-0.05, -0.02), "c": (0.001, 0.003), "d": (0.9, 0.9)}
     truth = {name: draw.uniform(*drawn[name]) for name in LAW[law]}
@@ -186,13 +179,11 @@ def runs_of(draw: Random) -> Runs:
 
 
 def loss_of(truth: dict[str, float], size: float, experts: float) -> float:
-    """Return the loss of a model on a law."""
     n, e = math.log10(size), math.log10(experts)
     return 10 ** (truth["a"] * n + truth["b"] * e + truth.get("c", 0.0) * n * e + truth["d"])
 
 
 def csv_text(rows: list[dict], names=None, **dialect) -> str:
-    """Return rows as CSV."""
     text, names = io.StringIO(), names or list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(text, names, "", **({"lineterminator": "\n"} | dialect))
     writer.writeheader()
@@ -201,7 +192,6 @@ def csv_text(rows: list[dict], names=None, **dialect) -> str:
 
 
 def written(path: Path, content: str | bytes) -> Path:
-    """Write a file, packed by its name; return its path."""
     content = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path
@@ -224,7 +214,6 @@ def fitted(path: Path, runs: Runs, more=()) -> Case:
 
 
 def of_a_table(draw: Random, path: Path, folder: Path) -> Case:
-    """Return a command that reads a table."""
     law = draw.choice(LAWS)
     if draw.random() < 0.01:
         return Case(["reproduce", path, "--out", folder / "out"])
@@ -237,7 +226,7 @@ def of_a_table(draw: Random, path: Path, folder: Path) -> Case:
 
 
 def cells(draw: Random, world: "World", folder: Path) -> Case:
-    """A table with hostile cells: the fit is right, or a cell has an error or a remark."""
+    """Return a table with hostile cells: the fit is right, or a cell has an error or a remark."""
     runs, plain = runs_of(draw), False
     rows = [dict(row) for row in runs.rows]
     names, some = [*rows[0], "loss_validation", "run", "tokens", "d_model"], draw.choice((1, 1, 1, 1, len(rows)))
@@ -256,7 +245,7 @@ def cells(draw: Random, world: "World", folder: Path) -> Case:
 
 
 def files(draw: Random, world: "World", folder: Path) -> Case:
-    """A table file with flipped, removed or inserted bytes or another separator, or another file."""
+    """Return a table file with flipped, removed or inserted bytes or another separator, or another file."""
     rows = runs_of(draw).rows
     text = csv_text(rows, delimiter=draw.choice(",,,,,,,;\t| "))
     text = "".join(json.dumps(row) + "\n" for row in rows) if draw.random() < 0.3 else text
@@ -276,13 +265,13 @@ IDLE = {"--distributed", "--coordinator", "--processes", "--process-id", "--mesh
 
 @functools.cache
 def flags_of(command: str) -> dict[str, bool]:
-    """Return the flags of a command, and whether their values are numbers; without flags that need other flags."""
+    """Return {flag: whether its value is a number}, without flags that need other flags."""
     found = re.findall(r"^[│ ] (--[a-z][\w-]*)(.*)", ended([command, "--help"])[1], re.MULTILINE)
     return {flag: bool(re.search("INT|FLOAT", rest)) for flag, rest in found if flag not in IDLE}
 
 
 def flags(draw: Random, world: "World", folder: Path) -> Case:
-    """A command with some flags and hostile values: text that is not a number must not count as a number."""
+    """Return a command with hostile values of some flags. Text that is not a number must not count as a number."""
     out, bilinear = ["--out", folder / "out.csv", "--corpus", world.text], ["--law", "bilinear"]
     command, *arguments = draw.choice((
         ["train", *out], ["sweep", "smoke", *out], ["fit", world.table], ["predict", world.table, *bilinear],
@@ -312,7 +301,7 @@ UNITS = {"nats": float, "bits": lambda loss: loss / math.log(2), "perplexity": m
 
 
 def logs(draw: Random, world: "World", folder: Path) -> Case:
-    """A log with columns of other names, and a specification that makes a table of it; one of the two is hostile."""
+    """Return a log with other column names, and a specification that makes a table of it. One of the two is hostile."""
     runs, unit, plain = runs_of(draw), draw.choice(list(UNITS)), False
     rows = [{SOURCES[name]: row[name] for name in SOURCES} for row in runs.rows]
     for row in rows:
@@ -348,7 +337,7 @@ AXES = {
 
 
 def grids(draw: Random, world: "World", folder: Path) -> Case:
-    """A grid of as many runs as its lists multiply to, or a configuration with hostile fields for another command."""
+    """Return a grid of as many runs as its lists multiply to, or a hostile configuration for another command."""
     table, number, good = {"router": '"hash"', "heads": "1", "experts": "2"}, 1, draw.random() < 0.3
     for name in draw.sample(list(AXES), draw.randint(0, 4)):
         values = draw.sample(AXES[name], draw.randint(1, len(AXES[name])))
@@ -374,7 +363,7 @@ def grids(draw: Random, world: "World", folder: Path) -> Case:
 
 
 def folders(draw: Random, world: "World", folder: Path) -> Case:
-    """A finished sweep with files that are cut, flipped, exchanged, links or gone: no reader changes one of them."""
+    """Return a finished sweep with damaged, exchanged or missing files, which no reader may change."""
     place = Path(shutil.copytree(world.sweep, folder / "sweep"))
     there = sorted(path for path in place.rglob("*") if path.is_file() and path.name != ".lock")
     for path in draw.sample(there, draw.choice((1, 1, 2))):
@@ -394,7 +383,6 @@ def folders(draw: Random, world: "World", folder: Path) -> Case:
 
 
 def damaged(draw: Random, path: Path, other: Path) -> None:
-    """Damage a file."""
     content, values = path.read_bytes(), ("null", "[]", "0", "-1", "1e308", '"x"', "true", "8", "{}", "nan", "9" * 30)
     places = [*re.finditer(rb"(?<=: )[^,\n}]+|(?<=,)[^,\n]+", content)]
     path.unlink()
@@ -429,8 +417,6 @@ def world(tmp_path, text_file, sweep):
 
 @contextlib.contextmanager
 def untrained():
-    """Stop training commands before training."""
-
     def stop(run):
         jax.eval_shape(lambda: initial_state(run.config, run.layout))
         return [{"step": 1, "loss_validation": 1.0}]

@@ -33,7 +33,7 @@ from routelaws.reference import configuration
 
 @pytest.fixture(scope="module")
 def flags(small_fields):
-    """The flags of a run of 24 steps, with evaluations and checkpoints at 8, 16 and 24."""
+    """Return the flags of a run of 24 steps, with evaluations and checkpoints at 8, 16 and 24."""
     fields = {**small_fields, "blocks": 1}
     corpus = fields.pop("corpus")[0]
     return [
@@ -43,7 +43,6 @@ def flags(small_fields):
 
 @pytest.fixture(scope="module")
 def whole(flags, tmp_path_factory):
-    """The folder of an undisturbed run."""
     out = tmp_path_factory.mktemp("whole") / "run"
     assert cli.main([*flags, "--out", str(out)]) == 0
     return out
@@ -51,7 +50,7 @@ def whole(flags, tmp_path_factory):
 
 @pytest.fixture
 def train(flags, capsys):
-    """Run `routelaws train` with more flags; return its exit code and the lines of its standard error."""
+    """Run `routelaws train` with more flags. Return its exit code and the lines of its standard error."""
 
     def run(out: Path, *more) -> tuple[int, list[str]]:
         code = cli.main([*flags, "--out", str(out), *map(str, more)])
@@ -96,7 +95,7 @@ def test_a_loss_that_is_not_finite_is_one_line_with_step_layer_and_checkpoint(tr
 
 @pytest.mark.slow
 def test_bad_batches_are_passed_over_as_often_as_allowed(train, flags, tmp_path, monkeypatch):
-    """With a tiny learning rate each batch has its initial loss, and the limit makes one batch bad."""
+    """With a tiny learning rate each batch keeps its initial loss, and the limit makes one batch bad."""
     still = ("--learning-rate", "1e-12", "--steps", "8", "--evaluations", "1", "--checkpoint-every", "4")
     assert train(tmp_path / "plain", *still, "--steps-per-call", "1")[0] == 0
     losses = [line["loss"] for line in read_log(tmp_path / "plain" / "log.jsonl") if line["kind"] == "train"]
@@ -133,10 +132,7 @@ def test_a_skipped_batch_leaves_weights_and_moments_as_they_were(small_fields):
 
 
 def test_a_checkpoint_whose_counts_were_changed_is_damaged(tmp_path):
-    """The digest also covers the position in the text, the time and the counts.
-
-    The digest is checked first; otherwise the error would name other files of the run.
-    """
+    """The digest is checked first; otherwise the error would name other files of the run."""
     state, said = {"x": np.arange(3.0, dtype=np.float32)}, []
 
     def check(step, extra):
@@ -156,7 +152,6 @@ def test_a_checkpoint_whose_counts_were_changed_is_damaged(tmp_path):
 
 
 def test_a_run_that_goes_on_counts_on(small_fields, tmp_path):
-    """Skipped batches, the time and the dropped share continue after a stop."""
     config = from_mapping({**small_fields, "blocks": 1, "steps": 8, "evaluations": 1, "skip_bad_batches": 4}, "test")
     text = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
     before = loop.Run(config, tmp_path / "run", text)
@@ -199,7 +194,6 @@ def test_the_layer_that_overflows_is_named(small_fields, layout, block):
     ],
 )
 def test_the_blocks_that_are_routed_or_wide_are_those_of_the_model(fields):
-    """By the reference's rule for a block; messages on a diverged run use these numbers."""
     model = {"vocab_size": 300, "d_model": 16, "blocks": 8, "heads": 2, **fields}
     oracle = configuration.ModelConfig(**model)
     special = [i for i in range(8) if oracle.is_routed(i) or oracle.is_wide(i)]
@@ -219,7 +213,7 @@ def test_a_gradient_that_overflows_alone_is_named_too(small_fields):
 
 
 def test_a_router_whose_share_of_the_loss_overflows_is_named_by_its_block(small_fields, monkeypatch):
-    """The second routed block of four is block 4; a test function replaces the loss of the model."""
+    """The second routed block of four is block 4."""
 
     def told(params, tokens, model, **options):
         shares = jnp.array([1.0, jnp.inf])
@@ -300,7 +294,6 @@ def test_stopped_before_the_first_checkpoint_it_says_that_it_starts_anew(train, 
 
 @pytest.fixture
 def grid(text_file, tmp_path):
-    """A grid of three runs."""
     path = tmp_path / "grid.toml"
     path.write_text(
         f'[base]\ncorpus = ["{text_file}"]\nvocab_size = 300\nd_model = 8\nheads = 1\nblocks = 1\nsteps = 8\n'
@@ -327,7 +320,6 @@ def test_a_task_that_there_is_not_is_one_line(grid, tmp_path, capsys, more, line
 
 
 def test_a_task_says_how_many_runs_are_finished(grid, tmp_path, capsys, monkeypatch):
-    """The message counts runs, not rows."""
     for done, more in ((2, ""), (3, "; routelaws report OUT writes the report")):
         rows = [{"hyper_id": i} for i in range(done) for _ in range(4)]
         monkeypatch.setattr(sweep_command, "run_sweep", lambda *_, rows=rows, **__: rows)

@@ -40,7 +40,7 @@ REFUSED = [
 
 
 def converted(tmp_path, name: str, header: str, cell: str):
-    """Convert a run whose column `name` has this header; other columns agree with nearly every number."""
+    """Convert a run whose column `name` has this header. Other columns agree with nearly every number."""
     cells = {"run": "a", "num_experts": "1", "step": "1", "loss": "3"} | {
         key: CELLS[key] for key in CELLS if key != name
     }

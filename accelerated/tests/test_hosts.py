@@ -86,7 +86,7 @@ def test_flags_that_do_not_go_together_are_one_line(capsys, tmp_path, monkeypatc
 
 
 class Cut:
-    """The sharding of batches of eight sequences over two processes of two devices each, seen from one process.
+    """The sharding of batches of eight sequences over two processes with two devices each, as one process sees it.
 
     `places` are (first, last) of the sequences on each device of the process.
     """
@@ -143,7 +143,7 @@ ROUTELAWS = ("-m", "routelaws.accelerated")
 def start(
     folder, fields, processes: int, devices: int, *more, corpus_cache, launched=None, program=ROUTELAWS
 ) -> list[subprocess.Popen]:
-    """Start the processes of a run, with `devices` in total; `launched` gives the environment of each."""
+    """Start the processes of a run, with `devices` in total. `launched` gives the environment of each."""
     settings = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices // processes)}
     words = [
         str(word)
@@ -247,8 +247,7 @@ sys.exit(cli.main(sys.argv[1:]))
 
 @pytest.mark.slow
 def test_what_one_process_cannot_read_is_damaged_for_all(small_fields, tmp_path):
-    """If one process cannot read its part of the newest checkpoint, all resume from the previous one, with the same
-    table."""
+    """If one process cannot read its part of the newest checkpoint, all resume from the previous one."""
     fields = {**small_fields, "batch_size": 8, "steps": 24, "evaluations": 3, "keep_last": 3}
     cache, mesh = {"corpus_cache": tmp_path / "cache"}, ("--mesh", "data=2")
     [(code, _, stderr)] = ended(start(tmp_path / "run", fields, 1, 2, *mesh, **cache))

@@ -108,7 +108,7 @@ def test_a_dead_expert_is_named_in_the_block_that_has_it(run_of):
 
 
 def test_many_blocks_share_a_sentence(run_of):
-    """Only the table has the numbers of single blocks; consecutive blocks become a range."""
+    """Only the table has the numbers of single blocks. Consecutive blocks become a range."""
     run = run_of(router="hash")
     trace = trace_run(run, ids_of(run), "hash")
     many = {name: np.repeat(getattr(trace, name)[:1], 12, axis=0) for name in ("expert", "gate", "trained", "dropped")}
@@ -176,8 +176,6 @@ def test_logits_and_gates_are_those_of_the_model(run_of, layout, blocks):
 
 
 class Page(html.parser.HTMLParser):
-    """Open tags, and addresses."""
-
     def __init__(self):
         super().__init__()
         self.open, self.ids, self.outside = [], [], []
@@ -194,8 +192,6 @@ class Page(html.parser.HTMLParser):
 
 
 class TestAgainst:
-    """Two models on the same text, with matched experts."""
-
     def test_the_same_experts_under_other_numbers(self, run_of):
         run = run_of(router="top_k", k=2)
         ids, order = ids_of(run, 2048), np.array([2, 0, 3, 1])
@@ -276,7 +272,7 @@ def test_the_own_routing_replayed_gives_the_own_loss(run_of):
 
 
 def test_stored_gates_and_experts_are_used(run_of):
-    """Gates of 0 remove the experts; permuted experts with permuted ids give the same loss."""
+    """Gates of 0 remove the experts. Permuted experts with permuted ids give the same loss."""
     run = run_of(router="top_k", k=2)
     trace = trace_run(run, ids_of(run, 64), "top_k")
     own = replayed(run, trace.token, trace.expert, trace.gate)["loss"]
@@ -297,7 +293,6 @@ def test_stored_gates_and_experts_are_used(run_of):
 
 
 def parsed(command, monkeypatch):
-    """Return the run, the folder and the trunk of a `routelaws train` command."""
     taken = {}
     keep = lambda config, out, tensorboard, trunk: taken.update(config=config, out=out, trunk=trunk)  # noqa: E731
     monkeypatch.setattr(train, "run_of", keep)
@@ -389,7 +384,6 @@ def losses_of(run):
 
 
 def steps_of(stored, first, last):
-    """Return the part of a stored routing that belongs to steps first to last."""
     chosen = (stored["step"] >= first) & (stored["step"] <= last)
     return {key: value[..., chosen] if value.ndim == 1 else value[:, chosen] for key, value in stored.items()}
 
@@ -405,7 +399,6 @@ class Replay(NamedTuple):
 
 
 def listening():
-    """Return a watcher, and the list of the lines that it is told."""
     lines = []
     return (lambda kind, line="", **rest: lines.append(line)), lines
 
@@ -434,7 +427,6 @@ NO_GATES = "has experts but no gates"
 
 
 def test_a_run_that_replays_its_own_routing_has_its_own_losses(top_k_replay):
-    """Losses are equal in the stored steps and in later steps."""
     assert top_k_replay.replayed == pytest.approx(top_k_replay.own, rel=1e-5)
     assert not any(NO_GATES in line for line in top_k_replay.lines)
 
@@ -453,7 +445,6 @@ def test_other_runs_that_replay_their_own_routing(small_fields, tmp_path, name, 
 
 
 def test_a_stored_routing_is_used(top_k_replay, tmp_path):
-    """Other experts change the losses in the stored steps, but not in earlier steps."""
     fields, stored, own, *_ = top_k_replay
     late = steps_of(stored, 5, 8)
     np.savez(tmp_path / "other.npz", **(late | {"expert": (late["expert"] + 1) % 4}))

@@ -1,7 +1,4 @@
-"""Inspection of models of transformers: small random models of many architectures, and routers with known properties.
-
-The tests are skipped without torch or transformers.
-"""
+"""Inspection of models of transformers: small random models, and routers with known properties."""
 
 import json
 import re
@@ -47,7 +44,6 @@ ARCHITECTURES = {
 
 
 def routers_of(model) -> dict:
-    """Return the routers of FFNs by name."""
     modules = model.named_modules()
     return {n: m for n, m in modules if re.fullmatch(ROUTERS, type(m).__name__) and "attention" not in n}
 
@@ -91,16 +87,14 @@ def saved(tmp_path):
 
 @pytest.fixture
 def traced(saved):
-    """Return a function from a model to its trace."""
     return lambda model: trace_transformers(*saved(model), tokens=TOKENS)
 
 
 def plant(model, router) -> None:
-    """Set all weights except the embedding and the routers to 0: token i is 2 at i mod E, 1 at i + 1 mod E, 1 at a
-    constant.
+    """Set all weights except the embedding and the routers to 0, so that each router reads the embedding.
 
-    Then each router reads the embedding. `router` gets the weights [E, d] of each router, and the number of later
-    routers.
+    Token i is 2 at i mod E, 1 at i + 1 mod E, and 1 at a constant. `router` gets the weights [E, d] of each router and
+    the number of later routers.
     """
     ids, routers = np.arange(VOCABULARY), list(routers_of(model).values())
     with torch.no_grad():
@@ -144,8 +138,6 @@ def test_layers_of_a_file_route_as_the_whole_model(name, model_of, traced, monke
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 class TestPlanted:
-    """Diagnostics of routers with known properties."""
-
     def test_the_expert_follows_the_token(self, name, model_of, traced):
         model = model_of(name)
         plant(model, diagonal)
@@ -234,8 +226,6 @@ def test_file_page_and_pieces_are_those_of_a_run(model_of, traced, tmp_path):
 
 
 class TestFolder:
-    """An unreadable model gives a line that ends with the remedy."""
-
     @pytest.fixture
     def folder(self, model_of, saved):
         self.folder, self.text = saved(model_of("mixtral"))

@@ -1,7 +1,4 @@
-"""Loops on NumPy arrays reject inconsistent arrays, because compiled loops check no bounds.
-
-The loops run as plain Python, so a missing check is a failed test, not a crash.
-"""
+"""Loops reject inconsistent arrays, because compiled loops check no bounds. Here they run as plain Python."""
 
 import importlib
 

@@ -19,7 +19,7 @@ PRESETS = {
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_has_what_its_paper_varies(preset):
-    """A preset also has dense models of the same kind; grids for laws vary size and length."""
+    """A preset also has dense models of the same kind. Grids for laws vary size and length."""
     runs = read_grid(preset).runs
     routed = [run.model for run in runs if run.model.router != "dense"]
     for option, wanted in PRESETS[preset].items():
@@ -39,7 +39,6 @@ FITTED = {"fine_grained": ("fine-grained", 36), "joint": ("joint", 45), "mixture
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_law_takes_the_table_of_a_preset(preset, tmp_path):
-    """The whole preset with computed losses; `fit` must find its columns and enough values of each."""
     law, rows = FITTED[preset]
     table = []
     for number, run in enumerate(read_grid(preset).runs):

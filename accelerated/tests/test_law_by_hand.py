@@ -29,7 +29,7 @@ def test_losses_ten_times_too_high_and_too_low(laws):
 
 @twins
 def test_a_delta_in_log10_units(laws):
-    """The objective is the sum of Huber terms of log10 losses: r²/2 up to delta, and delta (|r| - delta/2) beyond."""
+    """The objective sums Huber terms of log10 losses: r²/2 up to delta, and delta (|r| - delta/2) beyond."""
     size, tokens = (v.ravel() for v in np.meshgrid([1e8, 3e8, 1e9], [2e9, 1e10, 5e10]))
     loss = 1.8 + 400 / size**0.34 + 2000 / tokens**0.37
     loss = loss * np.where(np.arange(9) == 4, 1.01, 1.0)
@@ -78,7 +78,6 @@ def test_an_activation_near_the_end_of_its_range_is_inside_it(laws):
 
 
 def test_counts_of_experts_may_differ_by_any_factor():
-    """Only the directions of columns are compared, so a few cells with very many experts also form a table."""
     size, experts = (v.ravel() for v in np.meshgrid([1e7, 1e8, 1e9], [1.0, 1e3, 1e6, 1e10]))
     loss = 2.0 * size**-0.01 * experts**-0.02
     assert fast.fitting.level_table(size, experts, loss).extra.size == 4

@@ -1,7 +1,4 @@
-"""The compiled fit of the bounded law: quick fits compared with careful fits, and its sums compared with NumPy.
-
-All tests except fits of whole tables run as plain Python.
-"""
+"""The compiled fit of the bounded law. Most tests run it as plain Python and compare its sums with NumPy."""
 
 import math
 
@@ -28,7 +25,7 @@ LAWS = {
 
 
 def resampled(name: str, count: int = 60):
-    """Return a noisy table of the law and `count` bootstrap weightings of it."""
+    """Return a noisy table of the law, and `count` bootstrap weightings of it."""
     size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
     random = np.random.default_rng(len(name))
     law = routed.RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, *LAWS[name])
@@ -47,7 +44,6 @@ def test_quick_fits_are_the_careful_ones(name):
 
 
 def test_a_weight_counts_a_row_so_often():
-    """A weighting is the table with each row repeated."""
     table, weights = resampled("inside", 8)
     found = fitting.fit_weighted(*table, weights)
     for b, weight in enumerate(weights.astype(int)):
@@ -74,7 +70,6 @@ def reduced(weights=WEIGHTS):
 
 
 def psi_of(extra, alpha, ratio):
-    """Return psi, 1 at the last E."""
     rise, bend = alpha * (1 - ratio) ** 2, alpha * (1 - ratio) * ratio
     psi = np.log1p(rise * extra / (1 + bend * extra))
     return psi / psi[-1]
@@ -85,7 +80,6 @@ def columns(one, size, psi):
 
 
 def near(found, wanted, message=""):
-    """Compare numbers, relative to the largest."""
     found, wanted = np.asarray(found, float), np.asarray(wanted, float)
     assert found.shape == wanted.shape, message
     check("laws.kernels.sum", float(np.abs(found - wanted).max()), float(np.abs(wanted).max()), message=message)
@@ -93,7 +87,7 @@ def near(found, wanted, message=""):
 
 @plain
 def test_two_rows_say_what_all_rows_of_an_e_say():
-    """The weighted products of 1, log10 N and log10 L are equal; log10 L squared lacks the residuals of the line."""
+    """The weighted products of 1, log10 N and log10 L are equal. log10 L squared lacks the residuals of the line."""
     size, loss = rows()
     problem, constant = reduced()
     one, sizes, losses = (problem[line].reshape(-1, 2) for line in (law_fit.ONE, law_fit.SIZE, law_fit.LOSS))
@@ -114,7 +108,6 @@ def test_two_rows_say_what_all_rows_of_an_e_say():
 
 @plain
 def test_the_reduced_table_has_the_residual_sum_of_the_rows():
-    """Residual sum and coefficients at a shape, with all four unknowns."""
     (size, loss), (problem, constant), work = rows(), reduced(), np.empty((6, 2 * EXTRA.size))
     psi, root = psi_of(EXTRA, 0.3, 0.02), np.sqrt(WEIGHTS)
     design = columns(root, root * size, psi[LEVEL])
@@ -147,7 +140,6 @@ def test_the_scan_takes_the_grid_row_by_row():
 @plain
 @pytest.mark.parametrize("alpha, logit", [(0.5, -4.0), (1.0, -1.0), (0.05, 0.5), (1.0, -np.inf)])
 def test_turns_of_the_prediction(alpha, logit):
-    """The derivatives by log alpha and logit, orthogonal to the four columns; slopes are of half the sum."""
     problem, work = reduced()[0], np.empty((6, 2 * EXTRA.size))
     at = np.array([math.log(alpha), logit])
 
@@ -172,7 +164,6 @@ def test_turns_of_the_prediction(alpha, logit):
 
 
 def reduced_fit(name: str = "inside"):
-    """Return the two rows of a table per E, and E - 1."""
     table = fitting.level_table(*resampled(name)[0])
     problem, _ = law_fit.reduce_rows(
         table.log_size, table.log_loss, table.level, np.ones(table.log_loss.size), table.extra.size
@@ -191,7 +182,6 @@ def residual_sum(problem, psi: np.ndarray) -> float:
 @plain
 @pytest.mark.parametrize("free", [(True, True), (True, False), (False, True)])
 def test_a_step_of_newton(free):
-    """Compares with second differences of half the residual sum in the free variables."""
     problem, extra = reduced_fit()
     at, work = np.array([math.log(0.5), math.log(0.01 / 0.99)]), np.empty((6, 2 * extra.size))
     axes = [axis for axis, kept in zip(np.eye(2), free, strict=True) if kept]
@@ -220,7 +210,7 @@ PLANES = {
 @plain
 @pytest.mark.parametrize("name", PLANES)
 def test_where_a_search_begins(name):
-    """Starts are local minima among eight neighbours, lowest first; a single start is the global minimum."""
+    """Starts are local minima among eight neighbours, lowest first. A single start is the global minimum."""
     plane, wanted = PLANES[name]
     for starts in (1, 2, 3):
         assert law_fit._best_starts(np.array(plane), starts).tolist() == wanted[:starts]
@@ -236,7 +226,7 @@ LEVELS_4, CELLS_7 = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([0, 1, 2, 3, 4, 5,
     ({"level": [0, 0, 1, 1, 2, 2, 2]}, False), ({"cell": [0, 1, 2, 3, 4, 4, 4]}, False), ({"extra": 5}, True),
 ])  # fmt: skip
 def test_what_a_table_has_to_hold(monkeypatch, change, wanted):
-    """A fit needs seven rows (counted by weight), four E and six pairs (N, E); the columns are independent here."""
+    """A fit needs seven rows (counted by weight), four E and six pairs (N, E)."""
     given = {"level": LEVELS_4, "cell": CELLS_7, "weights": [1.0] * 7} | change
     monkeypatch.setattr(law_fit, "_independent", lambda *_: True)
     level, cell, weights = (np.array(given[name]) for name in ("level", "cell", "weights"))
@@ -272,7 +262,6 @@ TABLES = {
 @plain
 @pytest.mark.parametrize("name", TABLES)
 def test_independent_columns(name):
-    """By the remaining length of each unit column after projection on the others."""
     level, size, psi, wanted = TABLES[name]
     level, size, psi = np.array(level), np.array(size), np.array(psi)
     problem, _ = law_fit.reduce_rows(size, size * 0.0, level, ROOT[: size.size] ** 2, psi.size)
@@ -296,7 +285,6 @@ EDGES = {
 @plain
 @pytest.mark.parametrize("name", EDGES)
 def test_which_edges_a_quick_fit_searches(name):
-    """By hand; the constant residual counts on both sides."""
     line, wanted = EDGES[name]
     assert law_fit._may_win(np.array(line), 1.0, 0.0) == wanted
     if np.isfinite(line).all():

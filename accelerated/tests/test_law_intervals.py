@@ -38,7 +38,6 @@ def small_table(sign: float = 1.0):
 
 
 def numbers_near(found, wanted, message: str) -> None:
-    """Compare numbers: NaN and infinite numbers exactly, others relatively."""
     found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
     finite = np.isfinite(wanted)
     np.testing.assert_array_equal(found[~finite], wanted[~finite], err_msg=message)
@@ -57,7 +56,6 @@ def on_the_scale_of_the_kernel(quantity, value: float, centre: float) -> float:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_ends_at_a_shape_are_the_reference_s(plain, name):
-    """At every kind of shape, with zero, negative and positive room, within and beyond the table."""
     for sign in (1.0, -1.0):  # of what experts do; where E_start is at infinity, it says which of both ends is
         rows, problem, constant, extra, work = small_table(sign)
         centre = rows.log_size.mean()

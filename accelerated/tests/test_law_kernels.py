@@ -1,5 +1,3 @@
-"""Parts of the loops of the additive laws: exponentials and derivatives."""
-
 import numpy as np
 import pytest
 

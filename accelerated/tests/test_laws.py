@@ -38,13 +38,12 @@ LOSSES = 10 ** np.array([0.61, 0.48, 0.41, 0.29])
 
 
 def pair(found: dict, name: str) -> list:
-    """Return both ends of an interval of a prediction."""
     return [found["intervals"][name]["low"], found["intervals"][name]["high"]]
 
 
 @pytest.fixture
 def own(tmp_path):
-    """Return the path of a file that registers the law `data`; remove the law from the catalogue at the end."""
+    """Return the path of a file that registers the law `data`. The end of the test removes the law."""
     (tmp_path / "own.py").write_text(TEN_LINES)
     yield f"{tmp_path / 'own.py'}:data"
     catalogue.LAWS.pop("data", None)
@@ -69,7 +68,6 @@ def table(tmp_path) -> Path:
 
 
 def jackknifed(function, level: float) -> tuple[float, float]:
-    """Return the jackknife interval of a function of the line."""
     lines = [np.polyfit(np.log10(TOKENS), np.log10(LOSSES), 1)]
     lines += [np.polyfit(np.log10(np.delete(TOKENS, i)), np.log10(np.delete(LOSSES, i)), 1) for i in range(4)]
     whole, *parts = (float(function(*found)) for found in lines)
@@ -120,7 +118,6 @@ def test_a_registered_law_is_printed(own, table):
 
 
 def test_the_example_of_the_docstring_is_this_one():
-    """The tested lines are the lines of the docstring, except for imports."""
     example = [line[8:].strip() for line in reference.__doc__.splitlines() if line.strip().startswith((">>>", "..."))]
     for line in TEN_LINES.strip().splitlines()[3:]:
         assert any(line.strip()[:40] in shown for shown in example), line

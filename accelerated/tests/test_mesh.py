@@ -1,7 +1,4 @@
-"""Training on a mesh of eight virtual devices equals training on one, for every router: losses, gradients, steps.
-
-A separate process (`mesh_child.py`) has the devices and compares many cases.
-"""
+"""Training on a mesh of eight virtual devices equals training on one. `mesh_child.py` has the devices."""
 
 import json
 import os
@@ -49,7 +46,6 @@ QUICK = [{"router": "top_k", "mesh": "data=2,expert=2,model=2", "group": "global
 
 
 def run_child(cases: list[dict], what: str, devices: int = 8) -> list[dict]:
-    """Return the results of a process with this many devices for the cases."""
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"}
     if what != "program":  # these programs take longer to compile than to run
         environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
@@ -63,7 +59,6 @@ def run_child(cases: list[dict], what: str, devices: int = 8) -> list[dict]:
 
 
 def matrix(mesh: str) -> list[dict]:
-    """Return all cases of a mesh: each router, and both groups if they differ."""
     return [
         {"router": router, "mesh": mesh, "group": group, **fields}
         for router, fields in ROUTERS.items()
@@ -80,7 +75,7 @@ def check_gradients(cases: list[dict]) -> None:
 
 
 def test_gradients_on_all_axes():
-    """The model axis splits attention, dense FFNs and experts; experts, bias and capacity span all devices."""
+    """The model axis splits attention, dense FFNs and experts. Experts, bias and capacity span all devices."""
     check_gradients(QUICK)
 
 
@@ -104,8 +99,6 @@ def runs_of(router: str) -> list[dict]:
 @pytest.mark.slow
 @pytest.mark.parametrize("router", ROUTERS)
 def test_twenty_steps_stay_together(router):
-    """In float32, by the steps of `routelaws train`, quickly compiled; differences are at most the effect of
-    rounding."""
     runs = runs_of(router)
     runs[1]["evaluate"] = True
     for run, found in zip(runs, run_child(runs, "steps"), strict=True):
@@ -118,7 +111,7 @@ def test_twenty_steps_stay_together(router):
 
 @pytest.mark.slow
 def test_what_a_step_sends():
-    """Bytes counted in the compiled program, with equal tokens per device for four and eight devices."""
+    """The compiled program shows the bytes. Four and eight devices have equal tokens per device."""
     four, eight = run_child(
         [{"router": "sinkhorn", "mesh": mesh} for mesh in ("data=2,expert=4", "expert=8")], "program"
     )
@@ -135,7 +128,6 @@ def test_what_a_step_sends():
 
 @pytest.mark.slow
 def test_the_plan_of_a_mesh_counts_what_the_program_sends():
-    """Rows to the experts and back, for every router, as in `routelaws plan-mesh`; local rows do not count."""
     routers = [router for router in ROUTERS if router != "dense"]
     runs = [{"router": router, "mesh": "data=2,expert=2", **ROUTERS[router]} for router in routers]
     for run, found in zip(runs, run_child(runs, "program", 4), strict=True):
@@ -186,7 +178,6 @@ def test_a_mesh_of_other_devices_is_refused():
 
 
 def train(small_fields, folder, devices: int, **fields) -> list[dict]:
-    """Train by the command and return the lines of its log."""
     values = small_fields | {"steps": 8, "steps_per_call": 4, "evaluations": 2, "batch_size": 8} | fields
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items() if name != "corpus"]
     command = [sys.executable, "-m", "routelaws.accelerated", "train", *flags, "--corpus", *values["corpus"]]
@@ -199,7 +190,7 @@ def train(small_fields, folder, devices: int, **fields) -> list[dict]:
 
 
 def check_goes_on(small_fields, whole: Path, folder: Path, devices: int, **fields) -> None:
-    """Cut a run back to its middle, and let other devices finish it; losses equal those of the whole run."""
+    """Cut a run back to its middle, and let other devices finish it. Losses equal those of the whole run."""
     shutil.copytree(whole, folder)
     shutil.rmtree(folder / "checkpoints" / "8")
     undisturbed = [json.loads(line) for line in (whole / "log.jsonl").read_text().splitlines()]
@@ -217,7 +208,6 @@ GLOBAL = {"router": "sinkhorn", "experts": 4, "balancing_group": "global"}
 
 @pytest.mark.slow
 def test_a_run_goes_on_on_another_mesh(small_fields, tmp_path):
-    """Four devices save the run; two devices, and one, restore it."""
     whole = tmp_path / "whole"
     train(small_fields, whole, 4, mesh="data=2,expert=2", **GLOBAL)
     check_goes_on(small_fields, whole, tmp_path / "two", 2, mesh="expert=2", **GLOBAL)

@@ -1,4 +1,4 @@
-"""Names of files, from tables and in flags: for any name, a command ends, and no name can forge a line."""
+"""Names of files, from tables and in flags. With any name, a command ends. No name can forge a line."""
 
 import csv
 import os
@@ -18,8 +18,6 @@ SHOWN = r"S\nroutelaws: all is well\x1b[2J\u202e"
 
 
 def run(capsys, *arguments):
-    """Return exit code, standard output and standard error of a command, which must end within two minutes."""
-
     def hangs(*_):
         pytest.fail("it hangs")
 
@@ -34,7 +32,6 @@ def run(capsys, *arguments):
 
 
 def write(path, router: str = "S-Base", names: tuple[str, ...] = (), cells: tuple[str, ...] = ()):
-    """Write a table of fifteen runs, with columns of constant cells."""
     head = ["hyper_id", "step", "router_type", "num_experts", "dense_parameter_count", "loss_validation", *names]
     grid = [(size, experts) for size in (10**6, 10**7, 10**8) for experts in (1, 2, 8, 32, 128)]
     rows = [
@@ -48,7 +45,7 @@ def write(path, router: str = "S-Base", names: tuple[str, ...] = (), cells: tupl
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    """Paths of unreadable files, by fault."""
+    """Return paths of unreadable files, by fault."""
     (tmp_path / "file").write_text("")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
@@ -91,7 +88,6 @@ WRITERS = {
 
 
 def filled(command: str, place, folder) -> list[str]:
-    """Return the words of a command with paths filled in."""
     words = {
         "T": folder / "table.csv",
         "O": folder / "out",

@@ -1,4 +1,4 @@
-"""Folders of earlier versions can be read; their files have fewer fields, in another order."""
+"""Folders of earlier versions can be read. Their files have fewer fields, in another order."""
 
 import json
 
@@ -41,7 +41,6 @@ def test_the_configuration_of_an_old_run_is_the_one_that_was_given(tmp_path):
 
 
 def test_a_run_writes_what_it_reads(tmp_path):
-    """Every field of a model and of a run, once; omitted fields stay open and follow the router."""
     claim_folder(tmp_path, from_mapping(MEANT))
     written = json.loads((tmp_path / "config.json").read_text())
     assert {name: written[name] for name in json.loads(FIRST)} == json.loads(FIRST)

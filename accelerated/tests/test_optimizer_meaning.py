@@ -1,4 +1,4 @@
-"""The optimizer compared with AdamW in NumPy, at nonzero parameters; and its learning rate by hand."""
+"""The optimizer compared with AdamW in NumPy, at nonzero parameters."""
 
 import math
 import re
@@ -37,14 +37,12 @@ RATES = [1 / 6, 1 / 3, 1 / 2] + [0.05 + 0.225 * (1 + math.cos(math.pi * i / 9)) 
 
 
 def draw(random, shape):
-    """Return a tree of numbers away from 0."""
     if isinstance(shape, dict):
         return {name: draw(random, inner) for name, inner in shape.items()}
     return random.uniform(0.5, 2, shape) * random.choice([-1, 1], shape)
 
 
 def flat(tree: dict) -> dict:
-    """Return {path: leaf}."""
     return {tuple(part.key for part in path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
@@ -71,7 +69,6 @@ def adamw(params: dict, gradients: list) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def update():
-    """The optimizer, compiled once: (gradient, state, parameters) -> (parameters, state)."""
     transformation = optimizer.optimizer(CONFIG)
 
     @jax.jit
@@ -99,7 +96,6 @@ def draw_gradients(random, shapes) -> list[dict]:
 
 
 def norm_of(gradient: dict):
-    """Return the norm over all leaves."""
     return sum((leaf**2).sum() for leaf in jax.tree.leaves(gradient)) ** 0.5
 
 
@@ -119,7 +115,6 @@ def test_every_leaf_moves_as_by_adamw(update):
 
 
 def test_decay_is_of_matrices_alone(update):
-    """Without a gradient, matrices shrink by rate times decay, and other parameters stay."""
     init, update = update
     with jax.enable_x64(True):
         params = jax.tree.map(jnp.asarray, draw(np.random.default_rng(6), SHAPES))
@@ -131,7 +126,6 @@ def test_decay_is_of_matrices_alone(update):
 
 
 def test_every_parameter_of_a_model_is_known_to_be_decayed_or_not():
-    """By name; parameters without decay have only the axes of blocks and of a vector."""
     fields = dict(vocab_size=300, d_model=8, heads=1)
     for routed in ({"router": "reinforce"}, {"router": "quantile"}, {"router": "hash"}):
         config = from_mapping(dict(**fields, experts=2, **routed))
@@ -150,7 +144,7 @@ def test_the_learning_rate_of_each_step_by_hand():
 
 
 def test_every_schedule_is_that_of_the_reference():
-    """20 steps by hand: 4 up, 12 at the peak of 0.5, 4 down; the cosine uses optax in float32."""
+    """20 steps by hand: 4 up, 12 at the peak of 0.5, 4 down. The cosine uses optax in float32."""
     plans = {
         "cosine": {"warmup": 0.25}, "constant": {"warmup_steps": 4}, "wsd": {"warmup_steps": 4},
         "wsd by a root": {"warmup_steps": 4, "decay": 0.45, "decay_shape": "sqrt"},
@@ -188,8 +182,6 @@ def test_a_schedule_that_cannot_be_is_one_clear_line(fields, message):
 
 
 def test_the_peak_of_the_learning_rate_follows_from_the_dense_size():
-    """The rate does not depend on the number of experts and falls with the parameters; a given rate overrides the
-    rule."""
     sizes = dict(vocab_size=300, heads=1)
     dense, few, many = (
         from_mapping(dict(**sizes, d_model=8, **routed))
@@ -204,11 +196,7 @@ def test_the_peak_of_the_learning_rate_follows_from_the_dense_size():
 
 
 def test_weights_and_moments_stay_in_float32(monkeypatch):
-    """In a run in bfloat16, weights and moments stay in float32.
-
-    Steps of 2^-14 of a weight, below the resolution of bfloat16, add up. The router's new bias is used unchanged, for
-    any gradient.
-    """
+    """Steps of 2^-14 of a weight, below the resolution of bfloat16, add up."""
     config = from_mapping(
         dict(
             vocab_size=300,

@@ -1,8 +1,4 @@
-"""Backward passes written by hand, compared with autodiff of plain definitions.
-
-The functions are attention, the dense FFN, products, norm and cross-entropy: in float64, and in bfloat16 against
-float32.
-"""
+"""Backward passes written by hand, compared with autodiff: in float64, and in bfloat16 against float32."""
 
 import math
 
@@ -42,12 +38,10 @@ def in_float64():
 
 
 def joined_attend(*given):
-    """Return the result of `attend` as one array."""
     return jnp.concatenate(attend(*given), axis=2)
 
 
 def plain_attend(query, key, value, relative, mask, causal):
-    """Compute attention by definition, with a lookup of the key of each distance."""
     length, width = query.shape[2:]
     distance = np.arange(length)[:, None] - np.arange(length)
     logits = jnp.einsum("hbic,hbjc->hbij", query, key)
@@ -71,7 +65,7 @@ def inputs(length, width, causal, with_relative, with_mask, scale=1.0, heads=2, 
 
 
 def with_gradient(attention, query, key, value, relative, mask, causal):
-    """Return the result and the gradients of its product with fixed numbers, for all differentiable arguments."""
+    """Return the result and the gradients of its product with fixed numbers."""
     arrays = [jnp.asarray(array) for array in (query, key, value, relative) if array is not None]
     weights = np.random.default_rng(0).standard_normal(query.shape)
 
@@ -144,7 +138,6 @@ def plain_norm(scale, offset, x):
 
 
 def norm_gradients(norm, scale, offset, x):
-    """Return the result of a norm, and the gradients of its product with fixed numbers."""
     weights = np.random.default_rng(1).standard_normal(x.shape)
     arrays = scale, offset, x
     pulled = jax.jit(jax.grad(lambda *given: (norm(*given) * weights).sum(), (0, 1, 2)))(*arrays)
@@ -153,7 +146,7 @@ def norm_gradients(norm, scale, offset, x):
 
 @pytest.mark.parametrize("spread", [1.0, 1e-2])
 def test_norm(spread):
-    """Also rows with a variance near epsilon, and a row with variance 0."""
+    """Some rows have a variance near epsilon, and one has variance 0."""
     random = np.random.default_rng(0)
     scale, offset, x = (
         random.standard_normal(5),
@@ -252,7 +245,6 @@ def test_rematerialised_blocks_give_the_same_gradient_from_less_memory(fields):
 @pytest.mark.slow
 @pytest.mark.parametrize("blocks", [4, 8])
 def test_a_step_reserves_little_more_than_has_to_be_there(blocks):
-    """Four unrolled blocks, and eight blocks in a loop."""
     model = ModelConfig(1024, 64, blocks=blocks, heads=2)
     config = TrainConfig(model, sequence_length=128, batch_size=16, steps_per_call=8)
     with jax.enable_x64(False):
@@ -268,16 +260,15 @@ def test_a_step_reserves_little_more_than_has_to_be_there(blocks):
 def counted_bytes(d, blocks, tokens, parameters):
     """Return the necessary bytes of a dense step.
 
-    These are parameters, gradients and two moments; and for each token 16 d numbers per block for the backward pass,
-    and 2 d for the embedding and the last norm. The residual stream, its norm, query, key, value, the attention output,
-    the next stream and its norm have d each, and the FFN 8 d.
+    These are parameters, gradients and two moments. Each token needs 16 d numbers per block for the backward pass, and
+    2 d for the embedding and the last norm. The residual stream, its norm, query, key, value, the attention output, the
+    next stream and its norm have d each; the FFN has 8 d.
     """
     return 4.0 * (4 * parameters + tokens * (d * (16 * blocks + 2) + 1))
 
 
 @pytest.mark.parametrize(("none", "dtype"), [("tokens", "float32"), ("width", "float64"), ("hidden", "float32")])
 def test_of_nothing_the_gradient_is_zeros(none, dtype):
-    """Without tokens, width or hidden units, the result is empty or 0, and gradients are zeros of the right shape."""
     tokens, d, f = (0 if none == name else 3 for name in ("tokens", "width", "hidden"))
     up, down, x = (jnp.ones(shape, dtype) for shape in ((d, f), (f, d), (tokens, d)))
     ids, one = jnp.zeros((1, tokens), int), jnp.ones((1, d), dtype)

@@ -21,7 +21,6 @@ WEIGHTS = ("router", "up", "down")
 
 @pytest.fixture(scope="module")
 def plain() -> dict:
-    """The names that the first block of the page defines."""
     names: dict = {}
     exec(compile(PLAIN, "own_layer.md", "exec"), names)
     return names
@@ -37,7 +36,7 @@ def by_the_reference(params, x, training, mask=None):
 
 
 def close(found, wanted) -> bool:
-    """Return whether all but a few tokens agree; a token near a tie may have another expert in float32."""
+    """Return whether all but a few tokens agree. A token near a tie may have another expert in float32."""
     rows = np.abs(np.asarray(found).reshape(wanted.shape) - wanted).max(axis=1) < 1e-4
     return rows.mean() > 0.97
 
@@ -109,7 +108,7 @@ ROUTERS_WITH_A_MASK = {
 
 @pytest.mark.parametrize("name", ROUTERS_WITH_A_MASK)
 def test_a_mask_of_integers_is_one_of_real_tokens_whatever_number_stands_for_them(name):
-    """Any nonzero number, such as a sequence number or 255, marks a real token; loads are shares of the real tokens."""
+    """Any nonzero number, such as a sequence number or 255, marks a real token."""
     logits = jnp.array([[3.0, 0.0], [0.0, 1.0], [1.0, 0.0], [2.0, 0.0]])
     wanted, found = (ROUTERS_WITH_A_MASK[name](logits, jnp.array(mask)) for mask in ([1, 1, 1, 0], [2, 255, 3, 0]))
     for field in ("expert", "gate", "load", "plan"):

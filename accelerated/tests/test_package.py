@@ -22,7 +22,6 @@ def test_the_message_of_a_missing_extra_knows_its_packages(extra):
 
 
 def test_the_wheel_has_every_package_and_nothing_of_the_repository_alone():
-    """The wheel has no tests, benchmarks or tools, and has every other file of its packages."""
     settings = PROJECT["tool"]["setuptools"]
     folders = {name: ROOT / folder for name, folder in settings["package-dir"].items()}
     wanted = {
@@ -44,7 +43,7 @@ POSIX = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "termios"}
 
 
 def test_no_module_exists_on_posix_alone():
-    """All imported modules exist on Windows (untested there)."""
+    """The modules must exist on Windows, where we do not test."""
     imported = re.compile(rf"^\s*(?:import|from) (?:{'|'.join(POSIX)})\b", re.MULTILINE)
     for path in (ROOT / "accelerated").rglob("*.py"):
         if "tests" not in path.relative_to(ROOT).parts:

@@ -1,7 +1,4 @@
-"""Collectives and the routed layer over devices of `jax.vmap`: the fast twin agrees with the reference.
-
-`test_mesh.py` tests real devices of a process.
-"""
+"""Collectives and the routed layer over devices of `jax.vmap`. `test_mesh.py` tests devices of a process."""
 
 import functools
 import math
@@ -25,7 +22,6 @@ COLLECTIVES = ("psum", "all_gather", "reduce_scatter", "all_to_all")
 
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_collectives(name):
-    """Exact for whole numbers."""
     x = np.random.default_rng(0).integers(-9, 9, (3, 6, 2))
     found = getattr(parallel, name)(jnp.asarray(x))
     np.testing.assert_array_equal(found, getattr(reference, name)(x), strict=False)
@@ -115,7 +111,6 @@ CASES = [
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(CASES), st.sampled_from([0.7, 1.0]))
 def test_routed_layer(seed, case, real):
-    """Two devices equal one: the reference over devices, the fast twin, and the reference on one device agree."""
     options, factor = case
     given = layer(seed, 2)
     mask = np.random.default_rng(seed).random((DEVICES, TOKENS, 2)) < real
@@ -142,7 +137,7 @@ def test_routed_layer(seed, case, real):
 
 
 def test_all_experts_of_all_tokens_may_live_on_one_device():
-    """All experts on one device: two rows for each token arrive, and without drops no row is lost."""
+    """Two rows for each token arrive, and without drops no row is lost."""
     given, everyone = layer(5, 2), np.ones((DEVICES, TOKENS, 2), bool)
     given["expert"] = np.broadcast_to(np.array([3, 2], np.int32), everyone.shape)
     options = {"group": "global", "order": "token"}
@@ -167,7 +162,6 @@ LATER = (("base", "shard"), ("sinkhorn", "global"))
 
 
 def decided(name: str, group: str):
-    """Return a case."""
     return pytest.param(name, group, marks=[pytest.mark.slow] * ((name, group) in LATER))
 
 
@@ -176,7 +170,7 @@ def test_what_routers_decide_on_devices(name, group):
     """ "shard" equals the reference on each device, and "global" equals the reference on all tokens.
 
     In both, devices share a bias: by all loads for top_k, and by the mean over devices for quantile. In "shard" the
-    tokens are sharded over two axes of devices; JAX maps no gather over two axes.
+    tokens lie on two axes of devices; JAX maps no gather over two axes.
     """
     fields = dict(vocab_size=9, d_model=D + 1, blocks=2, heads=1, experts=EXPERTS, **DECIDED[name])
     random, mean = np.random.default_rng(7), np.array([2.0, -2, 3, -1])  # devices prefer different experts
@@ -239,7 +233,7 @@ def lowered(platform: str, devices: int, factor: float, group: str) -> str:
 @pytest.mark.parametrize("platform", [pytest.param("tpu", marks=pytest.mark.slow), "cuda"])
 @pytest.mark.parametrize(("group", "factor"), [("shard", math.inf), ("global", 1.0)])
 def test_rows_travel_by_the_collective_of_the_platform(platform, group, factor):
-    """Lowered with gradients for platforms that have the collective; this needs no such device."""
+    """JAX lowers the program for each platform, so the test needs no such device."""
     sends = {}
     for devices in (2, 16):
         text = lowered(platform, devices, factor, group)

@@ -29,12 +29,10 @@ TOKENS = STEPS * BATCH * LENGTH
 
 
 def log_loss(router: str, size: float, experts: float) -> float:
-    """Return log10 of the expected loss of the runs of `table`."""
     return SLOPE * math.log10(size) + GAIN.get(router, 0.0) * math.log10(experts) + LEVEL
 
 
 def table(noise: float = 1e-4, sizes=tuple(SIZES)[:4], **columns) -> pandas.DataFrame:
-    """Return runs of two routers and dense runs, with costs by the formulas of the paper."""
     random, rows = np.random.default_rng(1), []
     for name in sizes:
         shape = SIZES[name]
@@ -126,7 +124,7 @@ def test_a_table_without_what_a_budget_asks_for(tmp_path):
 
 
 def test_steps_of_a_table_without_a_batch_are_those_of_the_released_one(tmp_path):
-    """A step has 524,288 tokens, and training costs 6 N FLOPs per token; the output reports both."""
+    """A step has 524,288 tokens, and training costs 6 N FLOPs per token."""
     file = tmp_path / "short.csv"
     table().drop(columns=["batch_size", "sequence_length", "flops_per_step"]).to_csv(file, index=False)
     (ranking,) = planned(file, Budget(1e17)).rankings
@@ -160,7 +158,6 @@ def test_costs_are_those_of_the_formulas():
 
 
 def test_a_plan_asks_a_law_at_the_columns_that_a_fit_reads():
-    """At N, E, k, G and D of a run of the table, every column of a plan equals the column of the run's row."""
     several = np.where(table()["router_type"] == "Dense", 1, 2)
     frame = table(tokens=TOKENS, k=several, granularity=several)
     names = (
@@ -203,7 +200,6 @@ def test_a_ranking_is_that_of_the_law_behind_the_table(path):
 
 
 def test_an_option_has_the_intervals_that_predict_gives_at_its_size(tmp_path):
-    """Intervals have the requested level; a note also has the interval by size."""
     frame = table(3e-3)
     frame[frame["router_type"] != "Hash"].to_csv(tmp_path / "table.csv", index=False)
     runs = read(tmp_path / "table.csv")
@@ -218,7 +214,7 @@ def test_an_option_has_the_intervals_that_predict_gives_at_its_size(tmp_path):
 
 
 def test_a_resample_draws_the_dense_runs_once_for_all_routers(tmp_path):
-    """The shares by hand: runs are drawn from the whole table, and each law is a line in logarithms."""
+    """The runs are drawn from the whole table, and each law is a line in logarithms."""
     frame = table(0.03, tuple(SIZES)[:3])
     frame["loss_validation"] *= np.where(
         frame["router_type"] == "S-Base", 10 ** (0.02 * np.log10(frame["num_experts"])), 1
@@ -245,7 +241,7 @@ def test_a_resample_draws_the_dense_runs_once_for_all_routers(tmp_path):
 
 
 def test_a_resample_without_the_least_used_models_keeps_their_share():
-    """The rows follow a law in (F, B) with B_min = 0.2; a table without rows at this B gives the same shares."""
+    """The rows follow a law in (F, B) with B_min = 0.2. A table without rows at this B gives the same shares."""
     law = utilisation.UtilisationCoefficients(-0.08, -0.04, 0.01, 0.4, 0.14, 18.0, 0.2)
     F, B = (values.ravel() for values in np.meshgrid([0.2, 1.0, 5.0], [0.2, 0.5, 2.0, 8.0, 30.0]))
     points, drawn = (np.array([1.0, 2.0]), np.array([0.2, 4.0])), np.where(B > 0.2, 1.0, 0.0)[None, :]
@@ -268,7 +264,6 @@ def test_a_frontier_keeps_all_of_a_budget_but_its_flops(path, limit):
 
 
 def test_the_figure_of_a_plan_has_plain_numbers(path):
-    """The figure has a line for each router, and FLOPs without mathematical typesetting."""
     from matplotlib import pyplot, rc_context
 
     with rc_context({"text.parse_math": False}):

@@ -110,7 +110,7 @@ def test_the_best_of_plans_made_up():
     """The order: fit, then traffic of the fitting program, then the model axis, then memory."""
 
     def made(model, memory, sent, more=0):
-        """Return a plan with this memory (a tenth when rematerialised) and traffic (more when rematerialised)."""
+        """Return a plan. Rematerialisation takes a tenth of the memory, and sends `more` bytes."""
         plan = DevicePlan(MeshShape(1, 1, model), memory, 0, 0, 0, -9 * memory // 10, 0, 0, sent, sent + more, 0, 0)
         assert (plan.memory(), plan.memory(recomputed=True)) == (memory, memory // 10)
         assert (plan.traffic(), plan.traffic(recomputed=True)) == (sent, sent + more)
@@ -157,7 +157,6 @@ LAID = {
 @pytest.mark.filterwarnings("ignore:expert_choice within sequences")
 @pytest.mark.parametrize("name", LAID)
 def test_the_meshes_that_are_planned_are_those_that_train(name):
-    """`plan-mesh` and `train --mesh` agree on the meshes of up to 16 devices."""
     config = ModelConfig(vocab_size=300, d_model=16, blocks=4, heads=4, **LAID[name])
     sizes, taken = (1, 2, 3, 4, 8), set()
     for mesh in (MeshShape(d, e, m) for d in sizes for e in sizes for m in sizes if d * e * m <= 16):
@@ -206,7 +205,7 @@ def test_the_plan_of_one_device_agrees_with_the_compiler(name):
 
 
 def test_the_largest_model_of_the_paper(capsys):
-    """About 200 billion parameters exceed 128 devices of 16 GB; the advised devices are large enough."""
+    """About 200 billion parameters exceed 128 devices of 16 GB. The advised devices are large enough."""
     report = json.loads(said(capsys, *LARGEST, "--devices", 128, "--memory", "16GB", "--json"))
     d, routed = 2048, 12
     assert report["dense_parameters"] == 1_308_819_456
@@ -227,7 +226,6 @@ def test_the_largest_model_of_the_paper(capsys):
 
 
 def test_the_smallest_number_of_devices_is_that_of_the_type_that_is_asked_for():
-    """With memory that suffices for eight devices in bfloat16, but not in float32."""
     config, sizes = model("granular"), (16, 32)
 
     def least(devices, dtype):

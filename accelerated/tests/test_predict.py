@@ -21,12 +21,10 @@ COUNTS = (1, 2, 4, 16, 64, 256)
 
 
 def pair(found: dict, name: str) -> list:
-    """Return both ends of an interval of a prediction."""
     return [found["intervals"][name]["low"], found["intervals"][name]["high"]]
 
 
 def make_table(folder, noise=0.0, seed=0, keep=lambda size, count: size > 0):
-    """Write a table of a router with losses on a law; return its path."""
     size, count = (v.ravel().astype(float) for v in np.meshgrid([1e7, 1e8, 1e9], COUNTS))
     size, count = size[keep(size, count)], count[keep(size, count)]
     frame = pandas.DataFrame(

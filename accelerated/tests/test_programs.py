@@ -1,5 +1,3 @@
-"""Compiled programs are cached between commands."""
-
 import dataclasses
 import os
 import subprocess

@@ -32,7 +32,6 @@ COMMANDS = [
 
 
 def example(page: str) -> str:
-    """Return the first Python example of a page."""
     return re.search(r"```python\n(.*?)```", PAGES[page], re.DOTALL)[1]
 
 

@@ -1,4 +1,4 @@
-"""The released table: downloaded once, always checked, never replaced; without a network, an error in one line."""
+"""The released table: downloaded once, always checked, never replaced."""
 
 import hashlib
 import http.server
@@ -18,7 +18,7 @@ CONTENT = b"a table of somebody else's\n" * 100
 
 @pytest.fixture
 def server(monkeypatch):
-    """A local server with CONTENT at /table.csv; yield its address and the requested paths."""
+    """Yield the address of a local server with CONTENT at /table.csv, and the requested paths."""
     asked = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -44,7 +44,7 @@ def server(monkeypatch):
 
 @pytest.fixture
 def table(monkeypatch, tmp_path):
-    """Return a function that sets the source of the table; downloads go to a new folder."""
+    """Return a function that sets the source of the table. Downloads go to a new folder."""
     folder = tmp_path / "new" / "data"
     monkeypatch.setenv("ROUTELAWS_DATA", str(folder))
 

@@ -56,7 +56,7 @@ def grid(widths=(16, 32, 64), experts=(2, 4, 8, 16, 32), more_seeds=(("hash", 8,
 
 
 def make_sweep(folder, laws=LAWS, noise=0.002, runs=None, finished=None, collect=True, logs=True, apart=0.001):
-    """Write the folder of a sweep with losses on laws, like the trainer; return the folder.
+    """Write the folder of a sweep with losses on laws, as the trainer does. Return the folder.
 
     The documents of a model with E experts have losses E times `apart` above and below its loss.
     """
@@ -92,7 +92,6 @@ def make_sweep(folder, laws=LAWS, noise=0.002, runs=None, finished=None, collect
 
 
 def learned_by(config) -> dict[str, float]:
-    """Return the columns of a router that has learned, except for S-BASE with 32 experts."""
     experts = config.model.experts
     if (config.model.router, experts) == ("sinkhorn", 32):
         return {"router_agreement": 1.1 / experts, "router_information": 0.0, "expert_exchange": 1.0002}
@@ -113,7 +112,6 @@ def window_losses_about(loss: float, apart: float) -> WindowLosses:
 
 
 def make_log(config, final, random) -> str:
-    """Return the log of a run whose loss falls as a power of the step."""
     lines = []
     for step in range(8, STEPS + 1, 8):
         loss = final + 3 * (step**-0.6 - STEPS**-0.6) + random.normal(0, 0.03)
@@ -127,7 +125,7 @@ def make_log(config, final, random) -> str:
 
 
 def numbers(folder) -> dict:
-    """Return report.json, after checking that it is strict JSON."""
+    """Return report.json, after a check that it is strict JSON."""
 
     def refuse(text):
         raise AssertionError(f"{text} is not JSON")
@@ -137,13 +135,12 @@ def numbers(folder) -> dict:
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
-    """Draw few bootstraps, because their results do not matter here."""
     monkeypatch.setattr(resamples, "RESAMPLES", 20)
 
 
 @pytest.fixture
 def without_figures(monkeypatch):
-    """Omit the figures, which take most of the time, in tests of other things."""
+    """Omit the figures, which take most of the time."""
     monkeypatch.setattr(sweep_report, "draw_all", lambda *_: [])
 
 
@@ -172,13 +169,12 @@ def both_reports(render_both):
 
 @pytest.fixture
 def first_figures(monkeypatch):
-    """Draw only the first figure and the figures of sweeps; tests of `reproduce` draw the others."""
+    """Draw only the first figure and the figures of sweeps. Tests of `reproduce` draw the others."""
     monkeypatch.setattr(figures, "FIGURES", {"loss": figures.FIGURES["loss"]})
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A finished sweep of 35 runs with its report."""
     folder = make_sweep(tmp_path_factory.mktemp("whole") / "sweep")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "FIGURES", {"loss": figures.FIGURES["loss"]})
@@ -196,7 +192,7 @@ def test_the_report_is_the_approved_one(whole, approved):
 
 
 def test_the_report_that_is_written_by_itself_is_short(whole, tmp_path, first_figures, approved, capsys):
-    """The report has the answer, its figures and the next steps in at most 80 lines; `--full` adds every table."""
+    """The short report has the answer, its figures and the next steps, in 80 lines; `--full` adds every table."""
     folder = tmp_path / "sweep"
     shutil.copytree(whole, folder)
     assert main(["report", str(folder)]) == 0
@@ -211,11 +207,7 @@ def test_the_report_that_is_written_by_itself_is_short(whole, tmp_path, first_fi
 
 
 def test_errors_over_documents_stand_beside_the_spread(whole):
-    """The error over documents is next to the spread.
-
-    Twenty documents alternate E / 1,000 above and below the loss, so the error is E / 1,000 / sqrt(19). The error of a
-    difference to dense is (E - 1) / 1,000 / sqrt(19), because hard documents are hard for both models.
-    """
+    """Documents alternate E / 1,000 above and below the loss. Hard documents are hard for both models."""
     text = (whole / "report.md").read_text(encoding="utf-8")
     root = math.sqrt(19)
     for run in numbers(whole)["runs"]:
@@ -237,7 +229,7 @@ def test_a_gain_is_one_beyond_the_spread_of_seeds_and_the_error_over_documents(d
 
 
 def test_runs_that_kept_no_windows_have_a_report_that_says_so(tmp_path, without_figures):
-    """For example runs of an earlier version, whose tables also lack the columns."""
+    """For example, runs of an earlier version have no windows."""
     folder = make_sweep(tmp_path / "sweep")
     for path in [*folder.glob("runs/*/validation_windows.csv")]:
         path.unlink()
@@ -308,7 +300,6 @@ def test_the_load_is_that_of_the_last_evaluation(whole):
 
 @pytest.mark.parametrize("preset", ["smoke", "fine_grained"])
 def test_a_sweep_of_a_preset_is_repeated_by_its_name(tmp_path, preset):
-    """The name of a preset is its file name; a grid that differs in one run is not the preset."""
     given = read_grid(preset, {"corpus": ["notes"]})
     claim_sweep_folder(tmp_path, given)
     sweep = Sweep(tmp_path, *read_plan(tmp_path), [], [], [], None)
@@ -401,12 +392,11 @@ def test_a_sweep_without_a_finished_run_and_no_folder_at_all(tmp_path):
 
 
 def section_on(said: dict) -> str:
-    """Return only the report's section on registered predictions."""
     return as_markdown(registered_section(Report({}, [], {"registered": said})))
 
 
 def test_what_was_predicted_of_the_largest_model_is_scored(tmp_path):
-    """Losses follow laws, so the smaller sizes predict the largest; written predictions stay unchanged."""
+    """Losses follow laws, so the smaller sizes predict the largest. Written predictions stay unchanged."""
     runs = grid(widths=(16, 24, 32, 64), more_seeds=())
     held = registered.held_out(runs)
     assert {runs[i].model.d_model for i in held} == {64}

@@ -1,7 +1,7 @@
 """A sweep's report on runs from a known law: its numbers, and approved figures.
 
-Losses follow a law without noise, except for two seeds at a point, equally far above and below the law. The tests
-compute the expected numbers from the law's formula in plain Python.
+Losses follow a law without noise, except for two seeds at a point, equally far above and below the law. The expected
+numbers come from the law's formula in plain Python.
 """
 
 import math
@@ -35,7 +35,7 @@ STEPS = (100, 200, 300, 400)
 
 
 def made_run(hyper_id: int, router: str, size: int, experts: int, loss: float, seed: int) -> SweepRun:
-    """Return a run of 400 steps of 16 sequences of 128 tokens; its log has 400 training losses and 4 evaluations."""
+    """Return a run of 400 steps of 16 sequences of 128 tokens. Its log has 400 training losses and 4 evaluations."""
     fields = {"blocks": 4, "heads": 2, "vocab_size": 512, "steps": 400, "batch_size": 16, "sequence_length": 128}
     fields |= {"router": ROUTERS[router], "experts": experts, "d_model": 16 * 2 ** SIZES.index(size), "seed": seed}
     config = from_mapping(fields)
@@ -84,7 +84,6 @@ def sweep():
 
 @pytest.fixture(scope="module")
 def gathered(sweep):
-    """The results of the sweep, and its runs as for any table."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resamples, "RESAMPLES", 20)
         return findings.gather_sweep(sweep)
@@ -102,27 +101,23 @@ def found(sweep, results):
 
 @pytest.fixture(scope="module")
 def text(results, found):
-    """The report, without its figures."""
     seconds = {"training": 1.0, "fitting": 1.0, "figures": 1.0}
     return markdown(results, ["load"], found | {"seconds": seconds}, "report.json", full=True)
 
 
 @pytest.fixture(scope="module")
 def pictures(sweep, gathered, found):
-    """The figure of the loss, and the figures of sweeps."""
     results, runs = gathered
     drawn = {name: draw(results, sweep, found) for name, draw in figures.OF_A_SWEEP.items()}
     return {"loss": figures.FIGURES["loss"](results, runs)} | drawn
 
 
 def losses_at(router: str, size: int, experts: int) -> list[float]:
-    """Return the losses of the runs at a point, by the law."""
     exact = LAWS.get(router, LAWS["Hash"]).loss(size, experts)
     return [exact * 10**APART, exact * 10**-APART] if (router, size, experts) == SEEDED else [exact]
 
 
 def drawn(panel, marker: str) -> list[tuple[float, float]]:
-    """Return every point with a marker, sorted."""
     return sorted(
         (float(x), float(y))
         for line in panel.lines
@@ -149,8 +144,7 @@ def test_of_several_seeds_and_counts_the_first_seed_of_the_largest_is_shown(swee
 
 
 def test_a_fair_share_is_one_of_all_narrow_experts(sweep, results):
-    """Eight experts with G = 4 are 32 narrow experts; an expert with a quarter of the tokens has eight times its
-    share."""
+    """Eight experts with G = 4 are 32 narrow experts. A quarter of the tokens is eight times a fair share."""
     run = next(run for run in sweep.runs if (run.router, run.size, run.experts) == ("Hash", SIZES[1], 8))
     config = from_mapping(run.config.fields() | {"granularity": 4})
     shares = [0.25, *[0.75 / 30] * 30, 0.0]

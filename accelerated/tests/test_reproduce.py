@@ -1,5 +1,3 @@
-"""The reproduce command: structure, numbers by hand, reversed verdicts, other tables and bad tables."""
-
 import json
 import math
 import re
@@ -34,7 +32,7 @@ SIZES, EXPERTS = (1e7, 1e8, 1e9), (2, 4, 16, 64, 128, 256)
 
 
 def make_frame(routers=(("Hash", HASH), ("S-Base", LAW)), sizes=SIZES, experts=EXPERTS, noise=0.001, loss=predict_loss):
-    """Return a table of runs with losses on laws; dense runs are on LAW."""
+    """Return a table of runs with losses on laws. Dense runs are on LAW."""
     table = []
     for size in sizes:
         table.append(
@@ -86,18 +84,15 @@ def with_ablations(frame):
 
 
 def write(frame, folder) -> Path:
-    """Write a table and return its path."""
     frame.to_csv(folder / "table.csv", index=False)
     return folder / "table.csv"
 
 
 def gathered(frame, folder, **how) -> dict:
-    """Return the results of a table."""
     return gather(open_runs(write(frame, folder), **how))[0]
 
 
 def run(router, size, experts, loss, **fields) -> Run:
-    """Return a run."""
     given = {
         "k": 1,
         "frequency": None if router == "Dense" else 0.5,
@@ -113,13 +108,12 @@ def run(router, size, experts, loss, **fields) -> Run:
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
-    """Draw few bootstraps, because their results do not matter here."""
     monkeypatch.setattr(resamples, "RESAMPLES", 20)
 
 
 @pytest.fixture
 def without_figures(monkeypatch):
-    """Omit the figures, which take most of the time, in tests of other things."""
+    """Omit the figures, which take most of the time."""
     monkeypatch.setattr(command, "draw_all", lambda *_, **__: [])
 
 
@@ -130,7 +124,6 @@ def both_reports(render_both):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The folder of a report with every section and figure, and its results."""
     folder = tmp_path_factory.mktemp("whole")
     frame = with_ablations(make_frame())
     path = write(pandas.concat([frame, frame.iloc[[3]]]), folder)  # the table repeats a row, and the report names it
@@ -144,7 +137,7 @@ def whole(tmp_path_factory):
 
 
 def results_of(folder) -> dict:
-    """Return results.json, after checking that it is strict JSON."""
+    """Return results.json, after a check that it is strict JSON."""
 
     def refuse(text):
         raise AssertionError(f"{text} is not JSON")
@@ -336,7 +329,6 @@ def test_seeds_are_told_from_other_differences():
 
 
 def advised(key: str, **results) -> dict:
-    """Return the verdict on a recommendation, from the results that it uses."""
     empty = {
         "laws": [],
         "doublings": [],

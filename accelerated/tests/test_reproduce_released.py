@@ -40,7 +40,6 @@ def results():
 
 
 def of(entries: list[dict], **wanted) -> dict:
-    """Return the one entry with these values."""
     (entry,) = [entry for entry in entries if all(entry[key] == value for key, value in wanted.items())]
     return entry
 

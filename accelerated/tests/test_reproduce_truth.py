@@ -1,7 +1,6 @@
 """The report of `reproduce` on runs from known laws: its numbers, and approved figures.
 
-Losses of the main grid follow a law in (N, E) without noise; losses of `in_compute` follow a law in (F, B). The tests
-compute the expected numbers in plain Python.
+Losses of the main grid follow a law in (N, E) without noise. Losses of `in_compute` follow a law in (F, B).
 """
 
 import copy
@@ -81,7 +80,6 @@ def gathered(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pictures(gathered, tmp_path_factory):
-    """Every figure by the name of its file."""
     kept, before = {}, dict(matplotlib.rcParams)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "save_figure", lambda figure, path: kept.setdefault(path.name, figure))
@@ -98,17 +96,14 @@ def results(gathered):
 
 @pytest.fixture(scope="module")
 def text(results):
-    """The report, without its figures."""
     return markdown(results, [], full=True)
 
 
 def section(text: str, head: str) -> str:
-    """Return the section under a heading."""
     return text.split(f"\n## {head}\n")[1].split("\n## ")[0]
 
 
 def dense_loss(size: float) -> float:
-    """Return the mean loss of the dense runs of a size."""
     exact = HASH.loss(size, 1)
     return exact * (10**APART + 10**-APART) / 2 if size == SIZES[1] else exact
 
@@ -118,7 +113,6 @@ def close(points, wanted, rel=1e-6) -> bool:
 
 
 def curves(panel) -> list:
-    """Return the lines of a panel without markers, except lines across the whole panel."""
     return [line for line in panel.lines if line.get_marker() in ("None", "", None) and len(line.get_xdata()) > 2]
 
 
@@ -153,7 +147,7 @@ def test_the_figure_of_level_curves(pictures):
 
 
 def test_each_panel_of_effective_size_has_the_dense_line_of_its_own_law(gathered):
-    """The laws of two routers may have different dense lines; here the first is 0.1 higher in log10 L."""
+    """The laws of two routers may have different dense lines. Here the first is 0.1 higher in log10 L."""
     results, runs = gathered
     laws = [law | {"curve": dict(law["curve"])} for law in results["laws"]]
     laws[0]["curve"]["intercept"] += 0.1
@@ -194,7 +188,7 @@ def a_run(router, size, experts, loss, **fields) -> Run:
 
 @pytest.fixture(scope="module")
 def in_compute():
-    """The entry of the law in (F, B), and its runs: P = B F / 2,048 tokens, F in TeraFLOPs."""
+    """Return the entry of the law in (F, B), and its runs: P = B F / 2,048 tokens, F in TeraFLOPs."""
     random, runs = np.random.default_rng(6), []
     for i, (flops, used) in enumerate((f, b) for f in FLOPS for b in USES):
         loss = COMPUTE.loss(flops, used) * 10 ** random.normal(0, 2e-7)
@@ -232,7 +226,6 @@ def test_the_law_in_compute_has_its_coefficients_and_their_intervals_in_their_ow
 
 
 def cells(text: str, *first: str) -> list[list[str]]:
-    """Return the cells of the rows of Markdown tables that begin with these cells."""
     rows = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return [row for row in rows if tuple(row[: len(first)]) == first]
 
@@ -306,7 +299,6 @@ def test_of_a_tie_the_larger_routing_frequency_is_the_usual_one():
 
 
 def of_first_page(results: dict, change) -> str:
-    """Return the first page for changed results."""
     other = copy.deepcopy(results)
     change(other, *other["laws"])
     return section(markdown(other | {"headlines": headlines(other)}, [], full=True), "What came out")
@@ -332,7 +324,7 @@ def turned(results, *laws):
 
 
 def quiet(results, *laws):
-    """No seed is repeated, HASH helps larger models less and S-BASE more; residuals are 0."""
+    """No seed is repeated, HASH helps larger models less and S-BASE more. Residuals are 0."""
     results["seed_scatter"] = None
     laws[1]["coefficients"]["c"] |= {"low": -0.02, "high": -0.001}
     for law in laws:
@@ -373,7 +365,7 @@ def test_what_came_out_turns_round_with_the_results(results, change, says):
 
 
 def test_where_the_laws_miss_is_said_by_size(tmp_path):
-    """Three dense runs, the middle one 0.03 above a line in log10; the fit moves the line up by 0.01."""
+    """The middle one of three dense runs is 0.03 above a line in log10; the fit moves the line up by 0.01."""
     frame = pandas.DataFrame({"dense_parameter_count": SIZES, "loss_validation": [3.0, 2.7 * 10**0.03, 2.43]})
     frame = frame.assign(hyper_id=range(3), step=1, router_type="Dense", num_experts=1)
     frame.to_csv(tmp_path / "table.csv", index=False)

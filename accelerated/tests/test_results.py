@@ -23,7 +23,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "laws.md"
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
-    """Runs of two routers on a law, and dense runs; one run has k = 2."""
+    """Write runs of two routers on a law, and dense runs. One run has k = 2."""
     rows = []
     for router, better in (("Hash", 1.0), ("A-router-with-a-long-name", 0.98)):
         for size in SIZES:
@@ -76,7 +76,7 @@ def test_conditions_narrow_each_other_and_a_router_is_found_by_its_name(table):
 
 
 def test_a_fit_computes_what_is_asked_for_alone(table, monkeypatch):
-    """A coefficient needs no held-out errors, and each number is computed once."""
+    """A coefficient needs no held-out errors. Each number is computed once."""
     from routelaws.accelerated.results import fit as module
 
     calls = []

@@ -34,7 +34,7 @@ def test_random_routings_agree_by_chance(random):
 
 
 def test_routings_that_differ_in_the_numbers_of_experts_match(random):
-    """Every expert finds its partner, for any order of a token's experts; moved tokens do not agree."""
+    """Every expert finds its partner, for any order of a token's experts. Moved tokens do not agree."""
     first = np.argsort(random.random((TOKENS, EXPERTS)), axis=1)[:, :2]
     order = random.permutation(EXPERTS)
     second = order[first][:, ::-1]
@@ -49,7 +49,7 @@ def test_routings_that_differ_in_the_numbers_of_experts_match(random):
 
 @pytest.mark.parametrize("skewed", [False, True])
 def test_random_routings_match_as_shuffled_tokens_do(random, skewed):
-    """With few tokens the best matching is well above k/E; uneven loads raise the agreement further."""
+    """With few tokens the best matching is well above k/E. Uneven loads raise the agreement further."""
     share = np.r_[0.65, np.full(EXPERTS - 1, 0.05)] if skewed else np.full(EXPERTS, 1 / EXPERTS)
     first, second = (random.choice(EXPERTS, (200, 1), p=share) for _ in range(2))
     found = diagnostics.matched_agreement(first, second, EXPERTS, shuffles(random, 200))
@@ -167,7 +167,7 @@ def logged(run):
 
 
 def test_a_run_reports_what_its_router_learned(small_fields, tmp_path):
-    """HASH routes equally in training and evaluation; after a few steps, the experts of RL-R are still equal."""
+    """HASH routes equally in training and evaluation. After a few steps, the experts of RL-R are still equal."""
     fields = {**small_fields, "steps": 8, "evaluations": 1, "experts": 4, "blocks": 2}
     said = []
     hashed = make_run(fields, tmp_path / "hash", router="hash")

@@ -19,7 +19,6 @@ def uneven(num_tokens: int, scale: float) -> np.ndarray:
 
 
 def check(values: np.ndarray, num_sweeps: int, mask: np.ndarray | None = None) -> None:
-    """Check that the plan after this number of sweeps equals the reference's plan."""
     found = sinkhorn.sinkhorn_plan(jnp.asarray(values, jnp.float32), num_sweeps=num_sweeps, mask=mask)
     wanted = sinkhorn_plan(values, num_sweeps=num_sweeps, mask=mask)
     unit = np.finfo(np.float32).eps / 2 * (4 + 2 * np.abs(values).max() + np.log(values.size))
@@ -50,7 +49,7 @@ def test_an_entry_that_underflows_in_the_kernel_alone_is_not_lost():
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_blocks_change_nothing(masked, monkeypatch):
-    """Blocks of rows for a kernel larger than the cache: three of 64, two of 1,024, and none for a prime number."""
+    """A kernel larger than the cache has blocks of rows: three of 64, two of 1,024, and none for a prime number."""
     monkeypatch.setattr(sinkhorn, "_CACHED", 0)
     for num_tokens in (192, 2048, 191):
         mask = np.random.default_rng(0).random(num_tokens) < 0.7 if masked else None

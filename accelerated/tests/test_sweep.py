@@ -183,8 +183,7 @@ def write_run(folder: Path, grid: Grid, i: int, steps: int) -> None:
 
 
 def test_the_table_of_a_sweep_holds_finished_runs_alone(text_file, tmp_path):
-    """One run has its last evaluation, and another stopped after its first; laws exclude the losses of unfinished
-    runs."""
+    """One run has its last evaluation; another stopped after its first."""
     grid = read_grid(str(write_grid(tmp_path, text_file)))
     sweep_folder.claim_sweep_folder(tmp_path / "out", grid)
     for i, steps in enumerate((40, 20)):
@@ -214,7 +213,7 @@ def test_a_task_collects_after_another_one_and_then_all_that_is_finished(text_fi
 
 
 def test_a_sweep_that_goes_on_counts_all_of_its_runs(text_file, tmp_path, monkeypatch):
-    """Two of three runs are finished, and the third is stopped; the number of kept checkpoints may have changed."""
+    """Two of three runs are finished, and the third is stopped. The number of kept checkpoints may have changed."""
     grid = read_grid(str(write_grid(tmp_path, text_file)))
     sweep_folder.claim_sweep_folder(tmp_path / "out", grid)
     for i, steps in enumerate((40, 20, 40)):
@@ -273,7 +272,6 @@ def test_runs_of_another_table_are_not_trained_again(text_file, tmp_path, monkey
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_rows_of_a_later_table_replace_those_of_the_same_runs(tmp_path, order):
-    """Both tables have two runs, and share run 1."""
     tables = [("first", (0, 1)), ("second", (1, 2))][::order]
     for name, runs in tables:
         rows = [{"hyper_id": i, "step": 40, "loss_validation": 3.5, "commit": name} for i in runs]
@@ -306,7 +304,7 @@ schedule = "constant"
 
 
 def test_budgets_of_wsd_have_one_trunk(text_file, tmp_path, monkeypatch):
-    """The longest run keeps the checkpoints where the others begin; the same task trains it first."""
+    """The longest run keeps the checkpoints where the others begin. The same task trains it first."""
     grid, stages, told, begun = read_grid(str(write_grid(tmp_path, text_file, BUDGETS))), [], [], []
     assert sweep.trunks_of(grid) == {0: 1, 2: 1, 3: 4, 5: 4} and sweep.trunks_of(Grid("one", grid.runs[:1])) == {}
     parts = [sweep.runs_of_part(grid, sweep.Part(i, 3)) for i in range(3)]
@@ -341,7 +339,6 @@ def test_budgets_of_wsd_have_one_trunk(text_file, tmp_path, monkeypatch):
 
 
 def test_each_run_has_the_tokens_of_its_own_text(text_file, tmp_path):
-    """In a grid over texts in any order, each run has the token files of its text."""
     other = tmp_path / "other.txt"
     other.write_text(text_file.read_text(encoding="utf-8").replace("ba", "zu"), encoding="utf-8")
     runs = [
@@ -406,7 +403,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(text_file, tmp_path, mon
     ids=["killed", "told to stop", "a fault of ours"],
 )
 def test_workers_end_with_the_sweep(monkeypatch, fault, ends, calls):
-    """At a request to stop, workers save first; after other faults they are killed; the error names a killed worker."""
+    """At a request to stop, workers save first; after other faults they are killed. The error names a killed worker."""
     ended = []
     monkeypatch.setattr(sweep, "_failures", lambda *_: (_ for _ in ()).throw(fault))
     monkeypatch.setattr(sweep, "_stop_workers", lambda pool: ended.append("stopped"))
@@ -436,7 +433,6 @@ def test_the_environment_of_the_workers_is_put_back(monkeypatch):
 
 @pytest.fixture(scope="module")
 def undisturbed(text_file, tmp_path_factory):
-    """The table of a sweep of the runs of `SMALL`."""
     folder = tmp_path_factory.mktemp("undisturbed")
     kill_and_finish(write_grid(folder, text_file, SMALL), folder / "out", [])
     return table(folder / "out")

@@ -38,8 +38,6 @@ def make_frame() -> pandas.DataFrame:
 
 @pytest.fixture
 def save(tmp_path):
-    """Return a function that writes a frame and returns the path."""
-
     def write(frame, name="table.csv"):
         frame.to_csv(tmp_path / name, index=False)
         return tmp_path / name
@@ -137,8 +135,7 @@ def test_the_default_keeps_all_seeds_and_says_what_it_drops():
 
 
 def test_objectives_are_not_mixed():
-    """The more common objective is fitted, and blank means causal; a condition can select the other objective, or
-    both."""
+    """The fit takes the more common objective. Blank means causal. A condition can select other objectives."""
     assert table_schema.OBJECTIVES == configuration.OBJECTIVES
     frame = make_frame()
     frame["objective"] = ""

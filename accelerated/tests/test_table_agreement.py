@@ -165,7 +165,7 @@ def test_what_is_a_thousandfold_apart_is_one_line(tmp_path, columns, column, nee
 
 
 def test_one_run_that_is_far_off_is_named(tmp_path):
-    """The row of a later run among many; rows of step 0 and 1 have no tokens to compare."""
+    """The row of a later run among many. Rows of step 0 and 1 have no tokens to compare."""
     tokens = [TOKENS, TOKENS * 3, TOKENS, TOKENS]
     [said] = remarks(runs(tokens=tokens), tmp_path)
     assert said.startswith("tokens: far off in 1 of 4 rows (row 2: 7,864,320,000, but 2,621,440,000 by ")
@@ -173,7 +173,6 @@ def test_one_run_that_is_far_off_is_named(tmp_path):
 
 
 def test_a_refusal_names_the_row_that_is_a_thousandfold_off(tmp_path):
-    """The error does not name an earlier row with a smaller difference."""
     frame = runs(tokens=[TOKENS * 10.0, TOKENS, TOKENS * 1e4, TOKENS])
     with pytest.raises(InputError, match=f"row 3, column tokens: '{TOKENS * 10_000}'"):
         remarks(frame, tmp_path)

@@ -20,7 +20,6 @@ line_end = st.sampled_from(["\n", "\r\n", "\r"])
 
 
 def read(path, chunk=table_files.CHUNK):
-    """Return the rows of a file and their numbers, read in chunks."""
     problems, before = Problems(path), table_files.CHUNK
     table_files.CHUNK = chunk
     try:

@@ -112,7 +112,6 @@ def test_what_a_packed_file_unpacks_to_is_limited(tmp_path, monkeypatch):
 
 
 def test_blank_lines_cost_no_time(tmp_path):
-    """Two million blank lines are skipped at once."""
     header, row = write(tmp_path / "t.csv").read_text().splitlines()
     blank = "\n" * 10**6
     for text in (blank + header + blank + row, f'"hyper_id"{header[8:]}\n{row}{blank}'):

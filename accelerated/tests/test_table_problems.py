@@ -49,7 +49,6 @@ BAD = {
 
 
 def make_rows() -> list[list[str]]:
-    """Return two evaluations of each of 18 runs with losses on a law, with cells as text."""
     rows = []
     for size in (1e7, 1e8, 1e9):
         for experts in (1, 2, 4, 16, 64, 256):
@@ -89,7 +88,6 @@ def write(path, rows, header=HEADER):
 
 
 def problems(path, **careful) -> list[str]:
-    """Return the lines of the error without the path."""
     with pytest.raises(InputError) as caught:
         _read(path, **careful)
     first, *others = str(caught.value).removeprefix(f"{path}: ").split("\n")
@@ -268,7 +266,6 @@ def test_json_lines_are_the_same_table_as_csv(folder):
 
 
 def changed(row: int, **cells):
-    """Return the rows with some cells of one row changed."""
     rows = make_rows()
     for column, value in cells.items():
         rows[row][HEADER.index(column)] = value

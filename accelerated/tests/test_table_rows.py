@@ -1,6 +1,3 @@
-"""Conditions on the rows of a table: they keep the same rows as plain Python, and invalid conditions are one-line
-errors."""
-
 import ast
 import math
 import operator
@@ -183,7 +180,7 @@ signs = conditions(
 
 @given(tree=words | signs)
 def test_the_rows_are_those_that_plain_python_keeps(tree):
-    """Random conditions with minimal parentheses, compared with an evaluation of each row."""
+    """The conditions are random, with minimal parentheses."""
     text = ast.unparse(ast.fix_missing_locations(tree))
     rows = [dict(zip(CELLS, cells, strict=True)) for cells in zip(*CELLS.values(), strict=True)]
     assert row_mask(TABLE, text).tolist() == [bool(of_row(tree, row)) for row in rows], text

@@ -42,7 +42,6 @@ def write(path, entries):
 
 @pytest.fixture(scope="module")
 def run_folder(small_fields, tmp_path_factory):
-    """A routed run with its initial weights."""
     folder = tmp_path_factory.mktemp("tasks") / "run"
     config = from_mapping({**small_fields, "steps": 8, "evaluations": 1, "router": "hash", "experts": 2}, "test")
     files = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
@@ -100,7 +99,6 @@ def test_scores_are_those_of_each_text_by_itself(run_folder, tmp_path, capsys):
 
 
 def test_the_last_word_is_the_most_likely_one_or_not(run_folder, tmp_path, capsys):
-    """A text that the model continued ends with its most likely word; another word is wrong."""
     tokenizer, params = Tokenizer((run_folder / "tokenizer.model").read_bytes()), weights.load_run(run_folder).params
     config, table = read_config(run_folder), weights.load_run(run_folder).table
     ids = [1, *tokenizer.encode("x")]
@@ -130,7 +128,7 @@ def test_the_last_word_is_the_most_likely_one_or_not(run_folder, tmp_path, capsy
 
 
 def test_what_just_fills_the_window_is_not_cut():
-    """A letter is a token, and its position in the alphabet is its loss; the model reads five letters at once."""
+    """A letter is a token, and its position in the alphabet is its loss. The model reads five letters at once."""
     questions = [Question("abc", ("de", "def"), 0, 1), Question("abcdefg", ("x", "vwxyz"), 1, 2)]
 
     def score(windows):
@@ -160,7 +158,7 @@ def test_accuracies_by_hand():
 
 
 def test_a_run_has_one_row_in_a_table(tmp_path):
-    """New values of a run replace its old values; other rows and columns stay."""
+    """New values of a run replace its old values. Other rows and columns stay."""
     table = tmp_path / "table.csv"
     last = {"run": "a", "params": 5, "acc_y": 0.25}
     for run in ({"run": "a", "params": 4, "acc_x": 0.5}, {"run": "b", "params": 6}, last):

@@ -46,13 +46,11 @@ def corpus(tmp_path):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """The folder of the cache, named by the environment variable."""
     monkeypatch.setenv("ROUTELAWS_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
-def quiet(line):
-    """Ignore a progress line."""
+def quiet(line): ...
 
 
 def contents(files):
@@ -270,7 +268,7 @@ def test_another_run_makes_the_same_entry_meanwhile(corpus, cache, monkeypatch, 
 
 
 def test_the_files_of_a_corpus_that_changed_are_named(tmp_path, cache):
-    """By the entry of the old corpus; without such an entry, or with an invalid digest, no file is named."""
+    """The entry of the old corpus names the files. Without it, or with an invalid digest, the message names none."""
     for name in ("a.txt", "b.txt", "c.txt"):
         (tmp_path / name).write_text(TEXT + name)
     corpus = read_corpus([str(tmp_path / "*.txt")])

@@ -35,14 +35,12 @@ ALMOST_FRESH = {**ROUTED, "steps": 4, "evaluations": 1, "learning_rate": 1e-9}
 
 @pytest.fixture(scope="module")
 def trained(small_fields, tmp_path_factory):
-    """The folder of a trained run, and its rows."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     return folder, make_run(small_fields, folder, steps=120, evaluations=4, **ROUTED).train()
 
 
 @pytest.fixture(scope="module")
 def whole(small_fields, tmp_path_factory):
-    """The folder of a short dense run, and its rows."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     return folder, make_run(small_fields, folder).train()
 
@@ -68,8 +66,7 @@ def test_a_run_learns_and_leaves_its_table_and_log(small_fields, trained):
 
 
 def test_loads_in_the_table_are_in_fair_shares_of_all_narrow_experts():
-    """Two experts with G = 2 are four: half of the tokens is twice a fair share, and one of eight in two blocks
-    idles."""
+    """Two experts with G = 2 are four: half of the tokens is twice a fair share. One of eight in two blocks idles."""
     config = from_mapping(dict(router="hash", experts=2, granularity=2, blocks=2, routing_frequency=1.0))
     one = WindowLosses(np.array([0]), np.array([0]), np.array([16]), np.array([40.0]))
     load = np.array([[0.5, 0.25, 0.25, 0.0], [0.25, 0.25, 0.25, 0.25]])
@@ -84,7 +81,7 @@ def test_loads_in_the_table_are_in_fair_shares_of_all_narrow_experts():
 
 
 def test_the_table_says_how_well_its_loss_is_known(small_fields, trained):
-    """Computed again from the weights and the text: window losses by `transformer.loss`, errors by document."""
+    """`transformer.loss` gives the window losses again; their errors are by document."""
     folder, rows = trained
     config = run_folder.read_config(folder)
     tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
@@ -152,8 +149,7 @@ def test_more_evaluation_texts_fill_their_columns(small_fields, text_file, tmp_p
         from_mapping({**small_fields, "eval": ["books=x"]}, "test").check()
 
 
-class Cut(Exception):
-    """Ends a run in a test."""
+class Cut(Exception): ...
 
 
 def cut_at_20(kind, **fields):
@@ -171,14 +167,14 @@ WSD = {"schedule": "wsd", "warmup_steps": 4, "decay": 0.25, "router": "reinforce
 
 @pytest.fixture(scope="module")
 def trunk(small_fields, tmp_path_factory):
-    """The folder of a run at a constant rate, with a checkpoint at 18, not a multiple of the steps of a call."""
+    """Return the folder of a run at a constant rate. Its checkpoint at 18 is not a multiple of the steps of a call."""
     folder = tmp_path_factory.mktemp("trunk") / "trunk"
     make_run(small_fields, folder, keep=(6, 18), **WSD | {"schedule": "constant", "decay": 0.2}).train()
     return folder
 
 
 def test_a_decay_from_a_trunk_is_the_run_trained_alone(small_fields, trunk, tmp_path):
-    """Equal bit for bit, also after a kill; the table names the start and has only later rows."""
+    """Equal bit for bit, also after a kill. The table names the start and has only later rows."""
     alone = make_run(small_fields, tmp_path / "alone", **WSD).train()
     branch = {"trunk": Trunk(trunk, 18), "checkpoint_every": 4, **WSD}
     with pytest.raises(Cut):

@@ -1,4 +1,4 @@
-"""Training FLOPs of a table: stated, counted from a step, or estimated; and the laws and plans that use them."""
+"""Training FLOPs of a table: given, counted from a step, or estimated."""
 
 import json
 
@@ -77,7 +77,7 @@ def test_compute_takes_dense_and_routed_runs_however_their_flops_are_said(tmp_pa
 
 @pytest.mark.parametrize("step", ["1, since every run has one row", "the tokens"])
 def test_a_step_that_convert_made_up_counts_no_flops(tmp_path, capsys, step):
-    """The FLOPs of a step are not the FLOPs of a run; with tokens the default is 6 N D, else there are none."""
+    """The FLOPs of a step are not the FLOPs of a run. With tokens the default is 6 N D, else there are none."""
     runs = isoflop().assign(flops_per_step=lambda frame: 2 * frame["dense_parameter_count"] * PER_STEP)
     runs = runs.drop(columns=["training_flops", "step", *(["tokens"] if step[0] == "1" else [])])
     runs.to_csv(tmp_path / "runs.csv", index=False)
@@ -113,7 +113,6 @@ def test_the_flops_of_a_step_are_those_of_its_own_tokens(tmp_path, columns, rema
 
 @pytest.mark.parametrize(("columns", "remarks"), [({"vocab_size": 5000.0}, []), ({}, [PIECES])])
 def test_a_vocabulary_that_is_taken_is_said(columns, remarks):
-    """For a user's table, with embeddings in the active parameters."""
     own = isoflop().assign(d_model=512.0, **columns)
     [selection] = select_rows(own, axes="every")
     [active], _ = law_columns(selection, LAWS["joint"]._replace(columns=("active_parameters",)), "loss_validation")
@@ -136,7 +135,7 @@ def test_a_plan_does_not_make_up_the_training_tokens(tmp_path, capsys):
 
 
 def test_compute_does_not_mix_dense_and_routed_runs(tmp_path, capsys):
-    """Routed runs need half of the compute for the same loss: each kind has a line with its own coefficients."""
+    """Routed runs need half of the compute for the same loss."""
     routed = isoflop().assign(hyper_id=lambda frame: frame["hyper_id"] + 100)
     both = pandas.concat([isoflop("Dense", 0.5), routed])
     fits = said(capsys, both, tmp_path, "fit", "--law", "compute", "--floor", "1.6")["fits"]

@@ -1,7 +1,7 @@
 """The inputs of the model at each step, and the outputs of a run, with a recording model.
 
-A recording loss replaces the training loss: it sends tokens, noise and hidden positions to Python, advances a fake
-clock by a second, and returns numbers that follow from the tokens. So the tests can compute every line of the log and
+A recording loss replaces the training loss: it sends tokens, noise and hidden positions to Python, and advances a fake
+clock by a second. It returns numbers that follow from the tokens. So the tests can compute every line of the log and
 every row of the table. Evaluation is unchanged.
 """
 
@@ -57,7 +57,7 @@ def number_of(tokens) -> float:
 
 
 class Watched:
-    """A clock and the inputs of each step; `now` belongs to the current run, because runs share programs."""
+    """A clock and the inputs of each step. `now` belongs to the current run, because runs share programs."""
 
     now = None
 
@@ -77,7 +77,7 @@ class Watched:
 
 
 def told_loss(params, tokens, model, *, training, noise=None, hidden=None, **options):
-    """Replace `transformer.loss` in training; every entry of the gradient is the loss."""
+    """Replace `transformer.loss` in training. Every entry of the gradient is the loss."""
     if not training:
         return transformer.loss(params, tokens, model, training=False, noise=noise, hidden=hidden, **options)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params)), "weights are kept in float32"
@@ -114,7 +114,7 @@ programs, evaluations = shared(step.make_train_steps), shared(step.make_evaluate
 
 
 def train(patch, fields, folder, cuts=(), **changes):
-    """Train a run, stopped at the first event of some steps and resumed; return the records and the rows."""
+    """Train a run, stopped at the first event of some steps and resumed. Return the records and the rows."""
     watched = Watched.now = Watched()
     cuts = list(cuts)
     patch.setattr(step, "loss", told_loss)
@@ -139,7 +139,6 @@ def train(patch, fields, folder, cuts=(), **changes):
 
 @pytest.fixture(scope="module")
 def whole(small_fields, tmp_path_factory):
-    """A run from its first step to its last."""
     with pytest.MonkeyPatch.context() as patch:
         yield train(patch, small_fields, tmp_path_factory.mktemp("whole") / "run")
 
@@ -148,7 +147,7 @@ def whole(small_fields, tmp_path_factory):
 def resumed(small_fields, tmp_path_factory):
     """The same run, stopped at step 12 before its checkpoint (resumes from 6), and at 16 (resumes from 12).
 
-    At the first stop the table has a row of step 8, and the log has lines that are dropped and written again.
+    At the first stop the table has a row of step 8. Some lines of the log are dropped and written again.
     """
     with pytest.MonkeyPatch.context() as patch:
         yield train(patch, small_fields, tmp_path_factory.mktemp("resumed") / "run", cuts=(12, 16))
@@ -158,7 +157,6 @@ STEPS_OF_RESUMED = [*range(12), *range(6, 16), *range(12, 20)]
 
 
 def numbers(run) -> np.ndarray:
-    """Return the reported losses of the steps of a whole run."""
     return np.array([number_of(one.tokens) for one in run.seen.steps])
 
 
@@ -208,7 +206,6 @@ def test_steps_get_the_batches_of_the_text_in_turn(whole):
 
 
 def test_evaluations_and_calls_end_where_they_are_said_to(whole):
-    """An evaluation comes after its steps and before the next step."""
     steps = [(named, done) for kind, named, done in whole.seen.events if kind == "step"]
     assert steps == [(number, number) for number in CALLS]
     evaluations = [(named, done) for kind, named, done in whole.seen.events if kind == "evaluation"]
@@ -262,7 +259,7 @@ def test_rows_of_the_table_are_of_the_steps_that_they_name(whole):
 
 
 def test_nothing_tells_a_resumed_run_from_a_whole_one(whole, resumed):
-    """Even the times are equal: they count each step once, before and after the stop."""
+    """Even the times are equal: they count each step once."""
     assert resumed.rows == whole.rows
     logs = [run_folder.read_log(run.folder / "log.jsonl") for run in (whole, resumed)]
     assert logs[0] == logs[1]
@@ -272,7 +269,7 @@ def test_nothing_tells_a_resumed_run_from_a_whole_one(whole, resumed):
 
 @pytest.mark.slow
 def test_the_step_that_diverged_is_named(small_fields, tmp_path, monkeypatch):
-    """The seventh step is the third of its call; the whole call is discarded."""
+    """The seventh step is the third of its call. The whole call is discarded."""
 
     def record(self, tokens, noise, hidden):
         self.steps.append(SimpleNamespace(tokens=np.asarray(tokens)))
@@ -297,8 +294,6 @@ def test_the_losses_of_a_run_can_be_had_again(whole, monkeypatch):
 
 
 def test_as_many_tokens_are_evaluated_as_are_asked_for(whole, text_file, monkeypatch):
-    """For the run's text and for another text; the run used 256 tokens."""
-
     def counted(params, batches):
         shape = batches[..., 1:].shape
         return step.Evaluation(np.zeros(shape), np.ones(shape, bool), np.zeros((0, 0)))
@@ -325,7 +320,7 @@ def test_evaluation_takes_the_loss_of_bfloat16_logits_in_full(small_fields):
 
 
 def test_text_is_continued_from_its_last_tokens(whole, monkeypatch):
-    """With a model whose output shows its position and its input: at most S = 16 tokens, from the end of a document on.
+    """The model's output shows its position and its input: at most S = 16 tokens, from the end of a document on.
 
     Its most likely next token at position s is (1 + s + the sum of the tokens up to s) modulo 297, plus 3.
     """

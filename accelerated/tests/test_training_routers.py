@@ -31,8 +31,6 @@ def make_run(fields, folder, watch=lambda *_, **__: None, **changes):
 
 
 def cut_at(step):
-    """Return a watcher that ends a run, and its exception."""
-
     class Cut(Exception):
         pass
 
@@ -78,7 +76,7 @@ def test_it_learns_and_goes_on_where_it_was_cut(small_fields, tmp_path, name):
 
 @pytest.mark.parametrize("name", ROUTERS)
 def test_a_step_keeps_the_shapes(small_fields, name):
-    """By shapes alone: the output state of a step has the shapes of its input, and every field is logged."""
+    """The output state of a step has the shapes of its input, and every field is logged."""
     config = from_mapping({**small_fields, **ROUTERS[name]}, "test")
     state = jax.eval_shape(lambda: initial_state(config))
     batches = jax.ShapeDtypeStruct((2, config.batch_size, config.sequence_length + 1), np.int32)
@@ -175,7 +173,7 @@ def test_clusters_come_from_another_run(small_fields, tmp_path):
 
 @pytest.mark.slow
 def test_transition_tuning_and_text_from_a_mixture(small_fields, tmp_path):
-    """A Mixture of Tokens continues as token choice from its checkpoint; both can generate text."""
+    """A Mixture of Tokens continues as token choice from its checkpoint. Both can generate text."""
     mixture = {**small_fields, **SHORT, **ROUTERS["mixture_of_tokens"]}
     rows = make_run(mixture, tmp_path / "mixture").train()
     choice = {**small_fields, **SHORT, "router": "top_k", "experts": 2, "capacity_factor": 1.25}
@@ -203,7 +201,7 @@ def test_transition_tuning_and_text_from_a_mixture(small_fields, tmp_path):
 
 @pytest.mark.slow
 def test_a_masked_run_is_evaluated_again_and_writes_no_text(small_fields, tmp_path):
-    """Groups of neighbours divide the sequence, not the batch; the weights work with token choice."""
+    """Groups of neighbours divide the sequence, not the batch. The weights work with token choice."""
     fields = {**small_fields, **SHORT, **ROUTERS["masked mixture"], "batch_size": 3}
     last = make_run(fields, tmp_path / "run").train()[-1]
     losses = [
@@ -234,7 +232,7 @@ def test_evaluation_keeps_neighbours_apart(small_fields):
 
 
 def test_what_is_hidden_in_evaluation_is_the_same_for_every_seed(small_fields):
-    """Runs that differ only in their seed are comparable; in training each hides other tokens."""
+    """Runs that differ only in their seed are comparable. In training each hides other tokens."""
     fields = {**small_fields, "objective": "masked", "blocks": 1}
     windows = np.random.default_rng(0).integers(3, 300, (3, 4, 17)).astype(np.int32)
     hidden = []

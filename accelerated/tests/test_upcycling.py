@@ -40,7 +40,6 @@ def models(fields: dict) -> tuple[ModelConfig, ModelConfig]:
 
 
 def check_same_loss(tokens: np.ndarray, *models: tuple[dict, ModelConfig]) -> None:
-    """Check that two models, as (parameters, configuration), have the same loss in float64."""
     found, wanted = (transformer.loss(params, tokens, config, training=False) for params, config in models)
     scale = 2.0**-53 * np.abs(wanted.output.logits).max()
     assert_close_bounded("transformer.loss", found.cross_entropy, wanted.cross_entropy, scale, what="loss")
@@ -49,7 +48,7 @@ def check_same_loss(tokens: np.ndarray, *models: tuple[dict, ModelConfig]) -> No
 @pytest.mark.parametrize("name", EXACT)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_loss_is_the_dense_one_where_gates_sum_to_1(name, seed):
-    """With a new router; for slices, with a router of zeros (equal gates)."""
+    """The router is new; for slices it is a router of zeros (equal gates)."""
     random = np.random.default_rng(seed)
     routed, dense = models(EXACT[name])
     before, fresh = (transformer.init(random, config) for config in (dense, routed))
@@ -60,7 +59,7 @@ def test_the_loss_is_the_dense_one_where_gates_sum_to_1(name, seed):
 
 
 def test_copies_differ_by_noise_and_by_redrawn_units():
-    """By hand: two experts in two slices of width 16; the quarter of units with the smallest uniforms is redrawn."""
+    """Two experts in two slices of width 16. Noise redraws the quarter of units with the smallest uniforms."""
     random = np.random.default_rng(0)
     routed, dense = models({"router": "top_k", "experts": 2, "granularity": 2})
     before, fresh = (transformer.init(random, config) for config in (dense, routed))
@@ -102,7 +101,7 @@ def begun(fields: dict, folder, **changes):
 
 @pytest.fixture(scope="module")
 def lender(small_fields, tmp_path_factory):
-    """The folder of a dense run with a checkpoint at step 4 and moments of 2."""
+    """Return the folder of a dense run with a checkpoint at step 4 and moments of 2."""
     folder = tmp_path_factory.mktemp("lender") / "dense"
     run, kept, _, state = begun(small_fields, folder)
     moments = jax.tree.map(lambda leaf: np.full_like(leaf, 2), state.optimizer)

@@ -28,8 +28,7 @@ ONE = WindowLosses(np.array([0, 1, 1, 2]), np.array([0, 0, 1, 2]), np.array([2, 
 
 
 def test_the_error_of_a_mean_by_hand():
-    """Documents 0, 1, 2 have 3, 1, 2 tokens and losses 5, 3, 8: L is 16/6, the residuals 5 - 8, 3 - 8/3 and 8 -
-    16/3."""
+    """Documents have 3, 1, 2 tokens and losses 5, 3, 8: L is 16/6, the residuals 5 - 8, 3 - 8/3 and 8 - 16/3."""
     assert mean_loss(ONE) == 16 / 6 and documents(ONE) == 3
     by_hand = math.sqrt(3 / 2 * ((5 - 8) ** 2 + (3 - 8 / 3) ** 2 + (8 - 16 / 3) ** 2)) / 6
     assert standard_error(ONE) == pytest.approx(by_hand, rel=1e-12)
@@ -85,8 +84,7 @@ def test_an_interval_of_two_errors_holds_the_loss_of_the_source():
 
 
 def test_a_difference_is_taken_on_the_same_windows():
-    """Difficulty that two models share cancels: the errors of the losses are 0.05, but the difference has a smaller
-    error."""
+    """Both models find the same windows hard. The errors of the losses are 0.05; the difference has a smaller error."""
     draw = np.random.default_rng(1)
     window, document, tokens = np.arange(600), np.arange(600) // 4, np.full(600, 64)
     hard = 64 * (3 + np.repeat(draw.normal(0, 0.6, 150), 4))

@@ -47,7 +47,7 @@ RUN = {"d_model": 8, "heads": 1, "blocks": 1, "vocab_size": 300, "steps": 100, "
 
 @pytest.mark.parametrize(("first", "now", "left"), [(10, 60, "about 0:24 left"), (60, 75, "about 0:50 left")])
 def test_the_time_left_is_that_of_the_work_left_at_the_speed_of_this_session(monkeypatch, first, now, left):
-    """Half a minute after the first call, `now` of 100 steps are done; the time excludes the first call."""
+    """Half a minute after the first call, `now` of 100 steps are done. The time excludes the first call."""
     clock = [1000.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     console = Console(file=io.StringIO(), width=80)
@@ -61,8 +61,7 @@ def test_the_time_left_is_that_of_the_work_left_at_the_speed_of_this_session(mon
 
 
 def test_the_time_left_of_several_runs_counts_what_each_has_to_compile(monkeypatch):
-    """Four equal runs, two in parallel: 20 s until the end of the first call of 10 steps, and 1 s for each later
-    call."""
+    """Four equal runs, two in parallel. A first call of 10 steps ends after 20 s; a later call takes 1 s."""
     clock = [1000.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     console = Console(file=io.StringIO(), width=80)
