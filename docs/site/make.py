@@ -1,4 +1,4 @@
-"""Build the site: `make site`, or `python docs/site/make.py [--out FOLDER]`. See docs/site.md.
+"""Build the site: `make site`, or `python docs/site/make.py [--out FOLDER]`. See CONTRIBUTING.md.
 
 1. STAGE   copy the Markdown pages, make the API and source pages, adapt links           `stage`
 2. BUILD   Sphinx converts the pages to HTML; a warning is an error                      `build`

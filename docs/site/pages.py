@@ -25,7 +25,6 @@ GUIDES = {  # in the order of reading; other pages come last
     "Background": ("study/README", "choices", "balanced_assignment", "hash_loads", "policy_gradient"),
 }
 STANDING_IN = {"README.md": "index", ".": "index", "docs": "docs/index"}  # {path: page for links to it}
-NO_PAGES = ("docs/site.md",)  # for developers of the site, not for readers
 FENCED = re.compile(r"(^[ ]*(`{3,}).*?^[ ]*\2`*[ ]*$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 TITLE = re.compile(r"^# +(.+)$", re.MULTILINE)
@@ -39,7 +38,6 @@ def guides(root: Path = ROOT) -> dict[str, list[str]]:
     """Return {heading: Markdown files of docs/} in the order of `GUIDES`. "More" has all others, in order of title."""
     inside = (root / "docs").rglob("*.md")
     page_names = {path.relative_to(root).as_posix() for path in inside if (root / "docs/site") not in path.parents}
-    page_names -= {*NO_PAGES}
     parts = {title: [f"docs/{name}.md" for name in names] for title, names in GUIDES.items()}
     parts = {title: [path for path in paths if path in page_names] for title, paths in parts.items()}
     more = page_names - {path for paths in parts.values() for path in paths}

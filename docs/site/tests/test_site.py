@@ -31,7 +31,6 @@ def test_every_lesson_and_every_page_of_docs_is_in_the_navigation():
     assert entries(hanging["tutorials/index"]) == sorted(path.stem for path in ROOT.glob("tutorials/[0-9]*.md"))
     docs, site = ROOT / "docs", ROOT / "docs/site"
     guides = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md") if site not in path.parents}
-    guides -= {"site.md"}
     assert {f"{name}.md" for name in entries(hanging["docs/index"])} == guides
     assert all((ROOT / f"docs/{name}.md").exists() for names in pages.GUIDES.values() for name in names)
     assert all(f"({path})" in make.guides_index(ROOT) for path in guides)
@@ -50,7 +49,6 @@ def small(tmp_path):
     texts = {
         "README.md": "# No page\n",
         "docs/site/index.md": "# Small\n\nSee [a guide](../b.md).\n",
-        "docs/site.md": "# For those who build the site\n",
         "docs/laws.md": "# The laws\n",
         "docs/own_layer.md": "# Your layer\n",
         "tutorials/README.md": "# Lessons\n",
@@ -82,7 +80,6 @@ def test_guides_have_an_order_and_new_pages_follow_by_title(small):
     [
         ("[x](b.md)", "[x](b.md)"),
         ("[x](../README.md)", "[x](../index.md)"),
-        ("[x](site.md)", "[x](../source/docs/site.md.md)"),
         ("[x](../reference)", "[x](../reference/index.md)"),
         ("[x](../reference/routers)", "[x](../source/reference/routers/index.md)"),
         ("[`x`](../reference/routers/base.py)", "[`x`](../source/reference/routers/base.py.md)"),
