@@ -91,7 +91,7 @@ def main(arguments=None) -> int:
 def _compile_quickly(folder: str) -> None:
     """Compile our own twin as fast as possible, and share compiled programs between tests and processes.
 
-    JAX reads these settings when it is imported. Other backends keep their own settings.
+    JAX reads these settings when it is imported.
     """
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_COMPILE}".strip()
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

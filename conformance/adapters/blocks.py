@@ -190,7 +190,6 @@ def backend(
 
 
 def _with_options(function, source, positional: int):
-    """Return a function with the options of `source` in its signature, so that the suite tests only these options."""
     parameters = inspect.signature(function).parameters.values()
     named = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
     options = list(inspect.signature(source).parameters.values())[positional:]

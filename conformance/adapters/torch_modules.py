@@ -7,10 +7,8 @@ from routelaws.conformance.adapters.blocks import ANSWER
 
 
 def from_numpy(array, dtype: str = "float32") -> torch.Tensor:
-    """Return a tensor that shares the array's memory, so that the suite detects writes to the input.
-
-    In bfloat16, the tensor is a copy.
-    """
+    """Return a tensor that shares the array's memory, so that the suite detects writes to the input; a copy in
+    bfloat16."""
     tensor = torch.from_numpy(array)
     return tensor.bfloat16() if dtype == "bfloat16" else tensor
 
@@ -75,13 +73,12 @@ def experts_with_gradient(layer: torch.nn.Module, num_experts: int) -> int:
 
 
 def _single(layer: torch.nn.Module) -> list:
-    """Return the experts in order if each expert is a module; return [] for stacked experts."""
     holders = (module for module in layer.modules() if isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict))
     return next((list(module.values() if hasattr(module, "values") else module) for module in holders), [])
 
 
 def _plant_stacked(parameters, num_experts: int, d_model: int, d_ff: int) -> bool:
-    """Set the projections of stacked experts [E, ., .], and return whether the layer has them."""
+    """Set the projections of stacked experts [E, ., .]. Return whether the layer has them."""
     stacked = [value for value in parameters if value.ndim == 3 and len(value) == num_experts]
     inner = [value for value in stacked if sorted(value.shape[1:]) == sorted((d_model, 2 * d_ff))]
     others = [value for value in stacked if sorted(value.shape[1:]) == sorted((d_model, d_ff))]
@@ -98,7 +95,7 @@ def _plant_stacked(parameters, num_experts: int, d_model: int, d_ff: int) -> boo
 
 
 def _plant_single(layer: torch.nn.Module, d_model: int, d_ff: int) -> bool:
-    """Set the linear maps d -> f and f -> d of experts that are modules, and return whether the layer has them."""
+    """Set the linear maps d -> f and f -> d of experts that are modules. Return whether the layer has them."""
     experts = _single(layer)
     for e, expert in enumerate(experts):
         linear = [module for module in expert.modules() if isinstance(module, torch.nn.Linear)]

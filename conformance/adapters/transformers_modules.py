@@ -160,7 +160,7 @@ def _build(library, kind, num_experts: int, k: int, width: int, overrides: dict,
 
 
 def _router(library, kind, overrides: dict):
-    """Return the route of a router class. Its signature has `bias` and the options of `OPTIONS` that the router has."""
+    """Return the route of a router class. Its signature has the options that the router has."""
     built = _build(library, kind, 4, 2, 5, overrides)
     normed = hasattr(built, "norm")
 
@@ -189,7 +189,6 @@ def _router(library, kind, overrides: dict):
 
 
 def _option(value):
-    """Return the library's value of an option of the reference."""
     if value == "softmax":
         raise NotImplementedError("normalisation 'softmax'")
     return {"none": False, "sum": True}.get(value, value)
@@ -203,7 +202,6 @@ def _check_groups(router, num_experts: int) -> None:
 
 
 def _set_identity(router, width: int, bias) -> None:
-    """Set the router's matrix [E, width] to the identity, its selection bias to `bias`, and its other biases to 0."""
     with torch.no_grad():
         for name, value in [*router.named_parameters(), *router.named_buffers()]:
             if value.ndim == 2 and value.shape[1] == width and "weight" in name:
@@ -226,7 +224,6 @@ def _constant_norm(router, logits):
 
 
 def _check_k(kind, k: int) -> None:
-    """Raise NotImplementedError for a k that the class does not support."""
     only = next((value for name, value in {"Switch": 1, "Nllb": 2}.items() if kind.__name__.startswith(name)), k)
     if k != only:
         raise NotImplementedError(f"k {k}, only {only}")
@@ -244,8 +241,6 @@ def _read(router, x, options: dict):
 
 
 def _layer(library, kind, overrides: dict):
-    """Return the route of a whole routed layer, with planted experts."""
-
     def run(planted, k):
         _check_k(kind, k)
         num_experts = planted.router.shape[1]

@@ -129,7 +129,7 @@ def _chances(loose: Dialect, dialects, inputs: list[tuple], answers: list[tuple]
 
 
 def _agrees(dialect: Dialect, values: tuple, pair: tuple) -> bool:
-    """Return whether a dialect has only one right answer and the function gives it."""
+    """Return whether the function gives a dialect's only right answer."""
     return dialect.accepts is None and _same(pair[0], dialect.function(*values))
 
 
@@ -156,7 +156,7 @@ def _bound(call: Callable, path: str) -> Callable:
 
 
 def _field(record, name: str, position: int) -> Any:
-    """Return a field of a record, which is an object with attributes, a dict, or a tuple in the reference's order."""
+    """Return a field of a record: an object with attributes, a dict, or a tuple in the reference's order."""
     if isinstance(record, dict):
         return record[name]
     return getattr(record, name) if hasattr(record, name) else record[position]
@@ -181,8 +181,6 @@ def _one_routed(f: Callable) -> Callable:
 
 
 def _dense_choice(f: Callable) -> Callable:
-    """Return the gates of an expert-choice router as [T, E]."""
-
     def gates(z, c):
         choice = f(z, capacity_factor=c)
         token, gate = (np.asarray(_field(choice, *field)) for field in (("token", 0), ("gate", 1)))
@@ -194,13 +192,10 @@ def _dense_choice(f: Callable) -> Callable:
 
 
 def _room_of_choice(f: Callable) -> Callable:
-    """Return the capacity of an expert-choice router as a function of (T, E, capacity_factor)."""
     return lambda T, E, c: np.shape(_field(f(np.zeros((T, E)), capacity_factor=c), "token", 0))[1]
 
 
 def _output_of_choice(f: Callable) -> Callable:
-    """Return the output of an expert-choice layer as a function of (up, down, x, token, gate)."""
-
     def output(up, down, x, token, gate):
         per_token = np.bincount(token.ravel(), minlength=len(x))
         return f({"up": up, "down": down}, x, ExpertChoice(token, gate, per_token))
@@ -249,7 +244,7 @@ def _plain(value) -> Any:
 
 
 def _takes(function: Callable, count: int) -> bool:
-    """Return whether a function accepts `count` positional arguments; return True if this is unknown."""
+    """Return whether a function accepts `count` positional arguments, or True if this is unknown."""
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:
@@ -292,7 +287,6 @@ def _difference(parameters, dialect: Dialect, inputs: list[tuple], answers: list
 
 
 def _same(actual, expected) -> bool:
-    """Return whether two answers are equal: floats within "dialects.same", all other values exactly."""
     if isinstance(actual, str) or isinstance(expected, str):
         return isinstance(actual, str) and isinstance(expected, str) and actual == expected
     expected = np.asarray(expected)

@@ -45,8 +45,6 @@ class Groups(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """An input of a router."""
-
     kind: str  # "plain", "edge", "tie", "bias" or "mask"
     logits: np.ndarray  # [T, E], exact in float32
     k: int
@@ -187,7 +185,6 @@ def _lattice(random, num_tokens: int, num_experts: int) -> np.ndarray:
 
 
 def probes(seed: int = 0) -> list[Probe]:
-    """Return the inputs for a verdict."""
     random = np.random.default_rng(seed)
     inputs = [Probe("plain", _lattice(random, T, E) * (4 if k == 4 else 1), k) for T, E, k in SHAPES]
     ones = [(1, 8, 2), (12, 8, 2), (6, 4, 1)]

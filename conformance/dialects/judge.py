@@ -173,10 +173,7 @@ def _beside_others(ask: Callable, plain: list[Answer]) -> list[Difference]:
 def _clipped(
     ask: Callable, design: Design, answers: list[Answer], differences: list[Difference], precision: str
 ) -> list[Difference]:
-    """Return the first difference with a bound on the logits, if clipped logits explain all answers.
-
-    If they do not, return the differences unchanged.
-    """
+    """Return the first difference with a bound on the logits, if clipped logits explain all answers."""
     probe = Probe("plain", np.array([[-100.0, 0.0]]), 2)
     try:
         answers = [Answer(probe, *ask(probe)), *answers]
@@ -226,7 +223,6 @@ def _idle(plain: list[Answer]) -> list[Difference]:
 
 
 def _changed(ask: Callable, answer: Answer) -> int:
-    """Repeat a call and return the number of tokens with a changed answer."""
     expert, gate = ask(answer.probe)
     return int(((expert != answer.expert) | (gate != answer.gate)).any(axis=1).sum())
 
@@ -285,7 +281,7 @@ def _key(design: Design, probe: Probe) -> np.ndarray:
 
 
 def _reason_of_choice(design: Design, answer: Answer, answers: list[Answer]) -> str:
-    """Return an explanation of a wrong choice, as text: another use of the bias that fits all answers with a bias."""
+    """Return another use of the bias that explains all answers with a bias."""
     if answer.probe.bias is None:
         return ""
 
@@ -316,7 +312,6 @@ def _token(probe: Probe, t: int) -> Probe:
 
 
 def _reason(design: Design, answer: Answer, t: int) -> str:
-    """Return a known explanation of wrong gates, as text, or ""."""
     logits, expert, gate = answer.probe.logits[t], answer.expert[t], answer.gate[t] / design.scale
     if "sum over chosen" in design.form.name and (gate > 0).all() and gate.sum() < 1:
         scores = designs.scores_of(design.form, answer.probe.logits)[t, expert]

@@ -111,7 +111,6 @@ def load(name: str):
 
 
 def _adapted(name: str):
-    """Return the backend of a name such as "transformers:Class"; None if the name has no adapter."""
     try:
         return adapters.find(name)
     except LookupError as error:
@@ -121,7 +120,7 @@ def _adapted(name: str):
 
 
 def _imported(name: str, module: str, importing):
-    """Return importing(); if the imported file raises an error or exits, raise a BackendError of one line."""
+    """Return importing(). An error or exit of the imported file becomes a BackendError of one line."""
     try:
         return importing()
     except (Exception, SystemExit) as error:
@@ -129,18 +128,13 @@ def _imported(name: str, module: str, importing):
 
 
 def _submodule(module: str, name: str):
-    """Import and return a submodule of a package; return None if it does not exist."""
     return _imported(
         name, module, lambda: importlib.import_module(module) if importlib.util.find_spec(module) else None
     )
 
 
 def _dtypes_of(name: str, named) -> tuple[str, ...]:
-    """Return the precisions of a backend.
-
-    Raises:
-        BackendError: there are none, they are one string, or a precision is unknown.
-    """
+    """Return the precisions of a backend, checked."""
     precisions = () if isinstance(named, str) else tuple(named)
     if not precisions or not set(precisions) <= {*DTYPES, "bfloat16"}:
         allowed = "a tuple of one or more of 'float64', 'float32', 'bfloat16'"
@@ -312,7 +306,7 @@ class Backend:
         return np.zeros(point.shape) if leaf.grad is None else np.asarray(self._plain(leaf.grad), np.float64)
 
     def _within_limit(self, path: str, function, arguments, keywords):
-        """Call for `ask`; raise errors as a Fault, and rejected inputs as NotImplementedError."""
+        """Call for `ask`. Raise errors as a Fault, and rejected inputs as NotImplementedError."""
         try:
             with _alarm(self.time_limit):
                 return function(*arguments, **keywords)
@@ -500,7 +494,7 @@ class Backend:
             raise Broken(path, kind, detail)
 
     def _call(self, path: str, function, arguments, keywords, precision, through, static):
-        """Call the function. Repeat the first call with these constants, and compare both results."""
+        """Call the function. Repeat its first call, and compare both results."""
         self.ledger.called(self.name, path)
         self._fail_again(path)
         if (keywords | static).get("mask") is not None and not stances.is_own(function):
@@ -553,10 +547,8 @@ class Backend:
         return as_numpy(leaf) if to_numpy is None or isinstance(leaf, np.ndarray) else to_numpy(leaf)
 
     def _judge_structure(self, path: str, result, arguments, keywords) -> None:
-        """Fail unless the result has the same shapes and number types as the reference's result.
-
-        Skip functions of `MANY_FITS`, because one call of the reference takes minutes.
-        """
+        """Fail unless the result has the reference's shapes and number types. Skip `MANY_FITS`: one call takes
+        minutes."""
         if path in MANY_FITS or self._find(path) is public_functions()[path]:
             return
         try:
@@ -625,7 +617,7 @@ PADDING = 100.0
 
 
 def _filled(leaf):
-    """Return a float array with `PADDING` instead of NaN; return anything else unchanged."""
+    """Replace NaN in a float array by `PADDING`."""
     if not hasattr(leaf, "dtype") or np.asarray(leaf).dtype.kind not in "fV":
         return leaf
     module = jax.numpy if isinstance(leaf, jax.Array) else np
@@ -633,7 +625,7 @@ def _filled(leaf):
 
 
 def _wide(leaf):
-    """Return an array as a NumPy array, floats as float64; return anything else unchanged."""
+    """Return an array as a NumPy array, floats as float64."""
     if not hasattr(leaf, "dtype"):
         return leaf
     array = np.asarray(as_numpy(leaf))

@@ -38,11 +38,8 @@ def canonical(path: str, result, wanted, arguments: dict, precision: str):
     set stays unchanged, so that a test fails.
 
     Args:
-        path: path of the function.
-        result: the function's result.
         wanted: the reference's result.
         arguments: the arguments by the reference's names.
-        precision: precision of the result.
     """
     if path == "experts.dispatch":  # no library returns a slot for a dropped token
         return result._replace(slot=np.where(np.asarray(result.kept, bool), result.slot, wanted.slot))
@@ -67,7 +64,7 @@ GROUP_OPTIONS = ("expert_groups", "groups_per_token", "group_score")
 
 
 def _in_order(result, wanted, bad):
-    """Return a routing with the reference's experts in their order, in rows that are not bad."""
+    """Put the reference's experts into rows that are not bad."""
     expert, gate = np.array(result.expert), np.array(result.gate)
     for t in np.flatnonzero(~bad):
         left = {e: g for e, g in zip(expert[t].tolist(), gate[t], strict=True)}

@@ -34,7 +34,7 @@ class _Name(str):
 
 
 def _on_arrays(change, tree: dict) -> dict:
-    """Return the tree with `change(path, array)` instead of each array; traced arrays become None."""
+    """Apply `change(path, array)` to each array of a tree. Traced arrays become None."""
 
     def leaf(path, value):
         if not hasattr(value, "shape") or not hasattr(value, "dtype"):
@@ -121,7 +121,6 @@ def _beside_defaults(call: Call) -> dict:
 
 
 def call_names(call: Call) -> list[str]:
-    """Return the reference's names of the arguments of a call."""
     return list(defaults_of(call.function))
 
 
@@ -130,8 +129,6 @@ def program(namespace, backend: str, path: str, arguments: dict) -> str:
 
     Args:
         namespace: namespace of the backend; its `script(path, **arguments)` makes the program if it exists.
-        backend: name of the backend, for `backends.load`.
-        path: path of the function.
         arguments: arrays, numbers and strings by the reference's names.
     """
     if hasattr(namespace, "script"):
@@ -152,7 +149,7 @@ def program(namespace, backend: str, path: str, arguments: dict) -> str:
 
 
 def _at_fault(ledger: Ledger, trouble: Trouble) -> Call | None:
-    """Return the call that violated a rule, or the first call with a wrong result, or else the last call."""
+    """Return the call that violated a rule, or the first wrong call, or else the last call."""
     error, path = ledger.blamed, trouble.function
     if hasattr(error, "kind") and (trouble.backend, path) in ledger.broken:
         return ledger.broken[trouble.backend, path]
@@ -171,9 +168,7 @@ def export(folder: str, shown: str, ledger: Ledger, trouble: Trouble, profile: s
     Args:
         folder: absolute path of the target.
         shown: path of the folder as the user wrote it, for the command and the result.
-        ledger: a ledger with `keeps` on, after `blame`.
-        trouble: the result of `blame`.
-        profile: profile of the run.
+        trouble: the result of `blame`. The ledger has `keeps` on.
     """
     call, path, backend = _at_fault(ledger, trouble), trouble.function, trouble.backend
     again = f"python -m routelaws.conformance --backend {backend} --only {path} --profile {profile}"

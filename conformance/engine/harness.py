@@ -85,7 +85,6 @@ def multiply_in_full() -> None:
 
 
 def _known(name: str, value) -> bool:
-    """Return whether this version of XLA has an option."""
     try:
         jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
     except jax.errors.JaxRuntimeError:
@@ -99,7 +98,7 @@ def _quick_options() -> dict:
 
 
 def _jit(function):
-    """Return the compiled function. JAX rejects its options inside another `jit`, but no test calls `run` there."""
+    """Compile for tests. JAX rejects these options inside another `jit`, but no test calls `run` there."""
     return jax.jit(function, compiler_options=_quick_options() if _quickly and jax.default_backend() == "cpu" else None)
 
 
@@ -131,9 +130,7 @@ def run(backend, path: str, precision: str, *arrays, traced: dict | None = None,
     """Call backend.<path>(*arrays, **traced, **static) in one precision and return its result.
 
     Args:
-        backend: the namespace under test.
         path: such as "routers.sinkhorn.sinkhorn_plan".
-        precision: "float64", "float32" or "bfloat16".
         arrays: positional arguments, each a tree of arrays.
         traced: keyword arguments, each a tree of arrays.
         jit: compile if the backend has the capability "jit".
@@ -213,13 +210,11 @@ def value_and_gradient(scalar, point, *arrays, precision: str = "float64", **sta
 
 
 def random_direction(point, seed: int):
-    """Return a tree like `point` with standard normal entries."""
     random = np.random.default_rng(seed)
     return jax.tree.map(lambda leaf: random.standard_normal(np.shape(leaf)), point)
 
 
 def inner(gradient_tree, direction) -> float:
-    """Return the inner product of two trees."""
     return float(sum(np.vdot(g, v) for g, v in zip(*map(jax.tree.leaves, (gradient_tree, direction)), strict=True)))
 
 

@@ -109,7 +109,6 @@ class Ledger:
         return self.calls[-1]
 
     def broke(self, backend: str, function: str) -> None:
-        """Store the first call of a function that violated a rule of the guard."""
         if self.calls and self.calls[-1].function == function:
             self.broken.setdefault((backend, function), self.calls[-1])
 
@@ -175,12 +174,10 @@ class Ledger:
         return self.troubles[-1]
 
     def as_lists(self) -> dict:
-        """Return plain lists, for another process."""
         counted = {name: [[list(key), value] for key, value in getattr(self, name).items()] for name in MERGED}
         return counted | {"troubles": [list(trouble) for trouble in self.troubles]}
 
     def add(self, lists: dict) -> None:
-        """Add the records of another process."""
         for name, merge in MERGED.items():
             seen = getattr(self, name)
             for key, value in lists[name]:

@@ -18,7 +18,6 @@ NOT_ASKED = ("diagnostics", "records")
 
 
 def _walk(name: str, path: str = ""):
-    """Yield (path, module) of every file of the reference."""
     module = importlib.import_module(name)
     if not hasattr(module, "_MODULES"):
         yield path, module

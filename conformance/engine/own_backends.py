@@ -53,16 +53,8 @@ eager = _Variant(capabilities=("grad",), dtypes=("float64", "float32", "bfloat16
 
 
 def balanced_assignment(scores: np.ndarray, k: int = 1, *, mask: np.ndarray | None = None) -> dict:
-    """Solve the assignment exactly, as `routelaws.reference.routers.base.balanced_assignment` does.
-
-    Args:
-        scores: [T, E].
-        k: experts per token.
-        mask: [T] bool, True for a real token; other tokens get experts 0 … k-1.
-
-    Returns:
-        The fields of the reference's record.
-    """
+    """Solve the assignment as `routelaws.reference.routers.base.balanced_assignment` does. It takes and returns
+    arrays."""
     result = assignment.assign(scores if mask is None else scores[np.asarray(mask, bool)], k)
     expert = result.expert
     if mask is not None:
@@ -74,17 +66,7 @@ def balanced_assignment(scores: np.ndarray, k: int = 1, *, mask: np.ndarray | No
 
 
 def dual_bound(scores: np.ndarray, prices: np.ndarray, k: int = 1) -> np.float64:
-    """Return the same bound as `routelaws.reference.routers.base.dual_bound`.
-
-    Args:
-        scores: [T, E].
-        prices: [E].
-        k: experts per token.
-
-    Returns:
-        The objective plus the gap of an assignment in which tokens go to experts in turn. Every other assignment has
-        the same sum.
-    """
+    """Return the bound of `routelaws.reference.routers.base.dual_bound`, from a round-robin assignment."""
     num_tokens, num_experts = scores.shape
     expert = (np.arange(num_tokens * k, dtype=np.int32) % np.int32(num_experts)).reshape(num_tokens, k)
     objective = np.take_along_axis(scores, expert, axis=1).sum(dtype=np.float64)
@@ -100,8 +82,6 @@ _LAWS = {
 
 
 class _Kernels:
-    """The functions that use numba's loops."""
-
     routers = SimpleNamespace(base=SimpleNamespace(balanced_assignment=balanced_assignment, dual_bound=dual_bound))
     dtypes = ("float64", "float32")
 

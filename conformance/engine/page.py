@@ -1,5 +1,3 @@
-"""Write the reports of a run as one HTML page."""
-
 import html
 
 from routelaws.accelerated.files import write_atomically

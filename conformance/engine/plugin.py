@@ -73,7 +73,6 @@ class Suite:
                 raise backends.BackendError(f"backend {name} has none of the reference's functions; --list shows them")
 
     def header(self, backend) -> dict[str, str]:
-        """Return the header of a run's report."""
         named = [*backend.capabilities, *["torch"] * backend.autograd]
         none = "none" if backend.named_capabilities is not None else "none listed"
         capabilities = ", ".join(named) or f"{none}: neither jit nor gradients are tested"
@@ -309,7 +308,6 @@ def pytest_pyfunc_call(pyfuncitem):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Record the function that a failed test blames."""
     result = yield
     suite, backend = item.config.stash[SUITE], _backend_of(item)
     if backend is not None and result.passed and call.when == "call" and "test_dialects" not in item.nodeid:
@@ -356,7 +354,6 @@ def pytest_testnodedown(node):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Print the report of each backend. If there is no backend, print the worst share of each bound."""
     suite = config.stash[SUITE]
     if suite.backends:
         reports = suite.reports()

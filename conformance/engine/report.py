@@ -60,7 +60,6 @@ STRICT = ("missing", "unexpectedly right")
 
 
 def slack_lines(slack) -> list[str]:
-    """Return the lines of the report about bounds that are too loose."""
     if not slack:
         return []
     head = f"slack bounds: {len(slack)}; every check used at most {SLACK_SHARE:g} of its bound"
@@ -159,7 +158,6 @@ class Report(NamedTuple):
         return [*some, *([f"none of {', '.join(none)}"] if none else [])]
 
     def lines(self) -> list[str]:
-        """Return the lines of the table for a terminal."""
         summary = f"{self.implemented} of {len(self.rows)} functions implemented: {', '.join(self.rooms())}"
         lines = [f"{key:14} {value}" for key, value in self.header.items()] + ["", summary, ""]
         lines.append(f"{'function':46} {'calls':>7} {'worst share':>11}  verdict")
@@ -233,10 +231,8 @@ def build(
     """Return the report of one backend.
 
     Args:
-        backend: a `backends.Backend`.
         ledger: the ledger of the whole run.
         header: {key: value} of the first lines.
-        functions: paths of the functions in the report.
         expected: {path: reason} of functions that are expected to fail.
         strict: whether the success of a function in `expected` counts as a failure.
         slack: bounds to warn of.
@@ -290,7 +286,7 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
 
 
 def _found(row: Row, finding: dict) -> Row:
-    """Return the row of a function with the result of the search for its design."""
+    """Add the result of the search for a design to a row."""
     row = row._replace(dialect=finding["dialect"], inputs=finding["inputs"] or None)
     row = row._replace(script=finding["script"] or row.script)
     row = row._replace(besides=(*finding["besides"], *row.besides))
@@ -301,7 +297,7 @@ def _found(row: Row, finding: dict) -> Row:
 
 
 def _blamed(row: Row, troubles: list[Trouble]) -> Row:
-    """Return the row of a function with the faults that failed tests blame on it."""
+    """Add the faults that failed tests blame on a function to its row."""
     first, spoken = _first(troubles)
     rest = [trouble for trouble in troubles if trouble is not first and trouble is not spoken]
     kind, detail = first.kind, first.detail
@@ -336,13 +332,13 @@ def _first(troubles: list[Trouble]) -> tuple[Trouble, Trouble | None]:
 
 
 def _distinct(troubles: list[Trouble], *known: str) -> tuple[str, ...]:
-    """Return the test and the message of each fault, one line each, without repeated and known messages."""
+    """Return the test and the message of each fault, in one line, without repeated and known messages."""
     lines = {trouble.detail: f"{trouble.test}: {trouble.detail}" for trouble in reversed(troubles)}
     return tuple(lines[detail] for detail in reversed(lines) if detail not in known)
 
 
 def _unchecked(ledger: Ledger, backend, path: str) -> str:
-    """List the options of the reference's function that no answered call used; return "" if there are none."""
+    """List the options of the reference's function that no answered call used; "" if there are none."""
     if not ledger.examples.get((backend.name, path)):
         return ""
     seen = {key[2]: answered for key, answered in ledger.options.items() if key[:2] == (backend.name, path)}
@@ -355,7 +351,7 @@ def _unchecked(ledger: Ledger, backend, path: str) -> str:
 
 
 def _left_out(ledger: Ledger, backend: str, path: str) -> str:
-    """Return the number of declined calls of a function and the reasons; return "" if there are none."""
+    """Return the number of declined calls of a function and the reasons; "" if there are none."""
     counts = {key[2]: count for key, count in ledger.not_offered.items() if key[:2] == (backend, path)}
     reasons = {}  # list each option separately, because tests draw many combinations
     for reason in sorted(counts, key=lambda reason: -counts[reason]):
@@ -374,6 +370,5 @@ def names_a_dialect(trouble: Trouble) -> bool:
 
 
 def write_json(reports, path: str) -> None:
-    """Write {"reports": [...]} with one entry for each backend."""
     content = {"reports": [report.as_dict() for report in reports]}
     write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")

@@ -63,7 +63,6 @@ def run_suite(options: Options, *, processes: str | None = None, verbose: bool =
     """Run the suite and return (exit code, reports).
 
     Args:
-        options: options of the run; the profile "quick" skips slow tests.
         processes: number of processes for option -n of pytest-xdist; None for this process.
         verbose: show failed tests as pytest does.
 
@@ -90,7 +89,7 @@ _drawn_for: list[str] = []
 
 
 def _forget_other_examples(profile: str) -> None:
-    """Remove imported test files from this process if they were imported with another profile."""
+    """Remove imported test files of another profile: their number of examples is fixed."""
     if _drawn_for != [profile]:
         for name in [name for name in sys.modules if name.rpartition(".")[2].startswith("test_")]:
             if FOLDER.name in name.split("."):

@@ -78,7 +78,7 @@ def stance_of(backend, path: str) -> Stance:
 
 
 def _moved_by_bfloat16(ask: "_Ask") -> str:
-    """Return, as text, how many of 256 tokens change experts in bfloat16; their logits are standard normal."""
+    """Return how many of 256 tokens change experts in bfloat16, as text. Their logits are standard normal."""
     logits = np.random.default_rng(0).standard_normal((256, 8)).astype(np.float32).astype(float)
     probe = designs.Probe("plain", logits, ONLY_K.get(ask.path, 2))
     try:
@@ -139,7 +139,6 @@ class _Ask:
 
 
 def _of_subject(backend, path: str) -> Stance:
-    """Return the dialect of a function that `classify` knows."""
     subject, in_oracle = SUBJECTS[path]
     adapt = classifier.FUNCTIONS[subject][1]
     precision = "float32" if "float32" in backend.dtypes else backend.dtypes[0]
@@ -176,7 +175,7 @@ def _of_subject(backend, path: str) -> Stance:
 
 
 def _loss_gradient_faults(backend, path: str, name: str, precision: str) -> list:
-    """Return [fault] if the gradient of a balance loss by the logits is not the dialect's gradient; else []."""
+    """Return [fault] if the gradient of a balance loss by the logits is not the dialect's; else []."""
     dialect = next(candidate for candidate in classifier.SUBJECTS["balance loss"].dialects if candidate.name == name)
     for logits, expert in classifier.SUBJECTS["balance loss"].inputs(0):
 
@@ -249,8 +248,6 @@ def lacking(stance: Stance | None, path: str, function, arguments: dict) -> tupl
 
     Args:
         stance: the stance of the function; None for the reference's defaults.
-        path: path of the function.
-        function: the backend's function.
         arguments: the arguments of the call by the reference's names.
     """
     defaults, taken = defaults_of(path), keywords_of(function)
@@ -294,7 +291,6 @@ def is_own(function) -> bool:
 
 
 def as_row(backend, path: str, stance: Stance) -> dict:
-    """Return a stance as a dict for JSON."""
     finding = stance.finding
     return {
         "verdict": finding.verdict,

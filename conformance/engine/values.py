@@ -13,7 +13,6 @@ def fields_of(record) -> tuple[str, ...]:
 
 
 def arrays_of(tree) -> list:
-    """Return the arrays in nested dicts, lists, tuples and records."""
     if isinstance(tree, dict):
         return [leaf for value in tree.values() for leaf in arrays_of(value)]
     if isinstance(tree, list | tuple):

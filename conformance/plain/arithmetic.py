@@ -1,5 +1,3 @@
-"""Vectors and matrices as lists, and the functions of one vector that a Transformer needs."""
-
 import math
 
 
@@ -9,22 +7,18 @@ def dot(a: list, b: list) -> float:
 
 
 def add(a: list, b: list) -> list:
-    """Return a + b, entry by entry."""
     return [x + y for x, y in zip(a, b, strict=True)]
 
 
 def times(factor: float, a: list) -> list:
-    """Return factor · a."""
     return [factor * x for x in a]
 
 
 def mean(values: list) -> float:
-    """Return Σ values / n."""
     return sum(values) / len(values)
 
 
 def column(matrix: list, j: int) -> list:
-    """Return the j-th column of a matrix that is a list of rows."""
     return [row[j] for row in matrix]
 
 
@@ -40,13 +34,11 @@ def log_sum_exp(z: list) -> float:
 
 
 def softmax(z: list) -> list:
-    """Return exp(z_i) / Σ exp(z_j)."""
     whole = log_sum_exp(z)
     return [math.exp(value - whole) for value in z]
 
 
 def sigmoid(z: float) -> float:
-    """Return 1 / (1 + exp(-z))."""
     return 1 / (1 + math.exp(-z))
 
 

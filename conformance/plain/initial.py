@@ -1,5 +1,3 @@
-"""The shapes of all weights, and their initial standard deviations."""
-
 import math
 
 

@@ -36,7 +36,6 @@ class Bounded(NamedTuple):
         return 1 / (1 / (experts - 1 + 1 / (1 / self.E_start - 1 / self.E_max)) + 1 / self.E_max)
 
     def log_loss(self, size: float, experts: float) -> float:
-        """Return log10 L."""
         log_size, log_experts = math.log10(size), math.log10(self.effective(experts))
         return self.a * log_size + self.b * log_experts + self.c * log_size * log_experts + self.d
 

@@ -1,5 +1,3 @@
-"""The training loss: cross-entropy, balance losses, and the terms of RL-R."""
-
 from typing import NamedTuple
 
 from routelaws.conformance.plain.arithmetic import log_sum_exp, mean

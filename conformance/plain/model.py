@@ -17,7 +17,6 @@ def sinusoid(distance: float, width: int) -> list:
 
 
 def norm(weights: dict, x: list) -> list:
-    """Return the LayerNorm of one state x [d]."""
     return layer_norm(x, weights["scale"], weights["offset"])
 
 
@@ -159,5 +158,5 @@ def forward(params: dict, tokens: list, config, training: bool = False, noise=No
 
 
 def product_with_rows(x: list, rows: list) -> list:
-    """Return the product of x with every row. With the rows of the embedding table, these are the logits."""
+    """Return the product of x with every row. Rows of the embedding table give the logits."""
     return [dot(x, row) for row in rows]

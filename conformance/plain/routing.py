@@ -67,7 +67,6 @@ def ffn(weights: dict, x: list, config) -> list:
 
 
 def expert(weights: dict, e: int, x: list, config) -> list:
-    """Return the output of expert e for the state x."""
     expert_weights = {name: weights[name][e] for name in ("up", "down", "linear") if name in weights}
     return ffn(expert_weights, x, config)
 
@@ -209,7 +208,7 @@ def best_assignment(scores: list, k: int) -> list:
 
 
 def middle(values: list, rank: int) -> float:
-    """Return the mean of the values with rank `rank` and `rank + 1`. The largest value has rank 1."""
+    """Return the mean of the values with rank `rank` and `rank + 1`; the largest has rank 1."""
     ordered = sorted(values, reverse=True)
     return (ordered[rank - 1] + ordered[rank]) / 2
 
@@ -271,7 +270,6 @@ def top_k(weights: dict, logits: list, sequences: list, config, training: bool, 
 
 
 def loads(chosen: list, experts: int) -> list:
-    """Return the number of choices of each expert."""
     everything = [e for row in chosen for e in row]
     return [everything.count(e) for e in range(experts)]
 

@@ -1,5 +1,3 @@
-"""A configuration for the plain model, and the defaults of its fields."""
-
 import math
 from types import SimpleNamespace
 

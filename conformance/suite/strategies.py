@@ -1,7 +1,6 @@
-"""Generated inputs: logits of five families, selections, token ids and small models, in a few shapes.
+"""Generated inputs in a few shapes, because every new shape is compiled.
 
-Every new shape is compiled, so there are few. Tests compare indices only for `lattice` and `tied` rows; for other
-families they compare admissible sets.
+Tests compare indices only for `lattice` and `tied` rows; for other families they compare admissible sets.
 """
 
 from typing import NamedTuple
@@ -23,8 +22,6 @@ FAMILIES = ("lattice", "tied", "free", "skewed", "extreme")
 
 
 class Logits(NamedTuple):
-    """Logits and their family."""
-
     values: np.ndarray  # [T, E], exact in float32
     family: str
     k: int
@@ -37,7 +34,7 @@ def lattice(random: np.random.Generator, num_tokens: int, num_experts: int) -> n
 
 
 def tied(random: np.random.Generator, num_tokens: int, num_experts: int) -> np.ndarray:
-    """Return rows of two or three different values, zeros of both signs among them."""
+    """Return rows of two or three different values. Zeros of both signs are among them."""
     values = random.choice([-0.5, -0.0, 0.0, 0.5], (num_tokens, num_experts))
     values[random.random(num_tokens) < 0.3] = -0.0
     return values
@@ -45,7 +42,6 @@ def tied(random: np.random.Generator, num_tokens: int, num_experts: int) -> np.n
 
 @st.composite
 def logits(draw, families=FAMILIES, shapes=SHAPES) -> Logits:
-    """Draw logits of a family and a number k of choices."""
     num_tokens, num_experts = draw(st.sampled_from(shapes))
     family = draw(st.sampled_from(families))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -70,8 +66,6 @@ LOADS = ("random", "one expert", "half the experts", "balanced")
 
 
 class Selection(NamedTuple):
-    """Experts of a group of tokens."""
-
     expert: np.ndarray  # [T, k], distinct within a row
     num_experts: int
     loads: str
@@ -119,7 +113,6 @@ MODELS = {
 
 
 def missing_routers(models: dict[str, dict]) -> dict[str, dict]:
-    """Return, by name, the examples of all routers that `models` lacks."""
     found = {fields.get("router", "dense") for fields in models.values()}
     return {name: fields for name, fields in EXAMPLES.items() if name not in found}
 
@@ -129,8 +122,6 @@ BATCH, LENGTH = 3, 5
 
 
 class Case(NamedTuple):
-    """A small model, its weights and a batch."""
-
     name: str
     config: transformer.ModelConfig
     params: dict
@@ -142,10 +133,8 @@ class Case(NamedTuple):
 
 
 def weights(random: np.random.Generator, node):
-    """Return weights for a tree of shapes and deviations.
-
-    They are larger than initial weights, so attention, norms and gates are far from trivial values.
-    """
+    """Return weights for a tree of (shape, deviation). They are far from trivial values of attention, norms and
+    gates."""
     if isinstance(node, dict):
         return {child: weights(random, node[child]) for child in sorted(node)}
     shape, deviation = node
@@ -153,7 +142,6 @@ def weights(random: np.random.Generator, node):
 
 
 def case(name: str, seed: int) -> Case:
-    """Return a model of `MODELS` with random weights."""
     config = transformer.ModelConfig(**MODELS[name])
     random = np.random.default_rng(seed)
     tokens = random.integers(0, config.vocab_size, (BATCH, LENGTH + 1))
@@ -165,5 +153,4 @@ def case(name: str, seed: int) -> Case:
 
 
 def cases(names=tuple(MODELS)) -> st.SearchStrategy[Case]:
-    """Draw a small model of the menu."""
     return st.builds(case, st.sampled_from(names), st.integers(0, 2**32 - 1))

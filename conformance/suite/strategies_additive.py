@@ -1,5 +1,4 @@
-"""Generated tables of runs for the tests of the additive laws: random coefficients, and sizes and tokens from short
-lists.
+"""Generated tables of runs for the tests of the additive laws.
 
 `CASES` lists the differences between the laws, so that one test covers all of them.
 """
@@ -33,7 +32,7 @@ class Case(NamedTuple):
         return getattr(module, self.fit), getattr(module, self.predict), getattr(module, self.intervals)
 
     def columns(self, scale: float = 1.0) -> list[np.ndarray]:
-        """Return the columns of the full grid; `scale` multiplies the first one."""
+        """Return the columns of the full grid. `scale` multiplies the first one."""
         first, *rest = (axis.ravel() for axis in np.meshgrid(*self.axes))
         return [scale * first, *rest]
 
@@ -84,7 +83,6 @@ CASES = {
 
 
 def _power(least: float, most: float) -> st.SearchStrategy:
-    """Return a strategy for numbers with a uniform logarithm."""
     return st.floats(np.log(least), np.log(most)).map(lambda log: float(np.exp(log)))
 
 

@@ -1,8 +1,5 @@
-"""Scores for balanced assignments and three checks of optimality: the bound of the prices, SciPy's solver, and
-exhaustive search.
-
-The tests of BASE, of the quantile router and of the compiled assignment share these functions.
-"""
+"""Scores for balanced assignments, and three checks of optimality: the bound of the prices, SciPy, and exhaustive
+search."""
 
 import itertools
 from typing import NamedTuple
@@ -23,14 +20,12 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 class Scores(NamedTuple):
-    """Scores and their family."""
-
     values: np.ndarray  # [T, E], exact in float32
     family: str
 
 
 def draw_scores(family: str, shape: tuple[int, int], scale: float, seed: int) -> Scores:
-    """Return scores of a family; scaling keeps ties and integers."""
+    """Return scores of a family. Scaling keeps ties and integers."""
     random = np.random.default_rng(seed)
     values = {
         "random": lambda: random.standard_normal(shape),
@@ -45,7 +40,6 @@ def draw_scores(family: str, shape: tuple[int, int], scale: float, seed: int) ->
 
 
 def scores(families=FAMILIES, shapes=SHAPES, scales=SCALES) -> st.SearchStrategy[Scores]:
-    """Draw scores of every family, shape and scale."""
     return st.builds(draw_scores, *(st.sampled_from(menu) for menu in (families, shapes, scales)), seeds)
 
 

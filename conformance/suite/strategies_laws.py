@@ -1,8 +1,4 @@
-"""Generated tables of runs for the tests of the laws, and the released table.
-
-A generated table combines short lists (sizes, expert counts, coefficients) with a noise seed, so failing examples are
-short.
-"""
+"""Generated tables of runs for the tests of the laws, and the released table."""
 
 import csv
 import gzip
@@ -26,8 +22,6 @@ TABLE_3 = {
 
 
 class Runs(NamedTuple):
-    """The columns of a table."""
-
     dense_parameters: np.ndarray
     num_experts: np.ndarray
     loss: np.ndarray
@@ -35,7 +29,7 @@ class Runs(NamedTuple):
 
 @st.composite
 def laws(draw) -> RoutedCoefficients:
-    """Draw coefficients in and around the fitted range, edges of the domain included."""
+    """Draw coefficients in and around the fitted range. Edges of the domain are included."""
     E_start = draw(st.sampled_from([1.0, 1.3, 2.0, 4.2, 9.0]))
     E_max = draw(st.sampled_from([20.0, 120.0, 470.0, 5e4, float("inf")]))
     a, b, c = draw(st.floats(-0.12, -0.06)), draw(st.floats(-0.2, -0.05)), draw(st.floats(-0.004, 0.013))
@@ -61,7 +55,6 @@ def grids(draw) -> tuple[np.ndarray, np.ndarray]:
 
 @st.composite
 def exact_tables(draw) -> tuple[Runs, RoutedCoefficients]:
-    """Draw noise-free rows on a grid with enough different E, and their law."""
     law = draw(laws())
     sizes = draw(st.sampled_from([SIZES, SIZES[::2], SIZES[:3]]))
     size, count = (v.ravel() for v in np.meshgrid(sizes, draw(st.sampled_from([EXPERTS, EXPERTS[::2] + (512.0,)]))))

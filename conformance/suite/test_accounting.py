@@ -39,7 +39,6 @@ TABLE = [
 
 
 def check_row(backend, size, router_type, num_experts, k, frequency, increase, total, flops_per_step) -> None:
-    """Check one row of the table, from the five numbers of its size."""
     for module in (backend.accounting, reference):
         shape = module.SIZES[size]
         found = module.count(*shape[:4], router_type, num_experts, k, frequency, increase)
@@ -118,7 +117,7 @@ def test_any_model(backend, arguments):
 
 
 def number_of_weights(tree, shape_of) -> int:
-    """Return the number of weights of a parameter tree, without embedding, final norm and router bias."""
+    """Return the number of weights, without embedding, final norm and router bias."""
 
     def total(node):
         if isinstance(node, dict):
@@ -131,7 +130,6 @@ def number_of_weights(tree, shape_of) -> int:
 def check_built_model(
     backend, size: str, router: str, num_experts: int, frequency: Fraction, *, k=1, granularity=1, flop_increase=1
 ) -> None:
-    """Compare the shapes of a model's parameters with the formulas, in both twins."""
     shape = reference.SIZES[size]
     fields = dict(
         d_model=shape.d_model,
@@ -220,7 +218,6 @@ LATER = {
 @pytest.mark.asks("transformer.parameter_shapes")
 @pytest.mark.parametrize("name", LATER)
 def test_built_models_of_later_papers(backend, name):
-    """Compare the parameters of built models with the formulas, in both twins."""
     fields = dict(vocab_size=97, d_model=64, blocks=6, heads=4, experts=8) | LATER[name]
     for module, options in ((backend.transformer, backend.configuration), (transformer, configuration)):
         config = options.ModelConfig(**fields)
@@ -306,7 +303,6 @@ def test_granularity_and_mixtures_cost_what_they_do(backend):
 
 @pytest.mark.asks("accounting.count", "routers.mixture_of_tokens.mixture_of_tokens")
 def test_a_configuration_counts_with_all_of_its_fields(backend):
-    """Give each field of `count` a value that changes N, P or F."""
     size = dict(vocab_size=300, d_model=64, blocks=4, heads=2, kqv_size=24)
     routed = dict(size, experts=8, routing_frequency=0.25)
     for router_type, fields in (

@@ -1,5 +1,3 @@
-"""Balance: values and gradients of the losses, exact updates of the bias, and each dialect at balance."""
-
 import inspect
 import math
 
@@ -32,7 +30,6 @@ def unit_of(z: np.ndarray, precision: str) -> float:
 
 
 def check_auxiliary_loss(backend, drawn: Logits, precision: str, dialect: str, score: str) -> None:
-    """Check share, probability and loss; then the loss with a held share."""
     z, expert = drawn.values, top_k_indices(drawn.values, drawn.k)
     options = dict(dialect=dialect, score=score)
     what = f"auxiliary_loss, {drawn.family} {z.shape}, k {drawn.k}, {options}, {precision}"
@@ -60,7 +57,7 @@ def test_auxiliary_loss(backend, drawn, precision, dialect, score):
 
 
 def check_value_at_balance(backend, k: int, dialect: str, seed: int) -> None:
-    """Equal shares give the stated value for any probabilities; equal probabilities give it for any shares."""
+    """Equal shares give the stated value for any probabilities. Equal probabilities give it for any shares."""
     num_experts, num_tokens = 4, 12
     random = np.random.default_rng(seed)
     wanted = {"assignments": 1, "tokens": k, "first_choice": 1, "gshard": 1 / num_experts**2}[dialect]
@@ -100,7 +97,6 @@ def test_one_expert_is_always_balanced(backend):
 
 
 def check_tiny_sigmoids(backend) -> None:
-    """The loss distinguishes scores far below any epsilon in the denominator."""
     z = np.full((12, 4), -100.0)
     z[:, 0] += 20
     expert = np.zeros((12, 1), int)
@@ -127,7 +123,6 @@ def z_of(point, loss):
 
 
 def check_auxiliary_gradient(backend, drawn: Logits, dialect: str, score: str, seed: int) -> None:
-    """Compare autodiff with central differences of the reference; the share is a constant."""
     z, expert = drawn.values, top_k_indices(drawn.values, drawn.k)
     direction = np.random.default_rng(seed).standard_normal(z.shape)
     held = reference.auxiliary_loss(z, expert, dialect=dialect)
@@ -154,7 +149,7 @@ def check_auxiliary_gradient(backend, drawn: Logits, dialect: str, score: str, s
     seed=seeds,
 )
 def test_auxiliary_gradient(backend, drawn, score, seed):
-    """Test one dialect; the others scale it or count fewer choices."""
+    """The other dialects scale this one or count fewer choices."""
     check_auxiliary_gradient(backend, drawn, "gshard", score, seed)
 
 
@@ -245,7 +240,6 @@ def test_load_statistics(backend, loads, precision):
 @pytest.mark.asks("balance.load_statistics")
 @pytest.mark.parametrize("load, wanted", [([5, 0, 0, 0], (4, 0, 0.75)), ([2, 2, 2, 2], (1, math.log(4), 0))])
 def test_load_statistics_by_hand(backend, load, wanted):
-    """Counts and shares of the same loads give the same statistics."""
     for scaled in (np.array(load), np.array(load) / 8):
         found = np.array(run(backend, "balance.load_statistics", "float64", scaled))
         scale = UNIT["float64"] * np.array([4, 4, 1])
@@ -329,7 +323,7 @@ def test_axis(backend, masked):
 
 
 def check_axis_gradient(backend) -> None:
-    """The mean over devices of the common loss has the gradient of one group; padding has gradient 0."""
+    """The mean over devices of the common loss has the gradient of one group. Padding has gradient 0."""
     random = np.random.default_rng(2)
     z, mask = random.standard_normal((12, 4)), np.array([1, 1, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1])
     expert = top_k_indices(z, 2)

@@ -1,7 +1,7 @@
 """BASE: prices prove that an assignment is optimal; the tie rule selects one of several optima.
 
-Three independent checks: the certificate, computed here from the prices; SciPy's assignment solver with one column for
-each place; and, for a few tokens, all balanced assignments. Padded groups are compared with the group without padding.
+Independent checks are the certificate of the prices, SciPy's solver with one column for each place, and an exhaustive
+search for a few tokens.
 """
 
 import jax.numpy as jnp
@@ -37,7 +37,6 @@ precisions, ks = st.sampled_from(PRECISIONS), st.sampled_from(KS)
 
 
 def check_certificate(values: np.ndarray, found, precision: str, what: str, k: int = 1) -> None:
-    """Check sets, loads, order, objective and the proof of the prices, by separate sums."""
     expert, prices = np.asarray(found.expert), np.asarray(found.prices, np.float64)
     num_tokens, num_experts = values.shape
     assert expert.shape == (num_tokens, k), f"{what}: shape {expert.shape}, expected {(num_tokens, k)}"
@@ -57,7 +56,6 @@ def check_certificate(values: np.ndarray, found, precision: str, what: str, k: i
 
 
 def check_assignment(backend, drawn: Scores, precision: str, k: int = 1) -> None:
-    """Check the optimum with its proof, and the tie rule."""
     k = min(k, drawn.values.shape[1])
     found = run(backend, ASSIGNMENT, precision, drawn.values, k=k)
     wanted = reference.balanced_assignment(drawn.values, k)
@@ -67,7 +65,6 @@ def check_assignment(backend, drawn: Scores, precision: str, k: int = 1) -> None
 
 
 def check_optimum(backend, drawn: Scores, k: int = 1) -> None:
-    """Compare the objectives of the backend and of the reference with SciPy's."""
     k = min(k, drawn.values.shape[1])
     wanted = scipy_optimum(drawn.values, k)
     scale = UNIT["float64"] * len(drawn.values) * k * np.abs(drawn.values).max()
@@ -80,14 +77,12 @@ def check_optimum(backend, drawn: Scores, k: int = 1) -> None:
 
 
 def check_tie_rule(backend, values: np.ndarray, k: int = 1) -> None:
-    """Check that the result is the lexicographically first optimum."""
     wanted = first_optimum(values, k)
     for found in (run(backend, ASSIGNMENT, "float32", values, k=k), reference.balanced_assignment(values, k)):
         assert_same(np.sort(found.expert, axis=1), wanted, what=f"balanced_assignment, k {k}, of {values.tolist()}")
 
 
 def check_dual_bound(backend, drawn: Scores, seed: int, precision: str) -> None:
-    """Check the stated bound for any prices."""
     values, num_experts = drawn.values, drawn.values.shape[1]
     prices = np.random.default_rng(seed).standard_normal(num_experts) * max(1.0, np.abs(values).max())
     prices = prices.astype(np.float32).astype(np.float64)
@@ -146,7 +141,7 @@ def padded(drawn: Scores, seed: int, padding: float) -> tuple[np.ndarray, np.nda
 
 
 def check_padding(backend, drawn: Scores, k: int, seed: int, precision: str) -> None:
-    """Real tokens get the result without padding; padded tokens get experts 0, 1, ... and count nowhere."""
+    """Real tokens get the result without padding. Padded tokens get experts 0, 1, ... and count nowhere."""
     k = min(k, drawn.values.shape[1])
     values, mask = padded(drawn, seed, 1e6)
     alone = reference.balanced_assignment(values[mask], k)
@@ -187,7 +182,6 @@ def test_optimum(backend, drawn, k):
 
 @pytest.mark.asks("routers.base.balanced_assignment")
 def test_larger_groups(backend):
-    """Use enough tokens and experts for long chains, with ties and without."""
     for family in ("anisotropic", "integer", "tied"):
         drawn = draw_scores(family, (61, 16), 1.0, 1)
         check_assignment(backend, drawn, "float32")
@@ -232,7 +226,7 @@ def test_dual_bound(backend, drawn, seed, precision):
 @pytest.mark.asks("routers.base.balanced_assignment")
 @given(drawn=scores(families=("lattice", "integer", "tied"), scales=(1.0,)), seed=seeds, k=st.integers(1, 2))
 def test_symmetries(backend, drawn, seed, k):
-    """Shifted rows and permuted experts change no optimum; both signs of zero are equal."""
+    """Shifted rows and permuted experts change no optimum. Both signs of zero are equal."""
     random = np.random.default_rng(seed)
     values = drawn.values
     k = min(k, values.shape[1])
@@ -260,7 +254,6 @@ def test_router(backend, drawn, precision, gate, training, k):
 @pytest.mark.asks("routers.base.base_router")
 @given(drawn=scores(families=("random", "tied")), k=st.integers(1, 2))
 def test_held(backend, drawn, k):
-    """The router keeps the held selection and computes only the gate."""
     k = min(k, drawn.values.shape[1])
     with np.errstate(over="ignore"):
         held = reference.base_router(drawn.values, k)
@@ -279,7 +272,6 @@ def gate_sum(point, weights, mask, router, gate, training, k):
 
 
 def check_gate_gradient(backend, gate: str, training: bool, seed: int, k: int = 1, padding: float = 0.0) -> None:
-    """Compare the gradient of the gates by autodiff with central differences at a held selection."""
     values, mask = padded(draw_scores("random", (13, 3), 1.0, seed), seed, padding)
     random = np.random.default_rng(seed)
     weights, direction = random.standard_normal((len(values), k)), {"logits": random.standard_normal(values.shape)}
@@ -316,7 +308,6 @@ def assignment_sum(point, weights, assignment):
 
 @pytest.mark.asks("routers.base.balanced_assignment")
 def test_no_gradient_through_the_assignment(backend):
-    """Objective and prices have gradient 0 in autodiff, although they depend on the scores."""
     values = draw_scores("random", (8, 2), 1.0, 0).values
     options = dict(assignment=backend.routers.base.balanced_assignment)
     found = gradient(assignment_sum, {"scores": values}, np.ones(2), **options)

@@ -8,10 +8,8 @@ All inputs are exact in bfloat16, so both twins compute from the same numbers.
                routed blocks                scores, gates, loads, drops and losses in float32
     exact      indices, placement           equal to the last bit
 
-Routed blocks get 301 tokens, nearly all for one expert; bfloat16 cannot represent 301.
-
-The whole model in bfloat16 is in `test_transformer`, the layer of the mixture in `test_mixture_of_tokens`. Gradients
-are not tested: difference quotients are too inaccurate at this precision.
+Routed blocks get 301 tokens, nearly all for one expert; bfloat16 cannot represent 301. Gradients are not tested:
+difference quotients are too inaccurate at this precision.
 """
 
 import functools
@@ -77,7 +75,7 @@ class Lowered:
 
 @functools.cache
 def lowered_function(function):
-    """Return a function that passes its first array in bfloat16; cached, because it is compiled."""
+    """Return a function that passes its first array in bfloat16. It is cached, because it is compiled."""
     backend = getattr(function, "routelaws_backend", None)
 
     def raised(found):
@@ -87,7 +85,6 @@ def lowered_function(function):
         return found
 
     def guarded(arguments, keywords, precision=None, through=None, static=()):
-        """Call with the first array in bfloat16, as the guard of `backends.Backend` does."""
         arguments = jnp.asarray(arguments[0], BFLOAT16), *arguments[1:]
         compiled = through and _compiled(function, tuple(sorted(dict(static).items())))
         return raised(function.guarded(arguments, keywords, "float32", compiled, static))
@@ -104,13 +101,12 @@ def lowered_function(function):
 
 
 def lowered(backend) -> Lowered:
-    """Return the backend in bfloat16; skip the test if it lacks this precision."""
+    """Return the backend in bfloat16, or skip the test if it lacks this precision."""
     precisions_of(backend, (BFLOAT16,))
     return Lowered(backend)
 
 
 def low(drawn):
-    """Return a drawn input with values rounded to bfloat16."""
     return drawn._replace(values=rounded(drawn.values, BFLOAT16))
 
 
@@ -184,7 +180,6 @@ def test_mixing_weights(backend, drawn):
 
 
 def check_softmax(backend, z: np.ndarray) -> None:
-    """Check the softmax in 16 bits; the sum of a row has the error of its entries."""
     found = np.asarray(run(backend, "notation.softmax", BFLOAT16, z), float)
     wanted, size = notation.softmax(z), 1 + np.abs(z - z.max(axis=1, keepdims=True))
     scale = UNIT[BFLOAT16] * size * wanted + np.finfo("float32").tiny
@@ -242,7 +237,7 @@ def crowded_block(name: str):
     """Return (configuration, weights, x, tokens, noise) of a routed block that sends nearly all tokens to one expert.
 
     x is exact in bfloat16 and the weights are not. Column 0 of x is 1, so row 0 of the router is a base score for each
-    expert; the other scores are a few tenths, and their last bits matter.
+    expert. The other scores are a few tenths, and their last bits matter.
     """
     config = configuration.ModelConfig(
         vocab_size=13, d_model=8, heads=2, blocks=1, routing_frequency=1.0, experts=3, **CROWDED[name]

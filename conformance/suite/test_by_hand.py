@@ -23,7 +23,6 @@ def call(backend, path: str, *arrays, traced=None, **static):
 
 
 def assert_digits(found, expected, what: str) -> None:
-    """Fail unless `found` has the printed digits."""
     assert_close_bounded("by_hand.digits", found, np.array(expected), what=what)
 
 

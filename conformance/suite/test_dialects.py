@@ -19,7 +19,6 @@ SPEAKERS = [(subject, dialect.name) for subject in SUBJECTS for dialect in SUBJE
 
 
 def speaker(subject: str, name: str):
-    """Return the function of a dialect."""
     return next(dialect.function for dialect in SUBJECTS[subject].dialects if dialect.name == name)
 
 
@@ -53,7 +52,6 @@ def test_low_precision_is_no_dialect(name):
 
 
 def check_capacities(T: int, E: int, k: int, c: float, wanted: dict) -> None:
-    """Compare the formulas with numbers computed by hand."""
     for dialect in SUBJECTS["capacity"].dialects:
         assert dialect.function(T, E, k, c) == wanted[dialect.name], (dialect.name, T, E, k, c)
 
@@ -77,7 +75,6 @@ def test_capacities_by_hand(case):
 
 
 def check_values_at_balance(num_experts: int, k: int) -> None:
-    """Uniform probabilities and equal loads give the table of values at balance."""
     logits = np.zeros((num_experts, num_experts))
     expert = (np.arange(num_experts)[:, None] + np.arange(k)) % num_experts
     wanted = {"tokens": k, "gshard": 1 / num_experts**2, "gates": k / num_experts}
@@ -105,7 +102,7 @@ def test_values_at_balance(num_experts, k):
 
 
 def check_activations() -> None:
-    """Compare values at 1 and -3, to six digits; GELU is x times the standard normal distribution function."""
+    """Compare values at 1 and -3, to six digits. GELU is x times the standard normal distribution function."""
     wanted = {
         "GELU by tanh": [0.841192, -0.003637],
         "GELU by erf": [0.841345, -0.004050],
@@ -177,7 +174,7 @@ def test_worked_out_by_hand(subject, name):
 
 
 def check_the_norm_of_expert_choice() -> None:
-    """The gates are 1, so expert 0 returns tokens 0 and 1 unchanged; no expert takes token 2."""
+    """The gates are 1, so expert 0 returns tokens 0 and 1 unchanged. No expert takes token 2."""
     one, x = np.eye(4)[None], np.array([[10.0, 10, 10, 14], [2, 4, 4, 2], [1, 2, 3, 4]])
     inputs = one, one, x, np.array([[0, 1]]), np.ones((1, 2))
     plain, normed = (speaker("output of expert choice", name)(*inputs) for name in ("sum", "normed sum"))
@@ -205,7 +202,7 @@ def test_steps_to_the_ends_stall_where_the_middles_balance(seed):
 
 
 def test_how_many_dialects_there_are():
-    """Compare with the changelog; "activation of ..." is one subject in three places."""
+    """The changelog has the number. "activation of ..." is one subject in three places."""
     assert len({id(subject.dialects): len(subject.dialects) for subject in SUBJECTS.values()}) == 14
     assert sum({id(subject.dialects): len(subject.dialects) for subject in SUBJECTS.values()}.values()) == 72
 
@@ -235,7 +232,6 @@ def test_an_activation_is_named_wherever_it_is(name):
 
 
 def ours(twin) -> dict:
-    """Return the answer of one twin for each subject, and its dialect."""
     experts, balance, routers, notation = twin.experts, twin.balance, twin.routers, twin.notation
     choice, mixture = routers.expert_choice, routers.mixture_of_tokens
 

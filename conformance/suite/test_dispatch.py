@@ -1,7 +1,4 @@
-"""Dispatch with options: drop orders, padding, crowded experts and narrow experts.
-
-Padding holds NaN in tests with a mask, so reading it fails.
-"""
+"""Dispatch with options. In tests with a mask, padding holds NaN, so reading it fails."""
 
 import math
 
@@ -47,7 +44,6 @@ BY_HAND = {
 
 
 def check_orders_by_hand(backend) -> None:
-    """Compare all orders, with and without a mask, with queues written by hand."""
     expert = np.array([[1, 0], [0, 1], [0, 1], [0, 1]])
     masks = {"tokens": [1, 0, 1, 1], "choices": [[1, 0], [1, 0], [1, 1], [1, 1]]}
     for (order, masked), slots in BY_HAND.items():
@@ -75,7 +71,6 @@ def test_orders_by_hand(backend):
 
 
 def check_dispatch_options(backend, selection: Selection, capacity: int, order: str, masked: str) -> None:
-    """Test `dispatch` with all orders, tied priorities, both signs of zero, and masks of both shapes."""
     expert, random = selection.expert, np.random.default_rng(selection.seed)
     traced = {}
     if order == "priority":
@@ -111,7 +106,6 @@ def fate(backend, expert, order: str, priority) -> np.ndarray:
 
 
 def check_what_later_tokens_change(backend) -> None:
-    """Check for each order whether the place of an earlier token depends on later tokens."""
     depends = {("choice", 1): False, ("choice", 2): True, ("token", 2): False, ("priority", 1): True}
     for (order, k), wanted in depends.items():
         changed = False
@@ -131,7 +125,7 @@ def test_what_later_tokens_change(backend):
 
 
 def check_order_of_drops(backend, selection: Selection, factor: float, order: str) -> None:
-    """Test `routed_ffn`; "priority" by the gate (the default) and by its negative."""
+    """Test `routed_ffn`; "priority" is by the gate (the default) and by its negative."""
     inputs = layer(selection, "float32")
     arrays = (inputs["params"], inputs["x"], selection.expert, inputs["gate"])
     for sign in (None, -1) if order == "priority" else (None,):
@@ -147,14 +141,13 @@ def check_order_of_drops(backend, selection: Selection, factor: float, order: st
 
 @pytest.mark.asks("experts.routed_ffn")
 def test_order_of_drops(backend):
-    """Test "priority"; tests with padding below cover the other orders."""
     random = np.random.default_rng(6)
     expert = np.array([random.permutation(4)[:2] for _ in range(9)])
     check_order_of_drops(backend, Selection(expert, 4, "random", 6), 0.6, "priority")
 
 
 def check_padding(backend, selection: Selection, factor: float, order: str, precision: str) -> None:
-    """Six real tokens of nine get the result without padding, from both twins; padded tokens get 0."""
+    """Six real tokens of nine get the result without padding, from both twins. Padded tokens get 0."""
     inputs = layer(selection, precision)
     mask = np.zeros(9, bool)
     mask[np.random.default_rng(selection.seed).choice(9, 6, replace=False)] = True
@@ -186,7 +179,7 @@ def test_padding(backend, selection, factor, order):
 
 
 def check_capacity_of_real(backend, num_experts: int, hundredths: int) -> None:
-    """All tokens choose one expert; exactly as many as the capacity for real tokens get a slot."""
+    """All tokens choose one expert. Exactly as many as the capacity for real tokens get a slot."""
     params = {"up": np.ones((num_experts, 1, 1)), "down": np.ones((num_experts, 1, 1))}
     x, expert = np.ones((40, 1)), np.full((40, 1), num_experts - 1)
     for num_real in range(1, 41):
@@ -206,7 +199,7 @@ def test_capacity_of_real(backend, num_experts, hundredths):
 
 @pytest.mark.asks("experts.routed_ffn", "routers.top_k.gshard_router")
 def test_a_choice_that_is_left_out_frees_its_slot(backend):
-    """GShard's router drops second experts; with its gates as the mask another token gets the slot."""
+    """GShard's router drops second experts. With its gates as the mask another token gets the slot."""
     z = np.log([[4.0, 3.0, 1.0], [3.0, 4.0, 1.0], [3.0, 1.0, 4.0]])
     params = {"up": np.ones((3, 1, 1)), "down": np.ones((3, 1, 1))}
     uniforms = np.array([0.0, 0.99, 0.0])
@@ -232,7 +225,7 @@ resolve.
 
 
 def crowd(num_tokens: int, k: int) -> np.ndarray:
-    """Return experts [T, k] of three: the first choice is 1, or 0 for every hundredth token; the second choice is 2."""
+    """Return experts [T, k] of three. The first choice is 1, or 0 for every hundredth token; the second is 2."""
     first = np.where(np.arange(num_tokens) % 100 == 7, 0, 1)
     return np.stack([first, np.full(num_tokens, 2)], axis=1)[:, :k]
 
@@ -247,7 +240,6 @@ def counted(expert: np.ndarray, turns) -> np.ndarray:
 
 
 def check_crowd(backend, num_tokens: int, k: int, order: str) -> None:
-    """Check places, kept assignments and buffers for an expert that nearly all tokens choose."""
     expert, capacity = crowd(num_tokens, k), num_tokens - num_tokens // 20
     turns = [(t, choice) for choice in range(k) for t in range(num_tokens)]
     traced = {}
@@ -275,7 +267,7 @@ def test_a_crowd_queues(backend, num_tokens, k, order):
 
 
 def check_crowded_layer(backend, expert: np.ndarray, factor: float, precision: str) -> None:
-    """Each token has its own output, or exactly 0 without a slot; the dropped fraction is exact."""
+    """Each token has its own output, or exactly 0 without a slot. The dropped fraction is exact."""
     num_tokens = len(expert)
     x = 1 + np.arange(num_tokens)[:, None] % 97 / 128
     up, down = np.array([1.0, 2.0, 4.0]), np.array([1.0, -1.0, 8.0])
@@ -304,7 +296,6 @@ def test_a_crowd_is_served(backend, factor):
 
 
 def check_counts_of_a_crowd(backend, num_tokens: int) -> None:
-    """Check loads and counts for nearly all tokens at one expert; padding at the end is not counted."""
     expert, mask = crowd(num_tokens, 2), np.arange(num_tokens) < num_tokens - 10
     for traced, number in (({}, num_tokens), ({"mask": mask}, num_tokens - 10)):
         wanted = [sum(1 for e in expert[:number].ravel().tolist() if e == wanted) for wanted in range(3)]
@@ -328,7 +319,7 @@ def cut(params: dict, granularity: int) -> dict:
 
 
 def check_fine_grained(backend, selection: Selection, granularity: int, factor: float) -> None:
-    """Experts cut into G parts give the coarse layer, drops and derivatives included.
+    """Experts cut into G parts give the coarse layer, with its drops and derivatives.
 
     The same tokens queue for each part (for k = 1 in the order "choice", in general in the order "token"), so the same
     tokens are dropped.
@@ -372,10 +363,7 @@ def test_fine_grained(backend, granularity, factor):
 
 
 def check_gradient_of_real(backend, selection: Selection, factor: float) -> None:
-    """Check the gradient with padding and drops by gate; padding has no effect on it.
-
-    Gates differ by more than the steps of the differences, so the queue order stays the same.
-    """
+    """Gates differ by more than the steps of the differences, so the queue order stays the same."""
     inputs, random = layer(selection), np.random.default_rng(selection.seed)
     inputs["gate"] = (1 + random.permutation(selection.expert.size).reshape(selection.expert.shape)) / 8
     weights, mask = random.standard_normal(inputs["x"].shape), draw_mask(selection.seed, len(selection.expert))

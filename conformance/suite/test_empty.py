@@ -40,7 +40,6 @@ def heads(b, S, d, H, c):
 
 
 def layer(T, E, k, d, f):
-    """Return arguments of `routed_ffn` with distinct experts for each token."""
     expert = np.tile(np.arange(k), (T, 1))
     return matrices(E and max(E, k), d, f), ones(T, d), expert, ones(T, k)
 

@@ -83,13 +83,12 @@ def test_choice(backend, drawn, precision, factor, score):
 @pytest.mark.asks("routers.expert_choice.expert_choice_router", "routers.expert_choice.selection_scores")
 @pytest.mark.parametrize("num_tokens, num_experts", [(1, 4), (5, 1)])
 def test_choice_of_other_shapes(backend, num_tokens, num_experts):
-    """Test one token, which every expert takes, and one expert."""
     z = np.random.default_rng(num_experts).standard_normal((num_tokens, num_experts)).astype(np.float32)
     check_choice(backend, Logits(z.astype(float), "free", 1), "float32", 1.0, "softmax", True)
 
 
 def check_ties(backend) -> None:
-    """Equal logits, both signs of zero included, go to the lower token indices."""
+    """Equal logits go to the lower token indices, also for zeros of both signs."""
     z = np.zeros(SHAPE)
     z[::2] = -0.0
     for score in reference.SCORES:
@@ -105,7 +104,7 @@ def test_ties(backend):
 
 
 def check_padding(backend, drawn: Logits, precision: str, factor: float, seed: int) -> None:
-    """Four real tokens of seven give the choice without padding; empty slots repeat the first token with gate 0."""
+    """Four real tokens of seven give the choice without padding. Empty slots repeat the first token with gate 0."""
     mask, z = np.random.default_rng(seed).permutation(7) < 4, drawn.values
     real, padded = np.flatnonzero(mask), np.where(mask[:, None], z, np.nan)
     options = dict(capacity_factor=factor, score="sigmoid")
@@ -139,7 +138,7 @@ def check_padding(backend, drawn: Logits, precision: str, factor: float, seed: i
     seed=seeds,
 )
 def test_padding(backend, drawn, precision, factor, seed):
-    """Use the sigmoid, so that ties and order follow the logits."""
+    """The sigmoid makes ties and order follow the logits."""
     check_padding(backend, drawn, precision, factor, seed)
 
 
@@ -199,7 +198,6 @@ def size_of(params, x):
 
 
 def check_ffn(backend, factor: float, precision: str, seed: int) -> None:
-    """Compare outputs with the sum over experts of gate times FFN, by a mask."""
     params, x = weights(seed, 4, precision)
     z = np.random.default_rng(seed + 1).standard_normal(SHAPE).astype(precision).astype(float)
     choice = reference.expert_choice_router(z, factor)
@@ -247,7 +245,6 @@ def weighted_output(point, weights, x, router, ffn, score):
 
 
 def check_gradient(backend, score: str, seed: int) -> None:
-    """Compare autodiff with central differences of the reference, each with its own choice."""
     params, x = weights(seed, 4)
     random = np.random.default_rng(seed)
     point = {"logits": random.standard_normal(SHAPE), "params": params}
@@ -277,7 +274,6 @@ def test_gradient(backend, score):
 
 
 def check_groups(backend) -> None:
-    """Compare groups with a hand-written example, and undo them."""
     x = np.arange(6 * 2 * 3).reshape(6, 2, 3)
     for module in (backend.routers.expert_choice, reference):
         groups = module.group_by_position(jnp.asarray(x) if module is not reference else x, 3)
@@ -346,7 +342,6 @@ def test_groups_of_one_position_are_causal(backend):
     "routers.expert_choice.ungroup_by_position",
 )
 def test_whole_sequences_leak_the_future(backend):
-    """Earlier positions of the sequence change, as the docstring warns, and no other sequence."""
     for module in (backend.routers.expert_choice, reference):
         found = change(backend, False, module)
         assert found[1].all() and not found[[0, 2, 3]].any(), found

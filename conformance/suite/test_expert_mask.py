@@ -38,7 +38,7 @@ NOT_UNIQUE = ("prices", "gap", "column_potential", "sweeps", "newton_steps", "co
 
 
 class Call(NamedTuple):
-    """One way to call a function: its path, array names, options, and whether the quick profile runs it."""
+    """One way to call a function. The quick profile runs only some of them."""
 
     path: str
     arrays: tuple
@@ -47,7 +47,7 @@ class Call(NamedTuple):
 
 
 def calls() -> dict[str, Call]:
-    """Return every function of `MASKED` in each of its forms; other functions in one form."""
+    """Return every function of `MASKED` in each of its forms, and other functions in one form."""
     only, k, sweeps = ("logits",), {"k": 2}, {"num_sweeps": 20}
     found = {
         "plan": Call("routers.sinkhorn.sinkhorn_plan", only, sweeps, False),
@@ -126,7 +126,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def values_of(seed: int, admitted: np.ndarray) -> dict:
-    """Return the arrays of a call by name, exact in float32; chosen experts are admitted."""
+    """Return the arrays of a call by name, exact in float32. The mask admits the chosen experts."""
     random = np.random.default_rng(seed)
     shapes = {"x": (T, WIDTH), "gate": (T, 2), "value": (T,), "reward": (T,), "bias": (E,), "gumbel": (T, E)}
     shapes |= {"logits": (T, E), "router": (WIDTH, E), "up": (E, WIDTH, 4), "down": (E, 4, WIDTH)}
@@ -140,7 +140,6 @@ def values_of(seed: int, admitted: np.ndarray) -> dict:
 
 
 def alone(name: str, value, admitted: np.ndarray):
-    """Return an argument for a layer of the admitted experts alone."""
     if isinstance(value, dict):
         return {part: alone(part, inside, admitted) for part, inside in value.items()}
     if name == "expert":
@@ -149,7 +148,7 @@ def alone(name: str, value, admitted: np.ndarray):
 
 
 def spoilt(name: str, value, bits: np.ndarray):
-    """Return an argument with NaN or infinity at the masked experts; integers are unchanged."""
+    """Return an argument with NaN or infinity at the masked experts. Integers are unchanged."""
     if isinstance(value, dict):
         return {part: spoilt(part, inside, bits) for part, inside in value.items()}
     if name in ROWS:
@@ -203,10 +202,8 @@ def compare(found, wanted, precision: str, what: str) -> None:
 
 
 def ask(backend, name: str, values: dict, precision: str, **more):
-    """Return the backend's result of a call, compiled with the mask as an argument.
-
-    Expert choice needs a known mask, because the shape of its result depends on it.
-    """
+    """Compile the call with the mask as an argument. Expert choice needs a known mask, which sets the shape of its
+    result."""
     call, options = CALLS[name], options_of(CALLS[name].path)
     arrays = [values[part] for part in call.arrays if part not in options]
     traced = {part: values[part] for part in call.arrays if part in options} | more
@@ -255,7 +252,7 @@ PADDED = [
 
 
 def among_padding(found):
-    """Return the results of real tokens at their positions; padding has the first experts and zeros."""
+    """Return the results of real tokens at their positions. Padding has the first experts and zeros."""
     if hasattr(found, "_fields"):
         found = found._replace(**{name: among_padding(value) for name, value in found._asdict().items()})
         if hasattr(found, "expert"):
@@ -270,7 +267,7 @@ def among_padding(found):
 
 
 def check_padded(backend, name: str, seed: int, precision: str) -> None:
-    """Real tokens get the results without padding, for any padding; also with the choice held."""
+    """Real tokens get the results without padding, also with the choice held."""
     call, values = CALLS[name], values_of(seed, np.arange(E))
     alone = {part: values[part][REAL] if part in TOKENS else values[part] for part in call.arrays}
     wanted = among_padding(public_functions()[call.path](**alone, **call.options))
@@ -297,7 +294,7 @@ def test_padding_is_not_there(backend, path, name, seed):
 @pytest.mark.parametrize("name", ["step", *(f"bias, {recentre}" for recentre in reference.balance.RECENTRE)])
 @pytest.mark.parametrize("pruned", [-np.inf, np.nan])
 def test_the_bias_of_a_pruned_expert_moves_no_other(backend, name, pruned):
-    """It is returned unchanged, and the others equal the bias of a layer without the expert."""
+    """Its bias is returned unchanged. The others equal the bias of a layer without the expert."""
     call, admitted = CALLS[name], np.flatnonzero(BITS)
     values = values_of(2, admitted)
     own = {part: alone(part, values[part], admitted) for part in call.arrays}
@@ -321,7 +318,7 @@ def test_masked_experts_choose_nothing(backend):
 @pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.3, 0.75, 1.5, float("inf")])
 def test_a_traced_mask_leaves_empty_places(backend, factor):
-    """There are as many slots as for one expert; the first slots equal those of a known mask."""
+    """There are as many slots as for one expert. The first slots equal those of a known mask."""
     z, choose = values_of(2, np.arange(E))["logits"], reference.routers.expert_choice.expert_choice_router
     wanted = choose(z, factor, mask=REAL, expert_mask=BITS)
     traced, path = {"mask": REAL, "expert_mask": BITS}, "routers.expert_choice.expert_choice_router"
@@ -352,13 +349,11 @@ GRADIENTS = {
 
 
 def weighed(point, weights, more, function, field, options):
-    """Return the weighted sum of a field of a function's result."""
     found = function(**point, **more, **dict(options))
     return ((getattr(found, field) if field else found) * weights).sum()
 
 
 def check_gradient(backend, name: str, seed: int) -> None:
-    """Compare with the gradient of the admitted columns, and 0 for masked experts."""
     call, bits, function = CALLS[name], BITS, operator.attrgetter(CALLS[name].path)(backend)
     admitted, masked = np.flatnonzero(bits), np.flatnonzero(~bits)
     values, learnt = values_of(seed, admitted), "params" if "params" in call.arrays else "logits"
@@ -436,7 +431,6 @@ BLOCKS = {name: {"router": name} for name in ROUTERS if name != "dense"} | {
 @pytest.mark.twin
 @pytest.mark.parametrize("name", [n if n == "top_k" else pytest.param(n, marks=pytest.mark.slow) for n in BLOCKS])
 def test_a_block_is_one_of_the_admitted_experts(backend, name):
-    """Output, losses and bias equal those of a block without the masked experts, in both twins."""
     random, admitted = np.random.default_rng(5), np.flatnonzero(BITS)
     sizes = dict(blocks=1, vocab_size=13, d_model=8, heads=2, kqv_size=4, routing_frequency=1.0)
     config, less = (ModelConfig(**sizes, experts=number, **BLOCKS[name]) for number in (E, len(admitted)))

@@ -1,7 +1,4 @@
-"""Capacity, dispatch, experts and combine: exact slots, values up to rounding, gradients by differences.
-
-`test_dispatch` has drop orders, padding and narrow experts.
-"""
+"""Capacity, dispatch, experts and combine. `test_dispatch` has drop orders, padding and narrow experts."""
 
 import math
 import warnings
@@ -27,7 +24,6 @@ precisions = st.sampled_from(PRECISIONS)
 
 
 def layer(selection: Selection, precision: str = "float64") -> dict:
-    """Return the inputs of a routed FFN, rounded to a precision."""
     random = np.random.default_rng(selection.seed)
     num_tokens, k = selection.expert.shape
     num_experts = selection.num_experts
@@ -81,7 +77,6 @@ def test_a_capacity_factor_of_nothing_is_named(backend, factor):
 
 
 def check_dispatch(backend, selection: Selection, capacity: int) -> None:
-    """Slots, kept and token are integers and must be exact."""
     what = f"dispatch, {selection.expert.shape}, E {selection.num_experts}, C {capacity}, {selection.loads}"
     options = dict(num_experts=selection.num_experts, capacity=capacity)
     found = run(backend, "experts.dispatch", "float32", selection.expert, **options)
@@ -128,7 +123,7 @@ def test_expert_ffn(backend, selection, precision):
 
 
 def check_combine(backend, selection: Selection, capacity: int, precision: str) -> None:
-    """Use the reference's placement, so that only the sum over choices can differ."""
+    """The reference's placement is given, so that only the sum over choices can differ."""
     capacity = min(capacity, len(selection.expert))
     gate = layer(selection, precision)["gate"]
     outputs = np.random.default_rng(selection.seed + 1).standard_normal((selection.num_experts, capacity, D))
@@ -150,7 +145,7 @@ def test_combine(backend, selection, capacity, precision):
 
 
 def ffn_scale(inputs: dict, expert: np.ndarray) -> np.ndarray:
-    """Return Σⱼ |gate| (|x| |U|) |D| of each token; the rounding error of a routed FFN is u times this."""
+    """Return Σⱼ |gate| (|x| |U|) |D| of each token. The rounding error of a routed FFN is u times this."""
     up, down = np.abs(inputs["params"]["up"])[expert], np.abs(inputs["params"]["down"])[expert]  # [T, k, d, f]
     return np.einsum("tk,td,tkdf,tkfe->te", np.abs(inputs["gate"]), np.abs(inputs["x"]), up, down)
 
@@ -179,7 +174,7 @@ def test_routed_ffn(backend, selection, factor, precision):
 @pytest.mark.parametrize("loads", ["one expert", "all but one expert", "balanced"])
 @pytest.mark.parametrize("k", [1, 2])
 def test_dropless_whatever_the_loads(backend, loads, k):
-    """Test the path that sorts tokens into blocks, at loads with the most and fewest blocks."""
+    """The path sorts tokens into blocks. These loads have the most and fewest blocks."""
     num_tokens, num_experts = 16, 5
     base = np.arange(num_tokens)[:, None] * (loads != "one expert") + np.arange(k)
     expert = base % (num_experts - (loads == "all but one expert"))
@@ -266,7 +261,7 @@ def test_64_bits_without_a_warning(backend):
 @pytest.mark.asks("experts.dispatch", "experts.routed_ffn")
 @pytest.mark.twin
 def test_an_expert_out_of_range(backend):
-    """The reference raises; under jit the assignment gets no slot and takes no slot from others."""
+    """The reference raises. Under jit the assignment gets no slot and takes no slot from others."""
     with pytest.raises(ValueError, match="reach from 0 to 2; allowed: 0 to 1"):
         reference.dispatch(np.array([[0], [2]]), 2, 2)
     inputs = layer(Selection(np.zeros((4, 1), int), 2, "one expert", 1), "float32")

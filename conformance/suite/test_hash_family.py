@@ -31,7 +31,6 @@ def sizes(draw):
 
 
 def check_table(found, wanted, num_experts: int, what: str) -> None:
-    """Both twins return the same table, of the right type, with distinct experts in each row."""
     for name, table in ((what, found), (f"reference, {what}", wanted)):
         assert isinstance(table, np.ndarray) and table.dtype == np.int32, f"{name}: {type(table)}"
         assert table.size == 0 or (0 <= table.min() and table.max() < num_experts), f"{name}: out of range"
@@ -40,7 +39,7 @@ def check_table(found, wanted, num_experts: int, what: str) -> None:
 
 
 def check_modulo_table(backend, vocab_size: int, num_experts: int, k: int) -> None:
-    """The first choice is the remainder; in each run of E ids, each choice is the first one shifted cyclically."""
+    """The first choice is the remainder. In each run of E ids, each choice is the first one shifted cyclically."""
     found = backend.routers.hash_layer.modulo_table(vocab_size, num_experts, k)
     what = f"modulo_table, V {vocab_size}, E {num_experts}, k {k}"
     check_table(found, reference.modulo_table(vocab_size, num_experts, k), num_experts, what)
@@ -179,7 +178,7 @@ def check_clusters(backend, embeddings, centres, max_rounds: int) -> None:
 )
 @given(seed=seeds, max_rounds=st.sampled_from([0, 1, 100]))
 def test_clusters(backend, seed, max_rounds):
-    """Start from arbitrary centres; random numbers have no ties."""
+    """Random numbers have no ties."""
     random = np.random.default_rng(seed)
     check_clusters(backend, random.standard_normal((30, 3)), random.standard_normal((4, 3)), max_rounds)
 
@@ -188,7 +187,6 @@ def test_clusters(backend, seed, max_rounds):
     "routers.hash_layer.hash_layer", "routers.hash_layer.cluster_tokens", "routers.hash_layer.clustered_table"
 )
 def test_clusters_are_found(backend):
-    """The groups are far apart, with one initial centre in each."""
     for seed in range(3):
         group, embeddings, centres = blobs(seed)
         check_clusters(backend, embeddings, centres, 100)
@@ -213,7 +211,7 @@ def test_cluster_ties(backend):
 
 
 def check_dispersed_table(backend, cluster, num_experts: int, k: int) -> None:
-    """Check the table; for each choice, counts of experts differ by at most one in all and two in a cluster."""
+    """For each choice, counts of experts differ by at most one in all and two in a cluster."""
     found = backend.routers.hash_layer.dispersed_table(cluster, num_experts, k)
     what = f"dispersed_table, {cluster.tolist()}, E {num_experts}, k {k}"
     check_table(found, reference.dispersed_table(cluster, num_experts, k), num_experts, what)
@@ -233,7 +231,6 @@ def test_dispersed_table(backend, size, clusters, seed):
 
 
 def check_table_router(backend, precision: str, gate: str, k: int, seed: int) -> None:
-    """Check the table's rows, constant gates and exact loads."""
     random = np.random.default_rng(seed)
     ids, table = random.integers(0, 24, 12), reference.random_table(random.random((24, k)), 5)
     found = run_varied(backend, TABLE, precision, ids, table, num_experts=5, gate=gate)
@@ -258,12 +255,11 @@ def check_table_router(backend, precision: str, gate: str, k: int, seed: int) ->
 @pytest.mark.asks("routers.hash_layer.table_router", "routers.hash_layer.random_table")
 @given(precision=st.sampled_from(PRECISIONS), gate=st.sampled_from(reference.HASH_GATES), seed=seeds)
 def test_table_router(backend, precision, gate, seed):
-    """Test k = 2; another test covers k = 1."""
     check_table_router(backend, precision, gate, 2, seed)
 
 
 def check_padded(found, alone, mask, scale, precision: str, what: str) -> None:
-    """The routing of a padded group equals that of its real tokens; padding has gate 0 and no mass."""
+    """The routing of a padded group equals that of its real tokens. Padding has gate 0 and no mass."""
     expert, gate, plan = (np.asarray(field) for field in (found.expert, found.gate, found.plan))
     num_padded, k = np.sum(~mask), expert.shape[1]
     assert_same(expert[~mask], np.tile(np.arange(k), (num_padded, 1)), what=f"{what}: experts of padding")
@@ -279,7 +275,7 @@ def check_padded(found, alone, mask, scale, precision: str, what: str) -> None:
 
 
 def check_padding(backend, precision: str, gate: str, seed: int) -> None:
-    """Test remainder, table and given experts with eight real tokens of twelve, and invalid ids in the padding."""
+    """Eight tokens of twelve are real. The padding has invalid ids."""
     random = np.random.default_rng(seed)
     mask, table = random.permutation(12) < 8, reference.random_table(random.random((24, 2)), 5)
     ids = np.where(mask, random.integers(0, 24, 12), random.choice([-1, 999], 12))

@@ -1,5 +1,3 @@
-"""HASH: the remainder of the id, gate 1, and exact loads."""
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -38,7 +36,6 @@ def test_hash_layer(backend, ids, num_experts, precision):
 
 
 def test_neighbouring_ids_go_to_different_experts(backend):
-    """Check without the reference."""
     found = run(backend, "routers.hash_layer.hash_layer", "float32", np.arange(8), num_experts=4)
     assert np.asarray(found.expert).tolist() == [[0], [1], [2], [3]] * 2
     assert np.asarray(found.load).tolist() == [0.25] * 4 and float(found.residual) == 0

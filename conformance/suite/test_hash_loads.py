@@ -1,6 +1,6 @@
 """Loads of the hashes for Zipf's law, in which a few tokens are most of the text; without the reference.
 
-A table's loads are sums of token shares, so only the uniforms of random tables are random; their seeds are fixed.
+A table's loads are sums of token shares, so only the uniforms of random tables are random. Their seeds are fixed.
 """
 
 import math
@@ -33,7 +33,6 @@ def least(shares, num_experts: int, k: int) -> float:
 
 
 def check_choices(table, num_experts: int, what: str) -> None:
-    """Experts are in range, and each token has k different ones."""
     table = np.asarray(table)
     assert table.min() >= 0 and table.max() < num_experts, what
     assert (np.diff(np.sort(table, axis=1), axis=1) > 0).all(), f"{what}: an expert twice in a row"
@@ -44,7 +43,7 @@ def sets_of(table) -> set[frozenset]:
 
 
 def check_remainder(backend, vocab_size: int, num_experts: int, k: int) -> None:
-    """Each choice is as even as the first, for Zipf's law and for equal tokens; all k together are more even."""
+    """Each choice is as even as the first, for Zipf's law and for equal tokens. All k together are more even."""
     table = backend.routers.hash_layer.modulo_table(vocab_size, num_experts, k)
     what = f"modulo_table, V {vocab_size}, E {num_experts}, k {k}"
     check_choices(table, num_experts, what)
@@ -134,7 +133,7 @@ def test_a_random_table_is_even_but_for_chance(backend, size):
 
 
 def check_dispersed(backend, size, clusters: int) -> None:
-    """Numbers of ids are even for every choice; loads under Zipf's law are like those of a random table."""
+    """Numbers of ids are even for every choice. Loads under Zipf's law are like those of a random table."""
     vocab_size, num_experts, k = size
     shares, what = zipf(vocab_size), f"dispersed_table {size}, {clusters} clusters"
     cluster = np.random.default_rng(clusters).integers(0, clusters, vocab_size)

@@ -1,5 +1,3 @@
-"""The laws of accuracy, leverage and compute as records of the catalogue: fits, predictions and intervals."""
-
 import math
 
 import numpy as np
@@ -80,7 +78,6 @@ def exact(name: str) -> np.ndarray:
 )
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in LAWS])
 def test_a_fit_gives_back_the_law(backend, name):
-    """On noise-free tables both twins find the law, predict elsewhere, and have all fields of a fit."""
     coefficients, columns, beside = LAWS[name]
     assert np.all((exact(name) > 0.05) & (exact(name) < 1)) or name in POSITIVE, "the table is one of accuracies"
     for laws in (backend.laws, reference_laws):
@@ -103,7 +100,7 @@ def test_a_fit_gives_back_the_law(backend, name):
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in LAWS if name != "broken"]
 )  # the broken law has the same jackknife as the two-stage laws; it takes the reference minutes
 def test_how_sure_a_law_is(backend, name):
-    """On a noisy table the law's interval lies within that of one more run, and both within those of a higher level."""
+    """A law's interval lies within that of one more run, and both lie within those of a higher level."""
     _, columns, beside = LAWS[name]
     noise = np.random.default_rng(3).normal(0, 0.004, exact(name).size)
     measured = exact(name) * np.exp(noise) if name in POSITIVE else exact(name) + noise
@@ -142,7 +139,7 @@ def test_the_interval_of_a_line_is_students(backend):
 
 @pytest.mark.asks("laws.held_out.leave_one_out")
 def test_errors_of_accuracies_are_differences(backend):
-    """All two-stage rows but one lie on a line: the held-out error of this row is exactly its shift."""
+    """All two-stage rows but one lie on a line. The held-out error of this row is exactly its shift."""
     flops = np.array([1e18, 1e19, 1e20, 1e21])
     loss = 60.0 * flops**-0.07
     measured = 1.4 - 0.3 * loss + np.array([0.0, 0.0, 0.0, 0.02])

@@ -1,5 +1,3 @@
-"""The additive laws: values, exact tables, the minimum of Huber's sum, edges, and profile intervals."""
-
 import math
 from typing import NamedTuple
 
@@ -20,7 +18,6 @@ DELTAS = st.sampled_from([None, 1e-3, 1e-2])
 
 
 def noisy(case, law, seed: int, noise: float = 5e-3) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return columns and losses of a law, with errors of ln L."""
     columns = case.columns()
     exact = case.of(reference)[1](*columns, law)
     return columns, exact * np.exp(np.random.default_rng(seed).normal(0, noise, exact.size))
@@ -31,7 +28,6 @@ def loss_of(case, laws, coefficients, columns) -> np.ndarray:
 
 
 def exact(backend, name, law, repeat: int = 1):
-    """Compare the fits of both twins to an exact table of a law."""
     case = CASES[name]
     columns = case.columns()
     loss = case.of(reference)[1](*columns, law)
@@ -53,8 +49,6 @@ def exact(backend, name, law, repeat: int = 1):
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_exact_tables_give_their_law_back(backend, name):
-    """A noise-free table determines every coefficient."""
-
     @settings(max_examples=2)
     @given(law=CASES[name].laws)
     def judged(law):
@@ -140,7 +134,7 @@ def test_every_row_twice_is_twice_the_sum_and_the_same_law(backend):
 
 @pytest.mark.asks("laws.hoffmann.fit_hoffmann")
 def test_another_unit_is_the_same_law(backend):
-    """Use parameters in thousands and losses in bits: starts and fit do not depend on units."""
+    """Parameters in thousands and losses in bits: starts and fit do not depend on units."""
     columns, loss = noisy(CASES["hoffmann"], LAW, 6)
     fit = backend.laws.hoffmann.fit_hoffmann
     plain, other = fit(*columns, loss), fit(columns[0] / 1e3, columns[1], loss / math.log(2))
@@ -271,7 +265,6 @@ def test_a_coefficient_that_the_rows_leave_open(backend):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_record_of_the_catalogue_does_what_the_law_does(backend, name):
-    """Compare least squares and Huber fits in log10 units, and intervals with verdicts."""
     case = CASES[name]
     law = {
         "hoffmann": LAW,
@@ -305,8 +298,6 @@ def test_the_record_of_the_catalogue_does_what_the_law_does(backend, name):
 
 
 class Tokens(NamedTuple):
-    """Coefficients of a user's own law."""
-
     b: float
     beta: float
     c: float

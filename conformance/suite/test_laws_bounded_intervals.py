@@ -1,7 +1,4 @@
-"""Intervals of the bounded laws through their records.
-
-Errors are so small that every law is linear. The tests also compare with the profile intervals.
-"""
+"""Intervals of the bounded laws. Errors are so small that every law is linear."""
 
 import math
 
@@ -23,7 +20,6 @@ NAMED = {
 
 
 def quiet(name: str, quantity, log_loss: np.ndarray, more: float = 0.0) -> tuple:
-    """Return the interval of a quantity, a function of the law, for the rows of `noisy`."""
     truth, cells = TRUTHS[name]
     rest = truth[6:]  # B_min is not fitted
     return quiet_interval(
@@ -68,7 +64,7 @@ def check_law(law, name: str, parts=("intervals", "slopes", "prediction")) -> No
 @pytest.mark.asks("*.predict_interval", "*.cutoff", "laws.smooth_intervals.words", "laws.uncertainty.profile_intervals")
 @pytest.mark.parametrize("name", TRUTHS)
 def test_intervals_of_quiet_rows(backend, name):
-    """Compare everything in `Law.intervals` and `Law.predict_interval` with Student's t, n - 6 degrees of freedom."""
+    """Student's t has n - 6 degrees of freedom."""
     check_law(backend.laws.catalogue.LAWS[name], name)
 
 
@@ -80,7 +76,7 @@ def test_intervals_of_quiet_rows_by_the_reference(name):
 
 @pytest.mark.asks("laws.resampling.jackknife", "laws.uncertainty.profile_intervals")
 def test_what_a_size_is_worth_and_by_size(backend):
-    """Only the law in (N, E) has these numbers: None at E = 1, and None by size for two sizes."""
+    """Only the law in (N, E) has these numbers. They are None at E = 1, and None by size for two sizes."""
     first, second, log_loss = noisy(LAW, CELLS, QUIET, 3)
     law, loss = backend.laws.catalogue.LAWS["routed-bounded"], 10**log_loss
     fit = law.fit(first, second, loss)

@@ -1,4 +1,4 @@
-"""The catalogue: one record for each law, equal in both twins; fit and predict match the record."""
+"""The catalogue: one record for each law, equal in both twins."""
 
 import importlib
 import math
@@ -151,7 +151,7 @@ def test_every_law_says_how_sure_it_is(backend, name, seed, level):
 
 
 def held_in(outer, inner, what: str) -> None:
-    """Fail unless an interval lies within another, up to the accuracy of the search; NaN passes."""
+    """Fail unless an interval lies within another, up to the accuracy of the search. NaN passes."""
     size = max([abs(end) for end in inner if math.isfinite(end)], default=1.0)
     for sign, one, other in ((1, inner[0], outer[0]), (-1, inner[1], outer[1])):
         if math.isfinite(one) and math.isfinite(other):

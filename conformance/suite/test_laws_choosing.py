@@ -33,7 +33,6 @@ def by_size(law=HOFFMANN) -> choosing.Option:
 
 
 def by_width(experts: float) -> choosing.Option:
-    """Return the joint law as a function of the width."""
     return choosing.Option(
         lambda d, D: joint.predict_joint(joint.joint_active(d), D, experts, JOINT),
         lambda d: 6 * joint.joint_active(d),

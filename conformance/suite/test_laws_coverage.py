@@ -1,8 +1,8 @@
 """Intervals and covariances of the laws against textbook formulas, and their coverage.
 
-The truth is known: `plain.laws` makes the rows, and gives the interval of a law for errors so small that every law is
-linear. Tables have few rows, so a variance with the wrong degrees of freedom shows: its nominal 80 % interval contains
-the truth in 55 to 70 % of the tables. `held` checks that the number of tables can distinguish these.
+`plain.laws` makes the rows and gives the intervals of linear laws. Tables have few rows, so a variance with the wrong
+degrees of freedom shows: its nominal 80 % interval contains the truth in 55 to 70 % of the tables. `held` checks that
+the number of tables can distinguish these.
 """
 
 import math
@@ -30,7 +30,6 @@ USES = [(flops, used) for flops in (30.0, 700.0) for used in (40.0, 100.0, 400.0
 
 
 def noisy(law, cells, noise: float, seed: int) -> tuple[np.ndarray, ...]:
-    """Return the two columns of a table and its log10 losses."""
     log_loss = np.array([law.log_loss(*cell) for cell in cells])
     return *np.array(cells).T, log_loss + np.random.default_rng(seed).normal(0, noise, len(cells))
 
@@ -72,7 +71,7 @@ def check_profile(module, names) -> None:
 
 @pytest.mark.asks("laws.uncertainty.profile_intervals")
 def test_profile_intervals_of_quiet_rows(backend):
-    """Compare every quantity with Student's t, n - 6 degrees of freedom."""
+    """Student's t has n - 6 degrees of freedom."""
     check_profile(backend.laws.uncertainty, QUANTITIES)
 
 
@@ -200,7 +199,7 @@ UNSURE = 0.01
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", LARGE_SHARES)
 def test_intervals_of_the_released_design_hold_the_truth_as_often_as_measured(backend, shared):
-    """Use six sizes, ten counts, 400 tables and every quantity; E_max is rarely unbounded."""
+    """Six sizes, ten counts, 400 tables and every quantity. E_max is rarely unbounded."""
     modules, random, tables = backend.laws, np.random.default_rng(20220402), 400
     names = [name for name in QUANTITIES if name != "observation"]
     asked = [modules.uncertainty.Quantity(name, *LARGE_PLACE) for name in names]

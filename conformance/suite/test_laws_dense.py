@@ -1,5 +1,3 @@
-"""The dense power law: values, fit, and the numbers of the released runs."""
-
 import math
 
 import numpy as np
@@ -17,7 +15,6 @@ LAWS = st.builds(reference.DenseCoefficients, st.floats(0.03, 0.15), st.sampled_
 
 @st.composite
 def tables(draw) -> tuple[np.ndarray, np.ndarray]:
-    """Draw sizes, some repeated, and losses of a law with noise; sometimes an outlier, or losses that follow no law."""
     sizes = draw(st.lists(st.sampled_from(SIZES), min_size=2, max_size=6, unique=True))
     size = np.array(sizes + sizes[:1] * draw(st.integers(1, 3)))
     kind = draw(st.sampled_from(["quiet", "loud", "outlier", "lawless"]))
@@ -85,7 +82,7 @@ def test_a_loss_that_does_not_fall_is_no_law(backend, losses):
 @pytest.mark.asks("laws.dense.fit_dense", "laws.dense.predict_line")
 @pytest.mark.parametrize(("level", "wanted"), [(2.0, math.inf), (0.5, 0.0)])
 def test_a_loss_that_hardly_falls(backend, level, wanted):
-    """A fall of 2e-7 for each decade puts N_c out of the range of float64; the line still predicts."""
+    """A fall of 2e-7 for each decade puts N_c out of the range of float64. The line still predicts."""
     size = np.array([1e7, 1e8, 1e9, 1e10])
     loss = level * 10 ** np.array([2e-7, 0, -1e-7, -4e-7])
     for module in (backend.laws.dense, reference):
@@ -98,7 +95,7 @@ def test_a_loss_that_hardly_falls(backend, level, wanted):
 @pytest.mark.asks("laws.dense.fit_dense")
 @pytest.mark.released
 def test_released_dense_runs(backend):
-    """All eight dense runs give 3.42e13; the mean of the three at 130M gives the paper's 3.568e13."""
+    """All eight dense runs give 3.42e13. The mean of the three at 130M gives the paper's 3.568e13."""
     rows = [row for row in released_last_rows() if row["router_type"] == "Dense" and float(row["flop_increase"]) == 1]
     size, loss = (np.array([float(row[name]) for row in rows]) for name in ("dense_parameter_count", "loss_validation"))
     sizes = np.unique(size)

@@ -1,5 +1,3 @@
-"""Laws of downstream accuracy: values, recovery of known coefficients, agreement of the twins, intervals."""
-
 import math
 from fractions import Fraction
 
@@ -60,7 +58,7 @@ def in_logs(coefficients) -> np.ndarray:
 @given(law=direct_laws(), guess_rate=GUESSES, noise=st.sampled_from([0.0, 0.02]), seed=SEEDS)
 @settings(max_examples=4)
 def test_a_ceiling_that_is_not_there_is_not_seen(backend, law, guess_rate, noise, seed):
-    """Without noise E is 0 and the law is the direct one; with noise the sum is at most that of the direct law."""
+    """Without noise E is 0 and the law is the direct one. With noise the sum is at most that of the direct law."""
     accuracy = noisy(reference.predict_accuracy(law, FLOPS, guess_rate=guess_rate), guess_rate, noise, seed)
     direct = reference.fit_direct(FLOPS, accuracy, guess_rate, 0.0)
     for sums in (backend.laws.downstream_sums, reference_sums):
@@ -115,7 +113,7 @@ def test_rows_at_the_guess_rate_are_left_out(backend):
 @pytest.mark.asks("*.predict_interval", "laws.downstream.fit_direct", "laws.downstream.fit_repeated")
 @pytest.mark.parametrize("name, guess_rate, at", [("direct", 0.25, (1e22,)), ("repeated", 0.0, (1e22, 20.0))])
 def test_intervals_of_lines_are_students(backend, name, guess_rate, at):
-    """ln(-ln Q') is a line in ln C; for pass@k it is linear in ln C, ln k and their product."""
+    """ln(-ln Q') is a line in ln C. For pass@k it is linear in ln C, ln k and their product."""
     random, attempts = np.random.default_rng(1), np.tile([1.0, 4.0, 16.0], 4)
     columns = [FLOPS] if name == "direct" else [FLOPS, attempts]
 

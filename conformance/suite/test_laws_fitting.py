@@ -24,7 +24,6 @@ RELEASED = {
 
 
 def prediction_error(found, wanted, runs: Runs, module) -> float:
-    """Return the largest difference between the log10 predictions of two fits at the rows."""
     ours = np.log10(module.predict_curve(found.curve, runs.dense_parameters, runs.num_experts))
     theirs = np.log10(reference.predict_curve(wanted.curve, runs.dense_parameters, runs.num_experts))
     return float(np.abs(ours - theirs).max())
@@ -118,8 +117,7 @@ E_start, has two close minima; a scan in steps of 1/32 finds only the higher one
 @pytest.mark.parametrize("seed", [289, 924, 2972])
 @pytest.mark.asks("laws.routed.effective_experts")
 def test_noise_that_outweighs_the_shape(backend, seed):
-    """Gauss-Newton steps end up to 6e-9 (relative) above the optimum, because they ignore the curvature of the
-    residuals.
+    """Gauss-Newton steps ignore the curvature of the residuals, and end up to 6e-9 (relative) above the optimum.
 
     These are cases among 2,159 random tables. With seed 289 E_max is unbounded at the optimum, but 3e17 where
     Gauss-Newton steps end.

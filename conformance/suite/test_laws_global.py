@@ -1,5 +1,4 @@
-"""Compare the fits of every loss column and router of the released table with a dense scan, to show that they are
-global optima.
+"""A dense scan of the released table shows that the fits are global optima.
 
 The scan is independent: it uses the law and the equation of Ê, other coordinates than both twins, and another solver.
 """
@@ -18,7 +17,7 @@ ZOOMS, ZOOM_POINTS = 26, 9
 
 
 def mean_square(runs: Runs, log_start: np.ndarray, log_span: np.ndarray) -> np.ndarray:
-    """Return the least mean squared difference at each pair (ln E_start, ln(E_max/E_start - 1)), inf allowed."""
+    """Return the least mean squared difference at each pair (ln E_start, ln(E_max/E_start - 1)); inf is allowed."""
     start = np.exp(log_start)[:, None]
     with np.errstate(over="ignore"):
         inverse_limit = 1 / (start * (1 + np.exp(log_span)[:, None]))

@@ -20,7 +20,7 @@ NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes 
 
 
 def columns_of(name: str, runs: Runs) -> list[np.ndarray]:
-    """Return the columns of a law; F and B are chosen so that every row has another B, the least first."""
+    """Return the columns of a law. Every row has another B, the least first."""
     if name == "dense":
         return [runs.dense_parameters]
     if name == "routed-utilisation":
@@ -36,7 +36,6 @@ def table(noise: float = 3e-3, sizes=SIZES[:4], experts=EXPERTS[::2]) -> Runs:
 
 
 def agree(found, wanted, bound: str, what: str) -> None:
-    """Compare two `HeldOut` records."""
     scale = 1.0 + float(np.nanmax(np.abs(wanted.errors), initial=0.0))
     assert (found.predicted, found.folds) == (wanted.predicted, wanted.folds), what
     assert np.array_equal(np.isnan(found.errors), np.isnan(wanted.errors)), what
@@ -50,7 +49,7 @@ def agree(found, wanted, bound: str, what: str) -> None:
 @given(runs=noisy_tables(), by_size=st.booleans())
 @pytest.mark.parametrize("name", LINEAR)
 def test_closed_forms_are_refits(backend, name, runs, by_size):
-    """The hat matrix replaces refits; errors grow with 1/(1 - h), which is large for folds with few rows."""
+    """The hat matrix replaces refits. Errors grow with 1/(1 - h), which is large for folds with few rows."""
     groups = runs.dense_parameters if by_size else np.arange(runs.loss.size)
     columns = columns_of(name, runs)
     try:
@@ -69,7 +68,7 @@ def test_closed_forms_are_refits(backend, name, runs, by_size):
 @settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 2)
 @given(runs=noisy_tables(), name=st.sampled_from(FORMS[4:]))
 def test_bounded_laws_are_refits(backend, runs, name):
-    """Use three folds across sizes, because the reference takes half a second or more for each."""
+    """Three folds across sizes are enough: the reference takes half a second or more for each."""
     groups, columns = np.arange(runs.loss.size) % 3, columns_of(name, runs)
     wanted = reference.leave_one_group_out(catalogue.LAWS[name], columns, runs.loss, groups)
     found = backend.laws.held_out.leave_one_group_out(backend.laws.catalogue.LAWS[name], columns, runs.loss, groups)
@@ -79,7 +78,7 @@ def test_bounded_laws_are_refits(backend, runs, name):
 @pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_out")
 @pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_each_error_is_that_of_a_fit_without_the_row(backend, name):
-    """Check the definition with the backend's own fits on three rows: the least B, the largest E, and one inside."""
+    """The three rows are the least B, the largest E, and one inside."""
     law, runs = backend.laws.catalogue.LAWS[name], table()
     columns = columns_of(name, runs)
     found = backend.laws.held_out.leave_one_out(law, columns, runs.loss)
@@ -95,7 +94,7 @@ def test_each_error_is_that_of_a_fit_without_the_row(backend, name):
 
 @pytest.mark.asks("laws.held_out.leave_one_out")
 def test_a_law_of_the_users_own_is_refitted(backend):
-    """The law is the mean of log10 L: without row i the error is n/(n - 1) times the row's distance from the mean."""
+    """The law is the mean of log10 L. Without row i the error is n/(n - 1) times the row's distance from the mean."""
     law = backend.laws.catalogue.LAWS["dense"]._replace(
         name="mean",
         fit=lambda size, loss: np.log10(loss).mean(),
@@ -121,7 +120,7 @@ def test_a_changed_fit_is_not_taken_for_that_of_the_catalogue(backend):
 
 @pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_out", "laws.held_out.leave_one_group_out")
 def test_what_cannot_be_predicted_is_counted(backend):
-    """The largest size has two rows: without one of them its line is missing, and without a size so is its line."""
+    """The largest size has two rows. Without one of them its line is missing, and without a size so is its line."""
     runs = table(sizes=SIZES[:3])
     keep = (runs.dense_parameters < SIZES[2]) | (runs.num_experts < 5)
     runs = Runs(*(column[keep] for column in runs))
@@ -148,7 +147,7 @@ def test_lines_without_a_row_to_spare_predict_nothing(backend):
 @pytest.mark.asks("laws.held_out.leave_one_out")
 @pytest.mark.parametrize("step", [1e-2, 1e-4, 1e-7])
 def test_a_line_whose_other_rows_have_nearly_one_E(backend, step):
-    """The lines are exact: a row at 64 follows from three near 4, with their rounding divided by the step."""
+    """The lines are exact. A row at 64 follows from three near 4, with their rounding divided by the step."""
     experts = np.array([4.0, 4 * (1 + step), 4 * (1 + 2 * step), 64.0, 1.0, 4.0, 16.0])
     size = np.array([1e7] * 4 + [1e8] * 3)
     loss = 10.0 ** (0.6 - 0.1 * np.log10(experts) * (1 + (size > 1e7)))
@@ -161,7 +160,7 @@ def test_a_line_whose_other_rows_have_nearly_one_E(backend, step):
 @pytest.mark.asks("laws.held_out.leave_one_out")
 @pytest.mark.parametrize("step", [1e-2, 1e-4])
 def test_a_plane_whose_other_rows_have_nearly_one_N(backend, step):
-    """The row at 1e8 follows from three near 1e7; a shortcut must not lose digits or the row."""
+    """The row at 1e8 follows from three near 1e7. A shortcut must not lose digits or the row."""
     size = np.array([1e7, 1e7 * (1 + step), 1e7 * (1 + 2 * step), 1e8])
     loss = 10.0 ** (1.2 - 0.08 * np.log10(size))
     found = backend.laws.held_out.leave_one_out(backend.laws.catalogue.LAWS["dense"], [size], loss)
@@ -190,7 +189,6 @@ def test_a_fold_that_does_not_determine_the_law_is_nan(backend):
     ],
 )
 def test_a_form_is_worse_from_one_standard_error_on(backend, errors, best, verdict):
-    """Use forms with the given errors for any table."""
     sizes, loss = np.array([1e6, 2e6, 3e6, 4e6]), np.array([3.0, 2.9, 2.8, 2.7])
 
     def form(name, errors):
@@ -215,7 +213,7 @@ def test_a_form_is_worse_from_one_standard_error_on(backend, errors, best, verdi
 )
 @pytest.mark.long
 def test_comparison_of_forms(backend):
-    """The law that made the rows wins; the paired standard error is computed again row by row."""
+    """The law that made the rows wins. The test computes the paired standard error again row by row."""
     runs = table(1e-3, SIZES)
     columns = {"dense_parameters": runs.dense_parameters, "num_experts": runs.num_experts}
     names = ("per-size", "separable", "bilinear", "routed-bounded")
@@ -265,7 +263,7 @@ def test_two_groups_are_enough_for_a_standard_error(backend):
 
 
 def standard_error_of_a_mean(found) -> float:
-    """Return the textbook's standard error, which the paired error equals for groups of one row."""
+    """Return the textbook's standard error. The paired error equals it for groups of one row."""
     first, best = found.leave_one_out[1].held_out.errors, found.leave_one_out[3].held_out.errors
     return float(np.std(first**2 - best**2, ddof=1) / math.sqrt(first.size))
 
@@ -312,7 +310,6 @@ PAPER = {"S-Base": (0.0061, 0.0042), "RL-R": (0.0068, 0.0037), "Hash": (0.0068, 
 @pytest.mark.released
 @pytest.mark.parametrize("router", PAPER)
 def test_released_errors(backend, router):
-    """Compare leave-one-out errors of the separable, bilinear and bounded forms."""
     runs = released_runs(router)
     laws, module = backend.laws.catalogue.LAWS, backend.laws.held_out
     rows = {name: module.leave_one_out(laws[name], runs[:2], runs.loss).rmsle for name in FORMS[1:5]}

@@ -1,7 +1,4 @@
-"""Hoffmann's law on the points that Besiroglu et al. read from the authors' figure.
-
-The tests check the objective, the number of starts that reach it, the printed fits, and the intervals.
-"""
+"""Hoffmann's law on the points that Besiroglu et al. read from the authors' figure."""
 
 import csv
 import math

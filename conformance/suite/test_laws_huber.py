@@ -45,7 +45,7 @@ def residuals(fit, runs: Runs, module) -> np.ndarray:
 def design(runs: Runs, E_start: np.ndarray, beyond: np.ndarray) -> np.ndarray:
     """Return the four orthonormal columns of equation (1) at each E_start and E_max = E_start (1 + beyond).
 
-    The column is log Ê - log E_start, computed as one logarithm; their difference would lose four digits where beyond
+    The column is log Ê - log E_start, computed as one logarithm. Their difference would lose four digits where beyond
     is 1e-4.
     """
     log_size = np.log10(runs.dense_parameters / 1e8)
@@ -85,7 +85,6 @@ def lower_bound(fit, runs: Runs, delta: float, module) -> float:
 
 
 def check_same(found, wanted, runs: Runs, backend):
-    """Compare two fits of one table."""
     check("laws.huber.objective", abs(found.objective / wanted.objective - 1), message=wanted.criterion)
     assert (found.status, found.rows, found.criterion) == (wanted.status, wanted.rows, wanted.criterion)
     error = np.abs(residuals(found, runs, backend.laws.fitting) - residuals(wanted, runs, reference)).max()

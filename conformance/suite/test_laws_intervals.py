@@ -1,4 +1,4 @@
-"""The jackknife for laws without their own intervals: leave one size out at a time, for any law with a fit."""
+"""The jackknife for laws without their own intervals: leave one size out at a time."""
 
 import math
 from typing import NamedTuple
@@ -17,7 +17,6 @@ PLANE = np.array([-0.08, -0.03, 1.1])
 
 
 def bare(laws, name: str):
-    """Return a law without its own intervals."""
     return laws.catalogue.LAWS[name]._replace(own_intervals=None, own_prediction=None)
 
 
@@ -38,7 +37,6 @@ def solved(size: np.ndarray, experts: np.ndarray, loss: np.ndarray) -> np.ndarra
 @pytest.mark.asks("*.predict_interval", "laws.smooth_intervals.words")
 @given(table=noisy_tables(), level=st.sampled_from([0.5, 0.8, 0.95]))
 def test_the_jackknife_is_that_of_pseudo_values(backend, table, level):
-    """Compare with refits of the separable law by NumPy: coefficients, the law, and one more run."""
     size, experts, loss = table
     sizes, at = np.unique(size), (3e8, 20.0)
     point = np.array([math.log10(at[0]), math.log10(at[1]), 1.0])
@@ -94,7 +92,7 @@ def test_ends_by_hand(backend):
 
 
 class Own(NamedTuple):
-    """The coefficients of a user's own law; one is a list, which has no interval."""
+    """The coefficients of a user's own law. One is a list, which has no interval."""
 
     slope: float
     sizes: np.ndarray
@@ -102,7 +100,7 @@ class Own(NamedTuple):
 
 @pytest.mark.asks("laws.catalogue.fitted")
 def test_what_is_given_stays_and_what_is_no_number_has_no_interval(backend):
-    """Folds use the whole table's `Law.given`; coefficients that are lists have no interval."""
+    """Folds use the whole table's `Law.given`. Coefficients that are lists have no interval."""
     tops = []
 
     def mean(laws):

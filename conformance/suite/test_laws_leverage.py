@@ -1,5 +1,3 @@
-"""Efficiency leverage: the paper's values, the counts of A, and the fit."""
-
 import math
 
 import numpy as np
@@ -81,7 +79,7 @@ def log_leverage(theta: np.ndarray, activation, granularity, flops) -> np.ndarra
 @pytest.mark.asks("*.predict_interval", "laws.leverage.fit_leverage")
 @pytest.mark.parametrize("observation", [False, True])
 def test_intervals_are_those_of_derivatives_by_differences(backend, observation):
-    """The covariance is s² (JᵀJ)⁻¹ with n - 5 degrees of freedom, and a prediction has the variance gᵀ s² (JᵀJ)⁻¹ g."""
+    """The covariance is s² (JᵀJ)⁻¹ with n - 5 degrees of freedom. A prediction has the variance gᵀ s² (JᵀJ)⁻¹ g."""
     law = reference.PUBLISHED._replace(A_max=math.inf)
     measured = reference.leverage(*GRID, law) * np.exp(0.01 * np.random.default_rng(3).normal(size=48))
     place = 1 / 128, 12.0, 1e22

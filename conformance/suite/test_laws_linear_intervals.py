@@ -1,5 +1,4 @@
-"""Intervals of the linear laws: twin against twin, against Student's t, and against the definition of Fieller's
-interval.
+"""Intervals of the linear laws against Student's t and against the definition of Fieller's interval.
 
 Fieller's interval contains the numbers that a test at the level does not reject.
 """
@@ -70,7 +69,6 @@ def near(found: np.ndarray, wanted: np.ndarray, what: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @given(table=tables(), level=LEVELS, place=st.integers(0, 100))
 def test_intervals_are_students_in_both_twins(backend, name, table, level, place):
-    """Check every coefficient, and the loss at a point for the law and for one more run."""
     size, experts, loss = table
     at = [float(size[place % size.size]) if name == "per-size" else 3e9, 1.0 + place][: 1 if name == "dense" else 2]
     sizes = np.unique(size)
@@ -97,7 +95,7 @@ def test_intervals_are_students_in_both_twins(backend, name, table, level, place
 @pytest.mark.parametrize("name", CROSSINGS)
 @given(table=tables(), level=LEVELS)
 def test_a_ratio_has_the_interval_of_what_is_not_rejected(backend, name, table, level):
-    """The twins agree, and at every finite end Student's t of y - r x is the quantile."""
+    """At every finite end Student's t of y - r x is the quantile."""
     size, experts, loss = table
     what, y, x, sign = CROSSINGS[name]
     student = Student(design_of(name, size, experts, np.unique(size)), np.log10(loss), level)

@@ -1,5 +1,3 @@
-"""Per-size, separable and bilinear laws: values, inverses, fits, and slopes and errors of the released runs."""
-
 import math
 
 import numpy as np

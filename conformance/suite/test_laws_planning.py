@@ -1,5 +1,3 @@
-"""The best model for a budget: the tables of the papers, the formulas, and budgets that are too small."""
-
 import math
 
 import numpy as np
@@ -60,7 +58,7 @@ BEST_EXPERTS = {
 @pytest.mark.asks("laws.planning.fine_grained_for_active")
 @pytest.mark.parametrize("row", COMPUTE_OPTIMAL, ids=[f"{row[0]:.0e}" for row in COMPUTE_OPTIMAL])
 def test_the_compute_optimal_table_of_fine_grained_experts(backend, row):
-    """G equals the table's; D, FLOPs and loss differ within the rounding of the printed coefficients."""
+    """G equals the table's. D, FLOPs and loss differ within the rounding of the printed coefficients."""
     active, tokens, granularity, flops, loss, *ours = row
     for module in (backend.laws.planning, planning):
         best = module.fine_grained_for_active(active, 64, FINE_GRAINED)
@@ -140,7 +138,7 @@ def test_the_printed_formula_is_the_inverse_of_the_right_one(backend):
 @pytest.mark.asks("laws.hoffmann.predict_hoffmann", "laws.planning.hoffmann_optimum")
 @given(law=CASES["hoffmann"].laws, flops=st.floats(18, 26).map(lambda power: 10.0**power))
 def test_hoffmann_s_optimum(backend, law, flops):
-    """Both twins agree, use all FLOPs, and 10 % more or fewer parameters are worse."""
+    """Both twins agree and use all FLOPs. 10 % more or fewer parameters are worse."""
     found, wanted = (module.hoffmann_optimum(flops, law) for module in (backend.laws.planning, planning))
     check("laws.planning.location", abs(math.log(found.parameters / wanted.parameters)))
     check("laws.additive.value", abs(found.loss / wanted.loss - 1))
@@ -188,7 +186,7 @@ BUDGETS = st.builds(
 @pytest.mark.asks("laws.joint.predict_joint", "laws.planning.joint_optimum")
 @given(law=CASES["joint"].laws, budget=BUDGETS, experts=st.sampled_from([1, 4, 32]))
 def test_joint_optima_agree_and_nothing_on_a_grid_is_better(backend, law, budget, experts):
-    """Test FLOPs, memory, memory with a cache, and inference tokens, separately and together."""
+    """The limits are FLOPs, memory, memory with a cache, and inference tokens, separately and together."""
     found, wanted = (module.joint_optimum(budget, experts, law) for module in (backend.laws.planning, planning))
     check("laws.planning.location", abs(math.log(found.d_model / wanted.d_model)))
     check("laws.additive.value", abs(found.loss / wanted.loss - 1))

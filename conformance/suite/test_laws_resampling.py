@@ -22,7 +22,6 @@ NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes 
 
 
 def asked(backend, names=NAMES, place=PLACE) -> tuple[list, list]:
-    """Return the quantities of the backend and of the reference."""
     modules = backend.laws.uncertainty, reference_uncertainty
     return tuple([module.Quantity(name, *place) for name in names] for module in modules)
 
@@ -157,7 +156,8 @@ def test_percentiles_are_those_of_fits_of_repeated_rows(backend):
 
 @pytest.mark.asks("*.predict_loss", "laws.fitting.fit_routed", "*.slope_in_experts", "laws.resampling.jackknife")
 def test_jackknife_is_that_of_pseudo_values(backend):
-    """Compute mean and standard error from m v - (m - 1) v_g of the backend's own fits, with Student's t by hand.
+    """The test computes mean and standard error from m v - (m - 1) v_g of the backend's own fits, with Student's t by
+    hand.
 
     N_cutoff and E_max enter as logarithms. An end of E_max below 1 is set to 1.
     """
@@ -262,7 +262,7 @@ def test_a_fold_that_does_not_determine_the_law_is_missing(backend):
 @pytest.mark.released
 @pytest.mark.parametrize("router", ["S-Base", "RL-R", "Hash"])
 def test_released_intervals(backend, router):
-    """All methods contain the fit's own slope at the largest size, with lengths within a factor of each other."""
+    """All methods contain the fit's own slope at the largest size. Their lengths agree within a factor."""
     runs, module = released_runs(router), backend.laws.resampling
     quantity = backend.laws.uncertainty.Quantity("slope", runs.dense_parameters.max())
     random = np.random.default_rng(0)

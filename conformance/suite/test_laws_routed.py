@@ -1,5 +1,3 @@
-"""The bounded law: values, derivatives, and the numbers of the paper."""
-
 import math
 
 import numpy as np
@@ -13,7 +11,6 @@ from routelaws.reference.laws import routed as reference
 
 
 def relative(found, wanted) -> float:
-    """Return the largest relative difference."""
     return float(np.max(np.abs(np.asarray(found) - wanted) / np.abs(wanted)))
 
 
@@ -52,7 +49,7 @@ def test_cutoff_where_there_is_none(backend, b, c, wanted):
 @pytest.mark.asks("*.predict_loss", "*.slope_in_experts", "*.experts_for_loss")
 @given(law=laws(), size=st.floats(1e6, 1e9), share=st.floats(-0.5, 1.5))
 def test_which_losses_experts_reach(backend, law, size, share):
-    """E is 1 above the dense loss, infinite below the loss of E_max, and rises as the loss falls between them."""
+    """E is 1 above the dense loss and infinite below the loss of E_max. It rises as the loss falls between them."""
     law = law._replace(E_max=min(law.E_max, 1e4), c=min(law.c, 0.005))
     dense = math.log10(float(reference.predict_loss(size, 1.0, law)))
     slope = float(reference.slope_in_experts(size, law))

@@ -1,5 +1,3 @@
-"""The sparsity law: the published optima, their assumptions, and the fit."""
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -47,7 +45,7 @@ def test_the_published_optima(backend):
 
 @pytest.mark.asks("laws.sparsity.sparsity_optimum")
 def test_the_best_sparsity_rests_on_how_active_parameters_are_counted(backend):
-    """With N_a = N (1 - S) the loss still falls at 0.98; with 5 per cent always active the best S is 0.94."""
+    """With N_a = N (1 - S) the loss still falls at 0.98. With 5 per cent always active the best S is 0.94."""
     for module in (backend.laws.sparsity, reference):
         sparsities = np.round(np.arange(0.80, 0.995, 0.01), 2)
         free, held = (
@@ -60,7 +58,7 @@ def test_the_best_sparsity_rests_on_how_active_parameters_are_counted(backend):
 @pytest.mark.asks("*.predict_loss", "laws.sparsity.sparsity_active", "laws.sparsity.sparsity_optimum")
 @given(law=LAWS, flops=st.floats(1e18, 1e23), sparsity=st.floats(0.0, 0.97), always_active=st.sampled_from([0.0, 0.05]))
 def test_optima_agree_and_are_least(backend, law, flops, sparsity, always_active):
-    """The reference scans and the twin finds a root; both are better than their neighbours."""
+    """The reference scans and the twin finds a root. Both are better than their neighbours."""
     ours = backend.laws.sparsity.SparsityCoefficients(*law)
     found = backend.laws.sparsity.sparsity_optimum(flops, sparsity, ours, always_active)
     wanted = reference.sparsity_optimum(flops, sparsity, law, always_active)

@@ -1,6 +1,6 @@
 """The intervals: the same ends as the reference, ends that are attained, and infinite ends if no row binds.
 
-Values of a law are computed here from the law and the equation of Ê in `routed.py`, not from the form of the search.
+Values of a law come from the law and the equation of Ê in `routed.py`, not from the form of the search.
 """
 
 import math
@@ -24,7 +24,6 @@ LOGARITHMIC = ("E_start", "E_max", "N_cutoff", "effective_parameters", "predicti
 
 
 def value_of(result):
-    """Return the best values of an interval of either kind."""
     return result[1] if len(result) == 5 else result.gain
 
 
@@ -71,7 +70,6 @@ def asked(module, size: float, experts: float) -> list:
 
 
 def compare_intervals(found, wanted):
-    """Compare two intervals of a quantity on the scale of the search's accuracy."""
     name = wanted.quantity.name
     assert tuple(found.quantity[:1]) == (name,) and found.extrapolated == wanted.extrapolated, (found, wanted)
     if name in ("E_start", "E_max"):  # the rows depend on the reciprocal

@@ -1,5 +1,3 @@
-"""The bounded law in (F, B): values, inverses, the fit and its change of unit, and the released runs."""
-
 import math
 
 import numpy as np
@@ -20,7 +18,7 @@ USES = (0.2, 0.24, 0.3, 0.5, 0.9, 1.7, 3.5, 7.0, 14.0, 30.0)
 
 @st.composite
 def laws(draw) -> UtilisationCoefficients:
-    """Draw coefficients around those of the released runs, edges of the domain included; B_min is 0.2."""
+    """Draw coefficients around those of the released runs. B_min is 0.2. Edges of the domain are included."""
     B_start, B_max = draw(st.sampled_from([0.02, 0.1, 0.32])), draw(st.sampled_from([3.0, 18.0, 300.0, math.inf]))
     a, b, c = draw(st.floats(-0.12, -0.06)), draw(st.floats(-0.08, -0.03)), draw(st.floats(-0.005, 0.016))
     return UtilisationCoefficients(a, b, c, draw(st.floats(0.3, 0.5)), B_start, B_max, 0.2)
@@ -76,7 +74,7 @@ def test_linear_limit_is_a_status(backend):
 
 @pytest.mark.asks("*.predict_loss", "laws.utilisation.fit_utilisation", "laws.utilisation.predict_utilisation")
 def test_B_min_below_every_row(backend):
-    """The fit recovers the law if B_min is an argument; the default would be the least B, 0.3."""
+    """The fit recovers the law if B_min is an argument. The default would be the least B, 0.3."""
     law = UtilisationCoefficients(-0.08, -0.04, 0.01, 0.4, 0.14, 18.0, 0.2)
     F, B = (v.ravel() for v in np.meshgrid(FLOPS, USES[2:]))
     loss = reference.predict_loss(F, B, law)
@@ -106,7 +104,6 @@ def test_huber_is_that_of_the_fit_underneath(backend, by_reference):
 
 @pytest.mark.asks("accounting.count", "laws.utilisation.compute_columns")
 def test_columns_are_those_of_the_accounting(backend):
-    """Compare F and B from a results table with the parameters and FLOPs of the accounting."""
     for label, router, experts, k in (("15M", "Dense", 1, 1), ("370M", "S-Base", 64, 2)):
         counted = accounting.count(*accounting.SIZES[label][:4], router, experts, k)
         flops, total = counted.flops_per_token, counted.total_parameters

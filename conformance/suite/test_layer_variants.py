@@ -22,7 +22,7 @@ precisions = st.sampled_from(PRECISIONS)
 @pytest.mark.asks("experts.kept_gates")
 @given(selection=selections(), precision=precisions, renormalise=st.booleans())
 def test_kept_gates(backend, selection, precision, renormalise):
-    """After a dispatch, gates are unchanged or 0, and sum to 1 for tokens with a kept gate if renormalised."""
+    """Gates are unchanged or 0 after a dispatch. If renormalised, they sum to 1 for tokens with a kept gate."""
     placement = reference.dispatch(selection.expert, selection.num_experts, 2)
     gate = np.abs(layer(selection, precision)["gate"])
     found = run(backend, KEPT, precision, gate, placement.kept, renormalise=renormalise)
@@ -41,7 +41,7 @@ def test_kept_gates(backend, selection, precision, renormalise):
 @pytest.mark.asks("layer_variants.input_gated_ffn")
 @given(selection=selections(), precision=precisions)
 def test_input_gated_ffn(backend, selection, precision):
-    """Test each choice separately, with gate 1 on the input times its gate; signs matter, because GELU is not odd."""
+    """Each choice has gate 1 on the input times its gate. Signs matter, because GELU is not odd."""
     inputs, expert = layer(selection, precision), selection.expert
     wanted = np.zeros(inputs["x"].shape)
     for choice in range(expert.shape[1]):

@@ -1,5 +1,3 @@
-"""Mixture of Tokens: weights and outputs by formula, gradients by differences, special cases, and causality."""
-
 import functools
 from types import SimpleNamespace
 
@@ -68,7 +66,7 @@ def unit_of(z: np.ndarray, temperature: float, precision: str) -> np.ndarray:
 
 
 def check_weights(backend, drawn: Logits, temperature: float, precision: str, masked: bool) -> None:
-    """Compare both twins with the formula over the real tokens; logits of padded tokens are random."""
+    """The formula sums over the real tokens; logits of padded tokens are random."""
     z = drawn.values
     mask = PADDING if masked else np.ones(len(z), bool)
     what = f"mixing_weights, {drawn.family} {z.shape}, temperature {temperature}, masked {masked}, {precision}"
@@ -117,7 +115,6 @@ def test_one_hot(backend, drawn, precision, masked):
 
 
 def check_ties(backend) -> None:
-    """Test ties, and a group of one token, which is the largest for each expert."""
     z = np.zeros(SHAPE)
     z[::2] = -0.0
     wanted = np.zeros(SHAPE)
@@ -197,7 +194,7 @@ def test_giving_back_by_hand(backend):
 )
 @given(seed=seeds, precision=precisions, temperature=temperatures, masked=st.booleans())
 def test_weights_of_giving_back(backend, seed, precision, temperature, masked):
-    """Rows of real tokens sum to 1 over the experts, and padding gets 0; mixing weights are unchanged."""
+    """Rows of real tokens sum to 1 over the experts, and padding gets 0. Mixing weights are unchanged."""
     z = rounded(np.random.default_rng(seed).standard_normal(SHAPE) * 3, precision)
     traced, real = ({"mask": PADDING}, PADDING) if masked else ({}, np.ones(len(z), bool))
     path, unit = "routers.mixture_of_tokens.emit_weights", UNIT[precision] * (4 + 2 * np.abs(z).max() / temperature)
@@ -221,7 +218,7 @@ def test_infinite_temperature_mixes_uniformly(backend):
 
 
 def layer(seed: int, precision: str = "float64", shape=SHAPE, lattice: bool = False):
-    """Return weights and x [g, d], exact in the precision; on a lattice the logits are exact too, with ties."""
+    """Return weights and x [g, d], exact in the precision. On a lattice the logits are exact too, with ties."""
     random = np.random.default_rng(seed)
     g, num_experts = shape
     router, x = random.standard_normal((D, num_experts)), random.standard_normal((g, D))
@@ -250,7 +247,7 @@ def size_of(params, x, temperature, precision, weights):
 def check_layer(
     backend, seed: int, precision: str, temperature: float, activation: str, one_hot: bool, masked: bool
 ) -> None:
-    """Compare both twins with three products; padding holds random numbers and changes nothing."""
+    """Compare both twins with three products. Padding holds random numbers and changes nothing."""
     params, x = layer(seed, precision, lattice=one_hot)
     mask = PADDING if masked else np.ones(len(x), bool)
     options = dict(one_hot=one_hot, activation=activation)
@@ -286,7 +283,6 @@ def weighted_output(point, outward, mask, function, **options):
 
 
 def check_gradient(backend, seed: int, activation: str, one_hot: bool, precision: str = "float64") -> None:
-    """Compare autodiff with central differences of the reference, for every parameter, with padding."""
     params, x = layer(seed, precision)
     random = np.random.default_rng(seed)
     point = {"params": params, "x": x, "temperature": np.array(0.75)}
@@ -327,7 +323,7 @@ def test_gradient_in_32_bits(backend):
 @pytest.mark.asks("routers.mixture_of_tokens.mixing_weights", "routers.mixture_of_tokens.mixture_of_tokens")
 @pytest.mark.twin
 def test_a_group_without_a_real_token(backend):
-    """The reference raises; under jit the output is 0 with gradient 0."""
+    """The reference raises. Under jit the output is 0 with gradient 0."""
     params, x = layer(0)
     nobody = np.zeros(7, bool)
     for arguments in ((reference.mixture_of_tokens, params, x), (reference.mixing_weights, x)):
@@ -371,7 +367,7 @@ def test_padding_has_no_gradient(backend):
 
 
 def check_group_of_one(backend, num_experts: int) -> None:
-    """One token alone has weights 1 and the sum over all experts; one expert is the dense layer."""
+    """One token alone has weights 1 and the sum over all experts. One expert is the dense layer."""
     params, x = layer(3, "float32", (1, num_experts))
     for found in (reference.mixture_of_tokens(params, x), run(backend, LAYER, "float32", params, x)):
         assert_same(found.weights, np.ones((1, num_experts)), what="weights of a group of one")
@@ -418,7 +414,7 @@ def change(routers, grouping: str, group_size: int, position: int, compiled: boo
 
 
 def check_who_sees_whom(backend, grouping: str, group_size: int, position: int) -> None:
-    """Exactly the group of the changed token changes; groups under vmap equal a loop over them."""
+    """Exactly the group of the changed token changes. Groups under vmap equal a loop over them."""
     wanted = np.zeros((4, 4), bool)
     if grouping == "position":
         start = 1 // group_size * group_size
@@ -458,7 +454,6 @@ def test_groups_of_one_position_are_causal(backend):
     "routers.mixture_of_tokens.ungroup_within_sequence",
 )
 def test_groups_within_a_sequence_leak_the_future(backend):
-    """A change of position 3 changes position 2, as the docstring warns."""
     check_who_sees_whom(backend, "sequence", 2, 3)
 
 
@@ -474,7 +469,6 @@ def test_groups_of_one_do_not_depend_on_the_batch(backend):
 
 
 def check_groups(backend) -> None:
-    """Compare groups with a hand-written example, and undo them."""
     x = np.arange(2 * 6 * 3).reshape(2, 6, 3)
     for module in (backend.routers.mixture_of_tokens, reference):
         groups = module.group_within_sequence(jnp.asarray(x) if module is not reference else x, 3)

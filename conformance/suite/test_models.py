@@ -1,7 +1,6 @@
 """Every router inside the whole model: loss, gradient, causality, and equality with the dense model for one expert.
 
-Each router, hash and option has a small model. In float64 the backend routes for itself; random weights put no token on
-an edge.
+In float64 the backend routes for itself. Random weights put no token near a tie.
 """
 
 import dataclasses
@@ -95,13 +94,12 @@ SEEING = (
 
 
 def each_of(quick, names=MODELS):
-    """Return a mark that runs a test for every name; names outside `quick` run only in `make test-all`."""
+    """Return a mark that runs a test for every name. Names outside `quick` run only in `make test-all`."""
     some = [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
     return pytest.mark.parametrize("name", some)
 
 
 def build(module, name: str, **changes):
-    """Return the configuration of a model in the module's type."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # groups within sequences are intended here
         return module.ModelConfig(**(SMALL | MODELS.get(name, {}) | changes))
@@ -210,7 +208,6 @@ def test_model_with_other_weights(backend, name):
 
 
 def check_float32(backend, name: str) -> None:
-    """Compare loss and logits in training with a held selection."""
     config = build(reference, name)
     params, tokens, noise, table = rounded(draw(config, 4), "float32")
     wanted = reference.loss(params, tokens, config, training=True, noise=noise, table=table)
@@ -236,7 +233,6 @@ def check_float32(backend, name: str) -> None:
 
 
 def type_of(backend, routing):
-    """Return a routing of the reference as the backend's type."""
     return getattr(backend.notation, type(routing).__name__)(*routing)
 
 
@@ -253,7 +249,7 @@ def test_float32(backend, name):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("training", [True, False])
 def test_types_in_bfloat16(backend, name, training):
-    """Check shapes only: matrix products are lowered; losses, biases and gradients stay in float32."""
+    """Shapes only: matrix products are lowered; losses, biases and gradients stay in float32."""
     drawn = cast(draw(build(reference, name), 1), "float32")
     params, *rest = drawn
 
@@ -393,7 +389,7 @@ ONE_EXPERT = {
 
 
 def check_one_expert(backend, name: str) -> None:
-    """With one expert the routed model is the dense model; with a sigmoid gate, gate times the dense FFN."""
+    """With one expert the routed model is the dense model. With a sigmoid gate it is gate times the dense FFN."""
     config = build(reference, "", **ONE_EXPERT[name])
     params, tokens, _, _ = draw(config, 7)
     tokens = tokens[:, :-1]
@@ -418,7 +414,7 @@ def test_one_expert_is_the_dense_model(backend, name):
 
 
 def check_bias(backend, name: str) -> None:
-    """The carried bias routes the next batch; without a bias the weights do not change."""
+    """The carried bias routes the next batch. Without a bias the weights do not change."""
     config = build(backend.transformer, name)
     params, tokens, noise, table = draw(build(reference, name), 8)
     found = reference.loss(params, tokens, build(reference, name), noise=noise, table=table).output
@@ -443,7 +439,6 @@ def test_bias(backend, name):
 @pytest.mark.asks("transformer.parameter_shapes")
 @pytest.mark.parametrize("name", MODELS)
 def test_parameter_shapes(backend, name):
-    """Compare shapes and deviations exactly for every model of the menu, and for wider models without a size of 1."""
     for fields in ({}, dict(d_model=48, blocks=15 if "layout" in MODELS[name] else 12)):  # R L is whole
         found = backend.transformer.parameter_shapes(build(backend.configuration, name, **fields))
         assert found == reference.parameter_shapes(build(configuration, name, **fields)), f"{name}, {fields}"
@@ -568,9 +563,9 @@ def test_parts_are_added_and_experts_averaged(backend, router):
 @pytest.mark.asks("transformer.draw_noise")
 @pytest.mark.twin
 def test_noise(backend):
-    """Check shapes and distributions: the mean of Gumbel noise is Euler's constant, and of uniforms 1/2.
+    """The mean of Gumbel noise is Euler's constant, and of uniforms 1/2.
 
-    Each of two routed blocks, each token and each expert has its own noise; few float32 numbers are equal by chance.
+    Each of two routed blocks, each token and each expert has its own noise. Few float32 numbers are equal by chance.
     """
     for name, mean, deviation in (("reinforce", 0.5772, math.pi / math.sqrt(6)), ("GShard", 0.5, math.sqrt(1 / 12))):
         config = build(backend.transformer, name, blocks=4)
@@ -611,7 +606,7 @@ TABLES = {
 @pytest.mark.twin
 @pytest.mark.parametrize("kind", TABLES)
 def test_tables(backend, kind):
-    """Both twins build the same table, in range and distinct within a row; without its data it is an error."""
+    """Both twins build the same table, in range and distinct within a row. Without its data it is an error."""
     fields = {"multi": dict(k=1), "bigram": dict(k=1, granularity=1)}.get(kind, {})
     fields = dict(router="hash", experts=3, k=2, granularity=2, hash=kind) | fields
     random, given = np.random.default_rng(3), {}
@@ -760,7 +755,6 @@ mixture_of_tokens (the masked objective)."""
 @pytest.mark.filterwarnings("ignore:expert_choice within sequences")
 @pytest.mark.parametrize("router", TAKEN)
 def test_an_option_that_a_router_does_not_have_is_named(backend, router):
-    """Each option alone, at another value than its default, is accepted or named in an error."""
     routed = {} if router == "dense" else dict(routing_frequency=0.5, experts=3)
     shared = set(routed) | ({"granularity", "layout", "output_norm", "shared_experts"} if routed else set())
     shared |= set() if router in ("dense", "hash") else {"router_scale"}
@@ -799,7 +793,7 @@ def test_what_is_not_allowed_is_named(backend, bad):
 
 @pytest.mark.asks(because="a configuration is no function")
 def test_what_a_default_stands_for(backend):
-    """A bias replaces the balance loss; a rounded frequency is the fraction; filled-in values are accepted again."""
+    """A bias replaces the balance loss. A rounded frequency is the fraction. Filled-in values are accepted again."""
     for module in (backend.configuration, configuration):
         made = [module.ModelConfig(**SMALL, router="top_k", experts=4, bias_rate=rate) for rate in (0.0, 0.1)]
         assert [config.balance_weight for config in made] == [0.01, 0.0]

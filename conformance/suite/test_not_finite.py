@@ -48,13 +48,11 @@ ROUTERS = {
 
 
 def nan_in(backend, name: str, values: dict, **more) -> list[np.ndarray]:
-    """Return the positions of NaN in the fields of `ROUTERS`."""
     found = ask(backend, name, values, "float32", **more)
     return [np.isnan(getattr(found, field) if field else found) for field in ROUTERS[name]]
 
 
 def refusal(name: str, values: dict, **more) -> str:
-    """Return the text of the reference's error."""
     with pytest.raises(ValueError) as error:
         public_functions()[CALLS[name].path](
             **{part: values[part] for part in CALLS[name].arrays}, **CALLS[name].options, **more
@@ -66,7 +64,7 @@ def refusal(name: str, values: dict, **more) -> str:
 @pytest.mark.twin
 @pytest.mark.parametrize("path, name", [(CALLS[name].path, name) for name in ROUTERS])
 def test_what_is_not_finite_is_nan_in_the_gates(backend, path, name):
-    """Test one entry of one token, and a whole column, as of an expert masked by −∞."""
+    """One entry of one token, and a whole column, as of an expert masked by −∞."""
     values = values_of(4, np.arange(E))
     for row, bad in itertools.product((2, slice(None)), (np.nan, np.inf, -np.inf)):
         z = values["logits"].copy()
@@ -121,7 +119,7 @@ def test_a_mask_that_does_not_fit_is_named(backend):
 @pytest.mark.asks("routers.sinkhorn.sinkhorn_router", "experts.routed_ffn")
 @pytest.mark.twin
 def test_a_choice_that_the_mask_leaves_out(backend):
-    """The reference raises; the fast twin returns a NaN gate and output for this token alone."""
+    """The reference raises. The fast twin returns a NaN gate and output for this token alone."""
     values, bits, name = values_of(6, np.arange(E)), np.arange(E) != 3, "sinkhorn, training False"
     held = reference.routers.sinkhorn.sinkhorn_router(values["logits"], 2, training=False)
     wrong, message = (held.expert == 3).any(axis=1), "expert 3 is chosen; expert_mask admits only [0, 1, 2, 4, 5]"

@@ -15,7 +15,6 @@ from routelaws.reference import notation as reference
 
 
 def check_top_k_indices(backend, drawn: Logits, precision: str, jit: bool = True) -> None:
-    """Both twins order the same floats, so indices must be equal."""
     for k in range(1, drawn.values.shape[1] + 1):
         found = run(backend, "notation.top_k_indices", precision, drawn.values, k=k, jit=jit)
         wanted = reference.top_k_indices(drawn.values, k)

@@ -59,7 +59,7 @@ def check_hidden_positions(backend, uniforms, rate: float) -> None:
 @pytest.mark.parametrize("shape", [(1, 1), (2, 5), (3, 8)])
 @given(data=st.data(), rate=st.sampled_from([0.01, 0.15, 0.5, 0.9, 1.0]))
 def test_hidden_positions(backend, shape, data, rate):
-    """Draw few values, so that there are ties."""
+    """Few different values make ties likely."""
     cells = st.integers(0, 3).map(lambda quarter: quarter / 4)
     size = math.prod(shape)
     uniforms = np.array(data.draw(st.lists(cells, min_size=size, max_size=size))).reshape(shape)
@@ -69,7 +69,7 @@ def test_hidden_positions(backend, shape, data, rate):
 def check_both_directions(backend, length: int) -> None:
     """Compare with the reference, and with a reversed sequence with negative distances.
 
-    The sine of a distance changes its sign with the distance and the cosine does not; sines are the first half of a
+    The sine of a distance changes its sign with the distance and the cosine does not. Sines are the first half of a
     sinusoid.
     """
     random = np.random.default_rng(length)
@@ -154,7 +154,6 @@ ONE_EMPTY = np.array([[1, 1, 1, 0, 0], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
 
 
 def check_padded_model(backend, name: str, mask, masked: bool) -> None:
-    """Compare the loss, all its parts and its gradient, with padding."""
     base, own = MENU[name]
     more = dict(MASKED, hidden=hidden_of(13)) if masked else {}
     models.check_model(backend, base, 13, mask=mask, **own, **more)
@@ -183,7 +182,6 @@ def test_padding_of_the_masked_objective(backend, name):
 @pytest.mark.asks(*models.MODEL_FUNCTIONS, "routed_block.decide")
 @pytest.mark.parametrize("name", ["GShard", "top_k with a bias, token order"])
 def test_padding_counts_for_nothing_in_the_auxiliary_losses(backend, name):
-    """In one routed block, balance loss, z-loss and the next bias count the real tokens alone."""
     more = dict(balance_weight=1.0, z_weight=0.5)
     config = models.build(reference, name, **more)
     params, tokens, noise, _ = models.draw(config, 15)
@@ -275,7 +273,7 @@ def test_padding_on_the_right_changes_nothing(backend, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["base, k = 2, G = 2", "expert_choice in sequences", "GShard"])
 def test_padding_changes_no_evaluation(backend, name):
-    """Test routers whose evaluation differs from training."""
+    """These are the routers whose evaluation differs from training."""
     check_padding_changes_nothing(backend, name, False, False)
 
 

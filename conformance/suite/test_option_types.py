@@ -15,8 +15,6 @@ from routelaws.conformance.suite.test_records import ROUTERS, cases, is_array
 
 
 def traced(value, dtype: str):
-    """Return a placeholder for an array, or a tree of arrays, in a traced function."""
-
     def shape(leaf):
         kind = {"f": dtype, "i": "int32"}.get(np.asarray(leaf).dtype.kind, "bool")
         return jax.ShapeDtypeStruct(np.shape(leaf), kind)
@@ -29,7 +27,6 @@ def traced(value, dtype: str):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("path", ROUTERS)
 def test_types_and_shapes_of_each_router(backend, path, dtype):
-    """Test one option at a time, with and without a mask and a held choice."""
     router = operator.attrgetter(path)(backend)
     with jax.enable_x64(dtype == "float64"):
         for case in (case for case in cases(path) if case.changed <= 1):

@@ -1,7 +1,4 @@
-"""Parts that other tests reach only indirectly: each is called by name and compared by value.
-
-Errors for wrong input are tested only for our own twin, elsewhere.
-"""
+"""Parts that other tests reach only indirectly: each is called by name and compared by value."""
 
 import dataclasses
 import functools
@@ -47,7 +44,6 @@ def test_routed_blocks(backend):
 
 
 def check_good_quantities(backend) -> None:
-    """Each name, with N and E if it needs them, is returned unchanged."""
     module = backend.laws.uncertainty
     for name, place in uncertainty.PLACE.items():
         N, E = (8e7 if "N" in place else math.nan), (16.0 if "E" in place else math.nan)
@@ -63,7 +59,6 @@ def test_check_quantity(backend):
 
 
 def check_finite_values(backend) -> None:
-    """Finite values are returned with their shape: a table, an empty one, a single number, the largest and smallest."""
     precision = precisions_of(backend)[0]
     largest = np.finfo(precision).max
     for values in (np.arange(6.0).reshape(2, 3), np.zeros((0, 2)), np.array(2.5), np.array([-0.0, largest, -largest])):
@@ -115,7 +110,7 @@ def test_chosen_gates(backend, drawn, precision, form):
 
 
 def check_selection_scores(backend, drawn: Logits, precision: str) -> None:
-    """Log-probabilities agree up to rounding; for the sigmoid they are the logits."""
+    """Log-probabilities agree up to rounding. For the sigmoid they are the logits."""
     z, path = drawn.values, "routers.expert_choice.selection_scores"
     what = f"selection_scores, {drawn.family} {z.shape}, {precision}"
     assert_same(run_varied(backend, path, precision, z, score="sigmoid"), z, what=f"{what}, sigmoid")
@@ -136,13 +131,11 @@ def both(backend, name: str, **changes):
 
 
 def given_besides(noise, table, **more) -> dict:
-    """Return the noise or table that the first router of a model needs."""
     more |= {"noise": None if noise is None else noise[0], "table": table}
     return {key: value for key, value in more.items() if value is not None}
 
 
 def one_router(params: dict) -> dict:
-    """Return the parameters of the first router of a model."""
     routed = params["routed_ffn"]
     found = {key: np.asarray(value)[0] for key, value in routed.items() if key in ("router", "router_bias", "bias")}
     if "baseline" in routed:
@@ -151,7 +144,6 @@ def one_router(params: dict) -> dict:
 
 
 def check_block(backend, name: str, training: bool) -> None:
-    """Compare one routed block, and its router alone, with the weights of a small model."""
     precision = precisions_of(backend)[0]
     config, own = both(backend, name)
     params, tokens, noise, _ = models.draw(config, 16)
@@ -196,7 +188,6 @@ SLOWLY = ("mixture with two temperatures", "sinkhorn above, normed", "fine-grain
 
 
 def check_padded_block(backend, name: str) -> None:
-    """In training with padding, compare the results of real tokens in one routed block, and sums over them."""
     precision, mask = precisions_of(backend)[0], RAGGED
     config, own = both(backend, name, **TIGHT.get(name, {}))
     params, tokens, noise, table = models.draw(config, 16)
@@ -238,7 +229,6 @@ HOLDING = [name for name in BLOCKS if name in TIGHT or name in ("top_k with a bi
 
 
 def check_held(backend, name: str) -> None:
-    """A router keeps a held selection of other tokens."""
     precision = precisions_of(backend)[0]
     config, own = both(backend, name)
     params, tokens, noise, table = models.draw(config, 17)
@@ -353,7 +343,6 @@ FILLED = [
 
 
 def check_filled_in(backend, fields: dict) -> None:
-    """Compare the values of fields that are not set."""
     given = dict(vocab_size=13, d_model=24, heads=2, blocks=4) | fields
     wanted, found = (room.configuration.ModelConfig(**given) for room in (reference, backend))
     for field in dataclasses.fields(wanted):
@@ -363,6 +352,5 @@ def check_filled_in(backend, fields: dict) -> None:
 
 @pytest.mark.asks(because="a configuration is no function")
 def test_what_a_configuration_fills_in(backend):
-    """Test the width of a head, capacity, gate, normalisation, balance weight and group size."""
     for fields in FILLED:
         check_filled_in(backend, fields)

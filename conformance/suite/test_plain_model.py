@@ -1,8 +1,8 @@
 """Compare the whole model and its training loss with `plain`, a third implementation in lists and floats.
 
-Only these tests find a mistake that the backend and the reference share; `tests/test_plain.py` compares the reference
-with `plain`, too. Weights are far from their initial values: scales are not 1, offsets not 0, and H kqv, d and kqv all
-differ. Experts are chosen by a margin, so a backend in float32 must find the same model with its own routing.
+Only these tests find a mistake that the backend and the reference share. Scales are not 1, offsets not 0, and H kqv, d
+and kqv all differ. Experts are chosen by a margin, so a backend in float32 must find the same model with its own
+routing.
 """
 
 import functools
@@ -114,8 +114,6 @@ LENGTH = 4
 
 
 class Batch(NamedTuple):
-    """A model, its weights, and the arguments of its loss."""
-
     name: str
     params: dict  # arrays, exact in float32
     tokens: np.ndarray
@@ -165,13 +163,11 @@ def batch(name: str, seed: int | None = None) -> Batch:
 
 
 def lists(tree):
-    """Return arrays as nested lists, in nested dicts."""
     return {name: lists(node) for name, node in tree.items()} if isinstance(tree, dict) else tree.tolist()
 
 
 @functools.cache
 def expected(name: str, training: bool):
-    """Return the loss of the plain model."""
     drawn = batch(name)
     given = {("real" if key == "mask" else key): value for key, value in lists(taken(drawn, training)).items()}
     return training_loss(lists(drawn.params), lists(drawn.tokens), settings(**MODELS[name]), training, **given)
@@ -183,7 +179,6 @@ def taken(drawn: Batch, training: bool) -> dict:
 
 
 def check_model(backend, name: str, training: bool, precision: str) -> None:
-    """Compare losses, logits, drops and the next bias for the backend's own routing."""
     drawn, wanted = batch(name), expected(name, training)
     found = run(
         backend,
@@ -233,7 +228,6 @@ def test_loss_and_logits_in_float64(backend, name, training):
 @pytest.mark.asks("transformer.parameter_shapes")
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_have_the_shapes_and_deviations(backend, name):
-    """Names and nesting are equal, too."""
     found = backend.transformer.parameter_shapes(backend.transformer.ModelConfig(**MODELS[name]))
     found, wanted = flat(found), flat(initial.weights(settings(**MODELS[name])))
     assert found.keys() == wanted.keys(), name
@@ -244,7 +238,6 @@ def test_weights_have_the_shapes_and_deviations(backend, name):
 
 
 def flat(tree, path: str = "") -> dict:
-    """Return {path: leaf} of nested dicts."""
     if not isinstance(tree, dict):
         return {path: tree}
     return {key: leaf for name, node in tree.items() for key, leaf in flat(node, f"{path}/{name}").items()}

@@ -1,5 +1,3 @@
-"""Quantile balancing: the step up to rounding, the bound of every bias, and the end of many steps."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,7 +30,7 @@ def draw_bias(drawn: Scores, seed: int) -> np.ndarray:
 
 
 def check_bias(backend, drawn: Scores, k: int, seed: int, precision: str, num_steps: int) -> None:
-    """Compare the step; order statistics move at most as much as their inputs, so errors add up without jumps."""
+    """Order statistics move at most as much as their inputs, so errors add up without jumps."""
     k = min(k, drawn.values.shape[1])
     bias = draw_bias(drawn, seed)
     found = run(backend, BIAS, precision, drawn.values, bias, k=k, num_steps=num_steps)
@@ -122,7 +120,6 @@ def check_routing(found, values: np.ndarray, bias: np.ndarray, gate: str, precis
 
 
 def check_gates(found, values: np.ndarray, gate: str, precision: str, what: str) -> None:
-    """Check the gates of a routing's experts by a separate formula."""
     with np.errstate(over="ignore"):
         e = np.exp(values - values.max(axis=1, keepdims=True))
         activated = e / e.sum(axis=1, keepdims=True) if gate == "softmax" else 1 / (1 + np.exp(-values))
@@ -165,7 +162,6 @@ def gate_sum(point, weights, router, k, gate):
 
 
 def check_gate_gradient(backend, gate: str, k: int, seed: int) -> None:
-    """Compare the gates' autodiff gradient with central differences at a held selection; the bias has gradient 0."""
     drawn = draw_scores("random", (13, 3), 1.0, seed)
     random = np.random.default_rng(seed)
     point = {"logits": drawn.values, "bias": draw_bias(drawn, seed)}
@@ -197,7 +193,6 @@ def bias_sum(point, weights, step):
 
 
 def check_no_gradient_through_the_step(backend) -> None:
-    """The new bias depends on the scores but has gradient 0 in autodiff."""
     drawn = draw_scores("random", (8, 2), 1.0, 0)
     point = {"scores": drawn.values, "bias": draw_bias(drawn, 1)}
     found = gradient(bias_sum, point, np.array([1.0, 2.0]), step=backend.routers.quantile.quantile_bias)

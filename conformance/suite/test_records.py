@@ -1,8 +1,7 @@
 """Every field of every router's result, for every combination of options, with padding and held choices.
 
-All tests use one group with clear choices: no two compared numbers are close, so each field is unique and must equal
-the reference's. Some sigmoids are 1e-8 and 1e-26 with biases of 12, so an epsilon in a sum of gates, or a gate from a
-biased score, shows.
+No two compared numbers are close, so each field is unique and must equal the reference's. Some sigmoids are 1e-8 and
+1e-26 with biases of 12, so an epsilon in a sum of gates, or a gate from a biased score, shows.
 """
 
 import contextlib
@@ -104,15 +103,12 @@ def is_array(value) -> bool:
 
 
 def menu_of(path: str, name: str) -> tuple:
-    """Return the values of a parameter of a router."""
     menu = VALUES.get(f"{path.rpartition('.')[2]}.{name}", VALUES.get(name))
     assert menu, f"{path}: say in VALUES of test_records.py what {name} can be"
     return menu
 
 
 class Case(NamedTuple):
-    """One call of a router and the reference's result."""
-
     given: dict  # values from the menus
     arguments: dict  # all arguments, with the held choice and the padding
     wanted: tuple
@@ -151,7 +147,6 @@ def padded(arguments: dict) -> dict:
 
 
 def check_record(backend, path: str, case: Case, precision: str) -> None:
-    """Compare each field: indices and counts exactly, floats up to rounding."""
     given = {name: value for name, value in case.arguments.items() if value is not None}
     if "held" in given:
         given["held"] = getattr(backend.notation, type(given["held"]).__name__)(*given["held"])
@@ -172,7 +167,7 @@ def check_record(backend, path: str, case: Case, precision: str) -> None:
 
 
 def check_records(backend, path: str, most: float) -> None:
-    """Test all offered calls with at most this many changed options; skip the test if there are none."""
+    """Test all offered calls with at most this many changed options. Skip the test if there are none."""
     precision, chosen, left_out = precisions_of(backend)[0], [case for case in cases(path) if case.changed <= most], []
     for case in chosen:
         try:
@@ -190,7 +185,7 @@ def compiles(backend) -> bool:
 @pytest.mark.asks(because="its parameter names the router")
 @pytest.mark.parametrize("path", ROUTERS)
 def test_every_field(backend, path):
-    """Test every combination of options; every option separately if each call compiles loops."""
+    """If each call compiles loops, test every option separately."""
     check_records(backend, path, 1 if compiles(backend) else math.inf)
 
 
@@ -198,6 +193,6 @@ def test_every_field(backend, path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ROUTERS)
 def test_every_combination(backend, path):
-    """Test three options at once if there are thousands of combinations, because memory holds all compiled programs."""
+    """If there are thousands of combinations, test three options at once: memory holds all compiled programs."""
     if compiles(backend):
         check_records(backend, path, 3 if len(cases(path)) > 1000 else math.inf)

@@ -84,7 +84,6 @@ def random_experts(z: np.ndarray, k: int, nucleus: float, seed: int) -> np.ndarr
 
 
 def check_policy(backend, drawn: Logits, precision: str, nucleus: float) -> None:
-    """Check members of the nucleus, the logarithm of the policy, and its entropy."""
     z, k = drawn.values, drawn.k
     nucleus = clear_nucleus(z, nucleus)
     what = f"log_policy, {drawn.family} {z.shape}, k {k}, nucleus {nucleus}, {precision}"
@@ -282,7 +281,6 @@ WEIGHTS = dict(policy_weight=1.5, baseline_weight=0.25, entropy_weight=0.5, bala
 def check_terms(
     backend, drawn: Logits, precision: str, nucleus: float, seed: int, *, jit: bool = False, **traced
 ) -> None:
-    """Compare each term with its formula, their weighted sum, and the advantage."""
     z, k = drawn.values, drawn.k
     nucleus = clear_nucleus(z, nucleus)
     expert, more = random_experts(z, k, nucleus, seed), draw_terms(z, seed)
@@ -344,7 +342,6 @@ def test_hand_made_terms(backend):
 
 
 def terms_loss(point, expert, reward, mask, terms, **options):
-    """Return the loss as a function of the point, which includes the value."""
     return terms(point["logits"], expert, point["value"], reward, mask=mask, **options).loss
 
 
@@ -407,7 +404,7 @@ def routing_sum(point, router, k, nucleus):
 
 
 def check_no_gradient(backend) -> None:
-    """A reward and a held advantage have gradient 0; so has a held routing, because the gate is constant."""
+    """A reward and a held advantage have gradient 0. So has a held routing, because the gate is constant."""
     z = np.random.default_rng(0).standard_normal((7, 4))
     expert, more = random_experts(z, 1, 1.0, 0), draw_terms(z, 0)
     module = backend.routers.reinforce
@@ -466,7 +463,7 @@ def test_state_value(backend):
 
 
 def check_reward_to_go(backend) -> None:
-    """Sum to the end of each sequence; sums of integers are exact."""
+    """Sums of integers are exact."""
     reward = np.array([[[1, 2, 4, 8, 0, -1], [0, 0, 5, 0, 0, 3]]] * 3, float)
     wanted = np.array([[[14, 13, 11, 7, -1, -1], [8, 8, 8, 3, 3, 3]]] * 3, float)
     rough = np.random.default_rng(0).standard_normal(reward.shape)

@@ -19,7 +19,6 @@ MASKS = (None, np.array([1, 1, 0, 1] + [0, 0, 0, 0] + [0, 0, 1, 0], bool))
 
 
 def check_sequences(backend, drawn: Logits, precision: str, dialect: str, score: str, mask) -> None:
-    """Compare loss, shares and probabilities with `auxiliary_loss` of each sequence's real tokens; held shares too."""
     z, expert, options = drawn.values, top_k_indices(drawn.values, drawn.k), dict(dialect=dialect, score=score)
     real = np.ones(12, bool) if mask is None else mask
     rows = [np.arange(4 * i, 4 * i + 4)[real[4 * i : 4 * i + 4]] for i in range(3)]
@@ -89,7 +88,6 @@ def sequence_sum(point, expert, loss, score):
 @pytest.mark.asks("balance.sequence_loss")
 @pytest.mark.parametrize("score", reference.SCORES)
 def test_gradient_of_sequences(backend, score):
-    """Compare autodiff with central differences of the reference at held shares."""
     random = np.random.default_rng(2)
     z, direction = random.standard_normal((12, 4)), random.standard_normal((12, 4))
     expert = top_k_indices(z, 2)
@@ -107,7 +105,7 @@ def test_gradient_of_sequences(backend, score):
 @pytest.mark.asks("balance.sequence_loss")
 @pytest.mark.twin
 def test_masked_experts_and_lengths(backend):
-    """The loss equals that of a layer without the masked experts; an indivisible length is an error."""
+    """The loss equals that of a layer without the masked experts. An indivisible length is an error."""
     z, expert, admitted = np.random.default_rng(3).standard_normal((6, 4)), np.array([[0], [2], [3]] * 2), [0, 2, 3]
     mask = np.array([True, False, True, True])
     wanted = reference.sequence_loss(z[:, admitted], np.array([[0], [1], [2]] * 2), 3).loss

@@ -1,8 +1,7 @@
 """S-BASE: plans by their marginals, choices by the plan, gates by the logits.
 
 Tests that compare plans fix the number of sweeps, because a data-dependent stop may differ by one sweep. Plans that
-need Newton's method are compared at a tight tolerance. Each plan is also checked by its own marginals and its duality
-gap.
+need Newton's method are compared at a tight tolerance.
 """
 
 import json
@@ -41,8 +40,7 @@ precisions = st.sampled_from(PRECISIONS)
 
 
 def plan_unit(values: np.ndarray, precision: str) -> float:
-    """Return the relative error of a plan entry: u per unit of the log plan, with terms up to 2 max |z| + log T + log
-    E.
+    """Return the relative error of a plan entry: u per unit of its log, with terms up to 2 max |z| + log T + log E.
 
     A shift of a row changes nothing except by its rounding, so only the spread of each row counts.
     """
@@ -52,14 +50,13 @@ def plan_unit(values: np.ndarray, precision: str) -> float:
 def swept_unit(values: np.ndarray, precision: str, num_sweeps: int) -> float:
     """Return the relative error of a plan entry after a number of sweeps.
 
-    Each sweep rounds the potentials by one more unit. Errors add up along experts that share hardly any token; for
+    Each sweep rounds the potentials by one more unit. Errors add up along experts that share hardly any token. For
     entries of several hundred they add up over 30 sweeps.
     """
     return (1 + num_sweeps) * plan_unit(values, precision)
 
 
 def check_plan(backend, drawn: Logits, precision: str, num_sweeps: int) -> None:
-    """Compare plan, potentials and residual after a fixed number of sweeps."""
     found = run(backend, PLAN, precision, drawn.values, num_sweeps=num_sweeps)
     wanted = reference.sinkhorn_plan(drawn.values, num_sweeps=num_sweeps)
     what = f"sinkhorn_plan, {drawn.family} {drawn.values.shape}, {num_sweeps} sweeps, {precision}"
@@ -77,7 +74,7 @@ def check_plan(backend, drawn: Logits, precision: str, num_sweeps: int) -> None:
 
 
 def check_stopping(backend, drawn: Logits, precision: str, **options) -> None:
-    """`converged` matches the residual; no sweep follows convergence, and the last sweep is needed."""
+    """`converged` matches the residual. No sweep follows convergence, and the last sweep is needed."""
     found = run(backend, PLAN, precision, drawn.values, **options)
     wanted = reference.sinkhorn_plan(drawn.values, **options)
     tolerance, most = options.get("tolerance", 1e-3), options.get("max_sweeps", 100)
@@ -119,7 +116,6 @@ def check_router(backend, drawn: Logits, precision: str, gate: str, training: bo
 
 
 def check_gates(found, z: np.ndarray, gate: str, precision: str, what: str) -> None:
-    """Check the gates of a routing's experts."""
     wanted = reference.gate_values(z, np.asarray(found.expert), gate)
     spread = 2 + np.ptp(z, axis=1, keepdims=True) + np.abs(z).max()
     scale = UNIT[precision] * spread * wanted + np.finfo(precision).tiny
@@ -281,7 +277,6 @@ def test_mask_of_a_hard_plan(backend):
 
 @pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
 def test_mask_where_a_mass_underflows(backend):
-    """Padded rows change nothing, even if the mass of an expert is 0 as a float but not as a logarithm."""
     values = draw_scores("random", (16, 4), 3.0, 5).values - 1000 * (np.arange(4) == 2)
     mask = np.arange(16) % 3 != 1
     alone = reference.sinkhorn_plan(values[mask], num_sweeps=1)
@@ -305,7 +300,6 @@ def test_mask_where_a_mass_underflows(backend):
 
 
 def masked_gate_sum(point, weights, mask, router):
-    """Return Σ weights · gate with padding."""
     return (router(point["logits"], 1, mask=mask, num_sweeps=3).gate * weights).sum()
 
 
@@ -359,7 +353,7 @@ def check_shards(backend, values: np.ndarray, mask: np.ndarray | None, precision
 @pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
 @pytest.mark.parametrize("scale, masked", [pytest.param(1.0, False, marks=pytest.mark.slow), (1e3, True)])
 def test_shards(backend, scale, masked):
-    """Test sweeps, and Newton's method with underflowing masses and a shard of padding."""
+    """Sweeps, and Newton's method with underflowing masses and a shard of padding."""
     if "jit" not in getattr(backend, "capabilities", CAPABILITIES):
         pytest.skip("axis_name is of JAX")
     values = draw_scores("random", (64, 8), scale, 2).values
@@ -398,7 +392,6 @@ print(json.dumps([len(jax.devices()), kept]))
 
 @pytest.mark.slow
 def test_devices():
-    """Repeat with shard_map on four CPU devices."""
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", MESH], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -412,7 +405,7 @@ def test_devices():
 
 
 def test_gates_of_extreme_logits_without_a_warning():
-    """exp(-z) overflows below -709; the gate is 0 there, without a warning."""
+    """exp(-z) overflows below -709. The gate is 0 there, without a warning."""
     z = np.array([[-1e4, -800.0, 0.0, 800.0]])
     with np.errstate(all="raise", under="ignore"):
         found = reference.gate_values(z, np.array([[0, 1, 2, 3]]), "sigmoid")
@@ -438,7 +431,6 @@ def test_equal_logits_go_to_the_lowest_experts(backend, drawn, k):
 
 
 def gate_sum(point, weights, router, k, gate, training):
-    """Return Σ weights · gate, with the router's own selection."""
     return (router(point["logits"], k, gate=gate, training=training, num_sweeps=7).gate * weights).sum()
 
 
@@ -448,7 +440,6 @@ def plan_sum(point, weights, plan, num_sweeps):
 
 
 def check_gate_gradient(backend, drawn: Logits, gate: str, training: bool, seed: int) -> None:
-    """Compare the gates' autodiff gradient with central differences of the reference at a held selection."""
     z, k = drawn.values, drawn.k
     random = np.random.default_rng(seed)
     weights, direction = random.standard_normal((len(z), k)), {"logits": random.standard_normal(z.shape)}
@@ -479,7 +470,6 @@ def test_gate_gradient(backend, drawn, gate, training, seed):
 
 
 def check_no_gradient_through_the_plan(backend) -> None:
-    """The plan depends on the logits but has gradient 0 in autodiff."""
     z = np.array([[3.0, 0.0, 0.5], [2.0, 0.0, 1.0], [1.0, 0.0, -1.0]])
     weights = np.array([[1.0, -2.0, 0.5], [0.3, 1.5, -1.0], [-0.7, 0.2, 2.0]])
     value = [np.sum(reference.sinkhorn_plan(moved).plan * weights) for moved in (z, z + np.eye(3))]

@@ -1,5 +1,3 @@
-"""SparseMixer: choices and gates by definition, token by token, and the gradient of the gates."""
-
 import math
 
 import numpy as np
@@ -30,7 +28,7 @@ def by_definition(row: list, jitter: float) -> tuple[list, list]:
 @pytest.mark.asks("routers.sparsemixer.sparsemixer_router")
 @given(precision=st.sampled_from(PRECISIONS), jitter=st.sampled_from((0.01, 0.0, 0.25)), seed=st.integers(0, 2**32 - 1))
 def test_sparsemixer(backend, precision, jitter, seed):
-    """Use logits in 16ths, with ties and both signs; none is at the edge of being near."""
+    """Logits are in 16ths, with ties and both signs; none is at the edge of being near."""
     z = np.random.default_rng(seed).integers(-48, 48, (7, 4)) / 16
     ordered = np.sort(z, axis=1)
     for best in (ordered[:, [3]], ordered[:, [2]]):  # of the first choice and of the second
@@ -53,7 +51,7 @@ def gate_sum(point, weights, router):
 
 @pytest.mark.asks("routers.sparsemixer.sparsemixer_router")
 def test_gradient_of_the_gates(backend):
-    """Compare autodiff with central differences, away from the edge; a gate of 1 has gradient 0."""
+    """Compare autodiff with central differences, away from the edge. A gate of 1 has gradient 0."""
     z = np.array([[2.0, 1.5, -3.0, 0.25], [3.0, 1.0, -1.0, 0.9], [-1.0, -1.2, -4.0, -1.1]])
     random = np.random.default_rng(0)
     weights, direction = random.standard_normal((3, 2)), random.standard_normal(z.shape)

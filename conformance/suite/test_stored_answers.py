@@ -1,8 +1,4 @@
-"""The stored answers of the laws: predictions, inverses and fits, from the files of `vectors/`.
-
-`tests/test_formulas.py` and `tests/test_fits.py` compute every answer a second time. Inputs without an answer give one
-clear error, the same in both twins.
-"""
+"""The stored answers of the laws, from `vectors/`. `test_formulas.py` and `test_fits.py` compute each a second time."""
 
 import operator
 

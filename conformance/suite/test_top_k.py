@@ -58,7 +58,6 @@ def check_mass(found, expert, kept, num_experts: int, precision: str, what: str)
 def check_held(
     backend, path, drawn: Logits, wanted: Routing, precision: str, options: dict, what: str, **traced
 ) -> None:
-    """With a held selection, the router returns this selection with its gates."""
     z = drawn.values
     traced["held"] = backend.notation.Routing(*wanted)
     found = run_varied(backend, path, precision, z, traced=traced, **options)
@@ -73,7 +72,7 @@ def check_held(
 def check_top_k(
     backend, drawn: Logits, precision: str, k: int, score: str, normalisation: str, jit: bool = False
 ) -> None:
-    """Without a bias both twins order the same floats, ties, -0.0 and saturated scores included."""
+    """Without a bias both twins order the same floats, also ties, -0.0 and saturated scores."""
     z = drawn.values
     options = options_of(k, score, normalisation)
     what = f"top_k_router, {drawn.family} {z.shape}, {options}, {precision}"
@@ -94,7 +93,7 @@ def test_top_k(backend, drawn, precision, form):
 @pytest.mark.asks("routers.top_k.top_k_router")
 @pytest.mark.parametrize("num_tokens, num_experts", [(1, 4), (5, 1), (2, 8)])
 def test_top_k_of_other_shapes(backend, num_tokens, num_experts):
-    """Test one token, one expert, more experts than tokens, and all experts chosen."""
+    """One token, one expert, more experts than tokens, and all experts chosen."""
     z = np.random.default_rng(num_experts).standard_normal((num_tokens, num_experts)).astype(np.float32)
     check_top_k(backend, Logits(z.astype(float), "free", 1), "float32", num_experts, "softmax", "none", True)
 
@@ -140,7 +139,7 @@ def test_tiny_sigmoids(backend, normalisation):
 
 
 def check_bias_ties(backend) -> None:
-    """Scores 1/2 plus equal biases, both signs of zero, are exact in every precision, so the lower index wins."""
+    """Scores 1/2 plus equal biases are exact in every precision, so the lower index wins."""
     z = np.tile([0.0, -0.0, 0.0, -0.0], (7, 1))
     for bias, wanted in (
         ([0, 0, 0, 0], [0, 1]),
@@ -164,10 +163,7 @@ def test_bias_ties(backend):
 
 
 def check_switch(backend, drawn: Logits, precision: str, paths=(SWITCH, TOP_K)) -> None:
-    """Check Switch and the default top-k by one definition: the most probable expert and its probability.
-
-    Each is checked separately, so the report blames the right one.
-    """
+    """Check Switch and the default top-k separately, so the report blames the right one."""
     z = drawn.values
     wanted, same = reference.switch_router(z), reference.top_k_router(z)
     for name, field in wanted._asdict().items():
@@ -195,12 +191,12 @@ def test_switch(backend, drawn, precision):
 @pytest.mark.asks("routers.top_k.switch_router", "routers.top_k.top_k_router")
 @given(drawn=logits(shapes=SHAPES), precision=precisions)
 def test_top_k_with_its_defaults(backend, drawn, precision):
-    """This is separate from the Switch router, so that each can be tested alone."""
+    """This test is separate from the Switch router, so that each can run alone."""
     check_switch(backend, drawn, precision, (TOP_K,))
 
 
 def check_gshard(backend, drawn: Logits, uniforms, precision: str) -> None:
-    """Check both experts, gates normalised over the two, and kept second experts: uniform below twice the gate."""
+    """The router keeps a second expert if its uniform is below twice its gate."""
     z = drawn.values
     what = f"gshard_router, {drawn.family} {z.shape}, {precision}"
     everyone = reference.gshard_router(z)
@@ -232,7 +228,7 @@ def test_gshard(backend, drawn, precision, seed, evaluation):
 
 @pytest.mark.asks("routers.top_k.gshard_router")
 def test_how_often_gshard_keeps_the_second(backend):
-    """With gates 4/5 and 1/5, three of seven even uniforms are below 2/5; equal gates are always kept."""
+    """With gates 4/5 and 1/5, three of seven even uniforms are below 2/5. Equal gates are always kept."""
     uniforms = (np.arange(7) + 0.5) / 7
     for weight, wanted in ((4.0, 3), (1.0, 7)):
         z = np.tile(np.log([[weight, 1.0, 1e-3, 1e-3]]), (7, 1))
@@ -250,12 +246,10 @@ def test_gshard_drops_a_second_whose_gate_is_0(backend):
 
 
 def gate_sum(point, weights, router, **options):
-    """Return Σ weights · gate of a router's own selection."""
     return (router(point["logits"], bias=point["bias"], **options).gate * weights).sum()
 
 
 def check_gate_gradient(backend, drawn: Logits, score: str, normalisation: str, seed: int) -> None:
-    """Compare the gates' autodiff gradient with central differences at a held selection; the bias has gradient 0."""
     z = drawn.values
     random = np.random.default_rng(seed)
     weights, direction = random.standard_normal((len(z), 2)), random.standard_normal(z.shape)
@@ -327,7 +321,6 @@ def test_constant_gate_is_refused(backend):
 
 
 def check_constant_gate(backend) -> None:
-    """With `allow_constant_gate` the gate is 1 and has gradient 0."""
     z = np.random.default_rng(0).standard_normal((7, 4))
     for module, array in ((backend.routers.top_k, jnp.asarray), (reference, np.asarray)):
         for normalisation in ("sum", "softmax"):

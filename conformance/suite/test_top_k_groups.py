@@ -1,5 +1,3 @@
-"""Group-limited choice and the scale of gates of `top_k_router`: by definition, ties, masks, a bias and gradients."""
-
 import itertools
 
 import jax
@@ -47,7 +45,7 @@ def chosen_by_definition(z, bias, options) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_groups(backend, z, bias, precision, options) -> None:
-    """Check experts, gates and loads; tokens close to a tie get clear logits instead."""
+    """Tokens close to a tie get clear logits instead."""
     _, margin = chosen_by_definition(z, bias, options)
     z = np.where(margin[:, None] > 64 * unit_of(z, precision), z, CLEAR)
     wanted, _ = chosen_by_definition(z, bias, options)

@@ -1,7 +1,4 @@
-"""The parts of the model, held values, initial weights, and bfloat16.
-
-`test_models.py` compares loss, gradient and causality of the model with every router.
-"""
+"""The parts of the model, held values, initial weights, and bfloat16. `test_models.py` tests it with every router."""
 
 import functools
 import math
@@ -28,7 +25,6 @@ precisions = st.sampled_from(PRECISIONS)
 
 
 def config_for(backend, drawn: Case):
-    """Return the configuration in the backend's type."""
     return backend.transformer.ModelConfig(**MODELS[drawn.name])
 
 
@@ -38,18 +34,16 @@ def routing_for(backend, routing):
 
 
 def run_apply(backend, drawn: Case, training: bool = False):
-    """Call the backend's `apply` on a case, in float64."""
     options = dict(config=config_for(backend, drawn), training=training)
     return run(backend, "transformer.apply", "float64", drawn.params, drawn.tokens[:, :-1], **options)
 
 
 def logit_scale(wanted) -> float:
-    """Return the largest logit; final norms give all positions of a model the same size."""
+    """Return the largest logit. Final norms give all positions of a model the same size."""
     return float(np.abs(wanted.logits).max())
 
 
 def check_forward(backend, drawn: Case, precision: str, training: bool) -> None:
-    """Compare logits, gates, dropped fractions and loss with the reference's routing held."""
     drawn = drawn._replace(params=rounded(drawn.params, precision))
     wanted = reference.loss(drawn.params, drawn.tokens, drawn.config, training=training)
     output = wanted.output
@@ -122,7 +116,7 @@ def test_own_routing_in_evaluation(backend, name, seed):
 
 @pytest.mark.asks("transformer.apply")
 def test_the_menu_drops_and_keeps(backend):
-    """Some models drop assignments in training, as other tests assume; evaluation drops nothing."""
+    """Some models drop assignments in training, as other tests assume. Evaluation drops nothing."""
     for name in ROUTED:
         drawn = case(name, 0)
         for training in (True, False):
@@ -144,7 +138,6 @@ def moved_routing(held: Routing, num_experts: int) -> Routing:
 
 
 def loss_gradient(backend, drawn: Case, held, precision: str = "float64"):
-    """Return the gradient of the backend's whole training loss by the parameters."""
     options = dict(
         precision=precision,
         loss=backend.transformer.loss,
@@ -156,7 +149,6 @@ def loss_gradient(backend, drawn: Case, held, precision: str = "float64"):
 
 
 def held_loss(floats, params, expert, tokens, loss, config, held_type):
-    """Return the total loss as a function of the held floats."""
     held = held_type(expert, floats["gate"], floats["load"], floats["plan"], floats["residual"])
     return loss(params, tokens, config, training=True, held=held).total
 
@@ -199,7 +191,7 @@ def test_held_carries_no_gradient(backend, name):
 
 
 def check_which_blocks_are_routed(backend, drawn: Case) -> None:
-    """Block i is routed iff (i + 1) mod 1/R = 0, tested by effects.
+    """Block i is routed iff (i + 1) mod 1/R = 0.
 
     The gates of routed block r depend only on the dense FFNs before it, which shows the order of the tree and the
     places of the routed blocks.
@@ -230,7 +222,6 @@ def test_which_blocks_are_routed(backend, name):
 
 
 def flat(tree: dict, path=()) -> dict:
-    """Return {path: leaf} of nested dicts."""
     if not isinstance(tree, dict):
         return {path: tree}
     return {key: leaf for name, node in tree.items() for key, leaf in flat(node, (*path, name)).items()}
@@ -238,7 +229,7 @@ def flat(tree: dict, path=()) -> dict:
 
 @pytest.mark.asks("transformer.parameter_shapes", "transformer.init")
 def test_initial_weights(backend):
-    """The deviation of a normal distribution truncated at two deviations is 0.8796 of the original."""
+    """A normal distribution truncated at two deviations has 0.8796 of the original deviation."""
     fields = MODELS["sinkhorn"] | dict(vocab_size=400, d_model=32)
     kept = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(math.sqrt(2)))
     config = backend.transformer.ModelConfig(**fields)
@@ -272,7 +263,6 @@ def test_initial_weights(backend):
 
 @pytest.mark.asks("transformer.init", "transformer.apply", "transformer.loss")
 def test_weights_of_the_backend_run_in_the_reference(backend):
-    """Its configuration, the same dataclass, works there, too."""
     drawn = case("sinkhorn", 1)
     params = jax.jit(backend.transformer.init, static_argnums=1)(jax.random.key(3), config_for(backend, drawn))
     drawn = drawn._replace(params=rounded(params, "float32"))
@@ -312,7 +302,6 @@ def test_norm_of_far_mean(backend, precision):
 
 
 def check_parts(backend, drawn: Case, precision: str) -> None:
-    """Compare norm and attention separately, to locate a fault."""
     params = rounded(drawn.params, precision)
     block = reference._at(params["blocks"], 0)
     x = rounded(np.random.default_rng(drawn.seed).standard_normal((2, LENGTH, drawn.config.d_model)), precision)
@@ -389,7 +378,6 @@ def test_rotary_products_know_distances_only(backend, seed, precision):
 @pytest.mark.twin
 @pytest.mark.parametrize("name", MODELS)
 def test_types(backend, name):
-    """Check types by shapes only, as under jit."""
     drawn = case(name, 0)
     config, (b, length) = drawn.config, (len(drawn.tokens), drawn.tokens.shape[1] - 1)
     loss = functools.partial(backend.transformer.loss, config=config_for(backend, drawn))
@@ -412,7 +400,7 @@ def test_types(backend, name):
 @pytest.mark.parametrize("name", [pytest.param("dense", marks=pytest.mark.slow), "sinkhorn"])
 @given(seed=seeds)
 def test_bfloat16(backend, name, seed):
-    """Compare matrix products in bfloat16 with the reference's routing held; the loss stays in float32."""
+    """Matrix products are in bfloat16; the loss stays in float32."""
     drawn = case(name, seed)
     params = rounded(drawn.params, "float32")
     wanted = reference.loss(params, drawn.tokens, drawn.config)
@@ -450,10 +438,7 @@ def check_loss_of_logits(found, drawn: Case, logits: np.ndarray, what: str) -> N
 
 
 def check_router_is_not_rounded(backend, drawn: Case, params: dict, traced: dict, what: str) -> None:
-    """A change of the router weights by 2^-12, which bfloat16 cannot resolve, moves the gates linearly.
-
-    The second step moves them twice as far as the first.
-    """
+    """A change of the router weights by 2^-12, which bfloat16 cannot resolve, moves the gates linearly."""
     gates = []
     for step in range(3):
         routed = params["routed_ffn"] | {"router": params["routed_ffn"]["router"] * (1 + step * 2.0**-12)}
@@ -477,7 +462,6 @@ def check_router_is_not_rounded(backend, drawn: Case, params: dict, traced: dict
 @pytest.mark.asks("transformer.loss")
 @pytest.mark.slow
 def test_gradient_in_float32(backend):
-    """Compare the gradient that training uses with the same gradient in float64."""
     drawn = case("sinkhorn", 6)
     drawn = drawn._replace(params=rounded(drawn.params, "float32"))
     held = reference.loss(drawn.params, drawn.tokens, drawn.config).output.routing

@@ -1,4 +1,4 @@
-"""Shared functions of the tests that compute stored answers again: they read the files without using this library."""
+"""Shared functions of the tests that compute stored answers again. They read the files without this library."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ def stored(case: dict) -> dict:
 
 
 def agree(found: dict, case: dict, bound: str, where: str) -> None:
-    """Raise unless the computed answers equal the stored ones; the message names the cases that differ."""
+    """Raise unless the computed answers equal the stored ones. The message names the cases that differ."""
     answers = stored(case)
     for output, value in found.items():
         wanted = answers[output]

@@ -79,7 +79,7 @@ def phimoe_by_gate(z, k, bias=None, mask=None):
 
 
 def in_two_groups(z, k, bias=None, mask=None):
-    """Softmax with groups by their best expert; excluded experts have gate 0, even if k includes them."""
+    """Softmax with groups by their best expert. Excluded experts have gate 0, even if k includes them."""
     if z.shape[1] % 4:
         raise NotImplementedError("groups of one expert")
     p, half = softmax(z), z.shape[1] // 2
@@ -230,7 +230,7 @@ def bias_on_logits(z, k, bias=None, mask=None):
 
 
 def excluded_at_zero(z, k, bias=None, mask=None):
-    """DeepSeek-V3 with score 0 for excluded experts; this exceeds a score plus a negative bias."""
+    """DeepSeek-V3 with score 0 for excluded experts. This exceeds a score plus a negative bias."""
     if z.shape[1] % GROUPS or TAKEN * z.shape[1] // GROUPS < k:
         raise NotImplementedError("groups of fewer experts than k")
     s = _sigmoid(z)

@@ -1,5 +1,3 @@
-"""A shared fixture of the files of planted bugs."""
-
 import pytest
 
 from routelaws.conformance import bounds

@@ -1,7 +1,4 @@
-"""Adapters: declined calls are counted and left out, a library's faults show, and whole layers are compared.
-
-Tests that need a missing library are skipped.
-"""
+"""Adapters: declined calls are counted and left out, a library's faults show, and whole layers are compared."""
 
 import doctest
 import subprocess
@@ -52,8 +49,6 @@ def row(backend, path: str) -> report.Row:
 
 
 class TestNotOffered:
-    """A call that raises NotImplementedError is left out and counted, and gives no verdict."""
-
     @staticmethod
     def router(logits, k=1, *, held=None):
         only_one(k)
@@ -79,7 +74,7 @@ class TestNotOffered:
         assert f"    {found.left_out}" in lines
 
     def test_an_option_without_a_parameter(self):
-        """The option is not passed; a required parameter and variadic keywords are different."""
+        """The option is not passed. A required parameter and variadic keywords are different."""
 
         def plain(logits, k=1):
             return top_k.top_k_router(logits, k)
@@ -231,8 +226,6 @@ FORMS = {"pair": softmax_route, "[T, E]": dense, "[T, E, C]": fused, "layer": bl
 
 
 class TestBlocks:
-    """Every form of a router gives the reference's results, and a fault in it shows."""
-
     @pytest.mark.parametrize("form", FORMS)
     def test_a_route(self, form):
         for k in (1, 2, 4):
@@ -278,8 +271,6 @@ class TestBlocks:
 
 
 class TestTransformers:
-    """Skipped without torch and transformers."""
-
     @pytest.fixture
     def library(self):
         pytest.importorskip("transformers")
@@ -365,7 +356,6 @@ def test_the_router_of_the_readme():
 @pytest.mark.slow
 @pytest.mark.skipif(not PAGE.exists(), reason="an installed package has no docs")
 def test_the_example_of_the_page(tmp_path):
-    """The program on the page runs, and prints the page's verdicts."""
     text = PAGE.read_text("utf-8")
     (tmp_path / "jax_functions.py").write_text(text.split("```python\n")[1].partition("```")[0], "utf-8")
     arguments = "--backend jax_functions --only top_k_indices,log_sum_exp,softmax".split()

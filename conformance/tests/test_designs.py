@@ -86,7 +86,6 @@ def test_a_design_routes_as_its_model_in_transformers(name):
 
 
 def test_the_sparsemixer_of_transformers():
-    """Compare choices and gates of Phi-3.5-MoE in evaluation, for close and for distant logits."""
     from transformers.models.phimoe.modeling_phimoe import sparsemixer as theirs
 
     z = np.concatenate([exact(40, 6), 3 + exact(40, 6) / 64, -np.abs(exact(20, 6)) - 1])
@@ -122,7 +121,7 @@ def test_the_layer_of_llama4_has_its_gates_on_the_input():
 
 
 def test_the_balance_loss_of_transformers_is_k_at_balance():
-    """The designs multiply their weights by this factor; transformers uses the dialect "tokens"."""
+    """The designs multiply their weights by this factor. transformers uses the dialect "tokens"."""
     from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
     z = exact(T, 8)

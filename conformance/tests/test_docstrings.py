@@ -83,7 +83,6 @@ def described(path: str, room: str) -> dict[str, tuple[ast.AST, str]]:
 
 
 def differences(path: str, name: str, reference: tuple, accelerated: tuple) -> list[str]:
-    """Return what the fast twin's description lacks or describes differently."""
     (node, ours), (twin, theirs) = reference, accelerated
     mine, other = sections(ours), sections(theirs)
     problems = [f"{name}: leads to the reference instead of a description"] if "See reference" in theirs else []

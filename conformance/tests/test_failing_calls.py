@@ -1,5 +1,3 @@
-"""Files of failing calls: the right call is written, NumPy alone opens it, and it holds the arguments."""
-
 import subprocess
 import sys
 import time
@@ -25,7 +23,6 @@ Z = np.array([[0.5, -1.0, 0.25], [2.0, -0.0, 0.0]])
 
 
 def export(folder, backend, check, profile: str = "quick") -> Path:
-    """Run a failing check on a guarded backend, and return the file that it writes."""
     with pytest.raises(Exception) as caught:
         check(backend)
     trouble = backend.ledger.blame(caught.value, backend.name, "test_here.py::test_this[float32]")

@@ -168,7 +168,7 @@ def covariance(J, residual, turn, huber=None):
 
 
 def additive(function, columns, logged, begin):
-    """Return the check of a law in ln L; the search uses logarithms of the coefficients `logged`."""
+    """Return the check of a law in ln L. The search uses logarithms of the coefficients `logged`."""
 
     def fit(g):
         return fitted(function, [g[name] for name in columns], g["loss"], logged, begin._asdict(), g.get("huber", 1e-3))

@@ -1,7 +1,4 @@
-"""Compute the stored answers of closed formulas of laws a second time, from the papers.
-
-Most of these functions have no twin, so only this file tests them.
-"""
+"""Compute closed formulas of laws a second time, from the papers. Most have no twin, so only this file tests them."""
 
 import math
 
@@ -21,7 +18,6 @@ def effective(x, start, most):
 
 
 def plane(k) -> tuple:
-    """Return a, b, c, d of a log-linear law."""
     return (k.a, k.b, getattr(k, "c", 0.0), k.d)
 
 
@@ -117,7 +113,7 @@ def lever(k, share, granularity, flops):
 
 
 class Published:
-    """Coefficients that are defaults: Abnar et al. 2025, Tian et al. 2025 and Marin's law, from the papers' notes."""
+    """Default coefficients: Abnar et al. 2025, Tian et al. 2025 and Marin's law."""
 
     def __init__(self, **values):
         self.__dict__.update(values)

@@ -38,7 +38,7 @@ class TestKnownFailures:
             engine_options.known_failures_of(str(tmp_path / "no"))
 
     def test_what_is_right_all_the_same(self):
-        """An unexpected success is reported, and fails only with `--strict`; an untested function is not a success."""
+        """An unexpected success is reported, and fails only with `--strict`. An untested function is not a success."""
         ledger = Ledger()
         ledger.called("mine", "notation.softmax")
         backend = backends.Backend("mine", notation, ledger)

@@ -1,8 +1,4 @@
-"""Our functions against SciPy, JAX and torch.
-
-The twins agree with each other; other libraries show that both are right. Most tests compare the reference in float64;
-the optimizer exists only in the fast twin. A test is skipped with a message if its library is missing.
-"""
+"""Our functions against SciPy, JAX and torch. A test is skipped if its library is missing."""
 
 import math
 from typing import NamedTuple
@@ -30,7 +26,6 @@ NOBODY = -100
 
 
 def installed(name: str):
-    """Return a library, or skip the test."""
     return pytest.importorskip(name, reason=f"{name} is not installed, which this compares with", exc_type=ImportError)
 
 
@@ -40,7 +35,6 @@ def torch():
 
 
 def logits_of_many_sizes():
-    """Return rows of 5 logits, from 1e-3 to 1e4."""
     random = np.random.default_rng(0)
     return np.concatenate([scale * random.standard_normal((20, 5)) for scale in (1e-3, 1.0, 30.0, 1e4)])
 
@@ -91,7 +85,7 @@ class TestSciPy:
 
     @pytest.mark.parametrize("shape", [(13, 3, 2), (12, 4, 1), (5, 6, 2)], ids=str)
     def test_the_linear_program_of_balance(self, shape):
-        """BASE reaches the optimum of the linear program; the solver's prices and the quantile steps prove it."""
+        """BASE reaches the optimum of the linear program. The solver's prices and the quantile steps prove it."""
         num_tokens, num_experts, k = shape
         scores = np.random.default_rng(num_tokens).standard_normal((num_tokens, num_experts))
         each_token = np.kron(np.eye(num_tokens), np.ones(num_experts))
@@ -119,7 +113,6 @@ class TestSciPy:
 
     @pytest.mark.parametrize("scale", [0.3, 3.0, 10.0])
     def test_the_plan_of_sinkhorn(self, scale):
-        """A general solver finds the same potentials for equal loads."""
         z = scale * np.random.default_rng(1).standard_normal((24, 4))
 
         def plan(free):
@@ -157,8 +150,6 @@ class TestSciPy:
 
 
 class Attention(NamedTuple):
-    """One attention layer, its input, and the arguments of a library without relative positions."""
-
     params: dict
     x: np.ndarray  # [b, S, d]
     parts: list  # queries, keys and values [b, H, S, c]
@@ -251,7 +242,6 @@ NAMES = {
 
 
 def training(**options):
-    """Return the configuration of a run and the module of its optimizer."""
     pytest.importorskip("optax")
     from routelaws.accelerated.training import configuration, optimizer
 
@@ -284,11 +274,7 @@ class TestOptimizerOfTorch:
         assert_close_bounded("libraries.rate", found, self.rates(torch, config), 0.01, what="learning rates")
 
     def test_steps(self, torch):
-        """Compare AdamW, global-norm clipping, the schedule, the slower router and undecayed leaves for given
-        gradients.
-
-        Torch divides by the norm + 1e-6 to clip, and we divide by the norm.
-        """
+        """Torch divides by the norm + 1e-6 to clip, and we divide by the norm."""
         config, ours = training(steps=self.STEPS, warmup=0.3, learning_rate=0.01, weight_decay=0.5)
         random = np.random.default_rng(5)
         params = {name: random.standard_normal(shape) for name, (shape, _) in NAMES.items()}

@@ -22,7 +22,6 @@ ROOMS = {
 
 
 def sources(room: str) -> list[str]:
-    """Return the paths of a room's files, relative to it."""
     return sorted(path.relative_to(ROOMS[room]).as_posix() for path in ROOMS[room].rglob("*.py"))
 
 
@@ -59,7 +58,6 @@ def parameters(function: ast.FunctionDef) -> tuple[list, dict]:
 
 
 def public_names(tree: ast.Module) -> dict:
-    """Return {name: node} of the public functions, classes and constants of a file."""
     found = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -76,7 +74,6 @@ def is_shared(node: ast.AST) -> bool:
 
 
 def differences(reference: ast.Module, accelerated: ast.Module) -> list[str]:
-    """Return the differences between the interfaces of the reference's file and its twin."""
     problems = []
     theirs = public_names(accelerated)
     for name, node in public_names(reference).items():
@@ -169,7 +166,6 @@ def slow_calls(function, seen: set) -> list[str]:
 
 
 def twin_of(function) -> str | None:
-    """Return the name of a function of the reference if `accelerated` has another function for it."""
     if not inspect.isfunction(function) or not function.__module__.startswith("routelaws.reference.laws."):
         return None
     file = function.__module__.removeprefix("routelaws.reference.laws.")
@@ -190,7 +186,6 @@ def test_what_is_taken_from_the_reference_calls_nothing_that_has_a_twin(name):
 
 
 def imported(tree: ast.Module) -> list[tuple[str, str]]:
-    """Return [(module, name)] of a file's imports from the reference."""
     return [
         (node.module.removeprefix("routelaws.reference").lstrip("."), alias.name)
         for node in ast.walk(tree)
@@ -261,7 +256,6 @@ CLOSE_CALLS = {"assert_allclose", "assert_almost_equal", "assert_array_almost_eq
 
 
 def tolerance_literals(tree: ast.Module) -> list[str]:
-    """Return the calls and comparisons that hide a tolerance."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):

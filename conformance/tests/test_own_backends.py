@@ -27,7 +27,6 @@ DRAWN = Logits(np.random.default_rng(0).standard_normal((7, 4)).astype(np.float3
 
 
 def own(name: str) -> backends.Backend:
-    """Return a backend as a run creates it from a name."""
     name = name if "." in name else f"routelaws.conformance.engine.own_backends:{name}"
     return backends.Backend(name, backends.load(name), Ledger())
 

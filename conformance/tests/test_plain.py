@@ -1,7 +1,5 @@
-"""Compare the reference with the plain model and the examples by hand, and check the cases themselves.
-
-The imported tests run with the reference as their `backend`.
-"""
+"""Compare the reference with the plain model and the examples by hand. The imported tests take it as their
+`backend`."""
 
 import math
 
@@ -26,7 +24,6 @@ from routelaws.conformance.tests.planting import own_shares  # noqa: F401
 
 
 def oracle() -> backends.Backend:
-    """Return the reference as a backend."""
     return backends.Backend("routelaws.reference", reference, Ledger())
 
 
@@ -45,7 +42,6 @@ def test_the_reference_is_the_plain_model(name, training):
 
 
 def fast() -> backends.Backend:
-    """Return the fast twin as a backend."""
     return backends.Backend("routelaws.accelerated", backends.load("routelaws.accelerated"), Ledger())
 
 

@@ -136,7 +136,6 @@ def example(file: str = "my_moe.py") -> str:
 
 
 def test_the_example_of_the_readme(tmp_path):
-    """The README's example gives the stated result; the reference is compared with itself, too."""
     text = README.read_text("utf-8")
     (tmp_path / "my_moe.py").write_text(example(), encoding="utf-8")
     command = re.search(r"python -m routelaws.conformance (--backend my_moe --only .*)\n", text)[1].split()
@@ -151,7 +150,6 @@ def test_the_example_of_the_readme(tmp_path):
 
 
 def test_show(tmp_path, capsys):
-    """`--show` prints a function's source with its record; a wrong name is one line."""
     done = run(tmp_path, "--show", "switch_router,notation.softmax")
     assert done.returncode == 0 and not list(tmp_path.iterdir())
     for part in ("# routers.top_k.switch_router\n", "class Routing(NamedTuple)", "def softmax(logits"):
@@ -162,10 +160,7 @@ def test_show(tmp_path, capsys):
 
 
 def test_faults_and_what_was_not_checked_stand_in_the_report():
-    """The report has each fault once, with its test and input, and the options that no call had, with the reason.
-
-    The quick profile collects garbage seldom, and only during the run.
-    """
+    """The quick profile collects garbage seldom, and only during the run."""
     before, seen = gc.get_threshold(), []
 
     def top_k_indices(scores, k):
@@ -202,7 +197,6 @@ def test_only_some_of_many_faults_are_printed():
 
 
 def test_a_tuple_of_too_few_is_named_as_such(monkeypatch):
-    """The message is clear, also in the tests of dialects."""
     path, backend = "routers.top_k.gshard_router", stranger(gshard_router=lambda z, u=None: (np.zeros((2, 2)), [1]))
     with pytest.raises(backends.Broken) as caught:
         test_dialects.test_the_backend_speaks_ours(backend, "second expert", path, monkeypatch)
@@ -212,8 +206,6 @@ def test_a_tuple_of_too_few_is_named_as_such(monkeypatch):
 
 
 class TestDefaults:
-    """A call with an option at the reference's default equals the call without it."""
-
     def test_it_is_made_without_what_is_lacking(self):
         router = stranger(top_k_router=lambda logits: top_k.top_k_router(logits)).routers.top_k.top_k_router
         for found in (
@@ -253,12 +245,11 @@ class TestDefaults:
 
 
 def options_without(*names: str) -> list[str]:
-    """Return the options of the reference's top-k router, in its order, except some."""
     return [name for name in options_of("routers.top_k.top_k_router") if name not in names]
 
 
 def test_an_option_of_an_answered_call_is_checked():
-    """An option that every call declined is not checked; processes merge their records."""
+    """An option that every call declined is not checked. Processes merge their records."""
 
     def top_k_router(logits, k=1, *, score="softmax", bias=None):
         if score != "softmax":
@@ -325,7 +316,7 @@ def test_what_changes_its_input_is_looked_at_further():
 
 
 def test_defaults_that_differ_are_listed():
-    """They are listed even without a fault; None leaves the default to the library."""
+    """They are listed even without a fault. None leaves the default to the library."""
     mine = stranger(
         mean_probability=lambda logits, score="sigmoid", *, mask=None: None,
         modulo_table=lambda num_tokens, num_experts, k=None: None,
@@ -519,8 +510,6 @@ class TestBackend:
         assert asked == ["laws.dense.fit_dense"]
 
     def test_arrays_of_its_own(self):
-        """`from_numpy` converts arrays to the precision of the test, and `to_numpy` converts results back."""
-
         class Own:
             def __init__(self, array):
                 self.array, self.shape, self.dtype = array, array.shape, array.dtype
@@ -631,7 +620,6 @@ class TestBlame:
         assert len(first.troubles) == 1
 
     def test_the_worst_share_of_a_bound_in_several_processes(self, monkeypatch):
-        """The report without a backend has the worst shares."""
         monkeypatch.setattr(bounds, "worst_share", {})
         for share in (0.5, 0.75, 0.25):
             plugin.pytest_testnodedown(SimpleNamespace(workeroutput={"worst_share": {"bound": share}}))
@@ -773,7 +761,6 @@ def run_downstream(monkeypatch, only=("fit_direct", "pass_at_k"), seed: int | No
 
 
 def test_a_shuffled_run_finds_the_same_in_another_order(monkeypatch, capsys):
-    """The printed seed repeats the order."""
     (first, found), (again, _), (other, wanted) = (run_downstream(monkeypatch, seed=seed) for seed in (7, 7, 8))
     assert first == again != other and sorted(other) == sorted(first)
     for one, same in zip(found.rows, wanted.rows, strict=True):
@@ -792,7 +779,7 @@ def test_a_seed_is_drawn_where_none_is_named(monkeypatch):
 
 
 def test_the_quick_profile_leaves_out_what_a_backend_calls_slow(monkeypatch):
-    """Slow functions run only if `only` names them; the report lists the skipped ones."""
+    """Slow functions run only if `only` names them. The report lists the skipped ones."""
     for only, left_out in ((("fit_direct",), True), (("fit_direct", "normalise"), False)):
         calls, found = run_downstream(monkeypatch, only, slow=("normalise",))
         assert "fit_direct" in calls and ("normalise" in calls) != left_out
@@ -807,7 +794,6 @@ def test_the_quick_profile_leaves_out_what_a_backend_calls_slow(monkeypatch):
 
 @pytest.mark.slow
 def test_the_reference_passes(tmp_path):
-    """Routers and experts compared by value are equal to the last bit."""
     names = ["top_k_router", "switch_router", "gshard_router", "sinkhorn_plan", "expert_capacity", "dispatch"]
     done = run(tmp_path, "--backend", "routelaws.reference", "--only", ",".join(names), "--json", "found.json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -875,14 +861,13 @@ MESSAGES = {
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_messages_have_no_addresses(name):
-    """Two runs write the same messages."""
     said, wanted = MESSAGES[name]
     ledger = Ledger()
     assert ledger.blame(AssertionError(said), "mine", "test_experts.py::test_expert_capacity").detail == wanted
 
 
 def test_a_dialect_is_named_before_it_is_called_wrong():
-    """A dialect comes before the mismatch that it causes; worse faults come first."""
+    """A dialect comes before the mismatch that it causes. Worse faults come first."""
     path, words = (
         "experts.expert_capacity",
         "capacity: max(round(c T / E), 4), without k; as in flaxformer. Ours is not",

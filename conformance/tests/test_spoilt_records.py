@@ -1,7 +1,4 @@
-"""A router with one wrong field in one call fails: each router, field and combination of options.
-
-The calls are those of the suite (`test_records.VALUES`).
-"""
+"""A router with one wrong field in one call fails: each router, field and combination of `test_records.VALUES`."""
 
 import functools
 from types import SimpleNamespace
@@ -39,7 +36,6 @@ SPOILT = {
 
 
 def spoilt(path: str, field: str, spoil):
-    """Return the reference with one field of one router's result changed."""
     right = public_functions()[path]
 
     @functools.wraps(right)
@@ -62,7 +58,6 @@ def call_right(backend, path: str, case) -> bool:
 
 @pytest.mark.parametrize("most", [2, pytest.param(np.inf, marks=pytest.mark.slow)])
 def test_every_field_of_every_call(most):
-    """The unchanged record passes."""
     triples = 0
     for path in ROUTERS:
         for case in (case for case in cases(path) if case.changed <= most):

@@ -35,7 +35,6 @@ def without_rounding(document: dict) -> dict:
 
 
 def check_files(folder) -> None:
-    """Fail unless the files of a folder equal those of `FOLDER`, up to this machine's rounding."""
     for path in sorted(folder.iterdir()):
         committed, written = (FOLDER / path.name).read_text(), path.read_text()
         if committed != written:
@@ -157,7 +156,6 @@ def changed(value):
 
 
 def with_change(answer, path: str):
-    """Return an answer with the output at a path changed."""
     name, _, rest = path.partition(".")
     if not name:
         return changed(answer)
@@ -168,7 +166,7 @@ def with_change(answer, path: str):
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in FITS else ()) for n in DOCUMENTS])
 def test_every_output_is_compared_closely(name):
-    """Most cases that check an output do so; some have a wide bound, such as for an extreme logit."""
+    """Some checks have a wide bound, such as for an extreme logit; most do not."""
     given = DOCUMENTS[name]["cases"]
     answers = [cases.call(name, case["inputs"]) for case in given]
     outputs = {check["output"] for case in given for check in case["checks"]} - {"prices"}  # prices are not unique
@@ -181,7 +179,6 @@ def test_every_output_is_compared_closely(name):
 
 
 def also(name, change):
-    """Return the reference's function with its result changed."""
     return lambda *values, **options: change(operator.attrgetter(name)(oracle)(*values, **options))
 
 

@@ -1,5 +1,3 @@
-"""Verdicts on routers of other libraries: designs are recognised, and no planted defect passes."""
-
 import itertools
 from types import SimpleNamespace
 
@@ -64,8 +62,6 @@ def test_the_reference_is_right(score, normalisation):
 
 
 class TestWhatIsLeftOver:
-    """Repeat the same input, after other inputs, and after training."""
-
     def test_drawn_in_evaluation(self):
         random = np.random.default_rng(0)
 
@@ -118,8 +114,6 @@ class TestWhatIsLeftOver:
 
 
 class TestGradients:
-    """The derivatives of the gates and of a balance loss by the logits."""
-
     @staticmethod
     def judged(route, gradient_of):
         ask = asked(route)
@@ -188,7 +182,7 @@ class TestGradients:
 
 @pytest.mark.parametrize("normalisation", ["none", "sum"])
 def test_a_design_that_is_not_the_documented_one(normalisation):
-    """Without renormalising it is another design; the library's documentation says which is intended."""
+    """Without renormalising it is another design. The library's documentation says which is intended."""
     backend = backend_of(
         mimics.qwen3, documented={"top_k_router": {"normalisation": normalisation, "score": "softmax"}}
     )
@@ -242,7 +236,6 @@ def test_a_report_names_the_dialect_and_each_fact_once():
 
 
 def test_what_a_test_sees_is_in_the_reference_s_order():
-    """Test ties, order and missing fields; a call for another design is left out."""
     router, z = backend_of(mimics.mixtral).routers.top_k.top_k_router, np.array([[0.5, 0.0, 0.5, 0.5], [0.0, 2, 1, 3]])
     found = router.guarded((z, 2), {"normalisation": "sum"}, "float32")
     wanted = top_k.top_k_router(z, 2, normalisation="sum")
@@ -278,7 +271,7 @@ def test_padding_of_a_stranger_is_finite():
 
 
 def test_a_fused_gate_is_read():
-    """[T, E, C] has a slot for every token; the first expert that lost a gate shows drops."""
+    """[T, E, C] has a slot for every token. The first expert that lost a gate shows drops."""
 
     def fused(capacity):
         def route(logits, k):

@@ -39,7 +39,6 @@ class Answer(NamedTuple):
 
 
 def equal(output: str, value) -> dict:
-    """Return the check that every entry is equal."""
     return {"output": output, "rule": "equal", "value": value}
 
 
@@ -173,5 +172,4 @@ def choices(z: np.ndarray, expert: np.ndarray, output: str = "expert", of: str =
 
 
 def title(inputs: dict) -> str:
-    """Return the name of a case, made from its inputs."""
     return ", ".join(f"{name} {value}" for name, value in inputs.items())

@@ -179,7 +179,6 @@ def check_vectors(
 
 
 def _check_case(namespace, function, document, case, precision, convert) -> list[Failure]:
-    """Return the failures of one case."""
     name = document["function"]
     try:
         inputs = {key: own(value, namespace) for key, value in case["inputs"].items()}
@@ -266,7 +265,6 @@ def _field(result, fields: list[str]) -> Callable[[str], np.ndarray]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the files to a folder."""
     parser = argparse.ArgumentParser(prog="python -m routelaws.conformance.vectors", description=write_vectors.__doc__)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the folder, made where it is not there")
     write_vectors(parser.parse_args(arguments).out)

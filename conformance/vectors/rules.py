@@ -17,7 +17,6 @@ def _close(check, get, u, precision) -> str:
 
 
 def _compare(actual, wanted, allowed) -> str:
-    """Describe the first entry where two arrays differ by more than allowed; return "" if there is none."""
     actual, wanted = np.asarray(actual), np.asarray(wanted)
     if actual.shape != wanted.shape:
         return f"shape {list(actual.shape)}, expected {list(wanted.shape)}"
