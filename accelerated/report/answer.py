@@ -189,7 +189,7 @@ def _printed(report: Report, facts: dict) -> str:
 
 
 def _open(report: Report, facts: dict | None) -> str | None:
-    """Return sentences on constants that the runs do not determine: E_max of each router, and fits to other texts."""
+    """Return sentences on E_max of each router and fits to other texts that the runs do not determine."""
     unknown = [law["router"] for law in report.fitted if not law["coefficients"]["E_max"]["determined"]]
     sentences = [f"E_max, above which more experts do not help, is open for {names(unknown)}."] if unknown else []
     if facts and facts["some"]:
@@ -202,7 +202,6 @@ def _open(report: Report, facts: dict | None) -> str | None:
 
 
 def gains(report: Report) -> list[Block]:
-    """Return a table of the gains by the law at the smallest and the largest size."""
     laws = report.fitted
     if not laws:
         return []
@@ -215,13 +214,12 @@ def gains(report: Report) -> list[Block]:
 
 
 def end_heads(report: Report) -> list[str]:
-    """Return the headings of the columns with the gains at the smallest and the largest size."""
     sizes = report.table["sizes"]
     return [f"change of the loss at N = {report.size(size)}" for size in (sizes[0], sizes[-1])[: len(sizes)]]
 
 
 def gains_at_ends(report: Report, gains: list[dict]) -> list[str]:
-    """Return the first and the last gain as cells; a cell names the gain's N if the column has another N."""
+    """Return the first and the last gain as cells. A cell names the gain's N if the column has another N."""
     sizes, cells = report.table["sizes"], []
     for gain, size in [(gains[0], sizes[0]), (gains[-1], sizes[-1])][: len(sizes)]:
         at = "" if gain["N"] == size else f" at N = {report.size(gain['N'])}"

@@ -84,7 +84,6 @@ def write_reproduction(
             for every seed in other tables.
         loss: the main loss column; None for loss_validation.
         huber: delta, in log10 units, of an additional fit by a sum of Huber terms; None for no additional fit.
-        tell: called with a progress line.
         full: True adds every table to the answer, its figures and the cautions.
 
     Returns:
@@ -122,7 +121,6 @@ def advised(results: dict) -> dict:
 
 
 def write_files(folder: Path, numbers: str, content: dict, text: str) -> Path:
-    """Write a report with its numbers; return the path of report.md."""
     write_atomically(folder / numbers, dumps(content, indent=1, ensure_ascii=False) + "\n")
     write_atomically(folder / "report.html", page(text, folder))
     write_atomically(folder / "report.md", text)
@@ -130,7 +128,6 @@ def write_files(folder: Path, numbers: str, content: dict, text: str) -> Path:
 
 
 def report_text(report: Report) -> str:
-    """Return a report as Markdown."""
     body = [block for section in (FULL if report.full else SHORT) for block in section(report)]
     if not report.full:
         last = sweep_sections.training_figure if report.sweep else run_sections.pairs_figure

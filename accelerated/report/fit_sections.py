@@ -103,7 +103,6 @@ def worth_section(report: Report) -> list[Block]:
 
 
 def dense_section(report: Report) -> list[Block]:
-    """Return the power law of the dense runs."""
     dense = report.results["dense"]
     if dense["rows"] < 2:
         return []
@@ -219,7 +218,6 @@ def forms_section(report: Report) -> list[Block]:
 
 
 def texts_section(report: Report) -> list[Block]:
-    """Return the same law fitted to each loss of the table."""
     transfer = report.results["transfer"]
     fits = [each for each in transfer if each["missing"] is None]
     if len(report.table["loss_columns"]) < 2 or not fits:

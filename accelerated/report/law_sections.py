@@ -61,7 +61,6 @@ def value_of(own: dict, name: str) -> str:
 
 
 def _printed(printed: dict) -> list[str]:
-    """Return the printed constants of a router as cells."""
     cells = {name: figure(value, ".3f") for name, value in printed["coefficients"].items()}
     cells |= {"N_cutoff": count(printed["N_cutoff"])}
     return [text + ("" if printed["inside"][name] else " (outside)") for name, text in cells.items()]
@@ -75,7 +74,6 @@ def _open_points(report: Report) -> list[Block]:
 
 
 def _left_open(report: Report, law: dict):
-    """Yield sentences on the open questions of a fit."""
     slopes, limit = law["derived"]["slopes"], law["status"] == "linear limit"
     if len(law["sizes"]) == 2:
         yield "With two sizes, every trend in N is a line through two points and cannot be checked."
@@ -128,7 +126,6 @@ def _open_constants(law: dict):
 
 
 def fit_details(report: Report) -> list[Block]:
-    """Return the intervals of the constants, and fits of the same law by other methods and to other rows."""
     if not report.fitted:
         return []
     rows = [
@@ -157,7 +154,6 @@ def fit_details(report: Report) -> list[Block]:
 
 
 def _row_of(fit: dict) -> list[str]:
-    """Return the constants of one fit as cells."""
     cells = [constant(coefficient["value"], name) for name, coefficient in fit["coefficients"].items()]
     return [*cells, count(fit["derived"]["N_cutoff"]["value"]), figure(fit["rmsle"], ".5f")]
 

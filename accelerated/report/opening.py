@@ -19,7 +19,6 @@ WHAT = (
 
 
 def first_page(report: Report) -> list[Block]:
-    """Return the blocks above the sections."""
     return [
         Heading(f"Scaling laws of routed language models: {_title(report)}", 1),
         *_unfinished(report),
@@ -51,7 +50,6 @@ def _unfinished(report: Report) -> list[Block]:
 
 
 def _trained(report: Report) -> list[Block]:
-    """Return the models, the text, and the training time."""
     sweep, sizes = report.sweep, report.table["sizes"]
     models = f"{plural(sweep['finished'], 'language model')} of {plural(len(sizes), 'size')}"
     text = (
@@ -144,7 +142,6 @@ def _no_routed_run(report: Report) -> str:
 
 
 def loss_figure(report: Report) -> list[Block]:
-    """Return the figure of the losses and of the laws."""
     lines = "dotted lines join them."
     if report.fitted:
         lines = "lines are the fitted law, one for each size N"
@@ -159,7 +156,6 @@ def loss_figure(report: Report) -> list[Block]:
 
 
 def corpus(paths: tuple[str, ...]) -> str:
-    """Return the name of a run's training text."""
     if not paths:
         return "the source code of the Python standard library"
     return ", ".join(f"`{in_line(Path(path).name or path)}`" for path in paths)

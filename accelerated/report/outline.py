@@ -28,12 +28,10 @@ class Report(NamedTuple):
 
     @property
     def table(self) -> dict:
-        """The facts of the table."""
         return self.results["table"]
 
     @property
     def laws(self) -> list[dict]:
-        """The entry of each router, with a law or without."""
         return self.results["laws"]
 
     @property
@@ -69,7 +67,6 @@ def who(routers, entries: list[dict]) -> str:
 
 
 def names(routers) -> str:
-    """Return routers as a list in a sentence."""
     return listed(map(router_name, dict.fromkeys(routers)))
 
 
@@ -80,13 +77,11 @@ def missing(entries: list[dict], what: str) -> list[Block]:
 
 
 def bullets(lines) -> list[Block]:
-    """Return a list as a block; [] for an empty list."""
     lines = [line for line in lines if line]
     return [Notes(lines)] if lines else []
 
 
 def anchor(head: str) -> str:
-    """Return the anchor of a heading."""
     return re.sub(r"[^\w-]", "", head.lower().replace(" ", "-"))
 
 
@@ -107,7 +102,6 @@ STATUS = {
 
 
 def loss_name(column: str) -> str:
-    """Return the text of a loss column."""
     return LOSSES.get(column, column.removeprefix("loss_").replace("_", " "))
 
 
@@ -127,7 +121,6 @@ def status(fit: dict) -> str:
 
 
 def listed(words) -> str:
-    """Return words as a list in a sentence."""
     words = [str(word) for word in words]
     if not words:
         return "none"
@@ -135,5 +128,4 @@ def listed(words) -> str:
 
 
 def capital(text: str) -> str:
-    """Return a text with a capital letter."""
     return text[:1].upper() + text[1:]

@@ -46,10 +46,6 @@ nav ul { columns: 2; padding-left: 1.2rem; }
 def page(markdown: str, folder: Path) -> str:
     """Return the report as one self-contained HTML page.
 
-    Args:
-        markdown: the report.
-        folder: folder of the report, where figures/NAME.svg are.
-
     Raises:
         OSError: a figure that the report names cannot be read.
     """
@@ -86,7 +82,6 @@ def document(title: str, body: str, style: str) -> str:
 
 
 def _anchored(match: re.Match) -> str:
-    """Return a heading with an anchor for the table of contents."""
     return f'<h2 id="{html.escape(anchor(html.unescape(match[1])))}">{match[1]}</h2>'
 
 

@@ -9,7 +9,6 @@ PAIRS_CAPTION = "Above zero, the second router in the title has the lower loss."
 
 
 def pairs_figure(report: Report, caption: str = PAIRS_CAPTION) -> list[Block]:
-    """Return the figure of the differences of routers."""
     title = "Differences of the routers, in percent of the loss, one line for each size N"
     return report.figure("pairs", title, caption)
 
@@ -72,7 +71,6 @@ def _ratio(interval: dict | None) -> list[str]:
 
 
 def _turned(report: Report, pairs: list[dict]) -> list[Block]:
-    """Return sentences on cells where the order of two routers changes."""
     lines = [
         f"{router_name(pair['first'])} and {router_name(pair['second'])} have the opposite order in {turned['cells']} "
         f"of {plural(len(pair['cells']), 'cell')}, most clearly at N = {report.size(turned['N'])}, E = {turned['E']} "
@@ -153,7 +151,6 @@ def _versus(ablation: dict) -> list[Block]:
 
 
 def frequency_section(report: Report) -> list[Block]:
-    """Return the losses by the share of routed blocks."""
     ablation = report.results["routing_frequency"]
     if not ablation["cells"]:
         return []
@@ -192,7 +189,7 @@ log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d
 
 
 def compute_section(report: Report) -> list[Block]:
-    """Return the law in compute and parameters per FLOP, for every kind of run."""
+    """Return the law in (F, B), which covers every kind of run."""
     held = [entry for entry in report.results["utilisation"] if entry["missing"] is None]
     if not held or not report.results["headlines"]["other_kinds"]:
         return []
@@ -271,7 +268,6 @@ def advice_section(report: Report) -> list[Block]:
 
 
 def _doublings(report: Report) -> list[Block]:
-    """Return the gain of each step in E."""
     rows = []
     for entry in report.results["doublings"]:
         reached = {point["E"]: point for point in entry["reached"]}

@@ -13,7 +13,6 @@ def write_report(folder: Path, full: bool = False) -> Path:
     """Write report.md, report.html, report.json and figures/ into the folder of a sweep.
 
     Args:
-        folder: folder of a sweep, finished or not.
         full: True adds every table to the answer, its figures and the cautions.
 
     Returns:

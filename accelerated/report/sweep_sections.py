@@ -74,7 +74,6 @@ def evaluation_words(sweep: dict) -> str:
 
 
 def _spreads(report: Report) -> list[Block]:
-    """Return the losses at the points with several seeds."""
     rows = []
     for each in report.sweep["spreads"]:
         at = "" if each["router"] == "Dense" else f", E = {each['E']}"
@@ -125,7 +124,6 @@ def routers_section(report: Report) -> list[Block]:
 
 
 def _loads(report: Report) -> list[Block]:
-    """Return the loads of the experts."""
     rows = [
         [
             router_name(load.router),
@@ -174,7 +172,6 @@ def _learning(report: Report) -> list[Block]:
 
 
 def training_figure(report: Report) -> list[Block]:
-    """Return the figure of the losses during training."""
     caption = (
         "Dense models, and the largest E of each router. Points are validation losses, thin lines the training loss"
     )
@@ -183,7 +180,6 @@ def training_figure(report: Report) -> list[Block]:
 
 
 def training_section(report: Report) -> list[Block]:
-    """Return the section on training."""
     if not report.sweep:
         return []
     return [

@@ -35,7 +35,6 @@ ROUTERS = {
 
 
 def symbols_section(report: Report) -> list[Block]:
-    """Return the meaning of each symbol and router of the report."""
     routers = report.table["routers"]
     rows = SYMBOLS[:2] + (ROUTED_SYMBOLS if routers else []) + SYMBOLS[2:]
     lines = bullets(words for router, words in ROUTERS.items() if router in routers)
@@ -164,7 +163,6 @@ def _suspects(report: Report) -> list[Block]:
 
 
 def _odd_runs(report: Report) -> list[Block]:
-    """Return repeated runs, gaps of the grid, and blank losses."""
     rows, sentences = report.results["rows"], []
     suspect = {each["hyper_id"] for each in rows["suspect"]}
     twice = [_alike(report, group) for group in rows["twice"] if not suspect & set(group["hyper_ids"])]

@@ -32,19 +32,16 @@ RULES = {
 
 
 def because(entry: dict) -> str:
-    """Return the reason for the verdict on a recommendation, an entry of `advice`."""
     if entry["verdict"] == CANNOT:
         return LACKING[entry["key"]]
     return _BECAUSE[entry["key"]](entry["evidence"])
 
 
 def judged(results: dict) -> list[dict]:
-    """Return the recommendations that the runs can judge."""
     return [entry for entry in results["advice"] if entry["verdict"] != CANNOT]
 
 
 def verdict_table(entries: list[dict]) -> list[Block]:
-    """Return recommendations with their verdicts and reasons."""
     rows = [[entry["words"], f"**{entry['verdict']}**", because(entry)] for entry in entries]
     return [Table(["recommendation", "these runs", "because"], rows, words=(0, 1, 2))]
 

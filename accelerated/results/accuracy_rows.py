@@ -143,7 +143,6 @@ def accuracy_groups(
 
 
 def leverage_groups(table: Leverages, options: dict | None = None) -> list[Rows]:
-    """Return the rows of a table of leverages, as one group."""
     columns = (table.activation, table.tian_granularity, table.flops)
     return [Rows("all rows", columns, table.leverage, options=options or {})]
 
@@ -195,7 +194,7 @@ def _columns(columns: dict, law: Law, mask: np.ndarray) -> list[np.ndarray]:
 
 
 def _columns_of_tasks(table: Accuracies, law: Law, tasks: tuple[str, ...]) -> dict[str, list[tuple[str, int | None]]]:
-    """Return {task: [(column, attempts)]} of the named tasks; raise `InputError` if a task is missing."""
+    """Return {task: [(column, attempts)]} of the named tasks."""
     there = _by_attempts(table) if "attempts" in law.columns else {name: [(name, None)] for name in table.accuracies}
     for task in tasks:
         if task not in there:

@@ -71,7 +71,6 @@ def span(ends, form: str = ".4g") -> str:
 
 
 def counts_span(ends) -> str:
-    """Return an interval of parameter counts."""
     low, high = _ends(ends)
     return "not known" if low is None else f"{count(low)} to {count(high)}"
 
@@ -86,14 +85,12 @@ def _ends(ends) -> tuple:
 
 
 def constant(value: float, name: str) -> str:
-    """Return a constant of the law."""
     if name == "N_cutoff":
         return count(value)
     return experts(value, 4) if name.startswith("E_") else figure(value, ".4f")
 
 
 def constant_span(ends, name: str) -> str:
-    """Return the interval of a constant of the law."""
     low, high = _ends(ends)
     return "not known" if low is None else f"{constant(low, name)} to {constant(high, name)}"
 
@@ -128,7 +125,6 @@ def duration(seconds: float) -> str:
 
 
 def log_percent(log_change: float | None) -> float | None:
-    """Return a change of log10 L in percent of L."""
     return None if log_change is None else 100 * (ten_to(log_change) - 1)
 
 
@@ -167,21 +163,10 @@ class Terminal(Console):
         super().__init__(markup=False, emoji=False, **options)
 
     def render_str(self, text: str, **options):
-        """Return a text or a table cell for rich."""
         return super().render_str(in_line(text), **options)
 
 
 class Table(NamedTuple):
-    """A table of texts.
-
-    Attributes:
-        heads: headings of the columns
-        rows: a text for each column; a shorter row ends with empty cells
-        title: title above the table
-        keys: each part of a split table repeats this number of first columns
-        words: the columns of words, which may wrap
-    """
-
     heads: list[str]
     rows: list[list[str]]
     title: str = ""
@@ -210,7 +195,6 @@ def show(blocks: Iterable[Block], console=None) -> None:
     """Print blocks on a terminal.
 
     Args:
-        blocks: the blocks.
         console: a rich Console; None for a new console on standard output.
     """
     console = console or Terminal()
@@ -321,7 +305,6 @@ _NUMBER = re.compile(r"[-+±×]?([\d,.]+(e[-+]?\d+)?|∞)[KMBT]?( %)?\*?|not kno
 
 
 def _of_numbers(table: Table, column: int) -> bool:
-    """Return whether a column has only numbers, which are right-aligned."""
     cells = [_cell(row, column) for row in table.rows]
     return any(cells) and all(_NUMBER.fullmatch(cell) for cell in cells)
 

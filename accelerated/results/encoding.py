@@ -41,12 +41,10 @@ def plain(value):
 
 
 def dumps(value, **options) -> str:
-    """Return a value as strict JSON; `options` are passed to `json.dumps`."""
     return json.dumps(plain(value), allow_nan=False, **options)
 
 
 def interval(item: Range) -> dict:
-    """Return an interval as an object of JSON."""
     return {"value": item.value, "low": item.low, "high": item.high, "verdict": item.words or None}
 
 
@@ -66,7 +64,6 @@ def values_of(coefficients: dict) -> dict:
 
 
 def named(fit) -> dict:
-    """Return the first entries of the object of a `Fit`: router or task, and number of rows."""
     rows, counts = fit.rows, {"rows": fit.best.rows, "left_out": fit.rows.left_out}
     if fit.law.measured != "accuracy":
         return {"router": rows.name} | counts
@@ -75,7 +72,6 @@ def named(fit) -> dict:
 
 
 def head_of(fits, not_fitted: dict[str, str]) -> dict:
-    """Return the entries of a `Fits` before the fits."""
     of = "task" if fits.law.measured == "accuracy" else "router"
     reasons = [{of: name, "reason": reason} for name, reason in not_fitted.items()]
     head = {"law": fits.law.name, "measured": fits.law.measured, "loss_column": fits.loss or None}
@@ -83,7 +79,6 @@ def head_of(fits, not_fitted: dict[str, str]) -> dict:
 
 
 def fit_dict(fit) -> dict:
-    """Return a `Fit` as the entries of its object, see `Fit.to_dict`, before `plain`."""
     entries = named(fit) | {
         "status": fit.status,
         "criterion": fit.best.criterion,
@@ -147,7 +142,6 @@ def _errors_left_out(fit) -> dict:
 
 
 def misfit_dict(found) -> dict:
-    """Return the misfit of a law as JSON values."""
     largest = found.largest
     return {
         "sizes": [{"N": size, "rows": rows, "log10": miss} for size, rows, miss in found.sizes],

@@ -248,7 +248,6 @@ def fit_blocks(fit) -> list[Block]:
 
 
 def _title(fit) -> str:
-    """Return the title of a fit: router or task, number of rows, and status of the optimum."""
     title, rows = f"{fit.name}: {fit.best.rows} rows", fit.rows
     if missing := rows.measured.size - fit.best.rows:
         title += f" ({missing} more are too close to guessing or to 1)"
@@ -284,7 +283,6 @@ def _coefficients_table(fit) -> Table:
 
 
 def _error_words(fit) -> str:
-    """Return the errors of a fit as a line."""
     beside = "" if fit.least_squares is None else f" (by least squares {figure(fit.least_squares.rmsle, '.5f')})"
     (kind, fit_error), *others = errors_of(fit).items()
     return f"{kind} {fit_error}{beside}" + "".join(f"; {name} {error}" for name, error in others)
@@ -310,7 +308,6 @@ def _held_out_cell(held_out: HeldOut, digits: str) -> str:
 
 
 def _slopes_table(fit) -> Table:
-    """Return a table of the slopes at the sizes of the rows."""
     rows = [[f"{item.at:,.0f}", figure(item.value, ".4f"), span(item, ".4f"), item.words] for item in fit.slopes]
     heads = ["N", "b + c log10 N", f"{100 * fit.level:g} % interval", "the data"]
     return Table(heads, rows, f"{fit.name}: change of log10 L per tenfold effective experts", words=(3,))
@@ -366,14 +363,7 @@ def fit_some(
 def fit_each(
     selections: list[RouterRows], loss_column: str, fit: Callable, tell: Callable | None = None
 ) -> tuple[list, dict[str, str]]:
-    """Return the fit of each router, and by router the reasons for no fit.
-
-    Args:
-        selections: result of `select_rows`.
-        loss_column: column of the fitted loss.
-        fit: a function of a selection; its ValueError gives the reason for no fit.
-        tell: called with a progress line, unless None.
-    """
+    """Return the fit of each router, and by router the reasons for no fit."""
     fits, reasons = [], {}
     for number, selection in enumerate(selections, 1):
         if tell is not None:

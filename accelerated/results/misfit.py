@@ -125,8 +125,6 @@ def rise(law, fit, columns: Sequence[np.ndarray]) -> Rise | None:
     N or (N, E), for a single size, and for an undefined law.
 
     Args:
-        law: a `laws.catalogue.Law`.
-        fit: the fit of the law.
         columns: columns of the fitted rows, [n] each.
     """
     if tuple(law.columns) not in (("dense_parameters",), ("dense_parameters", "num_experts")):
@@ -234,7 +232,6 @@ def pulls(miss: np.ndarray, again: np.ndarray, worst: int, coefficients: int) ->
 
 
 def _test(explained: float, terms: int, left: float, freedom: int) -> Test:
-    """Return the F test of two sums of squares."""
     from scipy.stats import f
 
     statistic = explained / terms / (left / freedom) if left > 0 else math.inf
@@ -272,12 +269,7 @@ def misfit_of(fit) -> Misfit:
 
 
 def _pulling_run(fit, miss: np.ndarray) -> list[Outlier]:
-    """Return [the run with the largest residual] if this run has pulled the law, else [].
-
-    Args:
-        fit: a fit by least squares.
-        miss: [n], residuals of the fit to all rows.
-    """
+    """Return [the run with the largest residual] if this run has pulled the law, else []."""
     law, (_, columns, loss, runs, *_) = fit.law, fit.rows
     worst = int(np.argmax(np.abs(miss)))
     rest = np.arange(loss.size) != worst
@@ -443,7 +435,6 @@ def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float, 
 
 
 def warning_lines(not_fitted: dict[str, str], cautions: dict[str, list[str]]) -> list[str]:
-    """Return a line for each caution and each reason for no fit, with the routers."""
     lines = [
         f"warning ({in_short(names, NAMES)}): not fitted: {reason}" for reason, names in by_reason(not_fitted).items()
     ]

@@ -15,7 +15,7 @@ UNITS = {"loss": "loss (nats per token)", "accuracy": "accuracy", "leverage": "e
 
 
 def plot_fits(fits):
-    """Draw each fit of a `Fits` in its own panel; return the matplotlib figure."""
+    """Draw each fit of a `Fits` in its own panel. Return the matplotlib figure."""
     from matplotlib import pyplot
 
     columns = min(len(fits), 3)
@@ -30,10 +30,10 @@ def plot_fits(fits):
 
 
 def plot_fit(fit, panel=None):
-    """Draw the rows of a `Fit` as dots and its law as lines; return the matplotlib axes.
+    """Draw the rows of a `Fit` as dots and its law as lines. Return the matplotlib axes.
 
-    A law of one column is drawn over this column. A law in N and E is drawn over E, with a line for each N. For any
-    other law, the figure shows measured values against fitted values, and the diagonal.
+    The x axis of a law of one column is this column. The x axis of a law in N and E is E, with a line for each N. For
+    any other law, the figure shows measured values against fitted values, and the diagonal.
     """
     from matplotlib import pyplot
 
@@ -52,7 +52,7 @@ def plot_fit(fit, panel=None):
 
 
 def _draw_curve(panel, fit, column: int, fixed: list[float]) -> None:
-    """Draw the rows with the values `fixed` in the first columns, and the law at these values, over the next column."""
+    """Draw the rows with the values `fixed` in the first columns, and the law over the next column."""
     columns = fit.rows.columns
     here = (
         np.all([columns[i] == value for i, value in enumerate(fixed)], axis=0)
@@ -69,7 +69,6 @@ def _draw_curve(panel, fit, column: int, fixed: list[float]) -> None:
 
 
 def _draw_diagonal(panel, fit) -> None:
-    """Draw measured against fitted values."""
     columns = fit.rows.columns[: len(fit.law.columns)]
     law = np.asarray(fit.law.predict(fit.best, *columns))
     panel.plot(law, fit.rows.measured, "o", markersize=4)
@@ -129,7 +128,7 @@ def plot_profiles(profiles: list):
 
 
 def _draw_profile(panel, profile, shade: float) -> None:
-    """Draw one budget: runs, law and parabola, and each minimum that lies among the runs."""
+    """Draw runs, law and parabola of one budget, and each minimum that lies among the runs."""
     from matplotlib import colormaps
 
     colour, (sizes, by_law) = colormaps["viridis"](shade), profile.curve
@@ -144,7 +143,7 @@ def _draw_profile(panel, profile, shade: float) -> None:
 
 
 def _draw_frontier(panel, router: str, points: list[tuple[float, float, bool]], colour: str | None) -> None:
-    """Draw a router's line, or a dot for a single point; a segment is dashed if it ends beyond the runs."""
+    """Draw a router's line, or a dot for a single point. A segment is dashed if it ends beyond the runs."""
     [line] = panel.plot(*points[0][:2], "o" if len(points) == 1 else "-", color=colour, label=router)
     for (x, y, out), (next_x, next_y, next_out) in zip(points, points[1:], strict=False):
         panel.plot([x, next_x], [y, next_y], "--" if out or next_out else "-", color=line.get_color())

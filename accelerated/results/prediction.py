@@ -189,7 +189,6 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
     """Return the prediction of a fit at one point.
 
     Args:
-        fit: the fit of a law.
         point: result of `point_of`.
         level: confidence level of the intervals, between 0 and 1.
 
@@ -209,13 +208,8 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
 
 
 def intervals_at(fit, at: tuple[float, ...], level: float) -> tuple[float, Range, Range, Range | None]:
-    """Return the value of a fit at a point and its intervals: for the law, for one more run, and from left-out sizes.
-
-    Args:
-        fit: a fit with intervals, see `Fit.intervals`.
-        at: the columns of the law.
-        level: confidence level of the intervals, between 0 and 1.
-    """
+    """Return the value of a fit at a point and its intervals: for the law, for one more run, and from left-out
+    sizes."""
     known = fit.best, fit.rows.columns, fit.rows.measured
     value, of_law, of_run = fit.law.predict_interval(*known, at, level)
     by_size = None if fit.law.by_size is None else fit.law.by_size(*known, at, level)
@@ -243,7 +237,6 @@ def predict_all(fits: Sequence, point: dict[str, float], level: float) -> Predic
 
 
 def _predict_without_intervals(fit, point: dict[str, float]) -> Prediction:
-    """Return the prediction of a fit by Huber's sum, and the prediction by least squares for comparison."""
     at = [np.array([value]) for value in point.values()]
     value = float(fit.law.predict(fit.best, *at)[0])
     beside = None if fit.least_squares is None else float(fit.law.predict(fit.least_squares, *at)[0])
@@ -253,13 +246,12 @@ def _predict_without_intervals(fit, point: dict[str, float]) -> Prediction:
 
 
 def _extrapolation(fit, point: dict[str, float]) -> list[str]:
-    """Return sentences on the extrapolation of a prediction."""
     at, columns = tuple(point.values()), fit.rows.columns[: len(point)]
     return extrapolation(beyond(list(point), columns, at), inside_hull(columns, at))
 
 
 def _doubts(fit, point: dict[str, float]) -> list[str]:
-    """Return cautions for a prediction at this point: a bend of the residuals, or a law that is not determined."""
+    """Return cautions for a bend of the residuals, or for a law that is not determined."""
     cautions = _bends(fit, point)
     if not fit.determined:
         cautions.append(
@@ -343,7 +335,6 @@ def inside_hull(columns: tuple[np.ndarray, ...], at: tuple[float, ...]) -> bool:
 
 
 def prediction_blocks(found) -> list[Block]:
-    """Return the output of `routelaws predict` for `Predictions`."""
     fits, predictions = found.fits, found.predictions
     if fits.loss:
         blocks: list[Block] = [f"law {fits.law.name}, {fits.loss}, at {found.where}", *fits.remarks]

@@ -91,7 +91,6 @@ def differences(frame, compute: bool = False, known: tuple[str, ...] = ()) -> li
     """Return the differences between the rows of one fit that the law ignores.
 
     Args:
-        frame: the rows of one `RouterRows`, one for each run.
         compute: whether the law is in compute and parameters per FLOP. Such a law covers every k, routing frequency and
             granularity.
         known: the columns of the law.
@@ -111,9 +110,6 @@ def shorter_runs(frame) -> list[Shorter]:
 
     "Most" means that more than half of at least three runs of this size have the same last step. Without such a step,
     all runs count instead of the runs of this size.
-
-    Args:
-        frame: the rows of one `RouterRows`, one for each run.
     """
     steps, sizes = frame["step"].to_numpy(), frame["dense_parameter_count"].to_numpy()
     overall, runs, names = _majority(steps), [], run_names(frame)
@@ -153,9 +149,7 @@ def budgets(frame, flops: np.ndarray, losses: np.ndarray) -> list[Difference]:
     """Return an entry if models of several sizes have the same budget, as in an isoFLOP table.
 
     Args:
-        frame: the rows of one `RouterRows`, one for each run.
         flops: [n], training FLOPs.
-        losses: [n], the losses.
     """
     runs, sizes = frame["hyper_id"].to_numpy(), frame["dense_parameter_count"].to_numpy(dtype=np.float64)
     order, groups, best = np.argsort(flops, kind="stable"), [], []
@@ -174,11 +168,6 @@ def proportional_tokens(names: tuple[str, ...], columns, coefficients) -> list[D
 
     With D = k N^p, the law a/N^alpha + b/D^beta is a sum of two powers of N. The condition number of its fit is about
     1/(alpha - p beta)², after arXiv 2605.08541.
-
-    Args:
-        names: the columns of a law.
-        columns: values of these columns, [n] each.
-        coefficients: coefficients of the fit.
     """
     size = next((name for name in names if name in SIZES), None)
     if size is None or "tokens" not in names:
@@ -204,10 +193,6 @@ def impossible_losses(frame, loss_column: str) -> list[Difference]:
     Single runs may have diverged, so the median decides. A column with a median above ln V is probably a perplexity. A
     column with a median below SMALLEST_LOSS has another unit or is an error rate. V is the largest vocabulary of the
     rows, or LARGEST_VOCABULARY if the rows have none.
-
-    Args:
-        frame: the rows of one `RouterRows`, one for each run.
-        loss_column: column of the loss.
     """
     losses = frame[loss_column].to_numpy(dtype=np.float64)
     vocabularies = frame["vocab_size"].to_numpy(dtype=np.float64) if "vocab_size" in frame else np.array([math.nan])
@@ -258,7 +243,7 @@ def _tokens(frame) -> Difference | None:
 
 
 def _values(frame, name: str) -> Difference | None:
-    """Return a difference if a column of the table has several values (blanks do not count)."""
+    """Return a difference if a column of the table has several values. Blanks do not count."""
     if name not in frame:
         return None
     values = frame[name]
@@ -286,13 +271,12 @@ def _names(frame, name: str) -> Difference | None:
 
 
 def _measured(values: list[str]) -> bool:
-    """Return whether a column has numbers with decimals; if so, it is a measurement and does not name a group."""
+    """Return whether a column has numbers with decimals. Such a measurement does not name a group."""
     numbers, wrong = to_numbers(values)
     return not wrong.any() and bool((numbers % 1 != 0).any())
 
 
 def row_differences(law, rows) -> list[Difference]:
-    """Return the differences between the runs of a `Rows` that its law ignores."""
     frame = rows.runs.frame
     entries = differences(frame, law.axes == "compute", law.columns)
     return entries + (budgets(frame, rows.columns[0], rows.measured) if law.columns == ("flops",) else [])
@@ -390,5 +374,4 @@ _DOUBTS = {
 
 
 def first_words(words: list[str], between: str = "; ") -> str:
-    """Return the first texts of a list, and dots for the rest."""
     return between.join([*words[:SHOWN], *(["..."] if len(words) > SHOWN else [])])

@@ -60,7 +60,6 @@ def law_of(text: str, command: str | None = None) -> Law:
 
 
 def law_lines(fits) -> list[str]:
-    """Return lines on the law, its criterion and, for laws that are not of the loss, the printed coefficients."""
     law, criterion = fits.law, fits[0].best.criterion
     if fits.loss:
         return [f"law {law.name}: {law.formula}", f"loss column {fits.loss}; {criterion}"]
@@ -192,7 +191,6 @@ def _numbers(frame, name: str) -> np.ndarray:
 
 
 def _compute(frame):
-    """Return F and B of the rows."""
     return compute_columns(
         *(_numbers(frame, name) for name in ("flops_per_step", "total_parameter_count")), taken_per_step(frame)
     )

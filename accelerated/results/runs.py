@@ -298,7 +298,6 @@ class Fits(Sequence):
 
 
 def fits_blocks(fits) -> list[Block]:
-    """Return the output of `routelaws fit` for a `Fits`."""
     law = fits.law
     blocks = [*law_lines(fits), *fits.remarks]
     if law.measured == "accuracy" and len(fits) > WHOLE:
@@ -314,7 +313,6 @@ def fits_blocks(fits) -> list[Block]:
 
 
 def _lines_table(fits) -> Table:
-    """Return a table with a line for each fit."""
     rows = []
     for fit in fits:
         values = [figure(value, ".3g") for value in fit.coefficients.values()]
@@ -334,7 +332,6 @@ def fit_table(
     """Fit a law of the loss, of accuracy or of leverage to tables.
 
     Args:
-        law: a law of the catalogue.
         paths: paths of tables; for laws that are not of the loss, a single path.
         choice: loss, rows and tasks.
         level, huber, router, tell: as `Runs.fit`.

@@ -94,7 +94,6 @@ def loss_name(table: Accuracies, loss: str | None = None) -> str:
     """Return the text whose loss the two-stage laws use.
 
     Args:
-        table: result of `read_accuracies`.
         loss: name of the text, with or without the prefix loss_. None means "validation" or, if the table has no such
             loss, the first loss.
 
@@ -141,7 +140,7 @@ def add_run(path, run: dict) -> None:
 
 
 def _rows_with(path: Path, run: dict) -> list[dict]:
-    """Return the rows of a table of runs, and the row of one run; raise `InputError` like `add_run`."""
+    """Return the rows of a table of runs, and the row of one run."""
     rows = []
     if path.exists():
         with open(path, newline="", encoding="utf-8") as file:
@@ -156,7 +155,6 @@ def _rows_with(path: Path, run: dict) -> list[dict]:
 
 
 def _wide(columns: CheckedColumns) -> Accuracies:
-    """Read a table with a row for each run and a column for each loss and accuracy."""
     parameters, tokens = (columns.number(name, above=0.0) for name in _WIDE)
     flops, remarks = columns.number("flops", above=0.0, blank=True), []
     if np.isnan(flops).any():
@@ -185,7 +183,6 @@ def _in_percent(
     """Return the names whose accuracies are in percent: no value is in (0, 1], and some values are above 5.
 
     Args:
-        what: the kind of name, for messages.
         cells: {name: accuracies as text}.
         rows: {name: row of each accuracy in the table}.
 
@@ -240,7 +237,6 @@ def _own_rates(columns: CheckedColumns, accuracies: dict, percent: set[str]) -> 
 
 
 def _long(columns: CheckedColumns) -> Accuracies:
-    """Read a table with a row for each run and benchmark, as in the downstream paper."""
     benchmark, metric = columns.text("benchmark"), columns.text("metric_type")
     right = np.array([bool(_ACCURACY.fullmatch(name)) for name in metric])
     wanted = right | (metric == "cross_entropy_loss")

@@ -65,11 +65,9 @@ class Numbers:
         return column_or_nan(self.frame, name)
 
     def tokens_per_step(self) -> np.ndarray:
-        """Return the tokens of a step."""
         return tokens_per_step(self.frame)
 
     def tokens(self) -> np.ndarray:
-        """Return the training tokens."""
         return training_tokens(self.frame)
 
     def shared(self) -> np.ndarray:
@@ -105,7 +103,6 @@ class Numbers:
 
 
 def column_or_nan(frame, name: str) -> np.ndarray:
-    """Return a column of numbers, NaN if missing: [n]."""
     return frame[name].to_numpy(dtype=np.float64) if name in frame else np.full(len(frame), np.nan)
 
 
@@ -148,7 +145,6 @@ def compare(frame, rows: np.ndarray, problems: Problems) -> list[str]:
     """Return remarks on redundant columns that disagree.
 
     Args:
-        frame: result of `read_table`.
         rows: [n] the number of each row in the file.
         problems: collects thousandfold differences; after a problem, the comparison stops.
     """
@@ -163,7 +159,7 @@ def compare(frame, rows: np.ndarray, problems: Problems) -> list[str]:
 
 
 def _judge(identity: Identity, numbers: Numbers, rows: np.ndarray, problems: Problems) -> str | None:
-    """Return a remark on rows outside the range of an identity; add a problem for rows far outside."""
+    """Return a remark on rows outside the range of an identity. Rows far outside are problems."""
     values, (least, most) = numbers(identity.column), identity.expected(numbers)
     off = np.where(values > most, values / most, np.where(values < least, values / least, 1.0))
     apart = np.maximum(off, 1 / off)
@@ -185,7 +181,7 @@ def _judge(identity: Identity, numbers: Numbers, rows: np.ndarray, problems: Pro
 
 
 def _cause(identity: Identity, numbers: Numbers, at: int, value: float, least: float, most: float) -> str:
-    """Return the slip that explains a number best or, if no slip explains it, the advice of the identity."""
+    """Return the slip that explains a number best, or else the advice of the identity."""
     factors = {cause: float(np.broadcast_to(f, len(numbers.frame))[at]) for cause, f in identity.slips(numbers).items()}
     fitting = [cause for cause, f in factors.items() if least * f / NEAR <= value <= most * f * NEAR]
     nearest = min(fitting, key=lambda cause: abs(math.log(value / (least * factors[cause]))), default=None)

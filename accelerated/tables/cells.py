@@ -26,7 +26,6 @@ class Cells:
         return [i for i, cell in enumerate(self.cells.get(name, [""] * self.rows)) if cell.strip() in BLANK]
 
     def fill(self, name: str, values: dict[int, str], how: str) -> None:
-        """Put values into rows of a column."""
         if values:
             column = self.column(name)
             for i, value in values.items():

@@ -11,7 +11,6 @@ from .units import SIZES, UNITS_OF
 
 
 def _possible(name: str) -> tuple[float, float]:
-    """Return the plausible range of a column of numbers above 0."""
     return (1.0, SIZES[name].most) if name in SIZES else (1e-12, 1e9)
 
 

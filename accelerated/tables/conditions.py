@@ -79,8 +79,6 @@ _KINDS = {"number": "a number", "text": "text", "truth": "a condition", "blank":
 
 
 class _Value(NamedTuple):
-    """The value of a part of the expression."""
-
     kind: str  # one of _KINDS
     data: object  # number: float64, [] or [n]; text: str or a Series; truth: bool, [] or [n]; blank: None
     node: ast.expr
@@ -116,7 +114,7 @@ def _one_line(expression: str) -> str:
 
 
 def _parsed(text: str) -> ast.expr:
-    """Return the tree of an expression; raise `InputError` if it is too long or too deep."""
+    """Return the tree of an expression that is neither too long nor too deep."""
     where = f"rows {shorten(text)}"
     if not text:
         raise InputError(f"{where}: is empty; needed: a condition such as seed == 42, or: clark")
@@ -147,20 +145,16 @@ def _parsed(text: str) -> ast.expr:
 
 
 class _Evaluation:
-    """One expression on one table."""
-
     def __init__(self, frame, text: str):
         self.frame, self.text, self.styles = frame, text, set()  # styles: whether & | ~ (True) or words (False) join
 
     def mask(self, tree: ast.expr) -> np.ndarray:
-        """Return the mask of the whole expression."""
         value = self.value(tree)
         if value.kind != "truth" or np.shape(value.data) != (len(self.frame),):
             self.fail(tree, "is not true or false for each row; needed: a condition such as seed == 42, or: clark")
         return value.data
 
     def value(self, node: ast.expr) -> _Value:
-        """Return the value of a node; raise `InputError` if it is not in the grammar."""
         match node:
             case ast.Name():
                 return self.column(node)
@@ -177,7 +171,6 @@ class _Evaluation:
         self.refuse(node)
 
     def column(self, node: ast.Name) -> _Value:
-        """Return a column of the table."""
         name, there = node.id, list(map(str, self.frame.columns))
         if name not in there or self.piece(node) != name:  # Python normalises letters in names
             close = difflib.get_close_matches(name, there)
@@ -193,7 +186,7 @@ class _Evaluation:
         return _Value("text", series, node)
 
     def literal(self, node: ast.Constant) -> _Value:
-        """Return a number, a text or None; other constants, such as True, 1j or b"", are errors."""
+        """Return a number, a text or None. Other constants, such as True, 1j or b"", are errors."""
         value = node.value
         if type(value) in (int, float):
             if not abs(value) <= (LARGEST if type(value) is int else np.finfo(np.float64).max):
@@ -204,7 +197,7 @@ class _Evaluation:
         self.refuse(node)
 
     def comparison(self, node: ast.Compare) -> np.ndarray:
-        """Return the mask of a comparison; in a chain, such as 1 <= k < 4, every comparison must be true."""
+        """Return the mask of a comparison. In a chain, such as 1 <= k < 4, every comparison must be true."""
         mask, left, operands = np.True_, None, [node.left, *node.comparators]
         for op, left_node, right_node in zip(node.ops, operands, node.comparators, strict=False):
             left = self.value(left_node) if left is None else left
@@ -235,7 +228,6 @@ class _Evaluation:
         return mask | blank if op is ast.NotEq else mask & ~blank
 
     def member(self, left: _Value, node: ast.expr) -> np.ndarray:
-        """Return the mask of values in a list."""
         if not isinstance(node, ast.List | ast.Tuple):
             self.fail(node, "no list after `in`; needed: a list such as [1, 2] or ['Hash', 'Dense']")
         entries = [self.value(entry) for entry in node.elts]
@@ -267,7 +259,6 @@ class _Evaluation:
         return _Value("truth", function(mask) if len(parts) == 1 else mask, node)
 
     def calculated(self, node: ast.expr, parts: list[ast.expr]) -> _Value:
-        """Return the result of arithmetic on numbers."""
         values = [self.value(part) for part in parts]
         for value in values:
             if value.kind != "number":
@@ -278,27 +269,23 @@ class _Evaluation:
         return _Value("number", result, node)
 
     def refuse(self, node: ast.expr) -> NoReturn:
-        """Raise `InputError` for a node outside the grammar."""
         self.fail(node, f"{_REFUSED.get(type(node), 'this')} is not allowed; allowed: {ALLOWED}")
 
     def fail(self, node: ast.expr, said: str) -> NoReturn:
-        """Raise `InputError` about a part of the expression."""
         piece = self.piece(node)
         raise InputError(f"rows {shorten(self.text)}: " + (said if piece == self.text else f"{shorten(piece)}: {said}"))
 
     def words(self, value: _Value) -> str:
-        """Return the kind of a value, for messages."""
         if isinstance(value.node, ast.Name):
             return f"column {value.node.id} holds {'numbers' if value.kind == 'number' else 'text'}"
         return f"{shorten(self.piece(value.node))} is {_KINDS[value.kind]}"
 
     def piece(self, node: ast.expr) -> str:
-        """Return the source text of a node; offsets in the tree count bytes of the only line."""
+        """Return the source text of a node. Offsets in the tree count bytes of the only line."""
         return self.text.encode()[node.col_offset : node.end_col_offset].decode()
 
 
 def _blank(value: _Value) -> np.ndarray:
-    """Return the mask of blank numbers or texts."""
     if value.kind == "number":
         return np.isnan(value.data)
     return np.False_ if isinstance(value.data, str) else (value.data.isin(BLANK) | value.data.isna()).to_numpy()

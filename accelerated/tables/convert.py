@@ -142,7 +142,7 @@ def parse_pairs(items, flag: str) -> dict[str, str]:
 
 
 def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str) -> None:
-    """Raise `InputError` for errors that can be found before a file is read."""
+    """Raise `InputError` for errors that show before a file is read."""
     if out.exists() or out.is_symlink():
         raise InputError(f"{out}: already exists and is not overwritten; choose another --out")
     if not out.name.endswith((".csv", ".csv.gz")):
@@ -164,7 +164,7 @@ def _converted(
 ) -> tuple[dict, list[str]]:
     """Return the cells of a source as a results table, and remarks.
 
-    `unused` is a copy of `values`; remove the entries that matched a cell.
+    `unused` is a copy of `values` that loses the entries that matched a cell.
     """
     columns = {name: column for name, column in columns.items() if column in source.cells}
     if source.at is not None:
@@ -304,7 +304,6 @@ def _harmless(cells: dict[str, list[str]]) -> tuple[dict[str, list[str]], list[s
 
 
 def _write(out: Path, cells: dict[str, list[str]]) -> None:
-    """Write cells as a file, atomically."""
     try:
         write_atomically(out, _packed(list(cells), zip(*cells.values(), strict=True), out))
     except OSError as error:
@@ -312,7 +311,6 @@ def _write(out: Path, cells: dict[str, list[str]]) -> None:
 
 
 def _packed(names, rows, out: Path) -> bytes:
-    """Return a table as the bytes of its file."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([names, *rows])
     content = text.getvalue().encode()

@@ -47,15 +47,7 @@ def fill_counts(table: Cells) -> None:
 def _counted(table: Cells, name: str, i: int, numbers: dict[str, list], given: float) -> float | None:
     """Return a count of a row from the shape of its model; None if the shape is unknown.
 
-    Args:
-        table: the cells.
-        name: name of the count.
-        i: the row.
-        numbers: {column: [rows]} of the shape.
-        given: the user's N of the row, or NaN; for a dense model, N is also P.
-
-    Raises:
-        InputError: there is no model of this shape.
+    `given` is the user's N of the row, or NaN. For a dense model, N is also P.
     """
     router = table.cells["router_type"][i]
     try:
@@ -138,6 +130,5 @@ def routing_options_of(text: str | None) -> dict:
 
 
 def _options(text: str | None) -> dict[str, str]:
-    """Return the fields of the shape in model_options."""
     kinds = {"activation": ACTIVATIONS, "positions": POSITIONS}
     return {kind: word for word in (text or "").split() for kind, words in kinds.items() if word in words}

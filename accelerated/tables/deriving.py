@@ -37,7 +37,6 @@ def replace_cells(table: Cells, values: dict[str, str], unused: dict) -> None:
 
 
 def derive(table: Cells) -> None:
-    """Fill in all derived cells."""
     for name, value in table.constants.items():
         if not (blank := table.blank(name)):
             table.remarks.append(f"{name}: not set to {value}, because no cell is blank")
@@ -69,7 +68,6 @@ def _write_out_sizes(table: Cells) -> None:
 
 
 def _router(table: Cells) -> None:
-    """Fill in router_type, in the table's spelling."""
     known = {name.casefold(): name for name in ROUTER_TYPES.values()} | ROUTER_TYPES
     blank = table.blank("router_type")
     if "router_type" in table.constants and blank:
@@ -89,7 +87,7 @@ def _router(table: Cells) -> None:
 
 
 def _tell_of_dense(table: Cells) -> None:
-    """Add a remark on an unknown router with one expert in all rows, probably another name for dense."""
+    """Add a remark on an unknown router with one expert in all rows: it is probably another name for dense."""
     experts, routers = table.number("num_experts"), table.cells["router_type"]
     for router in dict.fromkeys(routers):
         counts = [experts[i] for i, cell in enumerate(routers) if cell == router]
@@ -150,7 +148,7 @@ def _number_configurations(table: Cells) -> None:
 
 
 def _steps(table: Cells) -> None:
-    """Fill in step from tokens; without tokens every run must have one row."""
+    """Fill in step from tokens. Without tokens every run must have one row."""
     blank = table.blank("step")
     if not blank:
         return
@@ -181,7 +179,7 @@ def to_nats(table: Cells, unit: str) -> None:
 
 
 def _error_to_nats(table: Cells, unit: str) -> None:
-    """Convert standard_error to nats; for a perplexity p, divide by p, because the loss is log p."""
+    """Convert standard_error to nats. For a perplexity p, divide by p, because the loss is log p."""
     errors, losses = table.number("standard_error"), table.number("loss_validation")
     scale = np.full(table.rows, math.log(2)) if unit == "bits" else 1 / np.where(losses > 0, losses, np.nan)
     known = np.flatnonzero(np.isfinite(errors * scale))

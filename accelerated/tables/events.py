@@ -101,7 +101,6 @@ class _Branch:
         self.restart = self.end = 0.0  # the step of the last restart; the time of the last event
 
     def take(self, events: list[_Event]) -> None:
-        """Take the events of the next file."""
         if events[0].time >= self.end:
             firsts = {event.tag: event.step for event in reversed(events) if event.tag in self.steps}
             for first, last in [(step, max(self.steps[tag], default=step)) for tag, step in firsts.items()]:
@@ -132,13 +131,12 @@ class _Branch:
 
 
 def _run_of(file: Path, top: Path) -> str:
-    """Return the name of the run of an event file, below the given folder."""
     run = file.parent.relative_to(top).as_posix()
     return top.resolve().name if run == "." else run
 
 
 def _give_to_parents(settings: dict[str, dict], top: Path) -> None:
-    """Give the hyperparameters that PyTorch wrote into a folder of a run to this run, see `_FOLDER_OF_HPARAMS`."""
+    """Give the hyperparameters in a folder of PyTorch to its run, see `_FOLDER_OF_HPARAMS`."""
     for run in list(settings):
         parent, _, name = run.rpartition("/")
         if _FOLDER_OF_HPARAMS.fullmatch(name):
@@ -154,7 +152,6 @@ def _scalar(value) -> str | None:
 
 
 def _hparams(value) -> dict[str, str]:
-    """Return the hyperparameters of a run, {name: text}."""
     from tensorboard.plugins.hparams import plugin_data_pb2
 
     content = plugin_data_pb2.HParamsPluginData.FromString(value.metadata.plugin_data.content)

@@ -82,7 +82,7 @@ def _is_history(path, cells: dict[str, list[str]]) -> bool:
 
 
 def _checked(path, cells: dict[str, list[str]], needed: str) -> dict[str, np.ndarray]:
-    """Return columns of numbers; raise `InputError` for other cells, and for blanks in needed columns."""
+    """Return columns of numbers. A blank in a needed column is an error."""
     problems, numbers = Problems(path), {}
     for name, texts in cells.items():
         numbers[name], wrong = to_numbers(texts)
@@ -111,7 +111,6 @@ def _scalars(path: Path, cells: dict[str, list[str]]) -> Log:
 
 
 def _panel(path: Path, cells: dict[str, list[str]], matches: list[re.Match]) -> Log:
-    """Return the lines of a panel of Weights & Biases."""
     first = next(iter(cells))
     axis = STEP if first.casefold() in _STEPS else first
     numbers, rows, spread = _checked(path, cells, first), {}, []
@@ -199,7 +198,7 @@ def _unfolded(path, cells: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def _entries(path, row: int, column: str, text: str) -> dict[str, str]:
-    """Return the entries of a dictionary in a cell; nested names are joined by dots."""
+    """Return the entries of a dictionary in a cell. Dots join nested names."""
     if text.strip() in BLANK:
         return {}
     try:

@@ -61,7 +61,7 @@ def apply_headers(table: Cells, columns: dict[str, str]) -> None:
 
 
 def _scale(where: str, name: str, header: str, largest: float) -> float:
-    """Return the factor for the numbers of a column; their largest number decides which units are plausible."""
+    """Return the factor for the numbers of a column. Their largest number decides which units are plausible."""
     size = SIZES[name]
     certain, uncertain = _units_in(header, size.units is FLOPS, size.units is TOKENS)
     scales = sorted(certain or {1.0} | uncertain)

@@ -41,7 +41,6 @@ def marks_of(cells: dict[str, list[str]], apart: Iterable[str] = ()) -> dict[str
     """Return {column: "id", "start" or "end"} of the columns with an id, start time or end state, ids first.
 
     Args:
-        cells: {column: [rows]}.
         apart: columns to ignore, such as the column of run names.
     """
     kinds = dict.fromkeys(IDS, "id") | dict.fromkeys(STARTS, "start") | dict.fromkeys(ENDS, "end")
@@ -60,7 +59,6 @@ def told_apart(keys: list, cells: dict[str, list[str]], marks: dict[str, str]) -
     Args:
         keys: [rows], names of the runs.
         cells: the columns of `marks`.
-        marks: result of `marks_of`.
 
     Returns:
         The unchanged keys, "" and {} if each name has one id. Else (key, id) for every row, the first column in which a
@@ -79,10 +77,8 @@ def check_rows(table: Cells, keys: list, called, marks: dict[str, str]) -> None:
     """Raise `InputError` if rows with the same key may be several runs, unless an id proves that they are one run.
 
     Args:
-        table: the cells.
         keys: [rows], the run of each row.
         called: key -> name of the run in messages.
-        marks: result of `marks_of`.
     """
     places: dict = {}
     for i, row in enumerate(zip(keys, *table.cells.values(), strict=True)):
@@ -123,7 +119,7 @@ def check_ids(table: Cells, keys: list, column: str, marks: dict[str, str]) -> N
 
 
 def _check_order(table: Cells, several: dict, called, many: bool) -> None:
-    """Raise `InputError` if the steps of a run go back, unless the rows of all runs are sorted newest first."""
+    """Raise `InputError` if the steps of a run go back, unless all runs are sorted newest first."""
     steps, tokens = table.number("step"), table.number("tokens")
     steps = tokens if np.isnan(steps).all() else steps
     back, forth = [], False
@@ -146,5 +142,4 @@ def name_column(cells) -> str | None:
 
 
 def shown(name: str) -> str:
-    """Return the name of a run in messages."""
     return f"run {shorten(name)}"

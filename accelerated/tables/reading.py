@@ -58,7 +58,6 @@ class Cells(NamedTuple):
 
 
 def is_json(path) -> bool:
-    """Return whether a file of this name holds JSON lines."""
     return Path(str(path).removesuffix(".gz")).suffix in JSON_SUFFIXES
 
 
@@ -117,7 +116,7 @@ def take_apart(text: Text, problems: Problems) -> Iterator[Cells]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[io.TextIOBase]:
-    """Open a file as text; raise `InputError` for reading errors of the body."""
+    """Open a file as text. Reading errors of the body become `InputError`."""
     try:
         with contextlib.ExitStack() as stack:
             raw = stack.enter_context(opened(path))
@@ -139,7 +138,7 @@ def _opened(path: Path) -> Iterator[io.TextIOBase]:
 
 
 def _pieces(path: Path, stream: io.TextIOBase) -> Iterator[str]:
-    """Yield the text of a file; raise `InputError` if the file is not text, or exceeds the limit when unpacked."""
+    """Yield the text of a file, up to the limit on unpacked text."""
     most, read = math.inf, 0
     if path.suffix == ".gz":
         most = limit_of("unpacked", max(SMALL, UNPACKED * path.stat().st_size))
@@ -170,7 +169,6 @@ def _names(path: Path, header: str) -> list[str]:
 
 
 def _csv_rows(text: Text, problems: Problems) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the number and the cells of each row of CSV, see `take_apart`."""
     width = len(text.names)
     try:
         rows = (cells for cells in csv.reader(io.StringIO(text.rows), strict=True) if cells)
@@ -186,7 +184,6 @@ def _csv_rows(text: Text, problems: Problems) -> Iterator[tuple[int, dict[str, s
 
 
 def _json_rows(text: Text, problems: Problems) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the number and the cells of each row of JSON lines, see `take_apart`."""
     decoder = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=_Object)
     for row, line in enumerate((line.strip() for line in text.rows.split("\n") if line.strip()), 1):
         try:
@@ -211,7 +208,7 @@ class _Object(list):
 
 
 def _flat(pairs: _Object, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the names and cells of an object; nested names are joined by dots."""
+    """Yield the names and cells of an object. Dots join nested names."""
     for name, value in pairs:
         name = prefix + printable(name.strip())
         if isinstance(value, _Object):

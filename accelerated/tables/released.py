@@ -114,7 +114,6 @@ class _Archive:
 
 
 def _entry(path: str, row: dict, key: str):
-    """Return an entry of a row; raise `InputError` if it is missing."""
     if row.get(key) is None:
         raise InputError(f"{path}: has no entry {key}")
     return row[key]
@@ -134,8 +133,6 @@ def _packed(columns: tuple[str, ...], rows: list[dict]) -> bytes:
 
 
 class Released(NamedTuple):
-    """The source of a released table."""
-
     url: str  # URL of the file or of the archive with the table, at a fixed commit
     sha256: str  # digest of the table
     licence: str
@@ -202,7 +199,6 @@ def data_folder() -> Path:
 
 
 def _check_content(path: Path, sha256: str) -> None:
-    """Raise `InputError` if a file has the wrong SHA-256."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != sha256:
@@ -214,7 +210,7 @@ def _check_content(path: Path, sha256: str) -> None:
 
 
 def _download(path: Path, table: Released) -> None:
-    """Download a table; a file with another SHA-256 is deleted."""
+    """Download a table. A file with another SHA-256 is deleted."""
     import pooch
     import requests
 

@@ -196,7 +196,6 @@ class Problems:
     """The problems of a table: a list of the first problems, and the number of all problems."""
 
     def __init__(self, where):
-        """Take the beginning of the message, such as the path of the file."""
         self.where, self.count, self._listed = where, 0, []
 
     def add(self, row: int, column: str | None, value: str, needed: str) -> None:
@@ -216,7 +215,6 @@ class Problems:
         self.count += len(at[SHOWN:])  # later problems are never listed
 
     def lines(self) -> list[str]:
-        """Return the listed problems, by row."""
         return [line for _, line in self._first()]
 
     def _first(self) -> list[tuple[int, str]]:
@@ -234,7 +232,6 @@ class Problems:
 
 
 def shorten(value: str) -> str:
-    """Return a cell for a message."""
     return repr(value if len(value) <= 40 else value[:37] + "...")
 
 
@@ -351,7 +348,6 @@ def _check_kinds(frame, rows: np.ndarray, problems: Problems) -> None:
 
 
 def _check_names(frame, rows: np.ndarray, problems: Problems) -> None:
-    """Check the spelling of known routers, and that objectives are known."""
     kind = frame["router_type"]
     known = {name.casefold(): name for name in ROUTER_TYPES.values()}
     for spelled in kind.unique():
@@ -377,7 +373,7 @@ def _check_constant(frame, name: str, run, first, rows: np.ndarray, problems: Pr
 
 
 def _check_repeated(frame, rows: np.ndarray, problems: Problems) -> np.ndarray:
-    """Return the mask of rows that repeat an earlier row; add problems for rows that contradict an earlier row."""
+    """Return the mask of rows that repeat an earlier row. A contradiction of an earlier row is a problem."""
     import pandas
 
     keys = ["hyper_id", "step"]
@@ -406,7 +402,6 @@ def _called(frame, at: int) -> str:
 
 
 def _name(frame, name: str, mask: np.ndarray, needed: str, rows: np.ndarray, problems: Problems) -> None:
-    """Add a problem for every row where `mask` holds."""
     problems.add_each(mask, rows, name, lambda at: cell_text(frame, name, at), needed)
 
 

@@ -103,7 +103,6 @@ def select_rows(
 
 
 def _routers(last, axes: Axes) -> list[str]:
-    """Return the routers for a law of these axes; raise `InputError` like `select_rows`."""
     there = sorted(set(last["router_type"]))
     if axes == "dense" and DENSE not in there:
         raise InputError(
@@ -165,7 +164,6 @@ def last_evaluations(frame, chosen: np.ndarray | None = None):
 
 
 def _chosen(frame, rows: str | None) -> np.ndarray:
-    """Return the mask of the evaluations that match `rows`; None matches all evaluations (see `_reasons`)."""
     if rows is None:
         return np.ones(len(frame), dtype=bool)
     if rows == "clark":
@@ -199,7 +197,7 @@ def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
 
 
 def _commonest(values, of_a_tie):
-    """Return the most frequent value of a column, None if it is empty; `of_a_tie` chooses among several."""
+    """Return the most frequent value of a column; `of_a_tie` chooses among several. An empty column has None."""
     counts = values.value_counts()
     return of_a_tie(counts[counts == counts.max()].index, default=None)
 
@@ -228,7 +226,7 @@ def _too_wide(last, dense) -> list[tuple]:
 
 
 def _of_other_experts(last, dense) -> list[tuple]:
-    """Return the runs outside a law for one number of experts, by router, as [(where, reason)]."""
+    """Return the runs outside a law for one number of experts, as [(where, reason)]."""
     dropped = [(dense, "dense, but the law is for one number of experts")]
     for router in set(last["router_type"][~dense]):
         router_rows = last["router_type"] == router

@@ -95,7 +95,6 @@ def configured(sources: list[Source], config, columns: dict[str, str]) -> list[S
 
 
 def _configured(source: Source, config, columns: dict[str, str], alone: bool) -> Source:
-    """Return a source with the columns of `config` joined to the rows of each run."""
     table, key = read_cells(config).columns, columns.get("hyper_id", "hyper_id" if source.at is None else RUN)
     if key not in source.cells and not alone:
         return source
@@ -136,6 +135,5 @@ def check_names(sources: list[Source], columns: dict[str, str], keep) -> None:
 
 
 def _near(name: str, there) -> str:
-    """Return the available columns, similar names first if there are many."""
     close = difflib.get_close_matches(name, list(there)) if len(there) > 12 else []
     return f"did you mean {', '.join(close)}? " * bool(close) + f"available: {in_short(there, 20)}"

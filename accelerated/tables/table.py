@@ -63,7 +63,7 @@ def read_table(path):
 
 
 def _read(path, *, careful: bool = False):
-    """Read a table; `careful` reads cell by cell, with the same result."""
+    """Read a table. `careful` reads cell by cell, with the same result."""
     text, problems = read_text(path), Problems(path)
     if text.names:
         _check_columns(path, text.names)
@@ -106,7 +106,6 @@ CONVERTED = "; routelaws convert makes such a table of your own log"
 
 
 def _check_columns(path, names) -> None:
-    """Raise `InputError` if a column that every table needs is missing."""
     missing = [name for name in NEEDED_COLUMNS if name not in names]
     if missing:
         subject = f"column {missing[0]} is" if len(missing) == 1 else f"columns {', '.join(missing)} are"
@@ -116,7 +115,7 @@ def _check_columns(path, names) -> None:
 
 
 def _plain_part(text: Text) -> _Part | None:
-    """Return the rows and columns of a table, read by pandas; None if the careful reader must read the table."""
+    """Return the rows and columns of a table, read by pandas; None if only the careful reader can read it."""
     data = text.rows.encode()
     if not text.names or b'"' in data or not _even(np.frombuffer(data, np.uint8), len(text.names)):
         return None
@@ -195,12 +194,10 @@ def _careful_part(cells: Cells, problems: Problems) -> _Part:
 
 
 def _with_whole(columns: dict) -> dict:
-    """Return the columns with hyper_id and step as int64."""
     return columns | {name: columns[name].astype(np.int64) for name in ("hyper_id", "step") if name in columns}
 
 
 def _joined(parts: list[_Part]):
-    """Return the columns of all parts as one frame; missing columns are blank."""
     import pandas
 
     frames = [pandas.DataFrame(part.columns, copy=False) for part in parts]
@@ -211,7 +208,6 @@ def _joined(parts: list[_Part]):
 
 
 def _repeats(rows: np.ndarray) -> str:
-    """Return the remark on dropped rows that repeat earlier rows."""
     listed = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
     if len(rows) == 1:
         return f"left out: row {listed}, which equals an earlier row in every cell"

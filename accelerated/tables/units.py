@@ -25,7 +25,7 @@ _PREFIXES = _LETTERS | {"G": 1e9, "P": 1e15, "E": 1e18, "Z": 1e21, "Y": 1e24}
 
 
 def _with_words(letters: dict[str, float], *words: str) -> dict[str, float]:
-    """Return {unit: scale}; a unit is a letter, or a letter and a word, with or without a space between them."""
+    """Return {unit: scale}. A unit is a letter, or a letter and a word, with or without a space between them."""
     endings = ("", *(space + word for space in ("", " ") for word in words))
     return {letter + ending: scale for letter, scale in letters.items() for ending in endings}
 
@@ -133,7 +133,6 @@ def number_bytes_of(text: str, flag: str = "--dtype") -> float:
 
 
 def _amount(text: str, flag: str, units: dict[str, float], needed: str, low: float, high: float) -> float:
-    """Return a number times its unit; raise `InputError` unless the result is between two limits."""
     try:
         value = amount(text, units)
     except ValueError as error:
@@ -146,6 +145,5 @@ def _amount(text: str, flag: str, units: dict[str, float], needed: str, low: flo
 
 
 def _shown(text: str) -> str:
-    """Return the typed text on one line, shortened."""
     line = " ".join(text.split())
     return repr(line if len(line) <= 40 else line[:37] + "...") if line != text or not line else line[:40]

@@ -49,14 +49,8 @@ def slopes_figure(results: dict, runs: list[Run]):
 
 
 def _draw_measured_slopes(panel, law: dict, shift: float, colour) -> None:
-    """Draw the measured slopes of a router with intervals, and a line through the slopes of its law at the same E.
-
-    Args:
-        panel: the panel to draw in.
-        law: an entry of results["laws"].
-        shift: offset of the router's marks, in decades of N.
-        colour: colour of the router.
-    """
+    """Draw the measured slopes of a router, shifted by `shift` decades of N, and a line through the slopes of its
+    law."""
     entries = law["measured_slopes"]
     at = np.array([entry["N"] for entry in entries]) * 10**shift
     _whiskers(panel, at, entries, "slope", colour)
@@ -92,7 +86,6 @@ def coefficients_figure(results: dict, runs: list[Run]):
 
 
 def forms_figure(results: dict, runs: list[Run]):
-    """Return the held-out errors of each form of law, by runs and by sizes."""
     from matplotlib.ticker import MaxNLocator
 
     forms = [entry for entry in results["forms"] if entry["missing"] is None]
@@ -121,7 +114,6 @@ def forms_figure(results: dict, runs: list[Run]):
 
 
 def _say_nothing(panel, rows: list[int]) -> None:
-    """Mark the rows of forms without predictions."""
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
     look = {"va": "center", "fontsize": 9.5, "color": "#777777", "bbox": box}
     for row in rows:
@@ -158,7 +150,7 @@ def _reach(laws: list[dict], name: str, logarithmic: bool) -> tuple[float, float
 
 
 def _forest(panel, law: dict, name: str, height: float, ends: tuple[float, float], colour: str) -> None:
-    """Draw an interval; an arrow at the edge marks an end beyond the axis. Infinite values are not drawn."""
+    """Draw an interval. An arrow marks an end beyond the axis. Infinite values are not drawn."""
     interval = constants(law)[name]
     low, high = max(interval["low"], ends[0]), min(interval["high"], ends[1])
     panel.plot([low, high], [height] * 2, color=colour, linewidth=2.2, solid_capstyle="butt")

@@ -44,10 +44,7 @@ def draw_all(
 
     Args:
         folder: folder of NAME.png and NAME.svg; made if missing. Old figures without data in these results are removed.
-        results: result of `reproduction.gather`.
-        runs: trusted runs.
         sweep, found: results of `read_sweep` and `sweep_findings.find`; None for a table.
-        tell: called with a progress line; None for no progress lines.
 
     Returns:
         The names of the drawn figures, in the order of FIGURES and OF_A_SWEEP.

@@ -56,15 +56,10 @@ def loss_figure(results: dict, runs: list[Run]):
 
 
 def _draw_size(panel, law: dict, size: int, losses: dict[int, list[float]], most: int, shade) -> tuple[float, float]:
-    """Draw the runs of one size, and the law or a line through the means; return the end of the line.
+    """Draw the runs of one size, and the law or a line through the means, up to E = `most`. Return the end of the line.
 
     Args:
-        panel: to draw in.
-        law: one of results["laws"].
-        size: N.
         losses: {E: losses of the seeds}, sorted by E.
-        most: the last E of the law's line.
-        shade: shade of the line, and of the points of routed runs.
     """
     at, means = list(losses), [float(np.mean(seeds)) for seeds in losses.values()]
     if law["missing"] is None:
@@ -81,7 +76,6 @@ def _draw_size(panel, law: dict, size: int, losses: dict[int, list[float]], most
 
 
 def _seeds(panel, experts: int, losses: list[float]) -> None:
-    """Draw single seeds as dashes, wider than the point of the mean."""
     if len(losses) > 1:
         panel.plot([experts] * len(losses), losses, "_", color="black", markersize=13, markeredgewidth=0.8, zorder=4)
 
@@ -154,14 +148,7 @@ def _worth_showing(law: dict, runs: list[Run]) -> bool:
 
 
 def _draw_worth(panel, results: dict, law: dict, points: dict) -> list[float]:
-    """Draw the losses of a router against effective parameters; return the effective parameters.
-
-    Args:
-        panel: to draw in.
-        results: result of `gather`.
-        law: one of results["laws"].
-        points: {(N, E): mean loss}.
-    """
+    """Draw the losses {(N, E): mean loss} of a router against effective parameters. Return the effective parameters."""
     sizes, colour, reach = sorted({n for n, _ in points}), colour_of(results, law["router"]), []
     for i, size in enumerate(sizes):
         at = sorted(e for n, e in points if n == size)
@@ -199,7 +186,7 @@ def _levels(low: float, high: float) -> np.ndarray:
 
 
 def _label_levels(panel, lines, height: float, reach: tuple[float, float]) -> None:
-    """Label every second level curve, near a height between the rows of points (powers of 2)."""
+    """Label every second level curve, between the rows of points (powers of 2)."""
     for i, (level, segments) in enumerate(zip(lines.levels, lines.allsegs, strict=True)):
         vertices = [
             vertex

@@ -32,7 +32,6 @@ LONGEST = 22
 
 
 def routers_figure(results: dict, runs: list[Run]):
-    """Return the routers' losses against E, a panel per size."""
     routers = [law["router"] for law in results["laws"]]
     if len(routers) < 2:
         return None
@@ -115,7 +114,6 @@ def utilisation_figure(results: dict, runs: list[Run]):
 
 
 def _draw_kinds(panel, points: list[dict], marks: dict, colour) -> None:
-    """Draw the runs of a router, with one mark per kind, and the line of its law."""
     for kind, (marker, filled) in marks.items():
         here = [point for point in points if point["kind"] == kind]
         at, losses = [point["effective"] for point in here], [point["loss"] for point in here]
@@ -126,7 +124,7 @@ def _draw_kinds(panel, points: list[dict], marks: dict, colour) -> None:
 
 
 def _look(kind: str, filled: bool, colour) -> dict:
-    """Return the style of a mark; dense is hollow with a black edge."""
+    """Return the style of a mark. Dense is hollow with a black edge."""
     return {
         "linestyle": "none",
         "markerfacecolor": INK if kind.startswith("dense") else colour if filled else "white",
@@ -204,7 +202,6 @@ def _k_lines(results: dict, cells: list[dict], router: str, size: int) -> list[t
 
 
 def _draw_k_line(panel, name: str, points: list[dict], colour) -> None:
-    """Draw a line with k (or the width factor of a dense model) at each point, and its name at the end."""
     at, losses = [point["flops"] for point in points], [point["loss"] for point in points]
     dots(panel, at, losses, colour, line=1.4)
     beside = {"textcoords": "offset points"}
@@ -216,7 +213,6 @@ def _draw_k_line(panel, name: str, points: list[dict], colour) -> None:
 
 
 def frequency_figure(results: dict, runs: list[Run]):
-    """Return loss against the share of routed blocks, a panel per size, a line per router and E."""
     cells = results["routing_frequency"]["cells"]
     if not cells:
         return None
@@ -243,14 +239,7 @@ def frequency_figure(results: dict, runs: list[Run]):
 
 
 def _draw_shares(panel, results: dict, cell: dict, beside: list[dict]) -> tuple:
-    """Draw the line of one router and E over the share of routed blocks; return its end, name and colour.
-
-    Args:
-        panel: to draw in.
-        results: result of `gather`.
-        cell: the cell to draw.
-        beside: all cells of the panel; cells of one router have shades of one colour.
-    """
+    """Draw one cell over the share of routed blocks. Cells of one router in `beside` have shades of one colour."""
     colour = colour_of(results, cell["router"])
     counts = sorted({other["E"] for other in beside if other["router"] == cell["router"]})
     at, losses = [point["R"] for point in cell["points"]], [point["loss"] for point in cell["points"]]
@@ -259,7 +248,6 @@ def _draw_shares(panel, results: dict, cell: dict, beside: list[dict]) -> tuple:
 
 
 def _pair_title(pair: dict) -> str:
-    """Return the title of a pair, on two lines and shortened if the names are long."""
     names = [router_name(pair[key]) for key in ("first", "second")]
     names = [name if len(name) <= LONGEST else name[: LONGEST - 1] + "…" for name in names]
     return f"{names[0]}{' ' if sum(map(len, names)) <= LONGEST else chr(10)}minus {names[1]}"

@@ -41,7 +41,6 @@ PER_ROW = 3
 
 
 def save_figure(figure, path: Path) -> None:
-    """Write PATH.png and PATH.svg atomically."""
     for form in METADATA:
         write_atomically(path.with_name(f"{path.name}.{form}"), image(figure, form))
 
@@ -65,7 +64,6 @@ def styled():
 
 
 def panel_grid(count: int, height: float, most: int = PER_ROW) -> tuple:
-    """Return a figure and its panels, `most` in a row."""
     from matplotlib.figure import Figure
 
     columns = 2 if count == 4 else min(count, most)
@@ -92,7 +90,6 @@ def points_of(runs: list[Run], router: str) -> dict[tuple[int, int], float]:
 
 
 def colour_of(results: dict, router: str) -> str:
-    """Return the colour of a router; further routers have different colours, if available."""
     others = [name for name in results["table"]["routers"] if name not in COLOURS]
     return COLOURS.get(router) or MORE_COLOURS[others.index(router) % len(MORE_COLOURS)]
 
@@ -143,7 +140,6 @@ def size_axis(panel, low: float, high: float) -> None:
 
 
 def plain_ticks(panel, low: float, high: float) -> None:
-    """Put round plain numbers on a logarithmic x axis."""
     steps = (1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8) if high / low < 8 else (1, 3) if high / low < 1000 else (1,)
     round_ticks(panel, low, high, steps, 7, "{:g}".format)
 
@@ -181,14 +177,12 @@ def loss_axis(panels: list, losses: list[float], results: dict) -> None:
 
 
 def loss_rows(panels: list, results: dict) -> None:
-    """Label the loss axis of the first panel of each row; each panel has its own axis."""
     for panel in panels:
         if panel.get_subplotspec().is_first_col():
             panel.set_ylabel(loss_label(results))
 
 
 def with_room(panel, losses: list[float], below: float = 0.06, above: float = 0.06) -> None:
-    """Extend a loss axis slightly beyond the losses."""
     span = (max(losses) - min(losses)) or 0.3
     panel.set_ylim(min(losses) - below * span, max(losses) + above * span)
 
@@ -218,7 +212,6 @@ def label_ends(panel, ends: list[tuple[float, float, str, str]]) -> None:
 
 
 def shared_legend(figure, panels: list, columns: int | None = None) -> None:
-    """Put one legend above all panels, with each name once."""
     handles: dict = {}
     for panel in panels:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):

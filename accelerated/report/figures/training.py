@@ -52,10 +52,7 @@ def run_figure(run: "SweepRun", load: "Load | None"):
 
 
 def _draw_run(panel, run: "SweepRun", colour, label: str, of_training: str = "") -> list[float]:
-    """Draw the smoothed training loss and the evaluations of a run; return the losses that the axis must include.
-
-    The losses of the first steps are very high, so they may leave the panel.
-    """
+    """Draw the smoothed training loss and the evaluations of a run. Return the losses that the axis must include."""
     at, loss = _curve(run, "train", "loss")
     smooth = _smoothed(loss)
     panel.plot(at, smooth, color=size_shade(colour, 0, 3), linewidth=1.0, label=of_training or None)
@@ -66,7 +63,6 @@ def _draw_run(panel, run: "SweepRun", colour, label: str, of_training: str = "")
 
 
 def _names(runs: "list[SweepRun]") -> dict[str, str]:
-    """Return the label of each router's curve."""
     counts: dict[str, set] = {}
     for run in runs:
         counts.setdefault(run.router, set()).add(run.experts)
@@ -94,7 +90,7 @@ def load_figure(results: dict, sweep: "Sweep", found: dict):
 
 
 def _load_panel(panel, load: "Load", colour, highest: float) -> None:
-    """Draw the loads of the experts of a run; the axis includes a load of `highest`."""
+    """Draw the loads of the experts of a run. The axis includes a load of `highest`."""
     _draw_load(panel, load, colour)
     count = len(load.shares[0])
     panel.axhline(1, color=INK, linewidth=1.1, linestyle=DASHED)
@@ -106,7 +102,6 @@ def _load_panel(panel, load: "Load", colour, highest: float) -> None:
 
 
 def _draw_load(panel, load: "Load", colour) -> None:
-    """Draw the shares of the experts as steps: filled for one routed block, in shades for several blocks."""
     blocks = len(load.shares)
     for i, block in enumerate(load.shares):
         edges = np.arange(len(block) + 1) + 0.5
@@ -119,7 +114,7 @@ def _draw_load(panel, load: "Load", colour) -> None:
 
 
 def _shown_runs(sweep: "Sweep") -> "list[tuple[int, list[SweepRun]]]":
-    """Return, by size, the dense run and each router's run with the largest E; only the first seed counts."""
+    """Return, by size, the dense run and each router's run with the largest E. Only the first seed counts."""
     chosen = []
     for size in sorted({run.size for run in sweep.runs}):
         here = [run for run in sweep.dense() if run.size == size][:1]
@@ -132,14 +127,12 @@ def _shown_runs(sweep: "Sweep") -> "list[tuple[int, list[SweepRun]]]":
 
 
 def _curve(run: "SweepRun", kind: str, field: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the millions of tokens at each log line of this kind, and the values of a field in these lines."""
     per_step = run.config.batch_size * run.config.sequence_length / 1e6
     lines = [line for line in run.log if line.get("kind") == kind and field in line]
     return np.array([line["step"] * per_step for line in lines]), np.array([line[field] for line in lines])
 
 
 def _smoothed(values: np.ndarray) -> np.ndarray:
-    """Return running means over a fortieth of the values, with shorter windows at the ends."""
     half = len(values) // 80
     totals = np.concatenate([[0.0], np.cumsum(values)])
     first = np.maximum(np.arange(len(values)) - half, 0)

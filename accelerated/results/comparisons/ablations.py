@@ -27,9 +27,6 @@ class Point(NamedTuple):
 def experts_per_token(runs: list[Run]) -> dict:
     """Return the losses by k at each (router, N, E) with more than one k, and the gain per FLOPs.
 
-    Args:
-        runs: trusted runs.
-
     Returns:
         {"cells": [{"router", "N", "E", "points": [{"k", "loss", "flops", "percent", "per_decade"}], "growth"}],
         "dense": [{"N", "points": [{"flop_increase", ...}]}], "versus_growth": {"2": interval, ...}, "versus_dense":
@@ -64,7 +61,7 @@ def experts_per_token(runs: list[Run]) -> dict:
 
 
 def _by_k(runs: list[Run]) -> dict[tuple, dict[int, Point]]:
-    """Return {(router, N, E): {k: point}} of the routed runs with the usual share of routed blocks, in order."""
+    """Return {(router, N, E): {k: point}} of the routed runs with the usual share of routed blocks."""
     frequency = usual_frequency(runs)
     points: dict = {}
     for run in runs:
@@ -75,9 +72,6 @@ def _by_k(runs: list[Run]) -> dict[tuple, dict[int, Point]]:
 
 def routing_frequency(runs: list[Run]) -> dict:
     """Return the losses by R at each (router, N, E) with more than one R, for k = 1.
-
-    Args:
-        runs: trusted runs.
 
     Returns:
         {"usual": R, "cells": [{"router", "N", "E", "points": [{"R", "loss", "percent"}]}], "changes": [{"router", "R",

@@ -164,11 +164,6 @@ def _misses(table: Accuracies, loss: str, below, above, rates: dict[str, float],
     """Return {law: {task: absolute errors of the runs above}} and {law: {task: reason for no fit}}; NaN without a fit.
 
     Each training set of a task has its own fit.
-
-    Args:
-        table, loss, least_gain: see `compare_laws`.
-        below, above: [n] bool, the runs to fit and the runs to score.
-        rates: {task: guess rate}.
     """
     laws, errors, reasons = _laws(least_gain), {}, {}
     for task in table.accuracies:
@@ -260,7 +255,6 @@ _PREDICTORS = {
 
 
 def _pair(first: str, second: str, misses: dict[str, dict[str, np.ndarray]]) -> Pair:
-    """Return the comparison of two laws on the runs that both predict, task by task."""
     means = []
     for task in misses.get(first, {}):
         ours, theirs = misses[first][task], misses.get(second, {}).get(task)
@@ -285,12 +279,7 @@ SIGN = (
 
 
 def study_blocks(study: Study, remarks: list[str]) -> list[Block]:
-    """Return a study as tables and lines.
-
-    Args:
-        study: result of `compare_laws`.
-        remarks: the remarks of `read_accuracies` and `rate_remarks`.
-    """
+    """Return a study as tables and lines."""
     runs = f"laws fitted to {study.fitted_runs} runs of at most {study.cut:g} FLOPs and scored on {study.scored_runs} "
     tasks = f"larger runs; {study.tasks} tasks; two-stage laws use the loss on {study.loss}"
     return [*remarks, runs + tasks, _errors_table(study), _pairs_table(study), *_left_out_lines(study), SIGN]
@@ -309,7 +298,6 @@ def _left_out_lines(study: Study) -> list[str]:
 
 
 def _errors_table(study: Study) -> Table:
-    """Return the errors of each law on each task."""
     laws = [law for law in SHOWN if study.errors.get(law)]
     tasks = dict.fromkeys(task for law in ("direct", "ratio") for task in study.errors.get(law, {}))
     rows = [[task, *(figure(study.errors[law].get(task), ".3f", "") for law in laws)] for task in tasks]
@@ -317,7 +305,6 @@ def _errors_table(study: Study) -> Table:
 
 
 def _pairs_table(study: Study) -> Table:
-    """Return the comparisons of pairs of laws as a table."""
     heads = ["first", "second", "tasks", "wins, first to second", "mean error", "median error", "p"]
     rows = [
         [

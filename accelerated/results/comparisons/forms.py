@@ -24,7 +24,6 @@ BOUNDED = FORMS[-1]
 
 
 def fit_form(law: str, selection: RouterRows, loss_column: str) -> Fit | str:
-    """Return a law fitted to the rows of one router, or the reason for no fit."""
     try:
         return Fit(rows_of_runs(selection, LAWS[law], loss_column), law)
     except ValueError as error:
@@ -36,7 +35,6 @@ def compare(fits: list[tuple[RouterRows, Fit | str]], loss_column: str) -> list[
 
     Args:
         fits: the rows of each router, with their fit of the bounded law or the reason for no fit.
-        loss_column: column of the rows.
 
     Returns:
         [{"router", "law", "formula", "rows", "missing", "status", "rmsle" (of the fit), "leave_one_out",
@@ -52,7 +50,6 @@ def compare(fits: list[tuple[RouterRows, Fit | str]], loss_column: str) -> list[
 
 
 def _scored(forms: dict[str, Fit | str], rows: int) -> list[dict]:
-    """Return the entries of a router, without the name of the router."""
     fits = {name: fit for name, fit in forms.items() if isinstance(fit, Fit)}
     scores = [{}, {}]
     if fits:

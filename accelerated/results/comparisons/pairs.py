@@ -19,7 +19,6 @@ def compare_routers(runs: list[Run], alpha: float | None, scatter: dict | None) 
     """Return every pair of routers with the cells (N, E) that both have.
 
     Args:
-        runs: trusted runs.
         alpha: exponent of the dense power law, above 0; None without a law.
         scatter: result of `rows.seed_scatter`; None if no seed was repeated.
 
@@ -91,7 +90,6 @@ def equal_dense_size(loss: float, line: dict) -> float:
 
 
 def _means(losses: dict) -> dict:
-    """Return {(router, N, E): mean loss over seeds} from `_losses`."""
     return {key: float(np.mean(each)) for key, each in losses.items()}
 
 
@@ -104,7 +102,6 @@ def _losses(runs: list[Run]) -> dict:
 
 
 def _pair(means: dict, seeds: dict, first: str, second: str, alpha: float | None, scatter: dict | None) -> dict:
-    """Return the comparison of two routers: each common cell (N, E), each size, each E, and overall."""
     both = [(n, e) for router, n, e in sorted(means) if router == first and (second, n, e) in means]
     cells, changes = [], []
     for size, experts in both:
@@ -126,12 +123,7 @@ def _pair(means: dict, seeds: dict, first: str, second: str, alpha: float | None
 
 
 def _reach(scatter: dict | None, first_seeds: int, second_seeds: int) -> float | None:
-    """Return half the interval that seeds alone give a difference of log10 losses; None if unknown.
-
-    Args:
-        scatter: result of `rows.seed_scatter`.
-        first_seeds, second_seeds: number of seeds in the mean of each loss.
-    """
+    """Return half the interval that seeds alone give a difference of log10 losses; None if unknown."""
     if scatter is None:
         return None
     shares = 1 / first_seeds + 1 / second_seeds
@@ -139,7 +131,6 @@ def _reach(scatter: dict | None, first_seeds: int, second_seeds: int) -> float |
 
 
 def _difference(one: float, other: float, reach: float | None, alpha: float | None) -> dict:
-    """Return the difference of two losses in nats, in percent and in dense sizes, as a cell of `compare_routers`."""
     change = math.log10(one / other)
     return {
         "first_loss": one,
@@ -153,7 +144,7 @@ def _difference(one: float, other: float, reach: float | None, alpha: float | No
 
 
 def _turned(cells: list[dict], mean: float) -> dict:
-    """Return the number of cells whose sign differs from the mean's sign, and the cell with the largest difference."""
+    """Return the number of cells whose sign differs from the mean's, and the cell with the largest difference."""
     other = [cell for cell in cells if cell["percent"] * mean < 0]
     worst = max(other, key=lambda cell: abs(cell["percent"]), default={"N": None, "E": None, "percent": None})
     return {"cells": len(other)} | {name: worst[name] for name in ("N", "E", "percent")}

@@ -146,7 +146,6 @@ def seed_scatter(runs: list[Run], point=point_of) -> dict | None:
     """Return the scatter of log10 L over seeds: the standard deviation pooled over the points with several seeds.
 
     Args:
-        runs: runs of a table.
         point: returns the key of a run's point.
 
     Returns:

@@ -29,7 +29,6 @@ def utilisation_laws(runs: list[Run], last, loss_column: str) -> list[dict]:
     Args:
         runs: trusted runs; runs without FLOPs or a parameter count are excluded.
         last: a pandas DataFrame with the last evaluation of each run.
-        loss_column: column of the fitted loss.
 
     Returns:
         [{"router", "rows", "without_compute", "missing", "kinds": [{"kind", "rows", "rmsle", "percent"}], "status",
@@ -86,7 +85,6 @@ def _fitted(selection: RouterRows, runs: list[Run], loss_column: str, usual: flo
 
 
 def _by_kind(kinds: list[str], misses: np.ndarray) -> list[dict]:
-    """Return the error of the law for each kind of run, the main grid first."""
     order = sorted(set(kinds), key=lambda kind: (kind != MAIN, kind != PLAIN, kind.startswith(PLAIN), kind))
     entries = []
     for kind in order:

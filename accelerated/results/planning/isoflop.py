@@ -91,12 +91,7 @@ def isoflop_profiles(fit: Fit) -> list[Profile]:
 
 
 def kinds_profiles(selections: list[RouterRows], loss_column: str) -> list[Profile]:
-    """Return the profiles of a table by the law of Hoffmann et al., fitted to each kind of model separately.
-
-    Args:
-        selections: the runs of each router, and the dense runs.
-        loss_column: column of the loss.
-    """
+    """Return the profiles of a table by the law of Hoffmann et al., fitted to each kind of model separately."""
     found = []
     for selection in selections:
         frame = selection.frame
@@ -113,7 +108,7 @@ def kinds_profiles(selections: list[RouterRows], loss_column: str) -> list[Profi
 
 
 def _profile(fit: Fit, axes: tuple[int, int], runs: np.ndarray, flops: np.ndarray) -> Profile:
-    """Return the profile of some runs; `axes` has the indices of size and tokens among the columns."""
+    """Return the profile of some runs. `axes` has the indices of size and tokens among the columns."""
     columns = [values[runs] for values in fit.rows.columns[: len(fit.law.columns)]]
     sizes, tokens = (columns[i] for i in axes)
     budget, per_token = math.exp(np.log(flops[runs]).mean()), np.median(flops[runs] / (sizes * tokens))
@@ -153,7 +148,6 @@ def _inside(sizes: np.ndarray, minimum: Minimum) -> bool:
 
 
 def _name(fit: Fit, axes: tuple[int, int], columns: list[np.ndarray]) -> str:
-    """Return the common values of a profile's runs."""
     others = [(name, columns[i][0]) for i, name in enumerate(fit.law.columns) if i not in axes]
     if ("num_experts", 1) in others:
         return DENSE
@@ -161,7 +155,6 @@ def _name(fit: Fit, axes: tuple[int, int], columns: list[np.ndarray]) -> str:
 
 
 def profile_blocks(found: list[Profile]) -> list[Block]:
-    """Return the table of profiles with notes; [] without profiles."""
     if not found:
         return []
     heads = ["models", "FLOPs", "runs", "N by parabola", "N by law", "ratio", "of shape", "of runs", "why"]

@@ -90,7 +90,6 @@ def propose(
 
     Args:
         fit: a fit by least squares of a law in N, or in N and E.
-        table: paths of the table for display.
         name: "prediction", which takes N and E; "slope", which takes N (default: the largest size); or a
             coefficient or derived number of the law.
         at: {column of the law: number or None}.
@@ -118,7 +117,7 @@ def propose(
 
 
 def _asked(fit: Fit, name: str, at: dict[str, float | None]) -> Asked:
-    """Return the requested number with its point; raise ValueError if the point does not fit the number."""
+    """Return the requested number with its point. A point that does not fit the number raises ValueError."""
     wanted = {}
     if name == "prediction":
         wanted = {column: at.get(column) for column in fit.law.columns}
@@ -136,7 +135,6 @@ def _asked(fit: Fit, name: str, at: dict[str, float | None]) -> Asked:
 
 
 def _cells(fit: Fit) -> list[tuple[float, float]]:
-    """Return the N and E of every possible run."""
     frame, experts = fit.rows.runs.frame, [1.0]
     if "num_experts" in fit.law.columns:
         experts = sorted({1.0, *_with_twice(frame["num_experts"])})
@@ -177,7 +175,6 @@ def next_blocks(found: NextRuns, top: int = 10) -> list[Block]:
 
 
 def _runs_table(found: NextRuns, top: int) -> Table:
-    """Return a table of the possible runs, narrowest interval first."""
     unit = "width, decades" if found.asked.name in ON_LOG_SCALE else "width"
     heads = ["", "N", "E", "FLOPs", f"{percent(found.level)} with the run", unit, "of now", "in the table"]
     rows = [[str(i + 1), *_row(each, found.now.width)] for i, each in enumerate(found.proposals[:top])]
@@ -199,6 +196,5 @@ def _row(each: Proposal, now: float) -> list[str]:
 
 
 def _interval(run: NextRun) -> str:
-    """Return an interval as text; an infinite end is "open"."""
     low, high = ("no end" if math.isinf(end) else figure(end, ".4g", "not known") for end in (run.low, run.high))
     return f"{low} to {high}"

@@ -230,7 +230,7 @@ def models_of_runs(fit: Fit, budget: Budget, tokens: float | None) -> list[Model
 
 
 def _model_of_runs(fit: Fit, kind: tuple[float, float, float], budget: Budget, tokens: float | None) -> Model:
-    """Return a kind of model; `kind` is E, k and G."""
+    """Return a kind of model; `kind` is (E, k, G)."""
     experts, k, granularity = kind
     costs, router = costs_of_kind(fit, *kind), DENSE if experts == 1 else fit.name
 
@@ -259,8 +259,6 @@ def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) ->
     """Return the columns of a law at sizes N and tokens D, [n] each; raise ValueError for an unsupported column.
 
     Args:
-        law: a law of the loss.
-        costs: costs of this kind of model.
         kind: E, k and G.
         N, D: numbers, or [n].
     """
@@ -283,7 +281,7 @@ def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) ->
 
 
 def _option_of_runs(fit: Fit, costs: Costs, point: Callable, budget: Budget) -> Option:
-    """Return loss and costs of a kind of model; raise ValueError if the table lacks data for a limit of the budget."""
+    """Return loss and costs of a kind of model. A limit of the budget without data raises ValueError."""
     if costs.total is None and math.isfinite(budget.memory):
         raise ValueError("column total_parameter_count is not known; a limit of memory needs it")
     if costs.cache is None and budget.cached_tokens > 0:
@@ -384,13 +382,13 @@ def _dense(with_cache: bool, tokens: float | None) -> Model:
 
 
 def _in_width(loss: Callable, train: Callable, serve: Callable, held: Callable) -> Option:
-    """Return an option with the width d as its size."""
+    """Return an option whose size is the width d."""
     cache = partial(joint.joint_cache, cached_tokens=1.0)
     return Option(loss, train, serve, held, cache, LEAST_WIDTH, WIDEST, "width d")
 
 
 def _of_experts(expansion: float, granularity: float, tokens: float | None) -> Model:
-    """Return the model of the fine-grained law with E = `expansion` and G = `granularity`, in terms of the width d."""
+    """Return the model of the fine-grained law with E = `expansion`, whose size is the width d."""
     law, per_block = fine_grained.PUBLISHED[f"E={expansion:g}"].coefficients, fine_grained.WIDTH_PER_BLOCK
     active = fine_grained.fine_grained_active
 

@@ -180,7 +180,6 @@ def heading(ranking: Ranking, table: str, loss: str) -> str:
 
 
 def _titles(ranking: Ranking, level: float) -> list[str]:
-    """Return the heads of the columns of a ranking."""
     shown = ["", "router", "E"] + ["k"] * _has_many(ranking) + ["G"] * _has_granularity(ranking)
     shown += ["N", "P", "tokens", "FLOPs", "memory", "loss"]
     if ranking.rows:
@@ -218,7 +217,6 @@ def notes(ranking: Ranking, most: int | None = None) -> list[str]:
     """Return the notes on a ranking, one sentence each.
 
     Args:
-        ranking: a ranking from `rankings.py`.
         most: number of shown options.
     """
     sentences = []
@@ -252,7 +250,6 @@ def _of_left_out(left_out: dict[str, str]) -> list[str]:
 
 
 def _of_dense(ranking: Ranking) -> list[str]:
-    """Return a sentence on the law that gives the losses of dense options."""
     sentences = []
     by_routers = [line for line in ranking.lines if line.model.router == DENSE and line.model.law == ranking.law]
     if by_routers and DENSE not in ranking.rows:
@@ -263,7 +260,6 @@ def _of_dense(ranking: Ranking) -> list[str]:
 
 
 def _of_law(ranking: Ranking) -> list[str]:
-    """Return sentences on quantities that the law ignores."""
     sentences, law = [], LAWS[ranking.law]
     if "tokens" not in law.columns:
         sentences.append(f"the law {law.name} ignores tokens, so every option has the runs' number of tokens")
@@ -273,7 +269,6 @@ def _of_law(ranking: Ranking) -> list[str]:
 
 
 def _of_fits(ranking: Ranking) -> list[str]:
-    """Return the possible hidden errors of each router's fit."""
     sentences = []
     for fit in ranking.fits:
         doubts = [] if fit.determined else ["the runs do not determine the law's coefficients"]
@@ -291,7 +286,6 @@ def _of_intervals(best: Line) -> list[str]:
 
 
 def _of_resamples(ranking: Ranking) -> list[str]:
-    """Return a sentence on the resamples behind the shares."""
     if not ranking.resamples:
         return ["no resample of the runs determines every law, so there are no shares"] if ranking.drawn else []
     sentence = (
@@ -315,7 +309,6 @@ def _has_granularity(ranking: Ranking) -> bool:
 
 
 def budget_words(budget, tokens: float | None) -> str:
-    """Return a budget as a line."""
     limits = [f"{exponent(budget.flops)} FLOPs"]
     if math.isfinite(budget.memory):
         limits.append(f"{budget.memory / 1e9:.4g} GB of memory")

@@ -151,7 +151,6 @@ def _least_first(lines: list[Line]) -> list[Line]:
 
 
 def check_resamples(resamples: int | None) -> None:
-    """Raise `InputError` if the number of resamples is out of range."""
     if resamples is not None and not 0 <= resamples <= MOST_RESAMPLES:
         raise InputError(f"--resamples {resamples}: needed: a whole number from 0 to {MOST_RESAMPLES}")
 
@@ -217,7 +216,6 @@ def frontier(ranking: Ranking, budget: Budget, points: int = 13) -> dict[str, li
 
     Args:
         ranking: result of `published_rankings` or `table_ranking`.
-        budget: as there.
         points: number of different FLOPs, at equal ratios over `DECADES`.
 
     Returns:

@@ -115,7 +115,6 @@ def _router(results: dict) -> dict:
 
 
 def _against(pair: dict) -> dict:
-    """Return a comparison of two routers with the recommended router first."""
     first = pair["first"] == DEFAULT_ROUTER
     other, sign = (pair["second"], 1) if first else (pair["first"], -1)
     overall = pair["overall"] if first else other_way(pair["overall"])

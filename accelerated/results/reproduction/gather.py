@@ -26,8 +26,6 @@ def gather(
     """Return the results of a table and its trusted runs.
 
     Args:
-        source: the runs, with the choice of rows and of the loss, see `table.with_main_loss`.
-        tell: called with a progress line before each part.
         huber: delta in log10 units of an additional fit by a sum of Huber terms; None for no additional fit.
         point: function of a run, equal for runs that differ only in their seed, see `runs.seed_scatter`.
         name: printed name of the table; "" for the names of its files.
@@ -57,13 +55,7 @@ def gather(
 
 
 def _laws(table: Table, own: Table, good: list[Run], huber: float | None, tell) -> dict:
-    """Return every fitted law: the dense law, and laws in N and E, in (F, B), on other rows, and for other losses.
-
-    Args:
-        table, huber, tell: as `gather`.
-        own: the part of the table with the chosen seeds.
-        good: trusted runs of this part.
-    """
+    """Return every fitted law of the trusted runs `good`. `own` has the rows of the chosen seeds."""
     tell("dense power law")
     results = {"dense": dense_law(own, good)}
     tell("bounded law of each router, with intervals")
@@ -84,7 +76,6 @@ def _comparisons(results: dict, good: list[Run]) -> dict:
 
     Args:
         results: results with "dense" (its exponent converts losses to sizes) and "seed_scatter".
-        good: trusted runs.
     """
     dense = results["dense"]
     known = dense["coefficients"]["alpha"]["value"] if dense.get("status") == "interior" else None
@@ -147,13 +138,11 @@ def used_rows(table: Table, runs: list[Run]) -> dict:
 
 
 def _suspect(run: Run) -> dict:
-    """Return the entry of a run that is not trusted, with the reason."""
     cell = {"hyper_id": run.hyper_id, "router": run.router, "N": run.size, "E": run.experts, "R": run.frequency}
     return cell | {"loss": run.loss, "reason": run.suspect}
 
 
 def _repeated(group: list[Run]) -> dict:
-    """Return the entry of runs with the same configuration and seed, with their losses."""
     first_run = group[0]
     ids, losses = [run.hyper_id for run in group], [run.loss for run in group]
     cell = {
@@ -168,7 +157,7 @@ def _repeated(group: list[Run]) -> dict:
 
 
 def _why_not(table: Table, runs: list[Run]) -> list[dict]:
-    """Return the reasons why runs are in no law in N and E, with these runs; only the first reason of a run counts."""
+    """Return the reasons why runs are in no law in N and E. Only the first reason of a run counts."""
     every, reasons = table.runs, {}
     usual = usual_frequency(every)
     for run in runs:

@@ -21,7 +21,6 @@ def other_intervals(table: Table, laws: list[dict]) -> list[dict]:
     """Return intervals for each router with a law: of c, E_start, E_max, N_cutoff, and slope and gain at the end sizes.
 
     Args:
-        table: the runs, with their choice of rows.
         laws: result of `router_fits.router_laws`, in the order of the table's routers.
 
     Returns:
@@ -38,7 +37,6 @@ def other_intervals(table: Table, laws: list[dict]) -> list[dict]:
 
 
 def _resampled(columns: tuple[np.ndarray, ...], law: dict) -> dict:
-    """Return the intervals of one router by profiles, by the jackknife, and by resampled runs and sizes."""
     size, experts, loss = columns
     wanted = _asked(law, float(experts.max()))
     quantities = [quantity for quantity, _ in wanted]
@@ -66,12 +64,7 @@ def _resampled(columns: tuple[np.ndarray, ...], law: dict) -> dict:
 
 
 def _asked(law: dict, top: float) -> list[tuple[Quantity, dict]]:
-    """Return the quantities, each with its profile interval: coefficients, and slope and gain at the end sizes.
-
-    Args:
-        law: an entry of `router_fits.router_laws`.
-        top: the E of the gain.
-    """
+    """Return coefficients, and slope and gain (at E = `top`) at the end sizes, each with its profile interval."""
     quantities = [(Quantity(name), constants(law)[name]) for name in ("c", "E_start", "E_max", "N_cutoff")]
     ends = (law["sizes"][0], law["sizes"][-1])
     quantities += [
@@ -97,5 +90,5 @@ def _ends(interval: Interval) -> list[float]:
 
 
 def _unbounded(resamples: Bootstrap) -> int:
-    """Return the number of resamples without a finite E_max (unbounded, or in the law's linear limit)."""
+    """Return the number of resamples without a finite E_max. Some are in the law's linear limit."""
     return sum(count for status, count in resamples.statuses.items() if "unbounded" in status or "linear" in status)

@@ -41,8 +41,6 @@ def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[d
     """Return the bounded law of each router on the table's own rows.
 
     Args:
-        table: the runs, with their choice of rows.
-        dense: result of `dense_law`.
         huber: delta in log10 units; adds a fit by the sum of Huber terms.
 
     Returns:
@@ -56,7 +54,7 @@ def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[d
 
 
 def _law(table: Table, selection: RouterRows, fit: Fit | str, dense: dict, huber: float | None) -> dict:
-    """Return the entry of a router, see `router_laws`; without a law, `fit` is the reason."""
+    """Return the entry of a router. Without a law, `fit` is the reason."""
     size, experts, loss = columns_of(selection, table.loss_column)
     entry = _rows(selection, size, experts, table.loss_column)
     if isinstance(fit, str):
@@ -70,7 +68,6 @@ def _law(table: Table, selection: RouterRows, fit: Fit | str, dense: dict, huber
 
 
 def _rows(selection, size: np.ndarray, experts: np.ndarray, loss_column: str) -> dict:
-    """Return the rows of the law: N and E, [n] each, and other differences between the rows."""
     return {
         "router": selection.router,
         "rows": size.size,
@@ -113,7 +110,6 @@ def _beyond_the_fit(table: Table, selection: RouterRows, fit: Fit, dense: dict) 
 
 
 def _slopes(fit: Fit) -> list[dict]:
-    """Return the slope at each size with its interval, whether it is negative, and whether an end is infinite."""
     slopes = [{"N": int(item.at)} | interval(item) for item in fit.slopes]
     return [
         slope | {"negative": negative(slope), "endless": not all(map(math.isfinite, (slope["low"], slope["high"])))}
@@ -130,7 +126,7 @@ def _gains(sizes: np.ndarray, top: float, intervals: list[dict]) -> list[dict]:
 
 
 def _shown_cells(size: np.ndarray, experts: np.ndarray) -> list[tuple]:
-    """Return the (N, E) of the rows for which the report shows the equivalent dense size, see `SHOWN_EXPERTS`."""
+    """Return the (N, E) whose equivalent dense size the report shows, see `SHOWN_EXPERTS`."""
     counts = np.unique(experts)
     shown = [float(e) for e in counts if e in (*SHOWN_EXPERTS, counts[-1])]
     return [(n, e) for n in np.unique(size) for e in shown if np.any((size == n) & (experts == e))]
@@ -155,7 +151,7 @@ def rough_reach(fit: RoutedFit) -> dict[str, float]:
 
 
 def _reached(coefficients: RoutedCoefficients, experts: float) -> float | None:
-    """Return the fall of log L at E as a percentage of the fall at infinite E."""
+    """Return the fall of log L at E, in percent of the fall at infinite E."""
     start, top = coefficients.E_start, coefficients.E_max
     if not start < top < math.inf:
         return None
@@ -198,7 +194,6 @@ def _measured_slopes(size: np.ndarray, experts: np.ndarray, loss: np.ndarray, fi
 
 
 def _worth(table: Table, selection, size: float, experts: float, interval: dict, dense: dict) -> dict:
-    """Return the equivalent dense size of (N, E): by the law, and by the measured loss."""
     frame = selection.frame
     here = (frame["dense_parameter_count"] == size) & (frame["num_experts"] == experts)
     loss = float(frame[table.loss_column][here].mean())
@@ -301,7 +296,6 @@ def transfer(table: Table) -> list[dict]:
 
 
 def _transferred(selection: RouterRows, column: str, fit: Fit | str) -> dict:
-    """Return the entry of a router for a loss column."""
     size, experts, loss = columns_of(selection, column)
     entry = {
         "loss": column,

@@ -81,7 +81,6 @@ class Table:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """Every run of the table, by hyper_id."""
         rows = self.last.to_dict("records")
         return [_run(self, row, tokens) for row, tokens in zip(rows, taken_per_step(self.last), strict=True)]
 
@@ -141,7 +140,7 @@ def with_main_loss(runs: Runs) -> Runs:
 
 
 def _losses(last, paths) -> list[str]:
-    """Return the loss columns with values; raise `InputError` without such columns."""
+    """Return the loss columns with values. A table without them is an error."""
     columns = [name for name in last.columns if name.startswith("loss_") and last[name].notna().any()]
     if not columns:
         raise InputError(f"{named(paths)}: every loss is blank at the last evaluation of every run; nothing to report")
@@ -149,7 +148,6 @@ def _losses(last, paths) -> list[str]:
 
 
 def columns_of(selection: RouterRows, loss_column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return N, E and the loss of some rows, [n] each."""
     names = ("dense_parameter_count", "num_experts", loss_column)
     size, experts, loss = (selection.frame[name].to_numpy(dtype=np.float64) for name in names)
     return size, experts, loss
@@ -185,7 +183,6 @@ def _is_released(last) -> bool:
 
 
 def _run(table: Table, row: dict, tokens: float) -> Run:
-    """Return a row of the table as a `Run`; `tokens` is the number of tokens of a step."""
     router = row["router_type"]
     dense = router == DENSE
     frequency = None if dense else _number(row, "routing_frequency")

@@ -66,17 +66,12 @@ class Load(NamedTuple):
 
 
 def gather_sweep(sweep: Sweep) -> tuple[dict, list[Run]]:
-    """Return the result of `reproduction.gather` for the finished runs of a sweep."""
     runs = with_main_loss(Runs(sweep.frame, sweep.folder))
     return gather(runs, point=lambda run: same_but_seed(sweep.planned[run.hyper_id]), name=sweep.name)
 
 
 def find(sweep: Sweep, results: dict) -> dict:
     """Return the other facts of a sweep.
-
-    Args:
-        sweep: result of `read_sweep`.
-        results: result of `gather_sweep`.
 
     Returns:
         "comparisons" and "loads", from the functions of this file; "learning" and "not_learned", see `learning`;
@@ -108,7 +103,6 @@ def find(sweep: Sweep, results: dict) -> dict:
 
 
 def _trained(sweep: Sweep) -> dict:
-    """Return the finished models and their training text."""
     configs, routed = [run.config for run in sweep.runs], [run.config for run in sweep.runs if run.router != DENSE]
     return {
         "corpora": list(dict.fromkeys(config.corpus for config in configs)),
@@ -148,7 +142,7 @@ def _values(values) -> list:
 
 
 def _ends(values) -> list:
-    """Return the smallest and the largest of some numbers, or their common value; whole numbers as int."""
+    """Return the smallest and the largest of some numbers, or their common value. Whole numbers are int."""
     numbers = sorted({int(value) if float(value).is_integer() else float(value) for value in values})
     return numbers if len(numbers) < 2 else [numbers[0], numbers[-1]]
 
@@ -294,7 +288,6 @@ def loads(sweep: Sweep) -> list[Load]:
 
 
 def load_of(run: SweepRun) -> Load:
-    """Return the load of a routed run with a log."""
     shares = [sorted((len(block) * share for share in block), reverse=True) for block in run.load]
     busiest, idle = max(map(max, shares)), sum(share == 0 for block in shares for share in block)
     dropped = float(run.row["dropped_fraction"])
@@ -302,7 +295,6 @@ def load_of(run: SweepRun) -> Load:
 
 
 def report_dict(sweep: Sweep, results: dict, found: dict, seconds: dict[str, float]) -> dict:
-    """Return report.json: the results and the runs."""
     spreads = [
         {"router": e["router"], "size": e["N"], "experts": e["E"]} | {name: e[name] for name in _OF_A_SPREAD}
         for e in found["spreads"]
@@ -354,7 +346,6 @@ def learning(sweep: Sweep) -> list[Learning]:
 
 
 def learning_of(run: SweepRun) -> Learning:
-    """Return the diagnostics of one routed run."""
     model = run.config.model
     cells = [float(run.row.get(name, math.nan)) for name in COLUMNS]
     agreement, information, entropy, exchange = (None if math.isnan(cell) else cell for cell in cells)

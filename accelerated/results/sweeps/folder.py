@@ -79,11 +79,9 @@ class Sweep(NamedTuple):
         return [run for run in self.runs if run.hyper_id in used]
 
     def dense(self) -> list[SweepRun]:
-        """Return the dense runs."""
         return [run for run in self.runs if run.router == DENSE]
 
     def seconds(self) -> float:
-        """Return the total time of all sessions."""
         return sum(session["last"] - session["started"] for session in self.sessions)
 
 
@@ -107,7 +105,6 @@ def read_sweep(folder: Path) -> Sweep:
 
 
 def _finished_rows(folder: Path, planned: tuple[TrainConfig, ...]):
-    """Return the rows of the finished runs as one table."""
     import pandas
 
     path = folder / "results.csv"

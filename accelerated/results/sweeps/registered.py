@@ -58,9 +58,6 @@ ROUTED_KIND, DENSE_KIND = ("k", "routing_frequency", "granularity"), ("flop_incr
 def held_out(planned) -> list[int]:
     """Return the hyper_ids of the runs of the largest size.
 
-    Args:
-        planned: configurations by hyper_id.
-
     Raises:
         InputError: there are fewer than two smaller sizes.
     """
@@ -90,9 +87,6 @@ def check_untouched(folder: Path) -> None:
 
 def register(folder: Path) -> Path:
     """Write predictions for the largest size from a sweep's smaller runs; keep an existing file.
-
-    Args:
-        folder: folder of a sweep whose smaller runs are finished.
 
     Returns:
         The path of predictions.json.
@@ -213,7 +207,6 @@ def score(sweep: Sweep) -> dict | None:
 
 
 def _against(entry: dict, runs) -> dict:
-    """Return the measured losses for one prediction."""
     hyper_ids = entry.get("runs")  # files of version 0.1.0 lack this entry
     if hyper_ids is None:
         hyper_ids = [run.hyper_id for run in runs if (run.router, float(run.experts)) == (entry["router"], entry["E"])]

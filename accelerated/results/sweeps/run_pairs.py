@@ -53,9 +53,6 @@ class RunsBeside(NamedTuple):
 def beside(folders: Sequence[str | Path]) -> RunsBeside:
     """Read runs and compare each run with the first.
 
-    Args:
-        folders: folders of two or more runs.
-
     Raises:
         InputError: a folder has no run or no evaluation, or is given twice.
     """
@@ -94,7 +91,7 @@ def _last_evaluation(folder: Path) -> tuple[dict, WindowLosses | None]:
 def _against(
     loss: float, windows: WindowLosses | None, first: float, its_windows: WindowLosses | None
 ) -> tuple[float, float]:
-    """Return the difference of a loss from the first loss, and its error; with equal windows, window by window."""
+    """Return the difference of a loss from the first loss, and its error. Equal windows are compared one by one."""
     apart = None if None in (windows, its_windows) else loss_difference([windows], [its_windows])
     if apart is None:
         return loss - first, math.nan
@@ -151,7 +148,6 @@ def _off_by(error: float) -> str:
 
 
 def setting(value) -> str:
-    """Return the value of a field as text for a table."""
     if value is None or value == ():
         return "none"
     return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
