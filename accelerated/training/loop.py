@@ -118,33 +118,16 @@ class Run:
         if self.layout is None:
             check_memory(config)
         self.config, self.hyper_id, self.watch = config, hyper_id, watch
-        note = attention_of(config).note
-        if note:
-            self._tell(f"{folder}: {note}")
-        self.own_rows, self.unique_tokens = self._own_rows(), tokens.train_tokens
-        self.batches, self.evaluation_sets = open_text(config, tokens, self.own_rows)
-        self.replay = None if config.routing is None else StepsRouting(Path(config.routing), config, self.batches)
         self.checkpoints = Path(folder) / "checkpoints" if checkpoints is None else checkpoints
         self.evaluation_steps, saved = _stops(config)
         self.checkpoint_steps = saved | set(keep)
         self.keep, self.trunk, self.branched_off = keep, trunk, ""  # the last is the cell of the table
         if before is not None and before.steps != config.steps:
             check_growth(folder, before, config, self._saved().steps())
-        self.texts = check_text(folder, self._recorded_texts(folder), tokens, self.evaluation_sets, config, ANOTHER_OUT)
-        if self.replay is not None:
-            self._check_replay(self._recorded_texts(folder))
+        self._open_texts(folder, tokens)
         self.table = table_of_run(config, tokens, folder, trained=bool(self._saved().steps()))
-        if trunk is not None and not self._saved().steps():
-            check_trunk(trunk, config)
-            check_lender(trunk.folder, tokens.tokenizer, self.table)
-        if config.init_from is not None:
-            check_params(config)
-            check_lender(Path(config.init_from), tokens.tokenizer, self.table)
-        self.folder = make_folder(folder)
-        with storage_errors(self.folder):
-            claim_folder(self.folder, config)
-            keep_tokenizer(tokens.tokenizer, self.folder)
-            keep_hash_table(self.table, self.folder)
+        self._check_origins(tokens.tokenizer)
+        self._claim(folder, tokens.tokenizer)
         self.digests = digest(tokens.tokenizer.read_bytes()), digest_of_table(self.table)
         self.log = Log(self.folder / "log.jsonl")
         self.rows: list[dict[str, str]] = []
@@ -154,6 +137,37 @@ class Run:
         self.initial_tokens = 0  # training tokens of the initial weights
         self.skipped = 0  # batches
         self.dropped = (0.0, 0)  # sum and number of steps since the last evaluation
+
+    def _open_texts(self, folder: Path, tokens: TokenFiles) -> None:
+        """Open the texts and the stored routing; raise `InputError` if they differ from those of the folder."""
+        note = attention_of(self.config).note
+        if note:
+            self._tell(f"{folder}: {note}")
+        self.own_rows, self.unique_tokens = self._own_rows(), tokens.train_tokens
+        self.batches, self.evaluation_sets = open_text(self.config, tokens, self.own_rows)
+        recorded = self._recorded_texts(folder)
+        self.texts = check_text(folder, recorded, tokens, self.evaluation_sets, self.config, ANOTHER_OUT)
+        stored = self.config.routing
+        self.replay = None if stored is None else StepsRouting(Path(stored), self.config, self.batches)
+        if self.replay is not None:
+            self._check_replay(recorded)
+
+    def _check_origins(self, tokenizer: Path) -> None:
+        """Raise `InputError` if the trunk, or the run that lends its weights, does not fit this run."""
+        if self.trunk is not None and not self._saved().steps():
+            check_trunk(self.trunk, self.config)
+            check_lender(self.trunk.folder, tokenizer, self.table)
+        if self.config.init_from is not None:
+            check_params(self.config)
+            check_lender(Path(self.config.init_from), tokenizer, self.table)
+
+    def _claim(self, folder: Path, tokenizer: Path) -> None:
+        """Make the folder and write the files that do not change."""
+        self.folder = make_folder(folder)
+        with storage_errors(self.folder):
+            claim_folder(self.folder, self.config)
+            keep_tokenizer(tokenizer, self.folder)
+            keep_hash_table(self.table, self.folder)
 
     def train(self) -> list[dict]:
         """Train to the end and return the rows of the results table.
