@@ -77,7 +77,6 @@ def evaluate(
 
 
 def _tell_replay(folder: Path, routing: Path, json: bool) -> None:
-    """Print the loss with a stored routing."""
     losses = replay(folder, routing, remark)
     if json:
         print(dump_json(losses))
@@ -88,7 +87,6 @@ def _tell_replay(folder: Path, routing: Path, json: bool) -> None:
 
 
 def _tell_task(folder: Path, found: dict, json: bool) -> None:
-    """Print the accuracies of a task."""
     if json:
         print(dump_json(found))
         return

@@ -26,7 +26,7 @@ _NUMBERS = tyro.constructors.ConstructorRegistry()
 
 @_NUMBERS.primitive_rule
 def _number(of: tyro.constructors.PrimitiveTypeInfo):
-    """Return the reader of a number flag; it rejects 1_0 and non-ASCII digits, as in tables."""
+    """Return the reader of a number flag. It rejects 1_0 and non-ASCII digits, as in tables."""
     if of.type not in (int, float):
         return None
     kind, read = ("INT", _whole_number) if of.type is int else ("FLOAT", _real_number)
@@ -114,7 +114,7 @@ def _with_several_values(function) -> set[str]:
 
 @contextlib.contextmanager
 def _wide(wanted: bool):
-    """Let the parser print errors on one line, without broken paths; help keeps its width."""
+    """Let the parser print errors on one line, without broken paths. Help keeps its width."""
     before = os.environ.get("COLUMNS")
     if wanted:
         os.environ["COLUMNS"] = "100000"
@@ -235,7 +235,6 @@ def take_limits(arguments: list[str]) -> tuple[dict[str, float], list[str]]:
 
 
 def _limit(name: str, text: str) -> float:
-    """Return a limit; raise `InputError` if it is invalid."""
     allowed = range_of(name)
     if name not in LIMITS and (allowed is None or math.isinf(allowed.limit)):
         columns = ", ".join(column for column in RANGES if math.isfinite(RANGES[column].limit))

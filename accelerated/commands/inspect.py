@@ -73,7 +73,6 @@ def inspect(
 
 
 def _trace(folder: Path, text: Path | None, tokens: int, transformers: bool, steps: str | None = None) -> Trace:
-    """Return the routing of a text by a run, or by a model of transformers."""
     if transformers:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the folder has all needed files
         return trace_transformers(folder, text, tokens=tokens)
@@ -91,7 +90,6 @@ def _trace(folder: Path, text: Path | None, tokens: int, transformers: bool, ste
 
 
 def _first_and_last(steps: str) -> tuple[int, int]:
-    """Return the two steps of --steps."""
     found = re.fullmatch(r"(\d{1,9}):(\d{1,9})", steps, re.ASCII)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise InputError(f"--steps {steps}: needed: the first and the last step, such as 1:8")

@@ -161,7 +161,7 @@ def _refuse_budget(flags: BudgetFlags, resamples: int | None, out: Path | None, 
 def _ranked(
     fit: FitFlags, tables: tuple[Path, ...], flags: BudgetFlags, published: bool, level: float, resamples: int | None
 ) -> Plan:
-    """Return the plan; with `published` and without any table, it has only the published coefficients."""
+    """Return the plan. With `published` and no table, it has only the published coefficients."""
     budget, tokens = flags.budget(), None if flags.tokens is None else tokens_of(flags.tokens, "--tokens")
     check_level(level)
     check_resamples(resamples)

@@ -78,11 +78,6 @@ def fields_of_size(size: str | None) -> dict:
 def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
     """Return the numbers of the report.
 
-    Args:
-        config: the run; if it has a mesh, only this mesh is planned.
-        devices: number of devices.
-        memory: bytes of each device.
-
     Raises:
         InputError: the run's mesh has another number of devices, or the model cannot be divided over this mesh. If the
             run has no mesh: the model cannot be divided over any mesh.
@@ -111,11 +106,7 @@ def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
 
 
 def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
-    """Return the meshes to plan: the run's mesh, or all meshes over which the model can be divided.
-
-    Raises:
-        InputError: as `mesh_report`.
-    """
+    """Return the meshes to plan: the run's mesh, or all meshes over which the model can be divided."""
     model, mesh, batch_size = config.model, config.mesh, config.batch_size
     if mesh is not None:
         shape = parse_mesh(mesh)
@@ -138,7 +129,6 @@ def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
 
 
 def _size_entry(config: TrainConfig) -> dict:
-    """Return the size of a run's model."""
     counted, model = config.accounting(), config.model
     return {
         "run": config.name(),
@@ -149,7 +139,7 @@ def _size_entry(config: TrainConfig) -> dict:
 
 
 def _order(memory: float):
-    """Return the sort key of meshes: best first, by the rule of `best_plan`; meshes that do not fit last."""
+    """Return the sort key of meshes: best first, by the rule of `best_plan`. Meshes that do not fit come last."""
 
     def key(plan: DevicePlan):
         kind = next((i for i, again in enumerate((False, True)) if plan.memory(again) <= memory), 2)
@@ -213,7 +203,7 @@ def words(report: dict, top: int) -> list[str]:
 
 
 def _cells(entry: dict, scale: float) -> list[str]:
-    """Return the cells of a mesh; the traffic includes rematerialisation only if the model fits no other way."""
+    """Return the cells of a mesh. The traffic includes rematerialisation only if the model fits no other way."""
 
     def amount(name):
         return f"{entry[name] / scale:.3g}"
@@ -228,7 +218,7 @@ def _cells(entry: dict, scale: float) -> list[str]:
 
 
 def _verdict(report: dict) -> list[str]:
-    """Return lines on the best mesh and the rule or, if no mesh fits, on larger or more devices that fit."""
+    """Return lines on the best mesh. If no mesh fits, name larger or more devices."""
     best, least, larger = report["best"], report["least_memory"], report["smallest_that_fits"]
     if best is not None:
         how = "with --rematerialise (a third more arithmetic)" if best["recomputed"] else "without rematerialisation"
@@ -250,7 +240,6 @@ def _mesh(choice: dict) -> str:
 
 
 def _size(value: float) -> str:
-    """Return bytes with a suitable unit."""
     unit, scale = next(((u, s) for u, s in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)) if value >= s), ("kB", 1e3))
     return f"{value / scale:.3g} {unit}"
 

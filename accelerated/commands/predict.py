@@ -96,7 +96,6 @@ def predict(
 
 
 def _predict_published(law: Law, published: str, at: dict, tables: tuple[Path, ...], idle: dict, json: bool) -> None:
-    """Print the prediction of published coefficients; raise `InputError` for an unknown name."""
     if tables:
         raise InputError("--published replaces a table; give only one of them")
     refuse(idle, "published coefficients have no runs and no interval; leave it out")
@@ -115,7 +114,7 @@ def _released(law: Law, rows: str | None) -> tuple[tuple[Path, ...], str | None]
 
 
 def _with_named(point: dict[str, float | None], texts: tuple[str, ...]) -> dict[str, float | None]:
-    """Return a point with values from texts such as tokens=1e9; raise `InputError` for a repeated column."""
+    """Return a point with values from texts such as tokens=1e9."""
     point = dict(point)
     for text in texts:
         name, _, value = text.partition("=")

@@ -71,7 +71,6 @@ class Progress:
         self.bars.stop()
 
     def __call__(self, kind: str, run: int = 0, **fields) -> None:
-        """Take one event; see `training.watch.Watch`."""
         self.now = time.monotonic()
         getattr(self, f"_{kind}")(run, **fields)
         self.bars.update(self.all, completed=len(self.finished), note=self._time_left())

@@ -78,11 +78,7 @@ def sweep(
 
 
 def _part(index: int | None, of: int | None, hold_out: str | None, runs: int) -> Part:
-    """Return the part of a grid that the flags select.
-
-    Raises:
-        InputError: there is no such part; the message gives the allowed range.
-    """
+    """Return the part of a grid that the flags select."""
     if index is None:
         raise InputError(f"--of {of}: --index is missing; add the index of this task")
     if hold_out is not None:

@@ -11,7 +11,6 @@ from ..results.blocks import Terminal
 
 
 def say(line: str) -> None:
-    """Print a line of results."""
     print(in_line(line))
 
 
@@ -29,7 +28,6 @@ class Working:
 
     Args:
         what: the initial text.
-        console: a rich Console; None for standard error.
         patience: seconds before the line appears.
     """
 
@@ -53,7 +51,6 @@ class Working:
             self.line.stop()
 
     def __call__(self, what: str) -> None:
-        """Update the line."""
         self.line.update(self.task, description=what)
 
     def _show(self) -> None:

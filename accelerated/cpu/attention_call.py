@@ -60,6 +60,5 @@ def _attention(frame):
 
 
 def compiled():
-    """Return `_attention`, compiled."""
     compile_pieces()
     return c_function(_attention, types.int64(types.int64))

@@ -56,7 +56,7 @@ def _attention(twin, heads, causal, projected, relative):
 
 
 def _call(heads, causal, projected, relative, more, results):
-    """Call the loops (`attention_call`); with more arrays, they run the backward pass."""
+    """Call the loops (`attention_call`). With more arrays, they run the backward pass."""
     arrays = {"projected [b, S, 3 H c]": projected, "relative [D, H c]": relative} | more
     attributes = {"backward": bool(more), "causal": causal, "heads": heads}
     return tuple(call_loops(ATTENTION, arrays, results, attributes, H=heads))
@@ -83,8 +83,6 @@ def _forward(twin, heads, causal, projected, relative):
 
 
 def _backward(twin, heads, causal, saved, gradient):
-    """Return the gradients of `projected` and `relative` from the gradient of the output."""
-
     def on_cpu(projected, relative, kept, gradient):
         more = {"kept [b, H, S, 2]": kept, "gradient [b, S, H c]": gradient}
         return _call(heads, causal, projected, relative, more, ["[b, S, 3 H c]", "[D, H c]"])

@@ -82,7 +82,6 @@ class Scratch(NamedTuple):
 
 @jit_within
 def _multiply(a, a_row, a_deep, b, b_row, c, c_row, rows, columns, depth, how):
-    """Multiply matrices in the cache, see `tiles`."""
     product(a, a_row, a_deep, b, b_row, IN_PLACE, c, c_row, rows, columns, depth, how, b, b)
 
 
@@ -137,7 +136,7 @@ def _scratch_at(job, at):
 
 @jit
 def _copy_rows(source, source_row, rows, width, target, target_row):
-    """Copy [rows, width]; set the rest of each target row to 0."""
+    """Copy [rows, width] and set the rest of each target row to 0."""
     for i in range(rows):
         from_, to = floats(source + BYTES * i * source_row, width), floats(target + BYTES * i * target_row, target_row)
         for j in range(width):
@@ -174,7 +173,7 @@ def _add_row(x, y):
 
 @jit_fused
 def _powers(x, most, scale):
-    """Replace x by e^((x - most) scale); x has whole vectors, so the loop has no scalar remainder."""
+    """Replace x by e^((x - most) scale). x has whole vectors, so the loop has no scalar remainder."""
     for i in range(x.size // LANES):
         for j in range(LANES):
             x[i * LANES + j] = power_of_e((x[i * LANES + j] - most) * scale)
@@ -239,13 +238,12 @@ def _logits(job, block, s):
 
 @jit
 def _by_key(block, s, i):
-    """Return the address of query i's logit by the distance to key 0; the next keys follow."""
+    """Return the address of query i's logit by the distance to key 0. The next keys follow."""
     return s.by_distance + BYTES * (i * s.distance_row + block.rows - 1 - i)
 
 
 @jit
 def _read_sequence(job, s, sequence, head, backward):
-    """Copy a head's part of a sequence to scratch."""
     c, row = job.width, 3 * job.heads * job.width
     at = job.projected + BYTES * (sequence * job.length * row + head * c)
     for to, i in ((s.query, 0), (s.key, 1), (s.value, 2)):
@@ -259,7 +257,6 @@ def _read_sequence(job, s, sequence, head, backward):
 
 @jit
 def _read_relative(job, s, head):
-    """Copy a head's distance keys to scratch."""
     if job.relative:
         c = job.width
         _copy_rows(job.relative + BYTES * head * c, job.heads * c, job.distances, c, s.relative, s.wide)
@@ -268,7 +265,6 @@ def _read_relative(job, s, head):
 
 @jit
 def _forward(job, s, sequence, head):
-    """Write a head's output for the queries of a sequence."""
     c, scale = job.width, np.float32(1.0 / np.sqrt(job.width))
     _read_sequence(job, s, sequence, head, False)
     kept = floats(job.kept + 2 * BYTES * (sequence * job.heads + head) * job.length, 2 * job.length)
@@ -381,5 +377,4 @@ address_of_run = address_of(RUN_PIECE, 3)
 
 
 def compile_pieces():
-    """Compile `_run_piece`."""
     return c_function(_run_piece, RUNS_PIECE, RUN_PIECE)

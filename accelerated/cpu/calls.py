@@ -45,7 +45,7 @@ def loops_run(call: str, *arrays: jax.Array) -> bool:
 
 
 def _registered(call: str) -> bool:
-    """Register the loops of a call with XLA; return False if that fails."""
+    """Register the loops of a call with XLA. Return False if that fails."""
     from . import xla  # importing numba takes a while
 
     return xla.registered(call)

@@ -61,7 +61,7 @@ def _add(pieces, n, kind, expert, first, size):
 
 @jit
 def _most_rows(left, threads):
-    """Return the size of the next piece; sizes decrease with the number of rows left, so that threads end together."""
+    """Return the size of the next piece. Sizes decrease with the number of rows left, so that threads end together."""
     if threads == 1:
         return ROWS_AT_ONCE
     return min(ROWS_AT_ONCE, max(FEWEST_ROWS, left // (2 * threads)))
@@ -79,7 +79,7 @@ def _rows_of(start, split):
 
 @jit
 def _add_rows(pieces, n, kind, start, split, threads):
-    """Append pieces of rows of the experts in `split` to the n pieces; return the new number."""
+    """Append pieces of rows of the experts in `split` to the n pieces. Return the new number."""
     left = _rows_of(start, split)
     for e in range(split.size):
         first, end = np.int64(start[e]), np.int64(start[e + 1])
@@ -93,7 +93,7 @@ def _add_rows(pieces, n, kind, start, split, threads):
 
 @jit
 def _add_experts(pieces, n, start, split):
-    """Append one piece for each expert that is not in `split`, largest first; return the new number."""
+    """Append one piece for each expert that is not in `split`, largest first. Return the new number."""
     above = np.int64(start[split.size]) + 1
     while above > 0:
         from_ = above // 2
@@ -107,7 +107,7 @@ def _add_experts(pieces, n, start, split):
 
 @jit
 def _add_columns(pieces, n, start, split, hidden, threads):
-    """Append pieces of hidden columns of the experts in `split`, each with as much work as a piece of `_add_rows`."""
+    """Append pieces of hidden columns of the experts in `split`. Each has as much work as a piece of `_add_rows`."""
     left, panels = _rows_of(start, split), (hidden + PANEL - 1) // PANEL
     for e in range(split.size):
         if split[e]:
@@ -258,6 +258,5 @@ def _experts(frame):
 
 
 def compiled():
-    """Return `_experts`, compiled."""
     compile_pieces()
     return c_function(_experts, types.int64(types.int64))

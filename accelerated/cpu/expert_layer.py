@@ -78,12 +78,10 @@ def _check(activation, matrices, x, gate, queue) -> dict:
 
 
 def _names(matrices) -> list[str]:
-    """Return the names of the matrices in the order of their gradients."""
     return ["up", "down", *(["linear"] if "linear" in matrices else [])]
 
 
 def _named(matrices: dict) -> dict:
-    """Return matrices with their shapes, for `sizes_of`."""
     return {f"{name} [E, {'f, d' if name == 'down' else 'd, f'}]": matrices[name] for name in _names(matrices)}
 
 
@@ -103,11 +101,8 @@ def _call(activation, matrices, rows, before, backward, results) -> list[jax.Arr
     """Call the loops (`expert_call`).
 
     Args:
-        activation: one of `ACTIVATIONS`.
-        matrices: the matrices of `experts`.
         rows: x, gate and queue, with their shapes; for the backward pass also the gradient [T, d] of the output.
         before: the vectors before the nonlinearity for the backward pass; [] for the forward pass.
-        backward: whether this is the backward pass.
         results: the shapes of the results.
     """
     arrays = rows | _named(matrices) | dict(zip(_kept(matrices), before, strict=False))

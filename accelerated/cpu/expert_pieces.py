@@ -164,13 +164,10 @@ def _multiply(to, gate, b):  # the compiler sees that the write is in place only
 
 @jit
 def _pull(job, scratch, i, up, linear, hidden, pulled, of_linear, assignment):
-    """Backpropagate through the gate and the nonlinearity of one row.
+    """Backpropagate through the gate and the nonlinearity of row `i`.
 
     Args:
-        job: the layer.
-        scratch: buffers of this thread.
-        i: the row in the following arrays, addresses of [rows, f_row].
-        up, linear: x · up and x · linear.
+        up, linear: x · up and x · linear. All arrays of rows are addresses of [rows, f_row].
         hidden: becomes the hidden vectors times their gates.
         pulled: the gradient of the hidden vectors for gates of 1; becomes the gradient of x · up.
         of_linear: becomes the gradient of x · linear.
@@ -201,7 +198,8 @@ def _gather(source, job, order, target, target_row):
 
 @jit
 def _forward(job, expert, begin, rows, scratch):
-    """Write the gated outputs of some rows of an expert and, for a backward pass, the inputs of the nonlinearity."""
+    """Write the gated outputs of some rows of an expert. For a backward pass, also write the inputs of the
+    nonlinearity."""
     d, f, d_row, f_row, panel = job.width, job.hidden, scratch.d_row, job.hidden_row, scratch.panel
     at, row, order = BYTES * expert * d * f, BYTES * begin * f_row, ints(job.order + BYTES * begin, rows)
     here, hidden, out, down = scratch.here, scratch.hidden, scratch.out, job.down + at
@@ -335,5 +333,4 @@ address_of_run = address_of(RUN_PIECE, 3)
 
 
 def compile_pieces():
-    """Compile `_run_piece`."""
     return c_function(_run_piece, RUNS_PIECE, RUN_PIECE)

@@ -16,13 +16,11 @@ def dot(x, y):
 
 @jit
 def scale_row(x, factor):
-    """Multiply x by a number."""
     for j in range(x.size):
         x[j] *= factor
 
 
 @jit
 def write_scaled(to, factor, x):
-    """Write x times a number."""
     for j in range(to.size):
         to[j] = factor * x[j]

@@ -62,7 +62,7 @@ def _number(factor: str, sizes: dict) -> int | None:
 
 
 def _fits(axis: list[str], size: int, sizes: dict) -> bool:
-    """Return whether an axis may have this size; set its unknown letter, if it has one."""
+    """Return whether an axis may have this size. An unknown letter takes the size."""
     known = math.prod(_number(factor, sizes) for factor in axis if _number(factor, sizes) is not None)
     unknown = [factor for factor in axis if _number(factor, sizes) is None]
     for letter in unknown:

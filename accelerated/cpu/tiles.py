@@ -84,7 +84,6 @@ def _store(builder, vector, pointer):
 
 
 def _everywhere(builder, number):
-    """Return a vector filled with one number."""
     undefined, zeros = ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.VectorType(_INT, LANES), [0] * LANES)
     return builder.shuffle_vector(builder.insert_element(undefined, number, _INT(0)), undefined, zeros)
 
@@ -314,11 +313,7 @@ def _product(a, a_row, a_deep, b, b_row, layout, c, c_row, rows, columns, depth,
         b: address of [depth, columns]; if TURNED of [columns, depth].
         b_row: elements from a stored row of b to the next.
         layout: STORED, TURNED or IN_PLACE.
-        c: address of [rows, columns].
-        c_row: elements from a row of c to the next.
-        rows: 0 or more.
-        columns: 1 or more.
-        depth: 1 or more.
+        c: address of [rows, columns]. rows may be 0; columns and depth are 1 or more.
         how: WRITE, ADD or PAST_CACHE.
         after: address of the data to prefetch, such as the next b of this size; or b.
         memory: address of SCRATCH numbers, overwritten; not needed IN_PLACE.
@@ -372,5 +367,4 @@ product = types.ExternalFunction(*PRODUCT)
 
 
 def compile_product():
-    """Compile `_product`; from then on `product` calls it."""
     return c_function(_product, PRODUCT[1], PRODUCT[0])

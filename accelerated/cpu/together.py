@@ -65,7 +65,6 @@ memory."""
 
 
 def compile_help():
-    """Compile `_help`; from then on `help_` calls it."""
     return c_function(_help, HELP[1], HELP[0])
 
 

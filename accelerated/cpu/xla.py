@@ -72,10 +72,8 @@ def known(header: str) -> bool:
 
 
 def registered(name: str) -> bool:
-    """Register the function with XLA under a name; return False if that fails.
-
-    It fails if numba cannot compile, or if XLA's interface has an unknown version. Each process warns only once.
-    """
+    """Register the function with XLA under a name. Return False if numba cannot compile, or XLA's version is
+    unknown."""
     with _ONE_THREAD:
         return _registered(name)
 
@@ -137,7 +135,6 @@ def is_question(frame):
 
 @jit
 def read_call(frame):
-    """Return the `Call` of a frame."""
     words = longs(frame, _ATTRIBUTES + 1)
     arguments = _addresses(words[_ARGUMENTS], words[_NUM_ARGUMENTS])
     results = _addresses(words[_RESULTS], words[_NUM_RESULTS])
@@ -146,7 +143,6 @@ def read_call(frame):
 
 @jit
 def attribute(call, i):
-    """Return attribute i, an integer."""
     return longs(longs(longs(call.attributes, i + 1)[i], 2)[1], 1)[0]
 
 

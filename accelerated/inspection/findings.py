@@ -91,7 +91,6 @@ def findings(trace: Trace, other: Trace | None = None, seed: int = 0) -> list[Bl
     """Return the statistics of each block.
 
     Args:
-        trace: trace of a model.
         other: trace of the same tokens by another model, for comparison.
         seed: seed of the shuffles.
 
@@ -119,7 +118,6 @@ def _check_comparable(trace: Trace, other: Trace) -> None:
 
 
 def _of_block(trace: Trace, i: int, draw: np.random.Generator) -> BlockFindings:
-    """Return the statistics of the block with index `i`."""
     row, expert = _choices(trace.expert[i])
     counts = np.bincount(expert.ravel(), minlength=trace.experts)
     nats = None if trace.logits is None else entropy(softmax(trace.logits[i].astype(np.float64), axis=1))
@@ -138,7 +136,7 @@ def _of_block(trace: Trace, i: int, draw: np.random.Generator) -> BlockFindings:
 
 
 def _choices(expert: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens [n] and experts [n, k]; if the tokens have different k, a row for each choice and k = 1."""
+    """Return tokens [n] and experts [n, k]. If tokens have different k, each choice is a row, and k = 1."""
     if (expert >= 0).all():
         return np.arange(len(expert)), expert
     row, choice = np.nonzero(expert >= 0)
@@ -146,7 +144,7 @@ def _choices(expert: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _information(trace: Trace, row: np.ndarray, expert: np.ndarray, draw) -> dict[str, Information]:
-    """Return the information about each label; for the label "previous", exclude the first token of each window."""
+    """Return the information about each label. The label "previous" excludes the first token of each window."""
     previous = np.concatenate([[0], trace.token[:-1]])
     labels = {"token": trace.token, "previous": previous, "position": trace.position}
     told = {}

@@ -37,10 +37,8 @@ def trace_folder(folder: Path, text: Path | None = None, *, tokens: int, tell=pr
     """Return the routing of a text by the last checkpoint of a run.
 
     Args:
-        folder: a run folder.
         text: a file; None for the start of the run's validation text.
         tokens: largest number of tokens to route.
-        tell: called with a progress line.
 
     Raises:
         InputError: the folder has no run or a dense run, or the text cannot be read or has changed since training.
@@ -53,7 +51,6 @@ def trace_folder(folder: Path, text: Path | None = None, *, tokens: int, tell=pr
 
 
 def _validation_start(folder: Path, run: SavedRun, tokens: int, tell) -> np.ndarray:
-    """Return the first tokens of a run's validation text."""
     files = prepare_tokens(read_corpus(run.config.corpus or None), run.config.model.vocab_size, tell=tell)
     check_text(folder, run.texts, files, {}, run.config, "inspect another with --text")
     return np.array(load_tokens(files.validation, files.dtype)[:tokens], np.int32)
@@ -68,9 +65,7 @@ def trace_run(run: SavedRun, ids: np.ndarray, name: str) -> Trace:
     """Return the routing of T token ids by a run.
 
     Args:
-        run: a routed run.
         ids: [T] integers, at least one.
-        name: name of the run.
     """
     model = run.config.model
     windows, real = windows_of(run.config, ids)

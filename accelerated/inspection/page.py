@@ -102,7 +102,6 @@ def microscope(trace: Trace, found: list[BlockFindings], other: str | None = Non
 
 
 def _about(trace: Trace, other: str | None) -> str:
-    """Return a paragraph on the text and the model."""
     each = plural(trace.choices, "expert") if trace.regular else f"0 to {plural(trace.choices, 'expert')}"
     if trace.mixes:
         each = "no expert, because experts process mixtures of tokens; its colour shows the expert in whose mixture it "
@@ -121,13 +120,11 @@ def _sentences(trace: Trace, found: list[BlockFindings]) -> str:
 
 
 def _overview(found: list[BlockFindings]) -> str:
-    """Return a table with one row per block, without empty columns."""
     kept = {head: cell for head, cell in COLUMNS.items() if any(map(cell, found))}
     return _table(list(kept), [[cell(block) for cell in kept.values()] for block in found])
 
 
 def _panel(trace: Trace, block: BlockFindings, i: int, experts: list[int]) -> str:
-    """Return the section of one block."""
     picks = _button(f"expert{i}", f"b{i}all", "all experts", True, "all")
     picks += "".join(_button(f"expert{i}", f"b{i}e{e}", str(e), False, str(e), f"e e{e}") for e in experts)
     first = "A token is coloured by its expert" + (", underlined by its second." if trace.choices > 1 else ".")
@@ -158,14 +155,13 @@ def _tokens(trace: Trace, i: int) -> str:
 
 
 def _piece(piece: str, after: str = "") -> str:
-    """Return a token as HTML; line ends and ends of documents become symbols."""
+    """Return a token as HTML. Line ends and ends of documents become symbols."""
     if not piece:
         return f'<span class="end">[end of text]{after}</span>'
     return html.escape("".join("⏎" + after if c == "\n" else c if c.isprintable() else "\ufffd" for c in piece))
 
 
 def _told(block: BlockFindings) -> str:
-    """Return a bar for each label that may predict the expert."""
     rows = []
     for name, told in block.information.items():
         few = " (too few tokens to judge)" if block.most and share(told, block.most) is None else ""
@@ -175,7 +171,6 @@ def _told(block: BlockFindings) -> str:
 
 
 def _experts(block: BlockFindings, experts: list[int]) -> str:
-    """Return a table of the experts: loads and typical tokens."""
     scale, matched = max(2.0, *block.load), block.matched
     rows = []
     for e in experts:
@@ -188,7 +183,7 @@ def _experts(block: BlockFindings, experts: list[int]) -> str:
 
 
 def _words(words: list[Word]) -> str:
-    """Return tokens with the number of occurrences that an expert takes; spaces become a symbol and a count."""
+    """Return tokens with the number of occurrences that an expert takes. Spaces become a symbol and a count."""
     items = []
     for word in words:
         piece = re.sub(" +", lambda run: "␣" + f"×{len(run[0])}" * (len(run[0]) > 1), word.piece)
@@ -197,7 +192,6 @@ def _words(words: list[Word]) -> str:
 
 
 def _unchosen(block: BlockFindings) -> str:
-    """Return a sentence on the experts that no token chose."""
     idle = [e for e, load in enumerate(block.load) if not load]
     return f"No token chooses {plural(len(idle), 'expert')}: {in_short(idle, 8)}." if idle else ""
 
@@ -249,7 +243,6 @@ def _table(heads: list[str], rows: list[list[str]], kind: str = "") -> str:
 
 
 def _terms(found: list[BlockFindings]) -> str:
-    """Return explanations of the numbers on the page, without absent columns."""
     shown = (term for term in TERMS if term[0] not in COLUMNS or any(map(COLUMNS[term[0]], found)))
     lines = "".join(f"<li><b>{name}</b>: {meaning}</li>" for name, meaning in shown)
     return f"<h2>Terms</h2>\n<ul>{lines}</ul>\n"

@@ -18,9 +18,7 @@ def replay(folder: Path, path: Path, tell=print) -> dict:
     """Return the loss of the last checkpoint of a run on the tokens of a stored routing.
 
     Args:
-        folder: a run folder.
         path: a file from `routelaws inspect --out`, for this run or another run with the same tokens and shapes.
-        tell: called with a progress line.
 
     Returns:
         {"loss": with the stored routing, "loss_own": with the run's own routing, both nats per token; "tokens": number
@@ -37,7 +35,7 @@ def replay(folder: Path, path: Path, tell=print) -> dict:
 
 
 def replayed(run: SavedRun, token: np.ndarray, expert: np.ndarray, gate: np.ndarray | None) -> dict:
-    """Return the losses of a run on T tokens, see `replay`; `expert` and `gate` are [n_r, T, k], `gate` may be None."""
+    """Return the losses of a run on T tokens. `expert` and `gate` are [n_r, T, k]; `gate` may be None."""
     windows, counted = windows_of(run.config, token, targets=True)
     held = held_routing(run.config, expert, gate, counted.shape)
 

@@ -45,10 +45,6 @@ summary { cursor: pointer; color: var(--link); margin: 0.7rem 0; }
 def write_run_page(folder: Path, tell=print) -> Path:
     """Write report.html into the folder of a run, finished or not, and return its path.
 
-    Args:
-        folder: a run folder.
-        tell: called with a progress line.
-
     Raises:
         InputError: the folder has no run or no evaluation, or a file is damaged.
     """
@@ -90,7 +86,6 @@ def about(run: SweepRun) -> str:
 
 
 def notes(run: SweepRun) -> list[str]:
-    """Return cautions about the loss."""
     skipped = sum(line["kind"] == "skipped" for line in run.log)
     lines = []
     if run.row["step"] < run.config.steps:
@@ -202,7 +197,6 @@ def command(folder: Path, run: SweepRun) -> str:
 
 
 def _flag(name: str, value) -> list[str]:
-    """Return the arguments that set a field."""
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
@@ -210,5 +204,5 @@ def _flag(name: str, value) -> list[str]:
 
 
 def _html(blocks: list[Block]) -> str:
-    """Return blocks as HTML with scrolling wide tables."""
+    """Return blocks as HTML. Wide tables scroll."""
     return scrolling(to_html(blocks)) + "\n"

@@ -46,8 +46,7 @@ class RoutedLayer(NamedTuple):
     expert: np.ndarray  # [T, k]; -1 for none
 
 
-class _LastRouterDone(Exception):
-    """Ends a forward pass early."""
+class _LastRouterDone(Exception): ...
 
 
 class StreamedModel:
@@ -194,7 +193,6 @@ class StreamedModel:
         return next((head for head in heads if head in self._layers), "")
 
     def _load(self, name: str) -> None:
-        """Load the weights of a layer."""
         places = self._stored.get(name, {})
         with contextlib.ExitStack() as stack:
             files = {path: stack.enter_context(_opened(path)) for path in set(places.values())}
@@ -211,7 +209,6 @@ class StreamedModel:
 
 
 def _configuration(folder: Path):
-    """Return the configuration of a folder."""
     path = folder / "config.json"
     if not path.is_file():
         raise InputError(f"{folder}: has no config.json; name a folder that save_pretrained of transformers wrote")
@@ -260,7 +257,6 @@ def _layers(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Modul
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of a folder."""
     index, whole = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if whole.is_file() and not index.is_file():
         return [whole]
@@ -280,7 +276,6 @@ def _weight_files(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _opened(path: Path):
-    """Open a safetensors file."""
     try:
         file = safe_open(path, framework="pt")
     except Exception as error:  # the Rust reader raises its own types
@@ -292,7 +287,7 @@ def _opened(path: Path):
 
 
 def _free(layer: nn.Module) -> None:
-    """Replace weights by CPU arrays of the same shape that use no memory; some models check the device."""
+    """Replace weights by CPU arrays of the same shape that use no memory. Some models check the device."""
     for module in layer.modules():
         for name, value in module._parameters.items():
             if value is not None:
@@ -301,7 +296,6 @@ def _free(layer: nn.Module) -> None:
 
 
 def _joined(outputs: list):
-    """Join the outputs of a layer for the single windows."""
     if isinstance(outputs[0], torch.Tensor):
         return torch.cat(outputs)
     if isinstance(outputs[0], tuple):
@@ -310,7 +304,6 @@ def _joined(outputs: list):
 
 
 def _routed_layer(name: str, windows: list) -> RoutedLayer:
-    """Return the outputs of a router for all windows."""
     logits, gate, expert = (None if part[0] is None else np.concatenate(part) for part in zip(*windows, strict=True))
     number = next(int(part) for part in name.split(".") if part.isdigit()) + 1
     if expert is None:

@@ -16,7 +16,6 @@ def trace_transformers(folder: Path, text: Path | None, *, tokens: int) -> Trace
 
     Args:
         folder: a folder with config.json, tokenizer.json and safetensors files.
-        text: a file.
         tokens: largest number of tokens to route.
 
     Raises:

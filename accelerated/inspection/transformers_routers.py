@@ -19,10 +19,6 @@ ROUTERS = r"\w*(?:Router|TopKGating|MoEV1Gate)"
 def read_router(name: str, answer) -> tuple:
     """Return (logits, gates, experts) from the output of a router class.
 
-    Args:
-        name: name of the class.
-        answer: the output of its forward pass.
-
     Returns:
         Tensors: logits [..., E], gates [..., k], experts [..., k]. If the router gives only gates [..., E], with 0 for
         experts that are not chosen, `experts` is None.

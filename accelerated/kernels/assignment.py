@@ -92,7 +92,7 @@ def measure_gap(scores: np.ndarray, expert: np.ndarray, prices: np.ndarray) -> f
 
 @jit
 def _regret(scores, expert, prices):
-    """Return how much more the tokens would gain in total from their best experts at these prices."""
+    """Return the total that the tokens would gain from their best experts at these prices."""
     total = 0.0
     k, num_experts = expert.shape[1], len(prices)
     held, free = np.empty(k), np.empty(num_experts)
@@ -218,13 +218,11 @@ def _largest(row, price):
 
 @jit
 def _hold(t, slot, e, whole, expert, own):
-    """Assign expert e to an empty slot of token t."""
     expert[slot], own[slot], whole[t, e] = e, whole[t, e], HELD
 
 
 @jit
 def _join(t, slot, whole, expert, own, links, cheapest, ring):
-    """Add a slot of token t to its expert's slots."""
     e = expert[slot]
     head = len(expert) + e
     after = ring[0, head]
@@ -237,7 +235,7 @@ def _join(t, slot, whole, expert, own, links, cheapest, ring):
 
 @jit
 def _leave(slot, whole, expert, own, links, cheapest, ring):
-    """Remove a slot from its expert; search again only for links that used the slot."""
+    """Remove a slot from its expert, and search again for the links that used the slot."""
     e = expert[slot]
     ring[0, ring[1, slot]], ring[1, ring[0, slot]] = ring[0, slot], ring[1, slot]
     gone = np.empty(whole.shape[1], np.int64)
@@ -302,7 +300,7 @@ def _cheapest_chain(links, price, wanted, cost, before, limit):
 
 @jit
 def _move(target, before, whole, expert, own, links, cheapest, ring):
-    """Move one token along each link of the path that ends at `target`; return the start of the path."""
+    """Move one token along each link of the path that ends at `target`. Return the start of the path."""
     reserve = whole.shape[1]
     k = target
     while before[k] >= 0:

@@ -16,7 +16,7 @@ NOTHING = np.float32(-3e38)  # replaces a value; below all other values
 
 @jit_vector
 def _take(value, best):
-    """Replace the first value equal to `best` by `NOTHING`; return its index and the largest remaining value."""
+    """Replace the first value equal to `best` by `NOTHING`. Return its index and the largest remaining value."""
     size = np.int32(value.size)  # a vector holds twice as many as with 64 bits
     first, second = size - np.int32(1), NOTHING
     for k in range(size):

@@ -46,7 +46,7 @@ def _by_one_process(dispatcher):
 
 
 def _lock(dispatcher) -> filelock.BaseFileLock:
-    """Return the lock of a function's file; raise RuntimeError if other users can write to its folder."""
+    """Return the lock of a function's file. Raise RuntimeError if other users can write to its folder."""
     module = dispatcher.py_func.__module__.rpartition(".")[-1]
     folder, sources = Path(dispatcher.stats.cache_path), Path(dispatcher.py_func.__code__.co_filename).parent
     if not _is_trusted(folder, sources):
@@ -93,7 +93,6 @@ def c_function(function, signature, name: str | None = None):
     """Compile a function as a C function. Other loops call it by name; it is not inlined.
 
     Args:
-        function: an uncompiled function of a module.
         signature: numba's signature; all arguments are numbers.
         name: the name for callers in compiled loops, see `numba.types.ExternalFunction`; None if no loop calls it by
             name.

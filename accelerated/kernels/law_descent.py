@@ -77,7 +77,7 @@ def _copy(source, target):  # a slice takes ten times as long to compile
 
 @jit_within
 def _descend(law, centres, table, asked, most, theta, work):
-    """Move θ to the end of the search; return the sum at the end."""
+    """Move θ to the end of the search. Return the sum at the end."""
     logs, log_loss, weight, delta = table
     predicted, turn, vectors, squares, _ = work
     step, trial = vectors[STEP], vectors[TRIAL]
@@ -157,7 +157,7 @@ def _sum_of_three(weight, first, second):
 
 @jit
 def _step(damping, vectors, squares):
-    """Write the solution of (system + damping) step = pull by Cholesky's triangle; return pull · step, or NaN."""
+    """Write the solution of (system + damping) step = pull by Cholesky's triangle. Return pull · step, or NaN."""
     step, pull, system, triangle = vectors[STEP], vectors[PULL], squares[0], squares[1]
     promise = 0.0
     for j in range(pull.size):

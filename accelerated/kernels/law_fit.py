@@ -279,7 +279,7 @@ def _value(problem, extra, log_alpha, logit, work):
 
 @jit
 def _solve_two(a00, a01, a11, g0, g1, free_0, free_1):
-    """Solve two linear equations for the free unknowns (a fixed one is 0); also return if the matrix is positive."""
+    """Solve two linear equations for the free unknowns; a fixed unknown is 0. Also return if the matrix is positive."""
     if free_0 and free_1:
         determinant = a00 * a11 - a01 * a01
         if a00 > 0.0 and determinant > 0.0:
@@ -405,7 +405,7 @@ def _best_starts(values, starts):
 
 @jit
 def _search_piece(problem, extra, constant, values, free_alpha, free_logit, starts, careful, work):
-    """Search a piece of the domain from the lowest points of its scan; return (alpha, ratio, rest, residual sum)."""
+    """Search a piece of the domain from the lowest points of its scan. Return (alpha, ratio, rest, residual sum)."""
     scan, log_top = len(values), math.log1p(extra[-1])
     settled = SETTLED if careful else SETTLED_SOON
     # The last line of the scan is the edge E_start = 1; its first column is the edge of unbounded E_max.

@@ -314,7 +314,7 @@ def scan_shapes(problem, delta, scan, work):
 
 @jit
 def _search_piece(problem, delta, values, solutions, free_alpha, free_logit, starts, work):
-    """Search a piece of the domain from its scan; return [8]: alpha, ratio, rest, value, unknowns."""
+    """Search a piece of the domain from its scan. Return [8]: alpha, ratio, rest, value, unknowns."""
     scan, log_top = len(values), math.log1p(problem[3][-1])
     # The scan's last line is the edge E_start = 1, its first column the edge of unbounded E_max.
     first, left = (0 if free_alpha else scan - 1), (1 if free_logit else 0)

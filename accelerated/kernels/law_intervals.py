@@ -141,7 +141,7 @@ def _ratio_ends(kind, at, psi, room, scores, triangle):
 
 @jit
 def _direction(kind, at, psi, factor):
-    """Return h of a linear quantity; if `factor` is infinite, return the limit of h/factor."""
+    """Return h of a linear quantity. If `factor` is infinite, return the limit of h/factor."""
     endless = math.isinf(factor)
     weight = 1.0 if endless else factor
     keep = 0.0 if endless else 1.0
@@ -230,7 +230,8 @@ def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limi
 
 @jit
 def _signed_end(problem, extra, constant, kind, at, beyond, t, w, limit, sign, work):
-    """Return the low end (sign 1) or minus the high end (sign -1) at a shape; OUTSIDE or more for a rejected shape."""
+    """Return the low end (sign 1) or minus the high end (sign -1) at a shape. A rejected shape gives OUTSIDE or
+    more."""
     alpha, ratio, rest = _shape(t, w, math.log1p(extra[-1]))
     residual, _, low, high = ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limit, work)
     end = low if sign == 1.0 else -high
@@ -262,7 +263,7 @@ def _low_points(values, found):
 
 @jit
 def _golden_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work, low, high, times):
-    """Narrow an interval of w by golden section; return its ends and the smallest value."""
+    """Narrow an interval of w by golden section. Return its ends and the smallest value."""
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
     at_left = _signed_end(problem, extra, constant, kind, at, beyond, t, left, limit, sign, work)
     at_right = _signed_end(problem, extra, constant, kind, at, beyond, t, right, limit, sign, work)
@@ -303,7 +304,7 @@ def _least_over_w(problem, extra, constant, kind, at, beyond, t, limit, sign, wo
 
 @jit
 def _golden_t(problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work, low, high, times):
-    """Narrow an interval of t by golden section; return its ends and the smallest value."""
+    """Narrow an interval of t by golden section. Return its ends and the smallest value."""
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
     at_left = _at_t(problem, extra, constant, kind, at, beyond, left, unbounded, limit, sign, work)
     at_right = _at_t(problem, extra, constant, kind, at, beyond, right, unbounded, limit, sign, work)

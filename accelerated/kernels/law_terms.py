@@ -57,7 +57,7 @@ def _need_unknowns(law, unknowns, columns):
 
 @jit
 def _additive(multiplier, powers, theta, logs, predicted, turn, scratch):
-    """Write the prediction of a sum of powers; the multipliers' rows of `turn` hold log terms, then shares."""
+    """Write the prediction of a sum of powers. The multipliers' rows of `turn` hold log terms, then shares."""
     turn[:] = 0.0
     for t in range(multiplier.size):
         log = turn[multiplier[t]]
@@ -124,7 +124,7 @@ def _kaplan(theta, logs, predicted, turn):
 
 @jit_within
 def _joint(theta, logs, predicted, turn):
-    """Write the prediction of the joint law; the third column is E - 1, and θ[8:10] = ln p and ln q of ψ."""
+    """Write the prediction of the joint law. The third column is E - 1, and θ[8:10] = ln p and ln q of ψ."""
     rise, bend = math.exp(theta[8]), math.exp(theta[9])
     for i in range(predicted.size):
         n, d, x = logs[0, i], logs[1, i], logs[2, i]
@@ -194,7 +194,7 @@ def _of_kaplan(centres, which, theta, turn):
 
 @jit_within
 def _of_joint(centres, which, theta, turn):
-    """Return a coefficient of the joint law; the inverse of `_internal` in `joint.py`."""
+    """Return a coefficient of the joint law: the inverse of `_internal` in `joint.py`."""
     rise, bend = math.exp(theta[8]), math.exp(theta[9])
     share = rise / (rise + bend)
     if not share >= 0.0:  # both unknowns diverged

@@ -167,6 +167,16 @@ class Terminal(Console):
 
 
 class Table(NamedTuple):
+    """A table of texts.
+
+    Attributes:
+        heads: headings of the columns
+        rows: a text for each column; a shorter row ends with empty cells
+        title: title above the table
+        keys: each part of a split table repeats this number of first columns
+        words: the columns of words, which may wrap
+    """
+
     heads: list[str]
     rows: list[list[str]]
     title: str = ""

@@ -213,13 +213,11 @@ class TrainConfig:
         self.evaluation_sets()
 
     def check_parameters(self) -> None:
-        """Raise `InputError` if the model has more parameters than any machine can hold."""
         parameters = self.accounting().total_parameters
         if parameters > MOST_PARAMETERS:
             raise InputError(f"the model has {parameters:.3g} parameters; it can have {MOST_PARAMETERS:.3g} at most")
 
     def _check_counts(self) -> None:
-        """Raise `InputError` if a count is not a whole number, or too small."""
         for name in ("sequence_length", "batch_size", "steps", "evaluations", "evaluation_tokens", "steps_per_call"):
             _check_whole(name, getattr(self, name), 1)
         _check_whole("seed", self.seed, 0)
@@ -234,7 +232,6 @@ class TrainConfig:
             _check_whole("keep_every", self.keep_every, 1)
 
     def _check_rates(self) -> None:
-        """Raise `InputError` if a rate, a limit or a share is out of range."""
         if not 1 < self.loss_limit:
             raise InputError(f"loss_limit is {self.loss_limit}; it has to be above 1")
         for name in ("learning_rate", "router_rate", "gradient_clip"):
@@ -323,7 +320,6 @@ class TrainConfig:
         return {name: "inf" if value == math.inf else value for name, value in self.fields().items()}
 
     def to_json(self) -> str:
-        """Return the configuration as the text of a JSON file."""
         return json.dumps(self.plain(), indent=2) + "\n"
 
 

@@ -25,9 +25,7 @@ def failing_layer(config: TrainConfig, table: np.ndarray | None, params: dict, w
     """Describe the first part of the model whose activations or gradients are not finite.
 
     Args:
-        config: the run.
         table: the hash table; None for other routers.
-        params: the weights before the failing batch.
         windows: [b, S + 1], the failing batch.
         number: number of the step, from 0.
     """
@@ -115,7 +113,7 @@ def first_blocks(params: dict, model: ModelConfig, blocks) -> dict:
 
 
 def _norms_of_blocks(gradient: dict, model: ModelConfig) -> np.ndarray:
-    """Return [L + 1], norms of the gradient: entry 0 is for the weights outside the blocks, entry m for block m."""
+    """Return the norms [L + 1] of the gradient. Entry 0 is for the weights outside the blocks, entry m for block m."""
     squares = np.zeros(model.blocks + 1)
     for name, part in gradient.items():
         if name not in _blocks_of(model):
@@ -136,12 +134,10 @@ def _first_bad(tree: dict) -> str | None:
 
 
 def _name(block: int, model: ModelConfig) -> str:
-    """Describe the output of the first `block` blocks."""
     return f"block {block} of {model.blocks}" if block else "the embedding"
 
 
 def what_is_wrong(loss: float, added: float, norm: float, number: int, config: TrainConfig) -> str:
-    """Describe why the batch of a step is bad."""
     at = f"at step {number:,}"
     if not math.isfinite(loss):
         return f"the training loss is {loss} {at}"

@@ -35,13 +35,11 @@ def evaluate_run(
     """Return the losses of the last checkpoint of a run, on its evaluation texts or on other texts.
 
     Args:
-        folder: a run folder.
         group_size: sequences in a group, for expert_choice and mixture_of_tokens; None for the run's group size.
         one_hot: whether each mixture has one token, for mixture_of_tokens.
         tokens: number of evaluation tokens; None for the run's number.
         corpus: files, folders or patterns that replace the run's texts. Each is one text, and its path is the name of
             its loss. The run's tokenizer encodes the texts.
-        tell: called with a line for each slow step.
 
     Returns:
         {"router", "group_size", "one_hot"} and for each text NAME, validation first, {"loss_NAME": nats per token,
@@ -84,7 +82,7 @@ def _own(folder: Path, run: SavedRun, config, tell) -> dict:
 
 
 def _others(run: SavedRun, config, corpus: Sequence[str]) -> dict:
-    """Return {path: windows} of other texts, tokenised by the run's tokenizer."""
+    """Return {path: windows} of other texts. The run's tokenizer encodes them."""
     sizes = {"sequence_length": config.sequence_length, "batch_size": config.batch_size}
     wanted = max(1, config.evaluation_tokens // (config.batch_size * config.sequence_length))
     return {path: windows_of_text(path, run, **sizes, num_batches=wanted) for path in map(str, corpus)}

@@ -41,7 +41,6 @@ def generate(
         tokens: number of tokens to sample, from 1 to `MOST_TOKENS`. Sampling stops early at the end of a document.
         temperature: 0 takes the most likely token; 1 samples from the distribution of the model.
         seed: seed of the sampling.
-        watch: as in `load_run`.
 
     Returns:
         The prompt and its continuation.
@@ -103,7 +102,6 @@ def sample(logits: np.ndarray, temperature: float, uniform: float) -> int:
 
 
 def _check_can_continue(folder: str | Path, model: ModelConfig) -> None:
-    """Raise `InputError` if the model cannot write one text at a time."""
     if model.objective != "causal":
         raise InputError(f"{folder}: the model predicts hidden tokens from both sides and cannot continue a text")
     if model.router == "expert_choice":

@@ -79,7 +79,6 @@ def hosts_of(
         coordinator: HOST:PORT.
         processes: number of processes.
         process_id: index of this process, from 0.
-        environment: environment variables of the process.
 
     Raises:
         InputError: the flags contradict each other or are out of range, or no launcher started this process.
@@ -102,7 +101,6 @@ def hosts_of(
 
 
 def _check_launcher(environment: Mapping[str, str]) -> None:
-    """Raise `InputError` if the environment lacks the index of this process."""
     if launcher(environment) is None:
         who = "SLURM, Open MPI or a TPU pod did not start this process"
         if "OMPI_COMM_WORLD_SIZE" in environment:
@@ -111,7 +109,6 @@ def _check_launcher(environment: Mapping[str, str]) -> None:
 
 
 def _check_place(coordinator: str, processes: int, process_id: int) -> None:
-    """Raise `InputError` if the flags lack the address of process 0 or the index of this process."""
     host, colon, port = coordinator.rpartition(":")
     if not host or not colon or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 2**16:
         raise InputError(f"--coordinator {coordinator}: HOST:PORT of process 0 is needed, such as 10.0.0.1:1234")
@@ -162,11 +159,7 @@ def is_writer() -> bool:
 
 
 def wait_for_all(what: str) -> None:
-    """Wait until every process has called this.
-
-    Args:
-        what: a name for this point, the same in all processes.
-    """
+    """Wait until every process has called this with the same name `what`."""
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 
@@ -175,11 +168,7 @@ def wait_for_all(what: str) -> None:
 
 @contextlib.contextmanager
 def writer_first(what: str) -> Iterator[None]:
-    """Let process 0 run the body first, so that the other processes find its files on disk.
-
-    Args:
-        what: a name for this point, the same in all processes.
-    """
+    """Let process 0 run the body first, so that the other processes find its files on disk."""
     if not is_writer():
         wait_for_all(what)
     yield
@@ -191,8 +180,6 @@ def own_rows(sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int 
     """Return, for one axis of a global array, the sorted indices of the entries on this process's devices.
 
     Args:
-        sharding: sharding of the array.
-        shape: shape of the array.
         axis: the axis; by default the sequences of batches [n, b, S + 1].
     """
     indices = sharding.addressable_devices_indices_map(shape).values()
@@ -207,9 +194,6 @@ def batch_of_all(
     Args:
         own: the rows of this process.
         rows: indices of these rows, from `own_rows`.
-        sharding: sharding of the global array.
-        shape: shape of the global array.
-        axis: the axis of the rows.
     """
 
     def piece(index):

@@ -87,11 +87,8 @@ class Run:
     """One training run in its folder.
 
     Args:
-        config: the configuration.
         folder: folder of the run; made if missing.
-        tokens: the corpus, as tokens.
         hyper_id: number of the run in its sweep.
-        watch: called with each event.
         checkpoints: folder of the checkpoints if several processes share it, see `hosts`; None for one process.
         trunk: the step of another run at which this run begins; None for step 0.
         keep: steps with checkpoints that are never removed, because other runs begin there.
@@ -242,7 +239,6 @@ class Run:
         return kept_files(self.folder, record, step, self._tell)
 
     def _record(self) -> Record:
-        """Return the record of the run's files, with all rows and log lines so far."""
         static = self.config.plain(), *self.digests, self.texts
         rows, windows = list(self.rows), list(self.windows)  # a checkpoint is written while these grow
         return Record(*static, rows, windows, self.log.mark())
@@ -280,11 +276,7 @@ class Run:
         self._publish()
 
     def _take(self, n: int, step: int, state: TrainState, train_steps: Callable, checkpoints: Checkpoints):
-        """Take n steps after `step` in one compiled call, check and log them, and return the state.
-
-        Raises:
-            DivergedError: as `_look_for_bad`.
-        """
+        """Take n steps after `step` in one compiled call, check and log them, and return the state."""
         started = time.perf_counter()
         batches = self._batches(n)
         held = None if self.replay is None else self.replay.after(step, n)
@@ -311,7 +303,7 @@ class Run:
         return record.texts if record else {}
 
     def _check_replay(self, recorded: dict[str, str]) -> None:
-        """Add the digest of the stored routing to the digests of the texts; raise `InputError` if it has changed."""
+        """Add the digest of the stored routing to the digests of the texts. A changed file is an error."""
         before, now = recorded.get("routing", self.replay.digest), self.replay.digest
         if before != now:
             raise InputError(
@@ -342,7 +334,6 @@ class Run:
         return hosts.batch_of_all(rows, self.own_rows, self.layout.rows(), self._shape_of_batches(n))
 
     def _stop(self, step: int, saved: int, state: TrainState, checkpoints: Checkpoints) -> None:
-        """Save a checkpoint and raise `Resumable`."""
         if step > saved:
             self._save(step, state, checkpoints)
         checkpoints.wait()
@@ -351,7 +342,7 @@ class Run:
         )
 
     def _save(self, step: int, state: TrainState, checkpoints: Checkpoints) -> int:
-        """Save the state and the counts after a step; return the step."""
+        """Save the state and the counts after a step. Return the step."""
         checkpoints.save(step, state._asdict(), self._extra())
         return step
 
@@ -368,8 +359,7 @@ class Run:
         """Count and report the skipped batches.
 
         Raises:
-            DivergedError: more batches than allowed are bad; the message names the step, the layer and the last good
-                checkpoint.
+            DivergedError: more batches than allowed are bad; the message names the step and the layer.
         """
         bad = np.flatnonzero(np.asarray(metrics.bad))
         allowed = self.config.skip_bad_batches
@@ -418,7 +408,7 @@ class Run:
         self.watch("step", step=step, loss=float(losses[-1]), tokens_per_second=rate)
 
     def _evaluate(self, step: int, evaluate, params: dict, checkpoints: Checkpoints) -> None:
-        """Evaluate and log; `_publish` writes the row of the table."""
+        """Evaluate and log. `_publish` writes the row of the table."""
         evaluations = {name: hosts.whole(evaluate(params, text.tokens)) for name, text in self.evaluation_sets.items()}
         by_window = {
             name: self._rows_of(name, result.counted).sums(result.loss) for name, result in evaluations.items()
@@ -462,7 +452,6 @@ class Run:
         return report.columns()
 
     def _publish(self) -> None:
-        """Write the table with the last row."""
         write_rows(self.folder / "results.csv", self.rows)
         last = self.rows[-1]
         self.watch("evaluation", step=int(last["step"]), loss=float(last["loss_validation"]))

@@ -41,7 +41,6 @@ def check_mesh(model: ModelConfig, mesh: str | None, balancing_group: str, batch
     """Raise `InputError` if a model or its batch cannot be divided over a mesh.
 
     Args:
-        model: the model.
         mesh: the text of the flag; None for one device.
         balancing_group: one of `parallel.GROUPS`.
         batch_size: b, over all devices.
@@ -91,7 +90,6 @@ def open_mesh(shape: MeshShape, name: str) -> jax.sharding.Mesh:
     """Return a mesh of all devices.
 
     Args:
-        shape: sizes of the axes.
         name: name of the mesh for the error message.
 
     Raises:

@@ -27,7 +27,6 @@ def optimizer(
     """Return AdamW with clipping and the schedule of the run; only matrices have weight decay.
 
     Args:
-        config: the run.
         rate: the learning rate of this step if it is an input of a compiled program; None for the run's schedule.
         norm: norm of the whole gradient, if known; None to compute it.
 
@@ -64,7 +63,6 @@ def _slowing(path, config) -> float:
 
 
 def _clipping(norm, config):
-    """Return the factor that clips a gradient of this norm."""
     return jnp.where(norm < config.gradient_clip, 1, config.gradient_clip / norm)
 
 

@@ -64,7 +64,6 @@ def report_routing(
 
     Args:
         config: the run, on one device, with routed blocks.
-        params: the weights.
         table: the hash table; None for other routers.
         windows: [n, b, S + 1], batches of the validation text.
         loss_ratio: a function that takes changed weights, and returns their validation loss divided by the model's

@@ -76,12 +76,7 @@ class RunInputs(NamedTuple):
 
 
 def initial_state(config: TrainConfig, layout: Layout | None = None) -> TrainState:
-    """Return random initial weights from the run's seed, and their initial optimizer state.
-
-    Args:
-        config: the run.
-        layout: the placement on devices; None for one device.
-    """
+    """Return random initial weights from the run's seed, and their initial optimizer state."""
 
     def start(key):
         params = init(key, config.model)
@@ -135,9 +130,7 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
     changes again, so it can be used to diagnose the error.
 
     Args:
-        config: the run.
         table: the hash table, see `hashing.hash_table_of`; None for other routers.
-        layout: the placement of state and batches on devices; None for one device.
     """
     train_steps, inputs = compiled_steps(config, layout=layout), run_inputs(config, table)
     if layout is None:
@@ -159,7 +152,6 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
     Args:
         config: the run. Call the function with the result of `run_inputs` for this run.
         base_method: method of BASE, see `routers.base.balanced_assignment`.
-        layout: see `make_train_steps`.
     """
     differentiate = _differentiate(config, base_method, layout)
     shardings = None if layout is None else state_shardings(config, layout)
@@ -206,11 +198,8 @@ def _differentiate(config: TrainConfig, base_method: str, layout: Layout | None)
 
 
 def _look(state: TrainState, now: tuple, given: RunInputs, config: TrainConfig, differentiate: Callable) -> tuple:
-    """Return (`StepMetrics`, `BatchNumbers`, gradient) of a batch at the weights of a state.
-
-    Args:
-        now: (windows [b, S + 1], number of the step, routing to replay or None).
-    """
+    """Return (`StepMetrics`, `BatchNumbers`, gradient) of a batch. `now` is (windows [b, S + 1], step, routing or
+    None)."""
     windows, number, held = now
     tokens, noise, hidden = drawn(config, windows, number, given)
     more = {} if held is None else {"held": held}
@@ -225,7 +214,7 @@ def _look(state: TrainState, now: tuple, given: RunInputs, config: TrainConfig, 
 def _changed(
     state: TrainState, numbers: BatchNumbers, gradient, rate, norm, *, config, layout, shardings
 ) -> TrainState:
-    """Return the state after one update; `rate` is the learning rate, `norm` the norm of the gradient."""
+    """Return the state after one update, with the learning rate `rate` and the gradient norm `norm`."""
     updates, opt_state = optimizer(config, rate, norm).update(gradient, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
     if layout is not None:  # the one all-gather of a step makes the updated parts whole
@@ -247,7 +236,7 @@ def wait_for(metrics: StepMetrics, begun: float) -> None:
 
 
 def _put(tree, shardings):
-    """Return arrays on their target devices; return shapes of `jax.eval_shape` unchanged."""
+    """Return arrays on their target devices. Shapes of `jax.eval_shape` stay unchanged."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
         return tree
     return jax.device_put(tree, shardings)
@@ -274,10 +263,8 @@ def make_evaluate(
     """Return a jitted function (params, batches [n, b, S + 1]) -> `Evaluation`.
 
     Args:
-        config: the run.
         table: as in `make_train_steps`.
         model: a model for these weights, such as the run's model with other groups; None for the run's model.
-        layout: the placement of the weights on devices; None for one device.
     """
     model = model or config.model
     attention = attention_of(config).kernel
@@ -357,7 +344,7 @@ def task_of(windows: jax.Array, model: ModelConfig, key: jax.Array):
 
 
 def _load(routing, model) -> jax.Array:
-    """Return the load [n_r, E G]; all loads are equal if experts choose or process mixtures."""
+    """Return the load [n_r, E G]. All loads are equal if experts choose or process mixtures."""
     if routing is None or isinstance(routing, ExpertChoice):
         return jnp.full((model.num_routed, model.expert_count if model.num_routed else 0), 1 / model.expert_count)
     return routing.load

@@ -22,8 +22,6 @@ class Resumable(BaseException):
 
 
 class _State:
-    """The requests to this process."""
-
     asked = False
     holding = 0
 

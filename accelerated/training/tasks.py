@@ -76,11 +76,9 @@ def evaluate_task(
     """Return the accuracy of the last checkpoint of a run on a task.
 
     Args:
-        folder: a run folder.
         task: JSON lines, see above.
         group_size: as in `evaluate_run`; must be 1 for routers that group sequences.
         one_hot: as in `evaluate_run`.
-        tell: called with a line for each slow step.
 
     Returns:
         {"router", "task": its name, "kind": "choice" or "last word", "questions": n, "guess_rate", "accuracy",
@@ -155,7 +153,6 @@ def score_questions(questions, encode, score, length: int, batch: int, where) ->
     """Return the scores of every choice of every question.
 
     Args:
-        questions: result of `read_task`.
         encode: a function from a text to the identifiers of its tokens.
         score: a function from windows [b, S + 1] to (log-probability of each token after the first [b, S], whether this
             token is the most likely [b, S]).
@@ -236,7 +233,6 @@ def _is_choice(question: Question) -> bool:
 
 
 def _question(where: str, line: str, at: int) -> Question:
-    """Return the question of one line; raise `InputError` if the line is invalid."""
     try:
         entry = parse_json(line)
         json.dumps(entry, ensure_ascii=False).encode("utf-8")  # a lone surrogate is JSON, but no text

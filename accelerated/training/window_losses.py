@@ -89,7 +89,6 @@ def window_losses(text: EvaluationText, loss: np.ndarray, counted: np.ndarray, o
     """Return the losses of an evaluation, summed within each window and document.
 
     Args:
-        text: the evaluation text.
         loss: [n, b, S], the loss of each predicted token, nats.
         counted: [n, b, S] bool, the predicted tokens.
         objective: causal (entry i is the loss of the token after input i) or masked (entry i is the loss of input i).
@@ -143,7 +142,6 @@ def as_csv(losses: WindowLosses) -> str:
 
 
 def write_window_losses(folder: Path, losses: WindowLosses) -> None:
-    """Write the window losses of a run atomically."""
     write_atomically(Path(folder) / FILE, as_csv(losses))
 
 

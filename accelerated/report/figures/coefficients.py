@@ -49,8 +49,7 @@ def slopes_figure(results: dict, runs: list[Run]):
 
 
 def _draw_measured_slopes(panel, law: dict, shift: float, colour) -> None:
-    """Draw the measured slopes of a router, shifted by `shift` decades of N, and a line through the slopes of its
-    law."""
+    """Draw the measured slopes of a router and the slopes of its law, shifted by `shift` decades of N."""
     entries = law["measured_slopes"]
     at = np.array([entry["N"] for entry in entries]) * 10**shift
     _whiskers(panel, at, entries, "slope", colour)

@@ -281,7 +281,7 @@ def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) ->
 
 
 def _option_of_runs(fit: Fit, costs: Costs, point: Callable, budget: Budget) -> Option:
-    """Return loss and costs of a kind of model. A limit of the budget without data raises ValueError."""
+    """Return loss and costs of a kind of model. Raise ValueError if the budget needs a missing column."""
     if costs.total is None and math.isfinite(budget.memory):
         raise ValueError("column total_parameter_count is not known; a limit of memory needs it")
     if costs.cache is None and budget.cached_tokens > 0:

@@ -108,7 +108,7 @@ class Checkpoints:
             self._write(step, shapes, held, extra)
 
     def _write(self, step: int, shapes: dict, held: dict, extra: dict) -> None:
-        """Let Orbax begin to write `held`, the copy of a state; `shapes` has the shapes of the state."""
+        """Let Orbax begin to write `held`, the copy of a state. `shapes` has the shapes of the state."""
         state = packing.unpacked(held[PACKED], shapes) if PACKED in held else held["state"]
         metadata = {"whole": _digest(state, step, extra), "extra": extra, "beside": digest_of_json(extra)}
         metadata[PACKED] = PACKED in held
@@ -294,7 +294,7 @@ class Checkpoints:
 
 
 def _whole_metadata(path: Path) -> dict:
-    """Return the description inside a checkpoint; raise `ValueError` if its digest does not match."""
+    """Return the description inside a checkpoint. A wrong digest raises `ValueError`."""
     metadata = ocp.checkpointables_metadata(path).custom_metadata
     if metadata.get("beside", digest_of_json(metadata["extra"])) != digest_of_json(metadata["extra"]):
         raise ValueError("its content does not match its digest")
@@ -313,7 +313,6 @@ def _alone() -> Iterator[None]:
 
 
 def _context(**options) -> ocp.Context:
-    """Return an Orbax context with these options for several processes."""
     context = ocp.Context()
     if not hasattr(context, "multiprocessing"):  # versions before 0.12 take all options at once
         return ocp.Context(multiprocessing_options=ocp.options.MultiprocessingOptions(**options))
@@ -344,7 +343,7 @@ def _copy(state: dict) -> dict:
 
 
 def _on_one_cpu(sharding) -> bool:
-    """Return whether an array is in host memory; a copy from an accelerator would block."""
+    """Return whether an array is in host memory. A copy from an accelerator would block."""
     single = isinstance(sharding, jax.sharding.SingleDeviceSharding)
     return single and all(device.platform == "cpu" for device in sharding.device_set)
 
@@ -355,7 +354,7 @@ def _copy_in_place(tree: dict) -> dict:
 
 
 def _wanted(leaf) -> jax.ShapeDtypeStruct:
-    """Return the shape, dtype and sharding to read an array with; without a sharding, use the first local device."""
+    """Return the shape, dtype and sharding to read an array with. The default is the first local device."""
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
@@ -366,12 +365,10 @@ def _placed(array: np.ndarray, wanted: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def _whole_text(error: BaseException | None) -> str:
-    """Return the messages of an error and of its causes."""
     return "" if error is None else f"{error}\n{_whole_text(error.__cause__ or error.__context__)}"
 
 
 def _first_cause(error: BaseException) -> str:
-    """Return the first cause of an error as one line."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__
     return f"{type(error).__name__}: {error}".split("\n")[0][:160]
@@ -391,7 +388,7 @@ def _silent_loggers() -> Iterator[None]:
 
 
 def _ignore_closed_loops() -> None:
-    """Silence the threads of abandoned reads and writes until the process ends; their event loops are closed."""
+    """Silence the threads of abandoned reads and writes until the process ends. Their event loops are closed."""
     before = sys.unraisablehook
     if getattr(before, "ignores_closed_loops", False):
         return

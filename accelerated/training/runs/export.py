@@ -35,7 +35,6 @@ def export_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) 
     """Return the train step of a run as the content of a file for `load_train_step`.
 
     Args:
-        config: the run.
         platforms: some of `PLATFORMS`; this machine needs none of them.
 
     Raises:
@@ -49,7 +48,6 @@ def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -
     """Return the train step as JAX's `Exported` object; `mlir_module()` gives the text of the program.
 
     Args:
-        config: the run.
         platforms: some of `PLATFORMS`.
 
     Raises:

@@ -64,12 +64,10 @@ class Record(NamedTuple):
     log: dict  # bytes, digest
 
     def plain(self) -> dict:
-        """Return the record as JSON values."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
 
 def digest(content: bytes) -> str:
-    """Return the digest of the content of a file."""
     return blake2b(content, digest_size=16).hexdigest()
 
 
@@ -89,7 +87,6 @@ def digest_of_table(table: np.ndarray | None) -> str | None:
 
 
 def write_record(folder: Path, record: Record) -> None:
-    """Write the record of a run atomically."""
     content = {"record": record.plain(), "digest": digest_of_json(record.plain())}
     write_atomically(Path(folder) / FILE, json.dumps(content, indent=1) + "\n")
 

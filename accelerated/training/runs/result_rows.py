@@ -65,7 +65,6 @@ def result_row(
     """Return the row of one evaluation.
 
     Args:
-        config: the run.
         hyper_id: number of the run in its sweep.
         step: training steps done.
         losses: {"validation": nats per token, ...}; cells of other sets stay blank.
@@ -186,7 +185,6 @@ def read_rows(path: Path) -> list[dict]:
 
 
 def _check_header(path: Path, header: list[str]) -> None:
-    """Raise `InputError` if the columns of a run's table differ from `HEADER`."""
     unknown = next((name for name in header if name not in COLUMNS or header.count(name) > 1), None)
     missing = next((name for name in ("hyper_id", "step", "loss_validation") if name not in header), None)
     if unknown is not None or missing is not None:
@@ -195,7 +193,6 @@ def _check_header(path: Path, header: list[str]) -> None:
 
 
 def _wrong_in_row(header: list[str], cells: list[str]) -> str | None:
-    """Return a description of the error in a row of a run's table, or None."""
     if len(cells) != len(header):
         return f"has {len(cells)} cells; {len(header)} are needed"
     for name, cell in zip(header, cells, strict=True):

@@ -28,9 +28,6 @@ def kept_files(folder: Path, record: Record, step: int, tell: Callable[[str], No
     Missing rows are restored from the record. A missing log begins again.
 
     Args:
-        folder: folder of the run.
-        record: record of the checkpoint.
-        step: step of the checkpoint.
         tell: called with a line for each missing file or row.
 
     Raises:
@@ -59,8 +56,6 @@ def kept_files_of_older(folder: Path, step: int, evaluations: set[int]) -> Kept:
     The row of the checkpoint's step may be missing, because it was written after the checkpoint.
 
     Args:
-        folder: folder of the run.
-        step: step of the checkpoint.
         evaluations: the steps with a row.
 
     Raises:
@@ -92,8 +87,6 @@ def check_untrained(folder: Path, steps: int, checkpoints: set[int]) -> None:
     checkpoint.
 
     Args:
-        folder: folder of the run.
-        steps: steps of the whole run.
         checkpoints: the steps of its checkpoints.
     """
     rows = [int(row["step"]) for row in read_rows(folder / "results.csv")]

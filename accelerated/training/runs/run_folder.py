@@ -173,7 +173,6 @@ class Log:
     """The log of a run during training, written line by line, with a digest of all its lines."""
 
     def __init__(self, path: Path, content: bytes = b""):
-        """Take the path and the existing lines."""
         self.path, self._file, self._content = Path(path), None, content
         self._bytes, self._hash = len(content), blake2b(content, digest_size=16)
 
@@ -199,7 +198,6 @@ class Log:
         return {"bytes": self._bytes, "digest": self._hash.hexdigest()}
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             with contextlib.suppress(OSError):  # every line was flushed
                 self._file.close()

@@ -95,11 +95,6 @@ class StepsRouting:
     def __init__(self, path: Path, config: TrainConfig, batches: TrainingBatches):
         """Read a file.
 
-        Args:
-            path: the file.
-            config: the run.
-            batches: the batches of the run; their position does not change.
-
         Raises:
             InputError: the file cannot be read, does not fit the run, or has other tokens than the batches.
         """

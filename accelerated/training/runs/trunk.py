@@ -75,10 +75,7 @@ def begin(trunk: Trunk, config: TrainConfig, like: dict, tell: Callable[[str], N
     """Return the checkpoint of the trunk, with the trunk's name among its fields.
 
     Args:
-        trunk: the start of the run.
-        config: the run.
         like: the state of the run, see `Checkpoints.restore`.
-        tell: called with a line for each damaged checkpoint.
 
     Raises:
         InputError: an error of `check_trunk`, or the checkpoint is missing or damaged.
@@ -101,7 +98,6 @@ def check_growth(folder: Path, before: TrainConfig, config: TrainConfig, saved: 
     """Raise `InputError` if a run gets more steps after its learning rate has begun to decay.
 
     Args:
-        folder: folder of the run.
         before: the configuration in the folder.
         config: the configuration with the new steps.
         saved: the steps of the checkpoints, newest first.

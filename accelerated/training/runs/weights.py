@@ -42,7 +42,6 @@ class SavedRun(NamedTuple):
     tokens: int  # training tokens of the weights, including earlier runs
 
     def load_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer."""
         return self.tokenizer
 
 
@@ -50,8 +49,6 @@ def load_run(folder: str | Path, watch: Watch = silent, *, moments: bool = False
     """Return the run in a folder, after checking each file against its last complete checkpoint.
 
     Args:
-        folder: a run folder.
-        watch: called with reports of damaged checkpoints and of runs without digests.
         moments: whether to return the optimizer state.
 
     Raises:
@@ -90,7 +87,6 @@ def check_files(
     """Return the hash table and the tokenizer of a run.
 
     Args:
-        folder: a run folder.
         config: the configuration, from config.json or the flags.
         record: the record in the checkpoint; None if an earlier version wrote the checkpoint.
         by: name of the checkpoint in messages.
@@ -117,9 +113,7 @@ def lent(config: TrainConfig, state: TrainState, watch: Watch = silent) -> tuple
     With `init_optimizer` the state also has the optimizer state of that run.
 
     Args:
-        config: the run.
         state: the initial state without another run.
-        watch: as in `load_run`.
     """
     saved, take = load_run(config.init_from, watch, moments=config.init_optimizer), lambda theirs, _: theirs
     if upcycles(config.model, saved.config.model):

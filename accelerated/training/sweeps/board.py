@@ -49,7 +49,7 @@ class Board:
         self._followed: dict[int, _Follower] = {}
 
     def __call__(self, kind: str, run: int = 0, **fields) -> None:
-        """Take an event, see `training.watch.Watch`; a run writes its log before it sends an event."""
+        """Take an event. A run writes its log before it sends an event."""
         if kind == "start":
             self._followed.pop(run, None)  # the log may have been cut back
         elif kind in ("step", "evaluation", "finished", "failed") and self._log(run).exists():
@@ -81,7 +81,7 @@ class _Follower:
         self.writer.add_event(event_pb2.Event(summary=hparams_pb(settings, trial_id=config.name()), wall_time=0.0))
 
     def follow(self, flush: bool) -> None:
-        """Write the new lines of the log; an incomplete last line is written at the next call."""
+        """Write the new lines of the log. An incomplete last line is written at the next call."""
         from tensorboard.compat.proto import event_pb2
         from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 

@@ -55,7 +55,6 @@ def read_grid(preset_or_file: str, overrides: dict | None = None, most: int = MO
     Args:
         preset_or_file: a name of `presets`, or a path that ends in .toml.
         overrides: fields that override the file, such as the corpus.
-        most: largest number of runs.
 
     Raises:
         InputError: there is no such preset or file, it has too many runs, or a run is invalid; the message names the
@@ -97,7 +96,7 @@ def read_grid(preset_or_file: str, overrides: dict | None = None, most: int = MO
 
 
 def _file_of(preset_or_file: str) -> Path:
-    """Return the TOML file of a preset, or the given path; raise `InputError` like `read_grid`."""
+    """Return the TOML file of a preset, or the given path."""
     path = Path(preset_or_file)
     if path.suffix == ".toml":
         return path
@@ -110,7 +109,7 @@ def _file_of(preset_or_file: str) -> Path:
 
 
 def _axes(table: dict) -> dict[str, list]:
-    """Return {field: values} of a [[runs]] table; a field whose type is a list has one value."""
+    """Return {field: values} of a [[runs]] table. A field whose type is a list has one value."""
     lists = ("corpus", "eval")
     return {name: value if isinstance(value, list) and name not in lists else [value] for name, value in table.items()}
 

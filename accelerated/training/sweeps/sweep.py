@@ -129,10 +129,8 @@ def run_sweep(
     the table of all finished runs.
 
     Args:
-        grid: the runs.
         folder: folder of the sweep; made if missing.
         jobs: number of parallel runs, each on one thread; None for the number of cores; always 1 on an accelerator.
-        watch: called with each event.
         later: hyper_ids of runs to skip now.
         part: the runs of this process; None for all runs.
         have: a table of the same grid; the sweep skips its finished runs.
@@ -202,7 +200,7 @@ def _tasks(grid: Grid, folder: Path, tokens: list[TokenFiles]) -> list[Task]:
 
 
 def _unfinished(tasks: list[Task], later: Collection[int], had: Collection[int], watch: Watch) -> list[Task]:
-    """Return the runs to train now; report finished runs to the watcher."""
+    """Return the runs to train now, and report finished runs."""
     todo = []
     for task in tasks:
         if task.hyper_id in had or is_finished(task.folder, task.config):
@@ -213,7 +211,7 @@ def _unfinished(tasks: list[Task], later: Collection[int], had: Collection[int],
 
 
 def _prepare_tokens(grid: Grid, watch: Watch) -> list[TokenFiles]:
-    """Return the tokens of every run; runs with the same text and vocabulary size share them.
+    """Return the tokens of every run. Runs with the same text and vocabulary size share them.
 
     Raises:
         InputError: a text cannot be read, or is too small for a run.
@@ -260,7 +258,7 @@ def cost(config: TrainConfig) -> float:
 
 
 def _train_here(todo: list[Task], watch: Watch) -> dict[int, str]:
-    """Train the runs in sequence in this process; return {hyper_id: message} of the failed runs."""
+    """Train the runs in sequence in this process. Return {hyper_id: message} of the failed runs."""
     failures = {}
     for task in todo:
         watch("start", run=task.hyper_id)
@@ -274,7 +272,7 @@ def _train_here(todo: list[Task], watch: Watch) -> dict[int, str]:
 
 
 def _train(task: Task, watch: Watch) -> None:
-    """Train a run; clear JAX's caches only after several runs, because a cleared cache slows the next run."""
+    """Train a run. Clear JAX's caches only after several runs, because a cleared cache slows the next run."""
     trunk = task.trunk if task.trunk and task.trunk.is_saved() else None  # the losses are the same without a trunk
     Run(task.config, task.folder, task.tokens, task.hyper_id, watch, trunk=trunk, keep=task.keep).train()
     _number_trained[0] += 1
@@ -284,7 +282,7 @@ def _train(task: Task, watch: Watch) -> None:
 
 
 def _train_in_workers(todo: list[Task], jobs: int, watch: Watch) -> dict[int, str]:
-    """Train runs in parallel, one thread each; return {hyper_id: message} of the failed runs."""
+    """Train runs in parallel, one thread each. Return {hyper_id: message} of the failed runs."""
     context = multiprocessing.get_context("spawn")
     events, sender = context.Pipe(duplex=False)
     over = threading.Event()
@@ -327,7 +325,7 @@ def _failures(pool: concurrent.futures.ProcessPoolExecutor, todo: list[Task]) ->
 
 
 def _stop_workers(pool: concurrent.futures.ProcessPoolExecutor) -> None:
-    """Tell the workers to save and stop, and wait for the workers; a second Ctrl-C kills the workers."""
+    """Tell the workers to save and stop, and wait for them. A second Ctrl-C kills them."""
     with held():
         try:
             for process in list(pool._processes.values()):
@@ -355,14 +353,14 @@ def _pass_on(events, over: threading.Event, watch: Watch) -> None:
 
 
 def _start_worker(sender, lock) -> None:
-    """Prepare a worker process; it sends events through `sender`, under `lock`."""
+    """Prepare a worker process. It sends events through `sender`, under `lock`."""
     global _sender, _lock
     _sender, _lock = sender, lock
     start_worker()
 
 
 def _train_in_worker(task: Task) -> str | None:
-    """Train one run in a worker; return the message of an input error, or `STOPPED`."""
+    """Train one run. Return the message of an input error, or `STOPPED`."""
 
     def watch(kind, **fields):
         with _lock:

@@ -153,7 +153,6 @@ def check_plan(folder: Path) -> None:
 
 
 def _collected(folder: Path) -> dict[int, list[dict]]:
-    """Return the rows of the table of a sweep by hyper_id."""
     table = {}
     for row in read_rows(Path(folder) / "results.csv"):
         table.setdefault(int(row["hyper_id"]), []).append(row)
@@ -161,7 +160,6 @@ def _collected(folder: Path) -> dict[int, list[dict]]:
 
 
 def _runs(folder: Path) -> list[tuple[Path, TrainConfig]]:
-    """Return the folder and the configuration of each run of a sweep, by hyper_id."""
     return [(folder_of_run(folder, i, config), config) for i, config in enumerate(read_plan(folder).runs)]
 
 
@@ -170,9 +168,7 @@ def session(folder: Path, started: float, jobs: int, task: str | None = None) ->
     """Record the start of this session and, until it ends, its last time.
 
     Args:
-        folder: folder of the sweep.
         started: start of the session, in seconds since 1970.
-        jobs: number of parallel runs.
         task: name of a task of a job array (its file is in sessions/); None for sessions.json.
     """
     path = folder / "sessions.json" if task is None else make_folder(folder / "sessions") / f"{task}.json"
@@ -222,7 +218,6 @@ def read_had(folder: Path) -> dict[int, list[dict]]:
 
 
 def _by_run(rows: list[dict]) -> dict[int, list[dict]]:
-    """Return the rows of each run by hyper_id."""
     runs: dict[int, list[dict]] = {}
     for row in rows:
         runs.setdefault(int(row["hyper_id"]), []).append(row)
@@ -234,7 +229,6 @@ def checked_rows(table: Path, grid: Grid, unique_tokens: list[int]) -> list[dict
 
     Args:
         table: results.csv of a sweep of the same grid.
-        grid: the runs.
         unique_tokens: number of tokens of the training text of each run.
 
     Raises:

@@ -48,7 +48,6 @@ class TrainingBatches(grain.DatasetIterator):
         self._ahead: tuple[int, np.ndarray] | None = None
 
     def __next__(self) -> np.ndarray:
-        """Return the next batch: [b, S+1] int32."""
         return next(self._batches)
 
     def read_ahead(self, n: int) -> None:
@@ -92,7 +91,6 @@ def training_batches(
     """Return an endless, deterministic iterator over shuffled windows of the training tokens.
 
     Args:
-        token_files: result of `prepare_tokens`.
         sequence_length: S.
         batch_size: b, windows per batch.
         seed: any integer; it determines the order of each epoch.
@@ -216,11 +214,7 @@ def _document_ends(tokens: np.ndarray) -> np.ndarray:
 
 
 def _count_windows(what: str, tokens: int, sequence_length: int, batch_size: int) -> int:
-    """Return the number of windows of the tokens.
-
-    Raises:
-        InputError: the windows do not fill a batch.
-    """
+    """Return the number of windows of the tokens. Too few for a batch is an error."""
     if sequence_length < 1 or batch_size < 1:
         raise InputError(f"sequence length {sequence_length} and batch size {batch_size}; both must be at least 1")
     windows = (tokens - 1) // sequence_length

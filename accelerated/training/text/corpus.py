@@ -80,7 +80,6 @@ class Corpus:
     files: dict[str, str]  # {name: digest} of each file that was read
 
     def summary(self) -> str:
-        """Return a line for a log."""
         return (
             f"{self.description}: {self.bytes:,} bytes in {plural(self.files_read, 'file', ',')} "
             f"({self.files_undecodable:,} not UTF-8, {self.duplicates_removed:,} duplicates left out), "
@@ -183,7 +182,7 @@ def _why_not_there(path: str) -> str:
 
 
 def _walk(root: str, skip: Sequence[str] = ()) -> Iterator[Source]:
-    """Yield every file below `root` whose path has no hidden part; do not follow links to folders."""
+    """Yield every file below `root` whose path has no hidden part. Links to folders are not followed."""
 
     def refuse(error: OSError):
         raise InputError(f"{error.filename}: cannot be read: {error.strerror}")
@@ -231,11 +230,7 @@ def digest_of_texts(documents: Iterable[Document]) -> str:
 
 
 def _read_file(source: Source) -> list[Document] | None:
-    """Return the non-empty documents of a file: the text, or a document for each line of a `.jsonl`.
-
-    Returns:
-        None if the file is not UTF-8 and `source.lenient` is true.
-    """
+    """Return the documents of a file: its text, or each line of a `.jsonl`; None if a lenient source is not UTF-8."""
     text = _decode(_read_bytes(source.path), source)
     if text is None:
         return None
@@ -245,7 +240,6 @@ def _read_file(source: Source) -> list[Document] | None:
 
 
 def _read_bytes(path: str) -> bytes:
-    """Return the content of the file, decompressed if its name ends in `.gz`."""
     try:
         with opened(path) as file:
             return (gzip.open(file) if path.lower().endswith(".gz") else file).read()

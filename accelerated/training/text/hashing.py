@@ -29,8 +29,6 @@ def table_of_run(config: TrainConfig, tokens: TokenFiles, folder: Path, *, train
     """Return the table of a run: the table in its folder if the run is trained, else a new table.
 
     Args:
-        config: the run.
-        tokens: the corpus.
         folder: folder of the run.
         trained: whether the run has a checkpoint.
 
@@ -52,7 +50,6 @@ def hash_table_of(config: TrainConfig, tokens: TokenFiles, tokenizer: Path) -> n
 
     Args:
         config: the run; its seed determines random tables.
-        tokens: the corpus.
         tokenizer: the file of the tokenizer; a run that provides embeddings must have the same tokenizer.
 
     Raises:

@@ -19,8 +19,6 @@ def open_text(
     """Return the training batches of a run, and {name: windows} of its evaluation texts.
 
     Args:
-        config: the run.
-        tokens: the corpus.
         rows: the sequences of a training batch to read; None for all.
 
     Raises:
@@ -46,11 +44,7 @@ def check_text(
     """Return the digests of the texts of a run, see `record`.
 
     Args:
-        folder: folder of the run.
         recorded: the digests at the start of the run; {} for a new run.
-        tokens: the corpus.
-        sets: the evaluation texts.
-        config: the run.
         remedy: another remedy for the message, besides restoring the text.
 
     Raises:

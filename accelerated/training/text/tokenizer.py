@@ -123,7 +123,7 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> bytes:
 
 
 def _train(lines: Iterator[str], vocab_size: int) -> bytes:
-    """Return the bytes of a model trained on the lines; SentencePiece raises RuntimeError if it fails."""
+    """Return the bytes of a model trained on the lines. SentencePiece raises RuntimeError if it fails."""
     import sentencepiece
 
     model = io.BytesIO()

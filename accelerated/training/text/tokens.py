@@ -130,7 +130,6 @@ def changed_files(files: TokenFiles, before: str) -> list[str]:
     """Return the names of the files that differ from the cache entry of an earlier corpus.
 
     Args:
-        files: the current corpus.
         before: digest of the earlier corpus.
 
     Returns:
@@ -159,7 +158,6 @@ def _make_entry(corpus: Corpus, vocab_size: int, folder: Path, tell: Callable[[s
 
 
 def _write_entry(corpus: Corpus, vocab_size: int, entry: Path, tell: Callable[[str], None]) -> None:
-    """Write the four files of an entry."""
     tell(f"training a tokenizer of {vocab_size:,} pieces")
     model = train_tokenizer([document.text for document in corpus.training], vocab_size)
     write_atomically(entry / "tokenizer.model", model)
@@ -185,7 +183,7 @@ def _write_entry(corpus: Corpus, vocab_size: int, entry: Path, tell: Callable[[s
 
 
 def _write_tokens(path: Path, documents: Sequence[Document], tokenizer: Tokenizer, dtype: str) -> int:
-    """Write the tokens of the documents, each followed by an end-of-document token; return the number of tokens."""
+    """Write the tokens of the documents, each with an end-of-document token. Return the number of tokens."""
     total = 0
     with open(path, "xb") as file:
         for start in range(0, len(documents), DOCUMENTS_AT_ONCE):
@@ -198,7 +196,7 @@ def _write_tokens(path: Path, documents: Sequence[Document], tokenizer: Tokenize
 
 
 def _publish(entry: Path, folder: Path) -> None:
-    """Rename a complete entry; if another run has published the entry first, drop ours."""
+    """Rename a complete entry. If another run has published the entry first, drop ours."""
     try:
         os.rename(entry, folder)
     except OSError:
@@ -211,7 +209,7 @@ def _publish(entry: Path, folder: Path) -> None:
 
 
 def _remove_stale(cache: Path) -> None:
-    """Remove the folders of killed runs; keep recent folders, which may belong to running runs."""
+    """Remove the folders of killed runs. Recent folders may belong to running runs."""
     for left in cache.glob(_BUILDING + "*"):
         try:
             if time.time() - left.stat().st_mtime > STALE:
@@ -251,11 +249,7 @@ def _read_entry(folder: Path) -> TokenFiles:
 
 
 def _read_meta(folder: Path) -> dict:
-    """Return the content of meta.json.
-
-    Raises:
-        _Damaged: the file is missing or has changed.
-    """
+    """Return the content of meta.json. A missing or changed file raises `_Damaged`."""
     try:
         meta = read_json(folder / "meta.json", {"body": META, "checksum": str})
     except (OSError, InputError) as error:
@@ -270,7 +264,6 @@ def _checksum(body: dict) -> str:
 
 
 def _file_checksum(path: Path) -> str:
-    """Return the checksum of a file."""
     digest = blake2b(digest_size=16)
     with open(path, "rb") as file:
         while part := file.read(2**20):
