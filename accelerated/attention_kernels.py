@@ -198,5 +198,4 @@ def _with_gradients(attention: Callable, given: list[jax.Array], causal: bool) -
 
 
 def _distance(one: np.ndarray, right: np.ndarray) -> float:
-    """Return the norm of the difference divided by the norm of the correct result."""
     return float(np.linalg.norm(one - right) / np.linalg.norm(right))

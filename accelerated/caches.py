@@ -94,7 +94,7 @@ def private_folder(root: Path, *below: str, variable: str = CACHE) -> Path:
 
 
 def _made(folder: Path) -> Path:
-    """Create a private folder and its parents; return its path without symbolic links."""
+    """Create a private folder and its parents. Return its path without symbolic links."""
     if not folder.is_dir():
         if folder.parent != folder:
             _made(folder.parent)
@@ -103,13 +103,7 @@ def _made(folder: Path) -> Path:
 
 
 def _check_private(folder: Path, own: bool, variable: str) -> bool:
-    """Raise `InputError` if other users can change a folder's content; return whether the folder shuts them out.
-
-    Args:
-        folder: an existing folder.
-        own: whether the folder belongs to this program, which may then change its mode.
-        variable: as in `private_folder`.
-    """
+    """Raise `InputError` if other users can change a folder's content; return whether the folder shuts them out."""
     me, status = os.geteuid(), folder.stat()
     if status.st_uid != me:
         reason = f"it belongs to user {status.st_uid} and you are user {me}"
@@ -127,7 +121,6 @@ def _check_private(folder: Path, own: bool, variable: str) -> bool:
 
 
 def _others_write(entry: Path, me: int) -> bool:
-    """Return whether another user owns a file or may write to it."""
     try:
         status = entry.lstat()
     except FileNotFoundError:  # another process removed it

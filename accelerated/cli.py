@@ -111,7 +111,6 @@ def _without_runtime_warnings():
 
 
 def _split(arguments: list[str]):
-    """Return the limits on tables as a context, the command, and its flags."""
     limits = contextlib.nullcontext()
     if arguments and arguments[0].startswith("--limit"):
         from .commands.flags import take_limits
@@ -123,7 +122,6 @@ def _split(arguments: list[str]):
 
 
 def _obey(command: str, arguments: list[str]) -> None:
-    """Run a command in its context; raise InputError for an unknown name."""
     if command == "--version":
         print(importlib.import_module("routelaws").__version__)
         return
@@ -144,13 +142,12 @@ def _close_output() -> None:
 
 
 def _ended(said: object, code: int) -> int:
-    """Print the reason for the end of a command to standard error, and return the exit code."""
     print(f"routelaws: {said if isinstance(said, InputError) else in_line(str(said))}", file=sys.stderr)
     return code
 
 
 def _missing(error: ModuleNotFoundError, command: str) -> str:
-    """Return the message on a missing package of an extra; for any other package, raise the error."""
+    """Return the message on a missing package of an extra. For any other package, raise the error."""
     extras = NEEDED.get(command, "laws")
     package = (error.name or "").partition(".")[0]
     if not any(package in EXTRAS[extra] for extra in extras.split(",")):

@@ -52,7 +52,6 @@ summed_log_probability.defvjp(_forward, _backward)
 
 
 def _chunk_length(b: int, length: int, vocab_size: int) -> int:
-    """Return the number of positions in a chunk."""
     larger = 1 if jax.default_backend() == "cpu" else WIDER
     tokens = larger * max(CHUNK_LOGITS // vocab_size, CHUNK_TOKENS)
     return min(length, max(1, tokens // b))
@@ -87,7 +86,6 @@ def _run(x, embedding, target, counted, with_gradient):
 
 
 def _chunk(x, target, counted, embedding, wide, with_gradient):
-    """Return the result of `_run` for one chunk."""
     shape, x = x.shape, x.reshape(target.size, x.shape[-1])
     target, counted = target.reshape(-1, 1), counted.reshape(-1, 1)
     logits = x @ embedding.T

@@ -139,7 +139,6 @@ def _check_order(order: str, priority: jax.Array | None, shape: tuple[int, int])
 
 
 def _asked(mask: jax.Array | None, shape: tuple[int, int]) -> jax.Array | None:
-    """Return the mask as [T, k] bool, or None."""
     if mask is None:
         return None
     if mask.shape not in (shape, shape[:1]):
@@ -257,7 +256,6 @@ _PHI = {"gelu": gelu, "relu": jax.nn.relu, "swiglu": _swiglu}
 
 
 def _matrices(params: dict) -> dict:
-    """Return the matrices of all experts: up, down and, where there is one, linear."""
     return {name: jnp.asarray(params[name]) for name in ("up", "down", "linear") if name in params}
 
 
@@ -447,7 +445,6 @@ def _run_by_rows(params, x, expert, gate, kept, activation) -> jax.Array:
 
 
 def _check_ffn(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -> None:
-    """Raise InputError unless the shapes of the parameters and arrays of `routed_ffn` are consistent."""
     missing = [name for name in ("up", "down") if name not in params]
     if missing:
         raise InputError(f"params has the keys {', '.join(params)}; up [E, d, f] and down [E, f, d] are needed")

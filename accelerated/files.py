@@ -37,7 +37,7 @@ _BEGINNING = ".writing-"
 
 @contextlib.contextmanager
 def _written_beside(path: Path, content: str | bytes) -> Iterator[Path]:
-    """Write a file under a random name next to `path`; remove it at the end, unless it was renamed."""
+    """Write a file under a random name next to `path`. Remove it at the end, unless it was renamed."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise OSError(errno.EINVAL, "exists already and is not a file", str(path))
     temporary = path.with_name(f"{_BEGINNING}{secrets.token_hex(8)}")

@@ -60,7 +60,6 @@ class MeshShape(NamedTuple):
         return self.shards() * self.model
 
     def __str__(self) -> str:
-        """Return the text of the mesh, for `parse_mesh`."""
         return ",".join(f"{name}={size}" for name, size in zip(AXES, self, strict=True))
 
 
@@ -185,7 +184,6 @@ def feasible_meshes(config: ModelConfig, devices: int, batch_size: int) -> list[
 
 
 def _divisors(number: int) -> list[int]:
-    """Return the divisors of a number, smallest first."""
     small = [i for i in range(1, math.isqrt(number) + 1) if number % i == 0]
     return sorted({*small, *(number // i for i in small)})
 
@@ -261,7 +259,6 @@ class _Piece(NamedTuple):
 
 
 def _pieces(config: ModelConfig, mesh: MeshShape) -> list[_Piece]:
-    """Return each parameter's part on a device."""
     sizes, pieces = dict(zip(AXES, mesh, strict=True)) | {None: 1}, []
 
     def add(shapes, axes):

@@ -100,7 +100,6 @@ def _check_group(name: str, values: jax.Array) -> None:
 
 
 def _check_bias(bias: jax.Array, num_experts: int) -> None:
-    """Raise InputError unless there is one bias for each expert."""
     if jnp.shape(bias) != (num_experts,):
         raise InputError(f"bias has shape {jnp.shape(bias)}; {(num_experts,)} is needed")
 
@@ -111,7 +110,7 @@ def _at_least_float32(values: jax.Array) -> jax.Array:
 
 
 def _as_bool(mask: jax.Array, name: str = "mask", meaning: str = "a real token") -> jax.Array:
-    """Return a mask as bool; a mask of floats is an error, because it may be one to add to logits, with 0 for True."""
+    """Return a mask as bool. A mask of floats is an error: it may be one to add to logits, with 0 for True."""
     mask = jnp.asarray(mask)
     if mask.dtype != bool and not jnp.issubdtype(mask.dtype, jnp.integer):
         raise InputError(f"{name} is {mask.dtype}; bool is needed, True for {meaning}")
@@ -119,7 +118,6 @@ def _as_bool(mask: jax.Array, name: str = "mask", meaning: str = "a real token")
 
 
 def _real_tokens(mask: jax.Array, num_tokens: int) -> jax.Array:
-    """Return the mask as [T] bool."""
     if jnp.shape(mask) != (num_tokens,):
         raise InputError(f"mask has shape {jnp.shape(mask)}; {(num_tokens,)} is needed")
     return _as_bool(mask)
@@ -173,7 +171,6 @@ def _number_known(expert_mask: jax.Array) -> int | None:
 
 
 def _number_admitted(admitted: jax.Array | None, num_experts: int):
-    """Return E, the number of experts that may be chosen."""
     return num_experts if admitted is None else admitted.sum(dtype=jnp.int32)
 
 

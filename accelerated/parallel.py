@@ -302,10 +302,8 @@ def routed_ffn_on_devices(
 def _on_one_of_many(
     params, x, expert, gate, capacity_factor, *, order, activation, priority, mask, over, axis_name, ragged, native
 ) -> RoutedOutput:
-    """Return the result of one device for its tokens.
-
-    `over` has the axes of the group; it is None if each device is a group.
-    """
+    """Return the result of one device for its tokens. `over` has the axes of the group; None if each device is a
+    group."""
     n = jax.lax.axis_size(axis_name)
     num_experts, (num_tokens, k) = n * len(params["up"]), expert.shape
     requests = _asked(mask, expert.shape)

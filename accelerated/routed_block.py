@@ -156,7 +156,7 @@ def _shared(matrices, x, config, mask):
 
 
 def _token_choice_block(params, x, tokens, config, training, options):
-    """Run a block with a router that assigns experts to tokens; `options` are arguments of `decide`."""
+    """Run a block with a router that assigns experts to tokens. `options` are arguments of `decide`."""
     group = x.reshape(-1, config.d_model)  # [T, d]
     asks, expert_mask, spread = (options[name] for name in ("mask", "expert_mask", "spread"))
     options = options | {"training": training}
@@ -190,7 +190,7 @@ def _token_choice_block(params, x, tokens, config, training, options):
 
 
 def _whole(done: BlockOutput, spread: Spread | None) -> BlockOutput:
-    """Return the block's output; if hidden units are sharded, it is the sum of the devices' outputs."""
+    """Return the block's output. If hidden units are sharded, it is the sum of the devices' outputs."""
     if spread is None or spread.model is None:
         return done
     return done._replace(output=jax.lax.psum(done.output, spread.model))
@@ -246,7 +246,6 @@ def _groups(x, mask, config, training):
 
 
 def _expert_choice_block(params, x, config, training, held, mask, expert_mask, spread):
-    """Run expert choice, group by group."""
     groups, real, ungroup = _groups(x, mask, config, training)
     experts, options = _experts(params, x.dtype), {"activation": config.activation, "expert_mask": expert_mask}
     options["axis_name"] = None if spread is None else spread.experts
@@ -366,7 +365,7 @@ def _mean_of_choices(routing, config, mask):
 
 
 def _hash_routing(tokens, config, table, held, mask, expert_mask):
-    """Return the routing of HASH, which reads only token ids [b, S] or positions; gates are 1/k."""
+    """Return the routing of HASH. It reads only token ids [b, S] or positions; gates are 1/k."""
     ids = tokens
     if config.hash in ("previous", "bigram"):
         ids = hashes.previous_tokens(tokens)

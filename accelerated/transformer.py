@@ -216,7 +216,6 @@ def attention(
 
 
 def _attention(params, x, *, causal, mask, positions, axis_name, kernel="own"):
-    """Return `attention`; `kernel` is `attention` of `apply`."""
     b, length, d_model = x.shape
     _, heads, width = params["query"].shape
     matrices = [params[name].reshape(d_model, heads * width) for name in ("query", "key", "value")]
@@ -392,13 +391,9 @@ def _run_groups(h, params, special: _Special, layout: str, dense_block, special_
     """Return the residual stream after all groups of 1/R blocks, and the stacked results of the special blocks.
 
     Args:
-        h: [b, S, d].
-        params: the whole tree.
         special: the last block of each group. In the layout "upper" all dense blocks come first, then groups of one.
-        layout: of the model.
         dense_block: (h, (block, FFN)) -> (h, None).
         special_block: (h, (block, `_Special`)) -> (h, rest).
-        unroll: see `_scan`.
     """
     num_groups, blocks, dense = len(special.ffn["up"]), params["blocks"], params.get("dense_ffn")
 

@@ -32,7 +32,6 @@ class Bench:
         self.close()
 
     def close(self) -> None:
-        """End all processes."""
         for each in self.workers.values():
             each.close()
         self.workers.clear()
@@ -41,7 +40,7 @@ class Bench:
         return rounds.process_seconds() + sum(rounds.process_seconds(each.pid) for each in self.workers.values())
 
     def process(self, library: str, threads: int) -> worker.Worker:
-        """Return the process of a library with this number of threads; start it if needed."""
+        """Return the process of a library with this number of threads. Start it if needed."""
         if (library, threads) not in self.workers:
             self.workers[library, threads] = worker.Worker(library, threads)
         return self.workers[library, threads]
@@ -106,7 +105,6 @@ def chosen(names: list[str]) -> list[Figure]:
 
 
 def goal_of(goal: tuple[str, float] | None) -> str:
-    """Return a goal as text; "" for None."""
     return "" if goal is None else f"{goal[0]} {goal[1]:g}"
 
 

@@ -55,8 +55,6 @@ class Result(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of a method."""
-
     expert: np.ndarray | None  # [T]
     plan: np.ndarray | None  # [T, E], a plan instead of experts
     prices: np.ndarray  # [E]
@@ -82,7 +80,7 @@ def draw(kind: str, num_tokens: int, num_experts: int, seed: int) -> np.ndarray:
 
 
 def methods() -> dict:
-    """Return {name: function of scores [T, E] -> Outcome}; each call repeats the compiled work."""
+    """Return {name: function of scores [T, E] -> Outcome}. Each call repeats the compiled work."""
     import jax
     import jax.numpy as jnp
 
@@ -136,7 +134,6 @@ def dual_bound(scores: np.ndarray, prices: np.ndarray) -> float:
 
 
 def judge(scores: np.ndarray, outcome: Outcome) -> tuple[float, float, float]:
-    """Return objective, dual bound and imbalance of a method's result."""
     num_tokens, num_experts = scores.shape
     if outcome.expert is None:
         plan = outcome.plan.astype(np.float64)
@@ -179,13 +176,11 @@ HEAD = ("scores", "method", "objective", "dual bound", "gap", "missing", "imbala
 
 
 def cells(line: Result) -> list[str]:
-    """Return the cells of a line as text."""
     numbers = [f"{line.objective:.3f}", f"{line.bound:.3f}", f"{line.gap:.1e}", f"{line.missing:.1e}"]
     return [line.inputs, line.method, *numbers, f"{line.imbalance:.3f}", f"{line.ratio:.2g}", line.note]
 
 
 def markdown(lines: list[Result]) -> str:
-    """Return the table as Markdown."""
     rows = [HEAD, ["---", "---"] + ["---:"] * 6 + ["---"], *map(cells, lines)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 

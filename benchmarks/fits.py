@@ -49,7 +49,6 @@ def bootstrap(quick: bool = False) -> Job:
 
 
 def restarts(quick: bool = False) -> Job:
-    """Return a job that runs restarts as in the notebook."""
     import jax
     import jax.numpy as jnp
     from scipy.optimize import minimize
@@ -77,7 +76,6 @@ def restarts(quick: bool = False) -> Job:
 
 
 def starts_at_once(quick: bool = False) -> Job:
-    """Return a job that fits Hoffmann's law from many starts at once."""
     from routelaws.accelerated.laws.hoffmann import fit_hoffmann
 
     columns, starts = hoffmann_table(), hoffmann_starts(COUNTS["starts"] // (SHARE if quick else 1))
@@ -112,7 +110,6 @@ def hoffmann_table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def hoffmann_starts(count: int) -> np.ndarray:
-    """Return starts drawn from the published grid."""
     from routelaws.accelerated.laws.hoffmann import published_starts
 
     grid = published_starts()

@@ -51,7 +51,6 @@ def zipf(vocab_size: int) -> np.ndarray:
 
 
 def build(config, shares: np.ndarray, seed: int) -> np.ndarray:
-    """Return the table of a model from `routed_block.hash_table`."""
     from routelaws.accelerated.routed_block import hash_table
 
     random, shape = np.random.default_rng(seed), (config.vocab_size, config.choices)
@@ -72,7 +71,6 @@ def loads_of(table: np.ndarray, shares: np.ndarray, num_experts: int) -> np.ndar
 
 
 def measure(config, positions: int, seed: int) -> Result:
-    """Return the line of the table for the hash of one model."""
     from routelaws.accelerated.routers.hash_layer import modulo_table
 
     shares, experts, choices = zipf(config.vocab_size), config.expert_count, config.choices
@@ -96,12 +94,10 @@ HEAD = ("V x E x G x k", "hash", "largest / mean", "of one choice", "least possi
 
 
 def cells(line: Result) -> list[str]:
-    """Return the cells of a line as text."""
     return [line.size, line.hash, f"{line.largest:.2f}", f"{line.choice:.2f}", f"{line.least:.2f}", f"{line.sets:,}"]
 
 
 def markdown(lines: list[Result]) -> str:
-    """Return the table as Markdown."""
     rows = [HEAD, ["---", "---"] + ["---:"] * 4, *map(cells, lines)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 

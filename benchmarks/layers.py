@@ -11,7 +11,7 @@ QUICK = 256, 32
 
 
 def our_layer(num_experts: int, quick: bool = False) -> Job:
-    """Return a job that runs the routed FFN forward and backward; its fact is the dropped fraction."""
+    """Return a job that runs the routed FFN forward and backward. Its fact is the dropped fraction."""
     import jax
     import jax.numpy as jnp
 
@@ -33,7 +33,6 @@ def our_layer(num_experts: int, quick: bool = False) -> Job:
 
 
 def dense_layer(quick: bool = False) -> Job:
-    """Return a job that runs the dense FFN forward and backward."""
     import jax
 
     from routelaws.accelerated.experts import expert_ffn

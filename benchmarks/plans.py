@@ -45,7 +45,6 @@ def our_plan(quick: bool = False) -> Job:
 
 
 def peer_plan(peer: str, quick: bool = False) -> Job:
-    """Return a job that makes the plan with "POT" or "ott-jax"."""
     make = {"POT": _pot, "ott-jax": _ott}[peer](-draw(*SIZES["quick" if quick else "plan"], deviation=2.0))
     sweeps = next((n for n in range(1, MOST_SWEEPS) if load_error(np.asarray(make(n))) <= ERROR), MOST_SWEEPS)
     held = {}
@@ -82,7 +81,7 @@ def _ott(cost):
 
 
 def assign(solver: str, quick: bool = False) -> Job:
-    """Return a job that assigns tokens to experts; its facts are the objective, and whether the loads are equal."""
+    """Return a job that assigns tokens to experts. Its facts are the objective, and whether the loads are equal."""
     solve = {"ours": _by_kernel, "OR-tools": _by_ortools, "scipy": _by_scipy}[solver]()
     scores, held = draw(*SIZES["quick" if quick else "assignment"]), {}
 

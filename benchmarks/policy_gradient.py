@@ -156,12 +156,9 @@ def estimator(
     """Return the training gradient of one draw: the gradient of its loss plus each routed layer's policy term.
 
     Args:
-        params: the weights.
-        given: the rest of the problem.
         draw: [n_r, T, k].
         credited: [T], the reward of each choice of this draw, in every routed layer.
         value: [T], the baseline.
-        nucleus: the policy's nucleus.
     """
 
     def training_loss(params):
@@ -184,7 +181,6 @@ def estimator(
 
 
 def trained(given: Problem, draws: jax.Array, steps: int) -> Problem:
-    """Return the problem after gradient descent on its expected loss."""
     gradient = jax.grad(expected_loss)
 
     def step(_, params):
@@ -250,11 +246,7 @@ def measure(layout: str, seeds: int, steps: list[int], num_tokens: int, num_expe
 
 
 def report(measured: dict) -> str:
-    """Return both tables as text; medians over the seeds, with the range of the bias.
-
-    Args:
-        measured: {(steps, layout): result of `measure`}.
-    """
+    """Return both tables as text; medians over the seeds, with the range of the bias."""
 
     def median(results, field):
         return statistics.median(getattr(result, field) for result in results)
@@ -280,7 +272,6 @@ def report(measured: dict) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description="Bias and variance of REINFORCE over all draws.")
     parser.add_argument("--layouts", nargs="+", default=["r", "ra", "raa", "raaa"], help="letters r and a")
     parser.add_argument("--steps", nargs="+", type=int, default=[0, 300], help="training steps before the measurement")

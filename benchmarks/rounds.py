@@ -53,7 +53,6 @@ class Load:
         self.cores = cores or os.cpu_count() or 1
 
     def start(self) -> None:
-        """Start counting."""
         self.began = self.machine(), self.own(), self.wall()
 
     def foreign(self) -> float | None:
@@ -72,8 +71,6 @@ def interleave(
 
     Args:
         sides: functions by name; each runs a block and returns the seconds of its calls.
-        rounds: number of rounds to keep.
-        load: load of the machine.
         more: largest number of additional rounds to replace disturbed rounds.
         pause: seconds before each block, so that threads of the previous block go to sleep.
 

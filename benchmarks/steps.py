@@ -29,7 +29,7 @@ def draw_tokens(seed: int, shape: tuple[int, ...], vocab_size: int) -> np.ndarra
 def our_step(
     d_model, blocks, vocab_size, length, batch, router="dense", experts=1, dtype="float32", quick=False
 ) -> Job:
-    """Return a job that takes `STEPS` steps in one call; its facts are the last loss and the dropped fraction."""
+    """Return a job that takes `STEPS` steps in one call. Its facts are the last loss and the dropped fraction."""
     import jax
 
     from routelaws.accelerated.training.configuration import TrainConfig
@@ -68,7 +68,6 @@ def step_flops(d_model: int, blocks: int, vocab_size: int, length: int, batch: i
 
 
 def product(dtype: str = "float32", side: int = PRODUCT, quick: bool = False) -> Job:
-    """Return a job that multiplies two square matrices with JAX."""
     import jax
 
     side = 256 if quick else side

@@ -20,14 +20,13 @@ def _torch():
 
 
 def product(quick: bool = False) -> Job:
-    """Return a job that multiplies two square matrices."""
     torch, side = _torch(), 256 if quick else PRODUCT
     a, b = torch.randn(side, side), torch.randn(side, side)
     return Job(lambda: a @ b)
 
 
 def gpt_step(d_model: int, blocks: int, vocab_size: int, length: int, batch: int, quick: bool = False) -> Job:
-    """Return a job that takes one training step of a GPT: clipped gradient, fused AdamW; its fact is the loss."""
+    """Return a job that takes one training step of a GPT: clipped gradient, fused AdamW. Its fact is the loss."""
     torch = _torch()
     if quick:
         d_model, blocks, vocab_size, length, batch = QUICK_STEP.values()
@@ -48,7 +47,6 @@ def gpt_step(d_model: int, blocks: int, vocab_size: int, length: int, batch: int
 
 
 def _gpt(torch, d, heads, blocks, vocab, length):
-    """Return a GPT with learned positions, tied embeddings and no biases."""
     nn, functional = torch.nn, torch.nn.functional
 
     class Block(nn.Module):

@@ -40,7 +40,6 @@ class Worker:
         return self.pool.submit(function, *arguments).result()
 
     def close(self) -> None:
-        """End the process."""
         self.pool.shutdown(cancel_futures=True)
 
 
@@ -85,7 +84,7 @@ def build(name: str, side: Side) -> None:
 
 
 def block(name: str, seconds: float) -> list[float]:
-    """Call a job for some seconds and return the seconds of each call."""
+    """Call a job for some seconds. Return the seconds of each call."""
     job, took = _JOBS[name]
     if took < SLOW:
         _timed(job)
@@ -93,7 +92,6 @@ def block(name: str, seconds: float) -> list[float]:
 
 
 def facts(name: str) -> dict:
-    """Return the facts of a job."""
     return _JOBS[name][0].facts()
 
 

@@ -221,7 +221,7 @@ def count(
 
 
 def _shared_weights(router_type, shared_experts, router_bias, ffn, granularity) -> int:
-    """Return the number of weights of the shared experts in a routed block; check the options of the router."""
+    """Return the number of weights of the shared experts in a routed block."""
     if shared_experts < 0 or (router_type == "Dense" and shared_experts):
         raise InputError(f"shared_experts is {shared_experts}; at least 0 for a routed model, 0 for a dense one")
     if router_bias and router_type != "Top-K":
@@ -240,7 +240,6 @@ def _mixture_flops(num_experts: int, group_size: int, ffn: int) -> int | float:
 
 
 def _check(router_type, num_experts, k, flop_increase, granularity, group_size) -> None:
-    """Raise InputError if the configuration is invalid."""
     if router_type not in ROUTER_TYPES.values():
         raise InputError(f"router_type is {router_type!r}; allowed: {', '.join(ROUTER_TYPES.values())}")
     if num_experts < 1:
@@ -258,7 +257,6 @@ def _check(router_type, num_experts, k, flop_increase, granularity, group_size) 
 
 
 def _check_options(router_type, activation, positions, output_norm, learned_temperature) -> None:
-    """Raise InputError if an option is unknown, or belongs to another kind of model."""
     for name, value, allowed in (("activation", activation, ACTIVATIONS), ("positions", positions, POSITIONS)):
         if value not in allowed:
             raise InputError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")

@@ -277,7 +277,7 @@ def sequence_loss(
 
 
 def _number_of_sequences(num_tokens, sequence_length):
-    """Return T / S; raise InputError if S does not divide T."""
+    """Return T / S, which must be whole."""
     if sequence_length < 1 or num_tokens % sequence_length:
         raise InputError(f"sequence_length is {sequence_length}; it has to divide the number of tokens, {num_tokens}")
     return num_tokens // sequence_length
@@ -295,13 +295,11 @@ def _share(expert, num_experts, dialect):
 
 
 def _check_choices(expert):
-    """Raise InputError unless there is at least one choice to count."""
     if not expert.size:
         raise InputError(f"expert has shape {expert.shape}; [T, k] with at least one choice is needed")
 
 
 def _check_dialect(dialect):
-    """Raise InputError unless the dialect is known."""
     if dialect not in DIALECTS:
         raise InputError(f"dialect is {dialect!r}; allowed: {', '.join(DIALECTS)}")
 

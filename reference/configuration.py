@@ -238,19 +238,16 @@ class ModelConfig:
             object.__setattr__(self, "routing_frequency", self._whole_frequency())
 
     def _check_ranges(self, ranges):
-        """Raise InputError if a number is out of its range."""
         for name, (fits, needed) in ranges.items():
             if not fits(getattr(self, name)):
                 raise InputError(f"{name} is {getattr(self, name)}; it has to be {needed}")
 
     def _check_names(self, names):
-        """Raise InputError if a name is not allowed."""
         for name, allowed in names.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
 
     def _check_dense(self):
-        """Check the rules for a dense model."""
         if self.experts != 1 or self.k != 1 or self.granularity != 1:
             raise InputError(
                 f"experts is {self.experts}, k {self.k}, granularity {self.granularity}; a dense model has 1 of each"
@@ -315,7 +312,6 @@ class ModelConfig:
                 raise InputError(f"{name} is {getattr(self, name)}; it is an option of the masked objective")
 
     def _check_routing(self):
-        """Check the rules for a routed model."""
         _check_k(self.k, self.experts)
         if self.flop_increase != 1:
             raise InputError(f"flop_increase is {self.flop_increase}; only a dense model can be wider, give k instead")
@@ -440,7 +436,7 @@ class ModelConfig:
         return self.num_wide > 0 and self._is_special(block)
 
     def _is_special(self, block):
-        """Whether block i is one of the R L blocks that are routed, or wider in a dense model."""
+        """Return whether block i is one of the R L blocks that are routed, or wider in a dense model."""
         if self.layout == "upper":
             return block >= self.blocks - routed_blocks(self.blocks, self.routing_frequency)
         return (block + 1) % self.period == 0

@@ -256,7 +256,6 @@ def information(
 
 
 def _check_shuffles(shuffles: np.ndarray, tokens: int) -> None:
-    """Raise ValueError unless shuffles are [n, T] permutations, n at least 1."""
     shuffles = np.asarray(shuffles)
     if shuffles.ndim != 2 or not len(shuffles) or (np.sort(shuffles, axis=1) != np.arange(tokens)).any():
         raise ValueError(f"shuffles have shape {shuffles.shape}; needed: permutations of 0 to {tokens - 1}, one a row")

@@ -363,7 +363,6 @@ def routed_ffn(
 
 
 def _check_ffn(params: dict, x: np.ndarray, expert: np.ndarray, gate: np.ndarray) -> None:
-    """Raise InputError unless the shapes of the parameters and arrays of `routed_ffn` are consistent."""
     missing = [name for name in ("up", "down") if name not in params]
     if missing:
         raise InputError(f"params has the keys {', '.join(params)}; up [E, d, f] and down [E, f, d] are needed")

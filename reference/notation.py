@@ -97,7 +97,6 @@ def _route_admitted(router, expert_mask, logits, at_least, *, held=None, per_exp
     Args:
         expert_mask: [E] bool, True for an expert that may be chosen.
         logits: [T, E]; its columns of admitted experts are the first argument of the router.
-        at_least: the smallest allowed number of admitted experts.
         held: a `Routing` of the group or None; the router gets the columns of the admitted experts.
         per_expert: {name: [..., E] or None}, more arguments with a column for each expert.
     """
@@ -126,11 +125,7 @@ def _admitted_experts(expert_mask: np.ndarray, num_experts: int, at_least: int =
 
 
 def _column_numbers(expert: np.ndarray, admitted: np.ndarray) -> np.ndarray:
-    """Return experts as column numbers among the admitted experts [E'].
-
-    Raises:
-        ValueError: an expert is not admitted.
-    """
+    """Return experts as column numbers among the admitted experts [E']."""
     masked = np.asarray(expert)[~np.isin(expert, admitted)]
     if masked.size:
         raise InputError(f"expert {masked[0]} is chosen; expert_mask admits only {admitted.tolist()}")
@@ -151,11 +146,7 @@ def _among_all(values: np.ndarray, admitted: np.ndarray, num_experts: int, rest:
 
 
 def _as_bool(mask: np.ndarray, name: str = "mask", meaning: str = "a real token") -> np.ndarray:
-    """Return a mask as bool.
-
-    Raises:
-        ValueError: the mask holds floats.
-    """
+    """Return a mask as bool. A mask of floats is an error."""
     mask = np.asarray(mask)
     if mask.dtype.kind not in "bui":
         raise InputError(f"{name} is {mask.dtype}; bool is needed, True for {meaning}")
@@ -163,11 +154,7 @@ def _as_bool(mask: np.ndarray, name: str = "mask", meaning: str = "a real token"
 
 
 def _real_tokens(mask: np.ndarray, num_tokens: int) -> np.ndarray:
-    """Return the mask as [T] bool.
-
-    Raises:
-        ValueError: the mask has another shape or holds floats, or there is no real token.
-    """
+    """Return the mask as [T] bool."""
     mask = _as_bool(mask)
     if mask.shape != (num_tokens,) or not mask.any():
         raise InputError(
@@ -178,7 +165,6 @@ def _real_tokens(mask: np.ndarray, num_tokens: int) -> np.ndarray:
 
 
 def _check_group(name: str, values: np.ndarray) -> None:
-    """Raise InputError unless values are [T, E] for one group, with at least one token and one expert."""
     if np.ndim(values) != 2:
         raise InputError(
             f"{name} has shape {np.shape(values)}; [T, E] is needed, one group of tokens: reshape a batch to "
@@ -191,13 +177,11 @@ def _check_group(name: str, values: np.ndarray) -> None:
 
 
 def _check_bias(bias: np.ndarray, num_experts: int) -> None:
-    """Raise InputError unless there is one bias for each expert."""
     if np.shape(bias) != (num_experts,):
         raise InputError(f"bias has shape {np.shape(bias)}; {(num_experts,)} is needed")
 
 
 def _check_k(k: int, num_experts: int) -> None:
-    """Raise InputError unless a token can have k of E experts."""
     if not 1 <= k <= num_experts:
         raise InputError(f"k is {k}; it has to be between 1 and the number of experts, {num_experts}")
 
@@ -259,7 +243,6 @@ def _equal_shares(expert: np.ndarray, num_experts: int, kept: np.ndarray | None 
 
     Args:
         expert: [T, k] integers, distinct within a row.
-        num_experts: E.
         kept: [T, k] bool, the assignments that count; all of them if None.
     """
     kept = np.ones(expert.shape, dtype=bool) if kept is None else kept

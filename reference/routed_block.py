@@ -274,7 +274,7 @@ def _decide_top_k(params, logits, tokens, config, training, noise, held, masks):
 
 
 def _decide_reinforce(params, group, logits, config, training, noise, held, masks):
-    """Return the decision of RL-R; `transformer.loss` computes the rewards and adds the loss terms of RL-R."""
+    """Return the decision of RL-R. `transformer.loss` computes the rewards and adds the loss terms of RL-R."""
     _check_noise(training, noise, held)
     gumbel = noise if training else None
     routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held, **masks)
@@ -283,7 +283,6 @@ def _decide_reinforce(params, group, logits, config, training, noise, held, mask
 
 
 def _check_noise(training, noise, held):
-    """Raise InputError if a router that draws at random gets no noise."""
     if training and noise is None and held is None:
         raise InputError("this router is random in training: pass noise, see transformer.draw_noise")
 
@@ -295,7 +294,7 @@ def _mean_of_choices(routing, config, mask):
 
 
 def _hash_routing(tokens, config, table, held, mask, expert_mask):
-    """Return the routing of HASH, which reads only token ids [b, S] or positions; gates are 1/k."""
+    """Return the routing of HASH. It reads only token ids [b, S] or positions; gates are 1/k."""
     ids = tokens
     if config.hash in ("previous", "bigram"):
         ids = hashes.previous_tokens(tokens)
@@ -361,7 +360,7 @@ def hash_table(
 
 
 def _numbers_for_table(config, uniforms, counts, embeddings):
-    """Return the array that the hash needs; raise ValueError if it is missing or has another shape."""
+    """Return the array that the hash needs, checked."""
     of_tokens, of_choices = (config.vocab_size,), (config.vocab_size, config.choices)
     numbers, shape = {
         "random": (uniforms, of_choices),

@@ -71,7 +71,6 @@ def learning_rates(
 
 
 def _rate(s: int, schedule: str, steps: int, warmup_steps: int, decay: float, shape: str) -> float:
-    """Return the rate of step s."""
     if s < warmup_steps:
         return (s + 1) / warmup_steps
     start = decay_start(steps, decay)

@@ -363,7 +363,6 @@ def apply(
 
 
 def _check_tokens(tokens: np.ndarray) -> None:
-    """Raise InputError unless tokens are [b, S], one at least."""
     if np.ndim(tokens) != 2 or not np.size(tokens):
         raise InputError(f"tokens has shape {np.shape(tokens)}; [b, S] with at least one token is needed")
 

@@ -58,8 +58,6 @@ YEARS = 10 * 365 * 86_400.0
 
 
 class Ended(NamedTuple):
-    """The end of a command."""
-
     code: int  # the exit code, or minus the signal
     said: str  # its standard error
 
@@ -96,13 +94,11 @@ def start(arguments: list[str], said: Path, prepare=lambda: None, cache: Path | 
 
 
 def end(pid: int, said: Path) -> Ended:
-    """Wait for a command."""
     _, status = os.waitpid(pid, 0)
     return Ended(os.waitstatus_to_exitcode(status), said.read_text(encoding="utf-8", errors="replace"))
 
 
 def run(arguments: list[str], said: Path, prepare=lambda: None, cache: Path | None = None) -> Ended:
-    """Run a command to its end."""
     said.unlink(missing_ok=True)
     return end(start(arguments, said, prepare, cache), said)
 
@@ -258,13 +254,11 @@ class Campaign:
         return True
 
     def command(self, model: str, out: Path) -> list[str]:
-        """Return the command that trains a model into a folder."""
         fields = FIELDS | MODELS[model]
         flags = [part for name, value in fields.items() for part in (f"--{name.replace('_', '-')}", str(value))]
         return ["train", *flags, "--corpus", str(self.text), "--out", str(out)]
 
     def task(self, index: int, of: int, out: Path) -> list[str]:
-        """Return the command of a task of the sweep."""
         return ["sweep", str(self.grid), "--index", str(index), "--of", str(of), "--out", str(out)]
 
     def train_undisturbed(self, models: list[str]) -> None:
@@ -282,7 +276,6 @@ class Campaign:
             assert difference(self.folder / f"first-{model}", out) is None, "two undisturbed runs differ"
 
     def train_undisturbed_sweep(self) -> None:
-        """Train the tasks of the sweep in sequence."""
         out = self.folder / "whole-sweep"
         for index in range(3):
             ended = run(self.task(index, 3, out), self.said)
@@ -380,7 +373,7 @@ class Campaign:
         return [end(pid, path) for pid, path in zip(pids, outputs, strict=True)]
 
     def one(self, kind: str, number: int) -> str | None:
-        """Do a run with a fault, then repeat the command until it ends; return the error, or None."""
+        """Do a run with a fault, then repeat the command until it ends. Return the error, or None."""
         sweep = kind == "job array"
         model = "sweep" if sweep else self.draw.choice([name for name in self.whole if name != "sweep"])
         out = self.folder / f"run-{number}"
@@ -406,7 +399,7 @@ KINDS = {
 
 
 def order(kinds: list[str], runs: int, draw: random.Random) -> list[str]:
-    """Return the fault of each run, in the shares of `KINDS`; every kind comes once before any repetition."""
+    """Return the fault of each run, in the shares of `KINDS`. Every kind comes once before any repetition."""
     whole = [kind for kind in kinds for _ in range(KINDS[kind])]
     draw.shuffle(whole)
     first = draw.sample(kinds, len(kinds))
@@ -414,7 +407,6 @@ def order(kinds: list[str], runs: int, draw: random.Random) -> list[str]:
 
 
 def main() -> int:
-    """Run the campaign; return exit code 1 if a table differs."""
     flags = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     flags.add_argument("--runs", type=int, default=200)
     flags.add_argument("--seed", type=int, default=0)

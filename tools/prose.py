@@ -75,7 +75,6 @@ READERS = {".md": markdown, ".j2": markdown, ".py": python}
 
 
 def matches(path: Path) -> list[str]:
-    """Return the matches in a file, one line each."""
     text = path.read_text("utf-8")
     lines = text.split("\n")
     words = WORDS if path.suffix == ".py" else WORDS | PAGES
@@ -91,7 +90,7 @@ def matches(path: Path) -> list[str]:
 
 
 def files(names: list[str]) -> list[Path]:
-    """Return the files to read: the named files, or all files of git except tests and past versions."""
+    """Return the named files, or all files of git except tests and past versions."""
     tracked = names or subprocess.check_output(["git", "ls-files"], text=True).splitlines()
     return [path for path in map(Path, tracked) if path.suffix in READERS and not set(path.parts) & SKIPPED]
 

@@ -201,10 +201,7 @@ class SmallModel(NamedTuple):
 
 
 def small_model() -> SmallModel:
-    """Return the small model of lesson 0.
-
-    The file has its weights in 8 bits, with a scale for each vector.
-    """
+    """Return the small model of lesson 0. The file has its weights in 8 bits, with a scale for each vector."""
     stored = np.load(Path(__file__).resolve().parent / "data" / "small_model.npz")
     params: dict = {}
     for name in stored.files:

@@ -79,7 +79,6 @@ def _follow(problem: Problem, starts: np.ndarray, most: np.ndarray, asked=None, 
     """Return the final θ [s, p] of all starts, and there the sums of the table [s] and the targets [s].
 
     Args:
-        problem: the table.
         starts: [s, p].
         most: [2], steps of each half.
         asked: the targets: None, or numbers of coefficients [s], or points [s, columns] as centred logs.
@@ -110,7 +109,7 @@ def _follow(problem: Problem, starts: np.ndarray, most: np.ndarray, asked=None, 
 
 
 def _table(problem: Problem, one_more: bool) -> tuple:
-    """Return logs, log losses, weights and deltas of the rows; with space for one more row if needed."""
+    """Return logs, log losses, weights and deltas of the rows, with space for one more row if needed."""
     rows, more = problem.log_loss.size, int(one_more)
     return (
         np.pad(problem.logs, ((0, 0), (0, more))),
@@ -229,12 +228,10 @@ def _ends(problem: Problem, theta: np.ndarray, at: np.ndarray, which: np.ndarray
     """Return the value at the best fit, the last allowed value and θ there, [lanes] each.
 
     Args:
-        problem: the table.
         theta: [p], the best fit.
         at: [lanes, p], the starts.
         which: [lanes], number of the coefficient; or [lanes, columns], logs of the point, centred.
         sides: [lanes], -1.0 or 1.0.
-        quantile: Student's quantile.
     """
     value, turn = _targets(problem, which, np.broadcast_to(theta, at.shape))
     least, rise, error = _limits(problem, theta, turn, quantile)

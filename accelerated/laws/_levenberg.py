@@ -106,7 +106,6 @@ def _going(state):
 
 
 def _huber_sum(residual, weight, delta):
-    """Return the weighted sum of Huber terms."""
     size = jnp.abs(residual)
     outer = jnp.where(jnp.isinf(delta), 0.0, delta) * (size - jnp.where(jnp.isinf(delta), 0.0, delta) / 2)
     return jnp.sum(weight * jnp.where(size <= delta, size**2 / 2, outer))

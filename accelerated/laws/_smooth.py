@@ -68,7 +68,6 @@ def intervals(form, columns: tuple, loss, huber: float | None, level: float, poi
 
 
 def _begin(form, problem, starts: np.ndarray | None) -> np.ndarray:
-    """See reference."""
     if starts is None:
         return form.starts(problem.logs, problem.log_loss)
     starts = np.atleast_2d(np.asarray(starts, dtype=np.float64))

@@ -61,7 +61,6 @@ def _starts(law: AdditiveLaw, rows: np.ndarray, log_loss: np.ndarray) -> np.ndar
     """Return θ [s, p]: every way to share the loss between the terms, with every guess of the exponents.
 
     Args:
-        law: the law.
         rows: [terms], indices of the multipliers' logarithms in θ.
         log_loss: [n].
     """

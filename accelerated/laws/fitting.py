@@ -173,7 +173,6 @@ def level_table(
 
 
 def _need_columns(size: np.ndarray, experts: np.ndarray, loss: np.ndarray) -> None:
-    """Raise ValueError unless the columns have one axis, one length, and enough rows."""
     if size.ndim != 1 or size.shape != experts.shape or size.shape != loss.shape:
         raise InputError(
             f"dense_parameters, num_experts and loss have shapes {size.shape}, {experts.shape} and {loss.shape}; "
@@ -187,7 +186,7 @@ def _need_columns(size: np.ndarray, experts: np.ndarray, loss: np.ndarray) -> No
 
 
 def _cells(level: np.ndarray, size: np.ndarray, words: Words) -> np.ndarray:
-    """Return the index of each row's pair (N, E), [n] integers; raise ValueError if there are too few pairs."""
+    """Return the index of each row's pair (N, E), [n] integers."""
     pairs = np.stack([level, np.unique(size, return_inverse=True)[1]])
     cell = np.unique(pairs, axis=1, return_inverse=True)[1].ravel()
     cells = int(cell.max()) + 1
@@ -211,7 +210,6 @@ def _need_independent(offset: np.ndarray, psi: np.ndarray, words: Words) -> None
 
 
 def _fit_table(table: LevelTable, huber: float | None, scan: int = 16, starts: int = 4) -> RoutedFit:
-    """Return the fit to a checked table."""
     count = table.log_loss.size
     huber = None if huber is None else check_delta(huber, "in log10 units")
     best = _best(table, huber, scan, starts)
@@ -258,7 +256,6 @@ def _coefficients(curve: LossCurve, piece: int, alpha: float, ratio: float) -> R
 
 
 def _error_variance(residual: np.ndarray, huber: float | None) -> float:
-    """See reference."""
     freedom = residual.size - 6
     if huber is None:
         return float(residual @ residual) / freedom

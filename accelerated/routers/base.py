@@ -248,12 +248,10 @@ def _balanced(logits: jax.Array, k: int, mask: jax.Array | None, axis_name, **op
 
 
 def _column(mask: jax.Array | None):
-    """Return the mask as [T, 1], or True."""
     return True if mask is None else mask[:, None]
 
 
 def _by_host(scores: jax.Array, k: int, mask: jax.Array | None, admitted: jax.Array | None) -> Assignment:
-    """Return the assignment of the compiled loops."""
     from ..kernels.assignment import assign  # imports numba, which takes a fifth of a second
 
     num_tokens, num_experts = scores.shape

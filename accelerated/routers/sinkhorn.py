@@ -274,7 +274,7 @@ def _group(logits: jax.Array, valid: jax.Array, admitted, mask: jax.Array | None
 
 
 def _unfinished(tolerance: float, max_sweeps: int, num_sweeps: int | None, residual: jax.Array, sweeps: jax.Array):
-    """Return whether to take another sweep, given the number of sweeps and the residual."""
+    """Return whether to take another sweep."""
     if num_sweeps is not None:
         return sweeps < num_sweeps
     return (sweeps < max_sweeps) & ~(residual <= tolerance)
@@ -292,7 +292,6 @@ def _scaling_sweeps(group: _Group, unfinished):
     where tiny is the smallest normal number. If no u w / T is above 1, such an entry is itself below tiny.
 
     Args:
-        group: the tokens.
         unfinished: a function of the residual and the number of sweeps; it returns whether to sweep again.
 
     Returns:

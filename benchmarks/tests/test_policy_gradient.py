@@ -1,5 +1,3 @@
-"""The benchmark of REINFORCE: complete enumeration, unbiased estimators, and the command."""
-
 import functools
 
 import jax
@@ -43,7 +41,7 @@ def test_with_attention_only_reward_to_go_is_unbiased():
 
 @pytest.mark.slow
 def test_other_layouts():
-    """Without attention both credits are unbiased; a second routed layer sees states that depend on the first draw."""
+    """Without attention both credits are unbiased. A second routed layer sees states that depend on the first draw."""
     check_unbiased("r", policy_gradient.CREDITS)
     check_unbiased("rr", policy_gradient.CREDITS)
     check_unbiased("rara", ["reward-to-go"])

@@ -6,7 +6,7 @@ from benchmarks.rounds import Load, interleave, machine_seconds, median_and_quar
 
 
 class Machine:
-    """A machine of two cores with a clock; `run` computes alone or next to other processes."""
+    """A machine of two cores with a clock. `run` computes alone or next to other processes."""
 
     def __init__(self):
         self.wall = self.own = self.all = 0.0

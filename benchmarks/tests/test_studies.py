@@ -1,5 +1,3 @@
-"""The studies: numbers of tables that are solved or counted by hand."""
-
 import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
@@ -30,8 +28,7 @@ def test_a_bound_below_the_optimum_is_an_error(monkeypatch):
 
 
 def test_hash_loads_by_hand():
-    """Five tokens with shares 60, 30, 20, 15 and 12 of 137, and three experts: expert 0 has the first and the fourth
-    token."""
+    """Five tokens have shares 60, 30, 20, 15 and 12 of 137. Expert 0 of three has the first and the fourth token."""
     rows = {line.hash: line for line in hash_loads.lines_of("5x3x1x1")}
     assert rows["modulo"].largest == pytest.approx(3 * 75 / 137) and rows["modulo"].sets == 3
     assert rows["modulo"].least == pytest.approx(3 * 60 / 137) and rows["position"].largest == pytest.approx(

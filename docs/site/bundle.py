@@ -13,7 +13,6 @@ OTHER = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
 def imported(path: Path) -> list[Path]:
-    """Return the files that a module imports."""
     return [(path.parent / name).resolve() for _, name in IMPORT.findall(path.read_text(encoding="utf-8"))]
 
 

@@ -17,7 +17,6 @@ CONVERTER = LatexToMathML()
 
 
 def font() -> Path:
-    """Return the path of the font, without importing ziamath."""
     return Path(importlib.util.find_spec("ziamath").origin).parent / "fonts/STIXTwoMath-Regular.ttf"
 
 

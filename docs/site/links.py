@@ -82,7 +82,6 @@ def faults(folder: Path) -> list[str]:
 
 
 def resolved(path: Path, address: str) -> Path:
-    """Return the target file of a relative address in a page."""
     goal = (path.parent / unquote(urlsplit(address).path)).resolve() if urlsplit(address).path else path
     return goal / "index.html" if goal.is_dir() else goal
 

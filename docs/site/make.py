@@ -27,7 +27,6 @@ LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".md": "markdown
 
 
 def tree(entries: list[str]) -> str:
-    """Return a table of contents that is visible only in the navigation."""
     return "\n```{toctree}\n:hidden:\n\n" + "\n".join(entries) + "\n```\n"
 
 
@@ -81,7 +80,6 @@ def source(path: str, files: set[str], root: Path = pages.ROOT) -> tuple[str, se
 
 
 def stage(folder: Path, root: Path = pages.ROOT) -> None:
-    """Write the pages for Sphinx into a folder."""
     import twins
 
     names, hanging, lessons = pages.pages(root), navigation(root), pages.lessons(root)
@@ -112,7 +110,6 @@ def stage(folder: Path, root: Path = pages.ROOT) -> None:
 
 
 def version(root: Path = pages.ROOT) -> str:
-    """Return the version of the package."""
     text = (root / "src/routelaws/__init__.py").read_text(encoding="utf-8")
     return re.search(r'__version__ = "(.+?)"', text)[1]
 
@@ -137,7 +134,6 @@ def write_notebooks(path: Path, lessons: list[str], root: Path = pages.ROOT) -> 
 
 
 def add_lab(folder: Path) -> None:
-    """Write the scripts and the style sheet of the lab."""
     folder.mkdir(parents=True)
     shutil.copyfile(HERE / "lab/lab.css", folder / "lab.css")
     for entry in sorted((HERE / "lab/page").glob("*_page.js")):

@@ -46,7 +46,6 @@ def guides(root: Path = ROOT) -> dict[str, list[str]]:
 
 
 def lab(root: Path = ROOT) -> list[str]:
-    """Return the Markdown files of the lab, the index first."""
     order = ("index", "routers", "law", "budget")
     pages = (root / "docs/site/lab").glob("*.md")
     return [path.relative_to(root).as_posix() for path in sorted(pages, key=lambda path: order.index(path.stem))]
@@ -79,7 +78,6 @@ def first_sentence(path: Path) -> str:
 
 
 def source_page(path: str, root: Path = ROOT) -> str:
-    """Return the name of the source page of a file or folder."""
     return f"source/{path}/index" if (root / path).is_dir() else f"source/{path}"
 
 
@@ -88,8 +86,6 @@ def destination(target: str, page: str, names: dict[str, str], root: Path = ROOT
 
     Args:
         target: the address of the link, without #anchor.
-        page: path of the Markdown file in the repository.
-        names: names of all pages, from `pages`.
     """
     path = os.path.normpath(os.path.join(os.path.dirname(page), target))
     for known in (path, f"{path}/README.md"):

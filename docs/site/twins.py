@@ -24,7 +24,6 @@ PLAIN = dict(returns_named_value=False, returns_multiple_items=False, warn_unkno
 
 
 def load(root: Path = ROOT) -> dict[str, griffe.Module]:
-    """Return the three packages, as griffe reads them."""
     return {name: griffe.load(name, search_paths=[root]) for name in ("reference", "accelerated", "conformance")}
 
 
@@ -101,7 +100,6 @@ def items(section, known: dict[str, str]) -> str:
 
 
 def described(thing: griffe.Object, known: dict[str, str]) -> str:
-    """Return the docstring of a module, a class, a function or a constant as Markdown."""
     parts = []
     for section in thing.docstring.parse("google", **PLAIN) if not thing.is_module else [None]:
         kind = section.kind.value if section else "module"

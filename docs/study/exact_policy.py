@@ -55,7 +55,6 @@ def objective(params: dict, tokens: jax.Array, noise: jax.Array, config: TrainCo
 
 
 def train(config: TrainConfig, exact: bool) -> float:
-    """Train a model and return its validation loss, nats per token."""
     tokens = prepare_tokens(read_corpus(None), config.model.vocab_size)
     batches, sets = open_text(config, tokens)
     inputs, params = run_inputs(config, None), initial_state(config).params
@@ -74,7 +73,6 @@ def train(config: TrainConfig, exact: bool) -> float:
 
 
 def main() -> None:
-    """Run the command of this file's first lines."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sampled", action="store_true", help="by REINFORCE")
     parser.add_argument("--steps", type=int, default=RUN["steps"])

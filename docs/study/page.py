@@ -128,7 +128,6 @@ COEFFICIENTS = ("b", "c", "E_start", "E_max", "N_cutoff")
 
 
 def _law_row(fit) -> list[str]:
-    """Return the row of one fit."""
     held_out = fit.held_out_size.rmsle
     cells = [
         fit.name,
@@ -151,7 +150,6 @@ def _coefficient(fit, item) -> str:
 
 
 def prediction(path: Path) -> str:
-    """Return the error of the prediction of each law at the largest size."""
     if not path.exists():
         return markdown(["The largest size is not trained yet."])
     rows = []
@@ -174,7 +172,6 @@ def filled(page: str, made: dict[str, Callable[[], str]]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write or check the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=HERE, help="of README.md and results.csv")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the page differs from the table")

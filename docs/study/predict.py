@@ -48,10 +48,6 @@ def law_runs(grid) -> dict[int, tuple[str, float, float]]:
 def predictions(frame, runs: dict[int, tuple[str, float, float]]) -> list[dict]:
     """Return the prediction of each law for each (router, E) of the largest size, from fits to the smaller sizes.
 
-    Args:
-        frame: the results table, from `read_table`.
-        runs: the result of `law_runs`.
-
     Returns:
         [{"router", "N", "E", "runs": hyper_ids, "laws": {law: {"loss", "run_interval", "rmsle", "determined"}}}]. A law
         without a fit has {"reason"} instead. The interval is for the loss of one new run.
@@ -148,7 +144,6 @@ def score(table: Path, prediction: dict) -> dict:
 
 
 def _scored(point: dict, last) -> dict:
-    """Return a point with its measured losses, and with the error of each law with a prediction."""
     measured = [float(last[i]) for i in point["runs"] if i in last.index]
     laws = {}
     for law, prediction in point["laws"].items():
@@ -161,7 +156,6 @@ def _scored(point: dict, last) -> dict:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command of this file's first lines."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("register", "score"))
     parser.add_argument("table", type=Path)

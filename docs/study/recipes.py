@@ -41,7 +41,6 @@ def changed(config: TrainConfig) -> dict:
 
 
 def command(config: TrainConfig) -> str:
-    """Return the command that trains one run."""
     words = ["routelaws", "train", "--out", "OUT"]
     for name, value in changed(config).items():
         flag = "--" + name.replace("_", "-")
@@ -68,12 +67,10 @@ def recipe_rows(folder: Path) -> list[dict]:
 
 
 def _rounded(cell: str) -> str:
-    """Return a number rounded to five digits; return an empty cell unchanged."""
     return cell and f"{float(cell):.5g}"
 
 
 def main(folders: list[str]) -> None:
-    """Write recipes.csv with the runs in these folders."""
     text = io.StringIO()
     table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     table.writeheader()

@@ -103,7 +103,6 @@ def write(text: Callable, wheels: list[Path], out: Path) -> int:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command of this file's first lines."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("text", choices=TEXTS)
     parser.add_argument("out", type=Path, help="folder of the text; left alone if it is there")

@@ -163,7 +163,6 @@ def _last_allowed(solved: Solved, least: Callable[[float], float], best: float, 
 
 
 def _both_ends(solved: Solved, least: Callable[[float], float], best: float) -> tuple[float, float]:
-    """Return the lowest and the highest allowed value."""
     step = 1 + abs(best)  # near the linear limit a best value may be 1e20, which a step of 1 would not change
     return _last_allowed(solved, least, best, -step), _last_allowed(solved, least, best, step)
 

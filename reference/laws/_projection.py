@@ -92,7 +92,6 @@ def check_rows(
 
 
 def _check_told_apart(size: np.ndarray, experts: np.ndarray, words: Words) -> None:
-    """Raise InputError unless sizes and expert counts differ enough to determine the six coefficients."""
     levels = np.unique(experts).size
     if levels < LEAST_EXPERT_COUNTS:
         raise InputError(

@@ -241,7 +241,6 @@ class _Unknowns:
         X = self.design([np.log(values) - centre for values, centre in zip(columns, centres, strict=True)])
 
         def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            """Return ln L [n] and its derivatives [n, p]."""
             predicted, shares = _smooth.log_sum(X @ theta)
             return predicted, np.sum(shares[:, :, None] * X, axis=1)
 

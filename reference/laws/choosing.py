@@ -202,7 +202,7 @@ def win_shares(losses: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def _check_smallest(option: Option, budget: Budget, tokens: float | Callable | None) -> None:
-    """Raise InputError unless the smallest model fits the budget; the message says which limit it breaks."""
+    """Raise InputError unless the smallest model fits the budget. The message names the limit that it breaks."""
     data, flops, memory = (float(value[0]) for value in costs(option, np.array([option.least]), budget, tokens))
     inference = f" beside {budget.inference_tokens:.3g} tokens of inference" if budget.inference_tokens else ""
     smallest = f"even the smallest model, {option.counted_by} = {option.least:.3g}, takes"

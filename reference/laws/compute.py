@@ -160,7 +160,7 @@ def fit_compute(flops: np.ndarray, loss: np.ndarray, floor: float = 0.0) -> Comp
 
 
 def _check_rows(flops: np.ndarray, loss: np.ndarray, floor: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return both columns as float64 [n]; raises ValueError as `fit_compute` says."""
+    """Return both columns as float64 [n]."""
     flops = np.atleast_1d(check_range("flops", flops, above=0.0))
     loss = np.atleast_1d(check_range("loss", loss, above=floor))
     if flops.ndim != 1 or flops.shape != loss.shape:

@@ -259,14 +259,12 @@ def fit_repeated(flops: np.ndarray, attempts: np.ndarray, accuracy: np.ndarray, 
 
 
 def _check_accuracy(accuracy: np.ndarray) -> np.ndarray:
-    """Return the accuracy as float64; raise ValueError unless every entry is between 0 and 1."""
     checked = check_range("accuracy", accuracy, least=0.0)
     check_range("1 - accuracy", 1 - checked, least=0.0)
     return checked
 
 
 def _check_guess_rate(guess_rate: float) -> float:
-    """Return the guess rate; raise ValueError unless it is at least 0 and below 1."""
     if not 0 <= guess_rate < 1:
         raise InputError(f"guess_rate is {guess_rate}; needed: at least 0 and below 1")
     return guess_rate

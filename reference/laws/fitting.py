@@ -192,7 +192,6 @@ def _fit_rows(rows: Rows, huber: float | None) -> RoutedFit:
 
 
 def _describe(rows: Rows, status: Status, rise: float, bend: float, huber: float | None) -> RoutedFit:
-    """Return the report of the optimum at (rise, bend)."""
     rise, bend, top = float(rise), float(bend), float(rows.extra_experts.max())
     centre = float(rows.log_size.mean())
     design, target = columns(rows, rise, bend), rows.log_loss

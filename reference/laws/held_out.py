@@ -170,7 +170,7 @@ def compare_forms(
 
 
 def _checked(law: Law, columns, loss, groups) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
-    """Return columns, loss and groups as arrays of one length; `law.fit` checks their entries."""
+    """Return columns, loss and groups as arrays of one length. `law.fit` checks their entries."""
     names = (*law.columns, *law.beside)
     if len(columns) != len(names):
         raise InputError(f"{len(columns)} columns; the {law.name} law takes {', '.join(names)}")
@@ -184,7 +184,6 @@ def _checked(law: Law, columns, loss, groups) -> tuple[list[np.ndarray], np.ndar
 
 
 def _summary(errors: np.ndarray, folds: int) -> HeldOut:
-    """Return the errors with the root mean square and the number of finite errors."""
     known = errors[np.isfinite(errors)]
     rmsle = math.sqrt(float(np.mean(known**2))) if known.size else math.nan
     return HeldOut(errors, rmsle, known.size, folds)

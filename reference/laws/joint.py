@@ -290,7 +290,7 @@ def _effective(num_experts: np.ndarray, coefficients: JointCoefficients) -> np.n
 
 
 def _checked(active_parameters, tokens, num_experts, loss) -> tuple[tuple, np.ndarray]:
-    """Return the table; raise ValueError unless it can determine the law, as in `fit_joint`."""
+    """Return the table after the checks of `fit_joint`."""
     values = dict(zip(_COLUMNS, (active_parameters, tokens, num_experts), strict=True))
     columns, loss = _smooth.check_table("joint", values, loss, 11)
     count = np.unique(columns[2]).size

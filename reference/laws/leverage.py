@@ -240,7 +240,6 @@ def fit_leverage(
 
 
 def _check_columns(named: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Return the columns as float64 [n]; raise ValueError unless each is above 0 and all have the same length."""
     columns = [check_range(name, np.atleast_1d(column), above=0.0) for name, column in named.items()]
     if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1:
         shapes = [str(column.shape) for column in columns]

@@ -245,7 +245,6 @@ def _student_ends(name: str, value: float, values: np.ndarray, quantile: float) 
 
 
 def _scaled(name: str, values: np.ndarray) -> np.ndarray:
-    """Return values on the scale of the jackknife."""
     if name not in _LOG_SCALE:
         return values
     with np.errstate(divide="ignore"):
@@ -253,7 +252,7 @@ def _scaled(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _value(fit: RoutedFit, quantity: Quantity) -> float:
-    """Return a quantity of a fitted law in its units; the top of this file explains infinite and undefined values."""
+    """Return a quantity of a fitted law in its units. The top of this file explains infinite and undefined values."""
     curve, E_start, E_max = fit.curve, fit.coefficients.E_start, fit.coefficients.E_max
     log_size = math.log10(quantity.N) if quantity.N > 0 else 0.0
     dense = curve.intercept + curve.size * log_size  # log10 L at E = 1
@@ -282,18 +281,17 @@ def _value(fit: RoutedFit, quantity: Quantity) -> float:
 
 
 def _interval(columns, quantity: Quantity, value: float, low: float, high: float, level: float) -> Interval:
-    """Return the interval; `extrapolated` marks a quantity outside the table."""
+    """Return the interval. `extrapolated` marks a quantity outside the table."""
     return Interval(quantity, value, low, high, level, _extrapolated(*columns[:2], quantity, value))
 
 
 def _columns(dense_parameters, num_experts, loss) -> list[np.ndarray]:
-    """Return the table as three arrays [n] of float64; raise ValueError as `fit_routed`."""
+    """Return the table as three arrays [n] of float64."""
     check_rows(dense_parameters, num_experts, loss)
     return [np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in (dense_parameters, num_experts, loss)]
 
 
 def _check_asked(quantities: Iterable[Quantity], level: float) -> list[Quantity]:
-    """Return the quantities, checked; raise ValueError for an observation, or if `level` is not between 0 and 1."""
     if not 0 < level < 1:
         raise InputError(f"level is {level}; needed: a number between 0 and 1")
     checked = [check_quantity(quantity) for quantity in quantities]
@@ -306,7 +304,6 @@ def _check_asked(quantities: Iterable[Quantity], level: float) -> list[Quantity]
 
 
 def _check_uniforms(uniforms: np.ndarray) -> np.ndarray:
-    """Return the uniforms as float64; raise ValueError unless they have two axes and lie in [0, 1)."""
     uniforms = check_finite("uniforms", uniforms)
     if uniforms.ndim != 2:
         raise InputError(f"uniforms has shape {uniforms.shape}; needed: two axes, resamples and draws")
@@ -316,7 +313,6 @@ def _check_uniforms(uniforms: np.ndarray) -> np.ndarray:
 
 
 def _check_weights(weights: np.ndarray, rows: int) -> np.ndarray:
-    """Return the weights as float64; raise ValueError unless they are whole numbers of at least 0, [draws, rows]."""
     weights = check_finite("weights", weights)
     if weights.ndim != 2 or weights.shape[1] != rows:
         raise InputError(f"weights has shape {weights.shape}; needed: [draws, {rows}]")
@@ -326,7 +322,6 @@ def _check_weights(weights: np.ndarray, rows: int) -> np.ndarray:
 
 
 def _check_groups(groups: np.ndarray, rows: int) -> np.ndarray:
-    """Return the groups [rows]; raise ValueError unless there are at least two."""
     groups = np.atleast_1d(groups)
     if groups.shape != (rows,):
         raise InputError(f"groups has shape {groups.shape}; needed: [{rows}], one for each row")

@@ -271,7 +271,6 @@ def _form() -> Form:
 
 
 def _check_sparsity(sparsity: np.ndarray) -> np.ndarray:
-    """Return S as float64; raise ValueError unless every entry is at least 0 and below 1."""
     checked = check_range("sparsity", sparsity, least=0.0)
     check_range("1 - sparsity", 1 - checked, above=0.0)
     return checked

@@ -147,7 +147,7 @@ def fit_two_stage_ratio(
 
 
 def _check_columns(named: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Return parameters, tokens and loss as float64 [n]; raises ValueError as `fit_two_stage_ratio` says."""
+    """Return parameters, tokens and loss as float64 [n]."""
     columns = [np.atleast_1d(check_range(name, column, above=0.0)) for name, column in named.items()]
     if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1 or columns[0].size < 6:
         shapes = ", ".join(str(column.shape) for column in columns)
@@ -218,7 +218,6 @@ def _both(stage_1: LossCoefficients, columns: tuple, loss, accuracy, link: Link)
 
 
 def _line(loss: np.ndarray, accuracy: np.ndarray) -> LinearCoefficients:
-    """Return the best line."""
     (b, a), _, _ = least_squares(np.stack([np.ones_like(loss), loss], axis=1), accuracy)
     return LinearCoefficients(float(a), float(b))
 
@@ -252,5 +251,4 @@ def _logistic(loss: np.ndarray, accuracy: np.ndarray) -> LogisticCoefficients:
 
 
 def _root_mean_square(errors: np.ndarray) -> float:
-    """Return the root of the mean of the squares."""
     return float(np.sqrt(np.mean(errors**2)))

@@ -339,8 +339,6 @@ def _extrapolated(dense_parameters: np.ndarray, num_experts: np.ndarray, quantit
 
     Args:
         dense_parameters, num_experts: [n] each, of the table.
-        quantity: the quantity.
-        value: its value.
     """
     name, sizes, experts = quantity.name, [], []  # sizes and expert counts it depends on
     if "N" in PLACE[name]:
@@ -362,7 +360,6 @@ def _extrapolated(dense_parameters: np.ndarray, num_experts: np.ndarray, quantit
 
 
 def _check_sizes(at) -> np.ndarray:
-    """Return sizes [m]; raise ValueError unless they are finite numbers above 0 along one axis."""
     sizes = check_finite("at", np.atleast_1d(at))
     if sizes.ndim != 1 or np.any(sizes <= 0):
         raise InputError(f"at is {at}; needed: one axis of sizes, each above 0")

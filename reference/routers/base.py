@@ -280,7 +280,6 @@ def _balance(values: list, holds: list[set], wanted: list[int]) -> bool:
 
 
 def _loads(holds: list[set], num_experts: int) -> list[int]:
-    """Return [E], the number of tokens of each expert."""
     return [sum(e in experts for experts in holds) for e in range(num_experts)]
 
 
@@ -338,5 +337,4 @@ def _first_of_the_best(values: list, holds: list[set], places: int) -> list[set]
 
 
 def _total(values: list, holds: list[set]) -> int:
-    """Return the sum of the scores of all assignments."""
     return sum(value[e] for value, experts in zip(values, holds, strict=True) for e in experts)

@@ -176,7 +176,6 @@ def emit_weights(
 
 
 def _check_temperature(temperature):
-    """Raise InputError unless the temperature is one number above 0."""
     if np.shape(temperature) != () or not temperature > 0:
         raise InputError(f"temperature is {temperature}; one number above 0 is needed (one_hot is the limit 0)")
 

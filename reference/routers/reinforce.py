@@ -413,6 +413,5 @@ def policy_terms(
 
 
 def _check_shape(name, values, shape):
-    """Raise InputError unless an array has the needed shape."""
     if np.shape(values) != tuple(shape):
         raise InputError(f"{name} has shape {np.shape(values)}; needed: {tuple(shape)}")

@@ -232,11 +232,7 @@ def _groups_of_experts(num_experts, expert_groups, groups_per_token, group_score
 
 
 def _check_room(sizes, k, groups_per_token):
-    """Raise InputError if a token can choose groups that hold fewer than k experts in all.
-
-    Args:
-        sizes: the number of admitted experts of each group; a group without any is never chosen.
-    """
+    """Check that the chosen groups have at least k experts. `sizes` has the admitted experts of each group."""
     fewest = sum(sorted(size for size in sizes if size)[:groups_per_token])
     if fewest < k:
         raise InputError(
@@ -255,13 +251,11 @@ def _in_best_groups(scores, group, groups_per_token, group_score):
 
 
 def _check_gate_scale(gate_scale):
-    """Raise InputError unless the scale of the gates is above 0 and finite."""
     if not 0 < gate_scale < math.inf:
         raise InputError(f"gate_scale is {gate_scale}; it has to be above 0 and finite")
 
 
 def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
-    """Raise InputError if k, the score or the normalisation is not allowed, or the gate would be constant."""
     _check_k(k, num_experts)
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")

@@ -27,7 +27,7 @@ def pins() -> dict[str, list[str]]:
 
 
 def install(library: str, cache: Path) -> Path:
-    """Return the folder of a library; pip fills it unless it has the pinned versions."""
+    """Return the folder of a library. pip fills it unless it has the pinned versions."""
     folder, marker, wanted = cache / library, cache / library / ".pins", " ".join(pins()[library])
     if not marker.exists() or marker.read_text("utf-8") != wanted:
         print(f"installing {library} into {folder}", file=sys.stderr)
@@ -40,7 +40,7 @@ def install(library: str, cache: Path) -> Path:
 
 
 def ask(library: str, cache: Path) -> list[dict]:
-    """Return the rows of a library; if its process fails, return [] and print the reason to standard error."""
+    """Return the rows of a library. If its process fails, return [] and print the reason."""
     folders = [install(name, cache) for name in ("torch", library) if name in pins()]
     path = os.pathsep.join(map(str, reversed(folders)))
     environment = os.environ | {"PYTHONPATH": path, "KERAS_BACKEND": "jax", "OMP_NUM_THREADS": "1"}
@@ -55,7 +55,6 @@ def ask(library: str, cache: Path) -> list[dict]:
 
 
 def main(arguments: list[str]) -> int:
-    """Return an exit code: 0 if every requested library has rows."""
     old = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
     libraries = [] if "--page" in arguments else arguments or ["transformers", *(set(pins()) - {"torch"})]
     cache = Path(os.environ.get("ROUTELAWS_WILD", Path.home() / ".cache" / "routelaws-wild"))

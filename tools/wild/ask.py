@@ -41,7 +41,6 @@ PATHS = {
 
 
 def convert(namespace, array, dtype: str = "float32"):
-    """Return an array in the type of a backend."""
     own = getattr(namespace, "from_numpy", None)
     return array if own is None else own(array, dtype)
 
@@ -97,7 +96,7 @@ def sum_at_minus_60(namespace):
 
 
 def circulant(num_experts: int = 8, copies: int = 4):
-    """Return logits of `copies` E tokens; token t prefers expert t, then t + 1, ...: balanced at every k."""
+    """Return logits of `copies` E tokens. Token t prefers expert t, then t + 1, ...: balanced at every k."""
     row = -np.arange(num_experts, dtype=np.float32) / 4
     return np.tile(np.array([np.roll(row, t) for t in range(num_experts)]), (copies, 1))
 
@@ -140,7 +139,6 @@ def padding(namespace):
 
 
 def row(library: str, function: str, namespace) -> dict:
-    """Return the row of a function."""
     if "torch" in sys.modules:  # what a library draws is the same in every run
         sys.modules["torch"].manual_seed(0)
     backend = engine.Backend(library, namespace, Ledger())

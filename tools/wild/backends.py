@@ -64,7 +64,7 @@ def fairscale() -> dict:
     from fairscale.nn.moe.top2gate import top2gating
 
     def route(logits, k):
-        """The capacity is 2 T / E; another 2 T E tokens, evenly spread after the real tokens, leave room for the real
+        """The capacity is 2 T / E. Another 2 T E tokens, evenly spread after the real tokens, leave room for the real
         tokens."""
         _only(k, 2)
         num_tokens, num_experts = logits.shape

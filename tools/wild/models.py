@@ -172,7 +172,7 @@ def uni2ts() -> dict:
     from uni2ts.module.ffn import MoEFeedForward
 
     def route(logits, k):
-        """Its logits are distances to centroids; here tokens are at 0 and each has centroids of its own."""
+        """Its logits are distances to centroids. Here tokens are at 0, and each has its own centroids."""
         size = logits.shape[1]
         layer = MoEFeedForward(size, k, size).eval()
         layer.experts = torch.nn.ModuleList(_numbers(size, size))
@@ -202,8 +202,6 @@ def mixlora() -> dict:
     from mixlora.model import MixLoraSparseMoe
 
     class Layer(MixLoraSparseMoe):
-        """Its LoRA experts return their number."""
-
         def _llama_forward(self, expert_mask, hidden_states, input_dtype):
             width = hidden_states.shape[1]
             return [
@@ -413,7 +411,7 @@ def esmoe() -> dict:
     from esmoe import ESMoE, switch_balance
 
     def route(logits, k):
-        """Each image is one token; its router sees the mean over pixels, so one pixel holds the logits."""
+        """Each image is one token. Its router sees the mean over pixels, so one pixel holds the logits."""
         size = logits.shape[1]
         layer = ESMoE(size, k, channels=size).eval()
         layer.router = torch.nn.Flatten()

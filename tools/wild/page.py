@@ -37,7 +37,7 @@ HEAD = "### Changes since the last run of each library"
 
 
 def write(rows: list[dict], changed: list[str] = (), asked: Collection[str] = ()) -> None:
-    """Write the generated part of the page between its marks; changes of libraries that were not asked are kept."""
+    """Write the generated part of the page between its marks. Changes of libraries that were not asked are kept."""
     path = FOLDER / "README.md"
     text = path.read_text("utf-8")
     head, _, rest = text.partition(MARKS[0])
@@ -71,7 +71,7 @@ def counts(rows: list[dict]) -> str:
 
 
 def scoreboard(rows: list[dict]) -> str:
-    """Return a table; functions of one library whose other cells are equal share a line."""
+    """Return a table. Functions of one library whose other cells are equal share a line."""
     groups = {}
     for row in rows:
         groups.setdefault((row["library"], row["version"].split(",")[0], *cells(row)), []).append(row["function"])
@@ -109,7 +109,7 @@ def share(value) -> str:
 
 
 def first_difference(found: dict) -> str:
-    """Return the suite's first sentence, without the input; results.json has the whole message."""
+    """Return the suite's first sentence, without the input. results.json has the whole message."""
     detail = found.get("detail", "")
     added = re.search(r"(1e-\d+) is added to the denominator", detail)
     if added:
@@ -145,7 +145,6 @@ def named(names: list[str]) -> str:
 
 
 def defects() -> str:
-    """Return the list of reproductions, each with its own description."""
     lines = []
     for path in sorted(FOLDER.glob("*.py")):
         title, _, reason = ast.get_docstring(ast.parse(path.read_text("utf-8"))).partition("\n\n")

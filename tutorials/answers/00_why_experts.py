@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 0.
-
-Run it: `python tutorials/answers/00_why_experts.py`.
-"""
+"""Answers to the exercises of lesson 0."""
 
 import sys
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 1.
-
-Run it: `python tutorials/answers/01_a_routed_layer.py`.
-"""
+"""Answers to the exercises of lesson 1."""
 
 import numpy as np
 

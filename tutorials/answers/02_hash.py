@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 2.
-
-Run it: `python tutorials/answers/02_hash.py`.
-"""
+"""Answers to the exercises of lesson 2."""
 
 import numpy as np
 

@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 3.
-
-Run it: `python tutorials/answers/03_base.py`.
-"""
+"""Answers to the exercises of lesson 3."""
 
 import itertools
 

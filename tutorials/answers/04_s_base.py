@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 4.
-
-Run it: `python tutorials/answers/04_s_base.py`.
-"""
+"""Answers to the exercises of lesson 4."""
 
 import numpy as np
 

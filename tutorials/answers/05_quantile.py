@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 5.
-
-Run it: `python tutorials/answers/05_quantile.py`.
-"""
+"""Answers to the exercises of lesson 5."""
 
 import numpy as np
 

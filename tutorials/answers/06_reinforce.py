@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 6.
-
-Run it: `python tutorials/answers/06_reinforce.py`.
-"""
+"""Answers to the exercises of lesson 6."""
 
 import numpy as np
 

@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 7.
-
-Run it: `python tutorials/answers/07_top_k.py`.
-"""
+"""Answers to the exercises of lesson 7."""
 
 import numpy as np
 

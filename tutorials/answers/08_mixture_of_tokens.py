@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 8.
-
-Run it: `python tutorials/answers/08_mixture_of_tokens.py`.
-"""
+"""Answers to the exercises of lesson 8."""
 
 import math
 

@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 9.
-
-Run it: `python tutorials/answers/09_transformer.py`.
-"""
+"""Answers to the exercises of lesson 9."""
 
 import numpy as np
 

@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 10.
-
-Run it: `python tutorials/answers/10_a_small_grid.py`.
-"""
+"""Answers to the exercises of lesson 10."""
 
 import numpy as np
 

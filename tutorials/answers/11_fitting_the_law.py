@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 11.
-
-Run it: `python tutorials/answers/11_fitting_the_law.py`.
-"""
+"""Answers to the exercises of lesson 11."""
 
 import numpy as np
 

@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 12.
-
-Run it: `python tutorials/answers/12_how_sure.py`.
-"""
+"""Answers to the exercises of lesson 12."""
 
 import itertools
 

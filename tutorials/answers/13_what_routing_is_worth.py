@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 13.
-
-Run it: `python tutorials/answers/13_what_routing_is_worth.py`.
-"""
+"""Answers to the exercises of lesson 13."""
 
 import numpy as np
 

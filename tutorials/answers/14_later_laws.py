@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 14.
-
-Run it: `python tutorials/answers/14_later_laws.py`.
-"""
+"""Answers to the exercises of lesson 14."""
 
 import numpy as np
 

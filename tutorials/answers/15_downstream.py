@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 15.
-
-Run it: `python tutorials/answers/15_downstream.py`.
-"""
+"""Answers to the exercises of lesson 15."""
 
 import numpy as np
 

@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 16.
-
-Run it: `python tutorials/answers/16_your_own_router.py`.
-"""
+"""Answers to the exercises of lesson 16."""
 
 import contextlib
 import io

@@ -1,7 +1,4 @@
-"""Answers to the exercises of lesson 17.
-
-Run it: `python tutorials/answers/17_from_laptop_to_pod.py`.
-"""
+"""Answers to the exercises of lesson 17."""
 
 import numpy as np
 

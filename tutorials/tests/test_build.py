@@ -1,4 +1,4 @@
-"""`build.py` makes a page from a script, and finds the pages that are stale."""
+"""`build.py` makes a page from a script, and finds outdated pages."""
 
 import importlib.util
 import sys
@@ -68,7 +68,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def build(folder):
-    """The module, at work in a folder of its own, with one lesson that has been run."""
+    """Return the module with a folder that has one finished lesson."""
     path = Path(__file__).resolve().parents[1] / "build.py"
     spec = importlib.util.spec_from_file_location("tutorials_build", path)
     module = importlib.util.module_from_spec(spec)
@@ -81,7 +81,6 @@ def build(folder):
 
 @pytest.fixture
 def made(build, folder):
-    """The page and the pictures of the lesson, written."""
     (folder / "99_word.md").unlink(missing_ok=True)
     text, pictures = build.render(build.notebook, "99_word")
     build.write("99_word", text, pictures)

@@ -1,4 +1,4 @@
-"""The helpers of the lessons: `same` tells wrong from rounded, pictures have labels, a missing library ends one."""
+"""The helpers of the lessons."""
 
 import gzip
 import importlib.util
@@ -93,7 +93,7 @@ def test_a_missing_table_is_said_and_is_no_error(monkeypatch, tmp_path, capsys):
 
 
 def test_the_fitted_runs_are_the_last_rows_of_one_seed_and_one_router(tmp_path):
-    """Steps are compared as numbers; another seed, frequency, k or router is left out; dense runs are E = 1 of all."""
+    """Steps are compared as numbers. Another seed, frequency or k is excluded. Dense runs are E = 1 of all routers."""
     columns = "hyper_id,step,seed,k,routing_frequency,router_type,dense_parameter_count,num_experts,loss_validation"
     rows = [
         "1,900,42,1,0.5,Hash,15,8,2.9", "1,1000,42,1,0.5,Hash,15,8,2.5", "2,1000,43,1,0.5,Hash,15,8,2.4",

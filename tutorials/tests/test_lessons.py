@@ -1,4 +1,4 @@
-"""The lessons run, their pages are those of their scripts, and what they say is there to be found."""
+"""The lessons run, their pages match their scripts, and the pages print the numbers of their text."""
 
 import ast
 import os
@@ -54,7 +54,7 @@ def tags(cell) -> list[str]:
 
 
 def said(*command) -> str:
-    """Return what a script prints; fail if it fails or complains."""
+    """Return what a script prints. Fail if it fails or warns."""
     environment = dict(os.environ, JAX_PLATFORMS="cpu")
     ended = subprocess.run(
         [sys.executable, *command],
@@ -114,7 +114,6 @@ class TestEveryLesson:
 
     @pytest.mark.parametrize("name", LESSONS)
     def test_has_narrow_lines(self, name):
-        """Code, what it prints, and the answers fit the page."""
         shown = re.findall(
             r"^```(?:python|text)\n(.*?)^```$", page(name), re.DOTALL | re.MULTILINE
         )
@@ -150,7 +149,7 @@ class TestEveryLesson:
 
     @pytest.mark.parametrize("name", LESSONS)
     def test_has_a_page_with_its_words_and_its_code(self, name):
-        """What can be told of a stale page without running its script."""
+        """These parts show an outdated page without running its script."""
         rest = page(name)
         for cell in script(name).cells:
             source = "\n".join(line.rstrip() for line in cell.source.splitlines())
@@ -165,7 +164,7 @@ class TestEveryLesson:
 
     @pytest.mark.parametrize("name", LESSONS)
     def test_has_formulas_that_survive_markdown(self, name):
-        """Markdown takes a backslash before a punctuation mark away, and with it what TeX needs."""
+        """Markdown removes a backslash before a punctuation mark, which TeX needs."""
         formulas = re.findall(
             r"\$\$.*?\$\$|\$[^$\n]+\$",
             re.sub(r"```.*?```|`[^`]*`", "", page(name), flags=re.DOTALL),
@@ -181,7 +180,7 @@ class TestEveryLesson:
 
 
 def wrong_links(text: str, folder: Path) -> list[str]:
-    """Return the links that lead to no file, and those named after a function that is not in the file they lead to."""
+    """Return the links without a file, and links named after a function that the file does not define."""
     faults = []
     for label, target in re.findall(r"\[([^\]]+)\]\(([^)#\s]+)\)", text):
         if "://" in target:
@@ -198,7 +197,6 @@ def wrong_links(text: str, folder: Path) -> list[str]:
 
 
 def defined(path: Path) -> set[str]:
-    """Return the names that a file defines at its top level."""
     names = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -218,7 +216,7 @@ NOT_RESULTS = re.compile(
 
 
 def unsupported_numbers(text: str) -> list[str]:
-    """Return the numbers of two digits or more in the prose of a page that stand in no code or output above them."""
+    """Return the numbers of two digits or more in the prose of a page that no code or output above them has."""
     known, faults = set(), []
     for i, part in enumerate(
         re.split(r"^```(?:python|text)?$", text, flags=re.MULTILINE)
@@ -274,8 +272,6 @@ class TestLessonsRun:
 
 
 class TestTheseTests:
-    """What the tests above look for is found where it is."""
-
     @pytest.mark.parametrize(
         ("text", "faults"),
         [

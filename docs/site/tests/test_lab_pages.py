@@ -41,14 +41,12 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 def raw(name: str) -> str:
-    """Return the HTML in the Markdown of a page of the lab."""
     text = (SITE / f"lab/{name}.md").read_text(encoding="utf-8")
     return text[text.index("<div") : text.rindex("</script>") + len("</script>")]
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    """Serve the pages of the lab, and return their address."""
     folder = tmp_path_factory.mktemp("site")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("ROUTELAWS_DATA", raising=False)  # with made points, whatever is at hand
@@ -80,7 +78,7 @@ def browser():
 
 @pytest.fixture
 def show(browser, address):
-    """Return a function that opens a page; check at the end for errors and requests to other hosts."""
+    """Return a function that opens a page. The end checks for errors and requests to other hosts."""
 
     def opened(name, width=1366):
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
@@ -101,7 +99,7 @@ def find(browser, selector):
 
 
 def wait_until(found, wanted, seconds=30):
-    """Fail unless the result of `found` satisfies `wanted` in time; CI is slow with parallel tests."""
+    """Fail unless the result of `found` satisfies `wanted` in time. CI is slow with parallel tests."""
     end = time.monotonic() + seconds
     while not wanted(value := found()):
         assert time.monotonic() < end, value
@@ -109,7 +107,7 @@ def wait_until(found, wanted, seconds=30):
 
 
 def until_address(browser, part):
-    """Wait until the address of the page (which follows the state after a pause) has a part."""
+    """Wait until the address of the page has a part. The address follows the state after a pause."""
     wait_until(lambda: browser.current_url, lambda address: part in address)
 
 

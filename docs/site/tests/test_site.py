@@ -45,7 +45,6 @@ def test_every_link_of_a_page_leads_somewhere(page):
 
 @pytest.fixture
 def small(tmp_path):
-    """A repository with a few files."""
     texts = {
         "README.md": "# No page\n",
         "docs/site/index.md": "# Small\n\nSee [a guide](../b.md).\n",

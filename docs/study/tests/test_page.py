@@ -16,7 +16,6 @@ from routelaws.accelerated import results  # noqa: E402
 
 
 def runs_of(losses: dict[tuple[str, int], list[float]]):
-    """Return rows of N = 15,168 with one run for each loss, seeds 42, 43, 44."""
     rows = [
         {"hyper_id": 0, "dense_parameter_count": 15168, "router_type": router, "num_experts": e, "seed": 42 + i}
         | {"k": 1, "routing_frequency": 0.5, "loss_validation": loss, "device": "cpu"}

@@ -22,7 +22,7 @@ LARGEST = max(run.accounting().dense_parameters for run in GRID.runs)
 
 
 def table(path, with_largest: bool, noise: float = 0.0005):
-    """Write the last row of each run of the grid; dense runs lie on the law of the routed runs at E = 1."""
+    """Write the last row of each run of the grid. Dense runs lie on the law of the routed runs at E = 1."""
     random = np.random.default_rng(0)
     windows = WindowLosses(np.arange(2), np.arange(2), np.full(2, 16), np.full(2, 48.0))
     rows = []

@@ -22,7 +22,6 @@ GRID = read_grid("recipes").runs
 
 
 def fields_of(command: str) -> dict:
-    """Return the fields that the flags of a command set."""
     words, fields = shlex.split(command)[4:], {}
     kinds = TrainConfig().fields() | {"router_scale": 1.0, "balance_weight": 1.0, "capacity_factor": 1.0, "gate": ""}
     while words:
