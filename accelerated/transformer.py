@@ -121,7 +121,7 @@ def init(key: jax.Array, config: ModelConfig) -> dict:
 
 
 def _draw(key, number: int):
-    """Return this many draws from the truncated normal distribution; outside jit as a NumPy array.
+    """Return this many draws from the truncated normal distribution. Outside jit they are a NumPy array.
 
     Outside jit the function rounds a small number of draws up to a power of two, and discards the draws that are not
     needed. So models of similar size share a compiled program. The weights do not change, because draw i of a Threefry
@@ -426,7 +426,7 @@ def _attend(block: dict, h: jax.Array, seen: dict) -> jax.Array:
 
 
 def hidden_positions(uniforms: jax.Array, mask_rate: float) -> jax.Array:
-    """Return which tokens the masked objective hides: in each sequence the tokens with the smallest uniforms.
+    """Return which tokens the masked objective hides: the tokens with the smallest uniforms of each sequence.
 
     Args:
         uniforms: [b, S], in [0, 1).

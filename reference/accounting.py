@@ -160,7 +160,7 @@ def count(
         k: experts per token in units of a dense FFN, 1 <= k <= E (ignored for a dense model).
         routing_frequency: R, the share of blocks that are routed; R * L must be an integer, but R may be rounded (see
             `routed_blocks`).
-        flop_increase: X >= 1, how many times wider the FFN of a dense model is in a share R of its blocks.
+        flop_increase: X >= 1, the factor by which a dense model widens the FFN in a share R of its blocks.
         granularity: G >= 1, the number of narrow experts that replace one expert; 1 for a dense model.
         group_size: g >= 1, tokens in a group of a Mixture of Tokens. None means E: then the experts cost as much as a
             dense FFN.
@@ -234,7 +234,7 @@ def _shared_weights(router_type, shared_experts, router_bias, ffn, granularity) 
 
 
 def _mixture_flops(num_experts: int, group_size: int, ffn: int) -> int | float:
-    """Return the FLOPs per token of a Mixture of Tokens minus those of one dense FFN; an integer if possible."""
+    """Return the FLOPs per token of a Mixture of Tokens minus the FLOPs of one dense FFN, as an integer if possible."""
     extra = 2 * ffn * (num_experts - group_size)
     return extra // group_size if extra % group_size == 0 else extra / group_size
 

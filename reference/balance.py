@@ -122,7 +122,7 @@ def mean_probability(
     mask: np.ndarray | None = None,
     expert_mask: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return [E], the mean over tokens of the probability of each expert; sums to 1.
+    """Return [E], the mean over tokens of the probability of each expert. The entries sum to 1.
 
     The sigmoids are divided by their sum in log space, as softmax(log σ(z)). The sum has no added epsilon, so training
     cannot lower the loss by making all scores tiny.
@@ -175,7 +175,7 @@ def auxiliary_loss(
 
     Args:
         logits: [T, E], finite; the raw router logits z.
-        expert: [T, k] integers, the chosen experts before any are dropped, first choice first.
+        expert: [T, k] integers, the chosen experts, first choice first; dropped choices are included.
         dialect: how to count shareₑ and scale the loss, see the table.
         score: the function that turns logits into probabilities, "softmax" or "sigmoid" (divided by their sum).
         held: an earlier result; the loss uses its `share` instead of the share of `expert`.
@@ -229,16 +229,16 @@ def sequence_loss(
     mask: np.ndarray | None = None,
     expert_mask: np.ndarray | None = None,
 ) -> AuxiliaryLoss:
-    """Return the `auxiliary_loss` of each sequence, mean over sequences.
+    """Return the mean over sequences of the `auxiliary_loss` of each sequence.
 
     With sigmoid scores this is the complementary loss of DeepSeek-V3 (arXiv 2412.19437, equations 17 to 20; weight
-    1e-4). DeepSeek-V3 chooses experts with a bias and groups, but shareₑ counts the k largest scores without them. For
-    that loss pass the experts with the k largest scores as `expert`. The loss can be large for a batch that is balanced
-    as a whole (example below).
+    1e-4). DeepSeek-V3 chooses experts with a bias and groups, but shareₑ counts the k largest scores without them. To
+    get that loss, pass the experts with the k largest scores as `expert`. The loss can be large for a batch that is
+    balanced as a whole (example below).
 
     Args:
         logits: [T, E], finite; the raw router logits z, sequence by sequence.
-        expert: [T, k] integers, the chosen experts before any are dropped, first choice first.
+        expert: [T, k] integers, the chosen experts, first choice first; dropped choices are included.
         sequence_length: S, which divides T.
         dialect, score: see `auxiliary_loss`.
         held: an earlier result; the loss uses its `share` instead of the share of `expert`.

@@ -418,7 +418,7 @@ class ModelConfig:
     def groups_by_position(self, training: bool) -> bool:
         """Return whether a group is one position of g sequences.
 
-        It is with grouping "position", and in every evaluation of a causal model.
+        This is the case with grouping "position", and in every evaluation of a causal model.
         """
         return self.grouping == "position" or (self.objective == "causal" and not training)
 

@@ -73,7 +73,7 @@ class Faults(NamedTuple):
 
 
 def agreement(first: np.ndarray, second: np.ndarray, *, mask: np.ndarray | None = None) -> float:
-    """Return the share of a token's experts that two routings have in common, mean over tokens.
+    """Return the mean over tokens of the share of experts that two routings have in common.
 
     Args:
         first: [T, k] integers, the experts of each token, distinct within a row.
@@ -183,7 +183,7 @@ def best_matching(count: np.ndarray) -> np.ndarray:
 
 
 def entropy(probability: np.ndarray, *, mask: np.ndarray | None = None) -> float:
-    """Return how undecided a router is: the entropy of its probabilities, in nats, mean over tokens.
+    """Return the mean over tokens of the entropy of the router's probabilities, in nats.
 
     Args:
         probability: [T, E], at least 0; each row sums to 1.
@@ -334,7 +334,7 @@ def faults(counts: np.ndarray, k: int, entropy: float | None = None) -> Faults:
     Args:
         counts: [E], the choices of each expert.
         k: experts per token.
-        entropy: entropy of the router's probabilities in nats, mean over tokens; None without probabilities.
+        entropy: the mean over tokens of the entropy of the router's probabilities, in nats; None without probabilities.
 
     Returns:
         `Faults`. With k = E there is no choice, so no expert is dead and there is no collapse.
@@ -392,7 +392,7 @@ def not_learned(chance: float, agreement: float | None, exchange: float | None) 
 
     Args:
         chance: k/E, the agreement of two routings at random.
-        agreement: of the routings in training and in evaluation, mean over blocks; None if not measured.
+        agreement: the agreement of training and evaluation, averaged over blocks; None if not measured.
         exchange: the loss with randomly exchanged experts, divided by the original loss; None if not measured.
 
     Example:

@@ -15,8 +15,8 @@ order (`DROP_ORDERS`) decides which assignments get the slots:
     "priority"    the largest priority, such as the gate; ties as in     later tokens too
                   the order "choice"
 
-So "priority", and "choice" at k > 1, leak later tokens into training if there is a capacity and one sequence has
-several tokens in the group. Evaluation drops nothing, so it is causal if the router is causal.
+With a capacity, later tokens of a sequence affect earlier ones in training in two orders: in "priority", and in
+"choice" at k > 1. Evaluation drops nothing, so it is causal if the router is causal.
 
 Gates after a drop: the other gates of the token do not change. `kept_gates` can divide the kept gates by their sum, as
 top-2 routing in DeepSpeed and fairscale does.

@@ -69,12 +69,12 @@ def null_expert_ffn(
     (arXiv 2509.01322) has zero-computation experts that return the token.
 
     Args:
-        params: of the E real experts, see `routed_ffn`.
+        params: the weights of the E real experts, see `routed_ffn`.
         x: [T, d].
         expert: [T, k] integers >= 0; experts E and above are null experts.
         gate: [T, k].
-        capacity_factor: of the real experts, see `routed_ffn`. In the capacity, T counts the tokens with at least one
-            real expert.
+        capacity_factor: the capacity factor of the real experts, see `routed_ffn`. In the capacity, T counts the tokens
+            with at least one real expert.
         identity: whether null experts return the token instead of 0.
         order: see `routed_ffn`.
         activation: see `routed_ffn`.

@@ -11,7 +11,8 @@ group, and in a Mixture of Tokens the experts process mixtures of a group. For t
 of g sequences, so no token sees a later position of any sequence. But a token sees the other sequences of its group:
 put unrelated texts in a group, not neighbouring windows of one text. With grouping "sequence" a group is a whole
 sequence (expert choice) or g neighbours in it (Mixture of Tokens). A token then sees later tokens, as the masked
-objective allows. Of the causal models, only expert choice can train in this way; its evaluation groups by position.
+objective allows. Among causal models, only expert choice can train in this way. Its evaluation groups tokens by
+position.
 
 Padding: with a `mask` real tokens get the same result as without padding; padded tokens count in no load, capacity or
 loss.

@@ -404,7 +404,7 @@ def carry_bias(params: dict, output: Output) -> dict:
 
 
 def hidden_positions(uniforms: np.ndarray, mask_rate: float) -> np.ndarray:
-    """Return which tokens the masked objective hides: in each sequence the tokens with the smallest uniforms.
+    """Return which tokens the masked objective hides: the tokens with the smallest uniforms of each sequence.
 
     Args:
         uniforms: [b, S], in [0, 1).

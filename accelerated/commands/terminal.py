@@ -24,7 +24,7 @@ PATIENCE = 1.0
 
 
 class Working:
-    """A progress line on standard error during a `with` block; call it with a text to update the line.
+    """A progress line on standard error during a `with` block. Call it with a text to update the line.
 
     Args:
         what: the initial text.

@@ -22,7 +22,7 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
 
     Args:
         law, columns, loss: as `leave_one_out`.
-        groups: [n], equal entries are one group. Pass the sizes N to leave one size out.
+        groups: [n]; rows with equal entries form one group. Pass the sizes N to leave one size out.
 
     Returns:
         A HeldOut with one fold for each group.

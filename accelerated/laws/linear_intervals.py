@@ -24,7 +24,7 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
     """Return α and N_c with their intervals.
 
     Args:
-        fit: of `fit_dense`.
+        fit: the result of `fit_dense`.
         columns: (dense_parameters,), [n], the rows of the fit.
         loss: [n], nats per token.
         level: confidence level, between 0 and 1.

@@ -23,7 +23,7 @@ def hoffmann_optimum(flops: float, coefficients: HoffmannCoefficients) -> Hoffma
     """Return the N and D = FLOPs/6N with the lowest loss.
 
     Args:
-        flops: of training, above 6.
+        flops: FLOPs of training, above 6.
         coefficients: the law; a, b and both exponents above 0, else no best N exists.
 
     Raises:
@@ -50,7 +50,7 @@ def fine_grained_optimum(
     """Return the width, tokens and granularity with the lowest loss.
 
     Args:
-        flops: of training, above 0.
+        flops: FLOPs of training, above 0.
         expansion: the E of the runs to which the law was fitted.
         coefficients: the law.
         granularities: the G to try.

@@ -42,8 +42,9 @@ def bootstrap(
         level)/2, rounded down. low is the value at place p from below, and high the value at place p from above.
 
     Raises:
-        ValueError: as `fit_routed` for the whole table and as `check_quantity`; or `level` is out of its range, a
-            quantity is an "observation", or `weights` has the wrong shape or an entry that is negative or not whole.
+        ValueError: the table is invalid (see `fit_routed`), a quantity is invalid (see `check_quantity`) or an
+            "observation", `level` is out of its range, or `weights` has the wrong shape or an entry that is negative or
+            not whole.
     """
     columns = dense_parameters, num_experts, loss
     table = level_table(*columns)
@@ -84,7 +85,7 @@ def jackknife(
 
     Args:
         dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
-        groups: [n], equal entries are one group; pass the sizes N to leave one size out.
+        groups: [n]; rows with equal entries form one group. Pass the sizes N to leave one size out.
         quantities: as `profile_intervals`, without "observation".
         level: confidence level, between 0 and 1.
 
@@ -92,8 +93,8 @@ def jackknife(
         A Jackknife.
 
     Raises:
-        ValueError: as `fit_routed` for the whole table and as `check_quantity`; or `level` is out of its range, a
-            quantity is an "observation", or there are fewer than two groups.
+        ValueError: the table is invalid (see `fit_routed`), a quantity is invalid (see `check_quantity`) or an
+            "observation", `level` is out of its range, or there are fewer than two groups.
     """
     columns = dense_parameters, num_experts, loss
     table = level_table(*columns)

@@ -52,7 +52,8 @@ def profile_intervals(
         value, but N_cutoff = 10^(-b/c) has a value.
 
     Raises:
-        ValueError: as `fit_routed`; or `level` is out of its range, or a quantity has an unknown name or lacks N or E.
+        ValueError: the table is invalid (see `fit_routed`), `level` is out of its range, or a quantity has an unknown
+            name or lacks N or E.
     """
     table = level_table(dense_parameters, num_experts, loss)
     quantities = [check_quantity(quantity) for quantity in quantities]

@@ -99,7 +99,7 @@ def accuracy_groups(
     Args:
         table: result of `read_accuracies`.
         law: a law of accuracy.
-        tasks: names of tasks; all tasks if empty. For a law in attempts, leave out pass@K.
+        tasks: names of tasks; all tasks if empty. For a law in attempts, give the name without pass@K.
         guess: guess rate of every task; None for the rates of `rates`, the table or the list of well-known tasks.
         rates: {task: guess rate}, from a table of tasks.
         loss: the text whose loss a two-stage law uses; None for "validation" or, without such a loss, the table's first

@@ -57,7 +57,7 @@ MOST_HUBER = 1e6
 
 
 def fit_with_intervals(rows: Rows, law: Law, level: float, huber: float | None) -> "Fit":
-    """Return a fit with its intervals; raise ValueError if the fit or its intervals fail."""
+    """Return a fit with its intervals. If either fails, raise ValueError."""
     fit = Fit(rows, law, level, huber)
     fit.intervals  # noqa: B018
     return fit

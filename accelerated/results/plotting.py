@@ -52,7 +52,7 @@ def plot_fit(fit, panel=None):
 
 
 def _draw_curve(panel, fit, column: int, fixed: list[float]) -> None:
-    """Draw the rows with the values `fixed` in the first columns, and the law over the next column."""
+    """Draw the rows whose first columns have the values `fixed`. Draw the law over the next column."""
     columns = fit.rows.columns
     here = (
         np.all([columns[i] == value for i, value in enumerate(fixed)], axis=0)

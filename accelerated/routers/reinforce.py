@@ -244,7 +244,7 @@ def state_value(params: dict, x: jax.Array) -> jax.Array:
 
 
 def reward_to_go(reward: jax.Array) -> jax.Array:
-    """Return, for each position, the sum of the rewards from there to the end of its sequence.
+    """Return the sum of the rewards from each position to the end of its sequence.
 
     Args:
         reward: [..., S], finite, one sequence along the last axis; 0 at padding.
@@ -281,7 +281,7 @@ def policy_terms(
 
     Args:
         logits: [T, E], finite; the logits of the draw.
-        expert: [T, k] integers in [0, E), the drawn experts in their order, before any are dropped.
+        expert: [T, k] integers in [0, E), the drawn experts in their order; dropped choices are included.
         value: [T], finite, the baseline of each token (`state_value`), or zeros.
         reward: [T], finite, the log-probability of each true next token in nats, or its `reward_to_go`.
         policy_weight: weight of the policy term.

@@ -99,7 +99,7 @@ def _tell_of_dense(table: Cells) -> None:
 
 
 def _runs(table: Cells) -> None:
-    """Number the runs by their names and ids or, if these are blank in every row, by their configurations."""
+    """Number the runs by their names and ids. If these are blank in every row, number them by their configurations."""
     names, blank = [cell.strip() for cell in table.column("hyper_id")], table.blank("hyper_id")
     if len(blank) == table.rows:
         return _number_configurations(table)

@@ -1,7 +1,7 @@
 """The cases of the vectors. A case has inputs, and checks of the answer by `rules.RULES`.
 
-This file has the cases for hash tables, experts, losses, sizes and the model. `router_cases` has those for routers, and
-`law_cases` and `formula_cases` have those for laws.
+This file has the cases for hash tables, experts, losses, sizes and the model. `router_cases` has the cases for routers,
+and `law_cases` and `formula_cases` have the cases for laws.
 """
 
 import inspect

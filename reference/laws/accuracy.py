@@ -124,13 +124,13 @@ def accuracy_ranges(
     """Return the coefficients of a fit in ln(-ln Q') with their intervals, for `catalogue.Law`.
 
     Args:
-        fit: of `downstream.py` or `downstream_sums.py`; a Huber fit has no intervals, and the ends are NaN.
+        fit: a fit by `downstream.py` or `downstream_sums.py`. A Huber fit has no intervals; its ends are NaN.
         columns, accuracy: the rows of the fit; not needed here.
         level: confidence level, between 0 and 1.
 
     Returns:
-        One Range for each coefficient. The intervals use Student's t: of ln A, ln B and ln E, and of the other
-        coefficients themselves.
+        One Range for each coefficient. Student's t applies to ln A, ln B and ln E, and to the other coefficients
+        directly.
 
     Raises:
         ValueError: `level` is out of its range, or the fit has no more rows than coefficients.

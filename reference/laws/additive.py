@@ -46,7 +46,7 @@ class AdditiveLaw(NamedTuple):
     """One law of the form above.
 
     Attributes:
-        name: of the law, for messages
+        name: the name of the law, for messages
         coefficients: the NamedTuple of its coefficients: the multipliers, and the exponents, in any order
         columns: the columns of `fit_additive` and `predict_additive`, in this order; each above 0
         terms: (multiplier, {exponent: column}); {} for a floor
@@ -118,7 +118,7 @@ class AdditiveInterval(NamedTuple):
 
     Attributes:
         name: a coefficient, or "prediction"
-        value: of the best fit
+        value: the value of the best fit
         low: 0 (a multiplier) or -inf (an exponent) if the data give no lower end
         high: inf if the data give no upper end
         level: confidence level
@@ -136,11 +136,11 @@ def predict_additive(law: AdditiveLaw, coefficients: tuple, columns: Sequence) -
 
     Args:
         law: the law.
-        coefficients: of that law; a multiplier may be 0, and its exponents then have no effect.
-        columns: in the order of `law.columns`, each above 0, broadcast against each other.
+        coefficients: the coefficients of this law. If a multiplier is 0, its exponents have no effect.
+        columns: the columns in the order of `law.columns`, each above 0. They broadcast against each other.
 
     Returns:
-        L, in the unit of the multipliers, the broadcast shape.
+        L in the unit of the multipliers, with the broadcast shape.
 
     Raises:
         ValueError: an entry is not finite or not above 0.
@@ -173,7 +173,7 @@ def fit_additive(
         starts: [s, p], starting coefficients, in the order of `law.coefficients`; None for the default starts.
 
     Returns:
-        The fit; status "interior" if the search has ended and the rows determine every coefficient.
+        The fit. Its status is "interior" if the search has ended and the rows determine every coefficient.
 
     Raises:
         ValueError: lengths differ, an entry or `huber` is not finite or not above 0, or the rows cannot determine the

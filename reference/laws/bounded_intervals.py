@@ -45,7 +45,7 @@ def routed_intervals(
     """Return the six coefficients and N_cutoff with their intervals.
 
     Args:
-        fit: of `fit_routed`, by least squares.
+        fit: a least-squares fit by `fit_routed`.
         columns: (dense_parameters, num_experts), [n] each, the rows of the fit.
         loss: [n], nats per token.
         level: confidence level, between 0 and 1.
@@ -109,7 +109,7 @@ def utilisation_intervals(
     """Return the six coefficients and F_cutoff with their intervals.
 
     Args:
-        fit: of `fit_utilisation`, by least squares.
+        fit: a least-squares fit by `fit_utilisation`.
         columns: (teraflops, utilisation), [n] each, the rows of the fit.
         loss: [n], nats per token.
         level: confidence level, between 0 and 1.

@@ -156,7 +156,7 @@ class Law(NamedTuple):
         fit: (*columns, loss) -> a record with the fields of `Fit`; ValueError if the rows do not determine it
         predict: (fit, *columns) -> loss, nats per token
         linear: the parameters, or products of parameters, in which log10 L is linear
-        given: keyword arguments of `fit` from the whole table, the same in all folds
+        given: keyword arguments of `fit` that depend on the whole table; every fold uses them
         axes: the rows of a table that the law uses, see `Axes`
         takes_huber: whether `fit` takes huber=delta, for the sum of Huber terms instead of least squares
         has_floor: whether the law has an irreducible loss
@@ -202,7 +202,7 @@ class Law(NamedTuple):
         """Return the coefficients of a fit, and numbers derived from them, with their intervals.
 
         Args:
-            fit: of `self.fit(*columns, loss)`, by the default criterion of the law.
+            fit: the result of `self.fit(*columns, loss)` by the default criterion of the law.
             columns: [n] each, in the order of `self.columns`.
             loss: [n], nats per token.
             level: confidence level, between 0 and 1.

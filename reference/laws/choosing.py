@@ -67,8 +67,8 @@ class Choice(NamedTuple):
 
     Attributes:
         size: N, or the number that `Option.counted_by` names
-        tokens: D, of training
-        flops: of training, plus inference if there are inference tokens
+        tokens: D, training tokens
+        flops: FLOPs of training, plus FLOPs of inference if there are inference tokens
         memory: bytes
         loss: nats per token
     """

@@ -100,7 +100,8 @@ class ComputeFit(NamedTuple):
 
 
 def predict_loss(flops: np.ndarray, coefficients: ComputeCoefficients = PUBLISHED) -> np.ndarray:
-    """Return L, nats per token, the shape of `flops`; raise ValueError for a budget that is not finite or not above 0.
+    """Return L in nats per token, with the shape of `flops`; raise ValueError for a budget that is not finite or not
+    above 0.
 
     Example:
         >>> round(float(predict_loss(1e21)), 3)
@@ -181,7 +182,7 @@ def predict_interval(
     """Return the low and the high end of the interval of a new run's loss, or of the law's loss.
 
     Args:
-        fit: of `fit_compute`.
+        fit: the result of `fit_compute`.
         flops: C, above 0, any shape.
         level: between 0 and 1.
         observation: True for the interval of a new run's loss, False for the interval of the law.
@@ -200,10 +201,10 @@ def predict_interval(
 def compute_intervals(
     fit: ComputeFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return A and α with their intervals, for `catalogue.Law`: Student's t of ln A and of α.
+    """Return A and α with their intervals, for `catalogue.Law`. Student's t applies to ln A and to α.
 
     Args:
-        fit: of `fit_compute`.
+        fit: the result of `fit_compute`.
         columns, loss: the rows of the fit; not needed here.
         level: between 0 and 1.
     """

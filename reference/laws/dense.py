@@ -59,7 +59,7 @@ class DenseFit(NamedTuple):
     """The best fit of the dense law to a table.
 
     Attributes:
-        coefficients: both NaN unless the status is "interior"
+        coefficients: the law; both coefficients are NaN unless the status is "interior"
         line: the same fit, for prediction: see `predict_line`
         objective: mean squared difference of log10 losses
         rmsle: its square root
@@ -87,7 +87,7 @@ def predict_loss(dense_parameters: np.ndarray, coefficients: DenseCoefficients) 
         coefficients: the law.
 
     Returns:
-        L, nats per token, the shape of `dense_parameters`.
+        L in nats per token, with the shape of `dense_parameters`.
 
     Raises:
         ValueError: a size or N_c is not finite or not above 0.
@@ -111,7 +111,7 @@ def size_for_loss(loss: np.ndarray, coefficients: DenseCoefficients) -> np.ndarr
         coefficients: the law; α above 0.
 
     Returns:
-        N, parameters, the shape of `loss`; inf or 0 where N is out of the range of float64.
+        N in parameters, with the shape of `loss`; inf or 0 where N is out of the range of float64.
 
     Raises:
         ValueError: a loss is not finite or not above 0, or α or N_c is not above 0 (then no size reaches a given loss).
@@ -177,7 +177,7 @@ def predict_line(line: DenseLine, dense_parameters: np.ndarray) -> np.ndarray:
         dense_parameters: N, parameters, above 0, any shape.
 
     Returns:
-        L, nats per token, the shape of `dense_parameters`.
+        L in nats per token, with the shape of `dense_parameters`.
 
     Raises:
         ValueError: a size is not finite or not above 0.

@@ -110,7 +110,7 @@ class AccuracyFit(NamedTuple):
     """The best fit of one of the laws to a table.
 
     Attributes:
-        coefficients: of the law, in its own record
+        coefficients: the coefficients of the law, in its own record
         objective: the least value of `criterion`
         rmsle: root mean squared difference of log10(-ln Q')
         rmse: root mean squared difference of the accuracies
@@ -201,7 +201,7 @@ def predict_interval(
     with n - p degrees of freedom. It is exact for the direct and the repeated law.
 
     Args:
-        fit: of one of the fits by least squares; Huber's criterion gives no interval, and both ends are NaN.
+        fit: a least-squares fit. Huber's criterion gives no interval; both ends are then NaN.
         columns: as for `predict_accuracy`.
         level: between 0 and 1.
         observation: True for the interval of a new run's accuracy, False for the interval of the law.

@@ -111,7 +111,7 @@ def predict_fine_grained(
         coefficients: the law.
 
     Returns:
-        L, nats per token, the broadcast shape.
+        L in nats per token, with the broadcast shape.
 
     Raises:
         ValueError: an entry is not finite or not above 0.

@@ -89,7 +89,7 @@ class RoutedFit(NamedTuple):
     """The best fit of the bounded law to a table.
 
     Attributes:
-        coefficients: E_max is inf where it is unbounded; all NaN in the linear limit
+        coefficients: the law; E_max may be inf, and all are NaN in the linear limit
         curve: the same fit, for prediction: see `predict_curve`
         objective: the least value of `criterion`
         rmsle: root mean squared difference of log10 losses, for every criterion
@@ -160,7 +160,7 @@ def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: n
         num_experts: E, at least 1; broadcast against `dense_parameters`.
 
     Returns:
-        L, nats per token, the broadcast shape.
+        L in nats per token, with the broadcast shape.
 
     Raises:
         ValueError: an entry is out of its range.

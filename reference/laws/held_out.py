@@ -50,9 +50,9 @@ class Score(NamedTuple):
     """One law in a comparison.
 
     Attributes:
-        name: of the law
+        name: the name of the law
         held_out: its errors
-        excess: mean of its squared error minus the best law's, over the rows that both predict; 0 for the best
+        excess: mean of its squared error minus the squared error of the best law, over the rows that both predict
         standard_error: of `excess`; NaN with fewer than two groups
         verdict: "best", "as good as the best", "worse", "predicts fewer rows" or "predicts nothing"
     """
@@ -108,7 +108,7 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
 
     Args:
         law, columns, loss: as `leave_one_out`.
-        groups: [n], equal entries are one group. Pass the sizes N to leave one size out.
+        groups: [n]; rows with equal entries form one group. Pass the sizes N to leave one size out.
 
     Returns:
         A HeldOut with one fold for each group.

@@ -121,7 +121,7 @@ def predict_hoffmann(
         coefficients: the law; a, b and c at least 0.
 
     Returns:
-        L, nats per token, the broadcast shape.
+        L in nats per token, with the broadcast shape.
 
     Raises:
         ValueError: an entry is not finite or not above 0.

@@ -28,10 +28,10 @@ class Range(NamedTuple):
     """A number with its interval.
 
     Attributes:
-        name: of the coefficient or the derived number; or "slope"
+        name: the name of the coefficient or of the derived number, or "slope"
         at: size N of a slope or a line; None for other numbers
-        value: by the fit
-        low: may be -inf; NaN if unknown, as `high`
+        value: the value of the fit
+        low: the lower end; may be -inf, or NaN if unknown
         high: may be inf
         words: see `uncertainty.verdict`; "" for an exact interval
     """
@@ -48,7 +48,7 @@ class Predicted(NamedTuple):
     """The loss of a law at one point, nats per token; for other laws, the accuracy or the leverage.
 
     Attributes:
-        value: by the fit
+        value: the value of the fit
         law: interval of the law at the point, (low, high)
         run: interval of one more run at the point, (low, high)
     """
@@ -75,7 +75,7 @@ def jackknife_intervals(law, fit, columns: Sequence[np.ndarray], loss: np.ndarra
 
     Args:
         law: a record with `fit`, `predict` and `given`, as `catalogue.Law`.
-        fit: of `law.fit`; each scalar in its record `coefficients` gets an interval.
+        fit: the result of `law.fit`. Each scalar in its record `coefficients` gets an interval.
         columns: of the law, [n] each.
         loss: [n], nats per token.
         level: confidence level, between 0 and 1.
@@ -139,7 +139,7 @@ def jackknife_ends(value: float, folds: np.ndarray, level: float) -> tuple[float
     """Return value ± q times the standard error of the jackknife.
 
     Args:
-        value: from the whole table.
+        value: the value from the whole table.
         folds: [m], the values without each group.
         level: confidence level, between 0 and 1.
 

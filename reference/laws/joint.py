@@ -178,7 +178,7 @@ def predict_joint(
         coefficients: the law.
 
     Returns:
-        L, nats per token, the broadcast shape.
+        L in nats per token, with the broadcast shape.
 
     Raises:
         ValueError: an entry is out of its range, or E_max is not above E_start.

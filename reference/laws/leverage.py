@@ -55,9 +55,9 @@ class LeverageCoefficients(NamedTuple):
 
     Attributes:
         a: α at log10 C = 0
-        d: per tenfold C
-        gamma: of (log2 G)² in the power of Â
-        beta: of log2 G in the power of Â
+        d: change of α per tenfold C
+        gamma: factor of (log2 G)² in the power of Â
+        beta: factor of log2 G in the power of Â
         A_start: Â at A = 0
         A_max: may be math.inf
     """
@@ -140,7 +140,7 @@ def activation_ratio(experts: float, active: float, shared: float, counting: Cou
 
 
 def effective_activation(activation: np.ndarray, coefficients: LeverageCoefficients = PUBLISHED) -> np.ndarray:
-    """Return Â, the shape of `activation`; it is A_start at A = 0 and stays below A_max."""
+    """Return Â with the shape of `activation`. It is A_start at A = 0 and stays below A_max."""
     activation = check_range("activation", activation, above=0.0)
     return effective(activation, coefficients.A_start, coefficients.A_max)
 
@@ -160,7 +160,7 @@ def leverage(
         coefficients: the law.
 
     Returns:
-        EL, of the shape that the three arguments broadcast to.
+        EL with the broadcast shape.
 
     Raises:
         ValueError: an entry is not finite or not above 0.
@@ -258,7 +258,7 @@ def predict_interval(
     """Return the low and the high end of the interval of a predicted leverage, to first order in log10 EL.
 
     Args:
-        fit: of `fit_leverage`; both ends are NaN if A_start is at an end of its range.
+        fit: the result of `fit_leverage`. Both ends are NaN if A_start is at an end of its range.
         activation, tian_granularity, flops: [m] or numbers, as for `leverage`.
         level: between 0 and 1.
         observation: True for the interval of one more measured leverage, False for the interval of the law.
@@ -279,10 +279,11 @@ def predict_interval(
 def leverage_intervals(
     fit: LeverageFit, columns: Sequence[np.ndarray], measured: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return the five fitted coefficients with Student's t intervals (of ln A_start), for `catalogue.Law`.
+    """Return the five fitted coefficients with Student's t intervals, for `catalogue.Law`. The interval of A_start
+    comes from ln A_start.
 
     Args:
-        fit: of `fit_leverage`; both ends are NaN if A_start is at an end of its range.
+        fit: the result of `fit_leverage`. Both ends are NaN if A_start is at an end of its range.
         columns, measured: the rows of the fit; not needed here.
         level: between 0 and 1.
     """

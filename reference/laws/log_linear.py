@@ -7,10 +7,10 @@ N the dense parameters, E the number of experts of a routed layer (a dense model
     separable   log10 L = a log10 N + b log10 E + d           one slope in E for all sizes
     bilinear    log10 L = a log10 N + b log10 E + c log10 N log10 E + d
 
-The per-size lines get flatter as N grows. The bilinear law can follow this, the separable law (c = 0) cannot. The
-measured losses depart from the bilinear law at few and at many experts. The bounded law (`routed.py`) models this by an
-effective number of experts Ê instead of E. At E = 1, the separable and the bilinear law are a dense power law
-(`dense.py`).
+The per-size lines get flatter as N grows. The bilinear law can describe this change, but the separable law (c = 0)
+cannot. The measured losses depart from the bilinear law at few and at many experts. The bounded law (`routed.py`)
+models this by an effective number of experts Ê instead of E. At E = 1, the separable and the bilinear law are a dense
+power law (`dense.py`).
 
 The functions below read the bilinear law as a straight line in two ways:
 
@@ -83,10 +83,10 @@ class LogLinearFit(NamedTuple):
     """The best fit of one of the three laws to a table.
 
     Attributes:
-        coefficients: of the fitted law
+        coefficients: the coefficients of the fitted law
         objective: mean squared difference of log10 losses
         rmsle: its square root
-        status: "interior", or (per-size fit) the number of sizes without a line
+        status: "interior", or the number of sizes without a line in a per-size fit
         covariance: [p, p], of the coefficients in their order; in a per-size fit [m, 2, 2], of (b, d) at each size
         rows: number of used rows; a per-size fit does not use rows of sizes without a line
         criterion: the minimised quantity
@@ -112,7 +112,7 @@ def predict_loss(
         coefficients: the law, of any of the three forms.
 
     Returns:
-        L, nats per token, the broadcast shape; NaN at a size without a per-size line.
+        L in nats per token, with the broadcast shape; NaN at a size without a per-size line.
 
     Raises:
         ValueError: an entry is out of its range.
@@ -173,7 +173,7 @@ def effective_parameter_count(
         coefficients: the law, separable or bilinear; a must not be 0.
 
     Returns:
-        N̄, parameters, the broadcast shape; N itself at E = 1; inf or 0 where N̄ is out of the range of float64.
+        N̄ in parameters, with the broadcast shape; N itself at E = 1; inf or 0 where N̄ is out of the range of float64.
 
     Raises:
         ValueError: an entry is out of its range, a is 0 (size does not change the dense loss), or the coefficients are
@@ -201,7 +201,7 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
         coefficients: the law, of any of the three forms.
 
     Returns:
-        E, a real number, the broadcast shape: 1 where the dense model already reaches the loss; math.inf where the
+        E, a real number, with the broadcast shape: 1 where the dense model already reaches the loss; math.inf where the
         slope is at least 0 or E exceeds float64; NaN at a size without a per-size line.
 
     Raises:
@@ -229,8 +229,8 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: LogLi
         coefficients: the law, separable or bilinear.
 
     Returns:
-        N, parameters, the broadcast shape; NaN where a + c log10 E >= 0 (the loss does not fall with size); inf or 0
-        where N is out of the range of float64.
+        N in parameters, with the broadcast shape; NaN where a + c log10 E >= 0 (the loss does not fall with size); inf
+        or 0 where N is out of the range of float64.
 
     Raises:
         ValueError: an entry is out of its range, or the coefficients are per-size lines.

@@ -105,7 +105,7 @@ def interval_of(
 
     Args:
         law, columns, loss, asked, level: as `next_runs`.
-        fit: of `law.fit(*columns, loss)`.
+        fit: the result of `law.fit(*columns, loss)`.
 
     Raises:
         ValueError: as `next_runs`.

@@ -68,7 +68,7 @@ class FineGrainedOptimum(NamedTuple):
         active_parameters: 12 d² · d/64, without embeddings and routers
         tokens: D
         granularity: G
-        flops: of training
+        flops: FLOPs of training
         loss: nats per token
     """
 
@@ -85,10 +85,10 @@ class Budget(NamedTuple):
     """The limits on the cost of a model.
 
     Attributes:
-        flops: of training, plus inference if there are inference tokens
+        flops: FLOPs of training, plus FLOPs of inference if there are inference tokens
         memory: bytes, for all parameters and the cache
-        cached_tokens: T, of the key-value cache
-        inference_tokens: over the life of the model
+        cached_tokens: T, the tokens of the key-value cache
+        inference_tokens: tokens of inference over the life of the model
         bytes_per_number: 2 for bfloat16
     """
 
@@ -107,7 +107,7 @@ class JointOptimum(NamedTuple):
         d_model: d, the width
         active_parameters: N, with embeddings
         total_parameters: all parameters, with embeddings
-        tokens: D, of training
+        tokens: D, training tokens
         memory: used bytes
         loss: nats per token
     """
@@ -125,7 +125,7 @@ def hoffmann_optimum(flops: float, coefficients: HoffmannCoefficients) -> Hoffma
     """Return the N and D = FLOPs/6N with the lowest loss.
 
     Args:
-        flops: of training, above 6.
+        flops: FLOPs of training, above 6.
         coefficients: the law; a, b and both exponents above 0, else no best N exists.
 
     Raises:
@@ -158,7 +158,7 @@ def fine_grained_optimum(
     """Return the width, tokens and granularity with the lowest loss.
 
     Args:
-        flops: of training, above 0.
+        flops: FLOPs of training, above 0.
         expansion: the E of the runs to which the law was fitted.
         coefficients: the law.
         granularities: the G to try.

@@ -115,7 +115,7 @@ def group_bootstrap_weights(uniforms: np.ndarray, groups: np.ndarray) -> np.ndar
     Args:
         uniforms: [draws, m], in [0, 1), for m different groups; u draws group floor(u m), where groups are sorted in
             rising order.
-        groups: [n], equal entries are one group.
+        groups: [n]; rows with equal entries form one group.
 
     Returns:
         [draws, n] whole numbers as float64: the number of times the group of each row is drawn.
@@ -154,8 +154,9 @@ def bootstrap(
         level)/2, rounded down. low is the value at place p from below, and high the value at place p from above.
 
     Raises:
-        ValueError: as `fit_routed` for the whole table and as `check_quantity`; or `level` is out of its range, a
-            quantity is an "observation", or `weights` has the wrong shape or an entry that is negative or not whole.
+        ValueError: the table is invalid (see `fit_routed`), a quantity is invalid (see `check_quantity`) or an
+            "observation", `level` is out of its range, or `weights` has the wrong shape or an entry that is negative or
+            not whole.
     """
     columns = _columns(dense_parameters, num_experts, loss)
     quantities, fit = _check_asked(quantities, level), fit_routed(*columns)
@@ -202,7 +203,7 @@ def jackknife(
 
     Args:
         dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
-        groups: [n], equal entries are one group; pass the sizes N to leave one size out.
+        groups: [n]; rows with equal entries form one group. Pass the sizes N to leave one size out.
         quantities: as `profile_intervals`, without "observation".
         level: confidence level, between 0 and 1.
 
@@ -210,8 +211,8 @@ def jackknife(
         A Jackknife.
 
     Raises:
-        ValueError: as `fit_routed` for the whole table and as `check_quantity`; or `level` is out of its range, a
-            quantity is an "observation", or there are fewer than two groups.
+        ValueError: the table is invalid (see `fit_routed`), a quantity is invalid (see `check_quantity`) or an
+            "observation", `level` is out of its range, or there are fewer than two groups.
     """
     columns = _columns(dense_parameters, num_experts, loss)
     quantities, fit = _check_asked(quantities, level), fit_routed(*columns)

@@ -73,7 +73,7 @@ def effective_experts(num_experts: np.ndarray, E_start: float, E_max: float) -> 
         E_max: limit of Ê for large E, above E_start; may be math.inf.
 
     Returns:
-        Ê, the shape of `num_experts`, at least E_start and below E_max.
+        Ê with the shape of `num_experts`, at least E_start and below E_max.
 
     Raises:
         ValueError: an entry is not finite or below 1, or not 1 <= E_start < E_max.
@@ -102,7 +102,7 @@ def predict_loss(dense_parameters: np.ndarray, num_experts: np.ndarray, coeffici
         coefficients: the law.
 
     Returns:
-        L, nats per token, the broadcast shape.
+        L in nats per token, with the broadcast shape.
 
     Raises:
         ValueError: an entry is out of its range.
@@ -167,7 +167,7 @@ def effective_parameter_count(
         coefficients: the law; α(E_start) must not be 0.
 
     Returns:
-        N̄, parameters, the broadcast shape; N itself at E = 1.
+        N̄ in parameters, with the broadcast shape; N itself at E = 1.
 
     Raises:
         ValueError: an entry is out of its range, or α(E_start) is 0 (then size does not change the dense loss).
@@ -199,8 +199,8 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
         coefficients: the law.
 
     Returns:
-        E, a real number, the broadcast shape: 1 where the dense model already reaches the loss; math.inf where no E
-        reaches the loss (Ê would be E_max or more, or b + c log10 N >= 0).
+        E, a real number, with the broadcast shape: 1 where the dense model already reaches the loss; math.inf where no
+        E reaches the loss (Ê would be E_max or more, or b + c log10 N >= 0).
 
     Raises:
         ValueError: an entry is out of its range, or not 1 <= E_start < E_max.
@@ -237,8 +237,8 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: Route
         coefficients: the law.
 
     Returns:
-        N, parameters, the broadcast shape; NaN where a + c log10 Ê >= 0 (the loss does not fall with size); inf or 0
-        where N is out of the range of float64.
+        N in parameters, with the broadcast shape; NaN where a + c log10 Ê >= 0 (the loss does not fall with size); inf
+        or 0 where N is out of the range of float64.
 
     Raises:
         ValueError: as `experts_for_loss`.

@@ -52,7 +52,7 @@ def smooth_ranges(
     Args:
         intervals: such as `hoffmann.hoffmann_intervals`.
         positive: the coefficients above 0; their verdict depends on the ratio of their ends.
-        fit: by least squares; it gives the values of the ranges.
+        fit: a least-squares fit, which gives the values of the ranges.
         columns, loss: the table of the fit.
         level: confidence level, between 0 and 1.
     """

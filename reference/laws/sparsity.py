@@ -117,7 +117,7 @@ def predict_loss(
         coefficients: the law.
 
     Returns:
-        L, nats per token, the broadcast shape.
+        L in nats per token, with the broadcast shape.
 
     Raises:
         ValueError: an entry is not finite or out of its range.
@@ -235,7 +235,7 @@ def sparsity_intervals(
     In six of seven tables of 60 runs with errors of 0.2 per cent, the interval of e begins at 0.
 
     Args:
-        fit: of `fit_sparsity` by least squares; it gives the values of the ranges.
+        fit: a least-squares fit by `fit_sparsity`. It gives the values of the ranges.
         columns, loss: the rows of the fit.
         level: between 0 and 1.
 

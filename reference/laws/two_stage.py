@@ -88,9 +88,9 @@ class TwoStageFit(NamedTuple):
     Attributes:
         stage_1: the law of the loss
         stage_2: the law of the accuracy in the loss
-        rmsle: of stage 1: root mean squared difference of log10 losses
-        rmse: of stage 2: root mean squared difference of accuracies, at the measured losses
-        chained_rmse: of both: at the predicted losses
+        rmsle: root mean squared difference of log10 losses, for stage 1
+        rmse: root mean squared difference of accuracies, for stage 2 at the measured losses
+        chained_rmse: the same at the losses that stage 1 predicts
         rows: number of rows
     """
 

@@ -70,7 +70,7 @@ class Interval(NamedTuple):
 
     Attributes:
         quantity: the quantity
-        value: NaN where the fit has none (E_start and E_max in the linear limit)
+        value: the value of the fit; NaN for E_start and E_max in the linear limit
         low: may be -inf, or 0 for a size
         high: may be inf
         level: confidence level
@@ -144,7 +144,8 @@ def profile_intervals(
         value, but N_cutoff = 10^(-b/c) has a value.
 
     Raises:
-        ValueError: as `fit_routed`; or `level` is out of its range, or a quantity has an unknown name or lacks N or E.
+        ValueError: the table is invalid (see `fit_routed`), `level` is out of its range, or a quantity has an unknown
+            name or lacks N or E.
 
     Example:
         Noise-free rows determine the slope exactly.

@@ -105,7 +105,7 @@ class UtilisationCurve(NamedTuple):
     """The fitted law in a form that always exists, even in the linear limit.
 
     Attributes:
-        curve: of F and E' = 1 + (B - B_min)/unit
+        curve: the curve in F and E' = 1 + (B - B_min)/unit
         B_min: the least B
         unit: u, in units of B
     """
@@ -119,7 +119,7 @@ class UtilisationFit(NamedTuple):
     """The best fit of the law in (F, B) to a table.
 
     Attributes:
-        coefficients: B_max is inf where it is unbounded; all but B_min NaN in the linear limit
+        coefficients: the law; B_max may be inf, and all except B_min are NaN in the linear limit
         curve: the same fit, for prediction: see `predict_utilisation`
         objective: the least value of `criterion`
         rmsle: root of the mean squared difference of log10 losses
@@ -180,7 +180,7 @@ def effective_utilisation(utilisation: np.ndarray, B_start: float, B_max: float,
         B_min: the least B, above 0.
 
     Returns:
-        B̂, the shape of `utilisation`, at least B_start and below B_max.
+        B̂ with the shape of `utilisation`, at least B_start and below B_max.
 
     Raises:
         ValueError: an entry is not finite or below B_min, B_min is not above 0, or not 0 < B_start < B_max.
@@ -207,7 +207,7 @@ def predict_loss(teraflops: np.ndarray, utilisation: np.ndarray, coefficients: U
         coefficients: the law.
 
     Returns:
-        L, nats per token, the broadcast shape.
+        L in nats per token, with the broadcast shape.
 
     Raises:
         ValueError: an entry is out of its range.
@@ -267,7 +267,8 @@ def effective_teraflops(
         coefficients: the law; a + c log10 B_start must not be 0.
 
     Returns:
-        F̄, the broadcast shape; F itself at B = B_min. F̄/F is the factor by which routing saves compute at equal loss.
+        F̄ with the broadcast shape; F itself at B = B_min. F̄/F is the factor by which routing saves compute at equal
+        loss.
 
     Raises:
         ValueError: an entry is out of its range, or a + c log10 B_start is 0 (F does not change the loss at B_min).
@@ -296,8 +297,8 @@ def teraflops_for_loss(utilisation: np.ndarray, loss: np.ndarray, coefficients: 
         coefficients: the law.
 
     Returns:
-        F, the broadcast shape; NaN where a + c log10 B̂ >= 0 (the loss does not fall with F); inf or 0 where F is out
-        of the range of float64.
+        F with the broadcast shape; NaN where a + c log10 B̂ >= 0 (the loss does not fall with F); inf or 0 where F is
+        out of the range of float64.
 
     Raises:
         ValueError: an entry is out of its range.
@@ -377,7 +378,7 @@ def predict_utilisation(curve: UtilisationCurve, teraflops: np.ndarray, utilisat
         utilisation: B, at least B_min; broadcast against `teraflops`.
 
     Returns:
-        L, nats per token, the broadcast shape.
+        L in nats per token, with the broadcast shape.
 
     Raises:
         ValueError: an entry is out of its range.
