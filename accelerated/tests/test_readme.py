@@ -64,7 +64,7 @@ def test_the_reading_order_of_the_reference_has_every_file():
     assert set(re.findall(r"\]\(([\w/]+\.py)\)", page)) == files
 
 
-def test_rules_and_answers_of_the_reading_order_name_what_is_there():
+def test_rules_of_the_reading_order_name_what_is_there():
     named = re.findall(r"`([\w/]+\.py)`: ((?:`[\w.]+`(?:,\s| and )?)+)", PAGES["reference/README.md"])
     assert len(named) > 15
     for path, names in named:
