@@ -8,7 +8,7 @@ several times.
 The backward pass keeps queries, keys, values and results. It also keeps the weights of sequences that are short
 relative to the head width; for longer sequences, it recomputes the weights. (In unrolled blocks XLA merges the
 recomputation with the forward pass, and so keeps the weights.) XLA on CPU is slow on products that sum over the first
-axis of both factors, so this code copies the smaller factor transposed.
+axis of both factors. So this code copies the smaller factor transposed.
 """
 
 import functools

@@ -4,8 +4,8 @@ Step by step, with sources and examples: `routelaws.reference.balance`.
 
 Differences: logits below float32 are converted to float32, and shares, counts and the bias pass through
 `stop_gradient`. Under jit no value can raise. An expert index that is out of range or masked is not counted. The loss
-is NaN for a non-finite logit, for loads that are all 0, for a mask without real tokens, and for a traced mask without
-experts.
+is NaN for a non-finite logit and for loads that are all 0. It is also NaN for a mask without real tokens, and for a
+traced mask without experts.
 
 With `axis_name` all tokens along a mapped axis (`jax.vmap`, `jax.shard_map`) are one group. Every member of the axis
 returns the same shares, probabilities and loss.
@@ -310,12 +310,12 @@ def update_bias(
 ) -> jax.Array:
     """Return the bias of the next step: higher for experts below the mean load, lower for experts above it.
 
-    The function compares the integers E countₑ and Σ count, so it recognises balance exactly; with rounded shares the
+    The function compares the integers E countₑ and Σ count, so it recognises balance exactly. With rounded shares the
     bias would never stop moving. The bias affects only the choice, never a gate, and has no gradient. Start it at 0,
     save it with the weights, and do not update it in evaluation.
 
     Wang et al. 2024 (arXiv 2408.15664). A constant added to the bias changes no choice. With the plain rule the mean of
-    the bias drifts, because the signs of a step need not sum to 0; `recentre` stops the drift.
+    the bias drifts, because the signs of a step need not sum to 0. `recentre` stops the drift.
 
     Args:
         bias: [E].

@@ -15,7 +15,7 @@ A mesh has three axes. They shard a training step:
 compare it with the compiler's memory analysis of small models.
 
 Traffic counts the bytes that a device sends in a step, with collectives in rings. An all-reduce of s bytes over n
-devices sends 2 s (n - 1)/n; a reduce-scatter, an all-gather and an all-to-all send s (n - 1)/n each. Traffic excludes
+devices sends 2 s (n - 1)/n. A reduce-scatter, an all-gather and an all-to-all send s (n - 1)/n each. Traffic excludes
 the few numbers per expert that routers exchange for global balancing. If a layer is sharded over model, each shard
 sends whole rows to the experts.
 

@@ -289,7 +289,7 @@ def decide(
         base_method: see `routed_block`.
         spread: see `routed_block`. The group is the tokens of one device or of all devices (`spread.group`). All
             devices share one bias. For quantile balancing it is the mean of the devices' biases, or the bias for all
-            tokens; for top_k it follows from the loads of all devices.
+            tokens. For top_k it follows from the loads of all devices.
 
     Returns:
         `Decision`.

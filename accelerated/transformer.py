@@ -123,9 +123,9 @@ def init(key: jax.Array, config: ModelConfig) -> dict:
 def _draw(key, number: int):
     """Return this many draws from the truncated normal distribution. Outside jit they are a NumPy array.
 
-    Outside jit the function rounds a small number of draws up to a power of two, and discards the draws that are not
-    needed. So models of similar size share a compiled program. The weights do not change, because draw i of a Threefry
-    key depends only on the key and i (JAX's "partitionable").
+    Outside jit the function rounds a small number of draws up to a power of two, and discards the rest. So models of
+    similar size share a compiled program. The weights do not change, because draw i of a Threefry key depends only on
+    the key and i (JAX's "partitionable").
     """
     if isinstance(key, jax.core.Tracer):
         return _cut_normal(key, number)
@@ -204,8 +204,8 @@ def attention(
         causal: whether position i depends only on positions up to i; otherwise it depends on all.
         mask: [b, S] bool, True for a real token; no other token attends to a padded one.
         positions: one of `configuration.POSITIONS`.
-        axis_name: a mapped axis over which the heads are sharded: `params` has this member's heads, and the function
-            sums the outputs of all members; None without sharding.
+        axis_name: a mapped axis over which the heads are sharded: `params` has this member's heads. The function sums
+            the outputs of all members. None without sharding.
 
     Returns:
         [b, S, d].

@@ -2,12 +2,12 @@
 
     python -m benchmarks.hash_loads [1024x16x4x1 ...]        # prints the table of docs/hash_loads.md
 
-A size is V x E x G x k: tokens, experts, granularity and experts per token, so that k G of E G experts work on a token.
+A size is V x E x G x k: tokens, experts, granularity and experts per token. So k G of E G experts work on a token.
 Tokens follow Zipf's law: the share of token i is proportional to 1/(i + 1). Loads are expected values, without
 sampling.
 
 Each line has the largest load over the mean, for all choices together and for the most uneven choice (a column of the
-table); the least possible value for all choices; and the number of different sets of experts.
+table). It also has the least possible value for all choices, and the number of different sets of experts.
 
 The least possible value is the larger of 1 and the largest token share times E/k (G cancels). The seed fixes the
 uniforms of random, multi and bigram, and the normal embeddings [V, 8] of clustered and dispersed. The counts of

@@ -1,8 +1,8 @@
 """Time several sides in turns, and measure the CPU share of other processes.
 
 Each round runs a block of every side and gives a ratio; successive rounds have opposite orders. The figure is the
-median of the ratios. pyperf finishes a benchmark before it starts the next ("processes and benchmarks are run
-sequentially"), so its ratios compare different minutes of the machine.
+median of the ratios. The tool pyperf finishes a benchmark before it starts the next, so its ratios compare different
+minutes of the machine.
 
 A round is disturbed if other processes, or the host of a virtual machine, used more than `DISTURBED` of the cores. The
 benchmark repeats such rounds up to a limit, and then uses the least disturbed rounds.

@@ -1,15 +1,15 @@
 """The size and cost of a model: N, P, F and B of any configuration.
 
-For each of 223 runs, Clark et al. 2022 report the dense parameter count N, the total parameter count P and the forward
-FLOPs of one training step. The formulas below reproduce all these numbers exactly. Here n_r = routing_frequency *
-num_blocks is the number of routed blocks, and a = num_heads * kqv_size:
+Clark et al. 2022 report three numbers for each of 223 runs: the dense parameter count N, the total parameter count P,
+and the forward FLOPs of one training step. The formulas below reproduce all these numbers exactly. Here n_r =
+routing_frequency * num_blocks is the number of routed blocks, and a = num_heads * kqv_size:
 
     N = L (5da + 8d² + 4d)                   query, key, value, output and relative-position key; FFN; two norms
     P = N + n_r ((E − 1) 8d² + dEG)          E experts instead of one FFN, and a router
     F = L (8da + 2da + 16d² + 6Sa + 3SH + 10d) + 2Vd + n_r (2dEG + (k − 1) 16d²)    per token, forward
 
 G is 1 in all these runs. With granularity G (Krajewski et al. 2024) there are E·G experts of width 4d/G, and k·G of
-them process a token: the weights and FLOPs of the experts do not change, but the router grows. Expert choice uses the
+them process a token. The weights and FLOPs of the experts do not change, but the router grows. Expert choice uses the
 same formulas, with k as the mean number of experts per token. In a Mixture of Tokens each expert processes one mixture
 per group of g tokens. So E/g replaces k in F; mixing and redistribution add 2dEG each.
 

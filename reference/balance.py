@@ -21,9 +21,9 @@ the probability of an expert in proportion to its share.
 
 Libraries scale the auxiliary loss differently. `DIALECTS` names four definitions, `auxiliary_loss` lists their
 formulas, and `value_at_balance` returns the value of each at balance. At k = 1 the first three equal the loss of
-Switch, which writes f and P for share and prob. "gshard" is the printed loss of Lepikhin et al. 2020 (Algorithm 1, line
-13). Their code, in mesh-tensorflow and lingvo, multiplies it by E² and so computes "first_choice". The default is our
-choice, because one weight then fits every k.
+Switch, which writes f and P for share and prob. The dialect "gshard" is the printed loss of Lepikhin et al. 2020
+(Algorithm 1, line 13). Their code, in mesh-tensorflow and lingvo, multiplies it by E² and so computes "first_choice".
+The default is our choice, because one weight then fits every k.
 
 The shares may cover more tokens than the probabilities, such as the tokens of all devices: pass such shares as `held`.
 The loss balances the tokens of one group; a loss per sequence is stricter than a loss per batch. For a loss over the
@@ -362,12 +362,12 @@ def update_bias(
 ) -> np.ndarray:
     """Return the bias of the next step: higher for experts below the mean load, lower for experts above it.
 
-    The function compares the integers E countₑ and Σ count, so it recognises balance exactly; with rounded shares the
+    The function compares the integers E countₑ and Σ count, so it recognises balance exactly. With rounded shares the
     bias would never stop moving. The bias affects only the choice, never a gate, and has no gradient. Start it at 0,
     save it with the weights, and do not update it in evaluation.
 
     Wang et al. 2024 (arXiv 2408.15664). A constant added to the bias changes no choice. With the plain rule the mean of
-    the bias drifts, because the signs of a step need not sum to 0; `recentre` stops the drift.
+    the bias drifts, because the signs of a step need not sum to 0. `recentre` stops the drift.
 
     Args:
         bias: [E].

@@ -1,6 +1,6 @@
 """Diagnostics: measure what a router has learned, from its choices.
 
-The loss of a routed model does not show whether its router learned anything: a model whose experts all compute the same
+The loss of a routed model does not show whether its router learned anything. A model whose experts all compute the same
 function can have a good loss. Four measurements show it. The last column is the answer for a router that learned
 nothing:
 

@@ -29,9 +29,9 @@ router drops.
 
 The nonlinearity φ of experts and dense FFNs is GELU, ReLU or, with a third matrix, SwiGLU (`accounting.ACTIVATIONS`).
 
-Experts can have any width f. A layer of granularity G has G times as many experts of width f / G, and sends each token
-to G times as many experts. An expert of width f equals the sum of G narrow experts, each with f / G of its columns of
-`up` and the same rows of `down`.
+Experts can have any width f. A layer of granularity G has G times as many experts, each of width f / G. It sends each
+token to G times as many experts. An expert of width f equals the sum of G narrow experts. Each narrow expert has f / G
+of the columns of `up` and the same rows of `down`.
 
 The formula, the order and the default are our choice: the main text of Clark et al. 2022 gives no capacity
 (docs/choices.md).

@@ -25,11 +25,11 @@ expert. The program ignores the columns of masked experts, even NaN, and no grad
 Ties: of equal scores, the lower index wins. -0.0 equals +0.0. Functions that take scores or logits from the caller
 reject NaN (`check_finite`); `top_k_indices` and the other helpers below do not check.
 
-Shapes are in brackets: [T, E] is an array with a row for each token and a column for each expert, [] is a scalar.
+Shapes are in brackets. [T, E] is an array with a row for each token and a column for each expert, and [] is a scalar.
 
-Gradients: the reference computes none. "A constant for the gradient" is a number through which no gradient flows in a
-training program, such as the fast twin. With `held` the choice of experts is fixed; the gate and all later results are
-then differentiable functions of the logits.
+Gradients: the reference computes none. No gradient flows through "a constant for the gradient" in a training program,
+such as the fast twin. With `held` the choice of experts is fixed; the gate and all later results are then
+differentiable functions of the logits.
 """
 
 from typing import NamedTuple

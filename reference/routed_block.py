@@ -17,10 +17,10 @@ position.
 Padding: with a `mask` real tokens get the same result as without padding; padded tokens count in no load, capacity or
 loss.
 
-A router with a bias per expert (quantile; top_k with a bias rate) stores the bias among the parameters, but no gradient
-reaches it. `BlockOutput.bias` is the updated bias for the next batch.
+Some routers (quantile, and top_k with a bias rate) have a bias per expert. The parameters contain this bias, but no
+gradient reaches it. `BlockOutput.bias` is the updated bias for the next batch.
 
-Shared experts (`ModelConfig.shared_experts`) process every real token, without a router or a gate; the block adds their
+Shared experts (`ModelConfig.shared_experts`) process every real token, without a router or a gate. The block adds their
 output to the output of the routed experts. The program stores them as one FFN, as wide as all of them together.
 
 HASH reads its experts from a table, see `hash_table`.

@@ -19,7 +19,7 @@ of each hidden token and attends in both directions (m from 1 − S to S − 1).
 over hidden tokens of −log softmax(logits)[the token itself]. Do not compare its losses with causal losses: the tasks
 differ. (Our choice: each sequence has the same number of hidden tokens, and the mask token replaces all of them.)
 
-A `mask` of the real tokens excludes padding on either side: no real token attends to padding, no router sees it, and no
+A `mask` of the real tokens excludes padding on either side. No real token attends to padding, no router sees it, and no
 loss counts it. The position hash and the previous-token hash still start at the beginning of the row.
 
 Block i is routed iff (i + 1) mod 1/R = 0. In the layout "upper" the last R L blocks are routed instead. `routed_block`
@@ -28,7 +28,7 @@ describes each router. The loss terms of RL-R need the predictions, so `loss` ad
 Parameters are nested dicts of arrays, with the blocks stacked on a leading axis: `parameter_shapes` lists them.
 
 Our choices. Norms are LayerNorm, before attention and before the FFN. The optional norm on the output of a routed layer
-comes before the residual connection; a token without an expert gets the offset of the norm. The default activation is
+comes before the residual connection. A token without an expert gets the offset of the norm. The default activation is
 GELU in its tanh form. There are no biases. Initial weights come from a normal distribution with standard deviation
 1/√fan_in, truncated at two deviations; truncated weights have 0.88 times this deviation (`TRUNCATION`). Weights of
 output projections are also divided by √(2L). Weights of routers are multiplied by `router_scale`. In HASH and RL-R all
@@ -89,7 +89,7 @@ class Loss(NamedTuple):
 def parameter_shapes(config: ModelConfig) -> dict:
     """Return the parameter tree with (shape, deviation) instead of arrays.
 
-    Parameters are nested dicts of arrays. The L blocks are stacked on a leading axis; the FFNs of the n_r = R L routed
+    Parameters are nested dicts of arrays. The L blocks are stacked on a leading axis. The FFNs of the n_r = R L routed
     blocks are stacked separately from the other FFNs:
 
         embedding                                  [V, d]

@@ -30,7 +30,7 @@ def _attention(frame):
     """The function that XLA calls (`xla`). `calls.call_loops` checks the shapes.
 
     Forward: projected, relative -> mixed, kept. Backward: projected, relative, kept, gradient -> gradients of projected
-    and relative. `Job` has the shapes, but here projected is [b, S, 3 H c], and relative is [D, H c] with D = 0 for
+    and relative. `Job` has the shapes. Here, projected is [b, S, 3 H c], and relative is [D, H c], where D = 0 means
     none. Attributes: backward, causal, heads.
     """
     if is_question(frame):

@@ -197,8 +197,8 @@ def _write_pulled(to, weights, pulled, along, scale):
 class Block(NamedTuple):
     """Some queries of a sequence, their keys and their distances.
 
-    The fields are the first query, the number of queries, the number of keys that they see, and the first and the
-    number of their distances.
+    The fields are the first query, the number of queries, the number of visible keys, the first distance, and the
+    number of distances.
     """
 
     first: int

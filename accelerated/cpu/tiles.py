@@ -3,7 +3,7 @@
 A product is cut into tiles of a few rows and two vectors of columns. The sums of a tile stay in registers during the
 loop over the inner axis. With 14 rows and vectors of 16 numbers, each step of the loop reads 2 vectors and 14 numbers,
 and updates 28 vectors of sums. The scheme is by Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix
-Multiplication"; the processor's registers determine the rows and the vector length (`_registers`).
+Multiplication". The processor's registers determine the rows and the vector length (`_registers`).
 
 numba has no vectors, so this file writes vector instructions in LLVM's language, for any processor. The caller is a
 compiled program, so an array is an address, with a row stride in elements.

@@ -1,7 +1,7 @@
 """The optimal balanced assignment of tokens to k experts each, in compiled loops: exact, in two steps.
 
-1. `auction.auction`: tokens bid for slots at the experts. It takes a few bids per token, because the increment is
-   coarse and the initial prices come from auctions of some of the tokens. Only the prices are used.
+1. `auction.auction`: tokens bid for slots at the experts. It takes a few bids per token: the increment is coarse, and
+   the initial prices come from auctions of some tokens. Only the prices are used.
 2. `solve`: each token goes to the expert with its best score minus price. The result is optimal for its loads, and each
    expert has only a few tokens too many. Each excess token moves along a shortest path of experts. A link from one
    expert to another is the cheapest move of a token between them. The program keeps the [E, E] table of links up to
@@ -42,8 +42,8 @@ class Solution(NamedTuple):
 def assign(scores: np.ndarray, k: int = 1) -> Solution:
     """Return the optimal balanced assignment of scores [T, E], float32 or float64; order and ties as in the reference.
 
-    If a score is not finite, or if T = 0, the numbers are NaN and the experts are assigned in turn: token t gets expert
-    t k mod E and the k - 1 experts after it.
+    If a score is not finite, or if T = 0, the numbers are NaN. The experts are then assigned in turn: token t gets
+    expert t k mod E and the next k - 1 experts.
     """
     scores = np.asarray(scores)
     if scores.ndim != 2 or scores.dtype not in (np.float32, np.float64) or not 1 <= k <= scores.shape[1]:

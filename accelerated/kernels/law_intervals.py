@@ -1,7 +1,7 @@
 """The ends of profile intervals in compiled loops: see `laws/uncertainty.py`, and the reference for the mathematics.
 
 At a shape, a quantity has a best value, a low end and a high end in closed form (`ends_at`). The end of an interval is
-the lowest low end, or the highest high end, over all shapes (`interval_end`). The search scans the unit square and
+the lowest low end, or the highest high end, over all shapes (`interval_end`). The search scans the unit square. It
 refines the lowest points by nested golden sections, because E_start and E_max form a narrow slanted valley. It searches
 the edges separately, because many ends lie there. Each end takes some milliseconds.
 

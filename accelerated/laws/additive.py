@@ -1,7 +1,7 @@
 """Laws that add terms: an irreducible loss, and powers of size, tokens and other columns.
 
-Imported from `routelaws.reference.laws.additive`. The search differs: compiled loops on several threads follow all
-starts of a fit and find both ends of all intervals by false position (`_descent.py`). They take some seconds to
+Imported from `routelaws.reference.laws.additive`. The search differs. Compiled loops on several threads follow all
+starts of a fit. They find both ends of all intervals by false position (`_descent.py`). They take some seconds to
 compile, once per machine.
 """
 

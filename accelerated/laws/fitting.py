@@ -102,7 +102,7 @@ def fit_weighted(
         weights: [draws, n], at least 0; 0 leaves a row out, 2 counts it twice.
         scan, starts: as `fit_routed`.
         careful: search every edge of the domain to the last digit, as `fit_routed` does. If False, the fit may miss an
-            optimum on an edge; the objective is then up to a few parts in ten thousand too high. This happens mostly
+            optimum on an edge. The objective is then up to a few parts in ten thousand too high. This happens mostly
             where E_max is very large.
 
     Returns:

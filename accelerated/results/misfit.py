@@ -315,9 +315,9 @@ def is_determined(slopes: list[Range]) -> bool:
 def is_known(name: str, value: float, words: str) -> bool:
     """Return whether a coefficient or a derived number is determined, by its interval.
 
-    Both ends must be finite. Except for sizes and numbers of experts, they must also be at most a factor of ten apart,
-    because a wider interval contains many equally good values. A law that is not determined as a whole can have
-    determined coefficients, because an interval holds for every law that the rows allow. Our choice.
+    Both ends must be finite. Except for sizes and numbers of experts, they must also be at most a factor of ten apart.
+    A wider interval contains many equally good values. An undetermined law can have determined coefficients, because an
+    interval holds for every law that the rows allow. Our choice.
 
     Args:
         name: name of the coefficient.

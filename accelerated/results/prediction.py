@@ -44,8 +44,8 @@ class Prediction(NamedTuple):
         value: the value of the fit
         law: interval of the law's value
         run: interval of one more run
-        by_size: interval of the law's value from leaving out one size at a time; only for the bounded law with 3 sizes
-            or more
+        by_size: interval of the law's value from leaving out one size at a time; only for the bounded law with at least
+            3 sizes
         dense: size of the dense model of equal loss; only for the bounded law
         least_squares: the loss by least squares, for a fit by Huber's sum (without intervals)
         cautions: warnings of extrapolation, and possible errors of the fit

@@ -77,8 +77,8 @@ def _printed_lines(law: Law) -> list[str]:
 def rows_of_released(law: Law, rows: str | None) -> str | None:
     """Return the choice of rows of the released table for a law: the user's choice, or by default the paper's rows.
 
-    A law in compute has no default, because it uses runs that the paper's rows exclude: every share of routed blocks
-    and every k.
+    A law in compute has no default. It uses runs that the paper's rows exclude: every share of routed blocks and every
+    k.
     """
     return "clark" if rows is None and law.axes != "compute" else rows
 

@@ -4,10 +4,10 @@ Step by step, with sources and examples: `routelaws.reference.routers.base`.
 
 Differences: there are two methods (`METHODS`). "host" is exact, ties included. Under jit it calls the host, where
 compiled loops (`kernels/assignment.py`) need a few milliseconds for thousands of tokens. "auction" stays on the device
-and is exact up to an increment. In an auction, a token with d missing slots bids for d experts: the best experts, at
-the current prices, that it does not have yet. Its bid is the price at which the expert would be only as good as the
-next best one, plus the increment epsilon. An expert keeps its highest bids. The lowest bid that a full expert keeps is
-its price. When all tokens have their slots, no token would gain more than epsilon by an exchange of one expert, so
+and is exact up to an increment. In an auction, a token with d missing slots bids for d new experts: the best ones at
+the current prices. Its bid is the price at which the expert would be only as good as the next best one, plus the
+increment epsilon. An expert keeps its highest bids. The lowest bid that a full expert keeps is its price. When all
+tokens have their slots, no token would gain more than epsilon by an exchange of one expert, so
 
     objective ≥ optimum − (T min(k, E − k) + E − T k mod E) ε        (− T min(k, E − k) ε where E divides T k),
 
@@ -273,8 +273,8 @@ def _by_host(scores: jax.Array, k: int, mask: jax.Array | None, admitted: jax.Ar
 def _on_host(assign, admitted, *slices, k: int, words: int, masked: bool) -> list[np.ndarray]:
     """Return the result of `assign` for all rows of the slices and the columns of the admitted experts.
 
-    Numbers are passed and returned as 32-bit words. The reason: JAX may run this function in another thread than the
-    caller's, and support for 64-bit numbers is a setting of the thread. If it is off, JAX would truncate the numbers.
+    Numbers are passed and returned as 32-bit words. JAX may run this function in another thread, and support for 64-bit
+    numbers is a setting of the thread. If it is off, JAX would truncate the numbers.
     """
     dtype = (np.float32, np.float64)[words - 1]
     rows = np.concatenate([np.ascontiguousarray(part) for part in slices])

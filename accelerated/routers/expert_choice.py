@@ -114,8 +114,8 @@ def expert_choice_ffn(
         choice: the choice for the same group.
         expert_mask: [E] bool, the admitted experts; None for all. The program ignores the matrices of the others.
         activation: one of `accounting.ACTIVATIONS`.
-        axis_name: a mapped axis over which the experts are sharded: `params` has this member's experts, and the members
-            exchange tokens, see `parallel.run_experts`; None without sharding.
+        axis_name: a mapped axis over which the experts are sharded: `params` has this member's experts. The members
+            exchange tokens, see `parallel.run_experts`. None without sharding.
 
     Returns:
         [T, d]; 0 for a token that no expert took.

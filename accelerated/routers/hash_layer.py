@@ -5,7 +5,7 @@ Step by step, with sources and examples: `routelaws.reference.routers.hash_layer
 Differences: the routers run under jit, where a wrong id cannot raise. In `hash_layer` a negative id wraps, as in any
 remainder. In `table_router` and `fixed_router` an id out of range gets a NaN gate, which stops a training loop. In
 `bigram_experts` it gets expert -1. The routers do not check whether a row repeats an expert. With a mask without real
-tokens, plan and loads are NaN; with a traced mask of fewer than k experts, the gates are NaN.
+tokens, plan and loads are NaN. With a traced mask of fewer than k experts, the gates are NaN.
 
 NumPy builds the tables once, on the host, as arrays of int32. Distances between tokens and centres come from one matrix
 product. So rounding decides between two equally near centres, except if all entries are integers.
@@ -181,8 +181,8 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
     """Return the table [V, k]: the remainder of the id, then further experts at equal steps from it.
 
     Choice j of token t is (t + j s) mod E. The ids form runs of E: 0 to E − 1, E to 2 E − 1 and so on. All ids of a run
-    use the same step s. A step is valid if the k choices of a token differ; the next run uses the next valid step, in
-    rising order from (E − 1) // k on and then from the smallest again. (Our choice, as in double hashing: the remainder
+    use the same step s. A step is valid if the k choices of a token differ. The next run uses the next valid step. The
+    steps rise from (E − 1) // k on, and then from the smallest again. (Our choice, as in double hashing: the remainder
     gives the start, the quotient the step.)
 
     Within a run, choice j is the first choice shifted cyclically, so it names every expert once. Therefore
@@ -232,16 +232,16 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
 def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
     """Return the table [V, k]: tokens, most frequent first, go to the emptiest expert and k − 1 nearly empty ones.
 
-    To find the others, the program steps from the emptiest expert in equal steps modulo E. It takes the experts that
-    are fuller than the emptiest by less than the token's count, or the k emptiest experts if there are fewer than k of
-    these. The step changes from token to token. (Our choice: if each token took the k emptiest experts, the same k
-    experts would always work together, like one expert.)
+    To find the others, the program steps from the emptiest expert in equal steps modulo E. It takes the experts whose
+    load exceeds the smallest load by less than the token's count. If there are fewer than k such experts, it takes the
+    k emptiest experts. The step changes from token to token. (Our choice: if each token took the k emptiest experts,
+    the same k experts would always work together, like one expert.)
 
     Ties: of equally frequent tokens the lower id goes first. Of equally full experts, an expert with fewer tokens so
     far counts as emptier, then the expert with the lower index. So tokens with count 0 are spread too.
 
-    The loads of the fullest and the emptiest expert differ by at most twice the largest count; at k = 1, by at most the
-    largest count.
+    The loads of the fullest and the emptiest expert differ by at most twice the largest count. At k = 1 they differ by
+    at most the largest count.
 
     Args:
         counts: [V] integers >= 0, the frequency of each token in a corpus.
@@ -351,8 +351,8 @@ def dispersed_table(cluster: np.ndarray, num_experts: int, k: int = 1) -> np.nda
 
     The function sorts tokens by cluster, then by id, and looks up each token's rank in `modulo_table`. So for each
     choice, the numbers of vocabulary tokens of two experts differ by at most one. Within a cluster they differ by at
-    most two (by one for the first choice), because a cluster covers whole runs of ranks and parts of at most two runs.
-    The function ignores token frequency, so the loads are about as even as with a random table.
+    most two (by one for the first choice). The reason is that a cluster covers whole runs of ranks and parts of at most
+    two runs. The function ignores token frequency, so the loads are about as even as with a random table.
 
     Args:
         cluster: [V] integers, from `cluster_tokens`; there may be more or fewer clusters than experts.

@@ -4,7 +4,7 @@ Step by step, with sources and examples: `routelaws.reference.routers.mixture_of
 
 Differences: controller and weights use at least float32; the rest uses the dtype of x. Under `vmap` over n groups the
 experts process all groups in one batched matrix product `[E, n, d] x [E, d, f]`. A non-finite value, or a traced
-temperature that is not above 0, does not raise: the weights that depend on this value are NaN. The output of a group
+temperature that is not above 0, does not raise. The weights that depend on this value are NaN. The output of a group
 without a real token is 0.
 """
 
@@ -193,8 +193,8 @@ def mixture_of_tokens(
         mask: [g] bool, True for a real token; a padded one gets 0 and does not change the other outputs.
         expert_mask: [E] bool, the experts that take part; None for all. The function ignores the matrices of the
             others.
-        axis_name: a mapped axis over which the experts are sharded: up, down and linear have this member's experts, and
-            the members exchange mixtures, see `parallel.run_experts`; None without sharding.
+        axis_name: a mapped axis over which the experts are sharded: up, down and linear have this member's experts. The
+            members exchange mixtures, see `parallel.run_experts`. None without sharding.
 
     Returns:
         `MixtureOutput`.

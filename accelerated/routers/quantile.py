@@ -9,9 +9,8 @@ is known only at run time, so the program sorts columns, which is slower. A grou
 the bias.
 
 `axis_name`: the tokens are sharded along this axis of a `shard_map` (or a `vmap`). In `quantile_bias` each device takes
-the step on its own tokens, and the result is the unweighted mean of the biases over the devices (one `pmean` of E
-numbers). In `quantile_router` T, load and residual cover the tokens of all devices, and each device returns its own
-rows.
+the step on its own tokens. The result is the unweighted mean of the biases over the devices (one `pmean` of E numbers).
+In `quantile_router` T, load and residual cover the tokens of all devices, and each device returns its own rows.
 """
 
 import jax
@@ -57,7 +56,7 @@ def quantile_bias(
         mask: [T] bool, True for a real token; the function ignores padded tokens, and T is the number of real tokens.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts. The bias of
             the other experts does not change (our choice).
-        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens are sharded: each member takes the
+        axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens are sharded. Each member takes the
             step on its own tokens, and the result is the mean of the biases.
 
     Returns:
@@ -68,7 +67,7 @@ def quantile_bias(
         ValueError: the scores are not [T, E] or the bias is not [E], k is out of range, or a mask has another shape.
 
     Differs from the reference: at least float32. A non-finite entry, or a traced mask of fewer than k experts, makes
-    the whole new bias NaN; a group without a real token does not change the bias.
+    the whole new bias NaN. A group without a real token does not change the bias.
     """
     _check_group("scores", scores)
     _check_bias(bias, jnp.shape(scores)[1])

@@ -3,7 +3,7 @@
 Step by step, with sources and examples: `routelaws.reference.routers.reinforce`.
 
 Differences: arrays below float32 are converted to float32, and constants for the gradient pass through `stop_gradient`.
-A row of logits with a non-finite entry does not raise: its gates, plan, log-probability and entropy are NaN, and so is
+A row of logits with a non-finite entry does not raise. Its gates, plan, log-probability and entropy are NaN, and so is
 the loss. A mask without a real token gives NaN, too. An expert that is out of range or repeated does not raise either.
 """
 
@@ -293,8 +293,8 @@ def policy_terms(
         mask: [T] bool, True for a real token; means are over the real tokens.
         expert_mask: [E] bool, the experts that could be drawn; None for all.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`), or a tuple of them, over which the tokens of the group
-            are sharded; None without sharding. The balance loss then covers all tokens and is the same on every member;
-            the other terms are means over a member's own tokens.
+            are sharded; None without sharding. The balance loss then covers all tokens and is the same on every member.
+            The other terms are means over a member's own tokens.
 
     Returns:
         `PolicyTerms`.

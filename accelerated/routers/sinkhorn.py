@@ -6,7 +6,7 @@ Differences: sweeps and Newton steps are `while_loop`s, and the logits enter the
 non-finite logit does not raise: the gates of its token are NaN, and in training the residual is NaN, too. The program
 ignores all logits of a padded row.
 
-Sweeps start in the scaling form (`_scaling_sweeps`): the program computes exp(z) once, and a sweep is two products of
+Sweeps start in the scaling form (`_scaling_sweeps`). The program computes exp(z) once, and a sweep is two products of
 this matrix with a vector. If the scales leave a safe range, or an entry of the plan could underflow, the sweeps
 continue in log space from the current potentials (`_log_sweeps`). `sweeps` counts both forms.
 
@@ -326,7 +326,7 @@ def _scaling_sweeps(group: _Group, unfinished):
 def _products(kernel: jax.Array, u: jax.Array, real: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Return w = 1 / (kernel u) [T], 0 in padded rows, and w kernel [E].
 
-    If the kernel does not fit a cache and T can be divided into blocks of rows, the function computes the second
+    The kernel may not fit a cache. If T can then be divided into blocks of rows, the function computes the second
     product for each block and adds the results. Its rounding error then differs from the error of a single product.
     """
     weights = 1 / jnp.matmul(kernel, u, precision="highest")

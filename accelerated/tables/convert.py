@@ -15,9 +15,9 @@ two exceptions. The names of runs are kept as `run`, for messages. Columns that 
 remark, if every cell is a loss. Kept columns can be used in `--rows`. They are also used for warnings about differences
 that a law ignores.
 
-Pieces of a log (`exports.py`) are joined by run and step. Rows of a log without a loss are excluded, but NaN counts as
-a loss: otherwise a diverged run would keep its last finite loss. Several tables are converted separately, and their
-runs get new numbers. The column `source` names the table of each row.
+Pieces of a log (`exports.py`) are joined by run and step. Rows of a log without a loss are excluded. NaN counts as a
+loss; otherwise a diverged run would keep its last finite loss. Several tables are converted separately, and their runs
+get new numbers. The column `source` names the table of each row.
 """
 
 import csv

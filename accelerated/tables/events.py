@@ -31,9 +31,9 @@ def read_events(path, files: list[Path]) -> Log:
     """Return the scalars of event files as a piece of a log.
 
     If a metric has several values at a step, the last value counts. If a run restarts from an earlier step, its old
-    values from this step on are excluded with a remark, as in TensorBoard's reader. A restart is the start of a session
-    at a step, or a metric that goes back to an earlier step. If a metric goes back in a later file of the run, the
-    other metrics of the run are also cut back (our choice). An incomplete last record of a file is ignored.
+    values from this step on are excluded, as in TensorBoard's reader. A remark reports this. A restart is the start of
+    a session at a step, or a metric that goes back to an earlier step. If a metric goes back in a later file of the
+    run, the other metrics of the run are also cut back (our choice). An incomplete last record of a file is ignored.
 
     Raises:
         InputError: the extra is not installed, or no file has a scalar.

@@ -7,10 +7,10 @@ The header of a file determines its kind:
     JSON lines with _step                             the history of runs, from the API of Weights & Biases
     anything else                                     a table, such as the table of runs in Weights & Biases
 
-Event files have known names (`events.py`). The first three kinds and event files are pieces of a log: rows with columns
+Event files have known names (`events.py`). The first three kinds and event files are pieces of a log. A log has columns
 `run` and `step`, and a column for each metric. Several pieces, such as a panel for each metric or a file for each run,
 are joined by run and step. If a run restarted from an earlier step, its old rows from this step on are dropped. A
-history in CSV from a data frame (with _step and _timestamp or _runtime) is a table, but its old rows are dropped too.
+history in CSV from a data frame (with _step and _timestamp or _runtime) is a table. Its old rows are dropped too.
 
 The script in the manual of Weights & Biases writes a table of runs with dictionaries in its cells. Each entry becomes a
 column, such as `config.d_model` and `summary.val_loss`.

@@ -4,8 +4,8 @@ A table is read whole. A packed file may unpack to `UNPACKED` times its size, or
 `routelaws --limit` changes the limit. Files `.jsonl` and `.ndjson` have JSON lines, an object for each row. Other files
 are CSV. The ending `.gz` means gzip. Text is UTF-8, with or without a byte order mark.
 
-pandas reads CSV without quotes and errors (`table._plain_part`). This file reads all other tables. pandas would
-silently pad short rows and truncate long rows, and it does not name the row and the column of an error.
+pandas reads CSV without quotes and errors (`table._plain_part`). This file reads all other tables. The reader of pandas
+silently pads short rows and truncates long rows. It does not name the row and the column of an error.
 """
 
 import contextlib
@@ -104,8 +104,8 @@ def read_cells(path) -> Cells:
 def take_apart(text: Text, problems: Problems) -> Iterator[Cells]:
     """Yield the cells of a table as text, some rows at a time, numbered from 1; skip blank lines.
 
-    Three kinds of rows are problems and are skipped: a row with too many or too few cells, a repeated header, and a row
-    that is not a JSON object. Raise `InputError` for text that is not CSV.
+    Three kinds of rows are problems: rows with too many or too few cells, repeated headers, and rows that are not JSON
+    objects. They are skipped. Raise `InputError` for text that is not CSV.
     """
     rows = _csv_rows(text, problems) if text.names else _json_rows(text, problems)
     while chunk := list(itertools.islice(rows, CHUNK)):

@@ -1,8 +1,8 @@
 """The released tables of Clark et al. 2022 and other papers, downloaded once and checked by SHA-256.
 
-This project contains no such table. Each table is downloaded from its authors' repository, at a fixed commit, into the
-folder ROUTELAWS_DATA, or else `routelaws/data` in the user's cache folder. An existing file with the right content
-needs no network. Some tables are built from many small files of a repository.
+This project contains no such table. Each table is downloaded from its authors' repository at a fixed commit. The target
+is the folder ROUTELAWS_DATA, or else `routelaws/data` in the user's cache folder. An existing file with the right
+content needs no network. Some tables are built from many small files of a repository.
 """
 
 import csv

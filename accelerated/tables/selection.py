@@ -56,7 +56,7 @@ def select_rows(
     * Anything else: a condition on the columns, such as "seed == 42 and step <= 100000" (see `conditions.py`). The last
       evaluation is then the last of those that match. Seed, k, routing_frequency and granularity may differ.
 
-    Losses of the causal and the masked objective are not mixed: the more common objective is kept (causal for a tie or
+    Losses of the causal and the masked objective are not mixed. The more common objective is kept (causal for a tie or
     a blank column). A condition that names this column overrides this rule.
 
     Dense runs (router_type Dense) are added to every router as E = 1. A dense run with flop_increase above 1 is

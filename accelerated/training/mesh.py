@@ -18,7 +18,7 @@ Steps 2 to 4 are ZeRO-1 (Rajbhandari et al. 2019, arXiv 1910.02054). If the mome
 parts (`Layout`), every device updates the whole weight.
 
 A router balances the tokens of each device, or of all devices (`--balancing-group`). With "shard" a run on n devices
-equals a run on one device whose batch has n groups; with "global" the mesh does not change the run. In both cases all
+equals a run on one device whose batch has n groups. With "global" the mesh does not change the run. In both cases all
 devices use the same bias of the experts, see `routed_block.decide`.
 """
 

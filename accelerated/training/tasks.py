@@ -6,8 +6,8 @@ A task is a file of JSON lines, one question per line, in one of two layouts. Ot
     {"text": "He opened the door with the key"}                                  the model predicts the last word
 
 Context and choice are joined unchanged, so a choice begins with a space. A space at the end of a context moves to the
-front of the choice, because the tokenizer joins a space to the next word. Context and choice are encoded separately, so
-the tokens of a choice do not depend on the context (our choice).
+front of the choice: the tokenizer joins a space to the next word. Context and choice are encoded separately, so the
+tokens of a choice do not depend on the context (our choice).
 
     choice      Three measures rank the choices: ln p(choice | context), summed over the tokens of the choice; this sum
                 per token; and this sum per character (without blanks at the ends). Ties go to the first choice.

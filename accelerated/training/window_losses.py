@@ -10,7 +10,7 @@ loss lₔ and mₔ predicted tokens; the D documents together have M predicted t
 
     error² = D / (D − 1) · Σₔ (lₔ − L mₔ)² / M²
 
-(the cluster-robust variance of a mean). A hard document is hard for both models, so the difference of two models on the
+(the cluster-robust variance of a mean). A hard document is hard for both models. So the difference of two models on the
 same windows has a much smaller error than each loss.
 
 The windows of a validation text depend on the text, the tokenizer, the sequence length, the batch size and the number

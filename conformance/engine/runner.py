@@ -20,8 +20,8 @@ FOLDER = Path(__file__).parents[1] / "suite"
 def suite_files(only=()) -> list[str]:
     """Return all test files, or only the files that can test one of these functions.
 
-    A file can test a function if its text contains the name of the function, the name of the function's file, or the
-    name of a table of functions.
+    A file can test a function if its text contains one of three names: the function, the function's file, or a table of
+    functions.
     """
     names = {part for path in only for part in path.split(".")[-2:]}
     tables = ("public_functions", "functions_of_scores", "stances.JUDGED", "dialects.FUNCTIONS")

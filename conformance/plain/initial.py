@@ -51,8 +51,8 @@ def ffn(leading: tuple, d: int, hidden: int, fan_in: int, smaller: float, swiglu
 def routed(config, blocks: int, width: int, smaller: float) -> dict:
     """Return the weights of the routed blocks: the router, and E G experts with 1/G of the dense hidden width.
 
-    With the routers hash and reinforce, whose gates are constant, the second matrix of a narrow expert uses the fan-in
-    of a dense FFN, because G narrow experts replace a dense FFN.
+    The routers hash and reinforce have constant gates. There, the second matrix of a narrow expert uses the fan-in of a
+    dense FFN, because G narrow experts replace a dense FFN.
     """
     d, experts = config.d_model, config.experts * config.granularity
     hidden = width // config.granularity

@@ -140,8 +140,8 @@ def in_float32(values: np.ndarray) -> np.ndarray:
 def batch(name: str, seed: int | None = None) -> Batch:
     """Return a model of `MODELS` with its weights and a batch of two sequences, or four for grouped routers.
 
-    No token occurs twice in a sequence or first in two sequences: a router cannot distinguish equal tokens with equal
-    predecessors, and rounding would decide between them.
+    No token occurs twice in a sequence or first in two sequences. A router cannot distinguish equal tokens with equal
+    predecessors, so rounding would decide between them.
     """
     fields, random = MODELS[name], np.random.default_rng(SEEDS.get(name, 0) if seed is None else seed)
     config, number = settings(**fields), 4 if fields.get("router") in ("expert_choice", "mixture_of_tokens") else 2

@@ -193,8 +193,8 @@ def test_held_carries_no_gradient(backend, name):
 def check_which_blocks_are_routed(backend, drawn: Case) -> None:
     """Block i is routed iff (i + 1) mod 1/R = 0.
 
-    The gates of routed block r depend only on the dense FFNs before it, which shows the order of the tree and the
-    places of the routed blocks.
+    The gates of routed block r depend only on the dense FFNs before it. This shows the order of the tree and the places
+    of the routed blocks.
     """
     config = drawn.config
     assert config.router == "sinkhorn"

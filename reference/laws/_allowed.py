@@ -1,7 +1,7 @@
 """Find the ends of profile intervals of the bounded law, for `uncertainty.py`.
 
 Private to the reference: the accelerated package has its own kernel. Step 1 is in `uncertainty.py`: a value v of a
-`Quantity` is allowed if some law with this value has a residual sum of squares of at most `limit`.
+`Quantity` is allowed if some law with this value has a residual sum of at most `limit`.
 
 2. At one shape (rise, bend) the law is linear in β = (intercept, size, gain, interaction), with the columns of
    `_projection.columns`. Sizes are relative to n̄, the mean log10 N of the table: n₀ = log10 N - n̄. A law has value v

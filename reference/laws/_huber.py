@@ -6,7 +6,7 @@ term of a residual r is half its square up to delta and a straight line beyond d
     r²/2  where |r| <= delta,        delta (|r| - delta/2)  elsewhere,
 
 Both parts have the same value and slope at delta. The derivative is r clipped at ±delta (`clipped`), so the influence
-of a row is limited. The criterion is the *sum* of the terms over the rows, never their mean, so its scale does not
+of a row is limited. The criterion is the *sum* of the terms over the rows, never their mean. So its scale does not
 depend on the number of rows.
 
 At a given shape the prediction is linear in four unknowns (`fitting.py`, step 2), and the sum is convex in them. So a

@@ -12,8 +12,8 @@ the damping is divided by five. If not, the damping is doubled and the fit tries
 end in a local minimum, so the fit uses many starts.
 
 `_descent.py` has another search, for laws of the loss. Their unknowns are powers and logarithms, so it can limit each
-step to 3. The unknowns of the broken power law and of the logistic stage can have any size, so such a limit would
-depend on their units.
+step to 3. The unknowns of the broken power law and of the logistic stage can have any size. Such a limit would depend
+on their units.
 """
 
 import math

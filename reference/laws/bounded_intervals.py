@@ -10,7 +10,7 @@ table (F, E') with E' = 1 + (B - B_min)/u (`utilisation.py`, `scaled_columns` be
     losses       are the same.
 
 Every function has the fit as its first argument. The functions of the law in (N, E) compute their intervals from the
-rows alone; the functions of the law in (F, B) read B_min and u from the fit.
+rows alone. The functions of the law in (F, B) read B_min and u from the fit.
 """
 
 from collections.abc import Sequence

@@ -39,7 +39,7 @@ tokens D:
     >>> del LAWS["data"]
 
 The laws dense, kaplan and hoffmann use dense rows only. In the other laws of the loss, a dense model is a row with E =
-1 or with its own B. kaplan, hoffmann, fine-grained and joint are not linear in log10 L; a descent fits them
+1 or with its own B. The laws kaplan, hoffmann, fine-grained and joint are not linear in log10 L; a descent fits them
 (`additive.py`).
 
 `measured` names the quantity that a law predicts. The laws from direct to two-stage-ratio predict accuracy: read

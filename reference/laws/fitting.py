@@ -14,9 +14,9 @@ bench BENCH="--only law-fits"` runs such starts). This file splits the problem i
 
        log10 L = intercept + size·log10 N + (gain + interaction·log10 N)·ψ(x)
 
-   Here ψ(x) is log(1 + rise·x/(1 + bend·x)), divided by its value at the largest E of the table; so it runs from 0
-   (E = 1) to 1. Least squares with four columns gives the unknowns (`residual_sum`). log10 Ê is a linear function of ψ,
-   so both give the same laws.
+   Here ψ(x) is log(1 + rise·x/(1 + bend·x)), divided by its value at the largest E of the table. So it runs from 0 (E =
+   1) to 1. Least squares with four columns gives the unknowns (`residual_sum`). log10 Ê is a linear function of ψ, so
+   both give the same laws.
 3. The residual sum is now a function of two variables. `shape` maps the unit square onto all allowed pairs, limits
    included. `minimise` scans the square line by line and refines its local minima. `residual_sum`, `shape` and
    `minimise` are in `_projection.py`.

@@ -138,10 +138,10 @@ def compare_forms(
 ) -> Comparison:
     """Compare laws by their held-out errors and return their scores.
 
-    The best law has the least RMSLE among the laws that predict the most rows. For every other law and each row that
-    both laws predict, d is the squared error of this law minus the squared error of the best law. The standard error of
-    the mean of d assumes independent groups (independent rows for leave one out). But folds share most of their rows,
-    so "worse" is an indication, not a test.
+    The best law has the least RMSLE among the laws that predict the most rows. Compare every other law with the best
+    law, row by row. Let d be its squared error minus the squared error of the best law, for each row that both predict.
+    The standard error of the mean of d assumes independent groups (independent rows for leave one out). But folds share
+    most of their rows, so "worse" is an indication, not a test.
 
     Args:
         laws: records of `catalogue.LAWS`, or your own.

@@ -1,9 +1,8 @@
 """Two records for numbers with intervals, and the jackknife for laws without their own intervals.
 
-A law gives coefficients, numbers derived from coefficients (the size at which more experts stop helping), and losses.
-A coefficient or derived number has the interval of values that the rows do not reject (`Range`). A loss has two
-intervals (`Predicted`): an interval of the law at the point, and a wider interval of one more run at the point. Runs
-scatter about the law.
+A law gives coefficients, numbers derived from coefficients (the size at which more experts stop helping), and losses. A
+coefficient or derived number has the interval of values that the rows do not reject (`Range`). A loss has two intervals
+(`Predicted`): one of the law at the point, and a wider one of one more run there. Runs scatter about the law.
 
     linear laws      Student's t, exact if errors are normal                  `linear_intervals.py`
     bounded laws     the profile likelihood                                   `bounded_intervals.py`, `uncertainty.py`

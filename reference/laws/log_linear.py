@@ -1,7 +1,7 @@
 """Three laws in which log10 L is a straight line in log10 E: per-size, separable and bilinear.
 
-Clark et al. 2022 (arXiv 2202.01169) derive their law in steps. Logarithms are decimal. L is the loss in nats per token,
-N the dense parameters, E the number of experts of a routed layer (a dense model has E = 1).
+Clark et al. 2022 (arXiv 2202.01169) derive their law in steps. Logarithms are decimal. L is the loss in nats per token
+and N the dense parameters. E is the number of experts of a routed layer; a dense model has E = 1.
 
     per-size    log10 L = b(N) log10 E + d(N)                 one line for each trained size
     separable   log10 L = a log10 N + b log10 E + d           one slope in E for all sizes
@@ -17,9 +17,10 @@ The functions below read the bilinear law as a straight line in two ways:
     at a size N     log10 L = level + slope · log10 E    level = a log10 N + d      slope = b + c log10 N
     at E experts    log10 L = level + slope · log10 N    level = b log10 E + d      slope = a + c log10 E
 
-The fits are linear least squares in log10 L, so the solution is unique and needs no search. b and d are values at N =
-1, seven decades below any trained model, so a small change of c changes them much. Print b + c log10 N at trained sizes
-instead (`slope_in_experts`). The per-size law is defined only at trained sizes; elsewhere the functions return NaN.
+The fits are linear least squares in log10 L, so the solution is unique and needs no search. The coefficients b and d
+are values at N = 1, seven decades below any trained model. So a small change of c changes them much. Print b + c log10
+N at trained sizes instead (`slope_in_experts`). The per-size law is defined only at trained sizes; elsewhere the
+functions return NaN.
 """
 
 import math

@@ -9,7 +9,7 @@ many tokens D as the FLOPs allow.
     joint          6 N D + 2 N D_inference = FLOPs    a token of inference costs a third of one of training
                    bytes · (P + 2 T d · d/64) <= memory    all parameters, and a cache of T tokens
 
-Widths and numbers of tokens are real numbers here, as in the papers; the width of a trained model is a multiple of 64.
+Widths and numbers of tokens are real numbers here, as in the papers. The width of a trained model is a multiple of 64.
 
 ERRATUM of Ludziejewski et al. 2025, our finding. They print for the law m N^μ + n D^ν + c, with μ and ν below 0,
 

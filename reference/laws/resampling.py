@@ -25,9 +25,9 @@ tables.
     jackknife by size                          91.0 - 97.3 %      92.3 - 96.7 %
 
 Six sizes are too few to estimate the spread between sizes, so a bootstrap by size is too narrow. The jackknife corrects
-this with Student's t. Its intervals are a third longer than necessary if the runs are independent. If the runs of a
-size share an error, intervals that assume independence are too narrow for predictions, most of all beyond the largest
-size. In slopes and gains, a shared error cancels.
+this with Student's t. Its intervals are a third longer than necessary if the runs are independent. Suppose that the
+runs of a size share an error. Intervals that assume independence are then too narrow for predictions, most of all
+beyond the largest size. In slopes and gains, a shared error cancels.
 
 Infinite and undefined values. E_max is inf in a fit with unbounded E_max, and N_cutoff is inf if c <= 0. The bootstrap
 sorts infinite values as the largest or the smallest. In the linear limit, slopes and other coefficients are infinite,

@@ -17,10 +17,10 @@ c > 0. More experts hardly change the loss if E is far below E_start or far abov
 E - 1 + E_start. The domain is 1 <= E_start < E_max <= ∞. The bound E_start >= 1 is our choice: a dense model then
 counts as at least one expert. The paper's three values are above 1.8.
 
-Single coefficients are ill-conditioned. b and d are values at N = 1, seven decades below any trained model, so a small
-change of c changes them much. Print b + c log10 N at trained sizes instead (`slope_in_experts`). One unit in the third
-decimal of c changes `cutoff` (10 to the power -b/c) by an order of magnitude. So the rounded numbers of the paper's
-Table 3 do not reproduce its cut-offs.
+Single coefficients are ill-conditioned. The coefficients b and d are values at N = 1, seven decades below any trained
+model. So a small change of c changes them much. Print b + c log10 N at trained sizes instead (`slope_in_experts`). One
+unit in the third decimal of c changes `cutoff` (10 to the power -b/c) by an order of magnitude. So the rounded numbers
+of the paper's Table 3 do not reproduce its cut-offs.
 
 `slope_in_experts` and `slope_in_parameters` are derivatives, so they are negative while routing and size help. Other
 authors print them with the opposite sign, as a gain.

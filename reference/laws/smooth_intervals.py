@@ -68,7 +68,7 @@ def smooth_prediction(
 ) -> Predicted:
     """Return the loss at one point with two intervals.
 
-    The interval of the law is the profile interval. For one more run, both halves of the interval are wider: they
+    The interval of the law is the profile interval. For one more run, both halves of the interval are wider. They
     include the variance of the log losses about the law, with n - p degrees of freedom (our choice).
 
     Args:

@@ -195,7 +195,7 @@ def fit_sparsity(
 ) -> AdditiveFit:
     """Fit the law to a table of runs, from 16 starts.
 
-    `additive.py` fits the law. The starts differ in the five exponents; every term starts as a fifth of the loss in the
+    `additive.py` fits the law. The starts differ in the five exponents. Every term starts as a fifth of the loss in the
     middle of the table (our choice).
 
     Args:

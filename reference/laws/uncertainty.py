@@ -11,7 +11,7 @@ The interval (all kinds)
 2. At a fixed shape (rise, bend) the law is linear in the four unknowns of step 2 of `fitting.py`. The condition that
    the quantity equals v is linear too, even for a ratio: y/x = v is y - v x = 0. A formula gives the least residual sum
    under one linear condition, and bisection finds the last allowed v.
-3. A value is allowed if some shape allows it. So the interval is the union over all shapes: the scan of the fit finds
+3. A value is allowed if some shape allows it. So the interval is the union over all shapes. The scan of the fit finds
    the least lower end and the greatest upper end.
 
 Steps 2 and 3 are in `_allowed.py`. They use no quadratic approximation in E_start and E_max, and they include the edges
@@ -174,8 +174,8 @@ def verdict(interval: Interval) -> str:
     """Return a short verdict on how precisely the data determine a quantity. The rules are our choice.
 
     An end is open if it is NaN, infinite, or the edge of the quantity's range (E_start and E_max at 1, a size at 0). An
-    interval of E_start, E_max or a size is narrow if its ends differ by at most a factor of 2, and of a loss by at most
-    a factor of 1.05. Any other interval is narrow if its ends differ by at most half of the value.
+    interval of E_start, E_max or a size is narrow if its ends differ by at most a factor of 2. For a loss, this factor
+    is 1.05. Any other interval is narrow if its ends differ by at most half of the value.
 
     Returns:
         "pinned down": no end is open, and the interval is narrow;

@@ -15,7 +15,7 @@ Hessian is the Laplacian of a graph. Tokens undecided between experts e and j li
 
 The solver eliminates one expert after the other and adds only positive numbers (`_solve_graph`), so that weak links
 keep all their digits. An expert that shares no token with others has no link. To keep v finite, each expert also has a
-tiny link to a ground, where v is 0; its weight is about a rounding error.
+tiny link to a ground, where v is 0. The weight of this link is about a rounding error.
 
 **The step length.** Let ρ = max v − min v. Along v, the second derivative of Φ is the mean over tokens of the variance
 of v. The third derivative is a mean of third central moments, which are at most ρ times the variance. So the curvature

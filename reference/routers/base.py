@@ -11,12 +11,11 @@ Lewis et al. 2021, "BASE Layers: Simplifying Training of Large, Sparse Models" (
 expert has T/E tokens.
 
 *The algorithm.* Put every token at its best expert. This assignment is the best of all with the same loads, but some
-experts have too many tokens and others too few. Moving token t from expert i to expert j costs sₜᵢ − sₜⱼ, so for each
-pair of experts there is a cheapest token to move. A chain i → j → … → m moves the cheapest token of i to j, the
-cheapest one of j to the next expert, and so on. Then i has one token less, m has one more, and the loads between do not
-change. While an expert has too many tokens, take the cheapest chain from such an expert to an expert with too few.
-After each chain the assignment is still the best one for its loads. It is the best balanced assignment once all loads
-are T/E.
+experts have too many tokens and others too few. Moving token t from expert i to expert j costs sₜᵢ − sₜⱼ. So each pair
+of experts has a cheapest token to move. A chain i → j → … → m moves the cheapest token of i to j, the cheapest one of j
+to the next expert, and so on. Then i has one token less, m has one more, and the loads between do not change. While an
+expert has too many tokens, take the cheapest chain from such an expert to an expert with too few. After each chain the
+assignment is still the best one for its loads. It is the best balanced assignment once all loads are T/E.
 
 *Ties.* There can be many best assignments. The program returns the assignment that gives token 0 the lowest possible
 expert, then token 1 the lowest remaining expert, and so on. `_first_of_the_best` tries each lower expert for a token,
@@ -29,8 +28,8 @@ score.
     Σ sₜₑ  =  Σ (sₜₑ − pₑ) + T/E Σₑ pₑ  ≤  Σₜ maxₑ (sₜₑ − pₑ) + T/E Σₑ pₑ
 
 for every balanced assignment. The first two sums are over its pairs of token and expert. The right side does not depend
-on the assignment, so it bounds all of them (`dual_bound`). An assignment that reaches the bound is therefore optimal,
-and the prices prove it: each token is at the expert with its largest score minus price. The cheapest chains give such
+on the assignment, so it bounds all of them (`dual_bound`). An assignment that reaches the bound is therefore optimal.
+The prices prove it: each token is at the expert with its largest score minus price. The cheapest chains give such
 prices. Let cₑ be the cost of the cheapest chain from any expert to e, 0 or less. Let t be a token at expert i. You can
 extend a chain that ends at i by moving t from i to j, so cⱼ ≤ cᵢ + sₜᵢ − sₜⱼ. With pₑ = −cₑ this becomes sₜᵢ − pᵢ ≥ sₜⱼ
 − pⱼ. The returned prices are shifted so that the smallest is 0.
@@ -318,10 +317,9 @@ def _cheapest_chains(moves: dict, sources, num_experts: int) -> tuple[list, list
 def _first_of_the_best(values: list, holds: list[set], places: int) -> list[set]:
     """Return the best assignment that comes first in lexicographic order, given any best assignment.
 
-    For each token and each expert: the token swaps one of its higher experts for this expert, if the program can
-    rebalance the later tokens without a loss. (One swap is enough at k > 1, because two best assignments differ by
-    closed chains of moves, each of cost 0.) The last entry of `holds` is the extra token, which takes the unused
-    slots.
+    Try each lower expert for each token. The token swaps a higher expert for this expert, if the program can rebalance
+    the later tokens without a loss. One swap is enough at k > 1, because two best assignments differ by closed chains
+    of moves, each of cost 0. The last entry of `holds` is the extra token, which takes the unused slots.
     """
     num_experts, best = len(values[0]), _total(values, holds)
     for t, e in product(range(len(holds) - 1), range(num_experts)):

@@ -17,7 +17,7 @@ you can save and load it:
 
 You can look up other integers than the token id. Call `table_router` with the ids before each token for the
 previous-token hash, or with the positions for the position hash (`previous_tokens`, `position_ids`). The bigram hash
-adds the table entries of two tokens modulo E (`bigram_experts`): with random tables each pair of tokens gets a
+adds the table entries of two tokens modulo E (`bigram_experts`). With random tables each pair of tokens gets a
 uniformly random expert.
 
 Loads. No table is perfectly even: the most frequent token, with a share p of the text, always has the same k experts.
@@ -25,7 +25,7 @@ So the largest load is at least p E / k times the mean. The remainder is fairly 
 frequency. A balanced table is the most even over the counted corpus. A random table is even only in expectation, and a
 dispersed table only in the number of token ids.
 
-MultiHash (k > 1) cuts the hidden layer of every expert into k segments; segment j comes from the expert that the j-th
+MultiHash (k > 1) cuts the hidden layer of every expert into k segments. Segment j comes from the expert that the j-th
 hash names. The output is the sum of k out of k E narrow experts, without a gate. `multi_hash` numbers the narrow
 experts.
 
@@ -34,12 +34,12 @@ choices: the remainder as the default (docs/choices.md); the mean over k > 1 exp
 of the output; the steps of `modulo_table` and `balanced_table`; the sum modulo E of the bigram; the id before the first
 token; the round-robin order in `dispersed_table`. The exact form of MultiHash is our reading.
 
-Masked experts (`expert_mask`): the next admitted expert takes over the tokens of a pruned expert; all other tokens keep
-the experts that they were trained with. A table built for only the n admitted experts is more even:
+Masked experts (`expert_mask`): the next admitted expert takes over the tokens of a pruned expert. All other tokens keep
+their experts from training. A table built for only the n admitted experts is more even:
 `np.flatnonzero(expert_mask)[balanced_table(counts, n)]`.
 
-No leaks; causal in training and in evaluation: the expert of a token depends only on that token, the token before it or
-its position.
+No later token leaks, in training or in evaluation. The expert of a token depends only on that token, the token before
+it or its position.
 
 The router ignores the ids of padded tokens.
 """
@@ -245,8 +245,8 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
     """Return the table [V, k]: the remainder of the id, then further experts at equal steps from it.
 
     Choice j of token t is (t + j s) mod E. The ids form runs of E: 0 to E − 1, E to 2 E − 1 and so on. All ids of a run
-    use the same step s. A step is valid if the k choices of a token differ; the next run uses the next valid step, in
-    rising order from (E − 1) // k on and then from the smallest again. (Our choice, as in double hashing: the remainder
+    use the same step s. A step is valid if the k choices of a token differ. The next run uses the next valid step. The
+    steps rise from (E − 1) // k on, and then from the smallest again. (Our choice, as in double hashing: the remainder
     gives the start, the quotient the step.)
 
     Within a run, choice j is the first choice shifted cyclically, so it names every expert once. Therefore
@@ -312,16 +312,16 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
 def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
     """Return the table [V, k]: tokens, most frequent first, go to the emptiest expert and k − 1 nearly empty ones.
 
-    To find the others, the program steps from the emptiest expert in equal steps modulo E. It takes the experts that
-    are fuller than the emptiest by less than the token's count, or the k emptiest experts if there are fewer than k of
-    these. The step changes from token to token. (Our choice: if each token took the k emptiest experts, the same k
-    experts would always work together, like one expert.)
+    To find the others, the program steps from the emptiest expert in equal steps modulo E. It takes the experts whose
+    load exceeds the smallest load by less than the token's count. If there are fewer than k such experts, it takes the
+    k emptiest experts. The step changes from token to token. (Our choice: if each token took the k emptiest experts,
+    the same k experts would always work together, like one expert.)
 
     Ties: of equally frequent tokens the lower id goes first. Of equally full experts, an expert with fewer tokens so
     far counts as emptier, then the expert with the lower index. So tokens with count 0 are spread too.
 
-    The loads of the fullest and the emptiest expert differ by at most twice the largest count; at k = 1, by at most the
-    largest count.
+    The loads of the fullest and the emptiest expert differ by at most twice the largest count. At k = 1 they differ by
+    at most the largest count.
 
     Args:
         counts: [V] integers >= 0, the frequency of each token in a corpus.
@@ -422,8 +422,8 @@ def dispersed_table(cluster: np.ndarray, num_experts: int, k: int = 1) -> np.nda
 
     The function sorts tokens by cluster, then by id, and looks up each token's rank in `modulo_table`. So for each
     choice, the numbers of vocabulary tokens of two experts differ by at most one. Within a cluster they differ by at
-    most two (by one for the first choice), because a cluster covers whole runs of ranks and parts of at most two runs.
-    The function ignores token frequency, so the loads are about as even as with a random table.
+    most two (by one for the first choice). The reason is that a cluster covers whole runs of ranks and parts of at most
+    two runs. The function ignores token frequency, so the loads are about as even as with a random table.
 
     Args:
         cluster: [V] integers, from `cluster_tokens`; there may be more or fewer clusters than experts.

@@ -14,7 +14,7 @@ There is no SELECT and no PLACE: the layer drops no token, has no capacity and n
 continuous function of all inputs, except with `one_hot`.
 
 The redistribution weights v equal w by default (`emit_weights`). They can have a separate temperature. They can also be
-a softmax over the experts for each token: then the shares of a token sum to 1, not the shares of an expert.
+a softmax over the experts for each token. Then the shares of a token sum to 1, not the shares of an expert.
 
 Cost: an FFN without biases of width f takes 4 d f FLOPs per row. A group of g tokens gives E rows, one per expert: 4 d
 f E / g per token. With f = 4 d g / E this is 16 d², the cost of a dense FFN of width 4 d. Controller, mixing and
@@ -22,7 +22,7 @@ redistribution add 2 d E per token each, 6 d E in all.
 
 The grouping decides which tokens affect each other, in training and in evaluation:
 - one position of g sequences (`expert_choice.group_by_position`): causal. The layer mixes a token with tokens at the
-  same position of other sequences, so no position sees a later one of any sequence. Do not put two pieces of one
+  same position of other sequences. So no position sees a later one of any sequence. Do not put two pieces of one
   document in a group: the start of the second is the future of the first.
 - neighbouring positions of one sequence (`group_within_sequence`): NOT CAUSAL, the future leaks into the past. For
   masked objectives only.

@@ -1,7 +1,7 @@
 """Quantile balancing: a bias per expert, moved after each batch towards the value that balances the batch.
 
-Each batch updates the bias, and the router uses the new bias for the next batch. The bias is a price, as in `base`:
-prices give a bound on every balanced choice, and the best choice reaches the smallest bound. The search for the prices
+Each batch updates the bias, and the router uses the new bias for the next batch. The bias is a price, as in `base`.
+Prices give a bound on every balanced choice, and the best choice reaches the smallest bound. The search for the prices
 with this bound is the dual problem.
 
     1. SCORE    sₜₑ = xₜ · wₑ                                                            (the caller)
@@ -15,7 +15,7 @@ has a larger Σ s than
 
     bound(α, β, γ) = k Σₜ αₜ + n Σₑ βₑ + m γ + Σₑ max(0, βₑ − γ) + Σₜₑ max(0, sₜₑ − αₜ − βₑ)
 
-Why: a choice pays αₜ for each expert of token t, and βₑ for each token of expert e; the scores minus these payments add
+Why: a choice pays αₜ for each expert of token t, and βₑ for each token of expert e. The scores minus these payments add
 up to at most the last sum. The token prices sum to k Σ αₜ. The expert prices sum to n Σ βₑ, plus one more βₑ for each
 of the m experts with an extra token. Each of these βₑ is γ plus a rest. The m terms γ sum to m γ, and the rests sum to
 at most Σₑ max(0, βₑ − γ). With the best α and γ the bound equals `base.dual_bound`(s, β, k).
@@ -29,14 +29,14 @@ two of the sorted values, and the step goes to its middle:
          between the (n+1)-th and the (n+2)-th largest of γ and sₜₑ − αₜ over t          (where m > 0)
 
 The bound never rises, and for any β no balanced choice exceeds it. Steps to the middle reach the optimum in nearly
-every case (see the examples of `quantile_bias`). At the optimum the choice is the choice of BASE, up to ties. β does
-not change at k = E, where there is no choice.
+every case (see the examples of `quantile_bias`). At the optimum the choice is the choice of BASE, up to ties. The bias
+β does not change at k = E, where there is no choice.
 
 Take one step per batch, and keep the bias from batch to batch. If a batch comes in parts (micro-batches or devices),
 average the biases of the parts. This balances each part separately, not the whole batch. A constant added to β changes
 no choice. The function returns β with mean 0 (our choice), so that β cannot drift.
 
-A training step leaks nothing from its own batch: the bias comes from earlier batches, and the new bias is for the next
+A training step leaks nothing from its own batch. The bias comes from earlier batches, and the new bias is for the next
 one. Evaluation uses the same choice with a fixed bias, and is causal. Scores are the raw logits (our choice). No
 gradient flows through β or the choice.
 """

@@ -26,7 +26,7 @@ gradient if no choice affects other tokens. A choice also changes the rewards of
 routed layer; the gradient is then biased. The sum of the rewards from t to the end of the sequence (`reward_to_go`) is
 unbiased in both cases, but has more variance.
 
-For several experts per token the program draws without replacement, in order: the k largest of log π + Gumbel noise are
+For several experts per token the program draws without replacement, in order. The k largest of log π + Gumbel noise are
 exactly such a draw. The probability of a draw follows the Plackett-Luce model: each step draws from the policy over the
 remaining experts.
 

@@ -11,8 +11,8 @@ the exact assignment replaced by Sinkhorn's algorithm.
     5. COMBINE  gate = softmax(z)ₜₑ of each chosen expert                                `gate_values`
 
 **The problem.** A plan divides each token between the experts. Every token has mass 1/T to give, and every expert takes
-mass 1/E. The best plan has the largest ⟨Π, z⟩ + entropy(Π) = Σₜₑ Πₜₑ (zₜₑ − log Πₜₑ): mass goes where the logits are
-large, and the entropy spreads the mass. The best plan has the form Πₜₑ = exp(zₜₑ + aₜ + gₑ).
+mass 1/E. The best plan has the largest ⟨Π, z⟩ + entropy(Π) = Σₜₑ Πₜₑ (zₜₑ − log Πₜₑ): mass goes to large logits, and
+the entropy spreads the mass. The best plan has the form Πₜₑ = exp(zₜₑ + aₜ + gₑ).
 
 **The sweep.** Sinkhorn's algorithm finds the potentials a and g by correcting rows and columns in turn:
 
@@ -31,7 +31,7 @@ The plan depends on every token of the group, later ones included: a training st
 experts. Evaluation uses only the logits and is causal. No gradient flows through the plan.
 
 **The size of the output.** A gate scales the output of an expert down, and softmax gates shrink as E grows. For a token
-with equal logits, each softmax gate is 1/E and k gates sum to k/E; each sigmoid gate is 1/2 and k gates sum to k/2.
+with equal logits, each softmax gate is 1/E and k gates sum to k/E. Each sigmoid gate is 1/2 and k gates sum to k/2.
 Output size of a routed FFN at initialisation, relative to a dense FFN:
 
     gate             E = 4    E = 16    E = 64    E = 256
@@ -42,8 +42,8 @@ Output size of a routed FFN at initialisation, relative to a dense FFN:
 
 The numbers assume uncorrelated outputs of different experts (the example of `gate_values`).
 
-**Ties.** If all logits are equal, all entries of the plan are equal, and by the tie rule every token of a training step
-goes to expert 0: the plan is balanced, but the choice is not. So initialise the router with random weights.
+**Ties.** If all logits are equal, all entries of the plan are equal. By the tie rule every token of a training step
+then goes to expert 0. The plan is balanced, but the choice is not. So initialise the router with random weights.
 
 Our choices, where the paper's main text gives no detail (docs/choices.md): the kernel is exp of the raw logits (entropy
 weight 1); the stopping rule (residual at most 1e-3, 100 sweeps at most, then Newton's method); the softmax gate, not

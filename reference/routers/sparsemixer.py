@@ -6,7 +6,7 @@ Liu et al. 2024, "GRIN: GRadient-INformed MoE" (arXiv 2409.12136), as in the rel
     2. NEAR     near a choice c are the remaining experts e with z_c − zₑ ≤ 2 ε max(|zₑ|, z_c)
     3. COMBINE  gate of c = exp z_c / (sum of exp zₑ over those near c)
 
-The second choice and its gate ignore the first expert. So the two gates do not sum to 1: a gate is 1 if no other expert
+The second choice and its gate ignore the first expert. So the two gates do not sum to 1. A gate is 1 if no other expert
 is near the choice, and 1/2 if one expert with the same logit is near.
 
 Not in this file: training. In training SparseMixer draws the choices from these gates. A custom backward pass estimates

@@ -28,19 +28,19 @@ to 16). Its `n_group`, `topk_group` and `routed_scaling_factor` are `expert_grou
 At k = 1 a gate normalised over the chosen experts is always 1. The task loss then gives the router no gradient, so it
 keeps its initial weights. Some libraries do this by default. Here this is an error; `allow_constant_gate` permits it.
 
-Without a bias the router compares logits, which have the same order as the scores and never saturate: in 32 bits σ(20)
+Without a bias the router compares logits. They have the same order as the scores and never saturate: in 32 bits σ(20)
 and σ(30) are the same number. With a bias it must compare s + b, and ties go to the lower index.
 
-No leaks; causal in training and in evaluation: the experts and gates of a token depend on that token alone (and, in
+No later token leaks, in training or in evaluation. The experts and gates of a token depend on that token alone (and, in
 GShard's router, on its own random number). Other tokens have two effects in training. They fill the capacity; in some
 drop orders (`experts`) even later tokens do. And the tokens of earlier steps change the bias.
 
 The router ignores the logits of padded tokens.
 
-GShard's router follows Algorithm 1 of Lepikhin et al. 2020. It normalises gates over the two experts and keeps the
-second expert where 2 · gate is above a uniform random number (line 19). It does not scale up the first gate when it
-drops the second expert. In the algorithm a dropped second choice still takes a place in the queue of its expert (line
-22); the model here frees this place (our choice), see `gshard_router`.
+GShard's router follows Algorithm 1 of Lepikhin et al. 2020. It normalises gates over the two experts. It keeps the
+second expert if 2 · gate is above a uniform random number (line 19). It does not scale up the first gate when it drops
+the second expert. In the algorithm a dropped second choice still takes a place in the queue of its expert (line 22).
+The model here frees this place (our choice), see `gshard_router`.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Routers of other libraries as backends of the suite; each function imports only its library.
 
-Every function returns {name: backend}. If a library draws random numbers by default, the first backend has the default,
-and a second backend has no random numbers (if the library has this option).
+Every function returns {name: backend}. If a library draws random numbers by default, the first backend has the default.
+A second backend has no random numbers, if the library has this option.
 """
 
 from importlib import metadata

@@ -1,8 +1,8 @@
 """Measure the effect of k (experts per token) and R (share of routed blocks) in runs that differ only in k or R.
 
 More experts per token cost more FLOPs, so a lower loss alone proves little. This file computes the change of log10 L
-per tenfold forward FLOPs for three uses of FLOPs: more experts per token, a dense model with wider feed-forward layers
-(flop_increase), and the next larger model with the same E and k = 1.
+per tenfold forward FLOPs for three uses of FLOPs. They are more experts per token, wider feed-forward layers of a dense
+model (flop_increase), and the next larger model with k = 1.
 """
 
 import math

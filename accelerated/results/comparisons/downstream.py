@@ -1,9 +1,9 @@
 """Compare laws of downstream accuracy: fit them to runs below a budget, and score them on the runs above it.
 
-For each task and training set, each law is fitted to the runs with at most `cut` training FLOPs, and predicts the
-accuracies of the larger runs. The score of a law on a task is the mean absolute error of its predictions, over all
-training sets where the law has a fit. Predictions are clipped to the range 0 to 1. Two laws are compared only on runs
-that both predict.
+Each law is fitted to the runs with at most `cut` training FLOPs, for each task and training set. It predicts the
+accuracies of the larger runs. The score of a law on a task is the mean absolute error of its predictions. The mean is
+over all training sets where the law has a fit. Predictions are clipped to the range 0 to 1. Two laws are compared only
+on runs that both predict.
 
     direct                          -ln Q' = A/C^α, from the rows above the guess rate
     ceiling                         the same with a ceiling

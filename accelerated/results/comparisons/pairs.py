@@ -1,6 +1,6 @@
 """Compare routers at the same N and E, and with the dense model of the same loss.
 
-The difference of two routers at the same (N, E) is given in nats, in percent, and as a ratio of *dense sizes of equal
+The difference of two routers at the same (N, E) has three units: nats, percent, and a ratio of *dense sizes of equal
 loss*. A dense size of equal loss is the N at which the power law of the dense runs has the measured loss. This size
 needs no law of routing, but it extrapolates if it is beyond the largest dense run.
 """

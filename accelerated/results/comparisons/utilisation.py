@@ -1,7 +1,7 @@
 """The law in (F, B): a single curve for every k, routing frequency and flop_increase of a router.
 
 F is the compute of a model (TeraFLOPs of the forward pass of 2,048 tokens), and B its parameters per FLOP of a token. A
-run with k = 4, or with every block routed, has another F and another B, so one law can describe all runs. The result
+run with k = 4, or with every block routed, has another F and another B. So one law can describe all runs. The result
 has the error of the law for each kind of run.
 """
 
@@ -35,7 +35,7 @@ def utilisation_laws(runs: list[Run], last, loss_column: str) -> list[dict]:
         "rmsle", "leave_one_out", "coefficients": {name: coefficient}, "points": [{"hyper_id", "kind", "F", "B", "loss",
         "fitted", "effective", "predicted"}]}]. `percent` is the mean difference of measured and fitted loss, in
         percent. Intervals are profile intervals. `effective` is the F at which a model with the smallest B has the
-        run's fitted loss; `predicted` is the loss of this model. `points` is empty in the linear limit of the law, and
+        run's fitted loss. `predicted` is the loss of this model. `points` is empty in the linear limit of the law, and
         if size hardly changes the loss.
     """
     usual = usual_frequency(runs)

@@ -1,8 +1,7 @@
 """Printed results of Clark et al. 2022 (arXiv 2202.01169), their released runs, and errors in some of these runs.
 
-A printed number is compared with a fit only if the table has the released runs, because other models and texts have
-other constants. The paper rounds its constants, so `best_in_box` and `_cutoff_box` consider all laws that round to
-them.
+A printed number is compared with a fit only if the table has the released runs. Other models and texts have other
+constants. The paper rounds its constants, so `best_in_box` and `_cutoff_box` consider all laws that round to them.
 """
 
 from typing import NamedTuple

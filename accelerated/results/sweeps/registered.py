@@ -5,8 +5,9 @@
                              time; written once
     3. SCORE     `score`     compares the measured losses
 
-Each router has a law, fitted to its smaller sizes: the bounded law or, if the runs do not determine it, the bilinear or
-the separable law. Dense runs have a power law. Each measured loss is compared with the interval of one more run.
+Each router has a law, fitted to its smaller sizes. This is the bounded law. If the runs do not determine it, the
+bilinear or the separable law replaces it. Dense runs have a power law. Each measured loss is compared with the interval
+of one more run.
 """
 
 import datetime

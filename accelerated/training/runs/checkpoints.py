@@ -1,8 +1,8 @@
 """Checkpoints of a run: written during training, atomic, and checked against a digest when they are read.
 
-A checkpoint holds the arrays (weights and optimizer state), the number of completed steps, and other fields: the
-position in the text, the time, counts since the last evaluation. It needs no random keys, because they follow from the
-seed of the run and the number of the step.
+A checkpoint holds the arrays (weights and optimizer state) and the number of completed steps. It also holds the
+position in the text, the time, and counts since the last evaluation. It needs no random keys, because they follow from
+the seed of the run and the number of the step.
 
 Orbax writes each checkpoint into a temporary folder and renames the folder, so a kill leaves no partial checkpoint.
 Orbax does not detect later changes of a file, so each checkpoint has a digest of its whole content. A run skips a

@@ -1,9 +1,9 @@
 """Several budgets from one run: a run can begin at a checkpoint of another run, its trunk.
 
-Two runs that differ only in the schedule have the same weights, batches and noise up to the step at which their
-learning rates first differ. So the trunk is trained once, and its learning rate stays at the peak. A run with a smaller
-budget begins with the trunk's state at the step at which its own decay starts (Hägele et al. 2024, arXiv 2405.18392,
-section 3). Its losses are bit for bit the losses of the same run trained from step 0.
+Take two runs that differ only in the schedule. They have the same weights, batches and noise until their learning rates
+first differ. So the trunk is trained once, and its learning rate stays at the peak. A run with a smaller budget begins
+with the trunk's state at the step at which its own decay starts (Hägele et al. 2024, arXiv 2405.18392, section 3). Its
+losses are bit for bit the losses of the same run trained from step 0.
 """
 
 from collections.abc import Callable, Sequence

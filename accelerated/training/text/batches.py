@@ -160,7 +160,8 @@ def windows_of_text(
     Args:
         path: a file, folder or pattern, as for `read_corpus`. The text is not split, and duplicates stay. If a text has
             more than `MOST_ENCODED` characters (and more than `ENCODED_FOR_ONE` per needed token), only a sample of its
-            pieces is encoded: the documents are sorted by a hash of their names, and pieces at equal steps are taken.
+            pieces is encoded. The function sorts the documents by a hash of their names and takes pieces at equal
+            steps.
         token_files: the files with the tokenizer.
 
     Returns:

@@ -6,7 +6,7 @@
     4. CUT     `cut`                                       long documents become pieces, at line ends where possible
     5. SPLIT   `split`                                     by a hash of the name of the piece
 
-The name of a document is its path relative to the given folder, or to the fixed part of a pattern; a single file has
+The name of a document is its path relative to the given folder, or to the fixed part of a pattern. A single file has
 its file name. So the same text is split in the same way in any folder. Texts of 1 MB or more have pieces of a fixed
 length, so a new file does not move other pieces.
 

@@ -1,7 +1,8 @@
 """A SentencePiece tokenizer: byte-pair encoding that restores every text exactly.
 
-The paper probably used SentencePiece. The settings are our choice and lose no information: no normalisation, no added
-space, pieces for runs of spaces (frequent in source code), and bytes for characters without a piece. Identifiers:
+The paper probably used SentencePiece. The settings are our choice and lose no information. There is no normalisation
+and no added space. Runs of spaces (frequent in source code) are pieces, and characters without a piece are bytes.
+Identifiers:
 
     0            <unk>, never produced
     1            the end of a document
