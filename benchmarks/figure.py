@@ -32,8 +32,6 @@ class Figure(NamedTuple):
 
     Attributes:
         name: family and variant, with hyphens
-        what: the meaning of the number
-        sides: the sides, by name
         value: function from the seconds of a round, by side, to the figure
         goal: ("at most" or "at least", limit), or None
         threads: threads of each process; None for two, or one on a single core

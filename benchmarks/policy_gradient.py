@@ -158,7 +158,6 @@ def estimator(
     Args:
         draw: [n_r, T, k].
         credited: [T], the reward of each choice of this draw, in every routed layer.
-        value: [T], the baseline.
     """
 
     def training_loss(params):

@@ -44,8 +44,6 @@ class Load:
     Args:
         own: a function that returns the CPU seconds of the benchmark's processes.
         machine: a function that returns the CPU seconds of the whole machine; None if unknown.
-        wall: a clock in seconds.
-        cores: number of cores of the machine.
     """
 
     def __init__(self, own: Callable, machine: Callable | None = None, wall: Callable = time.monotonic, cores: int = 0):

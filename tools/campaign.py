@@ -223,7 +223,6 @@ class Campaign:
 
     Args:
         folder: an empty folder for all files.
-        seed: seed of the faults.
     """
 
     def __init__(self, folder: Path, seed: int):

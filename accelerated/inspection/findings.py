@@ -92,7 +92,6 @@ def findings(trace: Trace, other: Trace | None = None, seed: int = 0) -> list[Bl
 
     Args:
         other: trace of the same tokens by another model, for comparison.
-        seed: seed of the shuffles.
 
     Raises:
         InputError: the other model has other tokens, blocks or experts.

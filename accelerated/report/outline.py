@@ -13,8 +13,6 @@ class Report(NamedTuple):
     """The input of the sections of a report.
 
     Attributes:
-        results: result of `reproduction.gather`
-        drawn: names of the existing figures
         sweep: result of `sweeps.find`, with "seconds"; None for a table
         numbers: name of the file with the numbers
         full: whether every table is written

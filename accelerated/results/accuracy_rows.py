@@ -97,15 +97,12 @@ def accuracy_groups(
     """Return the rows of each task and training set.
 
     Args:
-        table: result of `read_accuracies`.
-        law: a law of accuracy.
         tasks: names of tasks; all tasks if empty. For a law in attempts, give the name without pass@K.
         guess: guess rate of every task; None for the rates of `rates`, the table or the list of well-known tasks.
         rates: {task: guess rate}, from a table of tasks.
         loss: the text whose loss a two-stage law uses; None for "validation" or, without such a loss, the table's first
             text.
         rows: a condition on params, tokens, flops, run, training_set, loss_TEXT and acc_TASK.
-        options: more keyword arguments of the fit.
 
     Raises:
         InputError: the table lacks the task, the loss or a column of the law.

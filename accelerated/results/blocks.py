@@ -172,7 +172,6 @@ class Table(NamedTuple):
     Attributes:
         heads: headings of the columns
         rows: a text for each column; a shorter row ends with empty cells
-        title: title above the table
         keys: each part of a split table repeats this number of first columns
         words: the columns of words, which may wrap
     """

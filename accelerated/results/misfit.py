@@ -215,7 +215,6 @@ def pulls(miss: np.ndarray, again: np.ndarray, worst: int, coefficients: int) ->
         miss: [n], residuals of a fit by least squares.
         again: [n], residuals of a fit without the run. The run's residual must exceed LEAST of the loss.
         worst: index of the run with the largest residual.
-        coefficients: coefficients of the law.
 
     Example:
         One of eight rows makes the residuals of a line twice as large, and then ten times as large:
@@ -320,8 +319,6 @@ def is_known(name: str, value: float, words: str) -> bool:
     interval holds for every law that the rows allow. Our choice.
 
     Args:
-        name: name of the coefficient.
-        value: the best value.
         words: result of `laws.uncertainty.verdict`; "" if the interval is exact.
     """
     open_ended = ("bounded", "not") if name in LOGARITHMIC else ("bounded", "not", "loose")

@@ -40,7 +40,6 @@ class Prediction(NamedTuple):
     """The prediction of one fit at one point: a loss in nats per token, an accuracy or a leverage.
 
     Attributes:
-        fit: the `Fit`
         value: the value of the fit
         law: interval of the law's value
         run: interval of one more run
@@ -189,7 +188,6 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
     """Return the prediction of a fit at one point.
 
     Args:
-        point: result of `point_of`.
         level: confidence level of the intervals, between 0 and 1.
 
     Raises:
@@ -290,7 +288,6 @@ def beyond(names: Sequence[str], columns: Sequence[np.ndarray], at: Sequence[flo
     """Return the coordinates of a point outside the range of the runs, in the order of the columns.
 
     Args:
-        names: names of the columns.
         columns: columns of the runs, [n] each.
         at: the point, a number for each column.
     """
@@ -306,7 +303,6 @@ def extrapolation(outside: Sequence[Beyond], surrounded: bool | None) -> list[st
     """Return sentences on the extrapolation of a prediction at a point.
 
     Args:
-        outside: result of `beyond`.
         surrounded: result of `inside_hull`; None if the runs are not available.
     """
     sentences = []

@@ -93,7 +93,6 @@ def differences(frame, compute: bool = False, known: tuple[str, ...] = ()) -> li
     Args:
         compute: whether the law is in compute and parameters per FLOP. Such a law covers every k, routing frequency and
             granularity.
-        known: the columns of the law.
     """
     budget = "flops" in known
     entries = [None if budget or "tokens" in known else _tokens(frame)] + [_values(frame, name) for name in COMMON]

@@ -97,15 +97,11 @@ class Rows(NamedTuple):
     """The input of one fit.
 
     Attributes:
-        name: router_type, or the task
         columns: [n] each: the columns of the law, then columns that only its fit uses
         measured: [n], losses in nats per token, accuracies or leverages
         runs: the runs; None unless the rows are from a results table and the law is for their loss
-        loss: column of the loss
         part: the training set, "" if the table names none
-        options: keyword arguments of the fit
         left_out: [{"hyper_id", "reason", "run"}], as in `RouterRows`
-        remarks: notes on the rows
         blank: number of rows excluded because a value is blank
     """
 

@@ -109,7 +109,6 @@ class Runs:
             router: a router_type; None for all.
             level: confidence level of the intervals, between 0 and 1.
             huber: delta in log10 units, for a fit by a sum of Huber terms instead of least squares.
-            tell: called with a progress line.
             options: options of the fit of the law, such as the floor of `compute`.
 
         Raises:
@@ -140,7 +139,6 @@ class Runs:
         """Rank the models within a budget, by a law fitted to each router and to the dense runs.
 
         Args:
-            budget: FLOPs and other limits.
             tokens: D of every model; None for all tokens that the FLOPs allow or, if the law ignores tokens, the runs'
                 tokens.
             law: a law of the loss, as for `fit`.

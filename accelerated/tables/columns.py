@@ -18,7 +18,6 @@ class CheckedColumns:
     """The cells of a table, and their problems.
 
     Args:
-        path: path of the table, for messages.
         cells: {column: [n] texts}.
         rows: [n], the number of each row in the file.
     """

@@ -88,7 +88,6 @@ def row_mask(frame, expression: str) -> np.ndarray:
     """Return the mask of the rows that match a condition.
 
     Args:
-        frame: result of `read_table`.
         expression: a condition in the grammar above.
 
     Returns:

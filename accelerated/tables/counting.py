@@ -85,7 +85,6 @@ def count_of(name: str, router: str, known: dict) -> float | None:
 
     Args:
         name: dense_parameter_count, total_parameter_count or flops_per_step.
-        router: the router_type.
         known: the numbers of the columns INPUTS (None for blank), and the texts of WORDS.
 
     Raises:

@@ -39,7 +39,6 @@ def apply_headers(table: Cells, columns: dict[str, str]) -> None:
     """Multiply the numbers of columns by the units in their headers; sizes such as 20M have units in the cells.
 
     Args:
-        table: the cells.
         columns: {column of the table: header in the user's file}.
 
     Raises:

@@ -58,7 +58,6 @@ def told_apart(keys: list, cells: dict[str, list[str]], marks: dict[str, str]) -
 
     Args:
         keys: [rows], names of the runs.
-        cells: the columns of `marks`.
 
     Returns:
         The unchanged keys, "" and {} if each name has one id. Else (key, id) for every row, the first column in which a

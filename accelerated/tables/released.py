@@ -168,9 +168,6 @@ and accuracies of 104 dense runs of Gadre et al., and the tasks of these accurac
 def released_table(name: str = "curves.csv.gz") -> Path:
     """Return the path of a released table, downloaded if missing.
 
-    Args:
-        name: one of TABLES.
-
     Returns:
         The file, with the right SHA-256.
 

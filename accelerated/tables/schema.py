@@ -242,7 +242,6 @@ def to_numbers(cells: list[str], units: dict[str, float] | None = None) -> tuple
     forms that Python's float() accepts (1_000, digits of other scripts) are errors.
 
     Args:
-        cells: [n] text.
         units: allowed units of a number, such as UNITS_OF["tokens"] for 300B; None if no unit is allowed.
 
     Returns:
@@ -265,7 +264,6 @@ def outside(name: str, values: np.ndarray) -> list[tuple[np.ndarray, str]]:
     """Return the masks of numbers out of range: [(mask [n], the range)]; each cell is in at most one mask.
 
     Args:
-        name: a column with a range.
         values: [n] float64, NaN for blank.
     """
     allowed = range_of(name)
@@ -300,9 +298,7 @@ def check_runs(frame, rows: np.ndarray, problems: Problems):
     * P counts all parameters and N a part of them, so P is at least N.
 
     Args:
-        frame: as `read_table` returns it.
         rows: [n] the number of each row in the file.
-        problems: collects the problems.
     """
     _check_kinds(frame, rows, problems)
     run, first = groups_of(frame["hyper_id"].to_numpy())

@@ -77,9 +77,7 @@ def select_rows(
     * "dense", for a law of dense models: a single entry, Dense, with the dense runs.
 
     Args:
-        frame: result of `read_table`.
         rows: choice of rows, see above.
-        loss_column: column of the fitted loss.
         axes: the variables of the law, see above.
 
     Returns:

@@ -40,7 +40,6 @@ def generate(
         prompt: the text to continue; may be empty.
         tokens: number of tokens to sample, from 1 to `MOST_TOKENS`. Sampling stops early at the end of a document.
         temperature: 0 takes the most likely token; 1 samples from the distribution of the model.
-        seed: seed of the sampling.
 
     Returns:
         The prompt and its continuation.

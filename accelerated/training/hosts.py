@@ -74,12 +74,6 @@ def hosts_of(
 ) -> Hosts | None:
     """Return the address and index of this process, from the flags of a command; None for a single process.
 
-    Args:
-        distributed: "auto" or None.
-        coordinator: HOST:PORT.
-        processes: number of processes.
-        process_id: index of this process, from 0.
-
     Raises:
         InputError: the flags contradict each other or are out of range, or no launcher started this process.
     """
@@ -128,9 +122,6 @@ def joined(hosts: Hosts | None) -> Iterator[None]:
 
     A process that ends with an error does not wait for the others. The others then stop too: their next collective
     fails, or the launcher ends them.
-
-    Args:
-        hosts: from `hosts_of`; None for a single process.
 
     Raises:
         InputError: the other processes could not be reached.
@@ -192,7 +183,6 @@ def batch_of_all(
     """Return the global array, made of the rows that each process has read.
 
     Args:
-        own: the rows of this process.
         rows: indices of these rows, from `own_rows`.
     """
 

@@ -42,7 +42,6 @@ def check_mesh(model: ModelConfig, mesh: str | None, balancing_group: str, batch
 
     Args:
         mesh: the text of the flag; None for one device.
-        balancing_group: one of `parallel.GROUPS`.
         batch_size: b, over all devices.
     """
     if balancing_group not in GROUPS:
@@ -89,9 +88,6 @@ def _check_weights(model: ModelConfig, mesh: str, shape: MeshShape) -> None:
 def open_mesh(shape: MeshShape, name: str) -> jax.sharding.Mesh:
     """Return a mesh of all devices.
 
-    Args:
-        name: name of the mesh for the error message.
-
     Raises:
         InputError: there are more or fewer devices.
     """
@@ -107,14 +103,10 @@ class Layout:
     """The placement of a run's arrays on a mesh, and the computation of gradients there.
 
     Args:
-        model: the model.
         mesh: the text of the flag.
-        balancing_group: one of `parallel.GROUPS`.
         shapes: the parameter tree, arrays or their shapes.
 
     Attributes:
-        mesh: the mesh.
-        spread: how the model is spread over devices.
         params: for each weight the axes that cut it, as a PartitionSpec.
         moments: for each weight the axes that cut its gradient and its moments. They are cut like the weight. The batch
             axes that do not cut the weight also cut one more dimension: the largest that divides into equal parts.

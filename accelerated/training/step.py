@@ -263,7 +263,6 @@ def make_evaluate(
     """Return a jitted function (params, batches [n, b, S + 1]) -> `Evaluation`.
 
     Args:
-        table: as in `make_train_steps`.
         model: a model for these weights, such as the run's model with other groups; None for the run's model.
     """
     model = model or config.model

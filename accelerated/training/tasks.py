@@ -76,9 +76,7 @@ def evaluate_task(
     """Return the accuracy of the last checkpoint of a run on a task.
 
     Args:
-        task: JSON lines, see above.
         group_size: as in `evaluate_run`; must be 1 for routers that group sequences.
-        one_hot: as in `evaluate_run`.
 
     Returns:
         {"router", "task": its name, "kind": "choice" or "last word", "questions": n, "guess_rate", "accuracy",
@@ -156,9 +154,7 @@ def score_questions(questions, encode, score, length: int, batch: int, where) ->
         encode: a function from a text to the identifiers of its tokens.
         score: a function from windows [b, S + 1] to (log-probability of each token after the first [b, S], whether this
             token is the most likely [b, S]).
-        length: S.
         batch: b, number of windows in a batch.
-        where: name of the file, for messages.
     """
     windows, places = [], []
     for question in questions:

@@ -53,7 +53,6 @@ class WindowRows:
     """The row of each predicted token; computed once, because every evaluation has the same rows.
 
     Args:
-        text: the evaluation text.
         counted: [n, b, S] bool, the predicted tokens.
         objective: causal (entry i is the loss of the token after input i) or masked (entry i is the loss of input i).
     """

@@ -86,7 +86,6 @@ def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
         subject: one of `SUBJECTS`.
         function: a function with the signature in the module docstring. Its arguments are positional and are copies.
             An input on which it raises NotImplementedError is skipped. Any other exception matches no dialect.
-        seed: seed of the random inputs.
 
     Returns:
         The `Verdict`.
@@ -139,7 +138,6 @@ def classify_backend(namespace: Any, *, call: Callable | None = None, seed: int 
     Args:
         namespace: the backend, with the reference's public names. Subjects of missing functions are skipped.
         call: a function call(path, *arrays, **options) that calls the backend. None passes NumPy arrays unchanged.
-        seed: seed of the random inputs.
     """
     verdicts = {}
     for subject, (path, adapt) in FUNCTIONS.items():

@@ -158,7 +158,6 @@ class Backend:
     """A namespace under test, with the interface of the reference.
 
     Args:
-        name: its name in reports.
         namespace: an object with some of the reference's public names. A function is at the reference's path
             (`routers.top_k.top_k_router`), or directly in the namespace if its last name is unique. Optional
             attributes: `capabilities` ("jit" and "grad" for functions of JAX, "torch" for results that keep torch's
@@ -166,7 +165,6 @@ class Backend:
             ({router: {option: value}}), `training(flag)`, `script(path, **arguments)`, `from_numpy(array, dtype)`,
             `to_numpy(value)`, `__version__`.
         ledger: the `ledger.Ledger` that records calls and faults.
-        require: paths of required functions.
         time_limit: seconds for one call.
 
     Raises:

@@ -38,7 +38,6 @@ def canonical(path: str, result, wanted, arguments: dict, precision: str):
     set stays unchanged, so that a test fails.
 
     Args:
-        wanted: the reference's result.
         arguments: the arguments by the reference's names.
     """
     if path == "experts.dispatch":  # no library returns a slot for a dropped token

@@ -231,7 +231,6 @@ def build(
     """Return the report of one backend.
 
     Args:
-        ledger: the ledger of the whole run.
         header: {key: value} of the first lines.
         expected: {path: reason} of functions that are expected to fail.
         strict: whether the success of a function in `expected` counts as a failure.

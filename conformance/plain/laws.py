@@ -96,7 +96,6 @@ class Student:
     Args:
         design: [n, p], the matrix X.
         target: [n], the values y.
-        level: confidence level of the intervals.
     """
 
     def __init__(self, design: np.ndarray, target: np.ndarray, level: float):
@@ -169,7 +168,6 @@ def held(counts: dict, trials: int, share: float | tuple[float, float], wrong: f
 
     Args:
         counts: {name: how often the interval contained the truth}.
-        trials: number of simulated tables.
         share: the nominal coverage, or its minimum and maximum for approximate intervals.
         wrong: the coverage of a wrong interval; fail also if there are too few trials to detect it.
     """

@@ -196,7 +196,6 @@ def page(name: str, sides: dict[str, griffe.Module], known: dict[str, dict[str, 
     """Return the page of a module.
 
     Args:
-        name: title of the page.
         sides: {column title: module} of one or two columns.
         known: {column title: {name: full name}}, for links.
     """

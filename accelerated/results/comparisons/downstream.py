@@ -99,7 +99,6 @@ def compare_laws(
     """Fit every law to the runs below a budget, and score it on the runs above.
 
     Args:
-        table: result of `read_accuracies`.
         cut: training FLOPs; the laws are fitted to the runs with at most this many.
         rates: {task: guess rate}; for other tasks the table's rate or, if the table has none, the rate in GUESS_RATES.
         loss: the text whose loss the two-stage laws use, see `loss_name`.

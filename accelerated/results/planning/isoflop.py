@@ -56,9 +56,7 @@ class Profile(NamedTuple):
         flops: C
         sizes, losses: [n], sizes of the runs, and their losses, moved to the budget
         moved: the largest move of a loss, nats
-        parabola, law: the two minima
         difference: difference of the two minima, in ln N
-        why: the reason for the difference
         curve: [2, m], sizes between the sizes of the runs, and the law's losses
     """
 

@@ -39,10 +39,6 @@ class NextRuns(NamedTuple):
     """The interval of a number after each possible run.
 
     Attributes:
-        fit: the fit of the law to the current rows
-        table: paths of the table for display
-        asked: the number
-        level: confidence level of the interval
         now: the interval from the current rows alone
         proposals: narrowest interval first
         flops: largest cost of a run

@@ -170,9 +170,6 @@ class Model(NamedTuple):
     """A kind of model, as functions of its size.
 
     Attributes:
-        name: name for messages
-        router: router_type
-        law: name of the law of the loss
         num_experts: E
         k: experts of a token
         granularity: G; None if the law has no granularity

@@ -44,12 +44,9 @@ class Plan(NamedTuple):
     """The rankings of one budget.
 
     Attributes:
-        budget: the limits
         tokens: D of every model; None for all tokens that the FLOPs allow
-        level: confidence level of the intervals
         rankings: the rankings; the ranking of the table is first
         table: paths of the table, for messages; "" without a table
-        loss: column of the loss
         remarks: excluded rows of the table
     """
 
@@ -214,11 +211,7 @@ def _beyond_words(line: Line) -> str:
 
 
 def notes(ranking: Ranking, most: int | None = None) -> list[str]:
-    """Return the notes on a ranking, one sentence each.
-
-    Args:
-        most: number of shown options.
-    """
+    """Return the notes on a ranking, one sentence each."""
     sentences = []
     if most is not None and len(ranking.lines) > most:
         sentences.append(f"{most} of {len(ranking.lines)} options are shown; --top shows more")

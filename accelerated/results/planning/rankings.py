@@ -49,8 +49,6 @@ class Line(NamedTuple):
     """One model of a ranking, at its best size.
 
     Attributes:
-        model: the kind of model
-        choice: its size, training tokens, costs and loss
         dense_parameters: N of the law
         total_parameters: P; None if unknown
         law_interval: interval of the law's value; None without runs
@@ -99,7 +97,6 @@ def published_rankings(budget: Budget, tokens: float | None = None) -> list[Rank
     """Return the rankings by printed coefficients, one for each data set.
 
     Args:
-        budget: the limits.
         tokens: D; None for all tokens that the FLOPs allow.
     """
     return [_published(printed, budget) for printed in printed_laws(budget, tokens)]
@@ -126,9 +123,7 @@ def table_ranking(
         law: a law of the loss, in columns that follow from N, E and D.
         fits: a fit for each router. If the law ignores tokens, also the fit of the law `dense` to the dense runs.
         not_fitted: {router: reason}.
-        budget: the limits.
         tokens: D; None for the runs' tokens or, for a law in tokens, all tokens that the FLOPs allow.
-        level: confidence level of the intervals.
         resamples: number of resamples; None for `RESAMPLES` or `SLOW_RESAMPLES`.
 
     Raises:

@@ -39,7 +39,6 @@ class Table:
     Attributes:
         last: the last evaluation of each run, by hyper_id
         released: whether the table has the runs that the paper's authors released
-        rows: choice of rows for `select_rows`
         loss_columns: loss columns with any value, the main loss first
 
     Raises:
@@ -125,7 +124,6 @@ def open_runs(paths, rows: str | None = None, loss_column: str | None = None) ->
     """Read one table or several, with the main choice of rows and the main loss of a report.
 
     Args:
-        paths: as `results.read`.
         rows: choice of rows for `select_rows`; None for the default of the table, see above.
         loss_column: column of the laws; None for the choice of `with_main_loss`.
     """

@@ -47,9 +47,6 @@ def export_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) 
 def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -> export.Exported:
     """Return the train step as JAX's `Exported` object; `mlir_module()` gives the text of the program.
 
-    Args:
-        platforms: some of `PLATFORMS`.
-
     Raises:
         InputError: a platform is unknown or missing, or the run cannot be exported, for example because it has a mesh.
     """
@@ -118,9 +115,6 @@ class LoadedTrainStep(NamedTuple):
 
 def load_train_step(content: bytes) -> LoadedTrainStep:
     """Return the train step that `export_train_step` made.
-
-    Args:
-        content: content of the file.
 
     Raises:
         InputError: this version of JAX cannot read the content as an exported program.

@@ -65,10 +65,7 @@ def result_row(
     """Return the row of one evaluation.
 
     Args:
-        hyper_id: number of the run in its sweep.
-        step: training steps done.
         losses: {"validation": nats per token, ...}; cells of other sets stay blank.
-        validation: window losses of the validation text.
         dropped: share of assignments dropped in training since the previous evaluation.
         load: [n_r, E G], share of the validation assignments of each expert; [0, 0] if dense.
         seconds: wall time of the run so far, compilation included.

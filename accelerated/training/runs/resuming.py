@@ -55,9 +55,6 @@ def kept_files_of_older(folder: Path, step: int, evaluations: set[int]) -> Kept:
 
     The row of the checkpoint's step may be missing, because it was written after the checkpoint.
 
-    Args:
-        evaluations: the steps with a row.
-
     Raises:
         InputError: a row before this step is missing, or a file is damaged.
     """
@@ -85,9 +82,6 @@ def check_untrained(folder: Path, steps: int, checkpoints: set[int]) -> None:
 
     A run begins its second checkpoint only after the first is complete, and writes its last row after the last
     checkpoint.
-
-    Args:
-        checkpoints: the steps of its checkpoints.
     """
     rows = [int(row["step"]) for row in read_rows(folder / "results.csv")]
     reached = max([0, *rows, *(line["step"] for line in read_log(folder / "log.jsonl"))])

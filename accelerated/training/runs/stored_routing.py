@@ -88,8 +88,6 @@ class StepsRouting:
 
     Attributes:
         first, last: steps, from 1
-        digest: digest of the file
-        gates: whether the file has gates
     """
 
     def __init__(self, path: Path, config: TrainConfig, batches: TrainingBatches):

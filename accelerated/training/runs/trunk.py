@@ -98,7 +98,6 @@ def check_growth(folder: Path, before: TrainConfig, config: TrainConfig, saved: 
     """Raise `InputError` if a run gets more steps after its learning rate has begun to decay.
 
     Args:
-        before: the configuration in the folder.
         config: the configuration with the new steps.
         saved: the steps of the checkpoints, newest first.
     """

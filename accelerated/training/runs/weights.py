@@ -48,9 +48,6 @@ class SavedRun(NamedTuple):
 def load_run(folder: str | Path, watch: Watch = silent, *, moments: bool = False) -> SavedRun:
     """Return the run in a folder, after checking each file against its last complete checkpoint.
 
-    Args:
-        moments: whether to return the optimizer state.
-
     Raises:
         InputError: the folder has no run or no checkpoint, or a file is damaged or belongs to another run.
     """

@@ -31,7 +31,6 @@ class Board:
     """A `Watch` that writes the logs of runs as event files and passes all events to another `Watch`.
 
     Args:
-        watch: the other `Watch`.
         runs: {run: (folder, configuration)}.
 
     Raises:

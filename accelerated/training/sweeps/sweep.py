@@ -129,7 +129,6 @@ def run_sweep(
     the table of all finished runs.
 
     Args:
-        folder: folder of the sweep; made if missing.
         jobs: number of parallel runs, each on one thread; None for the number of cores; always 1 on an accelerator.
         later: hyper_ids of runs to skip now.
         part: the runs of this process; None for all runs.

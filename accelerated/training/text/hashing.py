@@ -28,10 +28,6 @@ LARGEST = 1e100
 def table_of_run(config: TrainConfig, tokens: TokenFiles, folder: Path, *, trained: bool) -> np.ndarray | None:
     """Return the table of a run: the table in its folder if the run is trained, else a new table.
 
-    Args:
-        folder: folder of the run.
-        trained: whether the run has a checkpoint.
-
     Raises:
         InputError: the table in the folder is damaged, or the run is untrained and the table differs from the new
             table.

@@ -42,7 +42,6 @@ def unpacked(pieces: Pieces, like: dict) -> dict:
     """Return the packed tree; its arrays are views of the pieces if each dtype has one piece.
 
     Args:
-        pieces: from `packed`.
         like: a tree with the same shapes and dtypes.
 
     Raises:

@@ -91,7 +91,6 @@ def prepare_tokens(
     """Return the corpus as tokens; build the entry of the cache if necessary.
 
     Args:
-        corpus: result of `read_corpus`.
         vocab_size: V, the number of pieces of the tokenizer.
         cache: the folder of the cache; by default the folder of ROUTELAWS_CACHE, or else `routelaws/tokens` in the
             user's cache folder.
@@ -128,9 +127,6 @@ def load_tokens(path: Path, dtype: str) -> np.ndarray:
 
 def changed_files(files: TokenFiles, before: str) -> list[str]:
     """Return the names of the files that differ from the cache entry of an earlier corpus.
-
-    Args:
-        before: digest of the earlier corpus.
 
     Returns:
         Names; [] if the cache has no entry for the earlier corpus, or the entry lists no files.
