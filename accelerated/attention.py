@@ -6,7 +6,7 @@ another row length, holds the shifted rows (`shift`). Autodiff would write and r
 several times.
 
 The backward pass keeps queries, keys, values and results. It also keeps the weights of sequences that are short
-relative to the head width; for longer sequences, it recomputes the weights. (In unrolled blocks XLA merges the
+relative to the head width. For longer sequences, it recomputes the weights. (In unrolled blocks XLA merges the
 recomputation with the forward pass, and so keeps the weights.) XLA on CPU is slow on products that sum over the first
 axis of both factors. So this code copies the smaller factor transposed.
 """
@@ -107,7 +107,7 @@ def seen_keys(length, keys, mask, causal):
 def shift(by_distance: jax.Array, keys: int) -> jax.Array:
     """Return logits by key, [..., Q, K], from logits by distance, [..., Q, 1 + D].
 
-    Column 0 is ignored; the next columns are the distances K − 1, K − 2, ...
+    Column 0 is ignored. The next columns are the distances K − 1, K − 2, ...
 
     Query i is at position K − Q + i. Result (i, j) needs distance K − Q + i − j: entry (i, Q − i + j), at number Q + i
     D + j in memory. Entries without a distance are arbitrary.

@@ -323,8 +323,8 @@ def update_bias(
         rate: u >= 0; with 0 only recentring changes the bias.
         recentre: subtract no mean ("none"), the mean of the signs of this step ("step"), or the mean of the new bias
             ("bias").
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The mean and the step cover these experts;
-            the bias of the others does not change (our choice).
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The mean and the step cover these experts.
+            The bias of the others does not change (our choice).
 
     Returns:
         [E].

@@ -48,7 +48,7 @@ def cache_folder() -> Path:
 
 
 def keep_programs() -> None:
-    """Make JAX cache compiled programs in `cache_folder`/programs or the user's folder; call this before importing JAX.
+    """Make JAX cache compiled programs in `cache_folder`/programs or the user's folder. Call this before importing JAX.
 
     Child processes inherit the settings. Without a writable folder, nothing is cached.
 
@@ -103,7 +103,7 @@ def _made(folder: Path) -> Path:
 
 
 def _check_private(folder: Path, own: bool, variable: str) -> bool:
-    """Raise `InputError` if other users can change a folder's content; return whether the folder shuts them out."""
+    """Raise `InputError` if other users can change a folder's content. Return whether the folder shuts them out."""
     me, status = os.geteuid(), folder.stat()
     if status.st_uid != me:
         reason = f"it belongs to user {status.st_uid} and you are user {me}"

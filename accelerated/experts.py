@@ -72,7 +72,7 @@ def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: 
 
 
 def _capacity_of_real(num_real, num_tokens: int, num_experts: int, k: int, capacity_factor: float, admitted=None):
-    """Return `expert_capacity` for n <= T real tokens and the admitted experts; both numbers may be traced.
+    """Return `expert_capacity` for n <= T real tokens and the admitted experts. Both numbers may be traced.
 
     An expert has ceil(c k n / E) = ceil(ceil(c k n) / E) slots. With c k = p / q and n = a q + b, ceil(c k n) is a p +
     ceil(b p / q). c k counts as at most E, because more than E n slots are not needed.
@@ -261,7 +261,7 @@ def _matrices(params: dict) -> dict:
 
 @jax.custom_vjp
 def _permute_rows(x: jax.Array, source: jax.Array, target: jax.Array) -> jax.Array:
-    """Return x[source] for x [T, d]; an index T gives zeros. Row r of x is at rows `target`[r], [k], of the result.
+    """Return x[source] for x [T, d]. An index T gives zeros. Row r of x is at rows `target`[r], [k], of the result.
 
     The gradient of a gather is a scatter-add, which is slow on CPU. With `target`, the gradient is a gather, too.
     Indices of `target` past the end give zeros.
@@ -299,7 +299,7 @@ def combine(outputs: jax.Array, expert: jax.Array, placement: Placement, gate: j
 
 
 def _gated_sum(rows: jax.Array, row: jax.Array, token: jax.Array, gate: jax.Array) -> jax.Array:
-    """Return Σⱼ gate[t, j] rows[row[t, j]]; `token` has the token of each row, T for an empty row.
+    """Return Σⱼ gate[t, j] rows[row[t, j]]. `token` has the token of each row, T for an empty row.
 
     At k = 1 each row goes to at most one token, so the result and its gradient are both gathers. For k > 1 a row goes
     to at most one pair (t, j) of token and choice. Pairs have the numbers t * k + j.
@@ -437,7 +437,7 @@ def _run_in_slots(params, x, expert, gate, placement: Placement, activation) -> 
 
 
 def _run_by_rows(params, x, expert, gate, kept, activation) -> jax.Array:
-    """Run the kept assignments (None: all); each expert runs only on about as many rows as it has."""
+    """Run the kept assignments (None: all). Each expert runs only on about as many rows as it has."""
     queue = _queue(expert, len(params["up"]), kept).astype(jnp.int32)
     matrices = _matrices(params)
     _check_activation(activation, matrices.get("linear"))

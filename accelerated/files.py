@@ -54,7 +54,7 @@ def _written_beside(path: Path, content: str | bytes) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace the content of `path`; a reader, also after a kill, finds the whole old or the whole new content.
+    """Replace the content of `path`. A reader, also after a kill, finds the whole old or the whole new content.
 
     A symbolic link is replaced, and its target stays. Devices and pipes are errors. Every write of the package uses
     this function, see `tests/test_files.py`.
@@ -78,7 +78,7 @@ def write_once(path: Path, content: str) -> None:
 
 
 def append_to(path: Path) -> IO[str]:
-    """Open a text file to append lines; a symbolic link is an error."""
+    """Open a text file to append lines. A symbolic link is an error."""
     no_links = getattr(os, "O_NOFOLLOW", 0)
     return open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags | no_links, 0o666))
 
@@ -165,7 +165,7 @@ def storage_line(where: Path | str, reason: str, number: int | None) -> str:
 
 @contextlib.contextmanager
 def locked(folder: Path, *, wait: bool | float, holder: str) -> Iterator[None]:
-    """Hold the lock of a folder; the system releases the lock at any end of the process.
+    """Hold the lock of a folder. The system releases the lock at any end of the process.
 
     The lock is on the file `.lock`: flock on Linux and macOS, LockFileEx on Windows (untested).
 

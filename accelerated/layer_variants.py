@@ -54,7 +54,7 @@ def null_expert_ffn(
     order: str = "choice",
     activation: str = "gelu",
 ) -> RoutedOutput:
-    """Send each token through its experts; experts E and above are null experts, without weights.
+    """Send each token through its experts. Experts E and above are null experts, without weights.
 
     A null expert takes no slot. It returns 0 or, with `identity`, the token itself. So tokens use different numbers of
     real experts. MoE++ (Jin et al. 2024, arXiv 2410.07348) calls these zero experts and copy experts. LongCat-Flash
@@ -72,7 +72,7 @@ def null_expert_ffn(
         activation: see `routed_ffn`.
 
     Returns:
-        `RoutedOutput`. `dropped_fraction` counts only assignments to real experts; it is 0 if there are none.
+        `RoutedOutput`. `dropped_fraction` counts only assignments to real experts. It is 0 if there are none.
 
     Raises:
         ValueError: see `routed_ffn`.

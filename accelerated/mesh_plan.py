@@ -10,7 +10,7 @@ A mesh has three axes. They shard a training step:
     optimizer    over the axes of the parameter and of the sum of its gradient (ZeRO-1), along the largest divisible
                  dimension; without such a dimension, every device has all moments
 
-`parameter_axes` gives the axes of each parameter. Parameters, gradients and moments are float32; their bytes are exact.
+`parameter_axes` gives the axes of each parameter. Parameters, gradients and moments are float32. Their bytes are exact.
 `activation_bytes` counts the arrays that the backward pass of plain autodiff reads. It is an upper estimate. Tests
 compare it with the compiler's memory analysis of small models.
 
@@ -64,7 +64,7 @@ class MeshShape(NamedTuple):
 
 
 class DevicePlan(NamedTuple):
-    """Memory and traffic of a device, in bytes; fields with `recomputed` are for rematerialised blocks.
+    """Memory and traffic of a device, in bytes. Fields with `recomputed` are for rematerialised blocks.
 
     Attributes:
         mesh: the mesh
@@ -114,7 +114,7 @@ class Choice(NamedTuple):
 
 
 def parse_mesh(text: str) -> MeshShape:
-    """Parse a mesh such as "data=2,expert=4"; an omitted axis has size 1.
+    """Parse a mesh such as "data=2,expert=4". An omitted axis has size 1.
 
     Raises:
         InputError: another form, an unknown or repeated axis, or a size that is not a whole number above 0.

@@ -297,7 +297,7 @@ def apply(
     Raises:
         ValueError: there is no token; see `routed_block`; or a mask is given with `spread`.
 
-    Differs from the reference: under jit `config` and `training` are static. A token out of range does not raise; the
+    Differs from the reference: under jit `config` and `training` are static. A token out of range does not raise. The
     function clamps it.
     """
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
@@ -382,7 +382,7 @@ def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConf
 
 
 def _scan(step, h: jax.Array, layers, unroll: bool):
-    """Scan over the leading axis of `layers`; unroll a short loop, see `_WRITTEN_OUT`."""
+    """Scan over the leading axis of `layers`. Unroll a short loop, see `_WRITTEN_OUT`."""
     length = len(jax.tree.leaves(layers)[0])
     return jax.lax.scan(step, h, layers, unroll=length if unroll and length <= _WRITTEN_OUT else 1)
 
@@ -420,7 +420,7 @@ def _cast(tree, dtype):
 
 
 def _attend(block: dict, h: jax.Array, seen: dict) -> jax.Array:
-    """Return the residual stream after attention; `seen` are options of `_attention`."""
+    """Return the residual stream after attention. `seen` are options of `_attention`."""
     x = layer_norm(block["attention_norm"], h)
     return h + _attention(_cast(block["attention"], h.dtype), x, **seen)
 
@@ -478,7 +478,7 @@ def loss(
         hidden: [b, S] bool, for the masked objective: the hidden tokens, see `hidden_positions`.
         mask: [b, S] bool, True for a position with a real input and a real target; the loss counts only these.
         compute_dtype, base_method: see `apply`.
-        spread: see `apply`. The loss then covers the tokens of one device; the loss of the batch is the mean over the
+        spread: see `apply`. The loss then covers the tokens of one device. The loss of the batch is the mean over the
             devices.
         rematerialise, attention: see `apply`.
 

@@ -46,7 +46,7 @@ class Bench:
         return self.workers[library, threads]
 
     def measure(self, figure: Figure) -> dict:
-        """Return the entry of a figure in bench.json; its status explains a missing value."""
+        """Return the entry of a figure in bench.json. Its status explains a missing value."""
         entry = {"name": figure.name, "what": figure.what, "goal": figure.goal, "value": None, "holds": None}
         try:
             backend = self.process("jax", available_cores()).ask(worker.describe)["backend"]

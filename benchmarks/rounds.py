@@ -1,6 +1,6 @@
 """Time several sides in turns, and measure the CPU share of other processes.
 
-Each round runs a block of every side and gives a ratio; successive rounds have opposite orders. The figure is the
+Each round runs a block of every side and gives a ratio. Successive rounds have opposite orders. The figure is the
 median of the ratios. The tool pyperf finishes a benchmark before it starts the next, so its ratios compare different
 minutes of the machine.
 

@@ -2,7 +2,7 @@
 
 L = 4, 16 sequences of 128 tokens, V = 1024, heads of 32 numbers, float32, tokens from Zipf's law. Our side is the step
 of `routelaws train` with its defaults, eight steps in a call. Both sides clip the gradient, apply AdamW and tie the
-embedding with the output. The model of torch has learned positions; ours has relative positions.
+embedding with the output. The model of torch has learned positions. Ours has relative positions.
 """
 
 import numpy as np

@@ -28,7 +28,7 @@ _JOBS: dict[str, tuple[Job, float]] = {}  # jobs of this process, each with the 
 
 
 class Worker:
-    """A process for the sides of one library; `close` ends it."""
+    """A process for the sides of one library. `close` ends it."""
 
     def __init__(self, library: str, threads: int):
         self.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _start, (library, threads))

@@ -1,6 +1,6 @@
 """Every tolerance of the suite, with its reason.
 
-No other file of `conformance/` writes a tolerance as a number or uses a default tolerance; `test_mirror.py` tests this.
+No other file of `conformance/` writes a tolerance as a number or uses a default tolerance. `test_mirror.py` tests this.
 
 A bound is a limit times a scale. The test supplies the scale: a condition number, a sum of absolute values, or 1.
 `check` raises if the error exceeds the bound. It records the share, error / bound, and pytest prints the largest shares
@@ -731,7 +731,7 @@ def bound_in(name: str, precision: str) -> str:
 
 
 def check(name: str, error: float, scale: float = 1.0, *, message: str = "") -> None:
-    """Fail unless error <= limit * scale, with the limit of BOUNDS[name]; record error / (limit * scale).
+    """Fail unless error <= limit * scale, with the limit of BOUNDS[name]. Record error / (limit * scale).
 
     Args:
         name: key of `BOUNDS`.

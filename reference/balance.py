@@ -11,7 +11,7 @@ A learned router tends to send all tokens to a few experts. There are three reme
     or, instead of a loss, a bias that affects only the choice:
                   bₑ ← bₑ + u · sign(mean count − countₑ)                               `update_bias`
 
-The balance loss comes from the Switch Transformer (Fedus et al. 2021), with weight 0.01; the router z-loss usually has
+The balance loss comes from the Switch Transformer (Fedus et al. 2021), with weight 0.01. The router z-loss usually has
 weight 0.001. The bias comes from Wang et al. 2024 (arXiv 2408.15664), with u = 0.001. The functions return the losses
 without their weights; the caller multiplies by the weight.
 
@@ -26,7 +26,7 @@ Switch, which writes f and P for share and prob. The dialect "gshard" is the pri
 The default is our choice, because one weight then fits every k.
 
 The shares may cover more tokens than the probabilities, such as the tokens of all devices: pass such shares as `held`.
-The loss balances the tokens of one group; a loss per sequence is stricter than a loss per batch. For a loss over the
+The loss balances the tokens of one group. A loss per sequence is stricter than a loss per batch. For a loss over the
 global batch (Qwen3), call `auxiliary_loss` with the shares of that batch.
 
 Padding: a function with a `mask` [T] bool, True for a real token, returns the result for the real tokens alone. It
@@ -375,8 +375,8 @@ def update_bias(
         rate: u >= 0; with 0 only recentring changes the bias.
         recentre: subtract no mean ("none"), the mean of the signs of this step ("step"), or the mean of the new bias
             ("bias").
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The mean and the step cover these experts;
-            the bias of the others does not change (our choice).
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The mean and the step cover these experts.
+            The bias of the others does not change (our choice).
 
     Returns:
         [E].

@@ -17,7 +17,7 @@ No single measurement is enough, so read them together. HASH has agreement 1 and
 A random router that never changes has agreement 1 too. A router whose experts all compute the same function can still
 have low entropy.
 
-These diagnostics are our choice; the paper has none of them. Nothing here routes or carries a gradient.
+These diagnostics are our choice. The paper has none of them. Nothing here routes or carries a gradient.
 """
 
 import math

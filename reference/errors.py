@@ -8,7 +8,7 @@ LONGEST_WORD, LONGEST_LINE = 240, 2000
 
 
 class InputError(ValueError):
-    """Raised for wrong input; the message says what is wrong, where, and what is allowed.
+    """Raised for wrong input. The message says what is wrong, where, and what is allowed.
 
     A message is one line. For a table with several errors, it is one line for each of the first errors.
 

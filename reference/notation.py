@@ -23,12 +23,12 @@ the whole layer. In every formula, T counts real tokens and E counts admitted ex
 expert. The program ignores the columns of masked experts, even NaN, and no gradient reaches them.
 
 Ties: of equal scores, the lower index wins. -0.0 equals +0.0. Functions that take scores or logits from the caller
-reject NaN (`check_finite`); `top_k_indices` and the other helpers below do not check.
+reject NaN (`check_finite`). `top_k_indices` and the other helpers below do not check.
 
 Shapes are in brackets. [T, E] is an array with a row for each token and a column for each expert, and [] is a scalar.
 
 Gradients: the reference computes none. No gradient flows through "a constant for the gradient" in a training program,
-such as the fast twin. With `held` the choice of experts is fixed; the gate and all later results are then
+such as the fast twin. With `held` the choice of experts is fixed. The gate and all later results are then
 differentiable functions of the logits.
 """
 
@@ -139,7 +139,7 @@ def _in_whole_layer(routing: Routing, admitted: np.ndarray, num_experts: int) ->
 
 
 def _among_all(values: np.ndarray, admitted: np.ndarray, num_experts: int, rest: float = 0.0) -> np.ndarray:
-    """Return [..., E] from the columns of the admitted experts, [..., E']; masked experts have `rest`."""
+    """Return [..., E] from the columns of the admitted experts, [..., E']. Masked experts have `rest`."""
     whole = np.full((*np.shape(values)[:-1], num_experts), rest, dtype=np.asarray(values).dtype)
     whole[..., admitted] = values
     return whole

@@ -13,7 +13,7 @@ and each gets its own result:
 A part is one n-th of the rows: part i has the rows i m … (i + 1) m − 1.
 
 The routed layer (`routed_ffn_on_devices`). Tokens and experts are sharded over the devices: device i holds experts i
-E/n … (i + 1) E/n − 1. Most tokens are on another device than their expert. Experts do not move; the layer sends tokens
+E/n … (i + 1) E/n − 1. Most tokens are on another device than their expert. Experts do not move. The layer sends tokens
 to their experts and back:
 
     PLACE    every device fills a buffer [E, C, d] with its own tokens, C slots for each expert; here C is T, the
@@ -291,7 +291,7 @@ def routed_ffn_on_devices(
 
 
 def _kept(expert, num_experts, capacity_factor, group, order, priority, requests):
-    """Return [n, T, k] bool, which assignments have a slot; each group has its own slots."""
+    """Return [n, T, k] bool, which assignments have a slot. Each group has its own slots."""
     if group not in GROUPS:
         raise InputError(f"group is {group!r}; allowed: {', '.join(GROUPS)}")
     if group == "global":  # one device that holds everything

@@ -30,7 +30,7 @@ Parameters are nested dicts of arrays, with the blocks stacked on a leading axis
 Our choices. Norms are LayerNorm, before attention and before the FFN. The optional norm on the output of a routed layer
 comes before the residual connection. A token without an expert gets the offset of the norm. The default activation is
 GELU in its tanh form. There are no biases. Initial weights come from a normal distribution with standard deviation
-1/√fan_in, truncated at two deviations; truncated weights have 0.88 times this deviation (`TRUNCATION`). Weights of
+1/√fan_in, truncated at two deviations. Truncated weights have 0.88 times this deviation (`TRUNCATION`). Weights of
 output projections are also divided by √(2L). Weights of routers are multiplied by `router_scale`. In HASH and RL-R all
 gates are 1/k, so for `down` of a narrow expert fan_in is the width of the whole expert. A wide FFN has no router,
 although the paper's table counts one, as for HASH.
@@ -110,7 +110,7 @@ def parameter_shapes(config: ModelConfig) -> dict:
         routed_ffn / log_temperature               [n_r, 2], learned, for mixing and for redistribution
         final_norm                                 scale, offset [d]
 
-    The deviation is the standard deviation of the initial weights before truncation at `TRUNCATION`; the weights have
+    The deviation is the standard deviation of the initial weights before truncation at `TRUNCATION`. The weights have
     0.88 times this deviation. A deviation of 0 marks weights that are not random: scales start at 1; offsets, biases
     and logarithms of temperatures start at 0.
     """

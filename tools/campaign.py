@@ -359,7 +359,7 @@ class Campaign:
         return [ended if told and ended.code == 0 else ended._replace(code=1)]
 
     def job_array(self, model: str, out: Path) -> list[Ended]:
-        """Run both tasks of a sweep and a repetition of one in parallel; kill one."""
+        """Run both tasks of a sweep and a repetition of one in parallel. Kill one."""
         del model
         indices = [0, 1, self.draw.randrange(2)]
         outputs = [self.folder / f"said-{i}.txt" for i in range(3)]
@@ -437,7 +437,7 @@ def main() -> int:
 
 
 def prepare_environment(folder: Path) -> None:
-    """Set one thread, a token cache and a folder of programs for all commands; import their modules."""
+    """Set one thread, a token cache and a folder of programs for all commands. Import their modules."""
     from routelaws.accelerated.training.sweeps.workers import thread_environment
 
     os.environ |= {**thread_environment(1), "ROUTELAWS_CACHE": str(folder / "cache"), "JAX_PLATFORMS": "cpu"}

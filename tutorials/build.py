@@ -96,7 +96,7 @@ CODE = re.compile(
 
 
 def lessons(wanted: list[str]) -> list[Path]:
-    """Return the scripts whose names begin with one of the words; return all scripts if there are no words."""
+    """Return the scripts whose names begin with one of the words. Return all scripts if there are no words."""
     scripts = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
     unknown = [
         word
@@ -189,7 +189,7 @@ def without_volatile(text: str) -> str:
 
 
 def first_difference(old: str, new: str) -> str | None:
-    """Describe the first difference between two pages outside their volatile parts; return None if there is none."""
+    """Describe the first difference between two pages outside their volatile parts. Return None if there is none."""
     pairs = itertools.zip_longest(
         without_volatile(old).split("\n"), without_volatile(new).split("\n")
     )
@@ -200,7 +200,7 @@ def first_difference(old: str, new: str) -> str | None:
 
 
 def fault(name: str, text: str, pictures: dict[str, bytes]) -> str | None:
-    """Describe what is wrong with the page of a lesson; return None if the page is up to date."""
+    """Describe what is wrong with the page of a lesson. Return None if the page is up to date."""
     page = FOLDER / f"{name}.md"
     if not page.exists():
         return "there is no such page"

@@ -34,7 +34,7 @@ def portable() -> Iterator[None]:
 
 
 def loops_run(call: str, *arrays: jax.Array) -> bool:
-    """Return whether the loops of a call run here on these arrays; their dtypes must be in `FLOATS`.
+    """Return whether the loops of a call run here on these arrays. Their dtypes must be in `FLOATS`.
 
     They run if JAX's default device during tracing is a CPU, loops are not switched off, and the program is not
     `portable`.
@@ -54,7 +54,7 @@ def _registered(call: str) -> bool:
 def call_loops(
     call: str, arrays: dict[str, jax.Array], results: list[str], attributes: dict[str, int], **sizes: int
 ) -> list[jax.Array]:
-    """Call the loops; check all arguments first, because the loops read and write at addresses.
+    """Call the loops. Check all arguments first, because the loops read and write at addresses.
 
     Args:
         call: `ATTENTION` or `EXPERTS`.

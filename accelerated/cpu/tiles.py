@@ -260,7 +260,7 @@ def largest(typing, address, size):
 
 @jit
 def turn(source, source_row, rows, columns, target, target_row):
-    """Write [rows, columns] transposed; the function reads and writes up to whole vectors in both directions."""
+    """Write [rows, columns] transposed. The function reads and writes up to whole vectors in both directions."""
     for i in range(0, rows, LANES):
         for j in range(0, columns, LANES):
             _turn_block(

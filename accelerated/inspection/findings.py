@@ -298,7 +298,7 @@ def share(told: Information, most: float) -> float | None:
 
 
 def summary(trace: Trace, found: list[BlockFindings], other: str | None = None) -> list[Block]:
-    """Return the blocks for a terminal; `other` is the name of the other model."""
+    """Return the blocks for a terminal. `other` is the name of the other model."""
     return [
         f"{trace.name}: {len(trace.token):,} tokens" + (f", compared with {other}" if other else ""),
         table(found),

@@ -216,7 +216,7 @@ def _routed(model: ModelConfig) -> tuple[jax.Array, jax.Array]:
 
 
 def _router_logits(params: dict, tokens, model: ModelConfig, dtype, options: dict, place: tuple) -> jax.Array:
-    """Return the logits [T, E] of a routed block; `place` has its number and its index. See the top of this file."""
+    """Return the logits [T, E] of a routed block. `place` has its number and its index. See the top of this file."""
     block, index = place
     norm = jax.tree.map(lambda leaf: leaf[block], params["blocks"]["ffn_norm"])
     routed = jax.tree.map(lambda leaf: leaf[index], params["routed_ffn"])

@@ -1,6 +1,6 @@
 """The page on a routing: an HTML file without scripts or network access, light and dark, for phones and screens.
 
-Radio buttons choose the block and the expert; the style sheet shows the choice.
+Radio buttons choose the block and the expert. The style sheet shows the choice.
 """
 
 import html
@@ -84,13 +84,13 @@ TAKES = "Typical tokens go to the expert much more often than its share; 3/5 mea
 
 
 def page(trace: Trace, found: list[BlockFindings], other: str | None = None) -> str:
-    """Return a routing as an HTML page that needs no other file; `other` is the name of another model."""
+    """Return a routing as an HTML page that needs no other file. `other` is the name of another model."""
     body = f"<h1>What the experts learned: {_text(trace.name)}</h1>\n{microscope(trace, found, other)}"
     return document(f"Experts of {trace.name}", body, REPORT_STYLE + STYLE + rules(trace, found))
 
 
 def microscope(trace: Trace, found: list[BlockFindings], other: str | None = None) -> str:
-    """Return the body of a page on a routing; the style sheet needs `STYLE` and `rules`."""
+    """Return the body of a page on a routing. The style sheet needs `STYLE` and `rules`."""
     experts = _shown_experts(found)
     word = "Block " if len(found) <= MANY else ""
     buttons = "".join(_button("block", f"b{i}", f"{word}{block.block}", i == 0) for i, block in enumerate(found))

@@ -35,7 +35,7 @@ def replay(folder: Path, path: Path, tell=print) -> dict:
 
 
 def replayed(run: SavedRun, token: np.ndarray, expert: np.ndarray, gate: np.ndarray | None) -> dict:
-    """Return the losses of a run on T tokens. `expert` and `gate` are [n_r, T, k]; `gate` may be None."""
+    """Return the losses of a run on T tokens. `expert` and `gate` are [n_r, T, k]. `gate` may be None."""
     windows, counted = windows_of(run.config, token, targets=True)
     held = held_routing(run.config, expert, gate, counted.shape)
 

@@ -171,7 +171,7 @@ class StreamedModel:
             del layer.forward
 
     def _weights_of_layers(self) -> dict[str, dict[str, Path]]:
-        """Return {layer: {stored name: file}}; the layer "" has all other weights."""
+        """Return {layer: {stored name: file}}. The layer "" has all other weights."""
         renamings = [rule for rule in self._mapping if isinstance(rule, WeightRenaming)]
         converters = [rule for rule in self._mapping if isinstance(rule, WeightConverter)]
         known, prefix = self._model.state_dict(), self._model.base_model_prefix

@@ -68,7 +68,7 @@ def write_trace(path: Path, trace: Trace) -> None:
 
 
 def at_most(chosen: np.ndarray, gate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return experts and gates [..., T, k] from [..., T, E], largest gate first; missing experts are -1 with gate 0."""
+    """Return experts and gates [..., T, k] from [..., T, E], largest gate first. Missing experts are -1 with gate 0."""
     order = np.argsort(-np.where(chosen, gate, -1), axis=-1, kind="stable")[..., : max(1, chosen.sum(axis=-1).max())]
     taken = np.take_along_axis(chosen, order, axis=-1)
     return np.where(taken, order, -1), np.where(taken, np.take_along_axis(gate, order, axis=-1), 0)

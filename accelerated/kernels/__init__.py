@@ -1,4 +1,4 @@
 """Sequential searches, compiled by numba.
 
-`laws` and `routers.base` call them with NumPy arrays; `cpu` uses only `compile`.
+`laws` and `routers.base` call them with NumPy arrays. `cpu` uses only `compile`.
 """

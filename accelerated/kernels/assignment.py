@@ -116,7 +116,7 @@ def _regret(scores, expert, prices):
 
 @jit
 def in_order(scores, slots):
-    """Return experts [T, k] of slots [k T]; the experts of a token are sorted by descending score, then by index."""
+    """Return experts [T, k] of slots [k T]. The experts of a token are sorted by descending score, then by index."""
     num_tokens, num_experts = scores.shape
     if num_tokens == 0 or slots.size % num_tokens or slots.min() < 0 or slots.max() >= num_experts:
         raise ValueError("slots have to be [k T], one at least, each at least 0 and below E")
@@ -137,7 +137,7 @@ def in_order(scores, slots):
 
 @jit_vector
 def whole_numbers(scores, scale, unit, whole, near):
-    """Fill whole = scores times scale, rounded, and near = whole times unit; return the deviation of near."""
+    """Fill whole = scores times scale, rounded, and near = whole times unit. Return the deviation of near."""
     if whole.shape != scores.shape or near.shape != scores.shape:
         raise ValueError("scores, whole and near have to be [T, E]")
     total, squares = 0.0, 0.0
@@ -156,7 +156,7 @@ def whole_numbers(scores, scale, unit, whole, near):
 def solve(whole, price, k, everyone, more):
     """Return the experts of all slots [k T] int32; overwrites `whole`.
 
-    At the end, `price` [E + 1] holds prices that prove the assignment optimal; the last price is for the reserve.
+    At the end, `price` [E + 1] holds prices that prove the assignment optimal. The last price is for the reserve.
     """
     num_tokens, reserve = whole.shape
     if price.size != reserve + 1 or not 1 <= k <= reserve or everyone * reserve + more != k * num_tokens:

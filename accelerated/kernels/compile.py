@@ -27,7 +27,7 @@ def compiler(**options):
 
 
 def _by_one_process(dispatcher):
-    """Let the first of several processes compile; the others wait and read its machine code.
+    """Let the first of several processes compile. The others wait and read its machine code.
 
     Each file of loops has a lock, so different files compile in parallel. numba's own lock comes first, so a thread
     with a file's lock never waits for another thread of its process.
@@ -57,7 +57,7 @@ def _lock(dispatcher) -> filelock.BaseFileLock:
 
 @functools.cache
 def _is_trusted(folder: Path, sources: Path) -> bool:
-    """Return whether machine code from a folder may run; warn otherwise.
+    """Return whether machine code from a folder may run. Warn otherwise.
 
     A user who can write next to the sources can also change the sources.
     """
@@ -90,7 +90,7 @@ def _forget_stale(folder: Path, sources: Path) -> None:
 
 @functools.cache  # keep the function, because its machine code lives only as long
 def c_function(function, signature, name: str | None = None):
-    """Compile a function as a C function. Other loops call it by name; it is not inlined.
+    """Compile a function as a C function. Other loops call it by name. It is not inlined.
 
     Args:
         signature: numba's signature; all arguments are numbers.

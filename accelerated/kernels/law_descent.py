@@ -131,7 +131,7 @@ def huber_sum(predicted, log_loss, weight, delta):
 
 @jit
 def _system(table, outer, work):
-    """Write Jᵀ diag(v) J and Jᵀ(w h') with columns of length 1, and these lengths; `predicted` becomes w h'."""
+    """Write Jᵀ diag(v) J and Jᵀ(w h') with columns of length 1, and these lengths. `predicted` becomes w h'."""
     _, log_loss, weight, delta = table
     pulls, turn, vectors, squares, scratch = work
     v, system = scratch[0], squares[0]

@@ -279,7 +279,7 @@ def _value(problem, extra, log_alpha, logit, work):
 
 @jit
 def _solve_two(a00, a01, a11, g0, g1, free_0, free_1):
-    """Solve two linear equations for the free unknowns; a fixed unknown is 0. Also return if the matrix is positive."""
+    """Solve two linear equations for the free unknowns. A fixed unknown is 0. Also return if the matrix is positive."""
     if free_0 and free_1:
         determinant = a00 * a11 - a01 * a01
         if a00 > 0.0 and determinant > 0.0:
@@ -303,7 +303,7 @@ def _step(work, free_alpha, free_logit, damping):
 
 @jit
 def search(problem, extra, constant, log_alpha, logit, free_alpha, free_logit, settled, work):
-    """Search by Levenberg-Marquardt from a start, with log alpha <= 0; return (log alpha, logit, residual sum)."""
+    """Search by Levenberg-Marquardt from a start, with log alpha <= 0. Return (log alpha, logit, residual sum)."""
     value = _value(problem, extra, log_alpha, logit, work)
     damping = 1e-3
     for _ in range(STEPS):
@@ -355,7 +355,7 @@ def _newton(problem, extra, log_alpha, logit, free_alpha, free_logit, fall_0, fa
 
 @jit
 def polish(problem, extra, log_alpha, logit, free_alpha, free_logit, work):
-    """Refine the end of `search` by Newton's method; return (log alpha, logit, residual sum).
+    """Refine the end of `search` by Newton's method. Return (log alpha, logit, residual sum).
 
     If the residuals are much larger than the effect of the shape, Gauss-Newton steps have the wrong length. `search`
     can then end up to 1e-6 above the optimum.

@@ -115,7 +115,7 @@ def _newton_matrix(basis, residual, delta, matrix):
 
 @jit
 def _best_length(residual, change, delta, decline):
-    """Return the s >= 0 that minimises the sum of terms of residual - s · change; `decline` is minus its slope at 0.
+    """Return the s >= 0 that minimises the sum of terms of residual - s · change. `decline` is minus its slope at 0.
 
     The slope in s is increasing and piecewise linear, so Newton's method with a bracket needs finitely many steps.
     """

@@ -46,7 +46,7 @@ TINY = np.finfo(np.float64).tiny
 
 @jit
 def _solve(problem, work, scores, triangle):
-    """Write z [4] and Δ [4, 4] of the least-squares problem at the psi in `work`; return the residual sum."""
+    """Write z [4] and Δ [4, 4] of the least-squares problem at the psi in `work`. Return the residual sum."""
     level, tilt, residual = work[LEVEL], work[TILT], work[RESIDUAL]
     for i in range(level.size):
         level[i] = work[PSI, i] * problem[ONE, i]
@@ -160,7 +160,7 @@ def _direction(kind, at, psi, factor):
 
 @jit
 def _dense_limit(kind, at, taken_at, room, scores, triangle, low, high):
-    """Return the ends of a or d in the linear limit; `low` and `high` are the ends for a factor of +∞."""
+    """Return the ends of a or d in the linear limit. `low` and `high` are the ends for a factor of +∞."""
     if taken_at > 0.0:  # the E of a and d may be above or below E_start, so the factor has either sign
         return min(low, -high), max(high, -low)
     if taken_at < 0.0:

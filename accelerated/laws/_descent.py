@@ -1,6 +1,6 @@
 """Minimise the sum of Huber terms of a smooth law, from all starts, in compiled loops.
 
-Private to the accelerated package; `routelaws.reference.laws._descent` explains the objective and the steps. The
+Private to the accelerated package. `routelaws.reference.laws._descent` explains the objective and the steps. The
 compiled loops are in `kernels/law_terms.py` (predictions) and `kernels/law_descent.py` (search). Several threads
 process the starts. One search finds both ends of all intervals together.
 """

@@ -153,7 +153,7 @@ def predict_curves(fits: WeightedFits, dense_parameters: np.ndarray, num_experts
 def level_table(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, words: Words = ROUTED_WORDS
 ) -> LevelTable:
-    """Check a table and sort it by E; raise ValueError as `fit_routed`, with these words."""
+    """Check a table and sort it by E. Raise ValueError as `fit_routed`, with these words."""
     size = np.atleast_1d(check_range("dense_parameters", dense_parameters, above=0.0))
     experts = np.atleast_1d(check_range("num_experts", num_experts, least=1.0))
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))

@@ -55,9 +55,9 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
 def per_size_intervals(
     fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return b of each line, then d of each line, with their intervals; `at` is the size.
+    """Return b of each line, then d of each line, with their intervals. `at` is the size.
 
-    The fit is by `fit_per_size`; `dense_intervals` describes the arguments.
+    The fit is by `fit_per_size`. `dense_intervals` describes the arguments.
     """
     sizes, *lines = fit.coefficients
     quantile = student_quantile(level, fit.rows - 2 * sizes.size)
@@ -72,7 +72,7 @@ def per_size_intervals(
 def separable_intervals(
     fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return a, b and d of a fit by `fit_separable` with their intervals; `dense_intervals` describes the arguments."""
+    """Return a, b and d of a fit by `fit_separable` with their intervals. `dense_intervals` describes the arguments."""
     quantile = student_quantile(level, fit.rows - len(fit.coefficients))
     return _of_covariance(fit.coefficients._fields, fit.coefficients, fit.covariance, quantile)
 

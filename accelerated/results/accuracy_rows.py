@@ -35,7 +35,7 @@ _ATTEMPTS = re.compile(r"(.+?)[ _]pass@(\d+)")
 
 
 class Choice(NamedTuple):
-    """A user's choices for a table of accuracies or leverages; the law is not among them."""
+    """A user's choices for a table of accuracies or leverages. The law is not among them."""
 
     loss: str | None = None  # the text whose loss a two-stage law uses; for leverages: column of the loss
     rows: str | None = None

@@ -32,7 +32,7 @@ def count(value: float | None) -> str:
 
 
 def figure(value: float | None, form: str = ".4g", missing: str = "not found") -> str:
-    """Return a number in a format; numbers from LARGE on have an exponent, and None becomes `missing`."""
+    """Return a number in a format. Numbers from LARGE on have an exponent, and None becomes `missing`."""
     if value is None or math.isnan(value):
         return missing
     if math.isinf(value):
@@ -264,7 +264,7 @@ def _drawn(widths: list[int]) -> int:
 
 
 def _rich(table: Table, columns: list[int], width: int):
-    """Return some columns as a table of rich; fold names that are wider than the terminal."""
+    """Return some columns as a table of rich. Fold names that are wider than the terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Column
     from rich.table import Table as RichTable

@@ -49,7 +49,7 @@ def interval(item: Range) -> dict:
 
 
 def coefficient(item: Range, determined: bool | None) -> dict:
-    """Return a coefficient or a derived number; `determined` is None without an interval."""
+    """Return a coefficient or a derived number. `determined` is None without an interval."""
     return interval(item) | {"determined": determined}
 
 
@@ -109,7 +109,7 @@ def constants(law: dict) -> dict:
 
 
 def _coefficients(fit) -> dict:
-    """Return the coefficients with their intervals by name; a law with lines per size has a list for each name."""
+    """Return the coefficients with their intervals by name. A law with lines per size has a list for each name."""
     entries = {}
     for name, value in fit.coefficients.items():
         if np.ndim(value) == 0:

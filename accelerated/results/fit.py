@@ -213,7 +213,7 @@ class Fit:
         return predict(self, point, self.level if level is None else level)
 
     def plot(self, panel=None):
-        """Draw the rows and the law, loss against the first column; return the matplotlib axes."""
+        """Draw the rows and the law, loss against the first column. Return the matplotlib axes."""
         return plot_fit(self, panel)
 
     def to_dict(self) -> dict:
@@ -328,7 +328,7 @@ def check_huber(law: Law, huber: float | None) -> None:
 
 
 def fitted(law: Law, columns, measured: np.ndarray, huber: float | None = None) -> LawFit:
-    """Return the fit of a law; raise ValueError if the fit of a registered law lacks a field."""
+    """Return the fit of a law. Raise ValueError if the fit of a registered law lacks a field."""
     fit = law.fit(*columns, measured) if huber is None else law.fit(*columns, measured, huber=huber)
     missing = [name for name in LawFit._fields if not hasattr(fit, name)]
     if missing:
@@ -348,7 +348,7 @@ def _optimum_words(fit: Fit) -> list[str]:
 def fit_some(
     selections: list[RouterRows], loss_column: str, fit: Callable, tell: Callable | None = None
 ) -> tuple[list, dict[str, str]]:
-    """Return the result of `fit_each`; raise an error if no router has a fit.
+    """Return the result of `fit_each`. Raise an error if no router has a fit.
 
     Raises:
         InputError: no router has a fit; the message has a line for each reason, with its routers.

@@ -243,7 +243,7 @@ def sizes_of(selection) -> np.ndarray:
 
 
 def misfit_of(fit) -> Misfit:
-    """Return the misfit of a `Fit`; the F tests are None with Huber's criterion."""
+    """Return the misfit of a `Fit`. The F tests are None with Huber's criterion."""
     law, (_, columns, loss, runs, *_), size = fit.law, fit.rows, sizes_of(fit.rows.runs)
     predicted = np.asarray(law.predict(fit.best, *columns))
     miss = np.log10(loss) - np.log10(predicted)

@@ -78,7 +78,7 @@ def _draw_diagonal(panel, fit) -> None:
 
 
 def plot_frontiers(frontiers: list[tuple[str, dict]], budget: float, colours: dict[str, str]):
-    """Draw the lowest loss of routers against FLOPs; return the matplotlib figure.
+    """Draw the lowest loss of routers against FLOPs. Return the matplotlib figure.
 
     Args:
         frontiers: for each panel its title and, by router, [(FLOPs, loss, whether the model lies beyond the runs)].
@@ -104,10 +104,10 @@ def plot_frontiers(frontiers: list[tuple[str, dict]], budget: float, colours: di
 
 
 def plot_profiles(profiles: list):
-    """Draw isoFLOP profiles, a panel for each kind of model; return the matplotlib figure.
+    """Draw isoFLOP profiles, a panel for each kind of model. Return the matplotlib figure.
 
     Args:
-        profiles: result of `planning.isoflop`. Runs are dots. The law is a line with a diamond at its minimum; the
+        profiles: result of `planning.isoflop`. Runs are dots. The law is a line with a diamond at its minimum. The
             parabola is a dashed line with a cross.
     """
     from matplotlib.figure import Figure

@@ -148,7 +148,7 @@ class PublishedPrediction(NamedTuple):
 
 
 def predict_published(law: Law, name: str, at: dict[str, float | None]) -> PublishedPrediction:
-    """Return the prediction of printed coefficients; raise `InputError` for an unknown name, and as `point_of`."""
+    """Return the prediction of printed coefficients. Raise `InputError` for an unknown name, and as `point_of`."""
     point = point_of(law, at)
     if name not in law.published:
         there = ", ".join(law.published) or "none"
@@ -166,7 +166,7 @@ def input_of(name: str) -> tuple[str, str, float]:
 
 
 def point_of(law: Law, at: dict[str, float | None]) -> dict[str, float]:
-    """Return the columns of a law; raise `InputError` if a column is missing, out of range, or not of this law."""
+    """Return the columns of a law. Raise `InputError` if a column is missing, out of range, or not of this law."""
     wanted = law.columns
     for name in dict.fromkeys([*INPUTS, *at, *wanted]):
         (flag, meaning, least), value = input_of(name), at.get(name)
@@ -216,7 +216,7 @@ def intervals_at(fit, at: tuple[float, ...], level: float) -> tuple[float, Range
 
 
 def predict_all(fits: Sequence, point: dict[str, float], level: float) -> Predictions:
-    """Return the predictions of every fit of a table at a point; undefined predictions are in `not_fitted`.
+    """Return the predictions of every fit of a table at a point. Undefined predictions are in `not_fitted`.
 
     Raises:
         InputError: every prediction is undefined; the message gives each reason.

@@ -1,6 +1,6 @@
 """`Rows`: the columns of a law, read or computed from a results table.
 
-The columns of a law (`Law.columns`) and of a table have different names. `COLUMNS` maps them; other columns have the
+The columns of a law (`Law.columns`) and of a table have different names. `COLUMNS` maps them. Other columns have the
 same name in both.
 """
 
@@ -193,7 +193,7 @@ def _compute(frame):
 
 
 def taken_per_step(frame) -> np.ndarray:
-    """Return the tokens per step of each row, [n]; the default is the released table's number."""
+    """Return the tokens per step of each row, [n]. The default is the released table's number."""
     tokens = tokens_per_step(frame)
     return np.where(np.isnan(tokens), float(TABLE_TOKENS_PER_STEP), tokens)
 

@@ -276,7 +276,7 @@ class Fits(Sequence):
         return predict_all(self, point, self.fits[0].level if level is None else level)
 
     def plot(self):
-        """Draw each fit in its own panel; return the matplotlib figure."""
+        """Draw each fit in its own panel. Return the matplotlib figure."""
         return plot_fits(self)
 
     def to_dict(self) -> dict:
@@ -360,7 +360,7 @@ def fit_table(
 
 
 def with_options(law: Law, options: dict | None) -> Law:
-    """Return a law with options of its fit; raise `InputError` for an unknown option."""
+    """Return a law with options of its fit. Raise `InputError` for an unknown option."""
     try:
         return law.with_options(**(options or {}))
     except ValueError as error:

@@ -1,6 +1,6 @@
 """Newton's method for the potentials of `sinkhorn`, for logits that need too many sweeps.
 
-Private to the fast twin; `routelaws.reference.routers._newton` derives the steps. Here the steps are a `while_loop`,
+Private to the fast twin. `routelaws.reference.routers._newton` derives the steps. Here the steps are a `while_loop`,
 and the tokens may be sharded over devices. A step then costs one `psum` of E² numbers.
 """
 

@@ -106,7 +106,7 @@ def balanced_assignment(
         scores: [T, E], finite.
         k: experts per token, 1 <= k <= E; they are distinct.
         mask: [T] bool, True for a real token, at least one; None for all. Padded tokens get experts 0 … k-1 and count
-            nowhere; their scores may be NaN. Above, T counts real tokens.
+            nowhere. Their scores may be NaN. Above, T counts real tokens.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
         method: one of `METHODS`. "host" is exact, ties included: jit calls back to compiled loops on the host.
             "auction" stays on the device and is exact up to a stated increment; among equally good assignments it may
@@ -200,7 +200,7 @@ def base_router(
         method, epsilon: see `balanced_assignment`.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`), or a tuple of them, over which the tokens of the group
             are sharded; None without sharding. Each member gathers all scores and solves the same problem. T and load
-            cover all members; each member returns its own rows.
+            cover all members. Each member returns its own rows.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each of a token's experts.
@@ -210,7 +210,7 @@ def base_router(
             another shape.
 
     Discontinuity: the selection jumps where two balanced assignments (training) or two logits of a token (evaluation)
-    tie. In training `balanced_assignment` breaks ties; in evaluation the lower index wins.
+    tie. In training `balanced_assignment` breaks ties. In evaluation the lower index wins.
 
     Differs from the reference: a non-finite logit makes the gate of its token NaN, and in training the residual too.
     """
@@ -311,7 +311,7 @@ def _gap(scores: jax.Array, expert: jax.Array, prices: jax.Array, mask=None, adm
 
 
 def _auction(scores: jax.Array, k: int, mask: jax.Array | None, epsilon: float | None, admitted: jax.Array | None):
-    """Return the experts [T, k] and prices [E] of an auction; scores [T, E] are finite, or −∞ for masked experts."""
+    """Return the experts [T, k] and prices [E] of an auction. Scores [T, E] are finite, or −∞ for masked experts."""
     num_tokens, num_experts = scores.shape
     if num_experts == k:
         return jnp.tile(jnp.arange(k, dtype=jnp.int32), (num_tokens, 1)), jnp.zeros(num_experts, scores.dtype)

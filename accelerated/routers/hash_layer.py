@@ -155,7 +155,7 @@ def _next_admitted(expert, admitted):
 
 
 def _without_repeats(picks):
-    """Return [V, k] distinct experts; a pick p (from 0) is the p-th expert that is not yet in the row.
+    """Return [V, k] distinct experts. A pick p (from 0) is the p-th expert that is not yet in the row.
 
     Column by column, each pick steps over the experts that are already in the row, in rising order.
     """
@@ -194,8 +194,8 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
     tokens in the first run have the same set of experts if k < E.
 
     Limits: the k experts of the most frequent token get its whole share. If the vocabulary is not sorted by frequency,
-    the numbers of token ids are even, but not the loads. There are at most E (E − 1) / 2 different sets of experts;
-    random tables have more for k > 2.
+    the numbers of token ids are even, but not the loads. There are at most E (E − 1) / 2 different sets of experts.
+    Random tables have more for k > 2.
 
     Args:
         vocab_size: V.
@@ -277,7 +277,7 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
 
 
 def cluster_tokens(embeddings: np.ndarray, centres: np.ndarray, *, max_rounds: int = 100) -> Clusters:
-    """Group token embeddings by k-means (Lloyd's algorithm) from given centres; the result is deterministic.
+    """Group token embeddings by k-means (Lloyd's algorithm) from given centres. The result is deterministic.
 
     In each round every centre moves to the mean of its tokens, and then every token joins its nearest centre. A centre
     without tokens does not move.
@@ -326,7 +326,7 @@ def _nearest(embeddings, centres):
 
 
 def clustered_table(clusters: Clusters, embeddings: np.ndarray, k: int = 1) -> np.ndarray:
-    """Return the table [V, k] of the k nearest centres of each token; centre e belongs to expert e.
+    """Return the table [V, k] of the k nearest centres of each token. Centre e belongs to expert e.
 
     Args:
         clusters: from `cluster_tokens`, with E centres.

@@ -111,7 +111,7 @@ def quantile_router(
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
         held: a routing of the same group; the router reuses its selection.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
-            without sharding. T, load and residual then cover all members; each member returns its own rows.
+            without sharding. T, load and residual then cover all members. Each member returns its own rows.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
@@ -175,7 +175,7 @@ def _middle(values: jax.Array, rank: int) -> jax.Array:
 
 
 def _middle_of_sorted(values: jax.Array, rank: jax.Array) -> jax.Array:
-    """Return `_middle` for a rank that is known only at run time; a rank out of range gives an arbitrary number."""
+    """Return `_middle` for a rank that is known only at run time. A rank out of range gives an arbitrary number."""
     ordered = -jnp.sort(-values, axis=-1)
     at = jnp.maximum(rank - 1, 0)
     return (jnp.take(ordered, at, axis=-1) + jnp.take(ordered, at + 1, axis=-1)) / 2

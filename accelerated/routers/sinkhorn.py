@@ -182,7 +182,7 @@ def sinkhorn_router(
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
         held: a routing of the same group; the router reuses its selection.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
-            without sharding. T, load and residual then cover all members; each member returns its own rows.
+            without sharding. T, load and residual then cover all members. Each member returns its own rows.
 
     Returns:
         `Routing`; `plan` is the transport plan in training, and holds 1/(T k) at each chosen expert in evaluation.
@@ -356,7 +356,7 @@ def _scaled(kernel: jax.Array, u: jax.Array, weights: jax.Array, sweeps: jax.Arr
 
 
 def _log_sweeps(group: _Group, g: jax.Array, sweeps: jax.Array, unfinished):
-    """Continue from the potentials g in log space; return potentials, plan, residual and the total number of sweeps."""
+    """Continue from the potentials g in log space. Return potentials, plan, residual and the total number of sweeps."""
     before = sweeps
 
     def evaluate(state):

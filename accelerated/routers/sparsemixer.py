@@ -59,7 +59,7 @@ def sparsemixer_router(
 
 
 def _gates_among_near(left, chosen, jitter):
-    """Return [T], the chosen expert's softmax probability among the near experts; `left` has −∞ at taken experts."""
+    """Return [T], the chosen expert's softmax probability among the near experts. `left` has −∞ at taken experts."""
     there, fixed = jnp.isfinite(left), jax.lax.stop_gradient(left)
     best, known = fixed.max(axis=1, keepdims=True), jnp.where(there, fixed, 0)
     near = there & (best - known <= 2 * jitter * jnp.maximum(jnp.abs(known), best))

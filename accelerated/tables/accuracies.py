@@ -215,7 +215,7 @@ def _percent_remarks(percent: list[str]) -> list[str]:
 
 
 def _own_rates(columns: CheckedColumns, accuracies: dict, percent: set[str]) -> dict[str, float]:
-    """Return the guess rates of the table; add a problem for each rate that differs from the task's first rate.
+    """Return the guess rates of the table. Add a problem for each rate that differs from the task's first rate.
 
     Args:
         percent: tasks whose accuracies are in percent; their guess rates above 1 are in percent too.

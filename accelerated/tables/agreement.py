@@ -215,7 +215,7 @@ def _implausible(numbers: Numbers) -> list[str]:
 
 
 def _units(column: str, numerator: bool = True) -> dict[str, float]:
-    """Return {slip: factor} for a column in a wrong unit; `numerator` is false if the range grows with the column."""
+    """Return {slip: factor} for a column in a wrong unit. `numerator` is false if the range grows with the column."""
     return {f"is {column} in {unit}": 1 / scale if numerator else scale for unit, scale in SCALES.items()}
 
 

@@ -18,7 +18,7 @@ class Cells:
         self.rows = len(next(iter(cells.values()), []))
 
     def column(self, name: str) -> list[str]:
-        """Return a column; add a blank column if missing."""
+        """Return a column. Add a blank column if missing."""
         return self.cells.setdefault(name, [""] * self.rows)
 
     def blank(self, name: str) -> list[int]:
@@ -42,7 +42,7 @@ FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 
 
 def harmless(cells: list[str]) -> list[str]:
-    """Return cells of text, with an apostrophe before texts that a spreadsheet may run; numbers stay unchanged.
+    """Return cells of text, with an apostrophe before texts that a spreadsheet may run. Numbers stay unchanged.
 
     Example:
         >>> harmless(["=1+1", "-0.5", "-0.5 %", "S-Base"])

@@ -1,4 +1,4 @@
-"""Columns of a table of measurements, read as text or numbers; a single message names every wrong cell."""
+"""Columns of a table of measurements, read as text or numbers. A single message names every wrong cell."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class CheckedColumns:
         self.path, self.cells, self.rows, self.problems = Path(path), cells, rows, Problems(path)
 
     def raise_if_any(self) -> None:
-        """Raise `InputError` if cells are wrong; the message gives the row and the column of each."""
+        """Raise `InputError` if cells are wrong. The message gives the row and the column of each."""
         self.problems.raise_if_any()
 
     def text(self, name: str) -> np.ndarray:
@@ -80,7 +80,7 @@ class Leverages(NamedTuple):
 
 
 def read_leverages(path) -> Leverages | None:
-    """Read a table of leverages; return None if it has no column leverage.
+    """Read a table of leverages. Return None if it has no column leverage.
 
     Raises:
         InputError: the file cannot be read, a column is missing, or a cell is not a number above 0.

@@ -125,7 +125,7 @@ def convert_runs(
 
 
 def parse_pairs(items, flag: str) -> dict[str, str]:
-    """Return {name: value} from NAME=VALUE items; an item may have several pairs, separated by commas.
+    """Return {name: value} from NAME=VALUE items. An item may have several pairs, separated by commas.
 
     Raises:
         InputError: an item has another form, or a name appears twice.

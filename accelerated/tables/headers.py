@@ -36,7 +36,7 @@ _NO_COUNT = (
 
 
 def apply_headers(table: Cells, columns: dict[str, str]) -> None:
-    """Multiply the numbers of columns by the units in their headers; sizes such as 20M have units in the cells.
+    """Multiply the numbers of columns by the units in their headers. Sizes such as 20M have units in the cells.
 
     Args:
         columns: {column of the table: header in the user's file}.

@@ -93,5 +93,5 @@ def as_cells(log: Log) -> dict[str, list[str]]:
 
 
 def whole_text(value: float) -> str:
-    """Return a number as text; whole numbers have no decimal point."""
+    """Return a number as text. Whole numbers have no decimal point."""
     return str(int(value)) if value % 1 == 0 else repr(float(value))

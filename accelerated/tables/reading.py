@@ -83,7 +83,7 @@ def read_text(path) -> Text:
 
 
 def read_cells(path) -> Cells:
-    """Return every cell of a table as text; missing fields of JSON lines are "".
+    """Return every cell of a table as text. Missing fields of JSON lines are "".
 
     Raises:
         InputError: the file cannot be read, a row is malformed, or there are no rows or no columns.
@@ -102,7 +102,7 @@ def read_cells(path) -> Cells:
 
 
 def take_apart(text: Text, problems: Problems) -> Iterator[Cells]:
-    """Yield the cells of a table as text, some rows at a time, numbered from 1; skip blank lines.
+    """Yield the cells of a table as text, some rows at a time, numbered from 1. Skip blank lines.
 
     Three kinds of rows are problems: rows with too many or too few cells, repeated headers, and rows that are not JSON
     objects. They are skipped. Raise `InputError` for text that is not CSV.
@@ -153,7 +153,7 @@ def _pieces(path: Path, stream: io.TextIOBase) -> Iterator[str]:
 
 
 def _names(path: Path, header: str) -> list[str]:
-    """Return the names of the columns; an unnamed column gets a name from its position, as in pandas."""
+    """Return the names of the columns. An unnamed column gets a name from its position, as in pandas."""
     if header.startswith("{"):
         raise InputError(f"{path}: begins like JSON lines; needed: a CSV file, or a name that ends in .jsonl")
     (cells,) = csv.reader([header], strict=True)

@@ -55,7 +55,7 @@ def overtraining_runs(archive: Path) -> bytes:
 
 
 def downstream_tasks(archive: Path) -> bytes:
-    """Return the table of tasks from the same archive; random baselines in percent become shares.
+    """Return the table of tasks from the same archive. Random baselines in percent become shares.
 
     Raises:
         InputError: as `overtraining_runs`.

@@ -236,7 +236,7 @@ def shorten(value: str) -> str:
 
 
 def to_numbers(cells: list[str], units: dict[str, float] | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers in text cells, and the mask of cells that are not numbers; a blank cell is NaN.
+    """Return the numbers in text cells, and the mask of cells that are not numbers. A blank cell is NaN.
 
     A number has ASCII digits, a decimal point and an exponent, or is infinity. It becomes the nearest float64. Other
     forms that Python's float() accepts (1_000, digits of other scripts) are errors.

@@ -195,7 +195,7 @@ def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
 
 
 def _commonest(values, of_a_tie):
-    """Return the most frequent value of a column; `of_a_tie` chooses among several. An empty column has None."""
+    """Return the most frequent value of a column. `of_a_tie` chooses among several. An empty column has None."""
     counts = values.value_counts()
     return of_a_tie(counts[counts == counts.max()].index, default=None)
 

@@ -25,7 +25,7 @@ class Source(NamedTuple):
 
 
 def sources_of(paths: list) -> list[Source]:
-    """Return the inputs of the conversion in the given order; all pieces of a log form one input."""
+    """Return the inputs of the conversion in the given order. All pieces of a log form one input."""
     if not paths:
         raise InputError("nothing to convert is given; needed: a table, an export, or a folder of event files")
     twice = next((path for path in paths if paths.count(path) > 1), None)
@@ -62,7 +62,7 @@ def _unfinished(cells) -> list[str]:
 
 
 def with_loss(source: Source, columns: dict[str, str]) -> Source:
-    """Return the rows of a log with a logged loss (NaN counts); return a table unchanged."""
+    """Return the rows of a log with a logged loss (NaN counts). Return a table unchanged."""
     loss_columns = [column for name, column in columns.items() if name.startswith("loss_")]
     losses = [name for name in (*loss_columns, *RELEASED_COLUMNS) if name in source.cells]
     losses = [name for name in losses if name in loss_columns or name.startswith("loss_")]

@@ -138,7 +138,7 @@ def _plain_part(text: Text) -> _Part | None:
 
 
 def _parsed(data: bytes, names: list[str], numbers: list[str]):
-    """Return lines of CSV as read by pandas' parser; raise `ValueError` for an invalid number."""
+    """Return lines of CSV as read by pandas' parser. Raise `ValueError` for an invalid number."""
     import pandas
 
     recent = tuple(map(int, pandas.__version__.split(".")[:2])) >= (3, 1)
@@ -166,7 +166,7 @@ def _even(data: np.ndarray, width: int) -> bool:
 
 
 def _careful_part(cells: Cells, problems: Problems) -> _Part:
-    """Return the rows and columns of cells without wrong rows; record every problem."""
+    """Return the rows and columns of cells without wrong rows. Record every problem."""
     import pandas
 
     rows, columns = np.array(cells.rows, dtype=np.int64), {}

@@ -103,24 +103,24 @@ def written_out(value: float) -> str:
 
 
 def flops_of(text: str, flag: str = "--flops") -> float:
-    """Return a number of FLOPs; raise `InputError` unless the number is from 1 to `MOST_FLOPS`."""
+    """Return a number of FLOPs. Raise `InputError` unless the number is from 1 to `MOST_FLOPS`."""
     return _amount(text, flag, FLOPS, "FLOPs, such as 1e21 or 3ZFLOPs", 1.0, MOST_FLOPS)
 
 
 def bytes_of(text: str, flag: str = "--memory") -> float:
-    """Return a number of bytes; raise `InputError` unless the text has a unit and a number from 1 B to `MOST_BYTES`."""
+    """Return a number of bytes. Raise `InputError` unless the text has a unit and a number from 1 B to `MOST_BYTES`."""
     if _AMOUNT.fullmatch(text.strip()) and not _AMOUNT.fullmatch(text.strip())[3]:
         raise InputError(f"{flag} {text}: the unit is missing; needed: memory, such as 80GB or 24GiB")
     return _amount(text, flag, BYTES, "memory, such as 80GB or 24GiB", 1.0, MOST_BYTES)
 
 
 def parameters_of(text: str, flag: str = "--n") -> float:
-    """Return a number of parameters; raise `InputError` unless the number is from 1 to `MOST_PARAMETERS`."""
+    """Return a number of parameters. Raise `InputError` unless the number is from 1 to `MOST_PARAMETERS`."""
     return _amount(text, flag, PARAMETERS, "parameters, such as 1e9, 370M or 4.6B", 1.0, MOST_PARAMETERS)
 
 
 def tokens_of(text: str, flag: str, least: float = 1.0) -> float:
-    """Return a number of tokens; raise `InputError` unless the number is from `least` to `MOST_TOKENS`."""
+    """Return a number of tokens. Raise `InputError` unless the number is from `least` to `MOST_TOKENS`."""
     return _amount(text, flag, TOKENS, "tokens, such as 2e10, 300B or 1.5T", least, MOST_TOKENS)
 
 

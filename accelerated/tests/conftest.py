@@ -162,8 +162,8 @@ class Approved:
     """Compare outputs of commands with approved files: `approved(name, said)` fails if they differ.
 
     Words and whole numbers must be equal. Other numbers may differ by `share` of themselves, or by a unit of their last
-    digit if this is more. Blanks and the lines of tables are ignored. `make approve` rewrites the files that differ;
-    read the diff of git line by line.
+    digit if this is more. Blanks and the lines of tables are ignored. `make approve` rewrites the files that differ.
+    Read the diff of git line by line.
     """
 
     def figures(self, name: str, figures: dict, share: float = 1e-3) -> None:

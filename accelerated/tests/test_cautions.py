@@ -354,7 +354,7 @@ def test_runs_that_saw_their_text_too_often_are_named(tmp_path, kind, most, colu
 
 @pytest.mark.parametrize(("rows", "cut"), [("step <= 500", 25), ("step <= 500 and hyper_id < 20", 20), ("k == 1", 0)])
 def test_runs_that_a_condition_cuts_in_the_middle_are_named(tmp_path, rows, cut):
-    """Each run has an evaluation at half of its steps. A condition on steps selects it; other conditions select the
+    """Each run has an evaluation at half of its steps. A condition on steps selects it. Other conditions select the
     last.
     """
     half = make_table(0).assign(step=500, loss_validation=lambda frame: frame["loss_validation"] * 1.05)

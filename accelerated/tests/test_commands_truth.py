@@ -49,7 +49,7 @@ def make_frame(cells, log_loss) -> pandas.DataFrame:
 
 
 def make_compute_frame(log_loss, tokens: tuple[int, int] | None, uses=USES) -> pandas.DataFrame:
-    """Return a table of `uses`. F is for 2,048 tokens; a step has `tokens` (batch, length), or the released 2^19."""
+    """Return a table of `uses`. F is for 2,048 tokens. A step has `tokens` (batch, length), or the released 2^19."""
     flops, used = np.array(uses).T
     per_step = math.prod(tokens) if tokens else 256 * 2048
     frame = make_frame([(5e10, 1.0 if b == 40 else 4096.0) for _, b in uses], log_loss)
@@ -331,7 +331,7 @@ def test_of_a_tie_the_causal_objective_is_kept(objectives):
 
 
 def test_released_and_own_runs_in_one_table_have_the_tokens_of_their_own_rows():
-    """A released row has no batch size and 2^19 tokens per step; our rows give their tokens."""
+    """A released row has no batch size and 2^19 tokens per step. Our rows give their tokens."""
     logs = [COMPUTE.log_loss(flops, used) for flops, used in USES]
     released, own = make_compute_frame(logs, None), make_compute_frame(logs, (16, 64))
     both = pandas.concat([released[:6], own[6:]], ignore_index=True)

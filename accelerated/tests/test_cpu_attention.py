@@ -60,7 +60,7 @@ def with_gradients(attention, projected, relative, weights, heads, causal):
 
 
 def test_weights_of_one_and_of_equal_parts():
-    """Logits of some thousands give one key the whole weight; logits of 0 give equal weights."""
+    """Logits of some thousands give one key the whole weight. Logits of 0 give equal weights."""
     heads, width, length = 2, 8, 40
     for scale in (3e3, -3e3):
         projected, relative, _ = layer(2, length, heads, width, True, True, scale)

@@ -454,7 +454,7 @@ QUICK = ((11, False), (4, True))
 
 
 def kill_before(number: int, folder: Path, happen, monkeypatch) -> int:
-    """Call a function, with a kill before the write with this number in the folder; return the number of writes."""
+    """Call a function, with a kill before the write with this number in the folder. Return the number of writes."""
     done, replace = [0], os.replace
 
     def replacing(source, target):

@@ -114,7 +114,7 @@ def test_devices_and_pipes_are_no_files_to_write(tmp_path):
 
 @pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="no shell puts files there")
 def test_what_a_shell_puts_in_place_of_a_command_is_read(tmp_path):
-    """The test reads the pipe of <(command) in bash; a named pipe is an error."""
+    """The test reads the pipe of <(command) in bash. A named pipe is an error."""
     end, other = os.pipe()
     with os.fdopen(other, "wb") as writer:
         writer.write(b"a,b\n")

@@ -77,7 +77,7 @@ def test_every_interval_of_a_prediction_is_of_the_level_that_is_asked_for(table,
 
 
 def test_rows_without_a_number_are_counted(table, capsys):
-    """A law of the loss excludes two runs, without loss or accuracy; the direct law excludes one."""
+    """A law of the loss excludes two runs, without loss or accuracy. The direct law excludes one."""
     path = Path(table)
     lines = [line.split(",") for line in path.read_text().splitlines()]
     lines[1][4] = lines[2][5] = ""

@@ -41,7 +41,7 @@ WIDTH, BLOCKS, HEADS, HEAD, VOCABULARY = 256, 16, 2, 32, 512
 
 
 def runs() -> list[dict]:
-    """Return dense runs and runs of two routers. Seed 1 is near a law; one of the two runs of seed 2 is far from it."""
+    """Return dense runs and runs of two routers. Seed 1 is near a law. One of the two runs of seed 2 is far from it."""
     cells = [("Dense", n, 1, 1, 1.0) for n in SIZES]
     cells += [("Hash", n, e, 1, 1.0) for n in SIZES for e in EXPERTS]
     cells += [("S-Base", n, e, 1, 0.98) for n in SIZES for e in EXPERTS[:2]]

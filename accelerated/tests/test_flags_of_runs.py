@@ -1,4 +1,4 @@
-"""Every flag of the training commands, and every field of a run, has an effect; each has an entry.
+"""Every flag of the training commands, and every field of a run, has an effect. Each has an entry.
 
 arrives   the flags of `train`, `export` and `plan-mesh`, and a TOML file, give the expected configuration
 is read   a field that returns to its default changes shapes, the program of the loss, or an observed result
@@ -542,7 +542,7 @@ def test_the_routing_of_training_batches_is_written(text_file, tmp_path):
 
 @of("evaluate", "--routing")
 def test_a_stored_routing_is_replayed(lender, text_file, tmp_path):
-    """The run's own routing gives its own loss. A line reports missing gates; other shapes are an error."""
+    """The run's own routing gives its own loss. A line reports missing gates. Other shapes are an error."""
     run = saved_start(SMALL | {"router": "hash", "experts": 4, "steps": 4}, text_file, tmp_path / "run")
     told("inspect", run, "--tokens", "60", "--out", tmp_path / "a.npz")
     found = object_of("evaluate", run, "--routing", tmp_path / "a.npz")

@@ -91,7 +91,7 @@ def test_each_law_of_the_catalogue_has_a_fit_of_its_own(laws):
 
 
 def test_ends_of_a_value_beyond_any_step_are_found():
-    """Near the linear limit coefficients are unbounded; the next float64 after 1e20 is 16,384 larger."""
+    """Near the linear limit coefficients are unbounded. The next float64 after 1e20 is 16,384 larger."""
     allowed = oracle._allowed
     far = allowed.Solved(residual=0.0, limit=1.0, solution=np.array([1e20, 3.0]), root=np.eye(2))
     assert allowed.linear_ends(far, (1.0, 0.0)).tolist() == [1e20, 1e20, 1e20]

@@ -217,7 +217,7 @@ def test_a_run_goes_on_on_another_mesh(small_fields, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(None, "data=2,expert=2"), ("expert=2", None)])
 def test_a_run_goes_on_with_a_mesh_or_without_one(small_fields, tmp_path, before, after):
-    """A run without a mesh packs its arrays; a run with a mesh does not."""
+    """A run without a mesh packs its arrays. A run with a mesh does not."""
     fields = {"router": "hash", "experts": 4}
     on = {None: (1, {}), "expert=2": (2, {"mesh": "expert=2"}), "data=2,expert=2": (4, {"mesh": "data=2,expert=2"})}
     train(small_fields, tmp_path / "whole", on[before][0], **fields, **on[before][1])

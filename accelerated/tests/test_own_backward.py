@@ -262,7 +262,7 @@ def counted_bytes(d, blocks, tokens, parameters):
 
     These are parameters, gradients and two moments. Each token needs 16 d numbers per block for the backward pass, and
     2 d for the embedding and the last norm. The residual stream, its norm, query, key, value, the attention output, the
-    next stream and its norm have d each; the FFN has 8 d.
+    next stream and its norm have d each. The FFN has 8 d.
     """
     return 4.0 * (4 * parameters + tokens * (d * (16 * blocks + 2) + 1))
 

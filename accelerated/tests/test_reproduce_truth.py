@@ -365,7 +365,7 @@ def test_what_came_out_turns_round_with_the_results(results, change, says):
 
 
 def test_where_the_laws_miss_is_said_by_size(tmp_path):
-    """The middle one of three dense runs is 0.03 above a line in log10; the fit moves the line up by 0.01."""
+    """The middle one of three dense runs is 0.03 above a line in log10. The fit moves the line up by 0.01."""
     frame = pandas.DataFrame({"dense_parameter_count": SIZES, "loss_validation": [3.0, 2.7 * 10**0.03, 2.43]})
     frame = frame.assign(hyper_id=range(3), step=1, router_type="Dense", num_experts=1)
     frame.to_csv(tmp_path / "table.csv", index=False)

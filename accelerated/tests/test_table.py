@@ -77,7 +77,7 @@ def test_a_minimal_table_is_enough(save):
 )
 @pytest.mark.parametrize("blank", ["the dense runs", "some routed runs", "all but one"])
 def test_a_blank_cell_means_the_usual(save, column, usual, blank):
-    """Users' tables omit the usual values; a blank cell excludes no run."""
+    """Users' tables omit the usual values. A blank cell excludes no run."""
     frame = make_frame().assign(**{column: pandas.Series([usual] * 32, dtype=object)})
     rows = {
         "the dense runs": frame["router_type"] == "Dense",

@@ -294,7 +294,7 @@ def test_rows_that_contradict_each_other(folder, row, cells, message):
 
 
 def test_an_unknown_objective(folder):
-    """Blank means causal; the objective is constant within a run."""
+    """Blank means causal. The objective is constant within a run."""
     objectives = {0: "causal", 1: "masked", 2: "both"}
     rows = [[*row, objectives.get(int(row[0]), "")] for row in make_rows()]
     rows[1][-1] = ""

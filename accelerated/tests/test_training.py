@@ -81,7 +81,7 @@ def test_loads_in_the_table_are_in_fair_shares_of_all_narrow_experts():
 
 
 def test_the_table_says_how_well_its_loss_is_known(small_fields, trained):
-    """`transformer.loss` gives the window losses again; their errors are by document."""
+    """`transformer.loss` gives the window losses again. Their errors are by document."""
     folder, rows = trained
     config = run_folder.read_config(folder)
     tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)

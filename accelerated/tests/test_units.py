@@ -52,7 +52,7 @@ HEADER = "run,step,num_experts,dense_parameter_count,tokens,flops_per_step,loss_
 
 
 def test_sizes_in_cells(tmp_path):
-    """A table is read with suffixes; a converted table has plain numbers."""
+    """A table is read with suffixes. A converted table has plain numbers."""
     sizes, tokens = ["4.6M", "512k", " 1.2B", "3e6"], ["10.870B", "1.2T", "7e9", "20m tokens"]
     cells = sizes, tokens, ["1.5e12", "2T", "3P", "4GFLOPs"]
     numbers = [4_600_000, 512_000, 1.2e9, 3e6], [10.87e9, 1.2e12, 7e9, 2e7], [1.5e12, 2e12, 3e15, 4e9]

@@ -84,7 +84,7 @@ def test_an_interval_of_two_errors_holds_the_loss_of_the_source():
 
 
 def test_a_difference_is_taken_on_the_same_windows():
-    """Both models find the same windows hard. The errors of the losses are 0.05; the difference has a smaller error."""
+    """Both models find the same windows hard. The errors of the losses are 0.05. The difference has a smaller error."""
     draw = np.random.default_rng(1)
     window, document, tokens = np.arange(600), np.arange(600) // 4, np.full(600, 64)
     hard = 64 * (3 + np.repeat(draw.normal(0, 0.6, 150), 4))

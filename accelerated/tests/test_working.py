@@ -61,7 +61,7 @@ def test_the_time_left_is_that_of_the_work_left_at_the_speed_of_this_session(mon
 
 
 def test_the_time_left_of_several_runs_counts_what_each_has_to_compile(monkeypatch):
-    """Four equal runs, two in parallel. A first call of 10 steps ends after 20 s; a later call takes 1 s."""
+    """Four equal runs, two in parallel. A first call of 10 steps ends after 20 s. A later call takes 1 s."""
     clock = [1000.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     console = Console(file=io.StringIO(), width=80)

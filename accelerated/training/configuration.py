@@ -305,7 +305,7 @@ class TrainConfig:
         return sets
 
     def changeable(self, before: "TrainConfig") -> tuple[str, ...]:
-        """Return the fields that may change when a run resumes; `steps` may grow, except with the schedule cosine."""
+        """Return the fields that may change when a run resumes. `steps` may grow, except with the schedule cosine."""
         grows = self.schedule != "cosine" and self.steps > before.steps
         return (*CHANGEABLE, "steps") if grows else CHANGEABLE
 
@@ -316,7 +316,7 @@ class TrainConfig:
         return next((pair for pair in pairs if pair[1] != pair[2]), None)
 
     def plain(self) -> dict:
-        """Return the fields as JSON values, infinity as "inf"; `from_mapping` reads them back."""
+        """Return the fields as JSON values, infinity as "inf". `from_mapping` reads them back."""
         return {name: "inf" if value == math.inf else value for name, value in self.fields().items()}
 
     def to_json(self) -> str:
@@ -344,7 +344,7 @@ def _check_whole(name: str, value, least: int) -> None:
 
 
 def from_mapping(values: dict, where: str = "configuration") -> TrainConfig:
-    """Return the configuration with these fields; other fields have their default values.
+    """Return the configuration with these fields. Other fields have their default values.
 
     Args:
         values: {field: value} for fields of the model or of the run, as read from TOML or JSON.
@@ -401,7 +401,7 @@ def _convert(name: str, value, kind: type, where: str):
 
 
 def designs() -> dict[str, Path]:
-    """Return {name: file} of the designs; a file has the fields of a small model of a public design."""
+    """Return {name: file} of the designs. A file has the fields of a small model of a public design."""
     folder = resources.files(__package__) / "designs"
     return {Path(str(item)).stem: Path(str(item)) for item in folder.iterdir() if item.name.endswith(".toml")}
 

@@ -99,7 +99,7 @@ def _blocks_of(model: ModelConfig) -> dict[str, np.ndarray]:
 
 
 def first_blocks(params: dict, model: ModelConfig, blocks) -> dict:
-    """Return the parameters with 0 for all weights beyond the first `blocks` blocks; `blocks` may be traced."""
+    """Return the parameters with 0 for all weights beyond the first `blocks` blocks. `blocks` may be traced."""
     cut = dict(params)
     for name, of in _blocks_of(model).items():
         if name in params:

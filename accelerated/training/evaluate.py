@@ -89,7 +89,7 @@ def _others(run: SavedRun, config, corpus: Sequence[str]) -> dict:
 
 
 def changed_model(config, group_size, one_hot):
-    """Return the run's model with other groups; raise `InputError` if an option does not fit the router."""
+    """Return the run's model with other groups. Raise `InputError` if an option does not fit the router."""
     if group_size is not None and not config.model.record.grouped:
         routers = " and ".join(routers_with("group_size"))
         raise InputError(f"--group-size is for {routers}; this run's router is {config.model.router}")

@@ -215,7 +215,7 @@ def own_folder(folder: Path) -> Iterator[Path]:
 
 
 def asked_anywhere(here: bool) -> bool:
-    """Return whether `here` is true in any process; all processes must call this."""
+    """Return whether `here` is true in any process. All processes must call this."""
     if jax.process_count() == 1:
         return here
     from jax.experimental import multihost_utils
@@ -224,7 +224,7 @@ def asked_anywhere(here: bool) -> bool:
 
 
 def whole(tree):
-    """Return whole NumPy arrays in every process; all processes must call this with the same arrays."""
+    """Return whole NumPy arrays in every process. All processes must call this with the same arrays."""
 
     def one(leaf):
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated:

@@ -80,7 +80,7 @@ GRACE = 5.0
 
 
 class DivergedError(InputError):
-    """A loss or gradient is not finite, or the loss exploded; the message names the layer and the remedy."""
+    """A loss or gradient is not finite, or the loss exploded. The message names the layer and the remedy."""
 
 
 class Run:
@@ -134,7 +134,7 @@ class Run:
         self.dropped = (0.0, 0)  # sum and number of steps since the last evaluation
 
     def _open_texts(self, folder: Path, tokens: TokenFiles) -> None:
-        """Open the texts and the stored routing; raise `InputError` if they differ from those of the folder."""
+        """Open the texts and the stored routing. Raise `InputError` if they differ from those of the folder."""
         note = attention_of(self.config).note
         if note:
             self._tell(f"{folder}: {note}")
@@ -246,7 +246,7 @@ class Run:
         return step in self.evaluation_steps and not any(int(row["step"]) == step for row in self.rows)
 
     def _train_from(self, step: int, state: TrainState, checkpoints: Checkpoints) -> None:
-        """Train from a step to the end; calls of several steps end at each evaluation and checkpoint."""
+        """Train from a step to the end. Calls of several steps end at each evaluation and checkpoint."""
         config = self.config
         train_steps = make_train_steps(config, self.table, self.layout)
         evaluate = make_evaluate(config, self.table, layout=self.layout)
@@ -431,7 +431,7 @@ class Run:
         write_atomically(self.folder / WINDOWS, windows)
 
     def _report_routing(self, evaluate, params: dict, loss: float) -> dict[str, float] | None:
-        """Log the diagnostics of the routers and return them by column; report routers that have not learned.
+        """Log the diagnostics of the routers and return them by column. Report routers that have not learned.
 
         Return None for a dense model or a run on a mesh.
         """
@@ -455,7 +455,7 @@ class Run:
         self.watch("evaluation", step=int(last["step"]), loss=float(last["loss_validation"]))
 
     def _rows_of(self, name: str, counted: np.ndarray) -> WindowRows:
-        """Return the `WindowRows` of a text; reuse the rows of the previous evaluation if they match."""
+        """Return the `WindowRows` of a text. Reuse the rows of the previous evaluation if they match."""
         rows = self.window_rows.get(name)
         if rows is None or not rows.fit(counted):
             rows = self.window_rows[name] = WindowRows(self.evaluation_sets[name], counted, self.config.model.objective)

@@ -5,7 +5,7 @@
     expert   sequences; the experts of routed layers; moments of all other weights         all_to_all in routed layers
     model    attention heads, and the hidden units of dense FFNs and of every expert       two psums in each block
 
-A mesh is written `data=2,expert=4`; an omitted axis has size 1. A step on a mesh:
+A mesh is written `data=2,expert=4`. An omitted axis has size 1. A step on a mesh:
 
     1. Every device runs the model on its own sequences and differentiates its share of the loss (`jax.shard_map`).
        Devices along the expert axis exchange tokens: each token travels to its experts and back.
@@ -143,7 +143,7 @@ class Layout:
         return jax.NamedSharding(self.mesh, P(None, BATCH_AXES))
 
     def sum_gradients(self, gradients: dict) -> dict:
-        """Return this device's part of the sum of the gradients over all devices; call it inside `jax.shard_map`."""
+        """Return this device's part of the sum of the gradients over all devices. Call it inside `jax.shard_map`."""
 
         def total(gradient, spec, cut):
             axes = _free_batch_axes(spec)

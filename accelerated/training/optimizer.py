@@ -24,7 +24,7 @@ NOT_DECAYED = ("scale", "offset", "bias", "out", "log_temperature", "router_bias
 def optimizer(
     config: TrainConfig, rate: jax.Array | None = None, norm: jax.Array | None = None
 ) -> optax.GradientTransformation:
-    """Return AdamW with clipping and the schedule of the run; only matrices have weight decay.
+    """Return AdamW with clipping and the schedule of the run. Only matrices have weight decay.
 
     Args:
         rate: the learning rate of this step if it is an input of a compiled program; None for the run's schedule.

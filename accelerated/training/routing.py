@@ -96,7 +96,7 @@ def _compiled(model: ModelConfig, dtype, attention: str):
     """Return a jitted function (params, batches, table) -> (tokens, evaluation experts, training experts, policy).
 
     All are stacked over batches: tokens [n, T], experts [n, n_r, T, k], policy [n, n_r, T, E G]. Only RL-R has a
-    policy; it is None for other routers.
+    policy. It is None for other routers.
     """
     key = jax.random.key(EVALUATION_SEED)
     options = {"compute_dtype": dtype, "attention": attention}

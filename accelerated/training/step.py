@@ -318,7 +318,7 @@ def drawn(config: TrainConfig, windows: jax.Array, number: jax.Array, given: Run
 
 
 def attention_of(config: TrainConfig) -> Choice:
-    """Return the attention implementation of this process for a run; a mesh always uses our own.
+    """Return the attention implementation of this process for a run. A mesh always uses our own.
 
     Raises:
         InputError: see `attention_kernels.choose`.

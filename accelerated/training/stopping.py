@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 
 class Resumable(BaseException):
-    """Ends a command that was asked to stop; the message is one line. Exit code 0.
+    """Ends a command that was asked to stop. The message is one line. Exit code 0.
 
     Not an `Exception`, so that handlers of other errors do not catch it.
     """
@@ -60,7 +60,7 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Let the body continue after a signal; the body calls `asked` at points where it can stop."""
+    """Let the body continue after a signal. The body calls `asked` at points where it can stop."""
     _State.holding += 1
     try:
         yield

@@ -17,7 +17,7 @@ tokens of a choice do not depend on the context (our choice).
 
 The standard error of an accuracy a on n questions is √(a (1 - a)/(n - 1)). Every sequence begins with the
 end-of-document token, as in training. If a sequence exceeds the S tokens of the window, its context is truncated at the
-beginning; a choice must fit.
+beginning. A choice must fit.
 """
 
 import functools

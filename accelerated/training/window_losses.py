@@ -6,7 +6,7 @@
     A minus B    the difference token by token on the same windows, and its error         `loss_difference`
 
 The tokens of a document are correlated, so the standard error counts documents, not tokens. Document d has the summed
-loss lₔ and mₔ predicted tokens; the D documents together have M predicted tokens. L is a ratio of sums, so its error is
+loss lₔ and mₔ predicted tokens. The D documents together have M predicted tokens. L is a ratio of sums, so its error is
 
     error² = D / (D − 1) · Σₔ (lₔ − L mₔ)² / M²
 
@@ -134,7 +134,7 @@ def loss_difference(first: Sequence[WindowLosses], second: Sequence[WindowLosses
 
 
 def as_csv(losses: WindowLosses) -> str:
-    """Return window losses as CSV text; numbers read back exactly."""
+    """Return window losses as CSV text. Numbers read back exactly."""
     rows = zip(*(column.tolist() for column in losses), strict=True)
     lines = [",".join(WindowLosses._fields), *(f"{w},{d},{tokens},{loss}" for w, d, tokens, loss in rows)]
     return "\n".join(lines) + "\n"

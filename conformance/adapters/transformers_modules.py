@@ -67,7 +67,7 @@ def _files() -> list[Path]:
 
 
 def names(pattern: str = ROUTERS) -> dict[str, str]:
-    """Return {class: module} of the transformers classes whose name matches a pattern; read only source files."""
+    """Return {class: module} of the transformers classes whose name matches a pattern. Read only source files."""
     classes = {}
     for path in _files():
         text = path.read_text(encoding="utf-8")
@@ -298,7 +298,7 @@ def _experts(library, overrides: dict) -> dict:
 
 
 def _dispatch(library, name: str, overrides: dict):
-    """Return a dispatch for the Switch router, which drops tokens itself; return None for other routers."""
+    """Return a dispatch for the Switch router, which drops tokens itself. Return None for other routers."""
     if name != "SwitchTransformersTop1Router":
         return None
 

@@ -76,7 +76,7 @@ OBJECTS: dict[str, object] = {}
 
 
 class Broken(AssertionError):
-    """A function violated a rule for all functions; `kind` is one of `report.KINDS`."""
+    """A function violated a rule for all functions. `kind` is one of `report.KINDS`."""
 
     def __init__(self, path: str, kind: str, detail: str):
         super().__init__(f"{path} {detail}")
@@ -319,7 +319,7 @@ class Backend:
             raise stances.Fault("raises", f"raised {type(error).__name__}: {error}; given {shapes}") from error
 
     def other_defaults(self, path: str) -> str:
-        """List the defaults, except None, that differ from the reference's; return "" if there are none."""
+        """List the defaults, except None, that differ from the reference's. Return "" if there are none."""
         if path not in public_functions():
             return ""
         parameters = inspect.signature(public_functions()[path]).parameters

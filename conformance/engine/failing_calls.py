@@ -71,7 +71,7 @@ def given_to(call: Call) -> dict:
 
 
 def expected_of(call: Call) -> dict[str, np.ndarray]:
-    """Return the reference's result for a call; return {} if the reference raises."""
+    """Return the reference's result for a call. Return {} if the reference raises."""
     wide = _on_arrays(lambda _, array: array.astype(float) if array.dtype.kind in "fV" else array, given_to(call))
     try:
         return named({"expected": public_functions()[call.function](**wide)})

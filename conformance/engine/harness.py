@@ -20,7 +20,7 @@ CAPABILITIES = ("jit", "grad")
 
 
 def precisions_of(backend, among: tuple[str, ...] = PRECISIONS) -> tuple[str, ...]:
-    """Return the precisions of `among` that a backend has; skip the test if there are none."""
+    """Return the precisions of `among` that a backend has. Skip the test if there are none."""
     precisions = tuple(precision for precision in among if precision in getattr(backend, "dtypes", among))
     if not precisions:
         pytest.skip(f"none of {', '.join(among)} is among the dtypes of {backend.name}")
@@ -164,7 +164,7 @@ def run_varied(backend, path: str, precision: str, *arrays, jit: bool = False, *
 
 
 def _compiles(precision: str, *functions) -> bool:
-    """Return whether to compile derivatives of these functions; skip the test if a backend lacks "grad"."""
+    """Return whether to compile derivatives of these functions. Skip the test if a backend lacks "grad"."""
     compiles = True
     for function in functions:
         backend = getattr(function, "routelaws_backend", None)

@@ -86,7 +86,7 @@ class Ledger:
         self.begin()
 
     def begin(self, plain: str = "") -> None:
-        """Start a new test; `plain` is the name of the backend if the test uses our module without a guard."""
+        """Start a new test. `plain` is the name of the backend if the test uses our module without a guard."""
         self.test += 1
         self.recent, self.left_out, self.plain = [], "", plain
         self.raised = collections.deque(maxlen=16)  # errors, each with its origin and the shapes of its arguments

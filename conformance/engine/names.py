@@ -85,7 +85,7 @@ def functions_of_scores() -> list[str]:
 
 
 def stands_at(value, default) -> bool:
-    """Return whether a constant equals the default; return False for arrays."""
+    """Return whether a constant equals the default. Return False for arrays."""
     if value is None or default is None:
         return value is default
     plain = isinstance(value, bool | int | float | str | np.bool_ | np.integer | np.floating)

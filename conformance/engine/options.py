@@ -128,7 +128,7 @@ def known_failures_of(file) -> dict[str, str]:
 
 
 def folder_for(path) -> str:
-    """Create the folder for failing calls and return its absolute path; return "" if `path` is empty.
+    """Create the folder for failing calls and return its absolute path. Return "" if `path` is empty.
 
     Raises:
         BackendError: the folder cannot be created or written to.

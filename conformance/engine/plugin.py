@@ -114,7 +114,7 @@ class Suite:
         ]
 
     def slack(self, name: str, module: str) -> tuple[Slack, ...]:
-        """Return the loose bounds of `routelaws.accelerated`; return () for other backends and in the quick profile."""
+        """Return the loose bounds of `routelaws.accelerated`. Return () for other backends and in the quick profile."""
         return self.ledger.slack(name) if module == backends.OURS and self.options.profile != "quick" else ()
 
 

@@ -23,7 +23,7 @@ def arrays_of(tree) -> list:
 
 
 def as_numpy(value):
-    """Convert an array of any library to NumPy; return anything else unchanged."""
+    """Convert an array of any library to NumPy. Return anything else unchanged."""
     if isinstance(value, np.ndarray | np.generic | int | float | str | type(None)):
         return value
     if hasattr(value, "detach"):  # a torch tensor, perhaps with a gradient or on another device

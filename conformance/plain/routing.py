@@ -105,7 +105,7 @@ def routed_ffn(weights: dict, inputs: list, tokens: list, config, training: bool
 def tokens_choose(
     weights: dict, states: list, tokens: list, sequences: list, config, training: bool, noise, table
 ) -> Decision:
-    """Return the decision of a router with k G experts per token; `sequences` [T] is the sequence of each token."""
+    """Return the decision of a router with k G experts per token. `sequences` [T] is the sequence of each token."""
     logits = None if config.router == "hash" else [product(x, weights["router"]) for x in states]
     if config.router_bias:
         logits = [add(row, weights["router_bias"]) for row in logits]
@@ -208,7 +208,7 @@ def best_assignment(scores: list, k: int) -> list:
 
 
 def middle(values: list, rank: int) -> float:
-    """Return the mean of the values with rank `rank` and `rank + 1`; the largest has rank 1."""
+    """Return the mean of the values with rank `rank` and `rank + 1`. The largest has rank 1."""
     ordered = sorted(values, reverse=True)
     return (ordered[rank - 1] + ordered[rank]) / 2
 

@@ -106,7 +106,7 @@ def test_sinusoids(backend):
 
 
 def one_head(query, key, value, relative_key, output) -> dict:
-    """Return weights of attention with d = 2 and a head of width four; the examples use the first two entries."""
+    """Return weights of attention with d = 2 and a head of width four. The examples use the first two entries."""
     wide = {
         name: np.pad(np.array(matrix, float), ((0, 0), (0, 2)))[:, None]
         for name, matrix in (("query", query), ("key", key), ("value", value), ("relative_key", relative_key))
@@ -171,7 +171,7 @@ class TestAttention:
 
     @pytest.mark.asks("transformer.attention")
     def test_heads_are_added(self, backend):
-        """The first head attends by content; the second has equal shares 1/2 and 1/2, times 10."""
+        """The first head attends by content. The second has equal shares 1/2 and 1/2, times 10."""
         first = one_head([[2, 0], [2, 0]], [[LN3, 0], [0, 0]], ONE, ZERO, ONE)
         second = one_head(ZERO, ZERO, ONE, ZERO, [[10, 0], [0, 10]])
         params = {
@@ -201,7 +201,7 @@ class TestDecide:
 
     @pytest.mark.asks("routed_block.decide")
     def test_hash(self, backend):
-        """Use the remainder of the id, of the previous id (0 before the first), or of the position; the gate is 1."""
+        """Use the remainder of the id, of the previous id (0 before the first), or of the position. The gate is 1."""
         options = dict(router="hash", experts=3)
         for kind, expected in (("modulo", [2, 1, 2, 1]), ("previous", [0, 2, 0, 2]), ("position", [0, 1, 0, 1])):
             found = self.decide(backend, np.zeros((4, 2)), {}, [[5, 4], [2, 1]], hash=kind, **options)
@@ -237,7 +237,7 @@ class TestDecide:
         """Logits minus bias: 5-2 1, 4-2 2, 3.5-2 1, 2-2 2; the gate is the sigmoid of the logit alone.
 
         The step: the price of a token is the middle of its two numbers: 2, 2, 1.25 and 1. The logits of expert 0 minus
-        these prices are 3, 2, 2.25, 1; the middle of the second and third is 2.125. For expert 1 they are -1, 0, -0.25,
+        these prices are 3, 2, 2.25, 1. The middle of the second and third is 2.125. For expert 1 they are -1, 0, -0.25,
         1, with the middle -0.125. Minus the mean, 1: 1.125 and -1.125.
         """
         states = [[5, 1], [4, 2], [3.5, 1], [2, 2]]
@@ -248,7 +248,7 @@ class TestDecide:
 
     @pytest.mark.asks("routed_block.decide")
     def test_quantile_of_narrow_experts(self, backend):
-        """Two experts cut in two make four, and a token has two of them; the fair share for two tokens is one.
+        """Two experts cut in two make four, and a token has two of them. The fair share for two tokens is one.
 
         The price of a token is the middle of its second and third logit, 2 and 2.5. The logits of expert 0 minus these
         prices are 2 and 1.5, with the middle 1.75; for the others 1 and -0.5, -1 and 0.5, -2 and -1.5.

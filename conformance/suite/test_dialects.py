@@ -86,7 +86,7 @@ def check_values_at_balance(num_experts: int, k: int) -> None:
 
 
 def test_the_code_of_gshard_does_not_compute_the_loss_of_its_paper():
-    """The authors' libraries multiply the mean over experts of f P by E², which is E Σ f P; the paper has the mean."""
+    """The authors' libraries multiply the mean over experts of f P by E², which is E Σ f P. The paper has the mean."""
     spoken = {dialect.name: dialect.spoken_by for dialect in SUBJECTS["balance loss"].dialects}
     assert {"mesh-tensorflow", "lingvo"} <= set(spoken["first_choice"])
     for logits, expert in SUBJECTS["balance loss"].inputs(0):

@@ -225,7 +225,7 @@ resolve.
 
 
 def crowd(num_tokens: int, k: int) -> np.ndarray:
-    """Return experts [T, k] of three. The first choice is 1, or 0 for every hundredth token; the second is 2."""
+    """Return experts [T, k] of three. The first choice is 1, or 0 for every hundredth token. The second is 2."""
     first = np.where(np.arange(num_tokens) % 100 == 7, 0, 1)
     return np.stack([first, np.full(num_tokens, 2)], axis=1)[:, :k]
 

@@ -167,7 +167,7 @@ def test_padding_gradient(backend):
 
 
 def check_tiny_probabilities(backend) -> None:
-    """Probabilities exp(-200) and exp(-201) are both 0 in 32 bits; their logarithms are not."""
+    """Probabilities exp(-200) and exp(-201) are both 0 in 32 bits. Their logarithms are not."""
     z = np.zeros(SHAPE)
     z[:, 0] = [-200, -300, -201, -250, -400, -199, -500]
     found = run_varied(backend, ROUTER, "float32", z, capacity_factor=2.0, score="softmax")

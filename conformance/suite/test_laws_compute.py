@@ -28,7 +28,7 @@ def test_the_refit_of_the_published_runs(backend):
 
 @pytest.mark.asks("*.predict_loss", "laws.compute.fit_compute", "*.predict_interval")
 def test_the_registered_prediction_is_scored(backend):
-    """Both measured losses are below the prediction, by 0.3 and 0.85 per cent; only the nearer is in the interval.
+    """Both measured losses are below the prediction, by 0.3 and 0.85 per cent. Only the nearer is in the interval.
 
     The interval assumes that the floor is right. Otherwise the error grows with the distance from the six runs: at
     1e23, 330 times the largest budget, the measured 2.233 is just outside. It would be inside with a floor of 1.5,

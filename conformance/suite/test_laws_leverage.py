@@ -42,7 +42,7 @@ def test_the_papers_values(backend):
 
 @pytest.mark.asks("laws.leverage.activation_ratio")
 def test_what_the_claim_of_seven_rests_on(backend):
-    """With one shared expert besides 8 of 256, only E_a/E gives over 7; the definition gives 5 % less."""
+    """With one shared expert besides 8 of 256, only E_a/E gives over 7. The definition gives 5 % less."""
     for module in (backend.laws.leverage, reference):
         ways = ("definition", "routed", "mixed")
         found = {way: module.leverage(module.activation_ratio(256, 8, 1, way), 12, 1e22) for way in ways}

@@ -27,7 +27,7 @@ def mirrored(module, record):
 
 @pytest.mark.asks("laws.two_stage.fit_two_stage", "laws.two_stage.predict_two_stage")
 def test_the_chained_error_is_that_of_both_stages(backend):
-    """The chained error uses the losses that stage 1 predicts; the other error uses measured losses."""
+    """The chained error uses the losses that stage 1 predicts. The other error uses measured losses."""
     random = np.random.default_rng(0)
     loss = 3.2 * (FLOPS / 3e19) ** -0.05 * np.exp(0.02 * random.normal(size=14))
     accuracy = 1.5 - 0.3 * loss

@@ -66,7 +66,7 @@ def unit_of(z: np.ndarray, temperature: float, precision: str) -> np.ndarray:
 
 
 def check_weights(backend, drawn: Logits, temperature: float, precision: str, masked: bool) -> None:
-    """The formula sums over the real tokens; logits of padded tokens are random."""
+    """The formula sums over the real tokens. Logits of padded tokens are random."""
     z = drawn.values
     mask = PADDING if masked else np.ones(len(z), bool)
     what = f"mixing_weights, {drawn.family} {z.shape}, temperature {temperature}, masked {masked}, {precision}"

@@ -447,7 +447,7 @@ def test_parameter_shapes(backend, name):
 def check_slots_of_gshard(backend) -> None:
     """Dropped second experts take no slot.
 
-    Of 30 tokens, half choose experts 0 and 1 and half 1 and 0, with gates 0.88 and 0.12; each expert has 20 slots. With
+    Of 30 tokens, half choose experts 0 and 1 and half 1 and 0, with gates 0.88 and 0.12. Each expert has 20 slots. With
     uniforms of 0.5 no second expert is kept and all first choices find a slot. With 0 all are kept, and 10 of 30 find
     none at each expert.
     """

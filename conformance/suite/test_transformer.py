@@ -400,7 +400,7 @@ def test_types(backend, name):
 @pytest.mark.parametrize("name", [pytest.param("dense", marks=pytest.mark.slow), "sinkhorn"])
 @given(seed=seeds)
 def test_bfloat16(backend, name, seed):
-    """Matrix products are in bfloat16; the loss stays in float32."""
+    """Matrix products are in bfloat16. The loss stays in float32."""
     drawn = case(name, seed)
     params = rounded(drawn.params, "float32")
     wanted = reference.loss(params, drawn.tokens, drawn.config)

@@ -89,7 +89,7 @@ class TestSlackBounds:
         assert found.slack == () and not any("slack" in line for line in found.lines())
 
     def test_in_a_plain_run_and_from_other_processes(self):
-        """Tests without the guard count if they use the backend; tests of the suite itself do not."""
+        """Tests without the guard count if they use the backend. Tests of the suite itself do not."""
         one, all_ = Ledger(), Ledger()
         for plain in (backends.OURS, ""):
             one.begin(plain)

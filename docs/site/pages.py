@@ -69,7 +69,7 @@ def title_of(path: Path) -> str:
 
 
 def first_sentence(path: Path) -> str:
-    """Return the first sentence of a page, without links; return "" if the page does not begin with a paragraph."""
+    """Return the first sentence of a page, without links. Return "" if the page does not begin with a paragraph."""
     text = TITLE.split(path.read_text(encoding="utf-8"), maxsplit=1)[-1].strip("\n")
     paragraph = LINK.sub(lambda link: link[2], text.split("\n\n", 1)[0].replace("\n", " "))
     if paragraph.startswith(("|", "```", " ", "!", "<", "#", "- ")):

@@ -47,7 +47,7 @@ def points(path: Path) -> dict[str, list]:
 
 
 def script() -> str:
-    """Return the script that defines the points; they are null without the table."""
+    """Return the script that defines the points. They are null without the table."""
     path = table()
     content = None if path is None else {"source": SOURCE, "tables": points(path)}
     return f"globalThis.labPoints = {json.dumps(content)};\n"

@@ -126,7 +126,7 @@ SAME = "The text of the reference also holds here."
 
 
 def fields(record: griffe.Class, known: dict[str, str]) -> str:
-    """Return the fields of a class from the source code; return "" if the docstring describes them."""
+    """Return the fields of a class from the source code. Return "" if the docstring describes them."""
     if "Attributes:" in record.docstring.value:
         return ""
     attributes = [each for each in public(record).values() if each.is_attribute]

@@ -187,7 +187,7 @@ def linear_ends(solved: Solved, h: tuple, noise: float = 0.0) -> np.ndarray:
 
 
 def ratio_ends(solved: Solved, y: tuple, x: tuple) -> tuple[float, float, float]:
-    """Return the best value of (y·β)/(x·β) and both ends; the ends are infinite if x·β = 0 is allowed.
+    """Return the best value of (y·β)/(x·β) and both ends. The ends are infinite if x·β = 0 is allowed.
 
     Example:
         In the example of `least_sum`, the second entry of β̂ divided by the first is 3. With a limit of 0.1, a ratio v

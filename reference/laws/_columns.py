@@ -19,7 +19,7 @@ CRITERION = "mean squared difference of log10 losses"
 
 
 def check_columns(**columns: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return log10 of each column, in order; check that `num_experts` is at least 1 and the others are above 0.
+    """Return log10 of each column, in order. Check that `num_experts` is at least 1 and the others are above 0.
 
     Raises:
         ValueError: an entry is not finite or out of its range, or the columns do not have one axis and equal lengths.
@@ -76,7 +76,7 @@ def independent(design: np.ndarray) -> bool:
 def effective(extra: np.ndarray, start: float, limit: float) -> np.ndarray:
     """Return Ê or B̂: it equals `start` at extra = 0, and rises with `extra` towards `limit`.
 
-    The formula is 1 / (1 / (extra + (1/start - 1/limit)⁻¹) + 1/limit); `limit` may be math.inf.
+    The formula is 1 / (1 / (extra + (1/start - 1/limit)⁻¹) + 1/limit). `limit` may be math.inf.
     """
     saturation = 1.0 / limit  # 0 if the limit is infinite
     return 1.0 / (1.0 / (extra + 1.0 / (1.0 / start - saturation)) + saturation)

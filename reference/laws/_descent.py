@@ -200,7 +200,7 @@ def covariance(problem: Problem, form: Form, theta: np.ndarray, centres) -> np.n
     """Return the Gauss-Newton covariance [p, p] of the coefficients; NaN for vanished coefficients.
 
     The covariance of θ is `error_variance` times (JᵀJ)⁻¹. Central differences give the derivatives of the coefficients
-    by θ (`turns`). The covariance is valid for small errors; the intervals of `_profile.py` do not use it.
+    by θ (`turns`). The covariance is valid for small errors. The intervals of `_profile.py` do not use it.
     """
     free = ~gone(problem, theta)
     variance, _ = error_variance(problem, theta)

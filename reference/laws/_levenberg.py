@@ -139,7 +139,7 @@ def covariance(minimum: Minimum, delta: float = math.inf) -> np.ndarray:
 
 
 def _at(model: Callable, target: np.ndarray, parameters: np.ndarray, delta: float) -> Minimum:
-    """Return the state of the search at these parameters; the sum is infinite where the law is NaN."""
+    """Return the state of the search at these parameters. The sum is infinite where the law is NaN."""
     with np.errstate(all="ignore"):  # the sum reveals a step that is too long
         prediction, jacobian = model(parameters)
         residual = target - prediction

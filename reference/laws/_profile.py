@@ -58,7 +58,7 @@ def far_end(problem: Problem, theta: np.ndarray, target: Callable, quantile: flo
 def _end(
     problem: Problem, theta: np.ndarray, begin: np.ndarray, target: Callable, quantile: float, sign: int
 ) -> tuple[float, np.ndarray]:
-    """Return the last allowed value on one side of `begin`, and θ there; `theta` is the minimum of the sum."""
+    """Return the last allowed value on one side of `begin`, and θ there. `theta` is the minimum of the sum."""
     limit, reach, stiffness = _limits(problem, theta, target, quantile)
     if math.isnan(limit):
         return sign * math.inf, begin

@@ -55,7 +55,7 @@ class Rows(NamedTuple):
 
 
 def check_range(name: str, values: np.ndarray, above: float = -math.inf, least: float = -math.inf) -> np.ndarray:
-    """Return `values` as float64; raise ValueError unless all are finite, above `above` and at least `least`."""
+    """Return `values` as float64. Raise ValueError unless all are finite, above `above` and at least `least`."""
     # Give a lone number an axis, so that a message can name its entry.
     listed = check_finite(name, np.atleast_1d(values))
     bad = np.argwhere(~((listed > above) & (listed >= least)))
@@ -74,7 +74,7 @@ def plural(number: int, noun: str) -> str:
 def check_rows(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, words: Words = ROUTED_WORDS
 ) -> Rows:
-    """Return the table in logarithms; raise ValueError as `fit_routed`, with these words."""
+    """Return the table in logarithms. Raise ValueError as `fit_routed`, with these words."""
     size = np.atleast_1d(check_range("dense_parameters", dense_parameters, above=0.0))
     experts = np.atleast_1d(check_range("num_experts", num_experts, least=1.0))
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
@@ -123,7 +123,7 @@ def _independent(log_size: np.ndarray, extra_experts: np.ndarray) -> bool:
 
 
 def shape(t: float, w: float, top: float) -> tuple[float, float]:
-    """Map a point of the unit square onto (rise, bend); the map covers the whole domain (`fitting.py`, step 1).
+    """Map a point of the unit square onto (rise, bend). The map covers the whole domain (`fitting.py`, step 1).
 
     t represents 1/E_start and w represents E_start/E_max; both run from 0 to 1. Let g(v) = (1 + top)^v - 1. Then equal
     steps of t and w change E_start and E_max by nearly equal factors, within the range of the table:

@@ -18,7 +18,7 @@ from .uncertainty import student_quantile
 
 
 def check_table(name: str, columns: dict, loss: np.ndarray, coefficients: int) -> tuple[tuple, np.ndarray]:
-    """Return the columns and the loss; raise ValueError as `fit_additive`."""
+    """Return the columns and the loss. Raise ValueError as `fit_additive`."""
     *logs, log_loss = check_columns(**columns, loss=loss)
     if log_loss.size <= coefficients:
         raise InputError(
@@ -143,7 +143,7 @@ def _begin(form: Form, columns: tuple, centres, problem, starts: np.ndarray | No
 
 
 def log_sum(log_terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return ln Σₜ exp of [n, m], and the shares [n, m] of the terms; the largest term is subtracted before exp.
+    """Return ln Σₜ exp of [n, m], and the shares [n, m] of the terms. The largest term is subtracted before exp.
 
     Example:
         >>> total, shares = log_sum(np.log([[1.0, 3.0]]) + 1000.0)

@@ -9,8 +9,8 @@ for every law:
                                         value of the first column at a time (`intervals.py`)
 
 One record has the coefficients of both stages, first the coefficients of the loss. A fit of two stages needs a measured
-loss besides the columns of the law; a prediction does not. `rmse` is the error of accuracies. `rmsle` is the error of
-log10(-ln Q'); it is NaN for a law fitted in Q.
+loss besides the columns of the law. A prediction does not. `rmse` is the error of accuracies. `rmsle` is the error of
+log10(-ln Q'). It is NaN for a law fitted in Q.
 """
 
 import math
@@ -29,7 +29,7 @@ _FACTORS = ("A", "B", "E")  # the covariance uses their logarithms
 
 
 class StagesLinearCoefficients(NamedTuple):
-    """L = A/C^alpha, then Q = a L + b; `two_stage.py` defines the letters."""
+    """L = A/C^alpha, then Q = a L + b. `two_stage.py` defines the letters."""
 
     A: float
     alpha: float
@@ -124,7 +124,7 @@ def accuracy_ranges(
     """Return the coefficients of a fit in ln(-ln Q') with their intervals, for `catalogue.Law`.
 
     Args:
-        fit: a fit by `downstream.py` or `downstream_sums.py`. A Huber fit has no intervals; its ends are NaN.
+        fit: a fit by `downstream.py` or `downstream_sums.py`. A Huber fit has no intervals. Its ends are NaN.
         columns, accuracy: the rows of the fit; not needed here.
         level: confidence level, between 0 and 1.
 
@@ -168,7 +168,7 @@ def accuracy_prediction(
 
 
 def _stages(form: type, fit: two_stage.TwoStageFit, *columns: np.ndarray) -> AccuracyFit:
-    """Return the fit of both stages as one record; its `rmse` is the error of both stages chained."""
+    """Return the fit of both stages as one record. Its `rmse` is the error of both stages chained."""
     first = fit.stage_1 if form is StagesRatioCoefficients else fit.stage_1[:2]
     coefficients = form(*first, *fit.stage_2)
     criterion = "mean squared differences of the accuracies at the measured losses, and of the log10 losses"
@@ -180,7 +180,7 @@ def _stages(form: type, fit: two_stage.TwoStageFit, *columns: np.ndarray) -> Acc
 def _record(
     coefficients: NamedTuple, objective: float, rmse: float, criterion: str, predicted: np.ndarray, budget: np.ndarray
 ) -> AccuracyFit:
-    """Return a fit in Q as an `AccuracyFit`; `predicted` and `budget` are [n]."""
+    """Return a fit in Q as an `AccuracyFit`. `predicted` and `budget` are [n]."""
     unknowns, rows = len(coefficients), np.size(predicted)
     rises = predicted[np.argmax(budget)] > predicted[np.argmin(budget)]
     return AccuracyFit(

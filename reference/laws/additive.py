@@ -295,7 +295,7 @@ def _form(law: AdditiveLaw) -> Form:
 
 
 def _checked(law: AdditiveLaw, columns: Sequence, loss: np.ndarray) -> tuple[tuple, np.ndarray]:
-    """Return the table; raise ValueError unless it can determine the law, as in `fit_additive`."""
+    """Return the table. Raise ValueError unless it can determine the law, as in `fit_additive`."""
     return _smooth.check_table(
         law.name, dict(zip(law.columns, columns, strict=True)), loss, len(law.coefficients._fields)
     )

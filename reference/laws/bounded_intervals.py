@@ -130,7 +130,7 @@ def utilisation_intervals(
 def utilisation_slopes(
     fit: UtilisationFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return b + c log10 F at the least, median and largest F; `utilisation_intervals` describes the arguments."""
+    """Return b + c log10 F at the least, median and largest F. `utilisation_intervals` describes the arguments."""
     quantities = [Quantity("slope", N=float(flops)) for flops in np.quantile(columns[0], [0.0, 0.5, 1.0])]
     scaled = scaled_columns(fit.curve, *columns)
     return [range_of(interval) for interval in profile_intervals(*scaled, loss, quantities, level)]

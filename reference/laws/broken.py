@@ -70,7 +70,7 @@ class BrokenFit(NamedTuple):
 
 
 def predict_broken(flops: np.ndarray, coefficients: BrokenCoefficients) -> np.ndarray:
-    """Return Q, not clipped; it may be outside 0 to 1.
+    """Return Q, not clipped. It may be outside 0 to 1.
 
     Args:
         flops: C, above 0, any shape.

@@ -10,7 +10,7 @@ no code outside this folder tests the name of a law.
     law.intervals(fit, columns, loss)                        coefficients and derived numbers, with intervals
     law.predict_interval(fit, columns, loss, at)             the loss at a point, of the law and of one more run
 
-`fit` returns a record with the fields of `Fit`; the fits of this folder have a few more. `predict` works for every
+`fit` returns a record with the fields of `Fit`. The fits of this folder have a few more. `predict` works for every
 status. It returns NaN if a law has no prediction, such as the per-size law at a size without a line.
 
 To add your own law, write one record in ten lines: its name, formula, parameters and columns, and how to fit and
@@ -43,8 +43,8 @@ The laws dense, kaplan and hoffmann use dense rows only. In the other laws of th
 (`additive.py`).
 
 `measured` names the quantity that a law predicts. The laws from direct to two-stage-ratio predict accuracy: read
-"accuracy" for "loss" above. The guess rate of a task is not in the table; it is an option of their `fit`
-(`with_options`). A fit of a two-stage law also needs a measured loss; a prediction does not. The law leverage predicts
+"accuracy" for "loss" above. The guess rate of a task is not in the table. It is an option of their `fit`
+(`with_options`). A fit of a two-stage law also needs a measured loss. A prediction does not. The law leverage predicts
 efficiency leverage.
 
     >>> for law in LAWS.values():
@@ -124,7 +124,7 @@ class Parameter(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """The fields that every fit of a law has; the fits of this folder have more.
+    """The fields that every fit of a law has. The fits of this folder have more.
 
     Attributes:
         coefficients: by the names of `Law.parameters`
@@ -235,7 +235,7 @@ class Law(NamedTuple):
         return len(self.parameters) if self.count is None else self.count(*columns)
 
     def miss(self, predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:
-        """Return predicted minus measured values; losses and leverages are compared as log10."""
+        """Return predicted minus measured values. Losses and leverages are compared as log10."""
         if self.measured == "accuracy":
             return np.asarray(predicted) - measured
         return np.log10(predicted) - np.log10(measured)
@@ -255,7 +255,7 @@ class Law(NamedTuple):
 
 
 def fitted(coefficients: NamedTuple, predicted: np.ndarray, loss: np.ndarray, status: str = "interior") -> Fit:
-    """Return the record of a least-squares fit of log10 L, for your own law; its covariance is NaN.
+    """Return the record of a least-squares fit of log10 L, for your own law. Its covariance is NaN.
 
     Args:
         coefficients: the fitted coefficients, a record with the names of the law's parameters.

@@ -100,7 +100,7 @@ class ComputeFit(NamedTuple):
 
 
 def predict_loss(flops: np.ndarray, coefficients: ComputeCoefficients = PUBLISHED) -> np.ndarray:
-    """Return L in nats per token, with the shape of `flops`; raise ValueError for a budget that is not finite or not
+    """Return L in nats per token, with the shape of `flops`. Raise ValueError for a budget that is not finite or not
     above 0.
 
     Example:

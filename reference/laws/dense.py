@@ -188,7 +188,7 @@ def predict_line(line: DenseLine, dense_parameters: np.ndarray) -> np.ndarray:
 def _covariance(
     coefficients: DenseCoefficients, rows: int, spread: float, mean_loss: float, squares: float
 ) -> np.ndarray:
-    """Return the covariance of (α, N_c) by error propagation; the residual variance has n - 2 degrees of freedom.
+    """Return the covariance of (α, N_c) by error propagation. The residual variance has n - 2 degrees of freedom.
 
     ȳ and the slope are uncorrelated, with variances σ²/n and σ²/Σ(x - x̄)². log10 N_c = x̄ - ȳ/slope = x̄ + ȳ/α changes
     by 1/α per unit of ȳ and by -ȳ/α² per unit of α; N_c changes by N_c ln 10 per unit of log10 N_c. This approximation

@@ -201,7 +201,7 @@ def predict_interval(
     with n - p degrees of freedom. It is exact for the direct and the repeated law.
 
     Args:
-        fit: a least-squares fit. Huber's criterion gives no interval; both ends are then NaN.
+        fit: a least-squares fit. Huber's criterion gives no interval. Both ends are then NaN.
         columns: as for `predict_accuracy`.
         level: between 0 and 1.
         observation: True for the interval of a new run's accuracy, False for the interval of the law.
@@ -348,7 +348,7 @@ def _fit_line(form: type, columns: dict, accuracy, guess_rate: float, least_gain
 
 
 def _report(coefficients, objective, residual, target, status, spread, used, delta, guess_rate) -> AccuracyFit:
-    """Return the record of a fit; residuals are of ln(-ln Q')."""
+    """Return the record of a fit. Residuals are of ln(-ln Q')."""
     share = 1 - guess_rate
     misses = np.exp(-np.exp(target)) * share - np.exp(-np.exp(target - residual)) * share
     return AccuracyFit(

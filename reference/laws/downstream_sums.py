@@ -65,7 +65,7 @@ def fit_ceiling(
     least_gain: float = LEAST_GAIN,
     huber: float | None = None,
 ) -> AccuracyFit:
-    """Fit -ln Q' = A/C^α + E from 12 starts; `fit_ratio` describes the arguments."""
+    """Fit -ln Q' = A/C^α + E from 12 starts. `fit_ratio` describes the arguments."""
     return _fit_sum(CeilingCoefficients, {"flops": flops}, accuracy, guess_rate, least_gain, huber)
 
 

@@ -24,13 +24,13 @@ bench BENCH="--only law-fits"` runs such starts). This file splits the problem i
 The scan does not prove that the optimum is global: it would miss a minimum that lies wholly between its points. Tests
 compare the fit with much denser scans in other coordinates.
 
-The domain is 1 <= E_start < E_max <= ∞; the bound E_start >= 1 is our choice. The search covers each edge of the domain
+The domain is 1 <= E_start < E_max <= ∞. The bound E_start >= 1 is our choice. The search covers each edge of the domain
 separately (`_FACES`): E_start = 1 (the smallest allowed); E_max = ∞ (bend = 0, ψ = log(1 + x/E_start)); both at once;
 and the *linear limit*, where E_start → E_max or E_start → ∞ and ψ → x/x_top. In the linear limit the law has no finite
 coefficients, but its predictions exist. The status of a fit reports an optimum on an edge.
 
 A few bad rows can move a least-squares fit arbitrarily far. With `huber` the fit minimises the sum of Huber terms
-instead, over the same domain. Step 2 is then a convex problem with its own method (`_huber.py`); step 3 is unchanged.
+instead, over the same domain. Step 2 is then a convex problem with its own method (`_huber.py`). Step 3 is unchanged.
 
 A fit is slow: it solves ten to thirty thousand small least-squares problems, one after the other.
 """
@@ -246,7 +246,7 @@ def _covariance(rows: Rows, coefficients: RoutedCoefficients, status: Status, er
 
     J comes from `_derivatives`. A coefficient on an edge (E_start = 1, E_max = ∞) is fixed: its row and column are 0.
     In the linear limit every entry is NaN. The covariance is a quadratic approximation, but the valley of E_start and
-    E_max is not quadratic; `uncertainty.py` does not use it.
+    E_max is not quadratic. `uncertainty.py` does not use it.
     """
     if status == "linear limit":
         return np.full((6, 6), np.nan)

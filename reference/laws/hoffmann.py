@@ -220,7 +220,7 @@ def fit_kaplan(
     huber: float | None = 1e-3,
     starts: np.ndarray | None = None,
 ) -> AdditiveFit:
-    """Fit Kaplan's law to a table; `fit_hoffmann` describes the arguments, with starts [s, 4].
+    """Fit Kaplan's law to a table. `fit_hoffmann` describes the arguments, with starts [s, 4].
 
     Example:
         >>> law = KaplanCoefficients(0.076, 6.4e13, 0.103, 1.8e13)
@@ -242,7 +242,7 @@ def kaplan_intervals(
     level: float = 0.95,
     at: Sequence | None = None,
 ) -> list[AdditiveInterval]:
-    """Return the intervals of Kaplan's law; `hoffmann_intervals` describes the arguments."""
+    """Return the intervals of Kaplan's law. `hoffmann_intervals` describes the arguments."""
     columns = dict(zip(_COLUMNS, (dense_parameters, tokens), strict=True))
     columns, loss = _smooth.check_table("kaplan", columns, loss, 4)
     points = None if at is None else _smooth.points_of(_COLUMNS, at)
@@ -250,7 +250,7 @@ def kaplan_intervals(
 
 
 def _bind_kaplan(columns: tuple, centres: np.ndarray):
-    """Return the function of θ = (α_N, u, α_D, v) that gives ln L̂ and J; the top of this file defines the letters."""
+    """Return the function of θ = (α_N, u, α_D, v) that gives ln L̂ and J. The top of this file defines the letters."""
     n, d = (np.log(column) - centre for column, centre in zip(columns, centres, strict=True))
 
     def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -108,7 +108,7 @@ class AtExperts(NamedTuple):
 def _from_billions(law: JointCoefficients) -> JointCoefficients:
     """Convert a law whose N and D are in billions to a law in N and D.
 
-    The first term has (N/1e9)^μ = 1e9^-α Ê^(-γ ln 1e9) N^μ; the second has the same form.
+    The first term has (N/1e9)^μ = 1e9^-α Ê^(-γ ln 1e9) N^μ. The second has the same form.
     """
     unit = math.log(1e9)
     return law._replace(
@@ -282,7 +282,7 @@ def joint_cache(d_model: np.ndarray, cached_tokens: float) -> np.ndarray:
 
 
 def _effective(num_experts: np.ndarray, coefficients: JointCoefficients) -> np.ndarray:
-    """Return Ê for any E_start above 0; `routed.effective_experts` needs an E_start of 1 or more."""
+    """Return Ê for any E_start above 0. `routed.effective_experts` needs an E_start of 1 or more."""
     E_start, E_max = coefficients.E_start, coefficients.E_max
     if not 0 < E_start < E_max:
         raise InputError(f"E_start is {E_start} and E_max is {E_max}; needed: 0 < E_start < E_max")
@@ -303,7 +303,7 @@ def _checked(active_parameters, tokens, num_experts, loss) -> tuple[tuple, np.nd
 
 
 def _bind(columns: tuple, centres: np.ndarray):
-    """Return the function of θ that gives ln L̂ and J; `_natural` gives the order of θ."""
+    """Return the function of θ that gives ln L̂ and J. `_natural` gives the order of θ."""
     n, d = (np.log(column) - centre for column, centre in zip(columns[:2], centres, strict=True))
     x, ones = columns[2] - 1.0, np.ones(n.size)
 

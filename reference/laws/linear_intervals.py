@@ -18,7 +18,7 @@ solution, RSS its residual sum, s² = RSS/(n - p) and q Student's two-sided quan
 
 Step 1 allows v if the least residual sum of all β with h·β = v is at most RSS + q² s². Step 2 allows r under the same
 condition for (y - r x)·β = 0. A bounded law has this problem at each shape, so the functions of `_allowed.py` find the
-ends. All lines of a per-size fit share one residual sum. Every design has the fit as its first argument; only
+ends. All lines of a per-size fit share one residual sum. Every design has the fit as its first argument. Only
 `per_size_design` uses it.
 
 Source: the intervals are our choice; the paper's main text prints none (docs/choices.md).
@@ -103,9 +103,9 @@ def dense_intervals(fit: DenseFit, columns: Sequence[np.ndarray], loss: np.ndarr
 def per_size_intervals(
     fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return b of each line, then d of each line, with their intervals; `at` is the size.
+    """Return b of each line, then d of each line, with their intervals. `at` is the size.
 
-    The fit is by `fit_per_size`; `dense_intervals` describes the arguments.
+    The fit is by `fit_per_size`. `dense_intervals` describes the arguments.
     """
     used = np.isin(columns[0], fit.coefficients.sizes)
     solved = _solve(per_size_design(fit, *(column[used] for column in columns)), loss[used], level)
@@ -118,7 +118,7 @@ def per_size_intervals(
 def separable_intervals(
     fit: LogLinearFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return a, b and d of a fit by `fit_separable` with their intervals; `dense_intervals` describes the arguments."""
+    """Return a, b and d of a fit by `fit_separable` with their intervals. `dense_intervals` describes the arguments."""
     solved = _solve(separable_design(fit, *columns), loss, level)
     named = fit.coefficients._asdict().items()
     return [_coefficient(name, None, value, solved, i) for i, (name, value) in enumerate(named)]

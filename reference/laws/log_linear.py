@@ -1,7 +1,7 @@
 """Three laws in which log10 L is a straight line in log10 E: per-size, separable and bilinear.
 
 Clark et al. 2022 (arXiv 2202.01169) derive their law in steps. Logarithms are decimal. L is the loss in nats per token
-and N the dense parameters. E is the number of experts of a routed layer; a dense model has E = 1.
+and N the dense parameters. E is the number of experts of a routed layer. A dense model has E = 1.
 
     per-size    log10 L = b(N) log10 E + d(N)                 one line for each trained size
     separable   log10 L = a log10 N + b log10 E + d           one slope in E for all sizes
@@ -19,7 +19,7 @@ The functions below read the bilinear law as a straight line in two ways:
 
 The fits are linear least squares in log10 L, so the solution is unique and needs no search. The coefficients b and d
 are values at N = 1, seven decades below any trained model. So a small change of c changes them much. Print b + c log10
-N at trained sizes instead (`slope_in_experts`). The per-size law is defined only at trained sizes; elsewhere the
+N at trained sizes instead (`slope_in_experts`). The per-size law is defined only at trained sizes. Elsewhere the
 functions return NaN.
 """
 
@@ -420,7 +420,7 @@ def _line_at_experts(num_experts: np.ndarray, coefficients: LogLinearCoefficient
 
 
 def _interacting(coefficients: LogLinearCoefficients) -> BilinearCoefficients:
-    """Return the coefficients in bilinear form; a separable law has c = 0."""
+    """Return the coefficients in bilinear form. A separable law has c = 0."""
     if isinstance(coefficients, PerSizeCoefficients):
         raise InputError("per-size lines do not predict other sizes; needed: separable or bilinear coefficients")
     if isinstance(coefficients, SeparableCoefficients):

@@ -62,7 +62,7 @@ def next_runs(
     asked: Asked,
     level: float = 0.95,
 ) -> list[NextRun]:
-    """Return each candidate with its interval, the narrowest first; the earlier candidate wins a tie.
+    """Return each candidate with its interval, the narrowest first. The earlier candidate wins a tie.
 
     Args:
         law: a record of the catalogue.

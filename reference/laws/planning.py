@@ -17,7 +17,7 @@ ERRATUM of Ludziejewski et al. 2025, our finding. They print for the law m N^μ 
 
 At the minimum, with D = FLOPs/6N, the derivative μ m N^μ - ν n D^ν is 0. With D* and N* inserted, the powers of FLOPs/6
 cancel: μ m G^μ = ν n G^(-ν). So G = (μm/(νn))^(-1/(μ+ν)), the inverse of the printed G. The corrected G reproduces
-their table of optima. `printed_joint_optimum` uses the printed G; its loss is higher.
+their table of optima. `printed_joint_optimum` uses the printed G. Its loss is higher.
 """
 
 import math
@@ -326,7 +326,7 @@ def _lowest(function: Callable, low: float, high: float) -> tuple[float, float]:
 
 
 def check_budget(budget: Budget) -> Budget:
-    """Return the budget; raise ValueError unless FLOPs, memory and bytes are above 0 and the tokens at least 0."""
+    """Return the budget. Raise ValueError unless FLOPs, memory and bytes are above 0 and the tokens at least 0."""
     check_range("flops", budget.flops, above=0.0)
     check_range("bytes_per_number", budget.bytes_per_number, above=0.0)
     for name in ("cached_tokens", "inference_tokens"):

@@ -36,7 +36,7 @@ resample whose rows do not determine the law counts as undetermined. The jackkni
 has a finite value.
 
 Sources: bootstrap percentiles, Efron 1979; pseudo-values with Student's t, Tukey 1958. The methods, resampling by size,
-and the scales are our choice; the paper's main text has no resampling (docs/choices.md).
+and the scales are our choice. The paper's main text has no resampling (docs/choices.md).
 """
 
 import math

@@ -123,7 +123,7 @@ def fit_two_stage(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, lin
 def fit_two_stage_ratio(
     parameters: np.ndarray, tokens: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, link: Link = "logistic"
 ) -> TwoStageFit:
-    """Fit both stages to at least 6 runs of several ratios; `fit_two_stage` describes the other arguments."""
+    """Fit both stages to at least 6 runs of several ratios. `fit_two_stage` describes the other arguments."""
     columns = _check_columns({"parameters": parameters, "tokens": tokens, "loss": loss})
     log_size, log_tokens, log_loss = (np.log(column) for column in columns)
     centre = log_size.mean(), log_tokens.mean()
@@ -174,7 +174,7 @@ def predict_first(stage_1: LossCoefficients, *columns: np.ndarray) -> np.ndarray
 
 
 def predict_second(stage_2: LinearCoefficients | LogisticCoefficients, loss: np.ndarray) -> np.ndarray:
-    """Return the accuracy that stage 2 predicts at a loss, not clipped; a line may give values outside 0 to 1.
+    """Return the accuracy that stage 2 predicts at a loss, not clipped. A line may give values outside 0 to 1.
 
     Example:
         >>> float(predict_second(LogisticCoefficients(0.5, -2.0, 3.0, 0.25), 3.0))

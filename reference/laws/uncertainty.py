@@ -317,7 +317,7 @@ def _gauss_legendre() -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_quantity(quantity: Quantity) -> Quantity:
-    """Return the quantity; raise ValueError unless its name is known and the N and E that it needs are in range."""
+    """Return the quantity. Raise ValueError unless its name is known and the N and E that it needs are in range."""
     name = quantity.name
     if name not in PLACE:
         raise InputError(f"quantity {name!r} is not known; allowed: {', '.join(PLACE)}")

@@ -397,7 +397,7 @@ def _change_of_unit(unit: float) -> np.ndarray:
 
 
 def _coefficients(fit: RoutedFit, unit: float, least: float) -> UtilisationCoefficients:
-    """Return the coefficients after the change of unit; a matrix product would give NaN for an infinite B_max."""
+    """Return the coefficients after the change of unit. A matrix product would give NaN for an infinite B_max."""
     a, b, c, d, E_start, E_max = fit.coefficients
     log_unit = math.log10(unit)
     return UtilisationCoefficients(a - c * log_unit, b, c, d - b * log_unit, E_start * unit, E_max * unit, least)

@@ -97,7 +97,7 @@ def balanced_assignment(
         scores: [T, E], finite.
         k: experts per token, 1 <= k <= E; they are distinct.
         mask: [T] bool, True for a real token, at least one; None for all. Padded tokens get experts 0 … k-1 and count
-            nowhere; their scores may be NaN. Above, T counts real tokens.
+            nowhere. Their scores may be NaN. Above, T counts real tokens.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
 
     Returns:
@@ -212,7 +212,7 @@ def base_router(
         ValueError: an argument is out of its range, no token is real, or fewer than k experts may be chosen.
 
     Discontinuity: the selection jumps where two balanced assignments (training) or two logits of a token (evaluation)
-    tie. In training `balanced_assignment` breaks ties; in evaluation the lower index wins.
+    tie. In training `balanced_assignment` breaks ties. In evaluation the lower index wins.
 
     Example:
         >>> z = np.array([[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.5, 0.0]])

@@ -20,7 +20,7 @@ Padding: a `mask` [T] marks n real tokens. An expert takes C(n) real tokens, the
 C(T) columns, as for a full group. Columns past C(n) repeat the expert's first token with gate 0, and count nowhere.
 
 Our choices: C is rounded up and is at most T (as in `experts.expert_capacity` at k = 1); the sigmoid is an option.
-Experts compare the logarithms of the scores, which do not underflow; ties go to the lower token index.
+Experts compare the logarithms of the scores, which do not underflow. Ties go to the lower token index.
 """
 
 import numpy as np

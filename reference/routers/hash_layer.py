@@ -258,8 +258,8 @@ def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
     tokens in the first run have the same set of experts if k < E.
 
     Limits: the k experts of the most frequent token get its whole share. If the vocabulary is not sorted by frequency,
-    the numbers of token ids are even, but not the loads. There are at most E (E − 1) / 2 different sets of experts;
-    random tables have more for k > 2.
+    the numbers of token ids are even, but not the loads. There are at most E (E − 1) / 2 different sets of experts.
+    Random tables have more for k > 2.
 
     Args:
         vocab_size: V.
@@ -363,7 +363,7 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
 
 
 def cluster_tokens(embeddings: np.ndarray, centres: np.ndarray, *, max_rounds: int = 100) -> Clusters:
-    """Group token embeddings by k-means (Lloyd's algorithm) from given centres; the result is deterministic.
+    """Group token embeddings by k-means (Lloyd's algorithm) from given centres. The result is deterministic.
 
     In each round every centre moves to the mean of its tokens, and then every token joins its nearest centre. A centre
     without tokens does not move.
@@ -402,7 +402,7 @@ def _distances(embeddings, centres):
 
 
 def clustered_table(clusters: Clusters, embeddings: np.ndarray, k: int = 1) -> np.ndarray:
-    """Return the table [V, k] of the k nearest centres of each token; centre e belongs to expert e.
+    """Return the table [V, k] of the k nearest centres of each token. Centre e belongs to expert e.
 
     Args:
         clusters: from `cluster_tokens`, with E centres.

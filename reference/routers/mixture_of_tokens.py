@@ -84,7 +84,7 @@ def mixing_weights(
         logits: [g, E], finite; the controller's score of each token of the group for each expert.
         temperature: τ > 0, a number or an array of shape []; infinity for equal shares.
         one_hot: whether each expert takes only the token with its largest logit, with weight 1. This is the limit τ →
-            0; it has no gradient and ignores the temperature.
+            0. It has no gradient and ignores the temperature.
         mask: [g] bool, True for a real token; a padded one has weight 0, and the function ignores its logits.
         expert_mask: [E] bool, the experts that take part; None for all. The weights of the others are 0.
 
@@ -253,7 +253,7 @@ def mixture_of_tokens(
 def group_within_sequence(x: np.ndarray, group_size: int) -> np.ndarray:
     """Rearrange a batch so that each group holds `group_size` neighbouring positions of one sequence.
 
-    NOT CAUSAL: a position sees the later ones of its group. For masked objectives only; a language model that predicts
+    NOT CAUSAL: a position sees the later ones of its group. For masked objectives only. A language model that predicts
     the next token needs `expert_choice.group_by_position`.
 
     Args:

@@ -23,7 +23,7 @@ advantage aₜ = rₜ − value(xₜ),
 
 Credit assignment. In the usual reading of the paper, each choice gets the reward of its own token. This gives the true
 gradient if no choice affects other tokens. A choice also changes the rewards of later tokens if attention follows the
-routed layer; the gradient is then biased. The sum of the rewards from t to the end of the sequence (`reward_to_go`) is
+routed layer. The gradient is then biased. The sum of the rewards from t to the end of the sequence (`reward_to_go`) is
 unbiased in both cases, but has more variance.
 
 For several experts per token the program draws without replacement, in order. The k largest of log π + Gumbel noise are

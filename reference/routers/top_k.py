@@ -11,7 +11,7 @@ Switch (Fedus et al. 2021) at k = 1, GShard (Lepikhin et al. 2020) at k = 2, and
                 times a constant                                                 `gate_scale`
     4. LOSS     nothing here keeps the experts balanced; see `balance`
 
-With "none" and softmax scores the output shrinks as the number of experts grows; `sinkhorn` has a table.
+With "none" and softmax scores the output shrinks as the number of experts grows. `sinkhorn` has a table.
 
 For softmax scores "sum" and "softmax" are the same function: the sum over all experts cancels. "none" is softmax before
 top-k; "softmax" is softmax after top-k.
@@ -152,7 +152,7 @@ def top_k_router(
         held: a routing of the same group; the router reuses its selection.
         mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts. The groups
-            stay the groups of the whole layer; the router skips a group without an admitted expert.
+            stay the groups of the whole layer. The router skips a group without an admitted expert.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
@@ -199,7 +199,7 @@ def top_k_router(
 
 
 def _route_top_k(logits, k, *, bias, group, held=None, expert_mask=None, groups_per_token, group_score, **options):
-    """Return the routing of real tokens; `group` [E] is the group of each expert, or None for a single group."""
+    """Return the routing of real tokens. `group` [E] is the group of each expert, or None for a single group."""
     if expert_mask is not None:
         options |= dict(per_expert=dict(bias=bias, group=group), held=held)
         options |= dict(k=k, groups_per_token=groups_per_token, group_score=group_score)
@@ -312,9 +312,9 @@ def gshard_router(
     """Give each token its two best experts, and drop the second at random when its gate is small.
 
     Gates are normalised over the two. The router keeps the second expert if the token's uniform is below twice the
-    expert's gate: with probability min(1, 2 gate). A dropped expert stays in `expert` with gate 0; `plan` and `load`
+    expert's gate: with probability min(1, 2 gate). A dropped expert stays in `expert` with gate 0. `plan` and `load`
     exclude it. The `plan` of a `held` routing is 0 at dropped experts. In `experts.routed_ffn` a dropped expert still
-    takes a slot, as in the paper's algorithm. The mask `gate != 0` frees the slot; the model uses this mask (our
+    takes a slot, as in the paper's algorithm. The mask `gate != 0` frees the slot. The model uses this mask (our
     choice, as in the authors' released code).
 
     Args:

@@ -1,6 +1,6 @@
 """The style of figures, shared helpers, and writing.
 
-A router has the same colour in every figure (Okabe and Ito's palette, safe for colour-blind readers); darker shades are
+A router has the same colour in every figure (Okabe and Ito's palette, safe for colour-blind readers). Darker shades are
 larger sizes. The same numbers give the same bytes.
 """
 
@@ -46,7 +46,7 @@ def save_figure(figure, path: Path) -> None:
 
 
 def image(figure, form: str) -> bytes:
-    """Return a figure as png or svg; the same numbers give the same bytes."""
+    """Return a figure as png or svg. The same numbers give the same bytes."""
     content = io.BytesIO()
     figure.savefig(content, format=form, metadata=METADATA[form])
     return content.getvalue()

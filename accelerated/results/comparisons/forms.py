@@ -1,7 +1,7 @@
 """Compare forms of law on held-out runs.
 
 A form is fitted again without one run, or without all runs of one size, and predicts the excluded runs. Excluding a run
-tests interpolation within a grid; excluding a size tests extrapolation.
+tests interpolation within a grid. Excluding a size tests extrapolation.
 """
 
 import math

@@ -161,7 +161,7 @@ def _grouped(changes: list[tuple], by: int, name: str, alpha: float | None) -> l
 
 
 def _ratio(mean: dict, alpha: float) -> dict:
-    """Convert a mean change of log10 L to a ratio of dense sizes of equal loss; the ends of the interval swap."""
+    """Convert a mean change of log10 L to a ratio of dense sizes of equal loss. The ends of the interval swap."""
     low, high = (None if mean[name] is None else ten_to(-mean[name] / alpha) for name in ("high", "low"))
     return {"mean": ten_to(-mean["mean"] / alpha), "low": low, "high": high}
 

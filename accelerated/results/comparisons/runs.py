@@ -113,7 +113,7 @@ def trusted(runs: list[Run]) -> list[Run]:
 
 
 def usual_frequency(runs: list[Run]) -> float | None:
-    """Return the most common routing frequency of the routed runs with k = 1; a tie gives the larger frequency."""
+    """Return the most common routing frequency of the routed runs with k = 1. A tie gives the larger frequency."""
     values = [run.frequency for run in runs if run.router != DENSE and run.k == 1 and run.frequency is not None]
     return max(set(values), key=lambda value: (values.count(value), value)) if values else None
 

@@ -212,7 +212,7 @@ class Model(NamedTuple):
 
 
 def models_of_runs(fit: Fit, budget: Budget, tokens: float | None) -> list[Model]:
-    """Return the trained kinds of models of a router; the dense kind is first if the law includes it as E = 1.
+    """Return the trained kinds of models of a router. The dense kind is first if the law includes it as E = 1.
 
     Raises:
         ValueError: the table lacks data for a limit of the budget; or the requested tokens differ from the runs'
@@ -227,7 +227,7 @@ def models_of_runs(fit: Fit, budget: Budget, tokens: float | None) -> list[Model
 
 
 def _model_of_runs(fit: Fit, kind: tuple[float, float, float], budget: Budget, tokens: float | None) -> Model:
-    """Return a kind of model; `kind` is (E, k, G)."""
+    """Return a kind of model. `kind` is (E, k, G)."""
     experts, k, granularity = kind
     costs, router = costs_of_kind(fit, *kind), DENSE if experts == 1 else fit.name
 
@@ -253,7 +253,7 @@ def costs_of_kind(fit: Fit, experts: float, k: float, granularity: float) -> Cos
 
 
 def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) -> dict[str, np.ndarray]:
-    """Return the columns of a law at sizes N and tokens D, [n] each; raise ValueError for an unsupported column.
+    """Return the columns of a law at sizes N and tokens D, [n] each. Raise ValueError for an unsupported column.
 
     Args:
         kind: E, k and G.

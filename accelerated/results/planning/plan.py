@@ -76,7 +76,7 @@ class Plan(NamedTuple):
         return plain(head | {"rankings": [_ranking_dict(ranking, self) for ranking in self.rankings]})
 
     def plot(self, colours: dict[str, str] | None = None):
-        """Draw the lowest loss of each router against FLOPs, a panel for each ranking; return the matplotlib figure.
+        """Draw the lowest loss of each router against FLOPs, a panel for each ranking. Return the matplotlib figure.
 
         Args:
             colours: {router: colour}; default: matplotlib's.
@@ -98,7 +98,7 @@ class Plan(NamedTuple):
 
 
 def plan_of(budget: Budget, tokens: float | None, level: float, rankings: list[Ranking], *of_table) -> Plan:
-    """Return the plan of some rankings; raise `InputError` with the first reason if no model fits the budget."""
+    """Return the plan of some rankings. Raise `InputError` with the first reason if no model fits the budget."""
     if not any(ranking.lines for ranking in rankings):
         reasons = [reason for ranking in rankings for reason in ranking.left_out.values()]
         first = f"; the first reason: {reasons[0]}" if reasons else ""

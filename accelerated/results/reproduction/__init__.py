@@ -1,1 +1,1 @@
-"""Every number of a report as a dictionary; `report` calls `gather`."""
+"""Every number of a report as a dictionary. `report` calls `gather`."""

@@ -1,4 +1,4 @@
-"""All results of a report as a dictionary, `results.json`; text and figures take their numbers from it."""
+"""All results of a report as a dictionary, `results.json`. Text and figures take their numbers from it."""
 
 from ...tables.schema import DENSE
 from ..comparisons.ablations import experts_per_token, routing_frequency

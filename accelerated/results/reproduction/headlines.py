@@ -1,6 +1,6 @@
 """The facts of a report's first page: counts, and keys for the direction of each finding.
 
-The rules are our choice; the constants below have the thresholds. The report has the text for each key.
+The rules are our choice. The constants below have the thresholds. The report has the text for each key.
 """
 
 import math

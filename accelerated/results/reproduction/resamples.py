@@ -2,7 +2,7 @@
 
 The profile interval assumes independent residuals. If the law is slightly wrong at a size, all runs of this size share
 a residual. Intervals from whole sizes, left out or resampled, include this error. With few sizes these methods are
-rough. Some resamples give no value; the result has their number.
+rough. Some resamples give no value. The result has their number.
 """
 
 import numpy as np

@@ -166,7 +166,7 @@ def negative(slope: dict) -> str:
 
 
 def described(fit: RoutedFit) -> dict:
-    """Return status, coefficients and scores of a fit, without intervals; undetermined coefficients are NaN."""
+    """Return status, coefficients and scores of a fit, without intervals. Undetermined coefficients are NaN."""
     return {
         "status": fit.status,
         "rmsle": fit.rmsle,

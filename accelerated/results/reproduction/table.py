@@ -30,7 +30,7 @@ from . import paper
 
 
 class Table:
-    """The runs of a table and their fits; each choice of rows and each fit is computed once.
+    """The runs of a table and their fits. Each choice of rows and each fit is computed once.
 
     Args:
         source: the runs, with the main choice of rows and the main loss, see `with_main_loss`.

@@ -4,7 +4,7 @@
     2. LOAD     `loads`      the loads of the experts at the largest E
     3. RUNS     `find`       the models, the text, the time, and the command that repeats the sweep
 
-`reproduction.gather` gives all other results; the report has the text.
+`reproduction.gather` gives all other results. The report has the text.
 """
 
 import math
@@ -32,7 +32,7 @@ CHANCE = 1.96
 
 
 class Comparison(NamedTuple):
-    """The comparison of a router's largest E with dense at one size; losses are means over the seeds."""
+    """The comparison of a router's largest E with dense at one size. Losses are means over the seeds."""
 
     router: str
     size: int
@@ -277,7 +277,7 @@ def verdict(difference: float, spread: float | None, error: float | None) -> str
 
 
 def loads(sweep: Sweep) -> list[Load]:
-    """Return the loads of the run with the largest E, at each size of each router; only the first seed counts."""
+    """Return the loads of the run with the largest E, at each size of each router. Only the first seed counts."""
     entries = []
     for selection in sweep.selections:
         runs = [run for run in sweep.of(selection) if run.router != DENSE and run.load]

@@ -87,7 +87,7 @@ def check_untouched(folder: Path) -> None:
 
 
 def register(folder: Path) -> Path:
-    """Write predictions for the largest size from a sweep's smaller runs; keep an existing file.
+    """Write predictions for the largest size from a sweep's smaller runs. Keep an existing file.
 
     Returns:
         The path of predictions.json.

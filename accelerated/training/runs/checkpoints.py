@@ -90,7 +90,7 @@ class Checkpoints:
     def save(self, step: int, state: dict, extra: dict) -> None:
         """Begin to write a checkpoint; it replaces an existing checkpoint of the same step.
 
-        The state is copied first, so the next step may free its memory. The files are written while training continues;
+        The state is copied first, so the next step may free its memory. The files are written while training continues.
         `wait` returns when they are complete.
 
         Raises:
@@ -177,7 +177,7 @@ class Checkpoints:
         return sorted((int(name) for name in names if name.isascii() and name.isdecimal()), reverse=True)
 
     def check_has(self, step: int) -> None:
-        """Raise `InputError` if a step has no checkpoint; the message lists the steps with checkpoints."""
+        """Raise `InputError` if a step has no checkpoint. The message lists the steps with checkpoints."""
         steps = sorted(self.steps())
         if step not in steps:
             there = ", ".join(f"{saved:,}" for saved in steps) or "none"
@@ -202,7 +202,7 @@ class Checkpoints:
 
         Args:
             like: a tree of arrays with the expected shapes, dtypes and placement. Arrays on a mesh are restored onto
-                this mesh, from a checkpoint of any mesh; other arrays are restored onto one device.
+                this mesh, from a checkpoint of any mesh. Other arrays are restored onto one device.
             check: a function of the step and the other fields, called before the arrays are read. It raises
                 `InputError` if the files of the run do not match the checkpoint.
 

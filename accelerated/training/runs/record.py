@@ -139,7 +139,7 @@ def _record(plain: dict) -> Record:
 
 
 def check_config(path: Path, config: TrainConfig, record: Record, by: str = FILE) -> None:
-    """Raise `InputError` if a configuration differs from the record; paths of texts and runs may differ."""
+    """Raise `InputError` if a configuration differs from the record. Paths of texts and runs may differ."""
     before = from_mapping(record.config, by)
     different = config.difference(before, (*config.changeable(before), *PLACES))
     if different:
@@ -148,7 +148,7 @@ def check_config(path: Path, config: TrainConfig, record: Record, by: str = FILE
 
 
 def check_rows(path: Path, rows: list[dict], record: Record, by: str = FILE) -> None:
-    """Raise `InputError` if rows of results.csv differ from the record; the last rows may be missing."""
+    """Raise `InputError` if rows of results.csv differ from the record. The last rows may be missing."""
     for row, recorded in zip(rows, record.rows, strict=False):
         here = {name: cell for name, cell in row.items() if cell}
         names = ("step", *recorded, *here)

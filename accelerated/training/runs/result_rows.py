@@ -145,7 +145,7 @@ def commit() -> str:
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:
-    """Write a table atomically; numbers read back exactly."""
+    """Write a table atomically. Numbers read back exactly."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()

@@ -1,4 +1,4 @@
-"""The files of a run folder except checkpoints; readers check the form of each file and the run's record.
+"""The files of a run folder except checkpoints. Readers check the form of each file and the run's record.
 
 config.json        the resolved configuration            `claim_folder`, `read_config`
 tokenizer.model    the tokenizer                         `read_tokenizer`
@@ -182,7 +182,7 @@ class Log:
         self._content = b""
 
     def write(self, **fields) -> None:
-        """Append a line; a number that is not finite becomes null, because JSON has no such numbers."""
+        """Append a line. A number that is not finite becomes null, because JSON has no such numbers."""
         fields = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
         line = json.dumps(fields) + "\n"
         self._file = self._file or append_to(self.path)
@@ -192,7 +192,7 @@ class Log:
         self._hash.update(line.encode())
 
     def mark(self) -> dict:
-        """Flush the log to disk; return the number of bytes and their digest for a record."""
+        """Flush the log to disk. Return the number of bytes and their digest for a record."""
         if self._file is not None:
             os.fsync(self._file.fileno())
         return {"bytes": self._bytes, "digest": self._hash.hexdigest()}
@@ -220,7 +220,7 @@ def read_log(path: Path) -> list[dict]:
 
 
 def parse_line(line: bytes, where: str) -> dict:
-    """Return the fields of a line of the log; raise `InputError` if it is damaged."""
+    """Return the fields of a line of the log. Raise `InputError` if it is damaged."""
     try:
         fields = parse_json(line.decode("utf-8"), infinite=True)  # earlier versions wrote NaN
         wrong = misfit(fields, LOG_LINE)

@@ -38,7 +38,7 @@ class Trunk(NamedTuple):
         return f"{self.folder.absolute().name}@{self.step}"
 
     def checkpoints(self, tell: Callable[[str], None] = print) -> Checkpoints:
-        """Return the checkpoints of the run; `tell` gets a line for each damaged checkpoint."""
+        """Return the checkpoints of the run. `tell` gets a line for each damaged checkpoint."""
         return Checkpoints(self.folder / "checkpoints", tell)
 
     def is_saved(self) -> bool:

@@ -37,7 +37,7 @@ MOST_RUNS = 1000
 
 
 class Grid(NamedTuple):
-    """A named list of runs; the index in the list is the run's hyper_id."""
+    """A named list of runs. The index in the list is the run's hyper_id."""
 
     name: str
     runs: tuple[TrainConfig, ...]

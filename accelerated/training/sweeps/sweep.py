@@ -74,7 +74,7 @@ _number_trained = [0]  # runs trained by this process
 
 
 class Part(NamedTuple):
-    """A task of a job array; it trains the runs index, index + of, index + 2 of, ... of the grid."""
+    """A task of a job array. It trains the runs index, index + of, index + 2 of, ... of the grid."""
 
     index: int
     of: int

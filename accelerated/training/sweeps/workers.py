@@ -66,7 +66,7 @@ def start_worker() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory; call before JAX starts its threads. Other C libraries ignore this."""
+    """Tell glibc to keep freed memory. Call before JAX starts its threads. Other C libraries ignore this."""
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
         for parameter, value in _MALLOPT.items():
@@ -74,7 +74,7 @@ def keep_freed_memory() -> None:
 
 
 def compute_where_called() -> None:
-    """Let XLA on CPU run in the calling thread; call before JAX creates devices.
+    """Let XLA on CPU run in the calling thread. Call before JAX creates devices.
 
     Then all buffers of a call are free when the call returns. For the main thread, glibc keeps freed blocks of any
     size. For other threads, it keeps only blocks below 64 MB, so each call would map larger blocks again, page by page.

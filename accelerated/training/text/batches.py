@@ -51,7 +51,7 @@ class TrainingBatches(grain.DatasetIterator):
         return next(self._batches)
 
     def read_ahead(self, n: int) -> None:
-        """Read the next n batches now, for a later call of `stacked`; keep the position."""
+        """Read the next n batches now, for a later call of `stacked`. Keep the position."""
         position = self._position()
         self._ahead = position, self._read(position, n)
 
@@ -137,7 +137,7 @@ def training_batches(
 def validation_batches(
     token_files: TokenFiles, *, sequence_length: int, batch_size: int, num_batches: int
 ) -> EvaluationText:
-    """Return evenly spaced windows of the validation tokens; every call returns the same windows.
+    """Return evenly spaced windows of the validation tokens. Every call returns the same windows.
 
     The first windows alone would have only a few documents.
 

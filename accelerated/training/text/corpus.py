@@ -92,8 +92,8 @@ def read_corpus(paths: Sequence[str] | None = None) -> Corpus:
 
     Args:
         paths: files, folders, and glob patterns of files (`**` goes through folders). All files in a folder and its
-            subfolders are read, except files with a part of the path that begins with a dot. `.gz` is decompressed;
-            each line of `.jsonl` (or `.jsonl.gz`) is an object whose "text" is a document. None or empty: the `.py`
+            subfolders are read, except files with a part of the path that begins with a dot. `.gz` is decompressed.
+            Each line of `.jsonl` (or `.jsonl.gz`) is an object whose "text" is a document. None or empty: the `.py`
             source of the running interpreter's standard library.
 
     Returns:
@@ -196,7 +196,7 @@ def _walk(root: str, skip: Sequence[str] = ()) -> Iterator[Source]:
 
 
 def _match(pattern: str) -> Iterator[Source]:
-    """Yield the files that match; their names are relative to the part of the pattern before its first wildcard."""
+    """Yield the files that match. Their names are relative to the part of the pattern before its first wildcard."""
     parts = pattern.split(os.sep)
     fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
     root = os.sep.join(parts[:fixed]) + os.sep if fixed else os.curdir
@@ -210,7 +210,7 @@ def _match(pattern: str) -> Iterator[Source]:
 
 
 def read_documents(sources: Iterable[Source]) -> tuple[list[Document], dict[str, str]]:
-    """Return the documents, and {name: digest} of the files; files that are not UTF-8 are skipped."""
+    """Return the documents, and {name: digest} of the files. Files that are not UTF-8 are skipped."""
     documents, files = [], {}
     for source in sources:
         documents_of_file = _read_file(source)
@@ -284,7 +284,7 @@ def _json_lines(text: str, source: Source) -> Iterator[Document]:
 
 
 def without_duplicates(documents: Iterable[Document]) -> list[Document]:
-    """Return the documents in the order of their names, without duplicates; a text keeps its first name."""
+    """Return the documents in the order of their names, without duplicates. A text keeps its first name."""
     first = {}
     for document in sorted(documents):
         first.setdefault(document.text, document)
@@ -292,7 +292,7 @@ def without_duplicates(documents: Iterable[Document]) -> list[Document]:
 
 
 def cut_all(documents: Sequence[Document], description: str) -> list[Document]:
-    """Return the documents; cut long documents into pieces of `PIECE` characters (fewer if the text is short).
+    """Return the documents. Cut long documents into pieces of `PIECE` characters (fewer if the text is short).
 
     Raises:
         InputError: there is no text, or not enough for two pieces.

@@ -39,7 +39,7 @@ def _cut(leaves: list) -> list[np.ndarray]:
 
 
 def unpacked(pieces: Pieces, like: dict) -> dict:
-    """Return the packed tree; its arrays are views of the pieces if each dtype has one piece.
+    """Return the packed tree. Its arrays are views of the pieces if each dtype has one piece.
 
     Args:
         like: a tree with the same shapes and dtypes.

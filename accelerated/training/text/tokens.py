@@ -88,7 +88,7 @@ def prepare_tokens(
     *,
     tell: Callable[[str], None] | None = None,
 ) -> TokenFiles:
-    """Return the corpus as tokens; build the entry of the cache if necessary.
+    """Return the corpus as tokens. Build the entry of the cache if necessary.
 
     Args:
         vocab_size: V, the number of pieces of the tokenizer.
@@ -218,7 +218,7 @@ def _remove_stale(cache: Path) -> None:
 
 
 class _Damaged(Exception):
-    """An entry is damaged; the message names the file."""
+    """An entry is damaged. The message names the file."""
 
 
 def _read_entry(folder: Path) -> TokenFiles:
