@@ -609,6 +609,29 @@ def test_the_branch_that_a_metric_of_tensorboard_abandoned_is_left_out(here):
     assert remarks[0].startswith(f"run-moe8-256-tag-val.csv: {RESTARTED.format('moe8-256')}")
 
 
+def twice_in_an_event_file(rows) -> str:
+    pytest.importorskip("tensorboard")
+    write_events(Path("logs/moe8-256"), [(step, "val/loss", loss) for step, loss in rows])
+    return "logs"
+
+
+TWICE = {
+    "a panel": lambda rows: write("panel.csv", [("Step", "moe8-256 - val/loss"), *rows]),
+    "a history": lambda rows: history("moe8-256.jsonl", rows),
+    "a metric from TensorBoard": lambda rows: scalars("run-moe8-256-tag-val_loss.csv", rows),
+    "an event file": twice_in_an_event_file,
+}
+
+
+@pytest.mark.parametrize("kind", TWICE)
+def test_of_two_values_at_a_step_the_later_counts_in_every_kind_of_log(here, kind):
+    """A step that is logged twice is no restart, so no row is left out."""
+    path = TWICE[kind]([(1000, 3.5), (2000, 3.25), (2000, 3.3)])
+    frame, remarks = converted(path, {"loss_validation": "val_loss" if kind.startswith("a metric") else "val/loss"})
+    assert frame["step"].tolist() == [1000, 2000] and frame["loss_validation"].tolist() == [3.5, 3.3]
+    assert not any("restarted" in remark for remark in remarks)
+
+
 RESTARTS = {
     "in one file": ([BACK], [1000, 1500, 2500], 2),
     "in a new file": ([BACK[:3], BACK[3:]], [1000, 1500, 2500], 2),

@@ -16,6 +16,8 @@ import pytest
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.figures import laws as law_figures
+from routelaws.accelerated.report.outline import Report
+from routelaws.accelerated.report.run_sections import pairs_section
 from routelaws.accelerated.results.comparisons import ablations, utilisation
 from routelaws.accelerated.results.comparisons import runs as comparison_runs
 from routelaws.accelerated.results.comparisons.runs import Run
@@ -228,6 +230,17 @@ def test_the_law_in_compute_has_its_coefficients_and_their_intervals_in_their_ow
 def cells(text: str, *first: str) -> list[list[str]]:
     rows = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return [row for row in rows if tuple(row[: len(first)]) == first]
+
+
+def test_cells_of_the_opposite_order_are_counted_among_those_of_their_pair(results):
+    """Two pairs with 15 cells each, and two of the first pair's cells have the opposite order."""
+    pair = results["pairs"][0]
+    turned_pair = pair | {"turned": {"cells": 2, "N": SIZES[0], "E": 8, "percent": 1.5}}
+    words = "HASH and S-BASE have the opposite order in 2 of 15 cells, most clearly at N = 10M, E = 8 (+1.50 %)."
+    rest = " The other pairs have the same order in all of their cells."
+    for pairs, sentences in (([turned_pair, pair], words + rest), ([turned_pair], words)):
+        blocks = pairs_section(Report(results | {"pairs": pairs}, []))
+        assert sentences in blocks
 
 
 def test_a_run_has_its_compute_in_the_units_of_the_report(results):

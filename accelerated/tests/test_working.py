@@ -77,3 +77,24 @@ def test_the_time_left_of_several_runs_counts_what_each_has_to_compile(monkeypat
     # 30 and 20 steps in twice 3 s; 60, 70 and twice 100 steps are left, and twice 20 s: (330 · 0.12 + 40) / 2.
     assert said[-1] == "compiled in about 20 s per run, 2 at a time  0:23 so far, about 0:40 left"
     assert len(said) == 2 and "compiling" in said[0]
+
+
+def test_the_time_left_of_the_last_run_is_not_shared_among_idle_workers(monkeypatch):
+    """Four equal runs, two in parallel: 90 s for 90 steps, but only 45 of run 3. Idle time after a run does not
+    count."""
+    clock = [1000.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    console = Console(file=io.StringIO(), width=80)
+    with progress.Progress([from_mapping(RUN | {"seed": seed}) for seed in range(4)], console=console) as watch:
+        for pair, reached in (((0, 1), (100, 100)), ((2, 3), (100, 55))):
+            for run in pair:
+                watch("start", run=run)
+                watch("step", run=run, step=10, loss=5.0, tokens_per_second=1e4)
+            clock[0] += 90
+            for run, step in zip(pair, reached, strict=True):
+                watch("step", run=run, step=step, loss=4.0, tokens_per_second=1e4)
+            for run, step in zip(pair, reached, strict=True):
+                if step == 100:
+                    watch("finished", run=run)
+    # 315 steps took four times 90 s, and 45 steps are left.
+    assert console.file.getvalue().splitlines()[-1].endswith("3:00 so far, about 0:51 left")

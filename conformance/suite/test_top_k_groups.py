@@ -96,8 +96,10 @@ def test_groups_of_masked_experts(backend):
     """Groups stay those of the whole layer: {2, 3} is a group, although expert 1 is masked."""
     z = np.tile([9.0, 50.0, 8.0, 7.0, 50.0, 50.0, 8.5, 1.0], (7, 1))  # scores of nearly 1, or of 1
     z[3:] = np.array([-9.0, 50.0, -1.0, -2.0, 50.0, 50.0, -3.0, -0.5])
+    z[5:, 0] = 9.0  # the only admitted expert of its group scores more than two others
     options = dict(k=2, score="sigmoid", expert_groups=4, groups_per_token=2)
-    for group_score, wanted in (("best", [[0, 6]] * 3 + [[7, 2]] * 4), ("two_best", [[6, 2]] * 3 + [[7, 2]] * 4)):
+    rest = [[7, 2]] * 2 + [[0, 7]] * 2
+    for group_score, wanted in (("best", [[0, 6]] * 3 + rest), ("two_best", [[6, 2]] * 3 + rest)):
         options["group_score"], padded = group_score, np.where(MASKED, z, np.nan)
         what, ours = (
             f"groups of masked experts, {options}",
