@@ -1,7 +1,7 @@
 """Softmax attention over heads, with a backward pass written by hand.
 
 The logit of query i and key j is (qᵢ · kⱼ + qᵢ · r₍ᵢ₋ⱼ₎) / √c. For each head, the second term is a product with the
-keys of all distances, with row i shifted by i. The product has an extra first column, so the same memory, read with
+keys of all distances. Then row i is shifted by i. The product has an extra first column, so the same memory, read with
 another row length, holds the shifted rows (`shift`). Autodiff would write and read the shifted rows and their gradients
 several times.
 
@@ -33,7 +33,7 @@ def attend_rows(projected, relative, heads: int, causal: bool, mask=None, by: Ca
 
     Args:
         projected: [b, S, 3 H c], queries, keys and values, each with its heads in order.
-        relative: [D, H c], the keys of the D distances, see `attend`; None for no relative term.
+        relative: [D, H c], the keys of the D distances (see `attend`); None for no relative term.
         heads: H.
         causal, mask: see `attend`.
         by: a function with the arguments and results of `attend`; None uses `attend`.

@@ -103,7 +103,7 @@ def relative_bias(query: jax.Array, relative: jax.Array, causal: bool) -> jax.Ar
 
     Args:
         query: [H, b, S, c].
-        relative: [H, 1 + D, c], see `attend`.
+        relative: [H, 1 + D, c] (see `attend`).
         causal: whether to set entries above the diagonal, and their gradients, to 0.
     """
     heads, b, length, width = query.shape

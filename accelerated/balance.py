@@ -228,7 +228,7 @@ def sequence_loss(
         without a real token.
 
     Raises:
-        ValueError: S does not divide T, or see `auxiliary_loss`.
+        ValueError: S does not divide T, or an error of `auxiliary_loss`.
 
     Differs from the reference: see `auxiliary_loss`.
     """
@@ -261,7 +261,7 @@ def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> 
     Args:
         num_experts: E.
         k: experts per token.
-        dialect: "assignments", "tokens", "first_choice" or "gshard", see `auxiliary_loss`.
+        dialect: "assignments", "tokens", "first_choice" or "gshard" (see `auxiliary_loss`).
 
     Raises:
         ValueError: the dialect is unknown, or there is no expert.

@@ -364,7 +364,7 @@ def routed_ffn(
         expert: [T, k] integers in [0, E).
         gate: [T, k]; the program ignores the gates of assignments that the mask excludes.
         capacity_factor: c > 0; infinity (the default) drops nothing.
-        order: which assignments get the slots if slots are too few: "choice", "token" or "priority", see `dispatch`.
+        order: which assignments get the slots if slots are too few: "choice", "token" or "priority" (see `dispatch`).
         priority: see `dispatch`; a constant for the gradient. With the order "priority", None stands for the gate.
         mask: [T] or [T, k] bool, the assignments to place; None for all. In the capacity, T counts the tokens with at
             least one assignment to place. If a gate of 0 means "no expert", pass the mask `gate != 0`.
@@ -377,7 +377,7 @@ def routed_ffn(
 
     Raises:
         ValueError: c <= 0; `params` lacks up or down, or the shapes of `params`, x, expert and gate are inconsistent;
-            or see `dispatch` and `expert_ffn`.
+            or an error of `dispatch` and `expert_ffn`.
 
     Differs from the reference: if the mask excludes all assignments, the dropped fraction is NaN. A NaN gate makes the
     output of its token NaN, even if the assignment has no slot. An assignment to an expert out of range gets no slot

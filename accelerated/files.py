@@ -57,7 +57,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace the content of `path`. A reader, also after a kill, finds the whole old or the whole new content.
 
     A symbolic link is replaced, and its target stays. Devices and pipes are errors. Every write of the package uses
-    this function, see `tests/test_files.py`.
+    this function (see `tests/test_files.py`).
     """
     path = Path(path)
     with _written_beside(path, content) as temporary:
@@ -65,7 +65,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def write_once(path: Path, content: str) -> None:
-    """Write a file if it does not exist; of several processes, only one writes, and a reader finds the whole file."""
+    """Write a file if it does not exist. Only one of several processes writes it, and a reader finds the whole file."""
     path = Path(path)
     with _written_beside(path, content) as temporary:
         try:
@@ -100,7 +100,7 @@ def opened(path: str | os.PathLike) -> IO[bytes]:
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
-    """Return the content of a user's file, see `opened`."""
+    """Return the content of a user's file (see `opened`)."""
     with opened(path) as file:
         return file.read()
 

@@ -51,7 +51,7 @@ def parse_json(text: str, *, infinite: bool = False):
 
 
 def read_json(path: Path, form):
-    """Read a JSON file with a form, see `misfit`.
+    """Read a JSON file and check its form (see `misfit`).
 
     Raises:
         FileNotFoundError: there is no such file.

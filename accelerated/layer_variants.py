@@ -32,7 +32,7 @@ def input_gated_ffn(
         [T, d].
 
     Raises:
-        ValueError: see `routed_ffn`.
+        ValueError: an error of `routed_ffn`.
 
     Differs from the reference: the function passes T k rows with one expert each to `routed_ffn`.
     """
@@ -61,12 +61,12 @@ def null_expert_ffn(
     (arXiv 2509.01322) has zero-computation experts that return the token.
 
     Args:
-        params: the weights of the E real experts, see `routed_ffn`.
+        params: the weights of the E real experts (see `routed_ffn`).
         x: [T, d].
         expert: [T, k] integers >= 0; experts E and above are null experts.
         gate: [T, k].
-        capacity_factor: the capacity factor of the real experts, see `routed_ffn`. In the capacity, T counts the tokens
-            with at least one real expert.
+        capacity_factor: the factor of the real experts (see `routed_ffn`). In the capacity, T counts the tokens with at
+            least one real expert.
         identity: whether null experts return the token instead of 0.
         order: see `routed_ffn`.
         activation: see `routed_ffn`.
@@ -75,7 +75,7 @@ def null_expert_ffn(
         `RoutedOutput`. `dropped_fraction` counts only assignments to real experts. It is 0 if there are none.
 
     Raises:
-        ValueError: see `routed_ffn`.
+        ValueError: an error of `routed_ffn`.
 
     Differs from the reference: see `routed_ffn`.
     """

@@ -363,9 +363,10 @@ def best_plan(plans: list[DevicePlan], memory: float) -> Choice | None:
 def smallest_that_fits(
     config: ModelConfig, memory: float, devices: int, batch_size: int, sequence_length: int, dtype: str = "float32"
 ) -> Choice | None:
-    """Return the best plan for the smallest sufficient number of devices: twice as many, four times as many, and so on.
+    """Return the best plan for the smallest sufficient number of devices. The function tries twice as many, four times
+    as many, and so on.
 
-    Return None if no number is large enough; batch, experts and heads limit the number of parts.
+    Return None if no number is large enough, because batch, experts and heads limit the number of parts.
     """
     most = batch_size * config.heads
     while (devices := 2 * devices) <= most:

@@ -9,11 +9,11 @@ Gradients. Inside `jax.shard_map(check_vma=False)`, JAX differentiates the sum o
 to the data of one device. So let each device differentiate its share of the loss. The shares of all devices must add up
 to the loss. The gradient of a replicated weight is the sum over its copies.
 
-Without a capacity, a buffer would need T slots for each expert. Instead the program sends each row, with the number of
-its expert, to the expert's device, which runs `experts.routed_ffn`. With `ragged` it uses `ragged_all_to_all`, which
-sends no empty rows. CPUs lack this collective, so the program emulates it with an all_gather. The group "global" works
-in the same way, because one device may have all slots of an expert there. With buffers, the data sent per token would
-grow with the number of devices.
+Without a capacity, a buffer would need T slots for each expert. Instead the program sends each row and the number of
+its expert to the expert's device. This device runs `experts.routed_ffn`. With `ragged` it uses `ragged_all_to_all`,
+which sends no empty rows. CPUs lack this collective, so the program emulates it with an all_gather. The group "global"
+works in the same way, because one device may have all slots of an expert there. With buffers, the data sent per token
+would grow with the number of devices.
 """
 
 import functools
@@ -168,8 +168,8 @@ def ragged_all_to_all(
         input_offsets: [n, n] integers.
         send_sizes: [n, n] integers.
         output_offsets: [n, n] integers.
-        recv_sizes: [n, n] integers, `send_sizes` transposed: entry [j, i] is the number of rows that device j gets from
-            device i. Device j needs row j to know how many rows arrive.
+        recv_sizes: [n, n] integers, the transpose of `send_sizes`. Entry [j, i] is the number of rows that device j
+            gets from device i. Device j needs row j to know how many rows arrive.
         axis_name: the mapped axis of the devices; pass the arrays of one device, without the leading axis.
         native: use the collective of the platform, which CPUs do not have; otherwise emulate it.
 
@@ -259,8 +259,8 @@ def routed_ffn_on_devices(
         gate: [n, T, k].
         capacity_factor: c > 0; infinity (the default) drops nothing.
         group: one of `GROUPS`.
-        order: which assignments get the slots if slots are too few, see `experts.dispatch`.
-        priority: [n, T, k], see `experts.routed_ffn`.
+        order: which assignments get the slots if slots are too few (see `experts.dispatch`).
+        priority: [n, T, k] (see `experts.routed_ffn`).
         mask: [n, T, k] bool, the assignments to place, at least one on each device; None for all.
         activation: one of `accounting.ACTIVATIONS`.
         axis_name: the mapped axis of the devices; pass the arrays of one device, without the leading axis.
@@ -268,12 +268,10 @@ def routed_ffn_on_devices(
         ragged: use `ragged_all_to_all` without a capacity, and in the group "global".
         native: see `ragged_all_to_all`.
 
-    Returns:
-        `RoutedOutput` with output [n, T, d] and dropped_fraction [n], which is for each device the fraction of its
-        group.
+    Returns: `RoutedOutput` with output [n, T, d] and, for each device, the dropped fraction of its group, [n].
 
     Raises:
-        ValueError: the group is unknown, or see `experts.dispatch`.
+        ValueError: the group is unknown, or an error of `experts.dispatch`.
 
     Differs from the reference: see `experts.routed_ffn`. To assign slots in the group "global", each device gathers the
     experts of all tokens. For this, a device sends T k numbers.

@@ -46,7 +46,7 @@ class Policy(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """A held routing whose gates are used too, for routers that assign experts to tokens.
+    """A held routing for routers that assign experts to tokens. Its gates are used, too.
 
     Each gate has its stored value. Its gradient is the gradient of the gate that the router computes for this expert.
     """
@@ -120,7 +120,7 @@ def routed_block(
         held: a routing of the same tokens; the block reuses its selection.
         mask: [b, S] bool, True for a real token; None if all are real. A padded token gets 0.
         expert_mask: [E G] bool, the admitted experts; None for all. The layer uses only these.
-        base_method: the assignment method of BASE, see `routers.base.balanced_assignment`.
+        base_method: the assignment method of BASE (see `routers.base.balanced_assignment`).
         spread: the sharding of tokens, experts and hidden units over devices; None without sharding.
 
     Returns:
@@ -284,7 +284,7 @@ def decide(
         tokens: [b, S], the token ids, with b S = T.
         config: the model.
         training, noise, table, held: see `routed_block`.
-        mask: [T] bool, see `routed_block`.
+        mask: [T] bool (see `routed_block`).
         expert_mask: see `routed_block`.
         base_method: see `routed_block`.
         spread: see `routed_block`. The group is the tokens of one device or of all devices (`spread.group`). All
@@ -316,7 +316,7 @@ def decide(
 
 
 def _quantile_bias(params, logits, config, training, masks, spread):
-    """Return the bias for the next batch; in the group "global", it comes from the scores of all devices."""
+    """Return the bias for the next batch; in the group "global", the scores of all devices give it."""
     if not training:
         return params["bias"]
     over = None if spread is None else spread.batch

@@ -3,8 +3,8 @@
 The model and our choices: `routelaws.reference.transformer`.
 
 Differences: everything runs under jit with `config` static. The program scans over groups of 1/R blocks (the dense
-blocks, then the routed block), so compile time does not grow with depth. The relative logits come from one product with
-the keys of all distances, and a shift; there is no gathered [S, S] table. `compute_dtype` lowers the precision of the
+blocks, then the routed block), so compile time does not grow with depth. One product with the keys of all distances,
+and a shift, give the relative logits without a gathered [S, S] table. `compute_dtype` lowers the precision of the
 matrix products, their results, and the residual stream. Router logits, the softmax of attention, norms with their
 scales and offsets, and the loss use float32. The output of a norm is rounded once, at its end.
 """
@@ -48,7 +48,7 @@ class Output(NamedTuple):
         routing: [n_r, T, ...] with T = b S; None for a dense model and for mixtures
         dropped_fraction: [n_r], share of assignments without a slot, or of tokens that no expert chose
         auxiliary: [n_r], each router's term of the training loss; `loss` adds the term of RL-R
-        bias: [n_r, E G], the bias for the next batch, see `carry_bias`; None without a bias
+        bias: [n_r, E G], the bias for the next batch (see `carry_bias`); None without a bias
         policy: RL-R: logits [n_r, T, E G] and value [n_r, T]
     """
 
@@ -285,7 +285,7 @@ def apply(
         compute_dtype: dtype of the matrix products, their results, and the residual stream, such as `jnp.bfloat16`;
             None uses the dtype of the parameters. Router logits, the softmax of attention, norms and the loss stay in
             float32.
-        base_method: the assignment method of BASE in training, see `routers.base.balanced_assignment`.
+        base_method: the assignment method of BASE in training (see `routers.base.balanced_assignment`).
         spread: the sharding of tokens, experts, heads and hidden units over devices, inside `jax.shard_map`; pass the
             parameters and tokens of one device. None without sharding.
         rematerialise: store only the input of each block for the backward pass, and recompute the rest of the block.
@@ -307,7 +307,7 @@ def apply(
 
 
 def _run(params, tokens, config, compute_dtype, options) -> tuple[Output, jax.Array, jax.Array]:
-    """Return the output of `apply` and the two factors of its logits: the vectors [b, S, d], and the embedding.
+    """Return the output of `apply`, and the two factors of its logits: the vectors [b, S, d] and the embedding.
 
     If a caller uses the factors and not the logits, jit removes the product.
     """
@@ -382,7 +382,7 @@ def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConf
 
 
 def _scan(step, h: jax.Array, layers, unroll: bool):
-    """Scan over the leading axis of `layers`. Unroll a short loop, see `_WRITTEN_OUT`."""
+    """Scan over the leading axis of `layers`. Unroll a short loop (see `_WRITTEN_OUT`)."""
     length = len(jax.tree.leaves(layers)[0])
     return jax.lax.scan(step, h, layers, unroll=length if unroll and length <= _WRITTEN_OUT else 1)
 
@@ -475,7 +475,7 @@ def loss(
         config: the model.
         training, noise, table, held: see `apply`.
         held_credit: `credit` of an earlier loss for tokens of this shape; for RL-R.
-        hidden: [b, S] bool, for the masked objective: the hidden tokens, see `hidden_positions`.
+        hidden: [b, S] bool, for the masked objective: the hidden tokens (see `hidden_positions`).
         mask: [b, S] bool, True for a position with a real input and a real target; the loss counts only these.
         compute_dtype, base_method: see `apply`.
         spread: see `apply`. The loss then covers the tokens of one device. The loss of the batch is the mean over the
@@ -486,7 +486,7 @@ def loss(
         `Loss`, in nats per token.
 
     Raises:
-        ValueError: see `apply`; or `hidden` is missing, or given and the objective is causal.
+        ValueError: an error of `apply`; or `hidden` is missing, or it is given and the objective is causal.
 
     Differs from the reference: without a target the loss is NaN.
     """

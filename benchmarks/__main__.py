@@ -109,7 +109,9 @@ def goal_of(goal: tuple[str, float] | None) -> str:
 
 
 def line(entry: dict) -> str:
-    """Return a figure as a row of a Markdown table: name, value, quartiles, goal, whether the goal is met."""
+    """Return a figure as a row of a Markdown table: name, value, quartiles, goal, and whether the value meets the
+    goal.
+    """
     goal = goal_of(entry["goal"])
     if entry["value"] is None:
         return f"| `{entry['name']}` | {entry['status']} | | {goal} | |"

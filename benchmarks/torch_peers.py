@@ -1,4 +1,7 @@
-"""The torch side of comparisons: a product, a GPT, the Switch layer of transformers; float32 and eager."""
+"""The torch side of comparisons: a product, a GPT, and the Switch layer of transformers.
+
+All use float32 without compilation.
+"""
 
 import math
 import os

@@ -16,8 +16,8 @@ weight 0.001. The bias comes from Wang et al. 2024 (arXiv 2408.15664), with u = 
 without their weights; the caller multiplies by the weight.
 
 The auxiliary loss is 1 when the shares are equal, for any probabilities (E Σ (1/E) probₑ = Σ probₑ = 1). It is also 1
-when the mean probabilities are equal, for any shares. Its derivative with respect to probₑ is E shareₑ: training lowers
-the probability of an expert in proportion to its share.
+when the mean probabilities are equal, for any shares. Its derivative by probₑ is E shareₑ. So training lowers the
+probability of an expert in proportion to its share.
 
 Libraries scale the auxiliary loss differently. `DIALECTS` names four definitions, `auxiliary_loss` lists their
 formulas, and `value_at_balance` returns the value of each at balance. At k = 1 the first three equal the loss of
@@ -25,7 +25,7 @@ Switch, which writes f and P for share and prob. The dialect "gshard" is the pri
 (Algorithm 1, line 13). Their code, in mesh-tensorflow and lingvo, multiplies it by E² and so computes "first_choice".
 The default is our choice, because one weight then fits every k.
 
-The shares may cover more tokens than the probabilities, such as the tokens of all devices: pass such shares as `held`.
+The shares may count more tokens than the probabilities, such as the tokens of all devices. Pass such shares as `held`.
 The loss balances the tokens of one group. A loss per sequence is stricter than a loss per batch. For a loss over the
 global batch (Qwen3), call `auxiliary_loss` with the shares of that batch.
 
@@ -250,7 +250,7 @@ def sequence_loss(
         without a real token.
 
     Raises:
-        ValueError: S does not divide T, or see `auxiliary_loss`.
+        ValueError: S does not divide T, or an error of `auxiliary_loss`.
 
     Example:
         Two sequences of two tokens. Each sequence uses only one expert, so both losses are 2 · 0.9 = 1.8. All four
@@ -310,7 +310,7 @@ def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> 
     Args:
         num_experts: E.
         k: experts per token.
-        dialect: "assignments", "tokens", "first_choice" or "gshard", see `auxiliary_loss`.
+        dialect: "assignments", "tokens", "first_choice" or "gshard" (see `auxiliary_loss`).
 
     Raises:
         ValueError: the dialect is unknown, or there is no expert.

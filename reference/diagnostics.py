@@ -109,8 +109,8 @@ def matched_agreement(
     expert e in the first routing and e' in the second. The best matching is the permutation π with the largest Σ J(e,
     π(e)). The result is this sum divided by the mean number of choices of the two routings.
 
-    By chance, the best of many permutations agrees in more than k/E of the choices, above all with few tokens or uneven
-    loads. The matchings of shuffled tokens estimate this agreement by chance.
+    By chance, the best of many permutations agrees in more than k/E of the choices. This is more if there are few
+    tokens or uneven loads. The matchings of shuffled tokens estimate this agreement by chance.
 
     Args:
         first: [T, k] integers in [0, E), the experts of each token, distinct within a row; -1 for none.
@@ -169,7 +169,7 @@ def joint_counts(first: np.ndarray, second: np.ndarray, num_experts: int) -> np.
 
 
 def best_matching(count: np.ndarray) -> np.ndarray:
-    """Return the permutation π [E] with the largest Σ count(e, π(e)), of integer counts [E, E].
+    """Return the permutation π [E] with the largest Σ count(e, π(e)), for integer counts [E, E].
 
     This is the balanced assignment of BASE, with experts instead of tokens.
 

@@ -15,8 +15,8 @@ order (`DROP_ORDERS`) decides which assignments get the slots:
     "priority"    the largest priority, such as the gate; ties as in     later tokens too
                   the order "choice"
 
-With a capacity, later tokens of a sequence affect earlier ones in training in two orders: in "priority", and in
-"choice" at k > 1. Evaluation drops nothing, so it is causal if the router is causal.
+With a capacity, later tokens of a sequence can affect earlier tokens in training. This holds for the order "priority",
+and for "choice" at k > 1. Evaluation drops nothing, so it is causal if the router is causal.
 
 Gates after a drop: the other gates of the token do not change. `kept_gates` can divide the kept gates by their sum, as
 top-2 routing in DeepSpeed and fairscale does.
@@ -315,7 +315,7 @@ def routed_ffn(
         expert: [T, k] integers in [0, E).
         gate: [T, k]; the program ignores the gates of assignments that the mask excludes.
         capacity_factor: c > 0; infinity (the default) drops nothing.
-        order: which assignments get the slots if slots are too few: "choice", "token" or "priority", see `dispatch`.
+        order: which assignments get the slots if slots are too few: "choice", "token" or "priority" (see `dispatch`).
         priority: see `dispatch`; a constant for the gradient. With the order "priority", None stands for the gate.
         mask: [T] or [T, k] bool, the assignments to place; None for all. In the capacity, T counts the tokens with at
             least one assignment to place. If a gate of 0 means "no expert", pass the mask `gate != 0`.
@@ -327,7 +327,7 @@ def routed_ffn(
         `RoutedOutput`.
 
     Raises:
-        ValueError: c <= 0, `mask` includes an assignment to a masked expert, or see `dispatch` and `expert_ffn`.
+        ValueError: c <= 0, `mask` includes an assignment to a masked expert, or an error of `dispatch` or `expert_ffn`.
 
     Example:
         >>> params = {"up": np.ones((2, 1, 1)), "down": np.ones((2, 1, 1))}

@@ -158,8 +158,8 @@ def ragged_all_to_all(
         input_offsets: [n, n] integers.
         send_sizes: [n, n] integers.
         output_offsets: [n, n] integers.
-        recv_sizes: [n, n] integers, `send_sizes` transposed: entry [j, i] is the number of rows that device j gets from
-            device i. Device j needs row j to know how many rows arrive.
+        recv_sizes: [n, n] integers, the transpose of `send_sizes`. Entry [j, i] is the number of rows that device j
+            gets from device i. Device j needs row j to know how many rows arrive.
 
     Returns:
         [n, rows', ...].
@@ -237,17 +237,15 @@ def routed_ffn_on_devices(
         gate: [n, T, k].
         capacity_factor: c > 0; infinity (the default) drops nothing.
         group: one of `GROUPS`.
-        order: which assignments get the slots if slots are too few, see `experts.dispatch`.
-        priority: [n, T, k], see `experts.routed_ffn`.
+        order: which assignments get the slots if slots are too few (see `experts.dispatch`).
+        priority: [n, T, k] (see `experts.routed_ffn`).
         mask: [n, T, k] bool, the assignments to place, at least one on each device; None for all.
         activation: one of `accounting.ACTIVATIONS`.
 
-    Returns:
-        `RoutedOutput` with output [n, T, d] and dropped_fraction [n], which is for each device the fraction of its
-        group.
+    Returns: `RoutedOutput` with output [n, T, d] and, for each device, the dropped fraction of its group, [n].
 
     Raises:
-        ValueError: the group is unknown, or see `experts.dispatch`.
+        ValueError: the group is unknown, or an error of `experts.dispatch`.
 
     Example:
         Two devices with two tokens and one expert each. Expert 0 doubles, expert 1 negates. The first three tokens

@@ -23,7 +23,7 @@ gradient reaches it. `BlockOutput.bias` is the updated bias for the next batch.
 Shared experts (`ModelConfig.shared_experts`) process every real token, without a router or a gate. The block adds their
 output to the output of the routed experts. The program stores them as one FFN, as wide as all of them together.
 
-HASH reads its experts from a table, see `hash_table`.
+HASH reads its experts from a table (see `hash_table`).
 """
 
 import math
@@ -220,7 +220,7 @@ def decide(
         tokens: [b, S], the token ids, with b S = T.
         config: the model.
         training, noise, table, held: see `routed_block`.
-        mask: [T] bool, see `routed_block`.
+        mask: [T] bool (see `routed_block`).
         expert_mask: see `routed_block`.
 
     Returns:

@@ -66,7 +66,7 @@ class Output(NamedTuple):
     routing: Routing | ExpertChoice | None  # [n_r, T, ...] with T = b S; None for a dense model and for mixtures
     dropped_fraction: np.ndarray  # [n_r], share of assignments without a slot, or of tokens that no expert chose
     auxiliary: np.ndarray  # [n_r], each router's term of the training loss; `loss` adds the term of RL-R
-    bias: np.ndarray | None  # [n_r, E G], the bias for the next batch, see `carry_bias`; None without a bias
+    bias: np.ndarray | None  # [n_r, E G], the bias for the next batch (see `carry_bias`); None without a bias
     policy: Policy | None  # RL-R: logits [n_r, T, E G] and value [n_r, T]
 
 
@@ -337,7 +337,7 @@ def apply(
         `Output`. The logits predict the next tokens; with the masked objective, the tokens themselves.
 
     Raises:
-        ValueError: there is no token, a token is out of range, or see `routed_block`.
+        ValueError: there is no token, a token is out of range, or an error of `routed_block`.
     """
     _check_tokens(tokens)
     if tokens.size and not (0 <= tokens.min() and tokens.max() < config.vocab_size):
@@ -454,14 +454,15 @@ def loss(
         config: the model.
         training, noise, table, held: see `apply`.
         held_credit: `credit` of an earlier loss for tokens of this shape; for RL-R.
-        hidden: [b, S] bool, for the masked objective: the hidden tokens, see `hidden_positions`.
+        hidden: [b, S] bool, for the masked objective: the hidden tokens (see `hidden_positions`).
         mask: [b, S] bool, True for a position with a real input and a real target; the loss counts only these.
 
     Returns:
         `Loss`, in nats per token.
 
     Raises:
-        ValueError: see `apply`; `hidden` is missing, or passed with the causal objective; or there is no target.
+        ValueError: `hidden` is missing, or passed with the causal objective; there is no target; or an error of
+            `apply`.
     """
     inputs, targets, counted = _task(tokens, config, hidden, mask)
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}

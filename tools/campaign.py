@@ -1,4 +1,4 @@
-"""Run many commands with a fault each; when repeated, each must end with the table of an undisturbed run.
+"""Run many commands, each with a fault. Then repeat each command; it must end with the table of an undisturbed run.
 
     python tools/campaign.py --runs 200 --seed 0 --json campaign.json      (`make campaign`)
 

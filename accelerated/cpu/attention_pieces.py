@@ -348,7 +348,7 @@ def _add_up(job, head):
 
 
 def _run_piece(job, piece, memory):
-    """Do one piece of work, see `together.RUNS_PIECE`.
+    """Do one piece of work, with the arguments of `together.RUNS_PIECE`.
 
     A piece has four numbers: its kind (see above), group · H + head, its first sequence, and its number of sequences.
     """

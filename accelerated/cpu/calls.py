@@ -58,13 +58,13 @@ def call_loops(
 
     Args:
         call: `ATTENTION` or `EXPERTS`.
-        arrays: {"gate [T, k]": gate, ...} in the loops' order, see `shapes`.
+        arrays: {"gate [T, k]": gate, ...} in the loops' order (see `shapes`).
         results: ["[T, k, d]", ...]; the arrays determine the sizes.
         attributes: further integer arguments.
         sizes: values of letters that no array determines.
 
     Raises:
-        ValueError: the arrays are inconsistent, see `shapes.sizes_of`.
+        ValueError: the arrays are inconsistent (see `shapes.sizes_of`).
     """
     _registered(call)
     sizes = sizes_of(call.removeprefix("routelaws_"), arrays, **sizes)

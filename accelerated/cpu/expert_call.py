@@ -185,7 +185,7 @@ class Sizes(NamedTuple):
 
 
 class Sorted(NamedTuple):
-    """Addresses of the results of `_sort`, and of arrays that row pieces write and column pieces read, see `Job`."""
+    """Addresses of the results of `_sort`, and of arrays that row pieces write and column pieces read (see `Job`)."""
 
     order: int
     start: int
@@ -229,11 +229,11 @@ def _backward_job(call, sizes, rows):
 
 
 def _experts(frame):
-    """The function that XLA calls, see `xla`. `calls.call_loops` checks the shapes.
+    """The function that XLA calls (see `xla`). `calls.call_loops` checks the shapes.
 
     Forward: x, gate, queue, up, down(, linear) -> output(, up_before(, linear_before)).
     Backward: x, gate, queue, up, down, gradient, up_before(, linear, linear_before) -> gradients of x, gate, up,
-    down(, linear). The gradient of x has a row for each assignment, see `Job`. Attributes: activation, backward.
+    down(, linear). The gradient of x has a row for each assignment (see `Job`). Attributes: activation, backward.
     """
     if is_question(frame):
         return 0

@@ -307,7 +307,7 @@ def num_pieces(rows):
 
 
 def _run_piece(job, piece, memory):
-    """Do one piece of work, see `together.RUNS_PIECE`.
+    """Do one piece of work, with the arguments of `together.RUNS_PIECE`.
 
     A piece has four numbers: its kind (see above), its expert, the first of its rows in `order`, and their number. For
     GRADIENT, the last two are hidden columns.

@@ -25,7 +25,7 @@ PIECE = 4
 """The number of integers that describe a piece."""
 
 SCHEDULE, NUM_THREADS = 17, 18
-"""Positions of two functions in XLA's interface, in words of 8 bytes, see `xla.known`."""
+"""Positions of two functions in XLA's interface, in words of 8 bytes (see `xla.known`)."""
 
 _WORD, LINE = 8, 16  # bytes of a number; float32 numbers in a cache line
 _LONG, _BYTES = ir.IntType(64), ir.IntType(8).as_pointer()
@@ -126,7 +126,7 @@ def run_together(run, job, memory, pieces, count, wait_from, interface, context)
     """Do all pieces of a job.
 
     Args:
-        run: the address of a function that does one piece, see `RUNS_PIECE`.
+        run: the address of a function that does one piece (see `RUNS_PIECE`).
         job: [m] int64, common data of all pieces.
         memory: number of float32 for each thread.
         pieces: [n, PIECE] int64, in starting order.

@@ -114,7 +114,7 @@ def trace_steps(folder: Path, first: int, last: int, tell=print) -> Trace:
 
 
 def trace_batches(run: SavedRun, windows: np.ndarray, first: int, name: str) -> Trace:
-    """Return the routing of batches [n, b, S + 1] of the steps from `first` on, see `trace_steps`."""
+    """Return the routing of batches [n, b, S + 1] of the steps from `first` on (see `trace_steps`)."""
     model, ids = run.config.model, windows[..., :-1].reshape(-1)
     count, size, length = len(windows), windows[0, :, :-1].size, run.config.sequence_length
     numbers = np.arange(first - 1, first - 1 + count)

@@ -42,8 +42,8 @@ class Solution(NamedTuple):
 def assign(scores: np.ndarray, k: int = 1) -> Solution:
     """Return the optimal balanced assignment of scores [T, E], float32 or float64; order and ties as in the reference.
 
-    If a score is not finite, or if T = 0, the numbers are NaN. The experts are then assigned in turn: token t gets
-    expert t k mod E and the next k - 1 experts.
+    If a score is not finite, or if T = 0, the numbers are NaN. Then token t gets expert t k mod E and the next k - 1
+    experts.
     """
     scores = np.asarray(scores)
     if scores.ndim != 2 or scores.dtype not in (np.float32, np.float64) or not 1 <= k <= scores.shape[1]:

@@ -29,8 +29,8 @@ def compiler(**options):
 def _by_one_process(dispatcher):
     """Let the first of several processes compile. The others wait and read its machine code.
 
-    Each file of loops has a lock, so different files compile in parallel. numba's own lock comes first, so a thread
-    with a file's lock never waits for another thread of its process.
+    Each file of loops has a lock, so different files compile in parallel. A thread takes numba's own lock first, so
+    with a file's lock it never waits for another thread of its process.
     """
     if config.DISABLE_JIT:  # return the uncompiled function, for a debugger
         return dispatcher
@@ -94,7 +94,7 @@ def c_function(function, signature, name: str | None = None):
 
     Args:
         signature: numba's signature; all arguments are numbers.
-        name: the name for callers in compiled loops, see `numba.types.ExternalFunction`; None if no loop calls it by
+        name: the name for callers in compiled loops (see `numba.types.ExternalFunction`); None if no loop calls it by
             name.
     """
     options = {"error_model": "numpy"}

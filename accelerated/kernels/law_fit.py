@@ -508,7 +508,7 @@ def fit_one(log_size, log_loss, level, cell, extra, weights, table, starts, care
     """Fit a weighting of the table over the whole domain.
 
     Args:
-        log_size, log_loss, level, weights: [n], as `reduce_rows`.
+        log_size, log_loss, level, weights: [n], as in `reduce_rows`.
         cell: [n] integers, the index of each row's pair (N, E).
         extra: [levels], E - 1 of each level, rising.
         table: result of `scan_table`.
@@ -567,7 +567,7 @@ def _fixed_part(problem, psi, gain, interaction):
 
 @jit
 def fit_batch(log_size, log_loss, level, cell, extra, weights, scan, starts, careful):
-    """Fit each row of `weights` [draws, n] from `starts` points of a scan x scan grid: [draws, 9], see `fit_one`."""
+    """Fit each row of `weights` [draws, n] from `starts` points of a scan x scan grid: [draws, 9] (see `fit_one`)."""
     table = scan_table(extra, scan)
     results = np.empty((weights.shape[0], 9))
     for b in range(weights.shape[0]):

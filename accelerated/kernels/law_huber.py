@@ -4,7 +4,7 @@ At a given shape the criterion is convex in the four linear unknowns. It is quad
 delta. `solve` takes a Newton step for the rows within delta, and minimises exactly along this step. It needs only a few
 steps, because a step is exact if the right rows are within delta (Madsen and Nielsen 1990).
 
-As in `law_fit.py`, a scan over shapes comes first; each point starts from the solution of its neighbour. A
+As in `law_fit.py`, the search begins with a scan over shapes. Each point starts from the solution of its neighbour. A
 Levenberg-Marquardt search in (log 1/E_start, logit E_start/E_max) starts at the lowest points. Its gradient is the
 criterion's gradient with the linear unknowns fixed at their optimum. Its matrix uses the rows within delta.
 

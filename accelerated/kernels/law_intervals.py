@@ -348,7 +348,7 @@ def interval_end(problem, extra, constant, kind, at, beyond, limit, sign):
     """Return the smallest `_signed_end` over the whole domain: the low end (sign 1) or minus the high end (sign -1).
 
     Args:
-        problem, extra, constant, kind, at, beyond, limit: as `ends_at`.
+        problem, extra, constant, kind, at, beyond, limit: as in `ends_at`.
         sign: 1.0 or -1.0.
     """
     work = np.empty((6, 2 * extra.size))

@@ -194,7 +194,8 @@ def covariance(problem: Problem, theta: np.ndarray) -> np.ndarray:
 
 
 def profile(problem: Problem, theta: np.ndarray, away: np.ndarray, points: np.ndarray | None, quantile: float):
-    """Return value, low end and high end of each coefficient (of its ln, where it is above 0), or of ln L̂ at points.
+    """Return value, low end and high end of each coefficient, or of ln L̂ at points. A coefficient above 0 is given by
+    its ln.
 
     One search finds both ends of all quantities. A lane is one end from one start: the best fit, or the far end of a
     vanished coefficient.

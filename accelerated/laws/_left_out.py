@@ -1,12 +1,12 @@
-"""Errors of held-out rows without a separate fit for each fold: the short cuts of `held_out.py`, one per type of law.
+"""Errors of held-out rows without a separate fit for each fold: the formulas of `held_out.py`, one per type of law.
 
 For a linear law, one fit to all rows gives the errors. The matrix H maps the measured to the fitted log10 L. The errors
 of a fold are (I - H)⁻¹ times its residuals, where I - H has only the rows and columns of the fold. For the bounded
 laws, a compiled call fits all folds with weights (`fit_weighted`).
 
 Each function takes four arguments and returns the errors, [n]. `refit(out)` returns the errors of a fold by a fit to
-all other rows; it serves ill-conditioned folds. The others are the columns, [n] each, the loss, [n], and the folds,
-lists of row numbers.
+all other rows; it serves ill-conditioned folds. The other arguments are the columns, [n] each, the loss, [n], and the
+folds (lists of row numbers).
 """
 
 import math

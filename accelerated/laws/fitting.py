@@ -67,9 +67,9 @@ def fit_routed(
         loss: [n], L, nats per token, above 0.
         huber: None for least squares (Clark et al. 2022), or the delta of Huber terms, in log10 units, above 0 (our
             choice). A Huber term is r²/2 up to delta and delta (|r| - delta/2) beyond.
-        scan: points of the first scan along each axis of the domain; 1.5 times as many with `huber`.
-        starts: number of searches in the interior and on each edge of the domain, from the lowest scan points; twice as
-            many with `huber`, because its minima can lie closer together.
+        scan: points of the first scan along each axis of the domain. With `huber` there are 1.5 times as many.
+        starts: number of searches in the interior and on each edge of the domain, from the lowest scan points. With
+            `huber` there are twice as many, because its minima can lie closer together.
 
     Returns:
         The fit. `objective` is within a relative 1e-12 of the global minimum if the scan separates all local minima.
@@ -98,9 +98,9 @@ def fit_weighted(
     """Fit one table under many weightings, for a bootstrap or a jackknife. The reference has no such function.
 
     Args:
-        dense_parameters, num_experts, loss: [n] each, as `fit_routed`.
+        dense_parameters, num_experts, loss: [n] each, as in `fit_routed`.
         weights: [draws, n], at least 0; 0 leaves a row out, 2 counts it twice.
-        scan, starts: as `fit_routed`.
+        scan, starts: as in `fit_routed`.
         careful: search every edge of the domain to the last digit, as `fit_routed` does. If False, the fit may miss an
             optimum on an edge. The objective is then up to a few parts in ten thousand too high. This happens mostly
             where E_max is very large.
@@ -110,7 +110,7 @@ def fit_weighted(
         fit has status -1 and NaN everywhere.
 
     Raises:
-        ValueError: as `fit_routed` for the whole table, or the weights are of another shape or negative.
+        ValueError: an error of `fit_routed` for the whole table, or the weights are of another shape or negative.
     """
     table = level_table(dense_parameters, num_experts, loss)
     weights = np.ascontiguousarray(check_finite("weights", np.asarray(weights, dtype=np.float64)))
@@ -153,7 +153,7 @@ def predict_curves(fits: WeightedFits, dense_parameters: np.ndarray, num_experts
 def level_table(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, words: Words = ROUTED_WORDS
 ) -> LevelTable:
-    """Check a table and sort it by E. Raise ValueError as `fit_routed`, with these words."""
+    """Check a table and sort it by E. Raise ValueError as `fit_routed` does, with these words."""
     size = np.atleast_1d(check_range("dense_parameters", dense_parameters, above=0.0))
     experts = np.atleast_1d(check_range("num_experts", num_experts, least=1.0))
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))

@@ -21,14 +21,14 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
     """Return the error of each row under the law fitted to all rows of other groups.
 
     Args:
-        law, columns, loss: as `leave_one_out`.
+        law, columns, loss: as in `leave_one_out`.
         groups: [n]; rows with equal entries form one group. Pass the sizes N to leave one size out.
 
     Returns:
         A HeldOut with one fold for each group.
 
     Raises:
-        ValueError: as `law.fit` for the whole table, or `groups` has the wrong length.
+        ValueError: an error of `law.fit` for the whole table, or `groups` has the wrong length.
     """
     columns, loss, groups = reference._checked(law, columns, loss, groups)
     fit = partial(law.fit, **law.given(*columns))

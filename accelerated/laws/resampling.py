@@ -2,9 +2,8 @@
 
 Step by step, with sources and examples: `routelaws.reference.laws.resampling`.
 
-What differs here: one compiled call fits all resamples or all folds (`fit_weighted`), and each quantity is computed for
-all fits at once. A thousand resamples of the released table take some tens of milliseconds
-(`make bench BENCH="--only law-fits"`).
+Here one compiled call fits all resamples or all folds (`fit_weighted`), and each quantity is computed for all fits at
+once. A thousand resamples of the released table take some tens of milliseconds (`make bench BENCH="--only law-fits"`).
 """
 
 import math
@@ -32,9 +31,9 @@ def bootstrap(
     """Return bootstrap percentile intervals of quantities of the bounded law.
 
     Args:
-        dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
+        dense_parameters, num_experts, loss: [n] each, the table, as in `fit_routed`.
         weights: [draws, n], whole numbers of at least 0: the number of draws of each row.
-        quantities: as `profile_intervals`, without "observation".
+        quantities: as in `profile_intervals`, without "observation".
         level: the share of the resamples between low and high, between 0 and 1.
 
     Returns:
@@ -84,9 +83,9 @@ def jackknife(
     Ends of E_start and E_max below 1 are set to 1.
 
     Args:
-        dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
+        dense_parameters, num_experts, loss: [n] each, the table, as in `fit_routed`.
         groups: [n]; rows with equal entries form one group. Pass the sizes N to leave one size out.
-        quantities: as `profile_intervals`, without "observation".
+        quantities: as in `profile_intervals`, without "observation".
         level: confidence level, between 0 and 1.
 
     Returns:

@@ -2,8 +2,8 @@
 
 Step by step, with sources and examples: `routelaws.reference.laws.uncertainty`.
 
-What differs here: the ends at one shape come from the reduced table of `kernels/law_fit.py`, and the search for each
-end is compiled (`kernels/law_intervals.py`). An interval takes some milliseconds.
+Here the ends at one shape come from the reduced table of `kernels/law_fit.py`, and the search for each end is compiled
+(`kernels/law_intervals.py`). An interval takes some milliseconds.
 """
 
 import math
@@ -41,7 +41,7 @@ def profile_intervals(
     """Return the profile-likelihood interval of each quantity under the bounded law.
 
     Args:
-        dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
+        dense_parameters, num_experts, loss: [n] each, the table, as in `fit_routed`.
         quantities: the quantities to report.
         level: confidence level, between 0 and 1.
 

@@ -1,1 +1,1 @@
-"""A report in sentences, tables and figures, from the numbers of `results`; start at `engine`."""
+"""Reports in sentences, tables and figures, from the numbers of `results`. The first file to read is `engine`."""

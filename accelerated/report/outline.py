@@ -1,4 +1,4 @@
-"""The numbers of a report, and texts of routers, losses, sizes and lists for its sections."""
+"""The numbers of a report, and text for its sections on routers, losses, sizes and lists."""
 
 import re
 from typing import NamedTuple

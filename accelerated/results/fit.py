@@ -149,7 +149,7 @@ class Fit:
 
     @cached_property
     def determined(self) -> bool:
-        """Whether the rows determine the whole law, see `is_determined`. `is_found` tests one coefficient."""
+        """Whether the rows determine the whole law (see `is_determined`). `is_found` tests one coefficient."""
         if self.rows.runs is None:
             return True
         known = self.rows.columns, self.rows.measured, self.best
@@ -217,7 +217,7 @@ class Fit:
         return plot_fit(self, panel)
 
     def to_dict(self) -> dict:
-        """Return the fit as JSON values, see `encoding`.
+        """Return the fit as JSON values (see `encoding`).
 
         Returns:
             {"router", or "task" and "training_set"; "rows", "left_out": [{"hyper_id", "reason", "run"}], "status",

@@ -328,8 +328,8 @@ def is_known(name: str, value: float, words: str) -> bool:
 def steepness(law, columns, loss: np.ndarray, fit, level: float) -> list[Range]:
     """Return the slopes for `is_determined`; [] for a law that is always determined.
 
-    The slopes are from least squares on the rows within OUTLIER robust standard deviations of the fit. A fit that
-    already has slopes, the law in (N, E) by least squares, does not need this function.
+    The slopes are from least squares on the rows within OUTLIER robust standard deviations of the fit. The
+    least-squares fit of the law in (N, E) already has slopes, and does not need this function.
     """
     if law.slopes is None:
         return []

@@ -206,8 +206,9 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
 
 
 def intervals_at(fit, at: tuple[float, ...], level: float) -> tuple[float, Range, Range, Range | None]:
-    """Return the value of a fit at a point and its intervals: for the law, for one more run, and from left-out
-    sizes."""
+    """Return the value of a fit at a point, and three intervals: of the law, of one more run, and from left-out
+    sizes.
+    """
     known = fit.best, fit.rows.columns, fit.rows.measured
     value, of_law, of_run = fit.law.predict_interval(*known, at, level)
     by_size = None if fit.law.by_size is None else fit.law.by_size(*known, at, level)
@@ -350,7 +351,7 @@ def prediction_blocks(found) -> list[Block]:
 
 
 def _predictions_table(found) -> Table:
-    """Return the predictions as a table; for Huber's sum, a column for least squares replaces the intervals."""
+    """Return the predictions as a table; with Huber's sum, a column of least squares replaces the intervals."""
     fits, predictions = found.fits, found.predictions
     first, measured = ("router", "loss") if fits.loss else ("fit of", fits.law.measured)
     if any(each.least_squares is not None for each in predictions):

@@ -40,8 +40,8 @@ def law_of(text: str, command: str | None = None) -> Law:
     """Return a law.
 
     Args:
-        text: the name of the law; or FILE.py:NAME, if the file calls `routelaws.accelerated.laws.register` for a law
-            NAME. The file runs once, as Python code.
+        text: the name of the law, or FILE.py:NAME for a law that the file registers with
+            `routelaws.accelerated.laws.register`. The file runs once, as Python code.
         command: the name of a command that needs a law of the loss; None allows any law.
 
     Raises:
@@ -139,7 +139,7 @@ def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tupl
     """Return the columns of a law and the loss, [n] each.
 
     Raises:
-        ValueError: the table lacks a column or a value in the column; or as `compute_columns`, for the law in (F, B).
+        ValueError: the table lacks a column or a value in the column; or an error of `compute_columns`.
     """
     frame = selection.frame
     return tuple(_read(frame, name, law) for name in law.columns), _numbers(frame, loss_column)

@@ -88,7 +88,7 @@ class Runs:
         return self.frame.attrs.get("remarks", [])
 
     def selections(self, axes: str = "experts") -> list[RouterRows]:
-        """Return the last evaluation of each chosen run, by router, see `tables.selection`."""
+        """Return the last evaluation of each chosen run, by router (see `tables.selection`)."""
         if axes not in self._selections:
             self._selections[axes] = select_rows(self.frame, self.rows, self.loss, axes=axes)
         return self._selections[axes]
@@ -147,7 +147,7 @@ class Runs:
             published: whether to add separate rankings by the printed coefficients of later papers.
 
         Raises:
-            InputError: as `fit`; no model fits the budget, or the table lacks data that the budget needs.
+            InputError: an error of `fit`; no model fits the budget, or the table lacks data that the budget needs.
         """
         law = law_of(law, "plan") if isinstance(law, str) else law
         check_resamples(resamples)
@@ -198,7 +198,7 @@ class Runs:
             flops: largest cost of a run.
 
         Raises:
-            InputError: as `fit`; the law has no such number, or every run costs more than `flops`.
+            InputError: an error of `fit`; the law has no such number, or every run costs more than `flops`.
         """
         law = law_of(law, "plan --next") if isinstance(law, str) else law
         selections = of_router(self.selections(law.axes), router)
@@ -332,10 +332,10 @@ def fit_table(
     Args:
         paths: paths of tables; for laws that are not of the loss, a single path.
         choice: loss, rows and tasks.
-        level, huber, router, tell: as `Runs.fit`.
+        level, huber, router, tell: as in `Runs.fit`.
 
     Raises:
-        InputError: as `Runs.fit`; there is no table or there are too many; no task or router has a fit.
+        InputError: an error of `Runs.fit`; there is no table or there are too many; no task or router has a fit.
     """
     if not paths:
         raise InputError("no table is given; give a results table, or the folder of a run or sweep")

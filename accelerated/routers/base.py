@@ -19,13 +19,13 @@ good, the auction may return any of them.
 
 Proof: let the value of an expert to a token be its score minus its price. For an expert that the token has, subtract
 the token's bid instead. Then at all times each expert that a token has is worth at least as much as the (d + 1)-th best
-of the other experts, minus epsilon. A bid satisfies this by its definition. It stays true when a token loses an expert,
-because d and the number of other experts both rise by one. It stays true when prices change, because prices only rise.
-When all tokens have their slots, d = 0. A token then has at most min(k, E − k) experts for which a better expert
-exists.
+of the other experts, minus epsilon. A bid satisfies this by its definition. This stays true when a token loses an
+expert, because d and the number of other experts both rise by one. It stays true when prices change, because prices
+only rise. When all tokens have their slots, d = 0. A token then has at most min(k, E − k) experts for which a better
+expert exists.
 
-A non-finite score does not raise. It makes the objective, the prices, the gap and the residual NaN, and the gates of
-its token. If no token is real, these values are NaN, except the gates.
+A non-finite score does not raise. It makes the objective, the prices, the gap, the residual and the gates of its token
+NaN. If no token is real, these values are NaN, except the gates.
 """
 
 import functools
@@ -274,7 +274,7 @@ def _on_host(assign, admitted, *slices, k: int, words: int, masked: bool) -> lis
     """Return the result of `assign` for all rows of the slices and the columns of the admitted experts.
 
     Numbers are passed and returned as 32-bit words. JAX may run this function in another thread, and support for 64-bit
-    numbers is a setting of the thread. If it is off, JAX would truncate the numbers.
+    numbers is a setting of the thread. If this support is off, JAX truncates the numbers.
     """
     dtype = (np.float32, np.float64)[words - 1]
     rows = np.concatenate([np.ascontiguousarray(part) for part in slices])
@@ -385,7 +385,7 @@ def _all_bids(scores, price, expert, k: int, mask: jax.Array | None, idle, step,
 
 
 def _bids(scores: jax.Array, price: jax.Array, expert: jax.Array, step: jax.Array):
-    """Return expert and amount of a bid, [T, k], for each place that a token lacks (E in `expert`)."""
+    """Return the expert and the amount of a bid, [T, k], for each empty slot of a token (E in `expert`)."""
     num_experts = len(price)
     k = expert.shape[1]
     value = scores - price

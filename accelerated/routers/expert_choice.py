@@ -39,7 +39,7 @@ def expert_choice_router(
 ) -> ExpertChoice:
     """Give each expert the C tokens of the group that it scores highest.
 
-    A causal model needs groups that hold one position of several sequences, see `group_by_position`.
+    A causal model needs groups that hold one position of several sequences (see `group_by_position`).
 
     Args:
         logits: [T, E], finite; the raw router logits z of one group.
@@ -115,7 +115,7 @@ def expert_choice_ffn(
         expert_mask: [E] bool, the admitted experts; None for all. The program ignores the matrices of the others.
         activation: one of `accounting.ACTIVATIONS`.
         axis_name: a mapped axis over which the experts are sharded: `params` has this member's experts. The members
-            exchange tokens, see `parallel.run_experts`. None without sharding.
+            exchange tokens (see `parallel.run_experts`). None without sharding.
 
     Returns:
         [T, d]; 0 for a token that no expert took.

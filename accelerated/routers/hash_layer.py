@@ -49,7 +49,8 @@ def hash_layer(
         `Routing` with k = 1 and gate 1. `plan` holds 1/T at each token's expert.
 
     Raises:
-        ValueError: E < 1, ids that are not integers, or a mask that has another shape or, not traced, is all False.
+        ValueError: E < 1, the ids are not integers, or a mask has another shape. Also if a mask that is not traced is
+            all False.
 
     Differs from the reference: a negative id wraps, as in any remainder. With a mask without real tokens, plan and
     loads are NaN.
@@ -73,7 +74,7 @@ def table_router(
     """Route every token by its row of the table.
 
     Args:
-        token_ids: [T] integers in [0, V): ids of the tokens, ids of the previous tokens, or positions.
+        token_ids: [T] integers in [0, V): ids of the tokens or of the previous tokens, or positions.
         table: [V, k] integers in [0, E), distinct within a row.
         num_experts: E.
         gate: "mean" (every gate is 1/k) or "sum" (every gate is 1, for MultiHash).
@@ -84,7 +85,7 @@ def table_router(
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: see `fixed_router`.
+        ValueError: an error of `fixed_router`.
 
     Differs from the reference: an id or an expert out of range gets a NaN gate, which stops a training loop.
     """
@@ -116,7 +117,7 @@ def fixed_router(
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: the gate is unknown, a mask has another shape, or one that is not traced admits fewer than k
+        ValueError: the gate is unknown, a mask has another shape, or a mask that is not traced admits fewer than k
             experts.
 
     Differs from the reference: an index out of range gets a NaN gate. The function does not check whether a row repeats
@@ -230,7 +231,8 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
 
 
 def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
-    """Return the table [V, k]: tokens, most frequent first, go to the emptiest expert and k − 1 nearly empty ones.
+    """Return the table [V, k]. Each token, the most frequent first, goes to the emptiest expert and to k − 1 nearly
+    empty experts.
 
     To find the others, the program steps from the emptiest expert in equal steps modulo E. It takes the experts whose
     load exceeds the smallest load by less than the token's count. If there are fewer than k such experts, it takes the

@@ -107,7 +107,7 @@ def emit_weights(
         [g, E]; each column sums to 1. With "experts" each row of a real token sums to 1.
 
     Raises:
-        ValueError: `emit` is unknown, or see `mixing_weights`.
+        ValueError: `emit` is unknown, or an error of `mixing_weights`.
 
     Source: Antoniak et al. 2023, the authors' code, which has separate weights for merging and emitting.
 
@@ -194,13 +194,13 @@ def mixture_of_tokens(
         expert_mask: [E] bool, the experts that take part; None for all. The function ignores the matrices of the
             others.
         axis_name: a mapped axis over which the experts are sharded: up, down and linear have this member's experts. The
-            members exchange mixtures, see `parallel.run_experts`. None without sharding.
+            members exchange mixtures (see `parallel.run_experts`). None without sharding.
 
     Returns:
         `MixtureOutput`.
 
     Raises:
-        ValueError: the activation is unknown, or see `mixing_weights`.
+        ValueError: the activation is unknown, or an error of `mixing_weights`.
 
     Source: Antoniak et al. 2023, "Mixture of Tokens", the layer; without the residual connection.
 

@@ -214,7 +214,7 @@ def policy_entropy(
         [T], between 0 and log E.
 
     Raises:
-        ValueError: see `log_policy`.
+        ValueError: an error of `log_policy`.
 
     Differs from the reference: at least float32. A non-finite row gives NaN.
     """
@@ -275,8 +275,8 @@ def policy_terms(
 ) -> PolicyTerms:
     """Return the term that one routed block adds to the training loss.
 
-    The reward and the advantage are constants for the gradient. The gradient flows through the log-probability, the
-    entropy and the balance loss into the logits, and through the squared difference into the value. With
+    The reward and the advantage are constants for the gradient. The gradient reaches the logits through the
+    log-probability, the entropy and the balance loss. It reaches the value through the squared difference. With
     `held_advantage` and the reward fixed, the loss is a differentiable function of logits and value.
 
     Args:

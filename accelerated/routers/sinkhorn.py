@@ -117,7 +117,7 @@ def sinkhorn_plan(
         tolerance: stop when the residual, max over e of |E * (mass of expert e) - 1|, is at most this.
         max_sweeps: switch to Newton's method after this many column steps.
         max_newton: stop after this many Newton steps; 0 for sweeps alone.
-        num_sweeps: take exactly this many column steps, for any residual; the three arguments above are then ignored.
+        num_sweeps: take exactly this many column steps, for any residual, and ignore the three arguments above.
         mask: [T] bool, True for a real token; T is then the number of real tokens.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
@@ -285,14 +285,14 @@ def _scaling_sweeps(group: _Group, unfinished):
 
     With the kernel K = exp(z), u = exp(g) and w = 1 / (K u), the plan is K u w / T and the masses are u (w K) / T. The
     function accepts a sweep if the new u stays between the fourth root of the smallest float and its reciprocal (our
-    choice). Then underflow in K does not affect the sums: relative to a sum it is less than the square root of the
+    choice). Then underflow in K does not affect the sums. Relative to a sum, it is less than the square root of the
     smallest float.
 
     An entry K u w / T of the plan is precise if its K is a normal number. Otherwise the entry is below tiny · u w / T,
     where tiny is the smallest normal number. If no u w / T is above 1, such an entry is itself below tiny.
 
     Args:
-        unfinished: a function of the residual and the number of sweeps; it returns whether to sweep again.
+        unfinished: a function (residual, number of sweeps) -> whether to sweep again.
 
     Returns:
         g [E], the plan [T, E], its residual, the number of sweeps, and whether all entries of the plan are precise.
@@ -405,7 +405,7 @@ def _log_mass(group: _Group, g: jax.Array, mass: jax.Array) -> jax.Array:
 
 
 def _newton_if_needed(group: _Group, state: tuple, tolerance: float, max_newton: int) -> tuple:
-    """Return `state` (g, plan, residual, steps), after `newton` if the residual is above the tolerance.
+    """Return `state` (g, plan, residual, steps). If the residual is above the tolerance, `newton` runs first.
 
     A loop of at most one round, as in `sinkhorn_plan`.
     """

@@ -120,7 +120,7 @@ def top_k_router(
 
 
 def _has_room(group, k, groups_per_token, expert_mask):
-    """Return whether every choice of groups has k experts that may be chosen; without a traced mask, raise instead."""
+    """Return whether every choice of groups has k admitted experts. Without a traced mask, raise an error if not."""
     if isinstance(expert_mask, jax.core.Tracer):
         sizes = jnp.zeros(group.max() + 1, jnp.int32).at[group].add(_as_bool(expert_mask).astype(jnp.int32))
         rising = jnp.sort(jnp.where(sizes == 0, len(group) + 1, sizes))[:groups_per_token]

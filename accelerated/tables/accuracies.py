@@ -111,7 +111,7 @@ def loss_name(table: Accuracies, loss: str | None = None) -> str:
 
 
 def add_run(path, run: dict) -> None:
-    """Write the values of a run into its row of a table with one row per run, or into a new row.
+    """Write the values of a run into its row of a table, or into a new row. The table has one row per run.
 
     A lock file next to the table serialises concurrent evaluations.
 

@@ -5,8 +5,8 @@ than the identity's factor. A factor of `THOUSANDFOLD` or more is an error, beca
 identity lists slips: usual mistakes, each with the factor that it causes. The message names the slip with the nearest
 factor.
 
-All factors are our choice. They are wide for quantities that papers count in several ways: norms, biases and router
-weights, attention and the output layer, experts that are narrower than a dense FFN.
+All factors are our choice. They are wide for quantities that papers count in several ways, such as norms, biases,
+router weights, attention, the output layer and narrow experts.
 """
 
 import functools
@@ -112,7 +112,10 @@ def or_one(frame, name: str) -> np.ndarray:
 
 
 def training_steps(frame) -> np.ndarray:
-    """Return the training steps of each row, [n]; NaN for 0, 1 and the number of tokens, which mean unknown."""
+    """Return the training steps of each row, [n].
+
+    Steps of 0, 1 or the number of tokens mean "unknown", and give NaN.
+    """
     steps, tokens = column_or_nan(frame, "step"), column_or_nan(frame, "tokens")
     return np.where((steps > 1) & (steps != np.round(tokens)), steps, np.nan)
 

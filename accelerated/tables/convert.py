@@ -75,8 +75,8 @@ def convert_runs(
     """Write a user's runs as a results table for `read_table`.
 
     Args:
-        runs: a file or several: CSV or JSON lines, see `read_table`, exports of Weights & Biases and TensorBoard, or
-            folders of event files, see `exports.py`. Nested JSON objects have columns such as `config.experts`.
+        runs: one or several files: CSV or JSON lines (see `read_table`), exports of Weights & Biases and TensorBoard,
+            or folders of event files (see `exports.py`). Nested JSON objects have columns such as `config.experts`.
         out: the table, `.csv` or `.csv.gz`; there must be no such file.
         columns: {column of the table: column of `runs`}; columns with the same name need no entry. Allowed are the
             columns of TABLE_COLUMNS, and `loss_` with any name. If there are several tables, each table uses the
@@ -87,8 +87,8 @@ def convert_runs(
         config: a table with one row per run; its columns are added to every row of the run. The column `run` or `Name`,
             or else the first column, matches the source column of hyper_id. If there are several tables, it is joined
             to each table that has one of its runs.
-        values: {"COLUMN:OLD": NEW}, such as {"router_type:none": "Dense"}: cells OLD of a column of the table become
-            NEW before cells are derived. If OLD is a text of BLANK, such as "", blank cells are replaced.
+        values: {"COLUMN:OLD": NEW}, such as {"router_type:none": "Dense"}: cells OLD of this column become NEW before
+            the function derives cells. If OLD is a text of BLANK, such as "", blank cells are replaced.
 
     Raises:
         InputError: `runs` or `config` cannot be read, a name is not allowed or missing, `out` exists, or the result is
@@ -164,7 +164,7 @@ def _converted(
 ) -> tuple[dict, list[str]]:
     """Return the cells of a source as a results table, and remarks.
 
-    `unused` is a copy of `values` that loses the entries that matched a cell.
+    `unused` is a copy of `values`, and the function removes the entries that match a cell.
     """
     columns = {name: column for name, column in columns.items() if column in source.cells}
     if source.at is not None:

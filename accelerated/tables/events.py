@@ -136,7 +136,7 @@ def _run_of(file: Path, top: Path) -> str:
 
 
 def _give_to_parents(settings: dict[str, dict], top: Path) -> None:
-    """Give the hyperparameters in a folder of PyTorch to its run, see `_FOLDER_OF_HPARAMS`."""
+    """Give the hyperparameters in a folder of PyTorch to its run (see `_FOLDER_OF_HPARAMS`)."""
     for run in list(settings):
         parent, _, name = run.rpartition("/")
         if _FOLDER_OF_HPARAMS.fullmatch(name):

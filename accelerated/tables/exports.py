@@ -158,7 +158,7 @@ def _history(path: Path, cells: dict[str, list[str]]) -> Log | Table:
 
 
 def _as_logged(path: Path, cells: dict[str, list[str]], runs: list[str], steps: list[float]) -> list[int]:
-    """Return the indices of the rows, sorted by time; in their present order if a row has no time.
+    """Return the indices of the rows, sorted by time. If a row has no time, they keep their order.
 
     Raises:
         InputError: a run goes back in step and in time, so it is probably two runs with the same name.

@@ -5,8 +5,8 @@ four choices and mmlu_pro ten. Tasks such as mmlu_generative and boolq_cot have 
 never right. The numbers of choices are from lm-evaluation-harness.
 
 A lookup ignores case and treats hyphens and blanks as underscores. It also ignores three parts of a name: a metric that
-ranks choices (norm_hellaswag, "hellaswag acc_norm"), the number of shots (mmlu_5shot, hellaswag_zeroshot) and a version
-(arc_easy_v2, piqa:0).
+ranks choices ("hellaswag acc_norm"), the number of shots (mmlu_5shot, hellaswag_zeroshot) and a version (arc_easy_v2,
+piqa:0).
 """
 
 import re

@@ -1,9 +1,9 @@
 """Units in the header of a column: "params (M)", "tokens in billions", "train PFLOPs", "tokens_B".
 
 A word, a power of ten and a capital letter are certain units. They are applied if the resulting numbers are plausible.
-A small letter (`params_b`), 10e6, and T in a header of tokens (T may be a symbol) are uncertain units. Such a unit is
-applied if the numbers are plausible only with it, and ignored if they are plausible only without it. Everything else is
-an error. These rules are our choice.
+A small letter (`params_b`), 10e6, and T in a header of tokens (T may be a symbol) are uncertain units. The program
+applies such a unit if the numbers are plausible only with it, and ignores it if they are plausible only without it.
+Everything else is an error. These rules are our choice.
 """
 
 import re

@@ -60,8 +60,8 @@ def told_apart(keys: list, cells: dict[str, list[str]], marks: dict[str, str]) -
         keys: [rows], names of the runs.
 
     Returns:
-        The unchanged keys, "" and {} if each name has one id. Else (key, id) for every row, the first column in which a
-        name has several ids, and {name: ids} of such names.
+        The unchanged keys, "" and {} if each name has one id. Otherwise (key, id) for every row, the first column in
+        which a name has several ids, and {name: ids} of these names.
     """
     for column in (name for name, kind in marks.items() if kind != "end"):
         ids: dict = {}

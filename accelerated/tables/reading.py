@@ -104,8 +104,8 @@ def read_cells(path) -> Cells:
 def take_apart(text: Text, problems: Problems) -> Iterator[Cells]:
     """Yield the cells of a table as text, some rows at a time, numbered from 1. Skip blank lines.
 
-    Three kinds of rows are problems: rows with too many or too few cells, repeated headers, and rows that are not JSON
-    objects. They are skipped. Raise `InputError` for text that is not CSV.
+    A row is a problem if it has too many or too few cells, repeats the header, or is not a JSON object. Such rows are
+    skipped. Raise `InputError` for text that is not CSV.
     """
     rows = _csv_rows(text, problems) if text.names else _json_rows(text, problems)
     while chunk := list(itertools.islice(rows, CHUNK)):

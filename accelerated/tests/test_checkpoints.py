@@ -1,4 +1,4 @@
-"""Checkpoints of one CPU have packed arrays; checkpoints with single arrays can also be read."""
+"""Checkpoints of one CPU have packed arrays. A checkpoint with single arrays can be read, too."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A user's runs become a results table: renamed columns, losses in nats, derived cells with remarks, no overwriting."""
+"""A user's runs become a results table. Columns get new names, losses are in nats, and derived cells have remarks."""
 
 import csv
 import gzip
@@ -274,7 +274,7 @@ def test_losses_and_names_are_kept_without_being_asked_for(save, tmp_path):
 
 
 def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(converted):
-    """P of the dense rows is the given N, not a count of another kind of model with the same shape."""
+    """P of the dense rows is the given N, and not a count from the shape."""
     frame, _ = converted(shaped(dense_parameter_count=5e6), {"hyper_id": "name"})
     dense = frame["router_type"] == "Dense"
     assert dense.any() and set(frame["total_parameter_count"][dense]) == {5e6}

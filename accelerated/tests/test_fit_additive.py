@@ -35,7 +35,9 @@ def test_active_parameters_count_both_embeddings():
 
 
 def test_each_column_of_a_law_follows_from_its_row():
-    """A dense run without k and G; two of 8 experts per token; four of 64 experts of a quarter of the width."""
+    """The table has a dense run without k and G, a run with two of 8 experts, and a run with four of 64 narrow experts
+    (G = 4).
+    """
     frame = pd.DataFrame(
         {
             "step": [10, 20, 30], "dense_parameter_count": [1e8, 1e8, 3e8], "num_experts": [1, 8, 64],

@@ -1,4 +1,4 @@
-"""Hostile inputs, each drawn from a seed: each ends with a true answer, or with exit code 2 and a printable line.
+"""Each hostile input ends with a true answer, or with exit code 2 and a printable line. A seed draws the input.
 
     ROUTELAWS_FUZZ=3000-13000 pytest accelerated/tests/test_fuzz.py      the inputs of these seeds; 17-18 is one input
 

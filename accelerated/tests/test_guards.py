@@ -338,7 +338,7 @@ def test_the_time_of_a_session_survives_a_clock_that_jumps_back(tmp_path, monkey
 
 @pytest.mark.slow
 def test_every_kind_of_fault_leaves_the_table_as_it_is(tmp_path):
-    """Some faults of `make campaign`, once each: damage, SIGTERM, a full disk, a clock that jumps back."""
+    """Four faults of `make campaign`: damage, SIGTERM, a full disk, and a clock that jumps back."""
     campaign, counts = Path(__file__).parents[2] / "tools/campaign.py", tmp_path / "counts.json"
     kinds = ["kill at a moment", "kill in the text", "checkpoint cut", "checkpoint emptied", "checkpoint flipped"]
     kinds += ["clock", "SIGTERM", "job array", "full disk", "two at once", "kill at a file"]

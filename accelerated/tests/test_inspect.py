@@ -482,7 +482,7 @@ def test_a_routing_that_is_not_of_the_run_is_refused(top_k_replay, tmp_path, cha
 
 
 def test_inspect_writes_what_train_replays(small_fields, tmp_path, capsys):
-    """The first step of a run with the weights of another run has the loss of the other run's next step."""
+    """The first step with another run's weights has the loss of that run's next step."""
     fields = {**small_fields, "router": "top_k", "experts": 4, "k": 2, "steps": 4, "evaluations": 1}
     make_run(fields, tmp_path / "first").train()
     path = tmp_path / "routing.npz"

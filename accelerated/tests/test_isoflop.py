@@ -26,7 +26,7 @@ def by_law(sizes, flops):
 
 
 def table(lean=4.0, kinds=(("Dense", 1, 0.0),), spread=1.0) -> pandas.DataFrame:
-    """Return runs of seven sizes at each budget, which reach `lean` times as far above the best size as below it.
+    """Return runs of seven sizes at each budget. They reach `lean` times as far above the best size as below it.
 
     The last number of a kind is added to its losses. `spread` is the ratio of the FLOPs of runs of a budget.
     """

@@ -42,7 +42,10 @@ def test_a_delta_in_log10_units(laws):
 
 @twins
 def test_one_more_run_has_the_scatter_of_the_rows_too(laws):
-    """Six rows and two coefficients at 50 %: a quantile of 0.7407 with 4 degrees of freedom, and s² = RSS/4."""
+    """With six rows and two coefficients, there are 4 degrees of freedom.
+
+    The quantile at 50 % is 0.7407, and s² = RSS/4.
+    """
     interval = laws.additive.AdditiveInterval(*[None] * len(laws.additive.AdditiveInterval._fields))
     interval = interval._replace(value=2.0, low=2.0 / 1.1, high=2.0 * 1.1)
     fit = laws.additive.AdditiveFit(*[None] * len(laws.additive.AdditiveFit._fields))

@@ -53,7 +53,10 @@ def said(capsys, *arguments) -> str:
 
 
 def test_a_small_model_on_eight_devices_counted_by_hand():
-    """Two blocks, one with four experts; 8 sequences of 4 tokens, so 8 tokens on each of 2 x 2 replicas."""
+    """The model has two blocks, one with four experts.
+
+    The batch has 8 sequences of 4 tokens, so each of 2 x 2 replicas has 8 tokens.
+    """
     plan = plan_device(SMALL, MeshShape(2, 2, 2), batch_size=8, sequence_length=4)
     experts = 4 * 2 * 8 * 32 // (2 * 2)  # over expert and model
     shared = 2 * 5 * 8 * 2 * 4 // 2 + 2 * 8 * 32 // 2  # two attentions and one FFN, over model
@@ -85,7 +88,10 @@ DROPLESS = {
 
 @pytest.mark.parametrize("name", DROPLESS)
 def test_a_model_that_drops_nothing_counted_by_hand(capsys, name):
-    """As above, in bfloat16 with narrow experts (G = 2) and k = 2: a token goes to four experts, without empty rows."""
+    """As in the test above, but in bfloat16, with G = 2 and k = 2.
+
+    A token goes to four experts, and no row is empty.
+    """
     shape = ["--d-model", 8, "--blocks", 2, "--heads", 2, "--kqv-size", 4, "--vocab-size", 10, "--batch-size", 8]
     routed = ["--sequence-length", 4, "--experts", 4, "--k", 2, "--granularity", 2, "--dtype", "bfloat16"]
     asked = ["--devices", 4, "--mesh", "data=2,expert=2", "--memory", "1GB", "--json"]
@@ -107,7 +113,7 @@ def test_a_model_that_drops_nothing_counted_by_hand(capsys, name):
 
 
 def test_the_best_of_plans_made_up():
-    """The order: fit, then traffic of the fitting program, then the model axis, then memory."""
+    """A plan that fits comes first. Then traffic, the model axis and memory decide, in this order."""
 
     def made(model, memory, sent, more=0):
         """Return a plan. Rematerialisation takes a tenth of the memory, and sends `more` bytes."""

@@ -192,7 +192,7 @@ def test_the_report_is_the_approved_one(whole, approved):
 
 
 def test_the_report_that_is_written_by_itself_is_short(whole, tmp_path, first_figures, approved, capsys):
-    """The short report has the answer, its figures and the next steps, in 80 lines; `--full` adds every table."""
+    """The short report has the answer, its figures and the next steps in 80 lines. `--full` adds every table."""
     folder = tmp_path / "sweep"
     shutil.copytree(whole, folder)
     assert main(["report", str(folder)]) == 0
@@ -461,7 +461,7 @@ def test_a_run_is_a_hit_inside_the_interval_of_one_more_run():
 
 
 def test_each_prediction_stands_beside_what_was_measured():
-    """Two seeds, an interval with an open end, an unfinished run, and a case without a law."""
+    """The sweep has two seeds, an interval with an open end, an unfinished run, and a case without a law."""
     entry = {"router": "S-Base", "N": 1_234_567.0, "E": 16.0, "law": "bilinear", "loss": 2.5, "reason": ""}
     entries = [
         entry | {"run_interval": [2.45, 2.55], "measured": [2.52, 2.58], "error": 2.55 / 2.5 - 1},

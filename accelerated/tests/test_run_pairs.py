@@ -33,7 +33,10 @@ def runs(tmp_path):
 
 
 def test_the_difference_is_that_of_the_windows(runs):
-    """Sums minus those of the first are (-3, -2, -4): -0.3 per token, residuals (0, 1, -1), error √(3/2 · 2)/30."""
+    """The sums minus those of the first run are (-3, -2, -4), or -0.3 per token.
+
+    The residuals are (0, 1, -1), so the error is √(3/2 · 2)/30.
+    """
     first, second, third = beside(runs).runs
     assert (first.loss, first.difference) == (3.0, 0.0)
     assert second.difference == pytest.approx(-0.3) and second.difference_error == pytest.approx(3**0.5 / 30)

@@ -49,7 +49,10 @@ def test_an_entry_that_underflows_in_the_kernel_alone_is_not_lost():
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_blocks_change_nothing(masked, monkeypatch):
-    """A kernel larger than the cache has blocks of rows: three of 64, two of 1,024, and none for a prime number."""
+    """A kernel that is larger than the cache has blocks of rows.
+
+    There are three blocks of 64, two of 1,024, and none for a prime number.
+    """
     monkeypatch.setattr(sinkhorn, "_CACHED", 0)
     for num_tokens in (192, 2048, 191):
         mask = np.random.default_rng(0).random(num_tokens) < 0.7 if masked else None

@@ -1,4 +1,4 @@
-"""Bad cells and bad runs: errors name the row and column of each, in every kind of file and by both readers."""
+"""Errors name the row and the column of each bad cell, in every kind of file and by both readers."""
 
 import csv
 import gzip

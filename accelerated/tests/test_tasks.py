@@ -214,7 +214,10 @@ def test_a_space_at_the_end_of_a_context_belongs_to_the_choice():
 
 @pytest.mark.parametrize(("likely", "right"), [((2, 3), True), ((3,), False), ((2,), False), ((1, 3), False)])
 def test_a_last_word_is_right_if_all_of_its_tokens_are(likely, right):
-    """The input has the end of a document, two tokens, and two tokens of the word, predicted at positions 2 and 3."""
+    """The input has the end of a document, two tokens, and the two tokens of the word.
+
+    Positions 2 and 3 predict the word.
+    """
     best = np.isin(np.arange(8), likely)[None]
     scores = score_questions(
         [Question("a b", (" c d",), 0, 1)], lambda text: [5] * len(text.split()),

@@ -1,4 +1,4 @@
-"""A run: its log, its table, its checkpoints, and an exact resume after a stop."""
+"""A run has a log, a table and checkpoints, and resumes exactly after a stop."""
 
 import functools
 import json

@@ -320,7 +320,8 @@ def test_evaluation_takes_the_loss_of_bfloat16_logits_in_full(small_fields):
 
 
 def test_text_is_continued_from_its_last_tokens(whole, monkeypatch):
-    """The model's output shows its position and its input: at most S = 16 tokens, from the end of a document on.
+    """The model's output shows its position and its input. The input has at most S = 16 tokens, and begins at the end
+    of a document.
 
     Its most likely next token at position s is (1 + s + the sum of the tokens up to s) modulo 297, plus 3.
     """

@@ -49,7 +49,7 @@ def test_a_loss_belongs_to_the_window_and_document_of_the_token_it_predicts(obje
 
 
 def test_rows_that_were_found_once_sum_every_evaluation_of_the_same_tokens():
-    """A document continues in the next window, and returns after another document: two runs of tokens of one row."""
+    """Document 1 continues in the next window, and document 4 returns after document 5. Each has one row."""
     documents_of_tokens = np.array([[[0, 0, 1, 1], [1, 2, 2, 2]], [[3, 3, 3, 3], [4, 5, 4, 4]]])
     text = EvaluationText(np.zeros((2, 2, 4), np.int32), np.array([[0, 1], [2, 3]]), documents_of_tokens)
     counted = np.ones((2, 2, 3), bool)

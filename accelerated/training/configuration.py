@@ -35,7 +35,7 @@ DTYPES = ("float32", "bfloat16")
 """The types of matrix products. Parameters, norms, routing and the loss are always float32."""
 
 ATTENTION = ("auto", "own", "tokamax")
-"""Implementations of attention, see `attention_kernels`."""
+"""Implementations of attention (see `attention_kernels`)."""
 
 
 LARGEST = 2**31 - 1
@@ -51,10 +51,10 @@ LARGEST_SEED = 2**32 - 1
 def learning_rate_rule(dense_parameters: int, num_experts: int) -> float:
     """Return the peak learning rate for a model of N dense parameters and E experts: 0.011 (N / 60,000)^-0.37.
 
-    Our choice, tuned in six cases: at two sizes (N of 6.8 and 42 thousand), each dense, with 16 experts by HASH, and
-    with 16 experts by S-BASE. The runs had 1.6 million tokens of Python source in batches of 1,024 tokens. In each
-    case, half this rate and twice this rate gave a higher loss. In two cases (dense and HASH at the larger size), the
-    difference was within the error over documents. So the rule does not depend on E. Far above these sizes the rule is
+    Our choice. We tuned it at two sizes (N of 6.8 and 42 thousand), for dense models and for 16 experts by HASH and by
+    S-BASE. The runs had 1.6 million tokens of Python source in batches of 1,024 tokens. In each case, half this rate
+    and twice this rate gave a higher loss. In two cases (dense and HASH at the larger size), the difference was within
+    the error over documents. So the rule does not depend on E. Far above these sizes the rule is
     a guess: it gives 3e-4 at 1.3 billion. The preset `rates` repeats the tuning.
     """
     del num_experts

@@ -87,7 +87,7 @@ class Run:
     """One training run in its folder.
 
     Args:
-        checkpoints: folder of the checkpoints if several processes share it, see `hosts`; None for one process.
+        checkpoints: folder of the checkpoints if several processes share it (see `hosts`); None for one process.
         trunk: the step of another run at which this run begins; None for step 0.
         keep: steps with checkpoints that are never removed, because other runs begin there.
 

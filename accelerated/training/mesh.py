@@ -19,7 +19,7 @@ parts (`Layout`), every device updates the whole weight.
 
 A router balances the tokens of each device, or of all devices (`--balancing-group`). With "shard" a run on n devices
 equals a run on one device whose batch has n groups. With "global" the mesh does not change the run. In both cases all
-devices use the same bias of the experts, see `routed_block.decide`.
+devices use the same bias of the experts (see `routed_block.decide`).
 """
 
 import jax
@@ -109,7 +109,8 @@ class Layout:
     Attributes:
         params: for each weight the axes that cut it, as a PartitionSpec.
         moments: for each weight the axes that cut its gradient and its moments. They are cut like the weight. The batch
-            axes that do not cut the weight also cut one more dimension: the largest that divides into equal parts.
+            axes that do not cut the weight cut one more dimension. It is the largest dimension that divides into equal
+            parts.
 
     Raises:
         InputError: there are more or fewer devices than places in the mesh.

@@ -121,7 +121,7 @@ def state_shardings(config: TrainConfig, layout: Layout) -> TrainState:
 def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layout: Layout | None = None):
     """Return a jitted function (state, batches [n, b, S + 1], first_step, left=0) -> (state, `StepMetrics` of [n]).
 
-    On one device the function takes a fifth argument, the routing to replay in the n steps, see `stored_routing`.
+    On one device the function takes a fifth argument, the routing to replay in the n steps (see `stored_routing`).
 
     `lax.scan` runs the n steps, so all steps share one call from Python and one set of buffers. Small models then spend
     less time on memory allocation. The input state is donated.
@@ -130,7 +130,7 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
     changes again, so it can be used to diagnose the error.
 
     Args:
-        table: the hash table, see `hashing.hash_table_of`; None for other routers.
+        table: the hash table (see `hashing.hash_table_of`); None for other routers.
     """
     train_steps, inputs = compiled_steps(config, layout=layout), run_inputs(config, table)
     if layout is None:
@@ -151,7 +151,7 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
 
     Args:
         config: the run. Call the function with the result of `run_inputs` for this run.
-        base_method: method of BASE, see `routers.base.balanced_assignment`.
+        base_method: method of BASE (see `routers.base.balanced_assignment`).
     """
     differentiate = _differentiate(config, base_method, layout)
     shardings = None if layout is None else state_shardings(config, layout)
@@ -178,7 +178,7 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
 
 
 def _differentiate(config: TrainConfig, base_method: str, layout: Layout | None) -> Callable:
-    """Return a function (params, tokens, noise, hidden, table) -> (`BatchNumbers`, gradient), see `compiled_steps`."""
+    """Return a function (params, tokens, noise, hidden, table) -> (`BatchNumbers`, gradient) (see `compiled_steps`)."""
     model, dtype, attention = config.model, compute_dtype(config), attention_of(config).kernel
 
     def objective(params, tokens, noise, hidden, table, spread=None, held=None):
@@ -321,7 +321,7 @@ def attention_of(config: TrainConfig) -> Choice:
     """Return the attention implementation of this process for a run. A mesh always uses our own.
 
     Raises:
-        InputError: see `attention_kernels.choose`.
+        InputError: an error of `attention_kernels.choose`.
     """
     model = config.model
     shape = (model.heads, model.kqv_size, config.sequence_length, model.objective == "causal")

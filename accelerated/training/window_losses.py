@@ -50,7 +50,7 @@ class WindowLosses(NamedTuple):
 
 
 class WindowRows:
-    """The row of each predicted token; computed once, because every evaluation has the same rows.
+    """The row of each predicted token. It is computed once, because every evaluation has the same rows.
 
     Args:
         counted: [n, b, S] bool, the predicted tokens.

@@ -1,4 +1,4 @@
-"""The benchmark's measurements: in turns, with medians, with repeated disturbed rounds; on a fake clock."""
+"""The benchmark measures in turns, takes medians, and repeats disturbed rounds. The tests use a fake clock."""
 
 import pytest
 

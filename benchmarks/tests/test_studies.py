@@ -39,7 +39,10 @@ def test_hash_loads_by_hand():
 
 
 def test_pairs_are_counted(monkeypatch):
-    """Two tokens with shares 2/3 and 1/3, the first at expert 0 of both tables, give pairs of 5/9 and 4/9."""
+    """Two tokens have the shares 2/3 and 1/3, and the first is at expert 0 of both tables.
+
+    The pairs are then 5/9 and 4/9.
+    """
     monkeypatch.setattr(hash_loads, "build", lambda *_: np.array([[0, 1], [0, 1]]))
     rows = {line.hash: line for line in hash_loads.lines_of("2x2x1x1")}
     assert rows["bigram"].largest == pytest.approx(10 / 9)

@@ -20,8 +20,8 @@ A route may return:
     gates              [T, E, C], a fused gate: the last axis is the slot (GShard, DeepSpeed, fairscale, st-moe)
 
 `layer` turns a whole layer into a route. Expert e returns unit vector e, so the output of a token is its row of gates,
-with 0 for a dropped choice. In [T, E] and [T, E, C], experts with gate 0 cannot be distinguished, so those with a lower
-index come first.
+with 0 for a dropped choice. In [T, E] and [T, E, C], experts with gate 0 cannot be distinguished, so the lower index
+comes first.
 
 A record contains only results of the library: experts, gates, kept choices, slots of a fused gate, or the loss.
 """

@@ -78,7 +78,7 @@ def _single(layer: torch.nn.Module) -> list:
 
 
 def _plant_stacked(parameters, num_experts: int, d_model: int, d_ff: int) -> bool:
-    """Set the projections of stacked experts [E, ., .]. Return whether the layer has them."""
+    """Set the projections of stacked experts [E, ., .]. Return whether the layer has such experts."""
     stacked = [value for value in parameters if value.ndim == 3 and len(value) == num_experts]
     inner = [value for value in stacked if sorted(value.shape[1:]) == sorted((d_model, 2 * d_ff))]
     others = [value for value in stacked if sorted(value.shape[1:]) == sorted((d_model, d_ff))]
@@ -95,7 +95,7 @@ def _plant_stacked(parameters, num_experts: int, d_model: int, d_ff: int) -> boo
 
 
 def _plant_single(layer: torch.nn.Module, d_model: int, d_ff: int) -> bool:
-    """Set the linear maps d -> f and f -> d of experts that are modules. Return whether the layer has them."""
+    """Set the linear maps d -> f and f -> d of experts that are modules. Return whether the layer has such experts."""
     experts = _single(layer)
     for e, expert in enumerate(experts):
         linear = [module for module in expert.modules() if isinstance(module, torch.nn.Linear)]

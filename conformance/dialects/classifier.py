@@ -42,8 +42,8 @@ a bug. `classify_backend` classifies the functions of a backend:
     num_experts 1, k 1, capacity_factor 1.0 it gives 1, but your function gives 4.
 
 Some dialects have several right answers, such as random drops, or `torch.topk`'s choice among equal scores. Each of
-these dialects is a condition on the answer. It is reported if no dialect with one answer fits, or if the inputs cannot
-distinguish it from such a dialect.
+these dialects is a condition on the answer. The classifier reports it if no dialect with one answer fits, or if the
+inputs cannot distinguish it from such a dialect.
 
 The formulas are in `table.py`.
 """

@@ -212,7 +212,7 @@ def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
 
 
 def _idle(plain: list[Answer]) -> list[Difference]:
-    """Return a fault if at most half of the experts run, although each expert is among the k best of some token."""
+    """Return a fault if at most half of the experts run, although some token has each expert among its k best."""
     largest = max(plain, key=lambda answer: answer.probe.logits.size)
     num_experts, ran = largest.probe.logits.shape[1], np.unique(largest.expert).tolist()
     favoured = np.unique(np.argsort(-largest.probe.logits, axis=1)[:, : largest.probe.k])

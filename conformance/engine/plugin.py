@@ -156,8 +156,8 @@ def pytest_addoption(parser):
 def no_local_modules(file) -> bool:
     """Replace Hypothesis's search for the user's modules, so that examples never change.
 
-    Even with a fixed seed, Hypothesis takes one number in twenty from the source code of these modules. So the examples
-    would change with a number in an unrelated file, or with an earlier test in the same process.
+    Even with a fixed seed, Hypothesis takes one number in twenty from the source code of these modules. So a number in
+    an unrelated file, or an earlier test in the same process, would change the examples.
     """
     return False
 

@@ -115,8 +115,8 @@ def forward(params: dict, tokens: list, config, training: bool = False, noise=No
         tokens: [b][S] token ids.
         config: the fields of `ModelConfig`.
         training: route as in training (True) or evaluation (False).
-        noise: one entry for each routed block, see `routing.routed_ffn`.
-        table: the hash router's table, see `routing.routed_ffn`.
+        noise: one entry for each routed block (see `routing.routed_ffn`).
+        table: the hash router's table (see `routing.routed_ffn`).
         real: [b][S] booleans, False for padding.
     """
     real = real if real is not None else [[True] * len(sequence) for sequence in tokens]

@@ -81,7 +81,10 @@ def test_value_at_balance(backend, k, dialect, seed):
 
 @pytest.mark.asks("balance.auxiliary_loss", "transformer.loss")
 def test_switch_and_gshard_by_hand(backend):
-    """E = 2, T = 4, shares 3/4 and 1/4, mean probabilities 5/8 and 3/8: 2 (15 + 3) / 32 and half of 18/32."""
+    """For E = 2 and T = 4, the shares are 3/4 and 1/4, and the mean probabilities 5/8 and 3/8.
+
+    The losses are 2 (15 + 3) / 32 and half of 18/32.
+    """
     z = np.log(np.array([[3.0, 1.0], [3.0, 1.0], [3.0, 1.0], [1.0, 3.0]]))
     expert = np.array([[0], [0], [0], [1]])
     for dialect, wanted in (("assignments", 1.125), ("tokens", 1.125), ("first_choice", 1.125), ("gshard", 0.28125)):

@@ -1,4 +1,4 @@
-"""BASE: prices prove that an assignment is optimal; the tie rule selects one of several optima.
+"""BASE: prices prove that an assignment is optimal. The tie rule selects one of several optima.
 
 Independent checks are the certificate of the prices, SciPy's solver with one column for each place, and an exhaustive
 search for a few tokens.
@@ -102,7 +102,7 @@ def gates_of(values: np.ndarray, gate: str) -> np.ndarray:
 
 
 def check_router(backend, drawn: Scores, precision: str, gate: str, training: bool, k: int = 1) -> None:
-    """Check the selection by assignment or logits; then gates, loads and residual for this selection."""
+    """Check the selection by assignment or logits. Then check gates, loads and residual for this selection."""
     values = drawn.values
     num_tokens, num_experts = values.shape
     k = min(k, num_experts)

@@ -85,8 +85,11 @@ class TestExpertFfn:
 
 @pytest.mark.asks("transformer.rotary")
 def test_rotary(backend):
-    """Width 4: entries 0 and 2 are rotated by m, entries 1 and 3 by m/100. (1, 1, 0, 0) at 1: cos 1, cos 0.01, sin 1,
-    sin 0.01; (0, 0, 1, 0) at 2: -sin 2 and cos 2 in places 0 and 2."""
+    """Width 4: entries 0 and 2 are rotated by m, entries 1 and 3 by m/100.
+
+    (1, 1, 0, 0) at position 1 gives cos 1, cos 0.01, sin 1, sin 0.01. (0, 0, 1, 0) at position 2 gives -sin 2 and cos 2
+    in places 0 and 2.
+    """
     found = call(backend, "transformer.rotary", np.array([[9.0, 9, 9, 9], [1, 1, 0, 0], [0, 0, 1, 0]]))
     expected = [[9, 9, 9, 9], [0.54030, 0.99995, 0.84147, 0.01000], [-0.90930, 0, -0.41615, 0]]
     assert_digits(found, expected, "rotary")
@@ -94,7 +97,7 @@ def test_rotary(backend):
 
 @pytest.mark.asks("transformer.sinusoids")
 def test_sinusoids(backend):
-    """d = 4: sines, then cosines, of the distance m and of m/100, since 10000^(2/4) = 100."""
+    """For d = 4, the sines of m and m/100 come first, then their cosines, since 10000^(2/4) = 100."""
     found = call(backend, "transformer.sinusoids", sequence_length=3, d_model=4)
     assert_digits(
         found,
@@ -124,7 +127,8 @@ class TestAttention:
 
     @pytest.mark.asks("transformer.attention")
     def test_logits_are_divided_by_the_root_of_the_head(self, backend):
-        """Query 2, keys log 3 and 0: logits 2 log 3/√4 = log 3 and 0, so shares 3/4 and 1/4 of the two values.
+        """For query 2 and keys log 3 and 0, the logits are 2 log 3/√4 = log 3 and 0. So the shares of the two values
+        are 3/4 and 1/4.
 
         (Divided by √d = √2, the logit would be 1.5537 and the share 0.8254.)
         """
@@ -134,7 +138,9 @@ class TestAttention:
 
     @pytest.mark.asks("transformer.attention")
     def test_logits_by_distance(self, backend):
-        """Token 1 has the logit sin 0 = 0 for itself, sin 1 = 0.84147 for token 0: e^0.84147 = 2.31978, so 0.69878."""
+        """Token 1 has the logits sin 0 = 0 for itself and sin 1 = 0.84147 for token 0. e^0.84147 = 2.31978, so the
+        share of token 0 is 0.69878.
+        """
         found = call(backend, "transformer.attention", self.by_distance, self.tokens[:, :2])
         assert_digits(found, [[[1.0, 0.0], [0.69878, 0.30122]]], "attention to two tokens by how far they are")
 
@@ -234,7 +240,7 @@ class TestDecide:
 
     @pytest.mark.asks("routed_block.decide")
     def test_quantile(self, backend):
-        """Logits minus bias: 5-2 1, 4-2 2, 3.5-2 1, 2-2 2; the gate is the sigmoid of the logit alone.
+        """Logits minus bias are (5-2, 1), (4-2, 2), (3.5-2, 1), (2-2, 2). The gate is the sigmoid of the logit alone.
 
         The step: the price of a token is the middle of its two numbers: 2, 2, 1.25 and 1. The logits of expert 0 minus
         these prices are 3, 2, 2.25, 1. The middle of the second and third is 2.125. For expert 1 they are -1, 0, -0.25,
@@ -295,8 +301,8 @@ class TestDecide:
     def test_top_k_with_a_bias(self, backend):
         """Sigmoids 3/4 1/2, twice 1/2 3/4. The bias 0.3 for expert 0 moves all tokens there; gates ignore the bias.
 
-        Expert 0 has three tokens, expert 1 none, the mean is 1.5: the bias falls by 0.1 for expert 0 and rises for
-        expert 1.
+        Expert 0 has three tokens, expert 1 has none, and the mean is 1.5. So the bias falls by 0.1 for expert 0, and
+        rises by 0.1 for expert 1.
         """
         found = self.decide(
             backend,
@@ -331,7 +337,7 @@ class TestDecide:
     def test_reinforce(self, backend):
         """Policy 3/4 1/4. For expert 1, noise of 1 is below log 3, and noise of 1.2 is above. The gate is 1.
 
-        The baseline reads the state (1, 0, ...): its one hidden unit is relu(2), times 3, or relu(-2).
+        The baseline reads the state (1, 0, ...). Its value is 3 times one hidden unit, which is relu(2) or relu(-2).
         """
         states = np.zeros((3, 8))
         states[:, 0] = 1, 1, -1

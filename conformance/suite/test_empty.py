@@ -1,4 +1,4 @@
-"""Arrays with no tokens, width, experts or choices give empty results or one clear error, equal in both twins.
+"""Arrays without tokens, width, experts or choices give empty results or one clear error. Both twins do the same.
 
 A layer without tokens returns no rows and drops nothing. A router, a balance loss and the model's loss need at least
 one token, and raise otherwise.

@@ -42,7 +42,7 @@ def unit_of(z: np.ndarray, precision: str) -> np.ndarray:
 
 
 def check_choice(backend, drawn: Logits, precision: str, factor: float, score: str, jit: bool = False) -> None:
-    """Check tokens up to rounding and the counts; then gates with the reference's choice held."""
+    """Check the tokens up to rounding, and the counts. Then hold the reference's choice and check the gates."""
     z, options = drawn.values, dict(capacity_factor=factor, score=score)
     what = f"expert_choice_router, {drawn.family} {z.shape}, {options}, {precision}"
     found = run_varied(backend, ROUTER, precision, z, jit=jit, **options)
@@ -302,7 +302,7 @@ def outputs_of(x, z, params, module, by_position):
 
 
 def change(backend, by_position: bool, module) -> np.ndarray:
-    """Return [b, S] bool, the outputs that change with position 3 of sequence 1, over 12 random batches."""
+    """Return [b, S] bool, the outputs that change with position 3 of sequence 1 in 12 random batches."""
     changed = np.zeros((4, 5), bool)
     compute = functools.partial(outputs_of, module=module, by_position=by_position)
     if module is not reference:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.asks("routers.hash_layer.hash_layer")
 
 
 def check_hash_layer(backend, ids: np.ndarray, num_experts: int, precision: str) -> None:
-    """Compare selection and gate exactly; plan, load and residual up to rounding, which grows with T."""
+    """Compare selection and gate exactly. Compare plan, load and residual up to rounding, which grows with T."""
     found = run(backend, "routers.hash_layer.hash_layer", precision, ids, num_experts=num_experts)
     wanted = reference.hash_layer(ids, num_experts)
     what = f"hash_layer, T {len(ids)}, E {num_experts}, {precision}"

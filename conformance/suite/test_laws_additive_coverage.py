@@ -86,7 +86,7 @@ DESIGNS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DESIGNS)
 def test_intervals_of_later_laws_hold_the_truth_as_often_as_they_say(backend, name):
-    """The nominal coverage is 95 %. Intervals of unidentified coefficients are often open, others hardly ever.
+    """The nominal coverage is 95 %. Intervals of unidentified coefficients are often open; other intervals rarely are.
 
     Measured coverage with the seeds from 0 on: Kaplan's law 0.915 to 0.955, fine-grained 0.945 to 0.975, joint 0.950 to
     0.980 of 200 tables, sparsity 0.933 to 0.983 of 60. Predictions of the fine-grained law beyond the table are as wide

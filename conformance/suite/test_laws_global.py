@@ -17,7 +17,7 @@ ZOOMS, ZOOM_POINTS = 26, 9
 
 
 def mean_square(runs: Runs, log_start: np.ndarray, log_span: np.ndarray) -> np.ndarray:
-    """Return the least mean squared difference at each pair (ln E_start, ln(E_max/E_start - 1)); inf is allowed."""
+    """Return the least mean squared difference at each pair (ln E_start, ln(E_max/E_start - 1)), which may be inf."""
     start = np.exp(log_start)[:, None]
     with np.errstate(over="ignore"):
         inverse_limit = 1 / (start * (1 + np.exp(log_span)[:, None]))

@@ -58,7 +58,10 @@ def test_the_printed_fits_are_worse(backend):
 @pytest.mark.slow
 @pytest.mark.released
 def test_how_many_of_the_published_starts_reach_the_least_sum(backend):
-    """Nearly all of 300 starts, drawn from the 4,500 of Hoffmann et al., reach it; the others lose a term."""
+    """Nearly all of 300 starts reach the least sum, and the others lose a term.
+
+    The starts are drawn from the 4,500 of Hoffmann et al.
+    """
     starts = hoffmann.published_starts()
     assert starts.shape == (4500, 5) and np.array_equal(starts, backend.laws.hoffmann.published_starts())
     drawn = starts[np.random.default_rng(0).choice(4500, 300, replace=False)]

@@ -82,7 +82,7 @@ def test_a_law_that_cannot_be_fitted_without_a_size_has_no_ends(backend):
 
 @pytest.mark.asks("laws.intervals.jackknife_ends")
 def test_ends_by_hand(backend):
-    """Three folds 1, 2 and 3 about 2: the standard error is √(2/3 · 2), and q is 4.3027 at 95 %."""
+    """Three folds give 1, 2 and 3, with mean 2. The standard error is √(2/3 · 2), and q is 4.3027 at 95 %."""
     for laws in (backend.laws, reference_laws):
         low, high = laws.intervals.jackknife_ends(2.0, np.array([1.0, 2.0, 3.0]), 0.95)
         check("laws.intervals.hand", abs(high - 2.0 - 4.302652729911275 * math.sqrt(4 / 3)))

@@ -37,7 +37,7 @@ def tables(draw) -> tuple:
 
 
 def design_of(name: str, size: np.ndarray, experts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return [n, p], the columns of the law; for per-size lines b of every size, then d of every size."""
+    """Return [n, p], the columns of the law. Per-size lines have first b of every size, then d of every size."""
     x, e, one = np.log10(size), np.log10(experts), np.ones(size.size)
     if name == "per-size":
         here = size[:, None] == sizes

@@ -97,7 +97,7 @@ def test_the_joint_law_at_one_number_of_experts(backend, experts):
 
 @pytest.mark.asks("laws.planning.joint_optima")
 def test_the_best_number_of_experts(backend):
-    """E is within a factor of two of the table's, and the loss of the table's E is nearly the same."""
+    """E is within a factor of two of the E in the printed table, and the losses of both E are nearly equal."""
     same = 0
     for module in (backend.laws.planning, planning):
         for flops, row in BEST_EXPERTS.items():

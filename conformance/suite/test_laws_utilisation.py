@@ -26,7 +26,7 @@ def laws(draw) -> UtilisationCoefficients:
 
 @st.composite
 def tables(draw) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw (F, B, loss) of a law with noise: a grid, repeated rows, or B different in every row; and an outlier."""
+    """Draw (F, B, loss) of a law with noise and an outlier. The rows are a grid, are repeated, or have different B."""
     flops = draw(st.sampled_from([FLOPS, FLOPS[::2], FLOPS[:2]]))
     F, B = (v.ravel() for v in np.meshgrid(flops, draw(st.sampled_from([USES, USES[::2]]))))
     kind = draw(st.sampled_from(["grid", "repeats", "scattered", "outlier"]))

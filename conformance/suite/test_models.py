@@ -1,4 +1,4 @@
-"""Every router inside the whole model: loss, gradient, causality, and equality with the dense model for one expert.
+"""Every router inside the whole model: its loss, gradient and causality. With one expert it equals the dense model.
 
 In float64 the backend routes for itself. Random weights put no token near a tie.
 """

@@ -1,7 +1,7 @@
 """Compare the whole model and its training loss with `plain`, a third implementation in lists and floats.
 
-Only these tests find a mistake that the backend and the reference share. Scales are not 1, offsets not 0, and H kqv, d
-and kqv all differ. Experts are chosen by a margin, so a backend in float32 must find the same model with its own
+Only these tests find a mistake that the backend and the reference share. Scales are not 1, offsets are not 0, and H
+kqv, d and kqv all differ. Experts are chosen by a margin, so a backend in float32 must find the same model with its own
 routing.
 """
 

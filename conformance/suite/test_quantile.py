@@ -41,7 +41,7 @@ def check_bias(backend, drawn: Scores, k: int, seed: int, precision: str, num_st
 
 
 def check_descent(backend, drawn: Scores, k: int) -> None:
-    """No step raises the bound, and the bound holds: at k = 1 it is at least the optimum of BASE."""
+    """No step raises the bound. At k = 1, the bound is at least the optimum of BASE."""
     values, num_experts = drawn.values, drawn.values.shape[1]
     k = min(k, num_experts)
     bias, before = np.zeros(num_experts), np.inf
@@ -87,7 +87,10 @@ def test_descent(backend, drawn, k):
 
 
 def check_router(backend, drawn: Scores, k: int, seed: int, precision: str, gate: str) -> None:
-    """Check the selection by logits minus bias; then all other fields for it, with gates from the logits alone."""
+    """Check the selection by logits minus bias.
+
+    Then check all other fields for this selection, with gates from the logits alone.
+    """
     values, bias = drawn.values, draw_bias(drawn, seed)
     k = min(k, values.shape[1])
     found = run(backend, ROUTER, precision, values, bias, k=k, gate=gate)

@@ -321,7 +321,7 @@ def test_terms(backend, drawn, precision, nucleus, seed, held):
 
 
 def check_hand_made_terms(backend) -> None:
-    """Four tokens, two experts, π = 1/4 and 3/4, default weights; all numbers by hand."""
+    """Four tokens, two experts, π = 1/4 and 3/4, and default weights. All numbers are by hand."""
     z, expert = np.tile(np.log([[1.0, 3.0]]), (4, 1)), np.array([[0], [1], [1], [1]])
     value, reward = np.full(4, -2.0), np.array([-1.0, -2.0, -4.0, -2.0])
     log = np.log([1 / 4, 3 / 4])

@@ -1,4 +1,4 @@
-"""The balance loss of each sequence: by hand, by `auxiliary_loss` of each part, with padding, and its gradient."""
+"""The balance loss of each sequence: by hand, by `auxiliary_loss` of each part, with padding, and by its gradient."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -71,7 +71,7 @@ def test_sequence_loss(backend, drawn, precision, dialect, score, padded):
 
 @pytest.mark.asks("balance.sequence_loss")
 def test_sequences_that_balance_each_other(backend):
-    """Two sequences with one expert each: E Σ f P is 2 · 0.75 for each, and 1 for all tokens together."""
+    """Each of two sequences uses one expert. E Σ f P is 2 · 0.75 for each sequence, and 1 for all tokens together."""
     z = np.log([[3.0, 1.0]] * 3 + [[1.0, 3.0]] * 3)
     expert = np.array([[0]] * 3 + [[1]] * 3)
     for precision in precisions_of(backend):

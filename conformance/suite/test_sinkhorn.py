@@ -97,7 +97,10 @@ def check_stopping(backend, drawn: Logits, precision: str, **options) -> None:
 
 
 def check_router(backend, drawn: Logits, precision: str, gate: str, training: bool) -> None:
-    """Check an admissible selection by the reference's scores and its gates; then all fields at a held selection."""
+    """Check that the reference's scores admit the selection, and check its gates.
+
+    Then check all fields at a held selection.
+    """
     z, k = drawn.values, drawn.k
     options = dict(k=k, training=training, gate=gate, num_sweeps=30)
     found = run(backend, ROUTER, precision, z, **options)

@@ -28,7 +28,10 @@ def by_definition(row: list, jitter: float) -> tuple[list, list]:
 @pytest.mark.asks("routers.sparsemixer.sparsemixer_router")
 @given(precision=st.sampled_from(PRECISIONS), jitter=st.sampled_from((0.01, 0.0, 0.25)), seed=st.integers(0, 2**32 - 1))
 def test_sparsemixer(backend, precision, jitter, seed):
-    """Logits are in 16ths, with ties and both signs; none is at the edge of being near."""
+    """Logits are multiples of 1/16, with ties and both signs.
+
+    No difference of logits is exactly at the limit of the jitter.
+    """
     z = np.random.default_rng(seed).integers(-48, 48, (7, 4)) / 16
     ordered = np.sort(z, axis=1)
     for best in (ordered[:, [3]], ordered[:, [2]]):  # of the first choice and of the second

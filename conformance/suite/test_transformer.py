@@ -274,7 +274,7 @@ def test_weights_of_the_backend_run_in_the_reference(backend):
 def norm_scale(params: dict, x: np.ndarray, precision: str) -> np.ndarray:
     """Return u (|scale| max |x| / deviation + |offset|).
 
-    In bfloat16 this is the unit of float32, and the result, rounded once, adds its own u.
+    In bfloat16 this is the unit of float32, and one rounding of the result adds its own u.
     """
     deviation = np.sqrt(((x - x.mean(-1, keepdims=True)) ** 2).mean(-1, keepdims=True) + reference.NORM_EPSILON)
     inner = np.abs(params["scale"]) * np.abs(x).max(-1, keepdims=True) / deviation + np.abs(params["offset"])

@@ -1,4 +1,4 @@
-"""Routers of other libraries as small functions: used designs, and planted or reported defects.
+"""Small functions that route as other libraries do. Some of them have a planted or a reported defect.
 
 Each is route(logits, k, bias, mask) -> (expert [T, k], gate [T, k]), in float32 like a library.
 """

@@ -1,7 +1,7 @@
 """Repeat the stored fits of the vectors by numpy.linalg and SciPy.
 
-Every law is written out again; a search starts at the law of the table. A fit is least squares of its residuals, or the
-sum of Huber terms (SciPy's loss "huber" with scale delta).
+The test has its own formula of every law. A search starts at the law of the table. A fit is least squares of its
+residuals, or the sum of Huber terms (SciPy's loss "huber" with scale delta).
 """
 
 import math

@@ -12,7 +12,7 @@ log10, log = np.log10, np.log
 
 
 def effective(x, start, most):
-    """Return Ê: 1/Ê = 1/(x + offset) + 1/most, with the offset that gives `start` at x = 0 (Clark et al.)."""
+    """Return Ê of 1/Ê = 1/(x + offset) + 1/most. The offset gives Ê = `start` at x = 0 (Clark et al.)."""
     saturation = 0.0 if math.isinf(most) else 1 / most
     return 1 / (1 / (x + 1 / (1 / start - saturation)) + saturation)
 

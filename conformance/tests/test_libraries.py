@@ -40,7 +40,7 @@ def logits_of_many_sizes():
 
 
 def check_cross_entropy(objective: str, mean) -> None:
-    """Compare the loss of a dense model with mean(logits [b, S, V], targets [b, S]), without targets `NOBODY`."""
+    """Compare the loss of a dense model with mean(logits [b, S, V], targets [b, S]). Targets `NOBODY` do not count."""
     config = ModelConfig(d_model=8, blocks=2, heads=2, kqv_size=4, vocab_size=11, objective=objective)
     random = np.random.default_rng(4)
     params, tokens = transformer.init(random, config), random.integers(0, 10, (3, 7))

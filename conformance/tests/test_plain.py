@@ -74,7 +74,7 @@ the gates are σ(4) = 0.98201, σ(3) = 0.95257 and σ(1). RL-R: 4, 3 and 1 + 4, 
     ("name", "twin"), [*((name, oracle) for name in TWO_OF_FOUR), ("S-BASE", fast), ("a bias", fast)]
 )
 def test_a_token_has_k_g_narrow_experts(name, twin):
-    """With two experts cut in two, a twin could wrongly use k experts for k G, or E for E G."""
+    """A twin could use k for k G, or E for E G. Two experts cut in two show this."""
     fields, states, noise, expert, gate = TWO_OF_FOUR[name]
     params = {"router": np.eye(len(states[0]), 4)}
     if name == "a bias":

@@ -710,7 +710,7 @@ def test_every_test_of_a_backend_says_what_it_asks_for():
 
 
 def test_marks_and_parameters_say_what_a_test_asks_for():
-    """A path, an ambiguous last name, and a parameter are functions; "softmax" alone may be an option."""
+    """A path, an ambiguous last name, and a parameter name functions. "softmax" alone may be an option."""
 
     def item(*texts, **parameters):
         mark = SimpleNamespace(args=texts)

@@ -166,7 +166,7 @@ def with_change(answer, path: str):
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in FITS else ()) for n in DOCUMENTS])
 def test_every_output_is_compared_closely(name):
-    """Some checks have a wide bound, such as for an extreme logit; most do not."""
+    """Some checks have a wide bound (such as for an extreme logit), but most do not."""
     given = DOCUMENTS[name]["cases"]
     answers = [cases.call(name, case["inputs"]) for case in given]
     outputs = {check["output"] for case in given for check in case["checks"]} - {"prices"}  # prices are not unique

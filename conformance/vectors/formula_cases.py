@@ -1,4 +1,4 @@
-"""The cases of the vectors for the formulas of the laws: sizes, slopes, costs, and the best model for a budget."""
+"""The cases of the vectors for formulas of the laws: sizes, slopes, costs, and the best model for a budget."""
 
 import functools
 import math

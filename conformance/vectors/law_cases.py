@@ -121,7 +121,9 @@ QUARTER = dict(guess_rate=0.25, least_gain=0.03125)
 
 
 def predicts(path: str, columns: dict, **laws) -> Callable[[], Answer]:
-    """Return a function that makes the entry of a prediction for given rows and laws; None is the published law."""
+    """Return a function that makes the entry of a prediction for given rows and laws; None stands for the published
+    law.
+    """
     options = {name: {} if law is None else dict(coefficients=law) for name, law in laws.items()}
     menu = {name.replace("_", " "): columns | coefficients for name, coefficients in options.items()}
     return lambda: answers(f"laws.{path}", "Each entry within its bound.", BY_FORMULA, menu, "vectors.closed")

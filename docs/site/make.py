@@ -115,7 +115,7 @@ def version(root: Path = pages.ROOT) -> str:
 
 
 def with_download(text: str) -> str:
-    """Return the page of a lesson without contents on the right, and with a link to the notebooks below its title."""
+    """Return the page of a lesson, without a table of contents, and with a link to the notebooks below its title."""
     title = pages.TITLE.search(text)
     link = f"\n\n{{download}}`Download all lessons as notebooks <{NOTEBOOKS}>`"
     return f"{NO_CONTENTS}{text[: title.end()]}{link}{text[title.end() :]}"

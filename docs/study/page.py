@@ -80,7 +80,9 @@ def order(frame) -> str:
 
 
 def pooled_deviation(groups: list[np.ndarray]) -> tuple[float, int]:
-    """Return the standard deviation of a run within groups of seeds, and its degrees of freedom; (nan, 0) if 0."""
+    """Return the standard deviation of a run within groups of seeds, and its degrees of freedom; (nan, 0) if there are
+    none.
+    """
     groups = [group for group in groups if len(group) > 1]
     freedom = sum(len(group) - 1 for group in groups)
     squares = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)

@@ -12,8 +12,8 @@ Private to the reference: the accelerated package has its own kernel. Step 1 is 
 
    An observation is a new run: one more row with its own error, so add 1 to the denominator.
 3. Most quantities are linear in β at a given shape, so v is allowed if the condition h·β = v is allowed. Let ψ₀ = ψ(E -
-   1). Let span = log10(1 + rise·top/(1 + bend·top)): from E = 1 to the largest E of the table, Ê grows by this many
-   decades. Let K = log10(E_start/Ê₀)/span, where Ê₀ is `Quantity.effective` (1 by default). Each quantity has this h:
+   1). Let span = log10(1 + rise·top/(1 + bend·top)). Ê grows by this many decades from E = 1 to the largest E of the
+   table. Let K = log10(E_start/Ê₀)/span, where Ê₀ is `Quantity.effective` (1 by default). Each quantity has this h:
 
        prediction, observation   (1, n₀, ψ₀, ψ₀n₀)        slope, b   (0, 0, 1, n₀)/span; b is the slope at N = 1
        gain                      (0, 0, ψ₀, ψ₀n₀)         c          (0, 0, 0, 1)/span
@@ -212,7 +212,7 @@ def ratio_ends(solved: Solved, y: tuple, x: tuple) -> tuple[float, float, float]
 
 
 def _routed_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) -> np.ndarray:
-    """Return the best value and both ends of prediction, observation, gain, slope, b or c (the table of step 3)."""
+    """Return the best value and both ends of prediction, observation, gain, slope, b or c (see the table of step 3)."""
     name, top = quantity.name, rows.extra_experts.max()
     n = (math.log10(quantity.N) if PLACE[name] else 0.0) - rows.log_size.mean()  # b is the slope at N = 1
     if "E" in PLACE[name]:
@@ -225,7 +225,7 @@ def _routed_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float)
 
 
 def _dense_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) -> np.ndarray:
-    """Return the best value and both ends of a or d: h = dense - K · routed (the table of step 3)."""
+    """Return the best value and both ends of a or d, with h = dense - K · routed (see the table of step 3)."""
     n = -rows.log_size.mean()  # N = 1
     dense, routed = np.array([[0, 1, 0, 0], [0, 0, 0, 1]] if quantity.name == "a" else [[1, n, 0, 0], [0, 0, 1, n]])
     taken_at = math.log10(quantity.effective)  # log10 Ê₀

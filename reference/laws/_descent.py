@@ -21,8 +21,8 @@ ln L̂ linear in θ and a damping of 0, its solution is this step:
 
 The damping (Marquardt 1963) shortens the step where ln L̂ is not linear. The damping depends on the gain: the decrease
 of S divided by the decrease of the sum of parabolas (Nielsen 1999, Damping parameter in Marquardt's method). A gain of
-1 divides the damping by 3, a gain of one half keeps it, and a gain near 0 doubles it. The search rejects a step that
-does not lower S. After the first rejection it multiplies the damping by 2, after the next by 4, then by 8.
+1 divides the damping by 3, a gain of 1/2 keeps it, and a gain near 0 doubles it. The search rejects a step that does
+not lower S. After the first rejection it multiplies the damping by 2, after the next by 4, then by 8.
 
 These steps are safe far from the minimum. Near the minimum they are slow, because beyond δ the parabola is curved and h
 is straight. So the second half of the search gives rows beyond δ a thousandth of their weight. It reaches the minimum

@@ -9,14 +9,14 @@ Both parts have the same value and slope at delta. The derivative is r clipped a
 of a row is limited. The criterion is the *sum* of the terms over the rows, never their mean. So its scale does not
 depend on the number of rows.
 
-At a given shape the prediction is linear in four unknowns (`fitting.py`, step 2), and the sum is convex in them. So a
-point is a minimum exactly when the derivatives are 0. With the four orthonormalised columns Q (n rows, 4 columns) and
-the residuals r, this condition is
+At a given shape the prediction is linear in four unknowns (`fitting.py`, step 2). The sum is convex in these unknowns.
+So a point is a minimum exactly when the derivatives are 0. With the four orthonormalised columns Q (n rows, 4 columns)
+and the residuals r, this condition is
 
     Qᵀ clipped(r) = 0
 
 `solve` uses Newton's method, starting from least squares. A row has curvature 1 within delta and 0 beyond. Let W be the
-diagonal matrix with 1 for a row within delta; then the step is the solution of
+diagonal matrix with 1 for each row within delta. Then the step is the solution of
 
     (Qᵀ W Q) step = Qᵀ clipped(r)
 

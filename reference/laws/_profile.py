@@ -19,7 +19,7 @@ The search for one end:
 An end beyond `FAR` counts as open.
 
 If a coefficient has vanished in the best fit (for example a floor of 0), the search starts from two points: the best
-fit, and the far end of this coefficient's interval (`far_end`). S may rise and fall between these points, so one start
+fit, and the far end of the coefficient's interval (`far_end`). S may rise and fall between these points, so one start
 could miss allowed values. The interval covers the results of both starts.
 """
 

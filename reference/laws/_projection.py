@@ -74,7 +74,7 @@ def plural(number: int, noun: str) -> str:
 def check_rows(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, words: Words = ROUTED_WORDS
 ) -> Rows:
-    """Return the table in logarithms. Raise ValueError as `fit_routed`, with these words."""
+    """Return the table in logarithms. Raise ValueError as `fit_routed` does, with these words."""
     size = np.atleast_1d(check_range("dense_parameters", dense_parameters, above=0.0))
     experts = np.atleast_1d(check_range("num_experts", num_experts, least=1.0))
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))

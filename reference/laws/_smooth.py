@@ -18,7 +18,7 @@ from .uncertainty import student_quantile
 
 
 def check_table(name: str, columns: dict, loss: np.ndarray, coefficients: int) -> tuple[tuple, np.ndarray]:
-    """Return the columns and the loss. Raise ValueError as `fit_additive`."""
+    """Return the columns and the loss. Raise ValueError as `fit_additive` does."""
     *logs, log_loss = check_columns(**columns, loss=loss)
     if log_loss.size <= coefficients:
         raise InputError(
@@ -78,7 +78,7 @@ def intervals(form: Form, columns: tuple, loss, huber: float | None, level: floa
     Args:
         form: the law.
         columns, loss: the checked table.
-        huber, level: as `additive.additive_intervals`.
+        huber, level: as in `additive.additive_intervals`.
         points: None, or columns of one row each, from `points_of`.
     """
     centres = form.centres(columns)

@@ -155,11 +155,11 @@ def accuracy_prediction(
     """Return the accuracy at one point with both intervals, for `catalogue.Law`.
 
     Args:
-        fit, columns, accuracy, level: as `accuracy_ranges`.
+        fit, columns, accuracy, level: as in `accuracy_ranges`.
         at: the columns of the law at the point.
 
     Raises:
-        ValueError: as `downstream.predict_interval`.
+        ValueError: an error of `downstream.predict_interval`.
     """
     low, high = downstream.predict_interval(fit, *at, level=level)
     run_low, run_high = downstream.predict_interval(fit, *at, level=level, observation=True)

@@ -168,8 +168,8 @@ def fit_additive(
         law: the law.
         columns: [n] each, in the order of `law.columns`, above 0.
         loss: [n], L, above 0.
-        huber: δ, in natural logarithms of the loss (1e-3 in Hoffmann et al. 2022); None for least squares, with half
-            the sum of squares as objective.
+        huber: δ, in natural logarithms of the loss (1e-3 in Hoffmann et al. 2022); None for least squares (the
+            objective is then half the sum of squares).
         starts: [s, p], starting coefficients, in the order of `law.coefficients`; None for the default starts.
 
     Returns:
@@ -195,7 +195,7 @@ def additive_intervals(
     """Return the profile intervals of the coefficients, or of the predictions at some points.
 
     Args:
-        law, columns, loss, huber: as `fit_additive`.
+        law, columns, loss, huber: as in `fit_additive`.
         level: confidence level, between 0 and 1.
         at: None for the coefficients; else the columns of the law, [m] each, for predictions at m points.
 
@@ -204,7 +204,7 @@ def additive_intervals(
         freedom.
 
     Raises:
-        ValueError: as `fit_additive`, or `level` is out of its range.
+        ValueError: an error of `fit_additive`, or `level` is out of its range.
     """
     columns, loss = _checked(law, columns, loss)
     points = None if at is None else _smooth.points_of(law.columns, at)

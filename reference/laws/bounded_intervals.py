@@ -51,7 +51,7 @@ def routed_intervals(
         level: confidence level, between 0 and 1.
 
     Raises:
-        ValueError: as `profile_intervals`.
+        ValueError: an error of `profile_intervals`.
     """
     quantities = [Quantity(name) for name in (*fit.coefficients._fields, "N_cutoff")]
     return [range_of(interval) for interval in profile_intervals(*columns, loss, quantities, level)]
@@ -115,7 +115,7 @@ def utilisation_intervals(
         level: confidence level, between 0 and 1.
 
     Raises:
-        ValueError: as `profile_intervals` and `scaled_columns`.
+        ValueError: an error of `profile_intervals` and `scaled_columns`.
     """
     quantities = [Quantity(name, effective=1 / fit.curve.unit) for name in _OWN_NAMES]
     ranges = []

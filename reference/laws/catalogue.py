@@ -157,7 +157,7 @@ class Law(NamedTuple):
         predict: (fit, *columns) -> loss, nats per token
         linear: the parameters, or products of parameters, in which log10 L is linear
         given: keyword arguments of `fit` that depend on the whole table; every fold uses them
-        axes: the rows of a table that the law uses, see `Axes`
+        axes: the rows of a table that the law uses (see `Axes`)
         takes_huber: whether `fit` takes huber=delta, for the sum of Huber terms instead of least squares
         has_floor: whether the law has an irreducible loss
         count: (*columns) -> number of coefficients, if it differs from the number of parameters
@@ -170,7 +170,7 @@ class Law(NamedTuple):
         dense_equivalent: (fit, columns, loss, at, level) -> Range or None: the dense model of equal loss
         measured: the quantity that `fit` takes last and `predict` returns: nats per token, a share, or a ratio
         beside: columns that `fit` needs after `columns`; `predict` ignores them
-        options: keyword arguments of `fit` for the user, see `with_options`
+        options: keyword arguments of `fit` for the user (see `with_options`)
         published: coefficients printed in papers, with their sources
     """
 
@@ -220,11 +220,11 @@ class Law(NamedTuple):
         """Return the loss at one point, with intervals of the law and of one more run.
 
         Args:
-            fit, columns, loss, level: as `intervals`.
+            fit, columns, loss, level: as in `intervals`.
             at: the columns of the law at the point, a number each.
 
         Raises:
-            ValueError: as `intervals`, or the law has no prediction at the point.
+            ValueError: an error of `intervals`, or the law has no prediction at the point.
         """
         if self.own_prediction is None:
             return jackknife_prediction(self, fit, columns, loss, at, level)

@@ -123,7 +123,7 @@ def costs(
     """Return D, FLOPs and bytes of the model of each size, [n] each.
 
     Args:
-        option, budget, tokens: as `best_choice`.
+        option, budget, tokens: as in `best_choice`.
         sizes: [n], N.
     """
     sizes = np.asarray(sizes, dtype=np.float64)
@@ -179,7 +179,7 @@ def win_shares(losses: np.ndarray) -> tuple[np.ndarray, int]:
     """Return the share of resamples in which each choice has the lowest loss, and the number of counted resamples.
 
     Args:
-        losses: [draws, m], as `resampled_losses`; draws with a loss that is not finite do not count.
+        losses: [draws, m], as in `resampled_losses`; draws with a loss that is not finite do not count.
 
     Returns:
         [m] shares that sum to 1, or NaN if no draw counts; and the number of draws that count. The choice with the

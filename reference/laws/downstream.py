@@ -207,7 +207,7 @@ def predict_interval(
         observation: True for the interval of a new run's accuracy, False for the interval of the law.
 
     Raises:
-        ValueError: as `predict_accuracy`, or the fit has no more rows than coefficients.
+        ValueError: an error of `predict_accuracy`, or the fit has no more rows than coefficients.
     """
     coefficients, spread = fit.coefficients, fit.covariance
     if fit.status == "no ceiling is seen":

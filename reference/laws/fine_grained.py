@@ -144,7 +144,7 @@ def fit_fine_grained(
         starts: [s, 7], starting coefficients; None for the default starts.
 
     Raises:
-        ValueError: as `additive.fit_additive`.
+        ValueError: an error of `additive.fit_additive`.
     """
     return additive.fit_additive(FINE_GRAINED, [total_parameters, tokens, granularity], loss, huber, starts)
 

@@ -88,7 +88,7 @@ def leave_one_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray) -> 
         A HeldOut with n folds.
 
     Raises:
-        ValueError: as `law.fit` for the whole table.
+        ValueError: an error of `law.fit` for the whole table.
 
     Example:
         log10 L is 0.4, 0.3, 0.2, 0.3 at four sizes, one decade apart. The line through the first three gives 0.1 at the
@@ -107,14 +107,14 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
     """Return the error of each row under the law fitted to all rows of other groups.
 
     Args:
-        law, columns, loss: as `leave_one_out`.
+        law, columns, loss: as in `leave_one_out`.
         groups: [n]; rows with equal entries form one group. Pass the sizes N to leave one size out.
 
     Returns:
         A HeldOut with one fold for each group.
 
     Raises:
-        ValueError: as `law.fit` for the whole table, or `groups` has the wrong length.
+        ValueError: an error of `law.fit` for the whole table, or `groups` has the wrong length.
     """
     columns, loss, groups = _checked(law, columns, loss, groups)
     fit = partial(law.fit, **law.given(*columns))  # values such as B_min come from the whole table
@@ -147,7 +147,7 @@ def compare_forms(
         laws: records of `catalogue.LAWS`, or your own.
         columns: every column that any of the laws needs, by name, [n] each.
         loss: [n], L, nats per token, above 0.
-        groups: [n], as `leave_one_group_out`.
+        groups: [n], as in `leave_one_group_out`.
 
     Returns:
         A Comparison. A law is "worse" if the mean of d is above the standard error of this mean, else "as good as the

@@ -150,7 +150,8 @@ def fit_hoffmann(
         starts: [s, 5], starting coefficients, such as `published_starts()`; None for the default starts.
 
     Raises:
-        ValueError: as `additive.fit_additive`; for instance, runs with a single D cannot separate b/D^β from c.
+        ValueError: an error of `additive.fit_additive`. For instance, runs with a single D cannot separate b/D^β from
+            c.
 
     Example:
         >>> law = HoffmannCoefficients(400.0, 0.34, 2000.0, 0.37, 1.8)

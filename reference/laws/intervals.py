@@ -2,7 +2,8 @@
 
 A law gives coefficients, numbers derived from coefficients (the size at which more experts stop helping), and losses. A
 coefficient or derived number has the interval of values that the rows do not reject (`Range`). A loss has two intervals
-(`Predicted`): one of the law at the point, and a wider one of one more run there. Runs scatter about the law.
+(`Predicted`): the interval of the law at the point, and the wider interval of one more run there. Runs scatter about
+the law.
 
     linear laws      Student's t, exact if errors are normal                  `linear_intervals.py`
     bounded laws     the profile likelihood                                   `bounded_intervals.py`, `uncertainty.py`
@@ -73,7 +74,7 @@ def jackknife_intervals(law, fit, columns: Sequence[np.ndarray], loss: np.ndarra
     """Return the jackknife interval of each coefficient of any law.
 
     Args:
-        law: a record with `fit`, `predict` and `given`, as `catalogue.Law`.
+        law: a record with `fit`, `predict` and `given`, such as `catalogue.Law`.
         fit: the result of `law.fit`. Each scalar in its record `coefficients` gets an interval.
         columns: of the law, [n] each.
         loss: [n], nats per token.
@@ -103,14 +104,14 @@ def jackknife_prediction(
     One more run adds the variance of the rows about the law, with n - p degrees of freedom (our choice).
 
     Args:
-        law, fit, columns, loss, level: as `jackknife_intervals`.
+        law, fit, columns, loss, level: as in `jackknife_intervals`.
         at: the columns of the law at the point.
 
     Returns:
         A Predicted; ends are NaN as in `jackknife_intervals`, or with too few rows for a variance.
 
     Raises:
-        ValueError: as `law.predict`, or `level` is out of its range.
+        ValueError: an error of `law.predict`, or `level` is out of its range.
     """
     point = [np.array([value], dtype=np.float64) for value in at]
 

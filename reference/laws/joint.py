@@ -220,7 +220,7 @@ def fit_joint(
         be below 1, unlike in `fitting.py`.
 
     Raises:
-        ValueError: as `additive.fit_additive`, or fewer than 4 different E.
+        ValueError: an error of `additive.fit_additive`, or fewer than 4 different E.
     """
     columns, loss = _checked(active_parameters, tokens, num_experts, loss)
     return AdditiveFit(*_smooth.fitted(_JOINT, JointCoefficients, columns, loss, huber, starts))

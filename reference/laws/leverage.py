@@ -264,7 +264,7 @@ def predict_interval(
         observation: True for the interval of one more measured leverage, False for the interval of the law.
 
     Raises:
-        ValueError: as `leverage`, or the level is out of its range.
+        ValueError: an error of `leverage`, or the level is out of its range.
     """
     value = leverage(activation, tian_granularity, flops, fit.coefficients)
     columns = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (activation, tian_granularity, flops)))
@@ -306,11 +306,11 @@ def leverage_prediction(
     """Return the leverage at one point with both intervals, for `catalogue.Law`.
 
     Args:
-        fit, columns, measured, level: as `leverage_intervals`.
+        fit, columns, measured, level: as in `leverage_intervals`.
         at: A, G and C.
 
     Raises:
-        ValueError: as `predict_interval`.
+        ValueError: an error of `predict_interval`.
     """
     low, high = predict_interval(fit, *at, level)
     run_low, run_high = predict_interval(fit, *at, level, observation=True)

@@ -146,7 +146,7 @@ def linear_prediction(
 
     Args:
         design: (fit, *columns) -> [n, p], one of the four above.
-        fit, columns, loss, level: as `dense_intervals`, for that law.
+        fit, columns, loss, level: as in `dense_intervals`, for that law.
         at: the columns of the law at the point.
 
     Returns:

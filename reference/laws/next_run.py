@@ -104,11 +104,11 @@ def interval_of(
     """Return both ends of the interval of a number, and its width as in `NextRun`.
 
     Args:
-        law, columns, loss, asked, level: as `next_runs`.
+        law, columns, loss, asked, level: as in `next_runs`.
         fit: the result of `law.fit(*columns, loss)`.
 
     Raises:
-        ValueError: as `next_runs`.
+        ValueError: an error of `next_runs`.
     """
     if asked.name == "prediction":
         low, high = law.predict_interval(fit, columns, loss, asked.at, level).law

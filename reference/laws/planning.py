@@ -207,7 +207,7 @@ def fine_grained_for_active(
 
     Args:
         active_parameters: active parameters of the model, 12 d² · d/64.
-        expansion, coefficients, granularities: as `fine_grained_optimum`.
+        expansion, coefficients, granularities: as in `fine_grained_optimum`.
     """
     active = float(check_range("active_parameters", active_parameters, above=0.0))
     low, high = math.log(1e9), math.log(1e35)
@@ -272,7 +272,7 @@ def joint_optima(
     Compare the losses, not only the best E: several E near the best have nearly the same loss.
 
     Args:
-        budget, coefficients, vocab_size: as `joint_optimum`.
+        budget, coefficients, vocab_size: as in `joint_optimum`.
         expert_counts: the E to try.
 
     Raises:

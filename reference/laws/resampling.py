@@ -121,7 +121,7 @@ def group_bootstrap_weights(uniforms: np.ndarray, groups: np.ndarray) -> np.ndar
         [draws, n] whole numbers as float64: the number of times the group of each row is drawn.
 
     Raises:
-        ValueError: as `bootstrap_weights`, or `uniforms` does not have one column for each group.
+        ValueError: an error of `bootstrap_weights`, or `uniforms` does not have one column for each group.
 
     Example:
         >>> group_bootstrap_weights(np.array([[0.1, 0.2, 0.9]]), np.array([1e7, 1e8, 1e8, 1e9]))
@@ -144,9 +144,9 @@ def bootstrap(
     """Return bootstrap percentile intervals of quantities of the bounded law.
 
     Args:
-        dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
+        dense_parameters, num_experts, loss: [n] each, the table, as in `fit_routed`.
         weights: [draws, n], whole numbers of at least 0: the number of draws of each row.
-        quantities: as `profile_intervals`, without "observation".
+        quantities: as in `profile_intervals`, without "observation".
         level: the share of the resamples between low and high, between 0 and 1.
 
     Returns:
@@ -202,9 +202,9 @@ def jackknife(
     Ends of E_start and E_max below 1 are set to 1.
 
     Args:
-        dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
+        dense_parameters, num_experts, loss: [n] each, the table, as in `fit_routed`.
         groups: [n]; rows with equal entries form one group. Pass the sizes N to leave one size out.
-        quantities: as `profile_intervals`, without "observation".
+        quantities: as in `profile_intervals`, without "observation".
         level: confidence level, between 0 and 1.
 
     Returns:

@@ -139,7 +139,7 @@ def slope_in_parameters(num_experts: np.ndarray, coefficients: RoutedCoefficient
     """Return d log10 L / d log10 N = a + c log10 Ê, the change of log10 L per decade of parameters at E experts.
 
     Raises:
-        ValueError: as `effective_experts`.
+        ValueError: an error of `effective_experts`.
 
     Example:
         >>> float(slope_in_parameters(9, RoutedCoefficients(-0.08, -0.1, 0.01, 1.0, 2.0, math.inf)))
@@ -241,7 +241,7 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: Route
         or 0 where N is out of the range of float64.
 
     Raises:
-        ValueError: as `experts_for_loss`.
+        ValueError: an error of `experts_for_loss`.
 
     Example:
         The example of `predict_loss`, inverted.

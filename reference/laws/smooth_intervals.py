@@ -34,7 +34,7 @@ def fit_in_log10(fit: Callable, *columns_and_loss: np.ndarray, huber: float | No
         huber: delta in log10 units for the sum of Huber terms; None for least squares.
 
     Raises:
-        ValueError: as `fit`.
+        ValueError: an error of `fit`.
     """
     if huber is None:
         best = fit(*columns_and_loss, None)
@@ -72,7 +72,7 @@ def smooth_prediction(
     include the variance of the log losses about the law, with n - p degrees of freedom (our choice).
 
     Args:
-        intervals, fit, columns, loss, level: as `smooth_ranges`.
+        intervals, fit, columns, loss, level: as in `smooth_ranges`.
         at: the columns of the law at the point.
     """
     [row] = intervals(*columns, loss, None, level, [np.array([float(value)]) for value in at])

@@ -251,7 +251,7 @@ def sparsity_prediction(
     """Return the loss at one point with both intervals, for `catalogue.Law`; see `smooth_prediction`.
 
     Args:
-        fit, columns, loss, level: as `sparsity_intervals`.
+        fit, columns, loss, level: as in `sparsity_intervals`.
         at: P, D and S of the point.
     """
     return smooth_prediction(_profiles, fit, columns, loss, at, level)

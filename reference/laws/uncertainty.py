@@ -56,7 +56,7 @@ class Quantity(NamedTuple):
         name: one of these
         N: size, parameters, above 0; not used by the coefficients and N_cutoff
         E: experts, at least 1 (gain, effective_parameters: above 1); not used by slope, the coefficients and N_cutoff
-        effective: the Ê at which a and d are values, above 0
+        effective: the Ê of a and d (see the table), above 0
     """
 
     name: str
@@ -133,7 +133,7 @@ def profile_intervals(
     """Return the profile-likelihood interval of each quantity under the bounded law.
 
     Args:
-        dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
+        dense_parameters, num_experts, loss: [n] each, the table, as in `fit_routed`.
         quantities: the quantities to report.
         level: confidence level, between 0 and 1.
 
@@ -219,7 +219,7 @@ def slope_interval(
     """Return the slope b + c log10 N₀ and its profile-likelihood interval at each size.
 
     Args:
-        dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
+        dense_parameters, num_experts, loss: [n] each, the table, as in `fit_routed`.
         at: [m] or a number, the sizes N₀, parameters, above 0.
         level: confidence level, between 0 and 1.
 
@@ -227,7 +227,7 @@ def slope_interval(
         A SlopeInterval with low <= slope <= high.
 
     Raises:
-        ValueError: as `fit_routed`, or `at` or `level` is out of its range.
+        ValueError: an error of `fit_routed`, or `at` or `level` is out of its range.
     """
     sizes = _check_sizes(at)
     quantities = [Quantity("slope", N=float(size)) for size in sizes]
@@ -245,7 +245,7 @@ def gain_interval(
     """Return the predicted change of log10 L from E = 1 to `experts`, and its interval, at each size.
 
     Args:
-        dense_parameters, num_experts, loss: [n] each, the table, as `fit_routed`.
+        dense_parameters, num_experts, loss: [n] each, the table, as in `fit_routed`.
         at: [m] or a number, the sizes N₀, parameters, above 0.
         experts: E_top, above 1; the largest E of the table if None.
         level: confidence level, between 0 and 1.
@@ -254,7 +254,7 @@ def gain_interval(
         A GainInterval with low <= gain <= high.
 
     Raises:
-        ValueError: as `slope_interval`, or `experts` is not a finite number above 1.
+        ValueError: an error of `slope_interval`, or `experts` is not a finite number above 1.
     """
     rows, sizes = check_rows(dense_parameters, num_experts, loss), _check_sizes(at)
     experts = float(rows.extra_experts.max() + 1 if experts is None else experts)

@@ -242,7 +242,7 @@ def slope_in_teraflops(utilisation: np.ndarray, coefficients: UtilisationCoeffic
     """Return d log10 L / d log10 F = a + c log10 B̂ at a fixed B.
 
     Raises:
-        ValueError: as `effective_utilisation`.
+        ValueError: an error of `effective_utilisation`.
 
     Example:
         >>> law = UtilisationCoefficients(-0.1, -0.05, 0.01, 0.4, 0.1, math.inf, 0.25)
@@ -330,7 +330,7 @@ def fit_utilisation(
         utilisation: [n], B, above 0 and at least B_min.
         loss: [n], L, nats per token, above 0.
         B_min: the B at which B̂ = B_start; the least B of the rows if None.
-        huber: as `fit_routed`.
+        huber: as in `fit_routed`.
 
     Returns:
         The fit. `fit_routed` describes its precision.

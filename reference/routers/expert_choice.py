@@ -54,7 +54,7 @@ def expert_choice_router(
 ) -> ExpertChoice:
     """Give each expert the C tokens of the group that it scores highest.
 
-    A causal model needs groups that hold one position of several sequences, see `group_by_position`.
+    A causal model needs groups that hold one position of several sequences (see `group_by_position`).
 
     Args:
         logits: [T, E], finite; the raw router logits z of one group.

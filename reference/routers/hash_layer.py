@@ -97,7 +97,7 @@ def hash_layer(
         `Routing` with k = 1 and gate 1. `plan` holds 1/T at each token's expert.
 
     Raises:
-        ValueError: E < 1, ids that are not integers, a negative id, or a mask that has another shape or is all False.
+        ValueError: E < 1, the ids are not integers, an id is negative, or a mask has another shape or is all False.
 
     Example:
         >>> hash_layer(np.array([0, 1, 5, 7]), 4).expert.ravel().tolist()
@@ -136,7 +136,7 @@ def table_router(
     """Route every token by its row of the table.
 
     Args:
-        token_ids: [T] integers in [0, V): ids of the tokens, ids of the previous tokens, or positions.
+        token_ids: [T] integers in [0, V): ids of the tokens or of the previous tokens, or positions.
         table: [V, k] integers in [0, E), distinct within a row.
         num_experts: E.
         gate: "mean" (every gate is 1/k) or "sum" (every gate is 1, for MultiHash).
@@ -147,7 +147,7 @@ def table_router(
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: an id is not in the table, or see `fixed_router`.
+        ValueError: an id is not in the table, or an error of `fixed_router`.
 
     Example:
         >>> table = np.array([[0, 1], [2, 0]])
@@ -310,7 +310,8 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
 
 
 def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
-    """Return the table [V, k]: tokens, most frequent first, go to the emptiest expert and k − 1 nearly empty ones.
+    """Return the table [V, k]. Each token, the most frequent first, goes to the emptiest expert and to k − 1 nearly
+    empty experts.
 
     To find the others, the program steps from the emptiest expert in equal steps modulo E. It takes the experts whose
     load exceeds the smallest load by less than the token's count. If there are fewer than k such experts, it takes the

@@ -151,7 +151,7 @@ def emit_weights(
         [g, E]; each column sums to 1. With "experts" each row of a real token sums to 1.
 
     Raises:
-        ValueError: `emit` is unknown, or see `mixing_weights`.
+        ValueError: `emit` is unknown, or an error of `mixing_weights`.
 
     Source: Antoniak et al. 2023, the authors' code, which has separate weights for merging and emitting.
 
@@ -211,7 +211,7 @@ def mixture_of_tokens(
         `MixtureOutput`.
 
     Raises:
-        ValueError: the activation is unknown, or see `mixing_weights`.
+        ValueError: the activation is unknown, or an error of `mixing_weights`.
 
     Source: Antoniak et al. 2023, "Mixture of Tokens", the layer; without the residual connection.
 

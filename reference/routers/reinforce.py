@@ -34,10 +34,10 @@ By design, training draws the experts, and evaluation takes the most probable on
 token depend on that token alone (a capacity and the balance loss depend on the others too). The reward uses the next
 token, but only in the loss.
 
-From the paper: the reward, the constant gate and one expert per token. From the parameter counts of the released table:
-the baseline d → d/8 → 1 without biases, one in every routed block. The rest is our choice (docs/choices.md): the
-balance loss, and the weights of policy, baseline, entropy and balance (1e-2, 1e-2, 0, 1e-2); ReLU in the baseline; the
-same reward for all routed blocks, and the sum of their terms; greedy evaluation; k > 1 with gate 1/k, the mean of the
+From the paper: the reward, the constant gate and one expert per token. The parameter counts of the released table show
+the baseline: d → d/8 → 1 without biases, in every routed block. The rest is our choice (docs/choices.md): the balance
+loss, and the weights of policy, baseline, entropy and balance (1e-2, 1e-2, 0, 1e-2); ReLU in the baseline; the same
+reward for all routed blocks, and the sum of their terms; greedy evaluation; k > 1 with gate 1/k, the mean of the
 experts; the options nucleus and reward-to-go.
 """
 
@@ -271,7 +271,7 @@ def policy_entropy(
         [T], between 0 and log E.
 
     Raises:
-        ValueError: see `log_policy`.
+        ValueError: an error of `log_policy`.
 
     Example:
         >>> (policy_entropy(np.zeros((1, 4))) / np.log(2)).tolist()
@@ -347,8 +347,8 @@ def policy_terms(
 ) -> PolicyTerms:
     """Return the term that one routed block adds to the training loss.
 
-    The reward and the advantage are constants for the gradient. The gradient flows through the log-probability, the
-    entropy and the balance loss into the logits, and through the squared difference into the value. With
+    The reward and the advantage are constants for the gradient. The gradient reaches the logits through the
+    log-probability, the entropy and the balance loss. It reaches the value through the squared difference. With
     `held_advantage` and the reward fixed, the loss is a differentiable function of logits and value.
 
     Args:

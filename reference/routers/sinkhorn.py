@@ -105,7 +105,7 @@ def sinkhorn_plan(
         tolerance: stop when the residual, max over e of |E * (mass of expert e) - 1|, is at most this.
         max_sweeps: switch to Newton's method after this many column steps.
         max_newton: stop after this many Newton steps; 0 for sweeps alone.
-        num_sweeps: take exactly this many column steps, for any residual; the three arguments above are then ignored.
+        num_sweeps: take exactly this many column steps, for any residual, and ignore the three arguments above.
         mask: [T] bool, True for a real token; T is then the number of real tokens.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
 

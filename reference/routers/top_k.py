@@ -11,7 +11,8 @@ Switch (Fedus et al. 2021) at k = 1, GShard (Lepikhin et al. 2020) at k = 2, and
                 times a constant                                                 `gate_scale`
     4. LOSS     nothing here keeps the experts balanced; see `balance`
 
-With "none" and softmax scores the output shrinks as the number of experts grows. `sinkhorn` has a table.
+With "none" and softmax scores the output shrinks as the number of experts grows. The text of `sinkhorn` shows this in a
+table.
 
 For softmax scores "sum" and "softmax" are the same function: the sum over all experts cancels. "none" is softmax before
 top-k; "softmax" is softmax after top-k.
@@ -40,7 +41,7 @@ The router ignores the logits of padded tokens.
 GShard's router follows Algorithm 1 of Lepikhin et al. 2020. It normalises gates over the two experts. It keeps the
 second expert if 2 · gate is above a uniform random number (line 19). It does not scale up the first gate when it drops
 the second expert. In the algorithm a dropped second choice still takes a place in the queue of its expert (line 22).
-The model here frees this place (our choice), see `gshard_router`.
+The model here frees this place (our choice) (see `gshard_router`).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Routers of other libraries as backends of the suite; each function imports only its library.
+"""Routers of other libraries as backends of the suite. Each function imports only its own library.
 
 Every function returns {name: backend}. If a library draws random numbers by default, the first backend has the default.
 A second backend has no random numbers, if the library has this option.

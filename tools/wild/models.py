@@ -29,7 +29,7 @@ class _Nothing(metaclass=_Anything):
 
 
 class _Absent(ModuleType):
-    """A module that the tested code imports, and whose answers do not matter to it."""
+    """A substitute for a module that the tested code imports but does not need."""
 
     def __getattr__(self, name: str):
         if name.startswith("__"):

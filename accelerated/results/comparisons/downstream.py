@@ -101,7 +101,7 @@ def compare_laws(
     Args:
         cut: training FLOPs; the laws are fitted to the runs with at most this many.
         rates: {task: guess rate}; for other tasks the table's rate or, if the table has none, the rate in GUESS_RATES.
-        loss: the text whose loss the two-stage laws use, see `loss_name`.
+        loss: the text whose loss the two-stage laws use (see `loss_name`).
         ratio: tokens per parameter; only runs within 10 % of this ratio are used. None for all runs.
         least_gain: laws of log accuracy use only rows at least this far above the guess rate.
 

@@ -101,7 +101,7 @@ def _by_kind(kinds: list[str], misses: np.ndarray) -> list[dict]:
 
 
 def _points(runs: list[Run], kinds: list[str], fit: Fit, fitted: np.ndarray) -> list[dict]:
-    """Return each run as a point, see `utilisation_laws`."""
+    """Return each run as a point (see `utilisation_laws`)."""
     (flops, utilisation), coefficients = fit.rows.columns, fit.best.coefficients
     if math.isnan(coefficients.a):
         return []

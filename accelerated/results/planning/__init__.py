@@ -1,4 +1,5 @@
-"""Choose a model for a budget, and the next run for a table; used by `Runs.plan`, `Runs.next_run` and commands.
+"""Choose a model for a budget, and the next run for a table. `Runs.plan`, `Runs.next_run` and commands use these
+functions.
 
 costs       the cost of a model between the sizes of a table
 options     the kinds of models from runs or printed coefficients, as functions of the size

@@ -73,7 +73,7 @@ class Profile(NamedTuple):
 
 
 def isoflop_profiles(fit: Fit) -> list[Profile]:
-    """Return the profiles of the runs of a fit; [] if the law lacks size or tokens, or without budgets."""
+    """Return the profiles of the runs of a fit; [] if the law lacks size or tokens, or if there are no budgets."""
     size = next((i for i, name in enumerate(fit.law.columns) if name in SIZES), None)
     if size is None or "tokens" not in fit.law.columns or fit.rows.runs is None:
         return []

@@ -1,7 +1,7 @@
 """Choose the next run for a table: for each possible run, predict the interval of a number after this run.
 
 The sizes of the possible runs are the sizes of the table and twice its largest size. Their numbers of experts are 1,
-the numbers of the table, and twice its largest number. The costs come from the table, see `options.costs_of`.
+the numbers of the table, and twice its largest number. The costs come from the table (see `options.costs_of`).
 """
 
 import math

@@ -38,7 +38,7 @@ class Costs(NamedTuple):
     Attributes:
         flops: forward FLOPs of one token
         total: P, all parameters without embeddings
-        embedding: V d, which P excludes; V is the released table's number if the table has none
+        embedding: V d, which P excludes; V is that of the released table if the table has no V
         cache: numbers in the key-value cache for one token
         tokens: training tokens D of the runs of a size
         counted: whether `flops` is from the table; otherwise `flops` is 2 N
@@ -83,13 +83,18 @@ def costs_of(frame, experts: float) -> Costs:
 
 
 def tokens_of_runs(frame) -> np.ndarray:
-    """Return the training tokens D of each row, [n]; tokens per step are the released table's number if missing."""
+    """Return the training tokens D of each row, [n]; if the tokens per step are missing, the function uses those of the
+    released table.
+    """
     tokens = training_tokens(frame)
     return np.where(np.isnan(tokens), training_steps(frame) * taken_per_step(frame), tokens)
 
 
 def says_tokens(frame) -> bool:
-    """Return whether every run's tokens are in the table or unknown; no run then uses the default tokens per step."""
+    """Return whether the tokens of each run are in the table or unknown.
+
+    Then no run uses the default tokens per step.
+    """
     tokens = training_tokens(frame)
     return bool((np.isfinite(tokens) | np.isnan(training_steps(frame))).all())
 

@@ -45,7 +45,7 @@ class Plan(NamedTuple):
 
     Attributes:
         tokens: D of every model; None for all tokens that the FLOPs allow
-        rankings: the rankings; the ranking of the table is first
+        rankings: the ranking of the table is first
         table: paths of the table, for messages; "" without a table
         remarks: excluded rows of the table
     """
@@ -203,7 +203,7 @@ def _cells(ranking: Ranking, place: int, line: Line) -> list[str]:
 
 
 def _beyond_words(line: Line) -> str:
-    """Return the extrapolation of an option as a cell, see `BEYOND`; "" within the runs."""
+    """Return how far an option lies beyond the runs, as a cell (see `BEYOND`); "" within the runs."""
     words = [f"{each.letter} {each.times:.2g}x" for each in line.beyond]
     if not words and line.surrounded is False:
         words = ["a gap"]

@@ -168,7 +168,9 @@ def _said(verdict: str, evidence: dict) -> dict:
 
 
 def _together(verdicts: list[str]) -> str:
-    """Return the verdict that all routers share; else "supported in part" if any is supported, else "not supported"."""
+    """Return the verdict that all routers share; otherwise "supported in part" if one router has "supported", else "not
+    supported".
+    """
     if len(set(verdicts)) == 1:
         return verdicts[0]
     return "supported in part" if any(verdict.startswith("supported") for verdict in verdicts) else "not supported"

@@ -27,11 +27,11 @@ def gather(
 
     Args:
         huber: delta in log10 units of an additional fit by a sum of Huber terms; None for no additional fit.
-        point: function of a run, equal for runs that differ only in their seed, see `runs.seed_scatter`.
+        point: function of a run, equal for runs that differ only in their seed (see `runs.seed_scatter`).
         name: printed name of the table; "" for the names of its files.
 
     Raises:
-        InputError: as `Table` and `Table.law_rows`.
+        InputError: an error of `Table` and `Table.law_rows`.
     """
     table = Table(source, name)
     runs, part = table.runs, table.part

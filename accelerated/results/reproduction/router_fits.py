@@ -126,7 +126,7 @@ def _gains(sizes: np.ndarray, top: float, intervals: list[dict]) -> list[dict]:
 
 
 def _shown_cells(size: np.ndarray, experts: np.ndarray) -> list[tuple]:
-    """Return the (N, E) whose equivalent dense size the report shows, see `SHOWN_EXPERTS`."""
+    """Return the (N, E) whose equivalent dense size the report shows (see `SHOWN_EXPERTS`)."""
     counts = np.unique(experts)
     shown = [float(e) for e in counts if e in (*SHOWN_EXPERTS, counts[-1])]
     return [(n, e) for n in np.unique(size) for e in shown if np.any((size == n) & (experts == e))]
@@ -136,7 +136,9 @@ _ENDS = ("value", "low", "high")
 
 
 def _misses(fit: Fit) -> dict:
-    """Return in percent the mean residual of each size, and of the largest size by the law of the smaller sizes."""
+    """Return two mean residuals in percent: that of each size, and that of the largest size by the law of the smaller
+    sizes.
+    """
     sizes, largest = (
         [{"N": int(entry.size), "percent": log_percent(entry.miss)} for entry in entries if entry is not None]
         for entries in (fit.misfit.sizes, [fit.misfit.largest])

@@ -33,7 +33,7 @@ class Table:
     """The runs of a table and their fits. Each choice of rows and each fit is computed once.
 
     Args:
-        source: the runs, with the main choice of rows and the main loss, see `with_main_loss`.
+        source: the runs, with the main choice of rows and the main loss (see `with_main_loss`).
         name: printed name of the table; "" for the names of its files.
 
     Attributes:
@@ -61,7 +61,7 @@ class Table:
 
     @property
     def has_condition(self) -> bool:
-        """Whether `rows` is a condition that holds for every section of a report, see `part`."""
+        """Whether `rows` is a condition that holds for every section of a report (see `part`)."""
         return not self.released and self.rows not in (None, "clark")
 
     @cached_property
@@ -91,7 +91,7 @@ class Table:
             rows: choice of rows; None for the table's choice; "all" for the default of `select_rows`, every seed.
 
         Raises:
-            InputError: as `select_rows`.
+            InputError: an error of `select_rows`.
         """
         if (self.last["router_type"] == DENSE).all():
             return []
@@ -164,7 +164,7 @@ def size_labels(table: Table) -> dict[int, str]:
 
 
 def seeds_chosen(table: Table) -> bool:
-    """Return whether a user's condition names the seed; if so, the scatter over seeds is from all runs."""
+    """Return whether a user's condition names the seed; if so, all runs give the scatter over seeds."""
     return table.has_condition and "seed" in names_in(table.rows)
 
 

@@ -74,7 +74,7 @@ def find(sweep: Sweep, results: dict) -> dict:
     """Return the other facts of a sweep.
 
     Returns:
-        "comparisons" and "loads", from the functions of this file; "learning" and "not_learned", see `learning`;
+        "comparisons" and "loads", from the functions of this file; "learning" and "not_learned" (see `learning`);
         "outcomes", summaries of the comparisons (see `outcome`); "registered", from `registered.score`; and the models,
         the text, the time and the code.
     """

@@ -53,7 +53,7 @@ LAWS = ("routed-bounded", "bilinear", "separable")
 LOSS = "loss_validation"
 
 ROUTED_KIND, DENSE_KIND = ("k", "routing_frequency", "granularity"), ("flop_increase",)
-"""Columns in which models of the same N and E differ; a law needs equal values in them, see `select_rows`."""
+"""Columns in which models of the same N and E differ; a law needs equal values in them (see `select_rows`)."""
 
 
 def held_out(planned) -> list[int]:
@@ -154,7 +154,7 @@ def predictions(sweep: Sweep, held: list[int]) -> list[dict]:
 
 
 def _of_another_kind(fit, router: str, kind: dict[str, float]) -> str:
-    """Return text on how a run differs from the runs of its law; "" if it does not."""
+    """Say how a run differs from the runs of its law; "" if it does not differ."""
     frame = fit.rows.runs.frame
     for name, value in kind.items():
         there = set(frame[name][frame["router_type"] == router].dropna()) if name in frame else set()

@@ -81,7 +81,7 @@ def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -
 
 
 class LoadedTrainStep(NamedTuple):
-    """A train step from a file; called as (state, batches, first_step, inputs, left=0) -> (state, `StepMetrics`).
+    """A train step from a file. Call it as (state, batches, first_step, inputs, left=0) -> (state, `StepMetrics`).
 
     The input state is donated, as in a live run.
 
@@ -103,7 +103,7 @@ class LoadedTrainStep(NamedTuple):
             batches: [n, b, S + 1] int32, with the exported n, b and S.
             first_step: number of the first of the n steps, from 0.
             inputs: result of `step.run_inputs` for the run.
-            left: number of bad batches that may still be skipped, see `step.make_train_steps`.
+            left: number of bad batches that may still be skipped (see `step.make_train_steps`).
 
         Raises:
             ValueError: the shapes or the platform differ from the exported shapes or platforms.

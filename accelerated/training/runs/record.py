@@ -111,7 +111,7 @@ def read_record(folder: Path) -> Record | None:
 
 
 def record_in(extra: dict) -> Record | None:
-    """Return the record among the fields of a checkpoint; None if an earlier version wrote the checkpoint.
+    """Return the record in the fields of a checkpoint; None if an earlier version wrote the checkpoint.
 
     Raises:
         ValueError: the record has another form.

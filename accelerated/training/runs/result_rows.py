@@ -69,8 +69,8 @@ def result_row(
         dropped: share of assignments dropped in training since the previous evaluation.
         load: [n_r, E G], share of the validation assignments of each expert; [0, 0] if dense.
         seconds: wall time of the run so far, compilation included.
-        trunk: trunk and step at which the run began, see `trunk`; "" if it began at step 0.
-        initial_tokens: training tokens of the initial weights, see `weights.lent`.
+        trunk: trunk and step at which the run began (see `trunk`); "" if it began at step 0.
+        initial_tokens: training tokens of the initial weights (see `weights.lent`).
         unique_tokens: number of tokens of the training text; None if unknown.
         learned: diagnostics of the routers, by column; None if not measured.
     """

@@ -64,7 +64,7 @@ def check_folder(folder: Path, config: TrainConfig) -> TrainConfig | None:
 
 
 def claim_folder(folder: Path, config: TrainConfig) -> None:
-    """Write the configuration into a new folder, or check that the folder has the same run, see `check_folder`.
+    """Write the configuration into a new folder, or check that the folder has the same run (see `check_folder`).
 
     Raises:
         InputError: the folder holds another run.

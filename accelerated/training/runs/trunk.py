@@ -75,7 +75,7 @@ def begin(trunk: Trunk, config: TrainConfig, like: dict, tell: Callable[[str], N
     """Return the checkpoint of the trunk, with the trunk's name among its fields.
 
     Args:
-        like: the state of the run, see `Checkpoints.restore`.
+        like: the state of the run (see `Checkpoints.restore`).
 
     Raises:
         InputError: an error of `check_trunk`, or the checkpoint is missing or damaged.

@@ -128,7 +128,7 @@ def upcycles(model: ModelConfig, lender: ModelConfig) -> bool:
 
 
 def _upcycling(config: TrainConfig) -> Callable[[dict, dict], dict]:
-    """Return a function that upcycles weights or moments from a dense tree, see `reference.upcycling`."""
+    """Return a function that upcycles weights or moments from a dense tree (see `reference.upcycling`)."""
     model, random = config.model, np.random.default_rng([config.seed, UPCYCLING_STREAM])
     uniforms = random.random((model.num_routed, model.expert_count, model.ffn_width // model.granularity))
     options = {"noise": config.init_noise, "redrawn": config.init_redraw, "uniforms": uniforms}

@@ -2,7 +2,7 @@
 
 sweep folder/
     sweep.json         the resolved grid
-    runs/000-dense-…/  one folder per run, see `loop`
+    runs/000-dense-…/  one folder per run (see `loop`)
     results.csv        the rows of every finished run
     sessions.json      times of the sweep's sessions, and numbers of parallel runs
     sessions/          the same for the tasks of a job array
@@ -88,7 +88,7 @@ def runs_of_part(grid: Grid, part: Part | None) -> list[int]:
 
 
 def trunks_of(grid: Grid) -> dict[int, int]:
-    """Return {hyper_id: hyper_id of the trunk} of the runs that begin at a checkpoint of another run, see `trunk`.
+    """Return {hyper_id: hyper_id of the trunk} of the runs that begin at a checkpoint of another run (see `trunk`).
 
     Runs with schedule wsd that differ only in steps share a trunk: the longest run.
     """

@@ -1,8 +1,8 @@
 """Processes that train the runs of a sweep, with one compute thread each, and end with the sweep.
 
 A small model does not keep two threads busy. So two runs at the same time, with one thread each, finish sooner than two
-runs one after the other, with two threads. The thread count is also fixed because the last bits of the losses depend on
-this count.
+runs in turn, with two threads each. The thread count is also fixed because the last bits of the losses depend on this
+count.
 
 XLA on CPU frees its buffers after every call. Workers tell glibc to keep freed memory. Otherwise the operating system
 would map every page of the buffers again in the next call. The mapping can take as long as the computation.

@@ -1,4 +1,5 @@
-"""The training text of a model: find, read, remove duplicates, cut into pieces, split in two.
+"""The training text of a model: find and read files, remove duplicates, cut the text into pieces, and split the pieces
+in two parts.
 
     1. FIND    `standard_library_files` or `find_files`    which files, and the name of each
     2. READ    `read_documents`                            UTF-8, `.gz` and `.jsonl`; undecodable files are counted
@@ -100,8 +101,8 @@ def read_corpus(paths: Sequence[str] | None = None) -> Corpus:
         The corpus. Files that are not UTF-8 are skipped and counted, unless `paths` names them individually.
 
     Raises:
-        InputError: there are no files, a file cannot be read, a named file is not UTF-8, a `.gz` is damaged, a line of
-            a `.jsonl` has no text, or the text is too short for two pieces.
+        InputError: there are no files, or the text is too short for two pieces. Also if a file cannot be read, a named
+            file is not UTF-8, a `.gz` is damaged, or a line of a `.jsonl` has no text.
     """
     if isinstance(paths, str | os.PathLike):
         paths = [os.fspath(paths)]
@@ -230,7 +231,10 @@ def digest_of_texts(documents: Iterable[Document]) -> str:
 
 
 def _read_file(source: Source) -> list[Document] | None:
-    """Return the documents of a file: its text, or each line of a `.jsonl`; None if a lenient source is not UTF-8."""
+    """Return the documents of a file: its text, or each line of a `.jsonl`.
+
+    Return None if a lenient source is not UTF-8.
+    """
     text = _decode(_read_bytes(source.path), source)
     if text is None:
         return None

@@ -41,7 +41,7 @@ def check_text(
     config: TrainConfig,
     remedy: str,
 ) -> dict[str, str]:
-    """Return the digests of the texts of a run, see `record`.
+    """Return the digests of the texts of a run (see `record`).
 
     Args:
         recorded: the digests at the start of the run; {} for a new run.

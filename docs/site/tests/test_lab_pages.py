@@ -1,4 +1,7 @@
-"""The lab's pages in a headless Chromium: every control, the keyboard, both widths, no error, no other host."""
+"""The lab's pages in a headless Chromium.
+
+The tests use every control, the keyboard and both widths, and allow no error and no other host.
+"""
 
 import functools
 import http.server
