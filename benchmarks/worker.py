@@ -96,7 +96,6 @@ def facts(name: str) -> dict:
 
 
 def drop(name: str) -> None:
-    """Forget a job and free its memory."""
     _JOBS.pop(name, None)
     gc.collect()
 

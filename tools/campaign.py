@@ -455,7 +455,6 @@ def _full_disk(campaign: Campaign) -> str:
 
 
 def report(done: dict, failed: list[dict], campaign: Campaign, given: argparse.Namespace, seconds: float) -> None:
-    """Print the counts as a table, and write them as JSON."""
     print(f"\n{'fault':22}{'runs':>6}{'same table':>12}")
     for kind in done:
         bad = sum(failure["kind"] == kind for failure in failed)

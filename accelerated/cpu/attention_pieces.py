@@ -98,7 +98,6 @@ def share_size(distances, width):
 
 @jit
 def _sizes(job):
-    """Return wide, row and distance_row."""
     return (
         _up(job.width, LANES),
         _up(job.length, LANES) + LANES,
@@ -117,7 +116,6 @@ def scratch_size(job):
 
 @jit
 def _scratch_at(job, at):
-    """Return the parts of a thread's memory at an address."""
     wide, row, distance_row = _sizes(job)
     tall, distant = BYTES * _up(job.length, LANES) * wide, BYTES * _up(job.distances, LANES) * wide
     four = at, at + tall, at + 2 * tall, at + 3 * tall

@@ -93,7 +93,6 @@ def scratch_size(job):
 
 @jit_within
 def scratch_at(job, at):
-    """Return the parts of a thread's memory at an address."""
     d_row = job.width + LANES
     wide, deep, row = BYTES * ROWS_AT_ONCE * d_row, BYTES * ROWS_AT_ONCE * job.hidden_row, BYTES * job.hidden_row
     more = at + 3 * wide
@@ -302,7 +301,6 @@ def _some_gradients(job, expert, first, columns, scratch):
 
 @jit_within
 def num_pieces(rows):
-    """Return the number of pieces for an expert's rows."""
     return (rows + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE
 
 

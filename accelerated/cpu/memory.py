@@ -51,7 +51,6 @@ def ints(address, size):
 
 @jit_within
 def address(array):
-    """Return the address of an array's first number."""
     return np.int64(array.ctypes.data)
 
 

@@ -7,7 +7,6 @@ from ..kernels.compile import jit, jit_sum
 
 @jit_sum
 def dot(x, y):
-    """Return the sum of x y."""
     total = np.float32(0.0)
     for j in range(x.size):
         total += x[j] * y[j]

@@ -72,8 +72,6 @@ class Word(NamedTuple):
 
 
 class BlockFindings(NamedTuple):
-    """The statistics of a block."""
-
     block: int
     load: list[float]  # [E], share of the choices divided by the share of an even load
     entropy: float | None  # entropy of the probabilities divided by log E; None without logits
@@ -308,7 +306,6 @@ def summary(trace: Trace, found: list[BlockFindings], other: str | None = None) 
 
 
 def as_json(trace: Trace, found: list[BlockFindings], other: str | None = None) -> dict:
-    """Return the statistics as plain numbers and texts."""
     blocks = []
     for block in found:
         told = {name: each._asdict() for name, each in block.information.items()}

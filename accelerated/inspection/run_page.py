@@ -100,7 +100,6 @@ def notes(run: SweepRun) -> list[str]:
 
 
 def evaluations(frame: pandas.DataFrame) -> Table:
-    """Return a table with one row per evaluation."""
     frame = frame.dropna(axis=1, how="all")
     losses = [name for name in frame if name.startswith("loss_")]
     routed = [name for name in EVENNESS if name in frame]

@@ -319,7 +319,6 @@ def _of_numbers(table: Table, column: int) -> bool:
 
 
 def to_html(blocks: Iterable[Block]) -> str:
-    """Return blocks as HTML for a notebook."""
     return "\n".join(_html_of(block) for block in blocks if block)
 
 

@@ -88,8 +88,6 @@ class Bend(NamedTuple):
 
 
 class Outlier(NamedTuple):
-    """A run far from the law."""
-
     hyper_id: int
     loss: float
     law: float  # the loss by the law

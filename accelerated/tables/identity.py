@@ -136,7 +136,6 @@ def _check_order(table: Cells, several: dict, called, many: bool) -> None:
 
 
 def name_column(cells) -> str | None:
-    """Return the column with the names of the runs, or None."""
     return next((name for name in NAME_COLUMNS if name in cells), None)
 
 

@@ -10,8 +10,6 @@ RUN, STEP = "run", "step"
 
 
 class Log(NamedTuple):
-    """Logged metrics of runs."""
-
     axis: str  # column that distinguishes the rows of a run: "step", or the panel's axis, such as tokens
     rows: dict[tuple[str, str], dict[str, str]]  # {(run, value of the axis): {metric: cell}}
     settings: dict[str, dict[str, str]]  # {run: {name: cell}}, settings of each run

@@ -43,8 +43,6 @@ _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 class Text(NamedTuple):
-    """The content of a table's file."""
-
     path: Path
     names: list[str]  # columns; [] for JSON lines, because rows may have different columns
     rows: str  # whole lines, ended by \n

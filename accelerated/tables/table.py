@@ -37,8 +37,6 @@ _PRINTED = (*TEXT_COLUMNS, *NAME_COLUMNS)
 
 
 class _Part(NamedTuple):
-    """Some rows of the file."""
-
     rows: np.ndarray  # number of each row in the file, from 1
     columns: dict  # {name: [rows] values}
 

@@ -510,7 +510,10 @@ def test_words_on_misses_go_the_way_of_the_misses(way):
 
 
 def test_lack_of_fit_by_hand():
-    """Four points twice, means 0.01 off and pairs ±0.001: F = (8·1e-4 / 2) / (8·1e-6 / 4)."""
+    """Each of four points has two runs.
+
+    Their mean is 0.01 off and the runs are ±0.001 about it, so F = (8·1e-4 / 2) / (8·1e-6 / 4).
+    """
     point = np.repeat([1.0, 2.0, 3.0, 4.0], 2)
     miss = np.repeat([0.01, -0.01, -0.01, 0.01], 2) + np.tile([0.001, -0.001], 4)
     found = beyond_seeds([point], miss, 2)

@@ -295,7 +295,10 @@ def test_plus_minus_of_a_sweep_is_students():
 
 
 def ties() -> pandas.DataFrame:
-    """Return an evaluation of six routed runs and a dense run: ties between two kinds in each of three columns."""
+    """Return an evaluation of six routed runs and a dense run.
+
+    In each of three columns, two kinds are equally common.
+    """
     frame = make_frame([(1e7, e) for e in (1.0, 2.0, 4.0, 8.0, 16.0)], np.linspace(0.5, 0.4, 5))
     return frame.assign(k=1, routing_frequency=0.5, granularity=1.0, objective="causal")
 

@@ -107,7 +107,7 @@ def test_no_change_is_the_accuracy_of_the_largest_budget_below_the_cut():
 
 
 def test_a_study_by_hand(monkeypatch):
-    """With means as laws, a run at the cut is fitted, and each training set has a separate fit."""
+    """The laws are means. A run at the cut is fitted, and each training set has a separate fit."""
     laws = {"direct": lambda below, above, rate: np.full(len(above.flops), below.accuracy.mean()),
             "ceiling": lambda below, above, rate: np.full(len(above.flops), below.accuracy.max())}  # fmt: skip
     monkeypatch.setattr(findings, "_laws", lambda least_gain: laws)

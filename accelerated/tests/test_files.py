@@ -91,7 +91,7 @@ def test_a_file_is_replaced_whole(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("write", [write_atomically, write_once])
 def test_no_link_is_followed(tmp_path, monkeypatch, write):
-    """Neither a link at the path of the file nor one at the path of the temporary file is followed."""
+    """The write follows no link, neither at the path of the file nor at the path of the temporary file."""
     other = tmp_path / "other"
     other.write_text("kept")
     monkeypatch.setattr("secrets.token_hex", lambda size: "0")

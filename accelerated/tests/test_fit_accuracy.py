@@ -67,7 +67,7 @@ def test_own_accuracies_are_fitted_and_predicted(table, capsys):
 
 
 def test_every_interval_of_a_prediction_is_of_the_level_that_is_asked_for(table, capsys):
-    """Student's quantiles of 95 and of 50 %, for nine rows and two coefficients: 2.3646 and 0.7111."""
+    """For nine rows and two coefficients, Student's quantiles are 2.3646 at 95 % and 0.7111 at 50 %."""
     reaches = []
     for level in ("0.95", "0.5"):
         flags = ["--law", "direct", "--task", "code pass@1", "--at", "flops=1e22", "--level", level]

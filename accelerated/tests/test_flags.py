@@ -263,8 +263,8 @@ PRINTED = ("predict", "--law", "hoffmann", "--n", "1e9", "--at", "tokens=2e10", 
 
 @of("plan", "--inference-tokens", "--memory", "--dtype", "--cached-tokens")
 def plan_counts_inference_and_memory(said):
-    """Inference costs 2 N FLOPs per token. Memory has P, the embedding, and key and value of each head per cached
-    token.
+    """Inference costs 2 N FLOPs per token. Memory counts P, the embedding, and for each cached token a key and a value
+    of each head.
     """
     lines = {more: lines_of(said(*shlex.split(f"{PLAN} {more}"), "--json")) for more in (
         "", "--inference-tokens 1e8", "--dtype fp32", "--cached-tokens 1e6", "--memory 100MB"

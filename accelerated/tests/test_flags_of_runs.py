@@ -394,7 +394,7 @@ def test_a_run_is_what_its_flags_say(lender, text_file, tmp_path):
 
 @of("train", "--decay-from", "--at")
 def test_a_decay_has_the_fields_of_its_trunk(lender, monkeypatch, tmp_path):
-    """The schedule differs, and so does the number of steps that starts the decay at --at. Flags override both."""
+    """The schedule differs, and the number of steps is such that the decay starts at --at. Flags override both."""
     trunk = from_mapping(MIXTURE | {"schedule": "constant", "warmup_steps": 2, "steps": 90, "seed": 7})
     (tmp_path / "trunk").mkdir()
     (tmp_path / "trunk" / "config.json").write_text(trunk.to_json())

@@ -337,7 +337,9 @@ AXES = {
 
 
 def grids(draw: Random, world: "World", folder: Path) -> Case:
-    """Return a grid of as many runs as its lists multiply to, or a hostile configuration for another command."""
+    """Return a grid with every combination of the values in its lists, or a hostile configuration for another
+    command.
+    """
     table, number, good = {"router": '"hash"', "heads": "1", "experts": "2"}, 1, draw.random() < 0.3
     for name in draw.sample(list(AXES), draw.randint(0, 4)):
         values = draw.sample(AXES[name], draw.randint(1, len(AXES[name])))

@@ -196,7 +196,7 @@ def test_the_peak_of_the_learning_rate_follows_from_the_dense_size():
 
 
 def test_weights_and_moments_stay_in_float32(monkeypatch):
-    """Steps of 2^-14 of a weight, below the resolution of bfloat16, add up."""
+    """Steps of 2^-14 of a weight add up, although bfloat16 cannot resolve them."""
     config = from_mapping(
         dict(
             vocab_size=300,

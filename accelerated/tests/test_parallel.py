@@ -36,7 +36,7 @@ def test_what_the_collectives_are_to_each_other():
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_ragged_all_to_all(seed):
-    """Any sizes, including 0, with gaps on both sides; and all_to_all for equal sizes."""
+    """The sizes are arbitrary, also 0, with gaps on both sides. For equal sizes, `all_to_all` is tested, too."""
     random = np.random.default_rng(seed)
     sizes = random.integers(0, 4, (3, 3))
     x, output = random.integers(1, 99, (3, 12, 2)), -random.integers(1, 99, (3, 14, 2))
@@ -169,8 +169,8 @@ def decided(name: str, group: str):
 def test_what_routers_decide_on_devices(name, group):
     """ "shard" equals the reference on each device, and "global" equals the reference on all tokens.
 
-    In both, devices share a bias: by all loads for top_k, and by the mean over devices for quantile. In "shard" the
-    tokens lie on two axes of devices; JAX maps no gather over two axes.
+    In both, devices share a bias. For top_k it follows from all loads, and for quantile it is the mean over the
+    devices. In "shard" the tokens lie on two axes of devices; JAX maps no gather over two axes.
     """
     fields = dict(vocab_size=9, d_model=D + 1, blocks=2, heads=1, experts=EXPERTS, **DECIDED[name])
     random, mean = np.random.default_rng(7), np.array([2.0, -2, 3, -1])  # devices prefer different experts

@@ -233,7 +233,7 @@ def cells(text: str, *first: str) -> list[list[str]]:
 
 
 def test_cells_of_the_opposite_order_are_counted_among_those_of_their_pair(results):
-    """Two pairs with 15 cells each, and two of the first pair's cells have the opposite order."""
+    """There are two pairs with 15 cells each. Two cells of the first pair have the opposite order."""
     pair = results["pairs"][0]
     turned_pair = pair | {"turned": {"cells": 2, "N": SIZES[0], "E": 8, "percent": 1.5}}
     words = "HASH and S-BASE have the opposite order in 2 of 15 cells, most clearly at N = 10M, E = 8 (+1.50 %)."
@@ -296,7 +296,10 @@ def test_the_dense_law(results):
 
 
 def test_of_a_tie_the_larger_routing_frequency_is_the_usual_one():
-    """With two runs each, the larger frequency is the grid and the baseline of differences in R."""
+    """Both frequencies have two runs.
+
+    The larger frequency is that of the grid, and the baseline of differences in R.
+    """
     runs = [a_run("Hash", 100, e, 2.0, frequency=0.25) for e in (2, 4)]
     runs += [a_run("Hash", 100, e, 1.5, frequency=0.5) for e in (2, 4)]
     for order in (runs, runs[::-1]):
@@ -398,7 +401,7 @@ def test_a_kind_of_run_is_missed_by_what_was_measured_over_what_was_fitted(resul
 
 
 def test_what_is_worth_and_measured_is_that_of_the_loss_that_was_asked_for(tmp_path):
-    """loss_c4 is the other loss to the power 1.25: slopes and gains are 1.25 times as large, sizes are equal."""
+    """loss_c4 is the other loss to the power 1.25. So slopes and gains are 1.25 times as large, and sizes are equal."""
     frame = make_frame()
     frame = frame[(frame["router_type"] != "Hash") & (frame["k"] == 1) & (frame["routing_frequency"] == 0.5)]
     frame[frame["flop_increase"] == 1].to_csv(tmp_path / "table.csv", index=False)

@@ -61,7 +61,7 @@ def test_blocks_change_nothing(masked, monkeypatch):
 
 @pytest.mark.parametrize("cached", [sinkhorn._CACHED, 0])
 def test_the_residual_of_a_large_group_is_that_of_its_plan(cached, monkeypatch):
-    """8,192 rows with the same preference: rounding of their sum must not count as balance."""
+    """All 8,192 rows have the same preference. The rounding of their sum must not count as balance."""
     monkeypatch.setattr(sinkhorn, "_CACHED", cached)
     found = sinkhorn.sinkhorn_plan(jnp.asarray(uneven(8192, 1.0), jnp.float32), num_sweeps=1)
     mass = np.asarray(found.plan, np.float64).sum(axis=0)

@@ -234,7 +234,7 @@ def test_a_sweep_that_goes_on_counts_all_of_its_runs(text_file, tmp_path, monkey
 
 
 def test_runs_of_another_table_are_not_trained_again(text_file, tmp_path, monkeypatch):
-    """A sweep takes only the finished run of a table, also later without the flag.
+    """A sweep takes only the finished run of a table, and keeps it when it runs later without the flag.
 
     A run that is trained here overrides its rows in the table. A table of another grid or text changes nothing.
     """
@@ -370,7 +370,7 @@ def test_the_sessions_of_a_sweep_are_those_of_all_its_tasks(tmp_path):
 
 @pytest.mark.parametrize("by", ["this process", "workers"])
 def test_a_run_that_fails_is_named_and_the_others_go_on(text_file, tmp_path, monkeypatch, by):
-    """In one process, as on an accelerator, and with workers (here a thread)."""
+    """The sweep runs in one process, as on an accelerator, and with workers (here a thread)."""
     grid, told = read_grid(str(write_grid(tmp_path, text_file))), []
 
     def train(task, watch):

@@ -66,7 +66,10 @@ def test_a_run_learns_and_leaves_its_table_and_log(small_fields, trained):
 
 
 def test_loads_in_the_table_are_in_fair_shares_of_all_narrow_experts():
-    """Two experts with G = 2 are four: half of the tokens is twice a fair share. One of eight in two blocks idles."""
+    """Two experts with G = 2 are four narrow experts, so half of the tokens is twice a fair share.
+
+    One of eight in two blocks idles.
+    """
     config = from_mapping(dict(router="hash", experts=2, granularity=2, blocks=2, routing_frequency=1.0))
     one = WindowLosses(np.array([0]), np.array([0]), np.array([16]), np.array([40.0]))
     load = np.array([[0.5, 0.25, 0.25, 0.0], [0.25, 0.25, 0.25, 0.25]])

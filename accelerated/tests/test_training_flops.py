@@ -145,7 +145,7 @@ def test_compute_does_not_mix_dense_and_routed_runs(tmp_path, capsys):
 
 @pytest.mark.parametrize("way", ["stated", "6 N D"])
 def test_leverage_and_plan_go_by_training_flops(tmp_path, capsys, way):
-    """Without a floor, dense runs here need twice the FLOPs for each loss, a leverage of 2."""
+    """Without a floor, dense runs need twice the FLOPs for each loss, so the leverage is 2."""
     power = {"loss_validation": lambda frame: 60 * frame["training_flops"] ** -0.07}
     half = {"loss_validation": lambda frame: 60 * (0.5 * frame["training_flops"]) ** -0.07}
     routed = isoflop().assign(hyper_id=lambda f: f["hyper_id"] + 100, k=4, granularity=1, **power)

@@ -145,7 +145,8 @@ def whole(small_fields, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def resumed(small_fields, tmp_path_factory):
-    """The same run, stopped at step 12 before its checkpoint (resumes from 6), and at 16 (resumes from 12).
+    """The same run, stopped twice. At step 12 it stops before its checkpoint, and resumes from 6. At step 16 it stops
+    again, and resumes from 12.
 
     At the first stop the table has a row of step 8. Some lines of the log are dropped and written again.
     """

@@ -82,7 +82,7 @@ def _schedule(config: TrainConfig) -> optax.Schedule:
 
 
 def learning_rate_schedule(peak: float, warmup_steps: int, steps: int) -> optax.Schedule:
-    """Return the cosine learning rate of each step, see `reference.schedules`, with the rounding of earlier versions.
+    """Return the cosine learning rate of each step (see `reference.schedules`), with the rounding of earlier versions.
 
     The first step has the rate peak / warmup_steps, not 0.
     """

@@ -33,15 +33,11 @@ EVALUATION_SEED = 0
 
 
 class TrainState(NamedTuple):
-    """The state that a training step reads and writes."""
-
     params: dict
     optimizer: optax.OptState
 
 
 class StepMetrics(NamedTuple):
-    """The logged numbers of each step."""
-
     loss: jax.Array  # cross-entropy in training, nats per token, without router losses
     auxiliary: jax.Array  # the router losses, which are added to `loss`
     gradient_norm: jax.Array  # before clipping

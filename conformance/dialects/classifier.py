@@ -70,8 +70,6 @@ class Counterexample(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The result of `classify`."""
-
     subject: str
     matches: tuple[str, ...]  # names of all matching dialects, perhaps none
     examples: int  # number of inputs that the function answered

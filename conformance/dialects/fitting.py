@@ -14,8 +14,6 @@ from routelaws.conformance.dialects.designs import Form, Probe
 
 
 class Answer(NamedTuple):
-    """A router's answer to a probe."""
-
     probe: Probe
     expert: np.ndarray  # [T, k]
     gate: np.ndarray  # [T, k]

@@ -258,7 +258,7 @@ def test_what_the_options_cost_by_hand(backend):
 
 @pytest.mark.asks("accounting.count")
 def test_the_counts_of_later_papers(backend):
-    """Compare our counts with each paper's, without the parts that the paper omits: routers and norms.
+    """Compare our counts with those of each paper, without routers and norms, which the papers omit.
 
     Fine-grained (Krajewski et al. 2024): N = d² (8E + 4) L in all and 12 d² L active; 64 x 3M has d = 256 and 4 blocks.
     Joint (Ludziejewski et al. 2025): (4 + 9E) L d² in all and 13 L d² active, and 2 d V. Mixture of Tokens (Antoniak et

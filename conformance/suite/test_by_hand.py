@@ -188,7 +188,7 @@ class TestAttention:
 
 
 class TestDecide:
-    """d = 2, and the router is the identity unless stated: the states are the logits."""
+    """The width is 2. The router is the identity unless stated, so the states are the logits."""
 
     def decide(self, backend, states, params, tokens=None, noise=None, training=True, **fields):
         states = np.array(states, float)
@@ -242,9 +242,9 @@ class TestDecide:
     def test_quantile(self, backend):
         """Logits minus bias are (5-2, 1), (4-2, 2), (3.5-2, 1), (2-2, 2). The gate is the sigmoid of the logit alone.
 
-        The step: the price of a token is the middle of its two numbers: 2, 2, 1.25 and 1. The logits of expert 0 minus
-        these prices are 3, 2, 2.25, 1. The middle of the second and third is 2.125. For expert 1 they are -1, 0, -0.25,
-        1, with the middle -0.125. Minus the mean, 1: 1.125 and -1.125.
+        In the step, the price of a token is the middle of its two numbers: 2, 2, 1.25 and 1. The logits of expert 0
+        minus these prices are 3, 2, 2.25, 1. The middle of the second and third is 2.125. For expert 1 they are -1, 0,
+        -0.25, 1, with the middle -0.125. Minus the mean, 1: 1.125 and -1.125.
         """
         states = [[5, 1], [4, 2], [3.5, 1], [2, 2]]
         found = self.decide(backend, states, {"router": ONE, "bias": [2, 0]}, router="quantile", experts=2)
@@ -385,8 +385,8 @@ class TestHashTable:
 
     @pytest.mark.asks("accounting.count", "routed_block.routed_block", "routed_block.hash_table")
     def test_clusters(self, backend):
-        """Two clusters, 0 1 2 and 7 8 9, in the ids' order 7 0 8 1 9 2. Dispersed: the tokens of each cluster
-        alternate.
+        """There are two clusters, 0 1 2 and 7 8 9. The tokens are in the order 7 0 8 1 9 2. Dispersed: the tokens of
+        each cluster alternate.
         """
         embeddings = np.array([[7.0], [0.0], [8.0], [1.0], [9.0], [2.0]])
         for kind in ("clustered", "dispersed"):

@@ -147,7 +147,7 @@ def test_order_of_drops(backend):
 
 
 def check_padding(backend, selection: Selection, factor: float, order: str, precision: str) -> None:
-    """Six real tokens of nine get the result without padding, from both twins. Padded tokens get 0."""
+    """In both twins, six real tokens of nine get the same result as without padding. Padded tokens get 0."""
     inputs = layer(selection, precision)
     mask = np.zeros(9, bool)
     mask[np.random.default_rng(selection.seed).choice(9, 6, replace=False)] = True

@@ -58,7 +58,10 @@ def test_modulo_table(backend, size):
 
 @pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
 def test_steps_by_hand(backend):
-    """Five experts, two choices: all steps, from (5 - 1) / 2 on. Eight and three: not 4, because 2 · 4 = 0 modulo 8."""
+    """Five experts with two choices allow all steps, from (5 - 1) / 2 on.
+
+    Eight experts with three choices do not allow 4, because 2 · 4 = 0 modulo 8.
+    """
     for module in (backend.routers.hash_layer, reference):
         for num_experts, k, steps in ((5, 2, [2, 3, 4, 1]), (8, 3, [2, 3, 5, 6, 7, 1]), (4, 4, [1, 3]), (2, 2, [1])):
             found = module.modulo_table(2 * num_experts * len(steps), num_experts, k)[::num_experts]
@@ -211,7 +214,7 @@ def test_cluster_ties(backend):
 
 
 def check_dispersed_table(backend, cluster, num_experts: int, k: int) -> None:
-    """For each choice, counts of experts differ by at most one in all and two in a cluster."""
+    """For each choice, the counts of experts differ by at most one over all tokens, and by at most two in a cluster."""
     found = backend.routers.hash_layer.dispersed_table(cluster, num_experts, k)
     what = f"dispersed_table, {cluster.tolist()}, E {num_experts}, k {k}"
     check_table(found, reference.dispersed_table(cluster, num_experts, k), num_experts, what)

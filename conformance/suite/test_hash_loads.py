@@ -75,7 +75,7 @@ def test_no_expert_serves_every_token(backend):
 
 
 def check_sets(backend) -> None:
-    """There are as many sets of experts as steps give, and one for each token of the first run."""
+    """The steps give the number of different sets of experts, and each token of the first run has its own set."""
     for num_experts, k in ((5, 2), (12, 4), (16, 2), (9, 3)):
         table = backend.routers.hash_layer.modulo_table(num_experts**2, num_experts, k)
         circle = [

@@ -123,7 +123,7 @@ def test_how_sure_a_law_is(backend, name):
 
 @pytest.mark.asks("laws.accuracy.accuracy_ranges", "laws.accuracy.accuracy_prediction")
 def test_the_interval_of_a_line_is_students(backend):
-    """Three rows of the direct law leave one degree of freedom, for which Student's t at 50 % is 1."""
+    """Three rows of the direct law leave one degree of freedom. Student's t at 50 % is then 1."""
     flops, target = np.exp([0.0, 1.0, 2.0]), np.array([0.1, -0.5, -0.7])
     measured = np.exp(-np.exp(target))
     for laws in (backend.laws, reference_laws):

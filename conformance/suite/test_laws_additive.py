@@ -134,7 +134,7 @@ def test_every_row_twice_is_twice_the_sum_and_the_same_law(backend):
 
 @pytest.mark.asks("laws.hoffmann.fit_hoffmann")
 def test_another_unit_is_the_same_law(backend):
-    """Parameters in thousands and losses in bits: starts and fit do not depend on units."""
+    """Parameters are in thousands and losses in bits, but starts and fit do not depend on units."""
     columns, loss = noisy(CASES["hoffmann"], LAW, 6)
     fit = backend.laws.hoffmann.fit_hoffmann
     plain, other = fit(*columns, loss), fit(columns[0] / 1e3, columns[1], loss / math.log(2))

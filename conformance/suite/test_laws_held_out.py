@@ -120,7 +120,10 @@ def test_a_changed_fit_is_not_taken_for_that_of_the_catalogue(backend):
 
 @pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_out", "laws.held_out.leave_one_group_out")
 def test_what_cannot_be_predicted_is_counted(backend):
-    """The largest size has two rows. Without one of them its line is missing, and without a size so is its line."""
+    """The largest size has two rows.
+
+    Without one of them, the line of this size is missing. Without all rows of a size, its line is missing, too.
+    """
     runs = table(sizes=SIZES[:3])
     keep = (runs.dense_parameters < SIZES[2]) | (runs.num_experts < 5)
     runs = Runs(*(column[keep] for column in runs))
@@ -147,7 +150,10 @@ def test_lines_without_a_row_to_spare_predict_nothing(backend):
 @pytest.mark.asks("laws.held_out.leave_one_out")
 @pytest.mark.parametrize("step", [1e-2, 1e-4, 1e-7])
 def test_a_line_whose_other_rows_have_nearly_one_E(backend, step):
-    """The lines are exact. A row at 64 follows from three near 4, with their rounding divided by the step."""
+    """The lines are exact.
+
+    A row at E = 64 follows from three rows near E = 4, and the rounding of these rows is divided by their small step.
+    """
     experts = np.array([4.0, 4 * (1 + step), 4 * (1 + 2 * step), 64.0, 1.0, 4.0, 16.0])
     size = np.array([1e7] * 4 + [1e8] * 3)
     loss = 10.0 ** (0.6 - 0.1 * np.log10(experts) * (1 + (size > 1e7)))

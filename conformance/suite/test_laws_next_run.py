@@ -99,7 +99,10 @@ def test_far_runs_narrow_more_than_near_ones(backend):
     [(name, 2.0) for name in ("N_cutoff", "F_cutoff", "E_start", "E_max", "B_start", "B_max", "N_c")] + [("b", 99.0)],
 )
 def test_what_is_known_to_a_factor_is_as_wide_as_its_logarithm(backend, name, width):
-    """From 1 to 100 is two decades for a size or a count, and 99 for a slope. The width is infinite for an open end."""
+    """An interval from 1 to 100 has a width of two decades for a size or a count, and of 99 for a slope.
+
+    The width is infinite for an open end.
+    """
     for module in (backend.laws.next_run, reference.next_run):
         for low, wanted in ((1.0, width), (0.0, 100.0 if name == "b" else math.inf), (math.nan, math.inf)):
             law = SimpleNamespace(intervals=lambda *_, low=low: [Range(name, None, 10.0, low, 100.0, "")])

@@ -138,7 +138,10 @@ def test_jackknife_agrees_with_the_reference(backend, runs, level):
     "laws.resampling.bootstrap",
 )
 def test_percentiles_are_those_of_fits_of_repeated_rows(backend):
-    """Check the definition with the backend's own fits: the second from each end of 41 resamples, the ends of 40."""
+    """Check the definition with the backend's own fits.
+
+    The ends are the second values of 41 resamples from each end, and the first values of 40.
+    """
     runs, module = table(), backend.laws.resampling
     weights = module.bootstrap_weights(np.random.default_rng(4).random((41, runs.loss.size)))
     ours, _ = asked(backend, ("prediction",))

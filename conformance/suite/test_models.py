@@ -249,7 +249,7 @@ def test_float32(backend, name):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("training", [True, False])
 def test_types_in_bfloat16(backend, name, training):
-    """Shapes only: matrix products are lowered; losses, biases and gradients stay in float32."""
+    """The test checks only types. Matrix products are lowered; losses, biases and gradients stay in float32."""
     drawn = cast(draw(build(reference, name), 1), "float32")
     params, *rest = drawn
 
@@ -447,9 +447,9 @@ def test_parameter_shapes(backend, name):
 def check_slots_of_gshard(backend) -> None:
     """Dropped second experts take no slot.
 
-    Of 30 tokens, half choose experts 0 and 1 and half 1 and 0, with gates 0.88 and 0.12. Each expert has 20 slots. With
-    uniforms of 0.5 no second expert is kept and all first choices find a slot. With 0 all are kept, and 10 of 30 find
-    none at each expert.
+    Half of 30 tokens choose expert 0 and then 1, and the other half 1 and then 0. The gates are 0.88 and 0.12. Each
+    expert has 20 slots. With uniforms of 0.5 no second expert is kept and all first choices find a slot. With uniforms
+    of 0 all second experts are kept, and at each expert 10 of 30 assignments find no slot.
     """
     config = build(configuration, "GShard", experts=3, blocks=1, capacity_factor=1.0, routing_frequency=1.0)
     shapes = reference.parameter_shapes(config)["routed_ffn"]
@@ -565,7 +565,8 @@ def test_parts_are_added_and_experts_averaged(backend, router):
 def test_noise(backend):
     """The mean of Gumbel noise is Euler's constant, and of uniforms 1/2.
 
-    Each of two routed blocks, each token and each expert has its own noise. Few float32 numbers are equal by chance.
+    Each of the two routed blocks has its own noise for each token and each expert. Few float32 numbers are equal by
+    chance.
     """
     for name, mean, deviation in (("reinforce", 0.5772, math.pi / math.sqrt(6)), ("GShard", 0.5, math.sqrt(1 / 12))):
         config = build(backend.transformer, name, blocks=4)

@@ -64,7 +64,7 @@ def refusal(name: str, values: dict, **more) -> str:
 @pytest.mark.twin
 @pytest.mark.parametrize("path, name", [(CALLS[name].path, name) for name in ROUTERS])
 def test_what_is_not_finite_is_nan_in_the_gates(backend, path, name):
-    """One entry of one token, and a whole column, as of an expert masked by −∞."""
+    """The test changes one entry of one token, and a whole column (as of an expert masked by −∞)."""
     values = values_of(4, np.arange(E))
     for row, bad in itertools.product((2, slice(None)), (np.nan, np.inf, -np.inf)):
         z = values["logits"].copy()

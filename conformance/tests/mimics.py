@@ -55,7 +55,7 @@ def in_groups(scores, groups=GROUPS, taken=TAKEN):
 
 
 def deepseek(z, k, bias=None, mask=None, *, eps=0.0, groups=GROUPS, taken=TAKEN, shift=0):
-    """Sigmoid scores, a bias for the choice alone, groups, renormalised gates, times 2.5."""
+    """It has sigmoid scores, a bias for the choice alone, groups, and renormalised gates times 2.5."""
     if z.shape[1] % groups or taken * z.shape[1] // groups < k:
         raise NotImplementedError("groups of fewer experts than k")
     s = _sigmoid(z)

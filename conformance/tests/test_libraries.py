@@ -124,7 +124,7 @@ class TestSciPy:
 
     @pytest.mark.parametrize("huber", [None, pytest.param(1e-3, marks=pytest.mark.slow)])
     def test_the_optimum_of_the_routed_law(self, huber):
-        """A general solver does not get below our fit, from there and from the law of the rows."""
+        """A general solver does not get below our fit, whether it starts there or at the law of the rows."""
         random = np.random.default_rng(2)
         size, count = (grid.ravel() for grid in np.meshgrid(10.0 ** np.arange(7, 10), 2.0 ** np.arange(0, 10, 2)))
 

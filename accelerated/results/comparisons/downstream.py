@@ -185,7 +185,7 @@ def _misses(table: Accuracies, loss: str, below, above, rates: dict[str, float],
 
 
 def rate_remarks(table: Accuracies, rates: dict[str, float] | None = None) -> list[str]:
-    """Return a remark on the tasks with unknown guess rates; arguments as `compare_laws`."""
+    """Return a remark on the tasks with unknown guess rates. The arguments are those of `compare_laws`."""
     known = table.guess_rates | (rates or {})
     unknown = [task for task in table.accuracies if guess_rate(task, known) is None]
     return (
@@ -278,7 +278,6 @@ SIGN = (
 
 
 def study_blocks(study: Study, remarks: list[str]) -> list[Block]:
-    """Return a study as tables and lines."""
     runs = f"laws fitted to {study.fitted_runs} runs of at most {study.cut:g} FLOPs and scored on {study.scored_runs} "
     tasks = f"larger runs; {study.tasks} tasks; two-stage laws use the loss on {study.loss}"
     return [*remarks, runs + tasks, _errors_table(study), _pairs_table(study), *_left_out_lines(study), SIGN]

@@ -84,7 +84,7 @@ def equal_dense_size(loss: float, line: dict) -> float:
     Args:
         loss: nats per token, above 0.
         line: {"intercept", "slope"} of log10 L = intercept + slope · log10 N, with a slope below 0. The form
-            (N_c/N)^alpha would not do, because N_c can exceed the largest float.
+            (N_c/N)^alpha is not used, because N_c can exceed the largest float.
     """
     return ten_to((math.log10(loss) - line["intercept"]) / line["slope"])
 

@@ -28,8 +28,6 @@ BEST_GUESS = (
 
 
 class Proposal(NamedTuple):
-    """A possible run."""
-
     run: NextRun
     flops: float  # training FLOPs
     trained: bool  # whether the table already has a run of this size and number of experts

@@ -48,8 +48,6 @@ class Comparison(NamedTuple):
 
 
 class Load(NamedTuple):
-    """The loads of the experts of a run."""
-
     router: str
     size: int
     experts: int

@@ -63,8 +63,6 @@ class SweepRun(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """A sweep and its finished runs."""
-
     folder: Path
     name: str
     planned: tuple[TrainConfig, ...]  # by hyper_id

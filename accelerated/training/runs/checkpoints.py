@@ -50,8 +50,6 @@ KEPT = 2
 
 
 class Restored(NamedTuple):
-    """A complete checkpoint, as read."""
-
     step: int  # training steps done
     state: dict  # tree of arrays, as saved
     extra: dict  # the other saved fields, as JSON

@@ -77,7 +77,6 @@ class TokenFiles(NamedTuple):
         return self.folder.name.partition("-")[0]
 
     def load_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer of the tokens."""
         return Tokenizer(self.tokenizer.read_bytes())
 
 
