@@ -7,13 +7,15 @@ BIN := $(VENV)/bin
 CORES = $(shell $(PYTHON) -c 'import os; print(os.cpu_count())' 2>/dev/null)
 PARALLEL = -n $(if $(filter 1 2,$(CORES)),3,4) --dist loadfile
 
-# Slow tests that hold values: models with held choices, the fits of the released table and of Huber's sum, intervals of tables
-# that leave them open, the laws that add terms.
-VALUES := conformance/suite/test_transformer.py \
-  conformance/suite/test_laws_global.py conformance/suite/test_laws_huber.py \
-  conformance/suite/test_laws_uncertainty.py conformance/suite/test_laws_additive.py \
-  conformance/suite/test_laws_held_out.py conformance/suite/test_laws_resampling.py \
-  conformance/suite/test_laws_utilisation.py accelerated/tests/test_downstream.py
+# Slow tests of values that no quick test covers: models with held choices, the fits of the released tables, the intervals,
+# resamples and refits of the reference, and the laws that add terms.
+LAWS := conformance/suite/test_laws_
+VALUES := conformance/suite/test_transformer.py accelerated/tests/test_downstream.py $(LAWS)global.py $(LAWS)held_out.py \
+  $(LAWS)huber.py::test_released_table \
+  $(addprefix $(LAWS)uncertainty.py::test_,released_slopes what_cannot_be_known_is_said) \
+  $(addprefix $(LAWS)resampling.py::test_,bootstrap_agrees_with_the_reference jackknife_agrees_with_the_reference) \
+  $(addprefix $(LAWS)additive.py::test_,exact_tables_give_their_law_back intervals_agree \
+    the_sum_is_the_least_and_the_same_in_both_twins the_record_of_the_catalogue_does_what_the_law_does)
 
 # The tests that compare what is said with a file of accelerated/tests/approved.
 APPROVED := approved or drawn or printed or prints or flags

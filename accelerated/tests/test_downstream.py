@@ -171,12 +171,14 @@ def test_the_command_says_why_a_task_is_left_out(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.released
 @pytest.mark.slow
-def test_the_released_runs():
-    """104 runs, 46 tasks, cut at 2e20.
+def test_the_released_runs(monkeypatch):
+    """104 runs, 46 tasks, cut at 2e20, without the laws of which no win is compared here.
 
     The direct law beats a line through the loss on 18 of 23 tasks. Against a logistic function of the loss there is no
     winner (10 of 23 tasks). Half of the tasks are too near guessing for laws of log accuracy.
     """
+    for law in ("broken", "ceiling", "two-stage ratio, same rows"):
+        monkeypatch.delitem(findings._PREDICTORS, law)
     table = read_accuracies(released_file("overtraining_runs.csv"))
     rates = read_guess_rates(released_file("downstream_tasks.csv"))
     study = compare_laws(table, 2e20, rates, "c4_val")

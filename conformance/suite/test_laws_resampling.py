@@ -101,7 +101,7 @@ def test_the_largest_number_below_1_draws_the_last_row(backend):
     "laws.resampling.bootstrap_weights", "laws.resampling.group_bootstrap_weights", "laws.resampling.bootstrap"
 )
 @pytest.mark.slow
-@settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 4)
+@settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 8)
 @given(runs=noisy_tables(), seed=st.integers(0, 2**32 - 1), by_size=st.booleans())
 def test_bootstrap_agrees_with_the_reference(backend, runs, seed, by_size):
     uniforms = np.random.default_rng(seed).random((4, runs.loss.size))
@@ -119,7 +119,7 @@ def test_bootstrap_agrees_with_the_reference(backend, runs, seed, by_size):
 
 @pytest.mark.asks("laws.resampling.jackknife")
 @pytest.mark.slow
-@settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 4)
+@settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 8)
 @given(runs=noisy_tables(), level=st.sampled_from([0.5, 0.95]))
 def test_jackknife_agrees_with_the_reference(backend, runs, level):
     ours, theirs = asked(backend, place=(1e10, 700.0))
