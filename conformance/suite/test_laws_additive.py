@@ -47,6 +47,7 @@ def exact(backend, name, law, repeat: int = 1):
     "laws.hoffmann.fit_kaplan",
     "laws.joint.fit_joint",
 )
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_exact_tables_give_their_law_back(backend, name):
     @settings(max_examples=2)
@@ -146,6 +147,7 @@ def test_another_unit_is_the_same_law(backend):
 
 
 @pytest.mark.asks("laws.hoffmann.predict_hoffmann", "laws.hoffmann.fit_hoffmann")
+@pytest.mark.long
 def test_a_law_without_a_floor_has_none(backend):
     """c = 0 is an edge of the law: the status reports it, and c is exactly 0."""
     for laws in (backend.laws, reference):
@@ -171,6 +173,7 @@ def test_experts_that_never_stop_counting(backend):
 
 
 @pytest.mark.asks("laws.hoffmann.fit_hoffmann")
+@pytest.mark.long
 def test_one_wrong_row_moves_least_squares_and_not_huber(backend):
     columns, loss = noisy(CASES["hoffmann"], LAW, 7, 0.0)
     wrong = loss * np.where(np.arange(loss.size) == 5, 1.2, 1.0)

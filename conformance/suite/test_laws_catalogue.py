@@ -87,7 +87,7 @@ def test_fit_and_predict_do_what_the_record_says(backend, name, seed):
 
 
 @pytest.mark.asks("*.predict_loss")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in SEARCHED)) for name in NAMES])
 def test_the_linear_part_is_linear(backend, name):
     """If every parameter is linear, log10 predictions are a linear map of log10 losses; otherwise they are not."""
     law = backend.laws.catalogue.LAWS[name]

@@ -76,6 +76,7 @@ def test_a_ceiling_that_is_not_there_is_not_seen(backend, law, guess_rate, noise
 
 
 @pytest.mark.asks("laws.downstream.predict_accuracy", "laws.downstream_sums.fit_ratio")
+@pytest.mark.long
 def test_hubers_sum_is_not_pulled_by_one_row(backend):
     """One of 16 rows is wrong by 0.2: it changes the least-squares fit but not Huber's."""
     law = reference.RatioCoefficients(200.0, 0.3, 1000.0, 0.35)

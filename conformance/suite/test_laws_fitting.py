@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
@@ -40,6 +40,7 @@ def least_squares(runs: Runs, E_start: float, E_max: float) -> float:
 
 
 @pytest.mark.asks("laws.fitting.predict_curve")
+@settings(max_examples=settings.default.max_examples // 2)  # the reference takes half a second for each
 @given(runs=noisy_tables())
 def test_noisy_tables_agree_with_the_reference(backend, runs):
     found, wanted = backend.laws.fitting.fit_routed(*runs), reference.fit_routed(*runs)
@@ -68,6 +69,7 @@ def test_no_point_of_the_domain_is_better(backend, runs, seed):
     check("laws.fitting.objective", max(found.objective / least - 1, 0.0), message=str(found.coefficients))
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(case=exact_tables())
 def test_exact_tables_give_their_law_back(backend, case):
     runs, law = case

@@ -33,6 +33,7 @@ def points() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.asks("laws.hoffmann.fit_hoffmann")
+@pytest.mark.long
 @pytest.mark.released
 def test_the_fit_of_the_released_points(backend):
     """All starts with a floor, three quarters of them, reach the minimum."""

@@ -56,7 +56,13 @@ BEST_EXPERTS = {
 
 
 @pytest.mark.asks("laws.planning.fine_grained_for_active")
-@pytest.mark.parametrize("row", COMPUTE_OPTIMAL, ids=[f"{row[0]:.0e}" for row in COMPUTE_OPTIMAL])
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=f"{row[0]:.0e}", marks=[pytest.mark.long] * (i > 0))
+        for i, row in enumerate(COMPUTE_OPTIMAL)
+    ],
+)
 def test_the_compute_optimal_table_of_fine_grained_experts(backend, row):
     """G equals the table's. D, FLOPs and loss differ within the rounding of the printed coefficients."""
     active, tokens, granularity, flops, loss, *ours = row

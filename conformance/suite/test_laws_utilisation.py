@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
@@ -42,6 +42,7 @@ def tables(draw) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.asks("*.predict_loss", "laws.utilisation.fit_utilisation", "laws.utilisation.predict_utilisation")
+@settings(max_examples=settings.default.max_examples // 2)  # the reference takes half a second for each
 @given(table=tables())
 def test_fits_agree_with_the_reference(backend, table):
     F, B, _ = table
