@@ -1,4 +1,4 @@
-"""Figures of balancing: Sinkhorn's plan compared with POT and ott-jax, exact assignment with general solvers.
+"""Figures of balancing. They compare Sinkhorn's plan with POT and ott-jax, and exact assignment with general solvers.
 
 Plan: scores are normal with deviation 2 and a trend over the experts. The load error is the largest relative distance
 of an expert's mass from 1/E. Our side stops at 1e-3. Each peer runs the smallest number of sweeps that reaches this

@@ -49,7 +49,7 @@ def hash_layer(
         `Routing` with k = 1 and gate 1. `plan` holds 1/T at each token's expert.
 
     Raises:
-        ValueError: E < 1, the ids are not integers, or a mask has another shape. Also if a mask that is not traced is
+        ValueError: E < 1, the ids are not integers, or a mask has another shape. A mask that is not traced must not be
             all False.
 
     Differs from the reference: a negative id wraps, as in any remainder. With a mask without real tokens, plan and

@@ -125,8 +125,8 @@ def check_backend(
         suite_version: the required version of routelaws.
 
     Raises:
-        BackendError: a name is unknown, the backend cannot be found or run, or it has none of the functions. Also if a
-            file cannot be read, a folder cannot be written, or another version is installed.
+        BackendError: a name is unknown, the backend cannot be found or run, or it has none of the functions. The error
+            also means that a file cannot be read, a folder cannot be written, or another version is installed.
     """
     check_version(suite_version)
     name = namespace if isinstance(namespace, str) else getattr(namespace, "__name__", type(namespace).__name__)

@@ -1,7 +1,7 @@
 """The bounded law: how the loss of a routed language model falls with model size N and number of experts E.
 
-After Clark et al. 2022, "Unified Scaling Laws for Routed Language Models" (arXiv 2202.01169). Logarithms are decimal,
-as in the paper. The law and the equation of Ê:
+The law is from Clark et al. 2022, "Unified Scaling Laws for Routed Language Models" (arXiv 2202.01169). Logarithms are
+decimal, as in the paper. The law and the equation of Ê:
 
     log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d
 

@@ -96,7 +96,10 @@ def sum_at_minus_60(namespace):
 
 
 def circulant(num_experts: int = 8, copies: int = 4):
-    """Return logits of `copies` E tokens. Token t prefers expert t, then t + 1, ...: balanced at every k."""
+    """Return logits of `copies` E tokens.
+
+    Token t prefers expert t, then expert t + 1 and so on, so the routing is balanced at every k.
+    """
     row = -np.arange(num_experts, dtype=np.float32) / 4
     return np.tile(np.array([np.roll(row, t) for t in range(num_experts)]), (copies, 1))
 

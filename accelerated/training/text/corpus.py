@@ -101,8 +101,8 @@ def read_corpus(paths: Sequence[str] | None = None) -> Corpus:
         The corpus. Files that are not UTF-8 are skipped and counted, unless `paths` names them individually.
 
     Raises:
-        InputError: there are no files, or the text is too short for two pieces. Also if a file cannot be read, a named
-            file is not UTF-8, a `.gz` is damaged, or a line of a `.jsonl` has no text.
+        InputError: there are no files, or the text is too short for two pieces. The error also means that a file cannot
+            be read, a named file is not UTF-8, a `.gz` is damaged, or a line of a `.jsonl` has no text.
     """
     if isinstance(paths, str | os.PathLike):
         paths = [os.fspath(paths)]
