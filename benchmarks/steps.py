@@ -1,5 +1,6 @@
-"""Figures of the training step. They compare dense with a GPT in torch, S-BASE with dense, and compiled loops with
-plain JAX.
+"""Figures of the training step.
+
+They compare dense with a GPT in torch, S-BASE with dense, and compiled loops with plain JAX.
 
 L = 4, 16 sequences of 128 tokens, V = 1024, heads of 32 numbers, float32, tokens from Zipf's law. Our side is the step
 of `routelaws train` with its defaults, eight steps in a call. Both sides clip the gradient, apply AdamW and tie the

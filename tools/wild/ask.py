@@ -1,5 +1,4 @@
-"""Judge a library in this process: `python tools/wild/ask.py deepspeed FILE` writes a JSON list, an object per
-function.
+"""Judge a library in this process: `python tools/wild/ask.py deepspeed FILE` writes a JSON list.
 
 The suite gives the verdict (`Backend.stance`). This file measures the other columns on fixed inputs:
 

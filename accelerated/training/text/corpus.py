@@ -1,5 +1,4 @@
-"""The training text of a model: find and read files, remove duplicates, cut the text into pieces, and split the pieces
-in two parts.
+"""The training text of a model: files without duplicates, in pieces for training and for validation.
 
     1. FIND    `standard_library_files` or `find_files`    which files, and the name of each
     2. READ    `read_documents`                            UTF-8, `.gz` and `.jsonl`; undecodable files are counted
