@@ -1,7 +1,8 @@
 """Write the tables of the study's page from its rows: `python docs/study/page.py`, or with --check to compare only.
 
-The script writes each part of README.md between `<!-- NAME -->` and `<!-- end -->`. It reads results.csv in the same
-folder, and score.json if it exists. Losses are nats per token on the validation text, after the last step.
+The script writes each part of README.md between `<!-- NAME -->` and `<!-- end -->`. It reads results.csv, copying.csv
+(see copying.py) and score.json in the same folder. Losses are nats per token on the validation text, after the last
+step.
 """
 
 import argparse
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas
 from predict import HERE, LOSS, law_runs
 from scipy import stats
 
@@ -100,6 +102,18 @@ def _difference(routed: np.ndarray, dense: np.ndarray, deviation: float, freedom
     return f"{difference:+.3f} ± {half:.3f}"
 
 
+def copying(frame) -> str:
+    """Return the loss and, in brackets, the copy gain of each seed, for the models with several seeds."""
+    seeds = sorted(frame["seed"].unique())
+    rows = []
+    for (size, router, e), runs in frame.groupby([SIZE, "router_type", "num_experts"]):
+        if len(runs) > 1:
+            cell = {r.seed: f"{r.loss_validation:.3f} ({r.copy_gain:.2f})" for r in runs.itertuples()}
+            rows.append([size_label(size), router, f"{e:.0f}", *(cell.get(seed, "") for seed in seeds)])
+    table = Table(["N", "router", "E", *(f"seed {seed}" for seed in seeds)], rows)
+    return markdown([table if rows else "No model with several seeds was measured."])
+
+
 def rates(frame) -> str:
     """Return the loss of seed 42 at 0.5, 1 and 2 times the default learning rate."""
     runs = frame[(frame["seed"] == 42) & (frame["k"] == 1) & (frame["routing_frequency"] == 0.5)]
@@ -161,11 +175,13 @@ def prediction(path: Path) -> str:
     return markdown([Table(["law", "points", "mean error", "runs in their 95 % interval"], rows)])
 
 
-def parts(table: Path, score: Path) -> dict[str, Callable[[], str]]:
-    """Return {part of the page: function that writes it}."""
-    runs = results.read(table)
-    tables = {each.__name__: lambda each=each: each(runs.last) for each in (progress, losses, order, rates)}
-    return tables | {"laws": lambda: laws(runs), "prediction": lambda: prediction(score)}
+def parts(folder: Path) -> dict[str, Callable[[], str]]:
+    """Return {part of the page: function that writes it from the files of a folder}."""
+    runs = results.read(folder / "results.csv")
+    made = {each.__name__: lambda each=each: each(runs.last) for each in (progress, losses, order)}
+    made["copying"] = lambda: copying(pandas.read_csv(folder / "copying.csv"))
+    made["rates"] = lambda: rates(runs.last)
+    return made | {"laws": lambda: laws(runs), "prediction": lambda: prediction(folder / "score.json")}
 
 
 def filled(page: str, made: dict[str, Callable[[], str]]) -> str:
@@ -180,7 +196,7 @@ def main(arguments: list[str] | None = None) -> int:
     flags = parser.parse_args(arguments)
     path = flags.folder / "README.md"
     page = path.read_text()
-    new = filled(page, parts(flags.folder / "results.csv", flags.folder / "score.json"))
+    new = filled(page, parts(flags.folder))
     if flags.check:
         if new != page:
             print(f"{path}: differs from results.csv; run python docs/study/page.py", file=sys.stderr)

@@ -10,6 +10,7 @@ from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import copying  # noqa: E402
 import page  # noqa: E402
 
 from routelaws.accelerated import results  # noqa: E402
@@ -48,6 +49,21 @@ def test_runs_at_another_rate_or_k_are_in_no_mean():
     assert page.with_rule(frame)["loss_validation"].tolist() == [3.5]
 
 
+def test_a_model_with_several_seeds_shows_the_copy_gain_of_each():
+    frame = runs_of({("Dense", 1): [3.0, 2.9], ("Hash", 16): [2.7]}).assign(copy_gain=[0.01, 0.8, 0.5])
+    assert page.copying(frame).splitlines()[-1] == "| 15K | Dense | 1 | 3.000 (0.01) | 2.900 (0.80) |"
+
+
+def test_the_copy_gain_compares_the_two_halves_of_a_repetition():
+    """A model that knows nothing gains 0. A model that only copies pays ln V in the first half and 0 in the second."""
+    windows = copying.repeated(500)
+    assert (windows[:, copying.HALF :] == windows[:, : copying.HALF + 1]).all()
+    losses = np.full((copying.SEQUENCES, 2 * copying.HALF), np.log(500))
+    assert copying.gain(losses) == 0
+    losses[:, copying.HALF :] = 0
+    assert copying.gain(losses) == pytest.approx(np.log(500))
+
+
 def test_losses_at_other_rates_stand_beside_the_rule():
     frame = runs_of({("Dense", 1): [3.5, 3.6, 3.7]})
     slow, fast = (i for i, run in enumerate(page.GRID.runs[:147]) if run.learning_rate is not None)
@@ -67,13 +83,13 @@ def test_a_part_that_differs_is_found_and_written_anew(tmp_path, capsys):
     assert f"| 15K | {(finished == 15168).sum()} of 37 |" in written
 
 
-@pytest.mark.parametrize("name", ["progress", "losses", "order", "prediction"])
+@pytest.mark.parametrize("name", ["progress", "losses", "order", "copying", "rates", "prediction"])
 def test_the_page_is_what_its_table_gives(name):
     """The laws are excluded, because the last digit of a fit may differ between processors."""
-    made = page.parts(page.HERE / "results.csv", page.HERE / "score.json")[name]()
+    made = page.parts(page.HERE)[name]()
     assert f"<!-- {name} -->\n{made}<!-- end -->" in (page.HERE / "README.md").read_text(), "run docs/study/page.py"
 
 
 def test_the_page_has_every_part():
     names = [name for _, name, _ in page.PART.findall((page.HERE / "README.md").read_text())]
-    assert names == list(page.parts(page.HERE / "results.csv", page.HERE / "score.json"))
+    assert names == list(page.parts(page.HERE))
