@@ -261,9 +261,9 @@ def test_the_counts_of_later_papers(backend):
     """Compare our counts with those of each paper, without routers and norms, which the papers omit.
 
     Fine-grained (Krajewski et al. 2024): N = d² (8E + 4) L in all and 12 d² L active; 64 x 3M has d = 256 and 4 blocks.
-    Joint (Ludziejewski et al. 2025): (4 + 9E) L d² in all and 13 L d² active, and 2 d V. Mixture of Tokens (Antoniak et
-    al. 2023): 512 experts of width 64, d = 256, in groups of 32 have 32 times the parameters of the dense FFNs and the
-    same FLOPs.
+    Joint (Ludziejewski et al. 2025): (4 + 9E) L d² in all and 13 L d² active. Both have 2 d V more. Mixture of Tokens
+    (Antoniak et al. 2023): 512 experts of width 64, d = 256, in groups of 32 have 32 times the parameters of the dense
+    FFNs and the same FLOPs.
     """
     for count in (backend.accounting.count, reference.count):
         for d, blocks, label in ((256, 4, 3), (384, 4, 7), (512, 4, 13), (512, 8, 25), (640, 10, 49), (768, 12, 85)):

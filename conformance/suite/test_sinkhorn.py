@@ -126,7 +126,7 @@ def check_gates(found, z: np.ndarray, gate: str, precision: str, what: str) -> N
 
 
 def check_selection(found, wanted, drawn, precision, training, what):
-    """Check all fields except gates: experts by the plan of 30 sweeps in training, by the logits in evaluation."""
+    """Check all fields except gates. The plan of 30 sweeps gives the experts in training; the logits in evaluation."""
     z, k = drawn.values, drawn.k
     load = np.bincount(np.asarray(found.expert).ravel(), minlength=z.shape[1]) / found.expert.size
     assert_close_bounded("sinkhorn.load", found.load, load, UNIT[precision] * len(z) * load, what=f"{what}: load")

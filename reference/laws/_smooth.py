@@ -160,8 +160,8 @@ def share_out(terms: int, floor: bool, log_loss: np.ndarray) -> list[np.ndarray]
     """Return ln of each term in the middle of a table, for several ways to divide the mean loss between terms.
 
     A floor is the last term. It gets 0, 1/5, 1/2 or 4/5 of the loss. The share 0 is needed, because a search in ln c
-    never reaches c = 0. The other terms share the rest equally. Two terms also share it as 1 to 4 and as 4 to 1. The
-    shares are our choice.
+    never reaches c = 0. The other terms share the rest equally. If there are two, they also share it 1 to 4 and 4 to 1.
+    The shares are our choice.
     """
     powers = terms - 1 if floor else terms
     parts = [(1, 1), (1, 4), (4, 1)] if powers == 2 else [(1,) * powers]
