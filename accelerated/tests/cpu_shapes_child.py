@@ -2,12 +2,13 @@
 
 Standard input has the cases as JSON: {"seed": 3} for random shapes, or shapes of `draw_case`. Each case writes two
 lines of JSON: the case before it runs, and its result. A result is "right" with the error in units of the last place,
-"refused", or "wrong" with the reason.
+"refused", or "wrong" with the reason. The process ends if a case takes more than `SECONDS` of CPU time.
 """
 
 import contextlib
 import functools
 import json
+import signal
 import sys
 
 import jax
@@ -18,6 +19,9 @@ from routelaws.accelerated import attention, cpu, experts
 from routelaws.accelerated.errors import InputError
 from routelaws.conformance.bounds import BOUNDS, UNIT
 from routelaws.conformance.engine import harness
+
+SECONDS = 300.0
+"""CPU seconds after which a case is a hang; on a new machine the first cases compile the loops."""
 
 HOW = ("jit", "vmap", "eager", "shard_map", "elsewhere")
 """Ways to call a function; the last is the path of a GPU."""
@@ -220,6 +224,7 @@ if __name__ == "__main__":
         case = json.loads(line)
         case = draw_case(case["seed"]) if len(case) == 1 else {"seed": 0, "how": "jit", "misfit": False} | case
         print(json.dumps(case), flush=True)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends the process, also in a loop
         try:
             end = run(case)
         except Exception as error:
