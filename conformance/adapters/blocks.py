@@ -35,8 +35,13 @@ import numpy as np
 
 from routelaws.conformance.engine.values import as_numpy
 
+__all__ = ["backend", "layer", "plant", "read", "placement", "choice_logits", "decline"]  # what `help` shows
+
 ANSWER = 64.0
 """Input of the activation of a planted expert. GELU, SiLU and ReLU all return exactly 64 for it in float32."""
+
+ROUNDING = 1e-6
+"""Gates [T, E] below this share of a token's largest gate may be rounding errors, not chosen experts."""
 
 
 class Planted(NamedTuple):
@@ -71,6 +76,8 @@ def plant(logits: np.ndarray, d_ff: int = 1) -> Planted:
 def layer(run: Callable, d_ff: int = 1) -> Callable:
     """Return a route that calls run(planted, k) -> y [T, E + 1], or (y, anything).
 
+    Put the weights of `planted` into your layer, and call it with `planted.x` [T, E + 1]. The weights are router
+    [E + 1, E], up and linear [E, E + 1, d_ff], and down [E, d_ff, E + 1]; linear is the second matrix of gated experts.
     With a capacity, route(logits, k, capacity) calls run(planted, k, capacity).
     """
 
@@ -84,6 +91,8 @@ def layer(run: Callable, d_ff: int = 1) -> Callable:
 
 def read(answer, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return (experts [T, k], gates [T, k]) from the result of a route.
+
+    If a token has more than k gates other than 0, the results are [T, E].
 
     Raises:
         TypeError: the result has none of the forms in the module docstring.
@@ -100,7 +109,10 @@ def read(answer, k: int) -> tuple[np.ndarray, np.ndarray]:
     if gates.ndim not in (2, 3):
         raise TypeError(f"a route returned shape {gates.shape}; allowed: (gates, experts), [T, E] or [T, E, C]")
     gates = gates.sum(axis=2) if gates.ndim == 3 else gates
-    experts = np.argsort(-as_numpy(gates), axis=1, kind="stable")[:, :k]
+    sizes = np.abs(as_numpy(gates))
+    used = (sizes > ROUNDING * sizes.max(axis=1, keepdims=True)).sum(axis=1)
+    width = sizes.shape[1] if used.max(initial=k) > k else k
+    experts = np.argsort(-as_numpy(gates), axis=1, kind="stable")[:, :width]
     return experts, gates[np.arange(len(experts))[:, None], experts]
 
 

@@ -70,7 +70,7 @@ _FORMS = {
 SAME = {"softmax over chosen": "softmax, sum over chosen"}
 """Dialects that are the same function, because the sum over all experts cancels: {omitted dialect: kept form}."""
 
-SHOWN = {"softmax": "softmax over all experts", "softmax, sum over chosen": "softmax over chosen"}
+SHOWN = {"softmax": "softmax over all experts", "softmax, sum over chosen": "softmax over chosen", "1": "a gate of 1"}
 """{form: its name in a report}."""
 
 

@@ -8,6 +8,7 @@ compares the set of experts of each token and the gate of each expert. The order
 equal scores are facts, not faults.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -67,7 +68,9 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
     plain = [each for each in answers if each.probe.kind == "plain"]
     if not plain:
         if faults:
-            return Finding("defect", faults[0].kind, faults[0].detail, probe=faults[0].probe)
+            first = _one_of_each(faults, plain)[0]
+            verdict = "differs" if first.kind == "dialect" else "defect"
+            return Finding(verdict, first.kind, first.detail, probe=first.probe)
         return Finding("not askable", detail=f"it declined every input: {declined}")
     fitted = fit(plain, precision)
     nearest = fitted[0]
@@ -109,7 +112,7 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
 
 
 def _answers(ask: Callable) -> tuple[list[Answer], list[Difference], str]:
-    """Return the answers, the violations of rules, and the reason why the router declined the first input, or ""."""
+    """Return the answers, the violations of rules, and the most frequent reasons why the router declined an input."""
     answers, faults, reasons = [], [], []
     for probe in designs.probes():
         try:
@@ -125,13 +128,19 @@ def _answers(ask: Callable) -> tuple[list[Answer], list[Difference], str]:
             faults.append(Difference(words, probe, "raises"))
         if faults and faults[-1].kind in ("hangs", "mutates"):
             return answers, faults[-1:], ""
-    return answers, faults + _repeated(ask, answers), next(iter(reasons), "")
+    return answers, faults + _repeated(ask, answers), frequent(reasons)
+
+
+def frequent(reasons: list[str]) -> str:
+    """Return up to three reasons as text, the most frequent first."""
+    return "; ".join(reason for reason, _ in Counter(reasons).most_common(3))
 
 
 def _one_of_each(faults: list[Difference], plain: list[Answer]) -> list[Difference]:
     """Return the first fault of each kind.
 
-    The kind "raises" becomes a difference unless the router raised on more plain inputs than it answered.
+    The kind "raises" becomes a difference unless the router raised on more plain inputs than it answered. The kind
+    "dense" becomes a difference, unless another input shows that the number of experts depends neither on k nor on E.
     """
     first = {}
     for fault in faults:
@@ -139,6 +148,10 @@ def _one_of_each(faults: list[Difference], plain: list[Answer]) -> list[Differen
     raised = sum(item.kind == "raises" and item.probe.kind == "plain" for item in faults)
     if "raises" in first and raised <= len(plain):
         first["raises"] = first["raises"]._replace(kind="dialect")
+    if "form" in first:
+        first.pop("dense", None)
+    if "dense" in first:
+        first["dense"] = first["dense"]._replace(kind="dialect")
     return list(first.values())
 
 
@@ -196,19 +209,31 @@ def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
     if not answers:
         return []
     largest, first = max(answers, key=lambda answer: answer.probe.logits.size), answers[0]
-    tokens = next((moved for _ in range(REPEATS) if (moved := _changed(ask, largest))), 0)
-    if tokens:
-        words = f"{tokens} of {len(largest.expert)} tokens change between two equal calls in evaluation"
-        return [Difference(words, largest.probe, "not deterministic")]
+    for answer in [largest, *_spread(ask, largest.probe)]:
+        tokens = next((moved for _ in range(REPEATS) if (moved := _changed(ask, answer))), 0)
+        if tokens:
+            words = f"{tokens} of {len(answer.expert)} tokens change between two equal calls in evaluation"
+            return [Difference(words, answer.probe, "not deterministic")]
     if _changed(ask, first):
         return [Difference("a call with other inputs changes the answer to the first", first.probe, "state")]
     if getattr(ask, "training", None):
         ask.training(True)
         _changed(ask, largest)
         ask.training(False)
-        if _changed(ask, first):
-            return [Difference("a call in training changes a later answer in evaluation", first.probe, "state")]
+        for answer in (first, largest):  # a router may keep a state for each shape
+            if _changed(ask, answer):
+                return [Difference("a call in training changes a later answer in evaluation", answer.probe, "state")]
     return []
+
+
+def _spread(ask: Callable, probe: Probe) -> list[Answer]:
+    """Return the answer to six times the logits, or [] if the router fails. Some routers draw whether they drop a
+    small second gate, and only these logits have such gates."""
+    probe = probe._replace(logits=6 * probe.logits)
+    try:
+        return [Answer(probe, *ask(probe))]
+    except Exception:  # the calls with probes report faults
+        return []
 
 
 def _idle(plain: list[Answer]) -> list[Difference]:
@@ -233,6 +258,8 @@ def _well_formed(answer: Answer) -> None:
     where = f"at {told(answer.probe)}"
     if answer.expert.shape != answer.gate.shape or answer.expert.ndim != 2 or len(answer.expert) != num_tokens:
         raise Fault("form", f"experts {answer.expert.shape}, gates {answer.gate.shape}; [T, k] is needed; {where}")
+    if answer.expert.shape[1] == num_experts > k:
+        raise Fault("dense", f"k is {k}, but a token has more gates other than 0; {where}")
     if answer.expert.shape[1] != k:
         raise Fault("form", f"k is {k}, but each token gets {answer.expert.shape[1]} experts; {where}")
     real = slice(None) if answer.probe.mask is None else answer.probe.mask

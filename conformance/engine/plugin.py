@@ -70,7 +70,10 @@ class Suite:
         self.ledger.keeps = bool(self.folder) or any(not each.is_ours for each in self.backends.values())
         for name, backend in self.backends.items():
             if not backend.functions and not require:
-                raise backends.BackendError(f"backend {name} has none of the reference's functions; --list shows them")
+                raise backends.BackendError(
+                    f"backend {name} has none of the reference's functions; --list shows them, and "
+                    "`python -m pydoc routelaws.conformance.adapters.blocks` shows how to test a router"
+                )
 
     def header(self, backend) -> dict[str, str]:
         named = [*backend.capabilities, *["torch"] * backend.autograd]

@@ -205,7 +205,8 @@ class Report(NamedTuple):
 def headline(row: Row) -> str:
     """Return a verdict in one line, such as "right (dialect softmax, 21 inputs)" or "defect (hangs)"."""
     parts = [row.kind] if row.verdict == "defect" else []
-    parts += [f"{'nearest' if row.verdict == 'differs' else 'dialect'} {row.dialect}"] if row.dialect else []
+    nearest = row.verdict == "differs" or row.kind in ("not deterministic", "state")
+    parts += [f"{'nearest' if nearest else 'dialect'} {row.dialect}"] if row.dialect else []
     parts += [f"{row.inputs} inputs"] if row.dialect and row.inputs else []
     return f"{row.verdict} ({', '.join(parts)})" if parts else row.verdict
 
@@ -259,7 +260,7 @@ def _facts(ledger: Ledger, backend: str) -> dict[str, str]:
 
 def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: dict[str, str]) -> Row:
     examples = ledger.examples.get((backend.name, path), 0)
-    left_out = _left_out(ledger, backend.name, path)
+    left_out = _left_out(ledger, backend, path)
     row = Row(path, "right" if examples else "not asked", examples, ledger.shares.get((backend.name, path)), 0, "", "")
     if left_out and row.share is None and (backend.name, path) not in ledger.compared:
         words = f"it answered {examples} calls, but every test also needs calls that it declined" * bool(examples)
@@ -336,29 +337,44 @@ def _distinct(troubles: list[Trouble], *known: str) -> tuple[str, ...]:
     return tuple(lines[detail] for detail in reversed(lines) if detail not in known)
 
 
+def _seen(ledger: Ledger, backend, path: str) -> dict[str, bool]:
+    """Return {option: whether a call with it was answered}."""
+    return {key[2]: answered for key, answered in ledger.options.items() if key[:2] == (backend.name, path)}
+
+
+def _without(ledger: Ledger, backend, path: str) -> list[str]:
+    """Return the options that a function lacks, or declined in every call."""
+    seen, lacking = _seen(ledger, backend, path), backend.lacking(path)
+    return [name for name in backend.options(path) if name in lacking or seen.get(name) is False]
+
+
 def _unchecked(ledger: Ledger, backend, path: str) -> str:
     """List the options of the reference's function that no answered call used; "" if there are none."""
     if not ledger.examples.get((backend.name, path)):
         return ""
-    seen = {key[2]: answered for key, answered in ledger.options.items() if key[:2] == (backend.name, path)}
-    lacking = backend.lacking(path)
-    without = [name for name in backend.options(path) if name in lacking or seen.get(name) is False]
+    seen, without = _seen(ledger, backend, path), _without(ledger, backend, path)
     never = [name for name in backend.options(path) if name not in seen and name not in without]
     never = never if (backend.name, path) in ledger.compared else []  # else it failed before a test could check them
     parts = [f"not offered by your function, so not checked: {', '.join(without)}"] if without else []
     return "; ".join(parts + ([f"offered, but never checked: {', '.join(never)}"] if never else []))
 
 
-def _left_out(ledger: Ledger, backend: str, path: str) -> str:
-    """Return the number of declined calls of a function and the reasons; "" if there are none."""
-    counts = {key[2]: count for key, count in ledger.not_offered.items() if key[:2] == (backend, path)}
+def _left_out(ledger: Ledger, backend, path: str) -> str:
+    """Return the number of declined calls of a function and the reasons; "" if there are none.
+
+    Options that `_unchecked` lists are one reason.
+    """
+    counts = {key[2]: count for key, count in ledger.not_offered.items() if key[:2] == (backend.name, path)}
+    listed = _without(ledger, backend, path) if ledger.examples.get((backend.name, path)) else []
     reasons = {}  # list each option separately, because tests draw many combinations
     for reason in sorted(counts, key=lambda reason: -counts[reason]):
         word, _, options = reason.partition(" ")
         if options.startswith("all: "):
             reasons["the reference does not have its design"] = None
             continue
-        reasons |= dict.fromkeys([f"option {name}" for name in options.split(", ")] if word == "option" else [reason])
+        names = options.split(", ") if word == "option" else []
+        shown = ["the options below" if name in listed else f"option {name}" for name in names]
+        reasons |= dict.fromkeys(shown or [reason])
     many = sum(counts.values())
     return f"not offered, {many} call{'s' * (many > 1)} left out: {'; '.join(reasons)}" if counts else ""
 

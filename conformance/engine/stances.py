@@ -16,7 +16,7 @@ import numpy as np
 
 from routelaws.conformance.dialects import classifier, designs
 from routelaws.conformance.dialects.fitting import Design
-from routelaws.conformance.dialects.judge import Fault, Finding, derivative, gradient_fault, judge, told
+from routelaws.conformance.dialects.judge import Fault, Finding, derivative, frequent, gradient_fault, judge, told
 from routelaws.conformance.engine import failing_calls
 from routelaws.conformance.engine.names import defaults_of, keywords_of, options_of, stands_at
 from routelaws.reference.notation import top_k_indices
@@ -162,7 +162,7 @@ def _of_subject(backend, path: str) -> Stance:
     if faults and not verdict.matches:
         return Stance(Finding("defect", faults[0].kind, faults[0].detail))
     if not verdict.examples:
-        return Stance(Finding("not askable", detail=f"it declined every input: {next(iter(reasons), '')}"))
+        return Stance(Finding("not askable", detail=f"it declined every input: {frequent(reasons)}"))
     words = classifier.describe(verdict)
     if len(verdict.matches) > 1:
         fits = f"the {verdict.examples} inputs that it answered fit several dialects: {', '.join(verdict.matches)}"
@@ -274,7 +274,9 @@ ARRAYS = ("numpy", "jax", "torch", "scipy", "numba")
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether an error is a rejection on purpose: a `raise` or `assert` in code outside of `ARRAYS`."""
+    """Return whether an error is a rejection: a `raise` or `assert` outside of `ARRAYS`, or a lack of memory."""
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):
+        return True
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -16,6 +16,12 @@ from routelaws.reference.routers import top_k
 OFFERS = {"DeepSeek-V3": ("bias",), "bias": ("bias",), "largest": ("bias",), "padding": ("mask",)}
 
 
+def _only_2(k):
+    if k != 2:
+        raise NotImplementedError(f"k {k}")
+    return k
+
+
 def asked(route, offers=()):
     """Return an `ask` for `judge`, for a router that offers some options."""
 
@@ -82,6 +88,16 @@ class TestWhatIsLeftOver:
 
         assert judge(asked(route)).kind == "not deterministic"
 
+    def test_small_gates_that_are_dropped_at_random(self):
+        random = np.random.default_rng(0)
+
+        def route(z, k, bias, mask):
+            expert, gate = mimics.mixtral(z, k)
+            kept = (gate >= 0.2) | (random.uniform(size=gate.shape) < gate / 0.2)
+            return expert, gate * kept
+
+        assert judge(asked(lambda z, k, bias, mask: route(z, _only_2(k), bias, mask))).kind == "not deterministic"
+
     def test_state(self):
         calls = itertools.count()
 
@@ -111,6 +127,18 @@ class TestWhatIsLeftOver:
 
         found = judge(Ask())
         assert (found.verdict, found.kind) == ("defect", "state") and "training" in found.detail
+
+    def test_training_that_changes_one_shape(self):
+        kept = {"training": False, "changed": set()}
+
+        def route(z, k, bias, mask):
+            kept["changed"] |= {z.shape} if kept["training"] else set()
+            expert, gate = mimics.qwen3(z, k)
+            return expert, gate * np.float32(z.shape not in kept["changed"])
+
+        ask = asked(route)
+        ask.training = lambda flag: kept.update(training=flag)
+        assert judge(ask).kind == "state"
 
 
 class TestGradients:
@@ -319,8 +347,34 @@ def test_a_router_that_declines_everything_gives_its_reason():
     def route(z, k):
         raise NotImplementedError("\"histogram_cpu\" not implemented for 'Long'")
 
-    row = row_of(backend_of(route))
-    assert row.verdict == "not askable" and "histogram_cpu" in row.detail
+    row = row_of(backend_of(lambda z, k: route(z, _only_2(k))))
+    assert row.verdict == "not askable" and "input: \"histogram_cpu\" not implemented for 'Long'; k 1;" in row.detail
+
+
+def test_too_little_memory_is_not_a_defect():
+    def route(z, k):
+        if len(z) == 1:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory")
+        return mimics.qwen3(z, k)
+
+    assert row_of(backend_of(route)).verdict == "right"
+
+
+@pytest.mark.parametrize("k", [(1, 2, 3, 4), (1,)])
+def test_a_router_that_gives_each_expert_a_gate_is_another_design(k):
+    def route(z, wanted):
+        if wanted not in k:
+            raise NotImplementedError(f"k {wanted}")
+        return softmax(z)
+
+    row = row_of(backends.Backend("dense", blocks.backend(route, name="dense"), Ledger()))
+    assert row.verdict == "differs" and "a token has more gates other than 0; at logits [[" in row.detail
+
+
+def test_the_dialect_of_drawn_choices_is_the_nearest():
+    random = np.random.default_rng(0)
+    row = row_of(backend_of(lambda z, k: mimics.qwen3(z + random.gumbel(size=z.shape).astype(np.float32), k)))
+    assert report.headline(row).startswith("defect (not deterministic, nearest ")
 
 
 @pytest.mark.parametrize("name, words", [
