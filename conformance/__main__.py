@@ -84,17 +84,21 @@ def main(arguments=None) -> int:
         names = options.backend or [os.environ.get("ROUTELAWS_BACKEND") or "routelaws.accelerated"]
         runs_tests = not (options.list or options.show)
         if runs_tests and options.profile == "quick" and all(name.partition(".")[0] == "routelaws" for name in names):
-            _compile_quickly(folder)
+            _compile_quickly(folder if options.processes else None)
         return _run(options, names)
 
 
-def _compile_quickly(folder: str) -> None:
-    """Compile our own twin as fast as possible, and share compiled programs between tests and processes.
+def _compile_quickly(folder: str | None) -> None:
+    """Compile our own twin as fast as possible.
 
     JAX reads these settings when it is imported.
+
+    Args:
+        folder: cache of compiled programs for several processes. None for one process, which repeats few programs:
+            writing all of them takes longer than compiling those again.
     """
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_COMPILE}".strip()
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    if folder and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         os.environ |= {
             "JAX_COMPILATION_CACHE_DIR": folder,
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
