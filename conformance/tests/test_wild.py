@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,48 +14,41 @@ pytestmark = pytest.mark.skipif(not (ROOT / "tools" / "wild").exists(), reason="
 
 
 @pytest.fixture(scope="module")
-def page():
-    spec = importlib.util.spec_from_file_location("wild_page", ROOT / "tools" / "wild" / "page.py")
+def tool():
+    """The modules `__main__` and `page` of tools/wild."""
+    folder = ROOT / "tools" / "wild"
+    spec = importlib.util.spec_from_file_location("wild_main", folder / "__main__.py")
     module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(folder))
     spec.loader.exec_module(module)
+    sys.path.remove(str(folder))
     return module
 
 
-def rows() -> list[dict]:
-    return json.loads((FOLDER / "results.json").read_text("utf-8"))
-
-
-def test_the_page_is_what_the_results_give(page, monkeypatch, tmp_path):
+def test_the_page_is_what_the_results_give(tool, monkeypatch, tmp_path):
+    """What is between the marks comes from results.json and the reproductions alone."""
     wanted = (FOLDER / "README.md").read_text("utf-8")
     for path in FOLDER.iterdir():
         (tmp_path / path.name).write_text(path.read_text("utf-8"), "utf-8")
-    monkeypatch.setattr(page, "FOLDER", tmp_path)
-    page.write(rows())
+    head, tail = wanted.partition(tool.page.MARKS[0])[0], wanted.partition(tool.page.MARKS[1])[2]
+    (tmp_path / "README.md").write_text(f"{head}{tool.page.MARKS[0]}{tool.page.MARKS[1]}{tail}", "utf-8")
+    monkeypatch.setattr(tool.page, "FOLDER", tmp_path)
+    tool.page.write(json.loads((FOLDER / "results.json").read_text("utf-8")))
     assert (tmp_path / "README.md").read_text("utf-8") == wanted, "run python tools/wild --page"
 
 
-def test_a_changed_verdict_is_listed(page):
-    old = [{"library": "a", "version": "a 1", "function": "f", "top_k_router": {"verdict": "defect"}}]
-    new = [{"library": "a", "version": "a 2", "function": "f", "top_k_router": {"verdict": "right"}}]
-    assert page.changes(old, new) == ["a `f`: defect in a 1; right in a 2"] and page.changes(old, old) == []
-    assert page.changes([], new) == ["a `f`: new, right in a 2"] and page.changes(new, []) == [
-        "a `f`: gone, right in a 2"
-    ]
+def row(library: str, version: str, verdict: str) -> dict:
+    return {"library": library, "version": version, "function": "f", "top_k_router": {"verdict": verdict}}
 
 
-def test_changes_of_other_libraries_are_kept(page, monkeypatch, tmp_path):
-    (tmp_path / "README.md").write_text(
-        "\n".join([page.MARKS[0], page.HEAD, "* a `f`: x", "* b `g`: y", page.MARKS[1]])
-    )
-    monkeypatch.setattr(page, "FOLDER", tmp_path)
-    page.write([], ["b `h`: z"], ["b"])
-    lines = (tmp_path / "README.md").read_text("utf-8").splitlines()
-    assert [line for line in lines if line.startswith("* ")] == ["* a `f`: x", "* b `h`: z"]
-
-
-def test_a_measurement_of_many_tokens_counts_above_a_few_probes(page):
-    row = {"function": "f", "top_k_router": {"verdict": "right"}, "repeats": 0.99}
-    assert page.verdict(row) == "defect" and page.verdict(row | {"repeats": 1.0}) == "right"
+def test_changes_are_kept_until_the_library_runs_again(tool):
+    first = tool.merged({"changes": {"b": ["`g`: y"]}, "rows": []}, {"a": [row("a", "a 1", "defect")], "b": []})
+    assert first["changes"] == {"a": ["`f`: new, defect in a 1"], "b": ["`g`: y"]}
+    second = tool.merged(first, {"a": [row("a", "a 2", "right")]})
+    assert second["changes"] == {"a": ["`f`: defect in a 1; right in a 2"], "b": ["`g`: y"]}
+    assert [one["version"] for one in second["rows"]] == ["a 2"]
+    assert tool.merged(second, {"a": second["rows"]})["changes"] == {"b": ["`g`: y"]}
+    assert tool.page.changes(second["rows"], []) == ["`f`: gone, right in a 2"]
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)

@@ -54,17 +54,27 @@ def ask(library: str, cache: Path) -> list[dict]:
         return json.loads(file.read_text("utf-8"))
 
 
+def merged(old: dict, answers: dict[str, list[dict]]) -> dict:
+    """Return the results, with the rows and changes of answered libraries replaced."""
+    rows = [row for row in old["rows"] if not answers.get(row["library"])]
+    changes = dict(old["changes"])
+    for library, answer in answers.items():
+        if answer:
+            rows += answer
+            changes[library] = page.changes([row for row in old["rows"] if row["library"] == library], answer)
+    return {
+        "changes": {library: lines for library, lines in sorted(changes.items()) if lines},
+        "rows": sorted(rows, key=lambda row: (row["library"], row["function"])),
+    }
+
+
 def main(arguments: list[str]) -> int:
-    old = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
     libraries = [] if "--page" in arguments else arguments or ["transformers", *(set(pins()) - {"torch"})]
     cache = Path(os.environ.get("ROUTELAWS_WILD", Path.home() / ".cache" / "routelaws-wild"))
     answers = {library: ask(library, cache) for library in libraries}
-    kept = [row for row in old if not answers.get(row["library"])]
-    rows = sorted(
-        kept + [row for answer in answers.values() for row in answer], key=lambda r: (r["library"], r["function"])
-    )
-    RESULTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    page.write(rows, page.changes(old, rows), answers)
+    results = merged(json.loads(RESULTS.read_text("utf-8")), answers)
+    RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    page.write(results)
     return 0 if all(answers.values()) else 1
 
 

@@ -90,6 +90,10 @@ def fairscale() -> dict:
 def mixture_of_experts() -> dict:
     from mixture_of_experts.mixture_of_experts import Top2Gating
 
+    return top_2_gating("mixture-of-experts", Top2Gating)
+
+
+def top_2_gating(package: str, Top2Gating) -> dict:
     def gate(logits, k, capacity=None, policy="random"):
         _only(k, 2)
         size = logits.shape[1]
@@ -106,17 +110,19 @@ def mixture_of_experts() -> dict:
         return gate(logits, 2, policy="all")[2]
 
     return {
-        "Top2Gating.eval()": _backend("mixture-of-experts", combine("random"), loss=loss),
-        "Top2Gating.eval(), policy all": _backend(
-            "mixture-of-experts", combine("all"), dispatch=combine("all"), loss=loss
-        ),
-        "Top2Gating.eval(), policy threshold": _backend("mixture-of-experts", combine("threshold")),
+        "Top2Gating.eval()": _backend(package, combine("random"), loss=loss),
+        "Top2Gating.eval(), policy all": _backend(package, combine("all"), dispatch=combine("all"), loss=loss),
+        "Top2Gating.eval(), policy threshold": _backend(package, combine("threshold")),
     }
 
 
 def st_moe_pytorch() -> dict:
     from st_moe_pytorch.st_moe_pytorch import TopNGating
 
+    return top_n_gating("st-moe-pytorch", TopNGating)
+
+
+def top_n_gating(package: str, TopNGating) -> dict:
     def gate(logits, k, capacity=None, threshold=0.2, train=False):
         if k < 2:
             raise NotImplementedError("k 1, only 2 and more")
@@ -135,10 +141,8 @@ def st_moe_pytorch() -> dict:
         return gate(logits, max(experts.shape[1], 2), train=True)[2]
 
     return {
-        "TopNGating.eval()": _backend(
-            "st-moe-pytorch", combine(0.2), loss=loss, z_loss=lambda z: gate(z, 2, train=True)[3]
-        ),
-        "TopNGating.eval(), threshold 0": _backend("st-moe-pytorch", combine(0.0), dispatch=combine(0.0)),
+        "TopNGating.eval()": _backend(package, combine(0.2), loss=loss, z_loss=lambda z: gate(z, 2, train=True)[3]),
+        "TopNGating.eval(), threshold 0": _backend(package, combine(0.0), dispatch=combine(0.0)),
     }
 
 

@@ -118,6 +118,11 @@ def litgpt() -> dict:
 def torchscale() -> dict:
     from torchscale.component.xmoe import routing as library
 
+    return _fairseq_gates("torchscale", library)
+
+
+def _fairseq_gates(package: str, library) -> dict:
+    """Return the gates of fairseq's MoE branch, which several libraries have copied."""
     histogram = torch.histc
     torch.histc = lambda counts, **options: histogram(counts.float(), **options)  # CPUs lack this for integers
 
@@ -141,9 +146,7 @@ def torchscale() -> dict:
         return lambda logits, experts: gate(kind, logits, experts.shape[1], **options)[0]
 
     def of(kind, **options):
-        return backend(
-            "torchscale", combine(kind, **options), dispatch=drop(kind, **options), loss=loss(kind, **options)
-        )
+        return backend(package, combine(kind, **options), dispatch=drop(kind, **options), loss=loss(kind, **options))
 
     return {
         "Top1Gate.eval()": of(library.Top1Gate),
@@ -426,9 +429,130 @@ def esmoe() -> dict:
     return {"ESMoE": backend("esmoe", route, loss=loss)}
 
 
+def zetascale() -> dict:
+    _bare("zeta", "zeta.nn", "zeta.nn.modules")
+    _absent("zeta.ops", "zeta.ops.sparsemax", "colt5_attention")
+    sys.modules["colt5_attention"].topk = lambda x, k, **options: x.topk(k)
+    from zeta.nn.modules.moe_router import MoERouter
+    from zeta.nn.modules.sparse_moe import Top2Gating
+    from zeta.nn.modules.top_n_gating import TopNGating
+
+    def route(logits, k):
+        size = logits.shape[1]
+        router = torch_modules.put(
+            MoERouter(size, size), layers__0__weight=_eye(logits), layers__0__bias=torch.zeros(size)
+        )
+        return router(logits[None])[0]
+
+    return {
+        "MoERouter": backend("zetascale", route),
+        **_fairseq_gates("zetascale", importlib.import_module("zeta.nn.modules.g_shard_moe")),
+        **backends.top_2_gating("zetascale", Top2Gating),
+        **backends.top_n_gating("zetascale", TopNGating),
+    }
+
+
+def latent_moe() -> dict:
+    from latent_moe import LatentMoE, LatentMoEConfig
+
+    def made(logits, k):
+        size = logits.shape[1]
+        options = {"n_experts": size, "top_k": k, "alpha": 1, "n_shared": 0, "aux_loss_coef": 1.0, "z_loss_coef": 1.0}
+        return torch_modules.put(LatentMoE(LatentMoEConfig(size, 4, **options)), router__weight=_eye(logits))
+
+    def route(logits, k):
+        layer = made(logits, k)
+        experts, gates, _ = layer._route(layer.router(logits))
+        return gates, experts
+
+    def losses(logits, experts):
+        return made(logits, experts.shape[1])._balancing_losses(logits, logits.softmax(1), experts)
+
+    z_loss = lambda z: losses(z, z.topk(1).indices)[1]  # noqa: E731
+    return {"LatentMoE": backend("latent-moe", route, loss=lambda *both: losses(*both)[0], z_loss=z_loss)}
+
+
+def deepsuite() -> dict:
+    _bare("deepsuite", "deepsuite.layers")
+    from deepsuite.layers.moe import AuxiliaryLossFreeRouter
+
+    def route(logits, k, *, bias=None):
+        size = logits.shape[1]
+        router = torch_modules.put(AuxiliaryLossFreeRouter(size, size, k), gate__weight=_eye(logits))
+        if bias is not None:
+            router.expert_bias.data.copy_(bias)
+        gates, experts, _ = router(logits[None])
+        return gates[0], experts[0]
+
+    return {"AuxiliaryLossFreeRouter": backend("deepsuite", route)}
+
+
+def sparrow_mlp() -> dict:
+    from sparrow.config import SparrowConfig
+    from sparrow.layers import MoELayer
+
+    def route(logits, k):
+        _only(k, 1)
+        size = logits.shape[1]
+        layer = MoELayer(SparrowConfig(hidden_dim=size, num_experts=size)).eval()
+        layer.router, layer.experts = torch.nn.Identity(), torch.nn.ModuleList(_numbers(size, size))
+        return layer(logits)[0]
+
+    return {"MoELayer.eval()": backend("sparrow-mlp", route)}
+
+
+def mergoo() -> dict:
+    from mergoo.compose_layers import MoeLayer
+
+    return {"MoeLayer": _of_numbers("mergoo", lambda d, size, k: MoeLayer(d, d, False, size, k))}
+
+
+def opennmt_py() -> dict:
+    _bare("onmt", "onmt.modules")
+    from onmt.modules.moe import MoE
+
+    return {
+        "MoE": _of_numbers("OpenNMT-py", lambda d, size, k: MoE(size, k, d, 1, 0, "relu", False, False, "rms", 1e-6))
+    }
+
+
+def _of_numbers(package: str, make):
+    """Return the backend of a layer with a matrix `gate` and a list `experts`."""
+
+    def run(planted, k):
+        layer = make(*planted.router.shape, k)
+        layer.experts = torch.nn.ModuleList(_numbers(planted.router.shape[1], planted.router.shape[0]))
+        torch_modules.put(layer, gate__weight=torch.from_numpy(planted.router.T.copy()))
+        return layer(torch.from_numpy(planted.x)[None])[0]
+
+    return backend(package, blocks.layer(run))
+
+
+def moe_peft() -> dict:
+    _bare("moe_peft", "moe_peft.adapters", "moe_peft.adapters.mola")
+    _absent("moe_peft.common", "moe_peft.adapters.mola.config")
+    sys.modules["moe_peft.common"].LLMMoeBlock = torch.nn.Module
+    library = importlib.import_module("moe_peft.adapters.mola.model")
+
+    def route(logits, k):
+        size = logits.shape[1]
+        config = SimpleNamespace(adapter_name="a", num_experts_=size, top_k_=k, router_init_range_=5.0)
+        loras = {f"moe.a.experts.{e}": SimpleNamespace(lora_forward=one) for e, one in enumerate(_numbers(size, size))}
+        layer = library.MolaSparseMoe(size, "cpu", config, gate=_eye(logits))
+        linear = SimpleNamespace(out_features_=size, loras_=loras)
+        return layer(torch.zeros(1, *logits.shape), logits[None], linear)[0]
+
+    def loss(logits, experts, mask=None):
+        mask = None if mask is None else mask[None].float()
+        return library._mixtral_load_balancing_loss_func(logits, logits.shape[1], experts.shape[1], mask)
+
+    return {"MolaSparseMoe": backend("moe-peft", route, loss=loss)}
+
+
 LIBRARIES = backends.LIBRARIES | {
     "mistral-inference": mistral_inference, "litgpt": litgpt, "torchscale": torchscale, "diffusers": diffusers,
     "uni2ts": uni2ts, "nemo-automodel": nemo_automodel, "switch-transformers": switch_transformers, "mixlora": mixlora,
     "sglang": sglang, "mlx-lm": mlx_lm, "nano-moe-jax": nano_moe_jax, "google-tunix": google_tunix, "praxis": praxis,
-    "esmoe": esmoe,
+    "esmoe": esmoe, "zetascale": zetascale, "latent-moe": latent_moe, "deepsuite": deepsuite, "mergoo": mergoo,
+    "sparrow-mlp": sparrow_mlp, "opennmt-py": opennmt_py, "moe-peft": moe_peft,
 }  # fmt: skip

@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections.abc import Collection
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "wild"
@@ -28,24 +27,27 @@ READ = {
     "SwitchGate": ("", "softmax over all experts", "divides a gate by the sum over all tokens of its expert"),
     "MoEFeedForward": ("", "", "its logits are distances to centroids, and the largest are chosen"),
     "sinkhorn": ("defect", "Sinkhorn on the logarithm of logits", "negative logits are all the same"),
+    "MoERouter": (
+        "",
+        "softmax over the tokens of a sequence",
+        "gives each expert a gate; the gates of a token sum to any number",
+    ),
+    "MoELayer.eval()": ("", "a gate of 1", "the expert is drawn by gumbel_softmax, also in evaluation"),
     "ExpertChoiceMoE": ("differs", "expert choice", "softmax over the tokens that an expert chose"),
 }
 """(verdict, design, difference) where the code says it better than the suite's sentence; "" keeps the suite's."""
 
 
-HEAD = "### Changes since the last run of each library"
-
-
-def write(rows: list[dict], changed: list[str] = (), asked: Collection[str] = ()) -> None:
-    """Write the generated part of the page between its marks. Changes of libraries that were not asked are kept."""
+def write(results: dict) -> None:
+    """Write the generated part of the page between its marks."""
     path = FOLDER / "README.md"
     text = path.read_text("utf-8")
     head, _, rest = text.partition(MARKS[0])
-    old, _, tail = rest.partition(MARKS[1])
-    lines = [line[2:] for line in old.partition(HEAD)[2].split("\n") if line.startswith("* ") and line != "* none"]
-    lines = sorted([line for line in lines if line.partition(" ")[0] not in asked] + list(changed))
+    tail = rest.partition(MARKS[1])[2]
+    rows = results["rows"]
+    lines = [f"* {library} {line}" for library, lines in sorted(results["changes"].items()) for line in lines]
     parts = [counts(rows), scoreboard(rows), defects(), coefficients(rows)]
-    parts += ["\n".join([f"{HEAD}\n", *(f"* {line}" for line in lines or ["none"])])]
+    parts += ["\n".join(["### Changes since the last run of each library\n", *(lines or ["* none"])])]
     path.write_text(f"{head}{MARKS[0]}\n\n" + "\n\n".join(parts) + f"\n\n{MARKS[1]}{tail}", "utf-8")
 
 
@@ -55,10 +57,9 @@ def table(head: list[str], lines: list[list[str]]) -> str:
 
 
 def verdict(row: dict) -> str:
-    """Return the suite's verdict on a row, or "defect" if many tokens show a defect that the probes missed."""
+    """Return the suite's verdict on a row, or "defect" if experts of the layer get no gradient."""
     choice = row.get("top_k_router", {})
-    idle = (row.get("experts_trained") or 8) < 8 and row["function"].endswith("MLP")
-    if (row.get("repeats") or 1) < 1 or idle:
+    if (row.get("experts_trained") or 8) < 8 and row["function"].endswith("MLP"):
         return "defect"
     return READ.get(row["function"], ("", "", ""))[0] or choice.get("verdict", "not askable")
 
@@ -153,14 +154,14 @@ def defects() -> str:
 
 
 def changes(old: list[dict], rows: list[dict]) -> list[str]:
-    """Return the new and the gone functions, and which verdicts, designs or versions differ from the last run."""
-    before, now = ({(row["library"], row["function"]): row for row in each} for each in (old, rows))
+    """Return the new and the gone functions of a library, and which verdicts, designs or versions changed."""
+    before, now = ({row["function"]: row for row in each} for each in (old, rows))
     lines = []
-    for library, function in sorted(before | now):
-        last, row = (run.get((library, function)) for run in (before, now))
+    for function in sorted(before | now):
+        last, row = (run.get(function) for run in (before, now))
         words = [f"{', '.join(filter(None, cells(one)[:3]))} in {one['version']}" for one in (last, row) if one]
         if last is None or row is None:
-            lines.append(f"{library} `{function}`: {'new' if row else 'gone'}, {words[0]}")
+            lines.append(f"`{function}`: {'new' if row else 'gone'}, {words[0]}")
         elif words[0] != words[1]:
-            lines.append(f"{library} `{function}`: {words[0]}; {words[1]}")
+            lines.append(f"`{function}`: {words[0]}; {words[1]}")
     return lines
