@@ -75,6 +75,7 @@ class Verdict(NamedTuple):
     examples: int  # number of inputs that the function answered
     counterexample: Counterexample | None  # None if the function agrees with ours on all inputs
     nearest: str = ""  # the dialect that agrees with most answers
+    steady: bool = True  # whether a second call with each input gave the same answer
 
 
 def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
@@ -109,7 +110,9 @@ def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
         dialects,
         key=lambda candidate: sum(_agrees(candidate, v, pair) for v, pair in zip(inputs, answers, strict=True)),
     )
-    return Verdict(subject, matches, len(inputs), _difference(parameters, dialects[0], inputs, answers), near.name)
+    first_difference = _difference(parameters, dialects[0], inputs, answers)
+    steady = all(_same(first, second) for first, second in answers)
+    return Verdict(subject, matches, len(inputs), first_difference, near.name, steady)
 
 
 CHANCES = 4

@@ -163,6 +163,9 @@ def _of_subject(backend, path: str) -> Stance:
         return Stance(Finding("defect", faults[0].kind, faults[0].detail))
     if not verdict.examples:
         return Stance(Finding("not askable", detail=f"it declined every input: {frequent(reasons)}"))
+    if subject == "balance loss" and not verdict.matches and not verdict.steady:
+        detail = "the loss changes between two equal calls"
+        return Stance(Finding("defect", "not deterministic", detail, verdict.nearest, verdict.examples))
     words = classifier.describe(verdict)
     if len(verdict.matches) > 1:
         fits = f"the {verdict.examples} inputs that it answered fit several dialects: {', '.join(verdict.matches)}"

@@ -351,6 +351,18 @@ def test_a_router_that_declines_everything_gives_its_reason():
     assert row.verdict == "not askable" and "input: \"histogram_cpu\" not implemented for 'Long'; k 1;" in row.detail
 
 
+def test_a_loss_that_is_drawn():
+    random = np.random.default_rng(0)
+
+    def loss(logits, expert):
+        noisy = logits + random.gumbel(size=logits.shape)
+        return {"loss": balance.auxiliary_loss(noisy, np.argmax(noisy, 1)[:, None]).loss}
+
+    backend = backends.Backend("drawn", SimpleNamespace(auxiliary_loss=loss, dtypes=("float64",)), Ledger())
+    found = backend.stance("balance.auxiliary_loss").finding
+    assert (found.verdict, found.kind) == ("defect", "not deterministic")
+
+
 def test_too_little_memory_is_not_a_defect():
     def route(z, k):
         if len(z) == 1:
