@@ -22,7 +22,7 @@ another device. The result is the same as for a layer with only the admitted exp
 the whole layer. In every formula, T counts real tokens and E counts admitted experts. Every result is 0 for a masked
 expert. The program ignores the columns of masked experts, even NaN, and no gradient reaches them.
 
-Ties: of equal scores, the lower index wins. -0.0 equals +0.0. The same in the oracle: `routelaws.reference.notation`.
+Ties: of equal scores, the lower index wins. -0.0 equals +0.0. `routelaws.reference.notation` has the same rule.
 
 Differences: non-finite values cannot raise under jit. They reach the loss as NaN, and the training loop stops at a NaN
 loss. The gates of a token with a non-finite logit are NaN. All gates are NaN if a traced `expert_mask` admits fewer
@@ -212,7 +212,7 @@ def _gathered(values: jax.Array, axis_name) -> jax.Array:
 
 
 def _own_rows(values: jax.Array, number: int, axis_name) -> jax.Array:
-    """Return this member's rows from the result of `_gathered` with `number` rows each."""
+    """Return the rows of this member from the result of `_gathered`; each member has `number` rows."""
     return jax.lax.dynamic_slice_in_dim(values, jax.lax.axis_index(axis_name) * number, number)
 
 

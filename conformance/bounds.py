@@ -3,8 +3,8 @@
 No other file of `conformance/` writes a tolerance as a number or uses a default tolerance. `test_mirror.py` tests this.
 
 A bound is a limit times a scale. The test supplies the scale: a condition number, a sum of absolute values, or 1.
-`check` raises if the error exceeds the bound. It records the share, error / bound, and pytest prints the largest shares
-at the end of a run. If all shares are far below 1, the bound is too loose to find errors.
+`check` raises if the error exceeds the bound. It records the *share*, which is error / bound. At the end of a run,
+pytest prints the largest shares. If all shares are far below 1, the bound is too loose to find errors.
 """
 
 from typing import NamedTuple

@@ -115,18 +115,18 @@ class ModelConfig:
         granularity: G: each expert is cut into G narrower ones. A block then has E G experts, and k G of them work on
             each token.
         flop_increase: For a dense model: how many times wider the FFN is, in a share R of the blocks.
-        capacity_factor: Slots of an expert in training, as a multiple of its fair share; inf drops nothing. Default: 1
-            for base, 2 for sinkhorn, quantile, top_k and reinforce, inf for the others.
+        capacity_factor: Slots of an expert in training, as a multiple of its fair share; inf drops nothing. If not
+            given: 1 for base, 2 for sinkhorn, quantile, top_k and reinforce, inf for the other routers.
         drop_order: Which tokens keep a slot if an expert has too few. choice: first choices before second ones. token:
             earlier tokens first. priority: the largest gate first (not for hash and reinforce).
-        gate: softmax or sigmoid. Default: sigmoid for base and quantile, softmax for the others. hash, reinforce and
-            mixture_of_tokens have no gate option.
-        normalisation: Normalisation of the gates of top_k: none, sum or softmax (over the chosen experts). Default:
-            none for one expert per token, else sum.
-        sample_second: For top_k with two experts per token, as in GShard: keep the second with probability min(1, 2
-            gate).
+        gate: softmax or sigmoid. If not given: sigmoid for base and quantile, softmax for the other routers. hash,
+            reinforce and mixture_of_tokens have no gate option.
+        normalisation: Normalisation of the gates of top_k: none, sum or softmax (over the chosen experts). If not
+            given: "none" for one expert per token, else "sum".
+        sample_second: For top_k with two experts per token, as in GShard: keep the second expert with probability
+            min(1, 2 gate).
         balance_weight: Weight of the balance loss of top_k and reinforce; the loss is 1 if all experts have the same
-            load. Default: 0.01, or 0 with a bias.
+            load. If not given: 0.01, or 0 with a bias.
         z_weight: Weight of the z-loss of top_k.
         bias_rate: For top_k: step size of the bias of an expert. Each step lowers the bias if the load of the expert is
             above the mean, and raises it if the load is below. 0: no bias.
@@ -138,8 +138,8 @@ class ModelConfig:
         group_score: For top_k, the score of a group: the sum of its two best experts (two_best) or its best one (best).
         router_bias: For top_k: add a learned number for each expert to the logits.
         shared_experts: Number of shared experts, which work on every token. Each is as wide as one routed expert.
-        router_scale: Standard deviation of the initial router weights, in units of 1/sqrt(d). Default: 16 for
-            reinforce, 1 for the others; hash has no router weights.
+        router_scale: Standard deviation of the initial router weights, in units of 1/sqrt(d). If not given: 16
+            for reinforce, 1 for the other routers; hash has no router weights.
         policy_weight: Weight of the policy gradient of reinforce.
         baseline_weight: Weight of the squared error of the baseline of reinforce.
         entropy_weight: Weight of the entropy bonus of reinforce.
@@ -151,7 +151,7 @@ class ModelConfig:
             sequence is not causal: expert_choice uses it in training only, mixture_of_tokens with the masked objective
             only.
         group_size: Tokens in a group, for expert_choice by position and for mixture_of_tokens. It must divide the batch
-            size, or the sequence length if neighbours are grouped. Default: E.
+            size, or the sequence length if neighbours are grouped. If not given: E.
         temperature: Temperature of the mixing weights of mixture_of_tokens.
         one_hot: For mixture_of_tokens: mixtures of one token each, for evaluation; they have no gradient.
         objective: What the model predicts: the next token (causal), or hidden tokens from all the others (masked; not

@@ -102,8 +102,8 @@ same((s * A).sum(), 0.5 * totals[3] + 0.25 * totals[40] + 0.25 * best)
 # *mixture* of choices beats the best choice.
 #
 # Every table that satisfies the conditions is a mixture of choices. (This is a theorem of Birkhoff and von Neumann.) To
-# find the parts of a table, find a choice whose entries are all above 0 in the table. Subtract as much of that choice
-# as possible, and continue with the rest. Each step makes at least one entry 0.
+# find the parts of a table, find a choice that has its ones only where the table is above 0. Subtract as much of that
+# choice as possible, and continue with the rest. Each step makes at least one entry 0.
 
 # %%
 rest, parts = A.copy(), []
@@ -353,8 +353,9 @@ figure(
 # The reference uses another method, which needs no ε. At first each token is at the expert that it wishes for, so some
 # experts have too many tokens. Then the method repeats one step: an expert with too many tokens gives one away, and an
 # expert with too few gets one. This may take a *chain* of moves: a token moves from expert 0 to expert 1, and another
-# from expert 1 to expert 2. The method takes the chain that costs the least. At the end the chains give the prices. The
-# price of expert e is minus the cost of the cheapest chain from any expert to e. The docstring of
+# from expert 1 to expert 2. A move of token t from expert i to expert j costs the lost score, $s_{ti} - s_{tj}$. The
+# cost of a chain is the sum of its moves. The method takes the cheapest chain. At the end the chains give the prices.
+# The price of expert e is minus the cost of the cheapest chain from any expert to e. The docstring of
 # [`base.py`](../reference/routers/base.py) has a proof, which you can skip.
 
 # %%

@@ -486,8 +486,8 @@ if real:
 
 # %% [markdown]
 # Each interval assumes that the law is right. So no interval shows whether the law is valid far beyond the trained
-# sizes. It also does not show the effect of more training tokens, since all these runs used the same number. The slope
-# at a trained size is different: it is clearly negative.
+# sizes. The intervals also do not show the effect of more training tokens, because all these runs used the same number
+# of tokens. The slope at a trained size is different: it is clearly negative.
 #
 # The reference writes this conclusion as a sentence, by rules that we chose.
 

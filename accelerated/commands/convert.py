@@ -27,8 +27,8 @@ def convert(
             files. Panels, metrics and event files of one log are joined by run and step. Several tables become one,
             with new hyper_id numbers and a column source.
         out: The table to write, .csv or .csv.gz. An existing file is not overwritten.
-        columns: TABLE=YOURS ..., such as loss_validation=val_loss,num_experts=E. Columns that already have the table's
-            name need no entry. hyper_id may be the name of the run. docs/columns.md in the repository defines each
+        columns: TABLE=YOURS ..., such as loss_validation=val_loss,num_experts=E. Omit columns of your log that already
+            have the right name. hyper_id may be the name of the run. docs/columns.md in the repository defines each
             column, says which are derived, and has an example for each kind of export.
         set: TABLE=VALUE ..., such as k=1, fills blank cells. A router_type that you set applies to rows with more than
             one expert; the others become Dense.

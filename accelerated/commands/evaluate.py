@@ -36,8 +36,9 @@ def evaluate(
         corpus: Other texts, each a file, a folder or a pattern in quotes, such as 'notes/*.txt'. Prints the loss on
             each whole text, with the run's own tokenizer. The training text is then not needed.
         task: Questions instead of texts, one JSON object per line: {"context", "choices", "answer"} or {"text"}. With
-            choices, the model picks the most likely one, and answer counts from 0. With text, the model predicts the
-            last word. Context and choice are joined without a blank, so begin each choice with a space.
+            the key "choices", the model picks the most likely choice, and "answer" counts from 0. With the key "text",
+            the model predicts the last word. The command adds no space between context and choice, so begin each choice
+            with a space.
         table: With --task: a .csv file for `routelaws downstream`, with one row per run. The accuracy is written into
             it.
         routing: A file that `routelaws inspect --out` wrote. Prints two losses on the tokens of the file: with the

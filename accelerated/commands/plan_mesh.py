@@ -190,7 +190,8 @@ def words(report: dict, top: int) -> list[str]:
         "",
         f"{unit} in the memory of each device: parameters, gradients, optimizer state, activations, and their sum.",
         "The number after a bar is for rematerialised blocks.",
-        f"{unit} sent in a step: tokens to experts and back, sums over model, sums of gradients, new parameters.",
+        f"{unit} that each device sends in a step: tokens to experts and back, sums over the mesh axis model, sums of "
+        "gradients, new parameters.",
         "",
     ]
     heads = ("data", "expert", "model", "params", "grads", "state", "activations", "sum", "to experts", "over model")
@@ -223,8 +224,8 @@ def _verdict(report: dict) -> list[str]:
     if best is not None:
         how = "with --rematerialise (a third more arithmetic)" if best["recomputed"] else "without rematerialisation"
         return [
-            f"Best: --mesh {_mesh(best)}, {how}: {_size(best['memory'])} on each device, {_size(best['traffic'])} "
-            "sent in a step.",
+            f"Best: --mesh {_mesh(best)}, {how}. Each device needs {_size(best['memory'])} and sends "
+            f"{_size(best['traffic'])} in a step.",
             "Ranking: meshes that fit without rematerialisation first, then the fewest bytes sent per step.",
         ]
     lines = [f"No mesh of {report['devices']:,} devices of {_size(report['memory_bytes'])} is large enough."]

@@ -67,7 +67,7 @@ def predict(
             released runs of `routelaws downstream`.
         point: Where to predict.
         fit: The law and the rows to fit it to.
-        router: Predict for this router_type only. If not given: for all of the table.
+        router: Predict for this router_type only. If not given: for every router_type in the table.
         published: Instead of a table, use the published coefficients by this name: routed-bounded S-Base, RL-R or Hash;
             compute marin, sparsity abnar, kaplan kaplan, hoffmann besiroglu or hoffmann, fine-grained E=64, "E=64,
             validation" or E=16, joint joint or looped, leverage tian.

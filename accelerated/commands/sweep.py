@@ -46,9 +46,11 @@ def sweep(
             losses, with intervals. predictions.json in the folder stores the predictions and is never rewritten; the
             report scores them.
         tensorboard: Also write the log of each run for TensorBoard, in tensorboard/ in its folder.
-        index: Train only one run of the grid, counted from 0, as a task of a job array: --index $SLURM_ARRAY_TASK_ID.
-            When the last task is done, results.csv has all runs; then run `routelaws report` to write the report.
-        of: Number of tasks, if it is not the number of runs. Task I of M trains the runs I, I + M, I + 2 M, ...
+        index: Number I of this task of a job array, from 0: --index $SLURM_ARRAY_TASK_ID. The task trains only its part
+            of the grid: without --of, run I. When the last task is done, results.csv has all runs; then run `routelaws
+            report` to write the report.
+        of: Number of tasks, M. If not given: the number of runs. With --index I, the task trains the runs I, I + M,
+            I + 2 M, ...
         have: results.csv of another sweep of the same grid. Its finished runs are not trained again.
         most_runs: Largest allowed number of runs. A grid of several lists can have more runs than you expect.
     """

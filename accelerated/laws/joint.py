@@ -1,4 +1,5 @@
-"""The joint law of dense and routed models: the loss in active parameters, tokens and experts.
+"""The joint law of dense and routed models: the loss as a function of active parameters, training tokens and experts
+per layer.
 
 Imported from `routelaws.reference.laws.joint`. The fit and its intervals are compiled (`additive.py`).
 """

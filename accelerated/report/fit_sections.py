@@ -151,7 +151,7 @@ def misses_section(report: Report) -> list[Block]:
     if any(law["misfit"]["bend"] or law["misfit"]["largest_size"] for law in laws):
         heads = ["law", "do the residuals bend with log N?", "do they exceed the scatter of seeds?"]
         blocks += [
-            Table([*heads, "largest size, by a fit to the others"], [_test_row(law) for law in laws]),
+            Table([*heads, "largest size, by a fit to the other sizes"], [_test_row(law) for law in laws]),
             "If the residuals bend with log N, the law is also wrong beyond the smallest and the largest size.",
         ]
     return blocks + ([NO_FLOOR] if any(law["misfit"]["rise"] is None for law in laws) else [])
@@ -199,7 +199,7 @@ def forms_section(report: Report) -> list[Block]:
         ]
         for each in forms
     ]
-    heads = ["router", "form", "RMSLE of the fit", "one run left out", "against the best", "one size left out"]
+    heads = ["router", "form", "RMSLE of the fit", "one run left out", "against the best form", "one size left out"]
     unfitted = (
         " A form without a row could not be fitted to the runs of that router."
         if len(forms) < len(report.results["forms"])
@@ -211,7 +211,7 @@ def forms_section(report: Report) -> list[Block]:
         "left-out runs. These are the forms, from simple to general:",
         *bullets(lines),
         *report.figure("forms", "Held-out errors, one circle for each router", f"Further left is better.{best}"),
-        Table([*heads, "against the best"], rows, keys=2),
+        Table([*heads, "against the best form"], rows, keys=2),
         "*Worse*: the paired difference of squared errors from the best form exceeds one standard error; this is an "
         f"indication, not a test. All errors are RMSLE of the left-out rows, in log10.{unfitted}",
     ]

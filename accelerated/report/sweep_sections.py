@@ -19,7 +19,7 @@ def chance_section(report: Report) -> list[Block]:
     heads = ["router", "N", "dense loss", "E", "loss", "difference", "±", "in %", "seed spread"]
     borrowed = any(c.borrowed for c in sweep["comparisons"])
     star = (
-        " \\* This router has one seed at every point, so the spread of other runs is shown (the largest)."
+        " \\* This router has one seed at every point, so the largest spread of the other runs is shown."
         if borrowed
         else ""
     )

@@ -313,8 +313,8 @@ def is_known(name: str, value: float, words: str) -> bool:
     """Return whether a coefficient or a derived number is determined, by its interval.
 
     Both ends must be finite. Except for sizes and numbers of experts, they must also be at most a factor of ten apart.
-    A wider interval contains many equally good values. An undetermined law can have determined coefficients, because an
-    interval holds for every law that the rows allow. Our choice.
+    A wider interval contains many equally good values. A coefficient can be determined although its law is not: its
+    interval covers its values in all laws that the rows allow. Our choice.
 
     Args:
         words: result of `laws.uncertainty.verdict`; "" if the interval is exact.

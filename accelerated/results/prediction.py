@@ -268,8 +268,8 @@ def _bends(fit, point: dict[str, float]) -> list[str]:
         return []
     sentence = "the residuals of the law bend with log N"
     if misfit.largest is not None:
-        sentence += "; fitted to the smaller sizes, it predicts the loss of the largest (N = "
-        sentence += f"{misfit.largest.size:,.0f}) {how_far_off(misfit.largest.miss)}"
+        sentence += f"; the law fitted without the largest size (N = {misfit.largest.size:,.0f}) predicts the loss "
+        sentence += f"there {how_far_off(misfit.largest.miss)}"
     return [f"{sentence}; the intervals assume that the law is right, so they are too narrow here"]
 
 

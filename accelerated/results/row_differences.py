@@ -351,8 +351,8 @@ def _design_words(entry: Difference) -> str:
         text, times = f"tokens grow as N^{power:.2g} in all {rows} rows", f"{power:.2g} "
     number = "" if condition is None else f" (condition number about 1/(alpha - {times}beta)² = {condition:.2g})"
     return (
-        f"{text}: the terms in N and in tokens are nearly proportional, so their coefficients are "
-        f"ill-conditioned{number}; add runs of one size with different token counts"
+        f"{text}: the law's terms for N and for tokens are nearly proportional, so their coefficients "
+        f"are ill-conditioned{number}; add runs of one size with different token counts"
     )
 
 

@@ -160,7 +160,7 @@ class Runs:
     def _fits_with_dense(self, law: Law, level: float) -> tuple[list[Fit], dict[str, str]]:
         """Return the fits of the routers and of the dense runs, and the reasons for routers without a fit.
 
-        A law in tokens includes the dense runs as E = 1. With such a law they need no separate fit.
+        A law that uses training tokens includes the dense runs as E = 1, so they need no separate fit.
         """
 
         def fitted(selection: RouterRows, law: Law) -> Fit:
@@ -193,7 +193,7 @@ class Runs:
                 or a coefficient or derived number of the law.
             n, experts: N and E.
             router: router_type; not needed if the table has only one.
-            law: a law of the loss in N, or in N and E, as for `fit`.
+            law: a law of the loss with the column N, or with N and E, as for `fit`.
             level: confidence level of the interval, between 0 and 1.
             flops: largest cost of a run.
 

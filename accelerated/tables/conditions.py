@@ -246,7 +246,8 @@ class _Evaluation:
         if len(self.styles) > 1:
             self.fail(
                 node,
-                "mixes signs and words, which have different precedence; needed: only and, or, not, or only &, |, ~",
+                "mixes words (`and`, `or`, `not`) with signs (`&`, `|`, `~`), which have different precedence; use "
+                "only words or only signs",
             )
         mask = None
         for part in parts:

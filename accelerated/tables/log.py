@@ -25,7 +25,10 @@ def put_together(paths: list, pieces: list[Log]) -> Log:
     whole, by = Log(pieces[0].axis, {}, {}, []), {}
     for path, piece in zip(paths, pieces, strict=True):
         if piece.axis != whole.axis:
-            raise InputError(f"{path}: its axis is {piece.axis}, but {whole.axis} in {paths[0]}; needed: one axis")
+            raise InputError(
+                f"{path}: its rows are by {piece.axis}, but the rows of {paths[0]} are by {whole.axis}; export all "
+                "files with the same x-axis"
+            )
         whole.remarks.extend(piece.remarks)
         for run, settings in piece.settings.items():
             whole.settings.setdefault(run, {}).update(settings)

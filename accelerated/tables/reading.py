@@ -145,8 +145,8 @@ def _pieces(path: Path, stream: io.TextIOBase) -> Iterator[str]:
         if "\0" in piece:
             raise InputError(f"{path}: is not a CSV table (it has bytes of value 0, so it is not text)")
         if read > most:
-            more = "if it is a table: routelaws --limit unpacked=20GB ..."
-            raise InputError(f"{path}: unpacks to more than {most:,.0f} characters; {more}")
+            more = "for a larger table, raise the limit: routelaws --limit unpacked=20GB ..."
+            raise InputError(f"{path}: unpacks to more than the limit of {most:,.0f} characters; {more}")
         yield piece
 
 

@@ -65,15 +65,15 @@ def select_rows(
 
     What `axes` changes:
 
-    * "compute", for a law in FLOPs and parameters per FLOP: every k, routing_frequency and flop_increase is kept. A run
-      without flops_per_step or total_parameter_count is excluded.
+    * "compute", for a law that uses FLOPs and parameters per FLOP: every k, routing_frequency and flop_increase is
+      kept. A run without flops_per_step or total_parameter_count is excluded.
     * "every", for a law whose columns cover these differences: every k, routing_frequency and granularity is
       kept.
     * "one E", for a law with a fixed number of experts: as "every", but only runs with the most common num_experts of
       their router (a tie gives the larger). Other runs and dense runs are excluded unless a condition names
       num_experts.
-    * "one kind", for a law in compute alone: as "every", but dense runs form a separate entry and are not added to
-      routers.
+    * "one kind", for a law that uses compute alone: as "every", but dense runs form a separate entry and are not added
+      to routers.
     * "dense", for a law of dense models: a single entry, Dense, with the dense runs.
 
     Args:

@@ -112,7 +112,7 @@ class TrainConfig:
     keep_last: int = 2
     """Number of newest checkpoints to keep; older ones are removed."""
     keep_every: int | None = None
-    """Also keep each checkpoint whose step is a multiple of this."""
+    """Also keep each checkpoint whose step is a multiple of this number."""
     skip_bad_batches: int = 0
     """Number of bad batches that the run may skip; one more stops it. A batch is bad if its loss or gradient is not finite, or its loss exploded (see --loss-limit)."""  # noqa: E501
     loss_limit: float = 10.0

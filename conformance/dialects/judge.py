@@ -215,7 +215,7 @@ def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
             words = f"{tokens} of {len(answer.expert)} tokens change between two equal calls in evaluation"
             return [Difference(words, answer.probe, "not deterministic")]
     if _changed(ask, first):
-        return [Difference("a call with other inputs changes the answer to the first", first.probe, "state")]
+        return [Difference("a call with other inputs changes the answer to the first call", first.probe, "state")]
     if getattr(ask, "training", None):
         ask.training(True)
         _changed(ask, largest)
@@ -227,8 +227,10 @@ def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
 
 
 def _spread(ask: Callable, probe: Probe) -> list[Answer]:
-    """Return the answer to six times the logits, or [] if the router fails. Some routers draw whether they drop a
-    small second gate, and only these logits have such gates."""
+    """Return the router's answer for logits multiplied by six, in a list; [] if the call raises.
+
+    Some routers draw whether they drop a small second gate, and only these logits have such gates.
+    """
     probe = probe._replace(logits=6 * probe.logits)
     try:
         return [Answer(probe, *ask(probe))]

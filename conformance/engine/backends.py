@@ -319,7 +319,7 @@ class Backend:
             raise stances.Fault("raises", f"raised {type(error).__name__}: {error}; given {shapes}") from error
 
     def other_defaults(self, path: str) -> str:
-        """List the defaults, except None, that differ from the reference's. Return "" if there are none."""
+        """List the defaults, except None, that differ from the reference's defaults. Return "" if there are none."""
         if path not in public_functions():
             return ""
         parameters = inspect.signature(public_functions()[path]).parameters

@@ -80,7 +80,7 @@ def expected_of(call: Call) -> dict[str, np.ndarray]:
 
 
 def _differs(call: Call) -> bool:
-    """Return whether the result of a call differs from the reference's in the first half of the digits."""
+    """Return whether the result of a call differs from the reference's result in the first half of the digits."""
     values, digits = named({"found": call.result}), UNIT[call.precision or "float64"] ** 0.5
     for name, wanted in expected_of(call).items():
         actual = values.get(name.replace("expected", "found", 1))

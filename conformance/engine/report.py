@@ -88,7 +88,7 @@ class Row(NamedTuple):
     left_out: str = ""  # the calls that the function declined, if any
     besides: tuple[str, ...] = ()  # the other faults; the first fault may have caused some of them
     file: str = ""  # file with the call of a failed test, if failures are exported
-    defaults: str = ""  # defaults of the function that differ from the reference's
+    defaults: str = ""  # defaults of the function that differ from the defaults of the reference
     unchecked: str = ""  # options of the reference's function that no call used, and why
     kind: str = ""  # one of KINDS if the verdict is "defect", "differs" or "expected"
     dialect: str = ""

@@ -71,7 +71,10 @@ def _kind(array: np.ndarray) -> str:
 
 
 def difference(actual, wanted, where: str) -> str:
-    """Describe a difference in shapes or number types between a result and the reference's; "" if none."""
+    """Describe the first difference in shape or number type between a result and the reference's result.
+
+    Return "" if there is none.
+    """
     if fields_of(wanted):
         parts = ((f"{where}.{name}", getattr(actual, name), getattr(wanted, name)) for name in fields_of(wanted))
         return next(filter(None, (difference(value, expected, name) for name, value, expected in parts)), "")

@@ -64,7 +64,7 @@ BEST_EXPERTS = {
     ],
 )
 def test_the_compute_optimal_table_of_fine_grained_experts(backend, row):
-    """G equals the table's. D, FLOPs and loss differ within the rounding of the printed coefficients."""
+    """G equals the G of the table. D, FLOPs and loss differ within the rounding of the printed coefficients."""
     active, tokens, granularity, flops, loss, *ours = row
     for module in (backend.laws.planning, planning):
         best = module.fine_grained_for_active(active, 64, FINE_GRAINED)

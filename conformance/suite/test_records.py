@@ -1,6 +1,6 @@
 """Every field of every router's result, for every combination of options, with padding and held choices.
 
-No two compared numbers are close, so each field is unique and must equal the reference's. Some sigmoids are 1e-8 and
+No two compared numbers are close, so each field must equal the same field of the reference. Some sigmoids are 1e-8 and
 1e-26 with biases of 12, so an epsilon in a sum of gates, or a gate from a biased score, shows.
 """
 

@@ -53,7 +53,7 @@ class AdditiveLaw(NamedTuple):
         guesses: exponents of the starts
 
     Example:
-        A law in the tokens D alone: L = b/D^β + c.
+        A law that uses only the training tokens D: L = b/D^β + c.
 
         >>> class Coefficients(NamedTuple):
         ...     b: float

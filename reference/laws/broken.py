@@ -99,7 +99,7 @@ def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e
     Args:
         flops: [n], C, above 0.
         accuracy: [n], Q, between 0 and 1.
-        huber: delta of the Huber terms, the paper's by default; None for least squares.
+        huber: delta of the Huber terms, by default the paper's delta; None for least squares.
 
     Raises:
         ValueError: lengths differ, an entry is out of its range, or there are fewer than 7 rows or 4 budgets.

@@ -15,7 +15,7 @@ status. It returns NaN if a law has no prediction, such as the per-size law at a
 
 To add your own law, write one record in ten lines: its name, formula, parameters and columns, and how to fit and
 predict. `register` adds it to `LAWS`, so that all loops over laws include it. The jackknife over sizes gives its
-intervals, if the record does not define `own_intervals` and `own_prediction`. For example, a power law in the training
+intervals, if the record does not define `own_intervals` and `own_prediction`. For example, a power law of the training
 tokens D:
 
     >>> class Line(NamedTuple):
@@ -445,15 +445,15 @@ _SPARSITY = Law(
     name="sparsity",
     formula="L = a/P^alpha + b/D^beta + c/(1 - S)^lam + d/((1 - S)^delta P^gamma) + e",
     parameters=(
-        Parameter("a", "nats", "factor of the term in size"),
-        Parameter("alpha", "1", "exponent of the term in size"),
-        Parameter("b", "nats", "factor of the term in tokens"),
-        Parameter("beta", "1", "exponent of the term in tokens"),
-        Parameter("c", "nats", "factor of the term in sparsity"),
-        Parameter("lam", "1", "exponent of the term in sparsity, λ; below 0 where sparsity helps"),
-        Parameter("d", "nats", "factor of the term in sparsity and size"),
-        Parameter("delta", "1", "exponent of 1 - S in the term in sparsity and size"),
-        Parameter("gamma", "1", "exponent of P in the term in sparsity and size"),
+        Parameter("a", "nats", "factor of the term of size"),
+        Parameter("alpha", "1", "exponent of the term of size"),
+        Parameter("b", "nats", "factor of the term of tokens"),
+        Parameter("beta", "1", "exponent of the term of tokens"),
+        Parameter("c", "nats", "factor of the term of sparsity"),
+        Parameter("lam", "1", "exponent of the term of sparsity, λ; below 0 where sparsity helps"),
+        Parameter("d", "nats", "factor of the term of sparsity and size"),
+        Parameter("delta", "1", "exponent of 1 - S in the term of sparsity and size"),
+        Parameter("gamma", "1", "exponent of P in the term of sparsity and size"),
         Parameter("e", "nats", "irreducible loss"),
     ),
     columns=("total_parameters", "tokens", "sparsity"),
@@ -470,7 +470,7 @@ _SPARSITY = Law(
 _ABOVE_0 = ("a", "b", "c")  # the coefficients of an additive law that are not exponents
 _FLOOR = Parameter("c", "nats", "the floor: the irreducible loss")
 _POWER_OF_TOKENS = (
-    Parameter("b", "nats", "term in tokens, at D = 1"),
+    Parameter("b", "nats", "term of tokens, at D = 1"),
     Parameter("beta", "1", "power of the tokens D"),
 )
 
@@ -497,7 +497,7 @@ _HOFFMANN = Law(
     name="hoffmann",
     formula="L = a/N^alpha + b/D^beta + c",
     parameters=(
-        Parameter("a", "nats", "term in size, at N = 1"),
+        Parameter("a", "nats", "term of size, at N = 1"),
         Parameter("alpha", "1", "power of the size N"),
         *_POWER_OF_TOKENS,
         _FLOOR,
@@ -517,7 +517,7 @@ _FINE_GRAINED = Law(
     name="fine-grained",
     formula="L = c + (g/G^gamma + a)/N^alpha + b/D^beta, at one expansion E",
     parameters=(
-        Parameter("a", "nats", "term in size at N = 1, for infinite G"),
+        Parameter("a", "nats", "term of size at N = 1, for infinite G"),
         Parameter("alpha", "1", "power of the size N, experts counted"),
         *_POWER_OF_TOKENS,
         Parameter("g", "nats", "what G = 1 adds to a"),
@@ -540,11 +540,11 @@ _JOINT = Law(
     formula="L = a Ê^delta N^(alpha + gamma ln Ê) + b Ê^omega D^(beta + zeta ln Ê) + c, "
     "1/Ê = 1/(E - 1 + (1/E_start - 1/E_max)⁻¹) + 1/E_max",
     parameters=(
-        Parameter("a", "nats", "term in size, at N = 1 and Ê = 1"),
+        Parameter("a", "nats", "term of size, at N = 1 and Ê = 1"),
         Parameter("alpha", "1", "power of the active size N at Ê = 1, below 0"),
         Parameter("delta", "1", "power of Ê in the term of N, at N = 1"),
         Parameter("gamma", "1", "change of the power of N per unit of ln Ê"),
-        Parameter("b", "nats", "term in tokens, at D = 1 and Ê = 1"),
+        Parameter("b", "nats", "term of tokens, at D = 1 and Ê = 1"),
         Parameter("beta", "1", "power of the tokens D at Ê = 1, below 0"),
         Parameter("omega", "1", "power of Ê in the term of D, at D = 1"),
         Parameter("zeta", "1", "change of the power of D per unit of ln Ê"),
@@ -583,9 +583,9 @@ _RATIO = _DIRECT._replace(
     name="ratio",
     formula="-ln Q' = A/N^alpha + B/D^beta, Q' = (Q - guess)/(1 - guess)",
     parameters=(
-        Parameter("A", "1", "term in size, at N = 1"),
+        Parameter("A", "1", "term of size, at N = 1"),
         Parameter("alpha", "1", "power of the size N"),
-        Parameter("B", "1", "term in tokens, at D = 1"),
+        Parameter("B", "1", "term of tokens, at D = 1"),
         Parameter("beta", "1", "power of the tokens D"),
     ),
     columns=("parameters", "tokens"),
@@ -672,9 +672,9 @@ _STAGES_RATIO = _STAGES_LINEAR._replace(
     name="two-stage-ratio",
     formula="L = A/N^alpha + B/D^beta + E, Q = a/(1 + exp(-k (L - m))) + b",
     parameters=(
-        Parameter("A", "nats", "term in size, at N = 1"),
+        Parameter("A", "nats", "term of size, at N = 1"),
         Parameter("alpha", "1", "power of the size N"),
-        Parameter("B", "nats", "term in tokens, at D = 1"),
+        Parameter("B", "nats", "term of tokens, at D = 1"),
         Parameter("beta", "1", "power of the tokens D"),
         Parameter("E", "nats", "irreducible loss"),
         *_LOGISTIC,

@@ -1,4 +1,5 @@
-"""The joint law of dense and routed models: the loss in active parameters, tokens and experts.
+"""The joint law of dense and routed models: the loss as a function of active parameters, training tokens and experts
+per layer.
 
 After Ludziejewski et al. 2025, "Joint MoE Scaling Laws" (arXiv 2502.05172):
 

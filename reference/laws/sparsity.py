@@ -200,7 +200,7 @@ def fit_sparsity(
 
     Args:
         total_parameters, tokens, sparsity, loss: [n], as for `predict_loss`.
-        huber: delta, in units of ln L, the paper's by default; None for least squares.
+        huber: delta, in units of ln L, by default the paper's delta; None for least squares.
 
     Returns:
         The fit. Its status is "not determined" if other coefficients fit the rows equally well. The status names the

@@ -10,7 +10,7 @@ The suite gives the verdict (`Backend.stance`). This file measures the other col
     balance_gradient  whether the gradient of the balance loss by the logits is above 0
     padding           the balance loss with a mask over the loss of the real tokens alone; 1 if padding does not count
     sum_at_minus_60   the sum of the gates of a token with logits near -60, over the sum with logits near 0
-    layer             the relation of the experts and gates of the whole layer to the router's
+    layer             the relation of the experts and gates of the whole layer to those of the router
     experts_trained   experts with a gradient, of 8, in the whole layer with random weights and 512 tokens
 """
 

@@ -83,7 +83,7 @@ def propose(
     """Return every possible run for the rows of a fit, narrowest interval first.
 
     Args:
-        fit: a fit by least squares of a law in N, or in N and E.
+        fit: a fit by least squares of a law that uses N, or N and E.
         name: "prediction", which takes N and E; "slope", which takes N (default: the largest size); or a
             coefficient or derived number of the law.
         at: {column of the law: number or None}.
@@ -95,7 +95,7 @@ def propose(
     """
     quantity, (law, frame, rows) = _asked(fit, name, at), (fit.law, fit.rows.runs.frame, fit.rows)
     if not set(law.columns) <= set(FLAGS):
-        raise ValueError(f"the law {law.name} is in {', '.join(law.columns)}; --next needs a law in N and E")
+        raise ValueError(f"the law {law.name} uses {', '.join(law.columns)}; --next needs a law that uses N and E")
     now = NextRun((), *interval_of(law, fit.best, rows.columns, rows.measured, quantity, level))
     costs = {cell: _cost(frame, *cell) for cell in _cells(fit)}
     paid = [cell for cell, cost in costs.items() if not cost > flops]
@@ -121,7 +121,7 @@ def _asked(fit: Fit, name: str, at: dict[str, float | None]) -> Asked:
         wanted = {"dense_parameters": largest if n is None else n}
     for column, value in wanted.items():
         if value is None:
-            raise ValueError(f"--next {name} needs {FLAGS.get(column, 'a law in N and E')}")
+            raise ValueError(f"--next {name} needs {FLAGS.get(column, 'a law that uses N and E')}")
     for column, value in at.items():
         if value is not None and column not in wanted:
             raise ValueError(f"{FLAGS[column]} {value:g}: cannot be used with --next {name}; leave it out")

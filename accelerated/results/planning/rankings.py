@@ -28,7 +28,8 @@ from .options import Model, Printed, models_of_runs, printed_laws
 
 RESAMPLES = 500
 SLOW_RESAMPLES = 50
-"""Default number of resamples for laws in tokens, whose fits need a search from many starts."""
+"""Default number of resamples for a law that uses training tokens: each fit of such a law needs a search from many
+starts."""
 
 MOST_RESAMPLES = 100_000
 
@@ -123,7 +124,7 @@ def table_ranking(
         law: a law of the loss, in columns that follow from N, E and D.
         fits: a fit for each router. If the law ignores tokens, also the fit of the law `dense` to the dense runs.
         not_fitted: {router: reason}.
-        tokens: D; None for the runs' tokens or, for a law in tokens, all tokens that the FLOPs allow.
+        tokens: D; None for the runs' tokens or, for a law that uses training tokens, all tokens that the FLOPs allow.
         resamples: number of resamples; None for `RESAMPLES` or `SLOW_RESAMPLES`.
 
     Raises:

@@ -37,7 +37,7 @@ def kept_files(folder: Path, record: Record, step: int, tell: Callable[[str], No
     rows = [row for row in read_rows(table) if int(row["step"]) <= step]
     check_rows(table, rows, record, by)
     if len(rows) < len(record.rows):
-        tell(f"{table}: has {len(rows)} of the {len(record.rows)} rows of {by}; the others are restored")
+        tell(f"{table}: has {len(rows)} of the {len(record.rows)} rows of {by}; the other rows are restored")
     if not os.path.exists(log):
         tell(f"{log}: is missing; a new log begins at step {step:,}")
         return Kept(record.rows, record.windows, b"")

@@ -172,7 +172,7 @@ def run_sweep(
             rows = collect_rows(folder)
     if failures:
         first = min(failures)
-        raise InputError(f"{len(failures)} of {len(mine)} runs failed; the first: {failures[first]}")
+        raise InputError(f"{len(failures)} of {len(mine)} runs failed; the first failure: {failures[first]}")
     return rows
 
 
