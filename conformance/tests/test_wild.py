@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "tools" / "wild").exists(), reason="
 
 @pytest.fixture(scope="module")
 def tool():
-    """The modules `__main__` and `page` of tools/wild."""
+    """The modules `__main__` and `scoreboard` of tools/wild."""
     folder = ROOT / "tools" / "wild"
     spec = importlib.util.spec_from_file_location("wild_main", folder / "__main__.py")
     module = importlib.util.module_from_spec(spec)
@@ -30,10 +30,10 @@ def test_the_page_is_what_the_results_give(tool, monkeypatch, tmp_path):
     wanted = (FOLDER / "README.md").read_text("utf-8")
     for path in FOLDER.iterdir():
         (tmp_path / path.name).write_text(path.read_text("utf-8"), "utf-8")
-    head, tail = wanted.partition(tool.page.MARKS[0])[0], wanted.partition(tool.page.MARKS[1])[2]
-    (tmp_path / "README.md").write_text(f"{head}{tool.page.MARKS[0]}{tool.page.MARKS[1]}{tail}", "utf-8")
-    monkeypatch.setattr(tool.page, "FOLDER", tmp_path)
-    tool.page.write(json.loads((FOLDER / "results.json").read_text("utf-8")))
+    head, tail = wanted.partition(tool.scoreboard.MARKS[0])[0], wanted.partition(tool.scoreboard.MARKS[1])[2]
+    (tmp_path / "README.md").write_text(f"{head}{tool.scoreboard.MARKS[0]}{tool.scoreboard.MARKS[1]}{tail}", "utf-8")
+    monkeypatch.setattr(tool.scoreboard, "FOLDER", tmp_path)
+    tool.scoreboard.write(json.loads((FOLDER / "results.json").read_text("utf-8")))
     assert (tmp_path / "README.md").read_text("utf-8") == wanted, "run python tools/wild --page"
 
 
@@ -48,7 +48,7 @@ def test_changes_are_kept_until_the_library_runs_again(tool):
     assert second["changes"] == {"a": ["`f`: defect in a 1; right in a 2"], "b": ["`g`: y"]}
     assert [one["version"] for one in second["rows"]] == ["a 2"]
     assert tool.merged(second, {"a": second["rows"]})["changes"] == {"b": ["`g`: y"]}
-    assert tool.page.changes(second["rows"], []) == ["`f`: gone, right in a 2"]
+    assert tool.scoreboard.changes(second["rows"], []) == ["`f`: gone, right in a 2"]
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)

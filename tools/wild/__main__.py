@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import page
+import scoreboard
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parents[1] / "docs" / "wild" / "results.json"
@@ -61,7 +61,7 @@ def merged(old: dict, answers: dict[str, list[dict]]) -> dict:
     for library, answer in answers.items():
         if answer:
             rows += answer
-            changes[library] = page.changes([row for row in old["rows"] if row["library"] == library], answer)
+            changes[library] = scoreboard.changes([row for row in old["rows"] if row["library"] == library], answer)
     return {
         "changes": {library: lines for library, lines in sorted(changes.items()) if lines},
         "rows": sorted(rows, key=lambda row: (row["library"], row["function"])),
@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
     answers = {library: ask(library, cache) for library in libraries}
     results = merged(json.loads(RESULTS.read_text("utf-8")), answers)
     RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    page.write(results)
+    scoreboard.write(results)
     return 0 if all(answers.values()) else 1
 
 
