@@ -8,17 +8,16 @@ Rows of other runs stay in copying.csv.
 """
 
 import csv
-import io
 import sys
 from pathlib import Path
 
 import numpy as np
 
-from routelaws.accelerated.files import write_atomically
+from routelaws.accelerated.training.runs.result_rows import write_rows
 from routelaws.accelerated.training.runs.run_folder import read_results
 from routelaws.accelerated.training.runs.weights import load_run
 from routelaws.accelerated.training.step import make_evaluate
-from routelaws.accelerated.training.sweeps.sweep_folder import folder_of_run, is_finished, read_plan
+from routelaws.accelerated.training.sweeps.sweep_folder import finished_runs
 
 TABLE = Path(__file__).parent / "copying.csv"
 
@@ -57,15 +56,8 @@ def main(folders: list[str]) -> None:
     with TABLE.open() as file:
         rows = {int(row["hyper_id"]): row for row in csv.DictReader(file)}
     for folder in folders:
-        for i, config in enumerate(read_plan(Path(folder)).runs):
-            run = folder_of_run(Path(folder), i, config)
-            if is_finished(run, config):
-                rows[i] = copying_row(run, i)
-    text = io.StringIO()
-    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows[i] for i in sorted(rows))
-    write_atomically(TABLE, text.getvalue())
+        rows |= {i: copying_row(run, i) for i, run, _ in finished_runs(Path(folder))}
+    write_rows(TABLE, (rows[i] for i in sorted(rows)), COLUMNS)
 
 
 if __name__ == "__main__":

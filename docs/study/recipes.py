@@ -6,16 +6,14 @@ Run the sweep and then this file:
     python docs/study/recipes.py build/recipes
 """
 
-import csv
-import io
 import shlex
 import sys
 from pathlib import Path
 
-from routelaws.accelerated.files import write_atomically
 from routelaws.accelerated.training.configuration import TrainConfig
+from routelaws.accelerated.training.runs.result_rows import write_rows
 from routelaws.accelerated.training.runs.run_folder import read_results
-from routelaws.accelerated.training.sweeps.sweep_folder import folder_of_run, is_finished, read_plan
+from routelaws.accelerated.training.sweeps.sweep_folder import finished_runs
 
 HERE = Path(__file__).parent
 
@@ -51,10 +49,7 @@ def command(config: TrainConfig) -> str:
 def recipe_rows(folder: Path) -> list[dict]:
     """Return the rows of the finished runs in the folder of a sweep, in order of hyper_id."""
     rows = []
-    for i, config in enumerate(read_plan(folder).runs):
-        run_folder = folder_of_run(folder, i, config)
-        if not is_finished(run_folder, config):
-            continue
+    for _, run_folder, config in finished_runs(folder):
         last, fields = read_results(run_folder)[0][-1], changed(config)
         recipe = {name: value for name, value in fields.items() if name not in SHAPE}
         rows.append(
@@ -71,11 +66,8 @@ def _rounded(cell: str) -> str:
 
 
 def main(folders: list[str]) -> None:
-    text = io.StringIO()
-    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    table.writeheader()
-    table.writerows(row for folder in folders for row in recipe_rows(Path(folder)))
-    write_atomically(HERE / "recipes.csv", text.getvalue())
+    rows = (row for folder in folders for row in recipe_rows(Path(folder)))
+    write_rows(HERE / "recipes.csv", rows, COLUMNS)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import importlib.metadata
 import io
 import math
 import subprocess
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import jax
@@ -144,10 +145,10 @@ def commit() -> str:
     return importlib.metadata.version("routelaws")
 
 
-def write_rows(path: Path, rows: list[dict]) -> None:
+def write_rows(path: Path, rows: Iterable[dict], columns: Sequence[str] = COLUMNS) -> None:
     """Write a table atomically. Numbers read back exactly."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     write_atomically(path, text.getvalue())

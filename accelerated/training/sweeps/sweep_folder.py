@@ -105,6 +105,13 @@ def is_finished(folder: Path, config: TrainConfig) -> bool:
     return _are_of_all_steps(rows, config)
 
 
+def finished_runs(folder: Path) -> Iterator[tuple[int, Path, TrainConfig]]:
+    """Yield hyper_id, folder and configuration of each finished run of a sweep."""
+    for i, (run_folder, config) in enumerate(_runs(folder)):
+        if is_finished(run_folder, config):
+            yield i, run_folder, config
+
+
 def _are_of_all_steps(rows: list[dict], config: TrainConfig) -> bool:
     return bool(rows) and int(rows[-1]["step"]) == config.steps
 
