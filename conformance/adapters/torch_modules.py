@@ -7,8 +7,7 @@ from routelaws.conformance.adapters.blocks import ANSWER
 
 
 def from_numpy(array, dtype: str = "float32") -> torch.Tensor:
-    """Return a tensor that shares the array's memory, so that the suite detects writes to the input; a copy in
-    bfloat16."""
+    """Return a tensor that shares the array's memory, except in bfloat16. So the suite detects writes to the input."""
     tensor = torch.from_numpy(array)
     return tensor.bfloat16() if dtype == "bfloat16" else tensor
 

@@ -136,9 +136,7 @@ _ENDS = ("value", "low", "high")
 
 
 def _misses(fit: Fit) -> dict:
-    """Return two mean residuals in percent: that of each size, and that of the largest size by the law of the smaller
-    sizes.
-    """
+    """Return, in percent, the mean residual of each size, and of the largest size by the law of the smaller sizes."""
     sizes, largest = (
         [{"N": int(entry.size), "percent": log_percent(entry.miss)} for entry in entries if entry is not None]
         for entries in (fit.misfit.sizes, [fit.misfit.largest])
