@@ -1,7 +1,7 @@
-"""transformers 5.24.0, `AXK2TopkRouter` with groups: experts outside of the chosen group win if biases are negative.
+"""transformers 5.24.0, `AXK2TopkRouter` with groups: experts outside of the chosen groups win if biases are negative.
 
-`apply_group_scoring` gives excluded experts the score 0.0, not -inf; sigmoid plus a bias below -1 is less. The default
-configuration has no groups.
+`apply_group_scoring` gives these experts the score 0.0, not -inf. If the bias is below -1, the score of the other
+experts (sigmoid plus bias) is below 0.0. The default configuration has no groups.
 """
 
 import torch

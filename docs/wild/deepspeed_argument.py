@@ -1,4 +1,4 @@
-"""deepspeed 0.19.8, `top2gating`: it adds its noise to the caller's logits, in place.
+"""deepspeed 0.19.8, `top2gating`: the function adds its noise to the caller's logits, in place.
 
 `logits += gumbel_rsample(...)` writes into the argument.
 """

@@ -1,7 +1,7 @@
 """deepspeed 0.19.8, `TopKGate.eval()`: the same tokens are routed differently in each call.
 
-`use_rts` (k = 1, who is dropped) and `top2_2nd_expert_sampling` (k = 2, the second expert) are on by default and do not
-depend on `self.training`.
+With k = 1, `use_rts` draws the dropped tokens. With k = 2, `top2_2nd_expert_sampling` draws the second expert. Both
+options are on by default and do not depend on `self.training`.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """transformers 5.24.0, `DeepseekV3TopkRouter` and others: at logits near -60 the gates sum to 0.000004, not 1.
 
-The gates are divided by their sum plus 1e-20. Sigmoids near -60 are 1e-26, so the constant outweighs them.
+The gates are divided by their sum plus 1e-20. The sigmoid of -60 is 1e-26, so the constant is larger than the sum.
 """
 
 import torch

@@ -1,8 +1,8 @@
-"""fastmoe 1.1.0, `NoisyGate.eval()`: it raises whenever k is less than the number of experts.
+"""fastmoe 1.1.0, `NoisyGate.eval()`: the gate raises an error whenever k is less than the number of experts.
 
-In evaluation the noise is multiplied by `self.training`, so it is 0. `_prob_in_top_k` divides by it; for the expert at
-the threshold this is 0 / 0, and `Normal.cdf` rejects NaN. The gate needs none of the library's CUDA code, which the
-second line replaces.
+In evaluation, the noise is multiplied by `self.training`, so the noise is 0. `_prob_in_top_k` divides by the noise. For
+the expert at the threshold, the result is 0 / 0, and `Normal.cdf` rejects NaN. The second line of the script replaces
+the library's CUDA code, which the gate does not need.
 """
 
 import sys

@@ -1,7 +1,8 @@
-"""transformers 5.24.0, `DeepseekV3TopkRouter`: with groups that hold fewer experts than k, excluded experts are chosen.
+"""transformers 5.24.0, `DeepseekV3TopkRouter`: if the groups have fewer than k experts, excluded experts are chosen.
 
-Experts outside of the chosen groups have the score -inf. `topk` takes them when the groups have too few. Neither the
-configuration nor the router checks n_routed_experts / n_group * topk_group >= num_experts_per_tok.
+Experts outside of the chosen groups have the score -inf. If the chosen groups have fewer than k experts, `topk` also
+takes excluded experts. Neither the configuration nor the router checks n_routed_experts / n_group * topk_group >=
+num_experts_per_tok.
 """
 
 import torch

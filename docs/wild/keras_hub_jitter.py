@@ -1,6 +1,6 @@
-"""keras-hub 0.32.0, `MixtralSparseMoeBlock`: training with `router_jitter_noise` above 0 raises.
+"""keras-hub 0.32.0, `MixtralSparseMoeBlock`: training with `router_jitter_noise` above 0 raises an error.
 
-`call` uses `keras.ops.random`, which does not exist; `keras.random` does.
+`call` uses `keras.ops.random`, which does not exist. The right name is `keras.random`.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """keras-hub 0.32.0, `QwenSparseMoeBlock`: padded tokens count in the balance loss.
 
-The decoder passes its attention mask [b, S, S]. `compute_load_balancing_loss` takes a token for real if its row holds a
-true key; a padded token after real ones attends to those.
+The decoder passes its attention mask [b, S, S]. `compute_load_balancing_loss` counts a token as real if its row of the
+mask has a True. But a padded token after real tokens attends to the real tokens, so its row has a True.
 """
 
 import numpy as np

@@ -1,6 +1,7 @@
-"""litgpt 0.5.13, `GroupedTopkRouter`: experts outside of the chosen group win if biases are negative.
+"""litgpt 0.5.13, `GroupedTopkRouter`: experts outside of the chosen groups win if biases are negative.
 
-It gives excluded experts the score 0.0, not -inf; sigmoid plus a bias below -1 is less.
+The router gives these experts the score 0.0, not -inf. If the bias is below -1, the score of the other experts (sigmoid
+plus bias) is below 0.0.
 """
 
 import torch

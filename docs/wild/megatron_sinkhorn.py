@@ -1,7 +1,7 @@
-"""megatron-core 0.16.1 and 0.19.2, `sinkhorn`: it does not return for logits of size 12, and gives NaN above 88.
+"""megatron-core 0.16.1 and 0.19.2, `sinkhorn`: it does not return for logits of size 12, and returns NaN above 88.
 
-The loop ends when the mean change of `d1` is below 1e-4 in absolute terms. `d1` itself grows with the spread of the
-logits, so float32 cannot reach that. `exp` overflows above 88.
+The loop ends when the mean absolute change of `d1` is below 1e-4. `d1` grows with the spread of the logits, so in
+float32 its changes do not become that small. `exp` overflows above 88.
 """
 
 import signal

@@ -1,8 +1,8 @@
 """mixlora 0.2.3, `MixLoraSparseMoe.eval()` with `jitter_noise`: the same tokens are routed differently in each call.
 
-`forward` multiplies its argument by random numbers, in place, and does not ask `self.training`. `jitter_noise` is
-stored in the configuration of an adapter, so an adapter that was trained with jitter keeps it in evaluation; the
-default is 0.
+`forward` multiplies its argument by random numbers, in place, and ignores `self.training`. The configuration of an
+adapter stores `jitter_noise`, so an adapter that was trained with jitter also has jitter in evaluation. The default is
+0.
 """
 
 import torch

@@ -1,6 +1,7 @@
-"""mixture-of-experts 0.2.3, `Top2Gating.eval()`: the second expert is dropped at random, and "threshold" raises.
+"""mixture-of-experts 0.2.3, `Top2Gating.eval()`: the second expert is dropped at random, and "threshold" fails.
 
-`second_policy_eval` is "random" by default. The policy "threshold" multiplies a mask [b, T, E] by a [b, T] one.
+`second_policy_eval` is "random" by default. The policy "threshold" raises an error, because it multiplies a mask [b, T,
+E] by a mask [b, T].
 """
 
 import torch

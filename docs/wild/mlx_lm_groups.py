@@ -1,7 +1,7 @@
-"""mlx-lm 0.32.2, `group_expert_select` with groups: experts outside of the chosen group win if biases are negative.
+"""mlx-lm 0.32.2, `group_expert_select` with groups: experts outside of the chosen groups win if biases are negative.
 
-It gives excluded experts the score 0.0, not -inf; sigmoid plus a bias below -1 is less. The DeepSeek-V3 models that it
-serves have such groups.
+The function gives these experts the score 0.0, not -inf. If the bias is below -1, the score of the other experts
+(sigmoid plus bias) is below 0.0. DeepSeek-V3 models have such groups.
 """
 
 import mlx.core as mx

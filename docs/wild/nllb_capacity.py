@@ -1,6 +1,6 @@
 """transformers 5.24.0, `NllbMoeTop2Router`: training after an evaluation keeps the capacity of the evaluation.
 
-In evaluation `route_tokens` assigns `self.expert_capacity`; in training it reads that attribute again.
+In evaluation, `route_tokens` assigns `self.expert_capacity`. In training, it reads this attribute.
 """
 
 import torch

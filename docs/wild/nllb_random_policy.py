@@ -1,7 +1,7 @@
 """transformers 5.24.0, `NllbMoeTop2Router`, policy "random": the second gate loses its normalisation.
 
-With `normalize_router_prob_before_dropping` both gates are divided by their sum; the policy then overwrites the second
-with the plain probability.
+With `normalize_router_prob_before_dropping` both gates are divided by their sum. The policy then overwrites the second
+gate with the plain probability.
 """
 
 import torch

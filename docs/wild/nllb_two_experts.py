@@ -1,7 +1,7 @@
-"""transformers 5.24.0, `NllbMoeSparseMLP`: experts 0 and 1 run for every token, whichever two the router chose.
+"""transformers 5.24.0, `NllbMoeSparseMLP`: experts 0 and 1 run for every token, for any choice of the router.
 
-The router returns a 0/1 mask [T, E]. `NllbMoeExperts.forward` one-hot encodes it as if it held expert numbers, so
-0 selects expert 0 and 1 selects expert 1.
+The router returns a 0/1 mask [T, E]. `NllbMoeExperts.forward` reads this mask as expert numbers, so 0 selects expert 0
+and 1 selects expert 1.
 """
 
 import torch

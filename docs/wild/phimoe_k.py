@@ -1,6 +1,6 @@
-"""transformers 5.24.0, `PhimoeTopKRouter`: each token gets two experts, whatever `num_experts_per_tok` is.
+"""transformers 5.24.0, `PhimoeTopKRouter`: each token gets two experts, for any `num_experts_per_tok`.
 
-`sparsemixer` takes `top_k` and has two rounds written out.
+`sparsemixer` has the argument `top_k`, but always makes two rounds.
 """
 
 import torch

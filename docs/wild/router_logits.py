@@ -1,7 +1,7 @@
-"""transformers 5.5.4, `MixtralTopKRouter` and others: "router logits" are probabilities, mended in 5.6.0.
+"""transformers 5.5.4, `MixtralTopKRouter` and others: "router logits" are probabilities (fixed in 5.6.0).
 
-The router overwrote its logits with their softmax, so `load_balancing_loss_func` took a second softmax and the balance
-loss was too small.
+The router overwrote its logits with their softmax, so `load_balancing_loss_func` applied a second softmax, and the
+balance loss was too small.
 """
 
 import torch

@@ -1,7 +1,7 @@
-"""sinkhorn-router-pytorch 0.0.14, `sinkhorn`: it takes the logarithm of raw logits, so negative ones are all the same.
+"""sinkhorn-router-pytorch 0.0.14, `sinkhorn`: it takes logarithms of raw logits, so negative logits become equal.
 
-`SinkhornRouter` passes the output of its gate, a matrix product, to `sinkhorn`, whose first line is
-`log(t.clamp(min=1e-10))`. Logits below 0 become log(1e-10).
+`SinkhornRouter` passes the output of its gate, a matrix product, to `sinkhorn`. The first line of `sinkhorn` is
+`log(t.clamp(min=1e-10))`, so logits below 0 become log(1e-10).
 """
 
 import torch

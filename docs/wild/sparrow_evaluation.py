@@ -1,6 +1,6 @@
 """sparrow-mlp 3.0.2, `MoELayer.eval()`: the same tokens are routed to different experts in each call.
 
-`forward` draws the expert by `gumbel_softmax` and does not ask `self.training`.
+`forward` draws the expert by `gumbel_softmax` and ignores `self.training`.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """st-moe-pytorch 0.1.8, `TopNGating.eval()`: the second expert is dropped at random.
 
-The draw `probs < gates / threshold` does not depend on `self.training`; `threshold_eval=0` turns it off.
+The draw `probs < gates / threshold` does not depend on `self.training`. `threshold_eval=0` turns the draw off.
 """
 
 import torch

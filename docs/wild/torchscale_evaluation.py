@@ -1,7 +1,7 @@
 """torchscale 0.3.0, `Top2Gate.eval()`: the second expert is drawn at random.
 
 `second_expert_policy` is "sampling" by default and does not depend on `self.training`. `top2gating` also counts tokens
-by `torch.histc` of integers, which a CPU does not have; the counts are only logged, so floats do here.
+by `torch.histc` of integers, which does not work on a CPU. The counts are only logged, so this script counts floats.
 """
 
 import torch

@@ -14,7 +14,7 @@ READ = {
     ),
     "OpenAIPrivacyFilterTopKRouter": ("", "", "the reference does not divide by k"),
     "DeepseekV4TopKRouter": ("", "", "the reference has no such score"),
-    "TopKGate.eval()": ("", "", "the second expert is drawn, and at k = 1 who is dropped"),
+    "TopKGate.eval()": ("", "", "the second expert and, at k = 1, the dropped tokens are drawn"),
     "top2gating": ("", "", "the second expert is drawn"),
     "Top2Gating.eval()": ("", "", "a second expert with a gate below 0.2 is dropped at random"),
     "TopNGating.eval()": ("", "", "a later expert with a gate below 0.2 is dropped at random"),
@@ -23,9 +23,9 @@ READ = {
     "TopKGate.eval(), no sampling": ("", "", "k = 2 ignores used_token, so padding takes slots"),
     "MoELinearRouter, sigmoid": ("", "", "1e-7 is added to the sigmoids, so their order is lost near -60"),
     "Top2Gate.eval()": ("", "", "the second expert is drawn"),
-    "MixLoraSparseMoe.eval(), jitter_noise 0.1": ("", "softmax over chosen", "jitter is drawn in evaluation"),
+    "MixLoraSparseMoe.eval(), jitter_noise 0.1": ("", "softmax over chosen", "adds random jitter in evaluation"),
     "SwitchGate": ("", "softmax over all experts", "divides a gate by the sum over all tokens of its expert"),
-    "MoEFeedForward": ("", "", "its logits are distances to centroids, and the largest are chosen"),
+    "MoEFeedForward": ("", "", "its logits are distances to centroids, and the largest distances win"),
     "sinkhorn": ("defect", "Sinkhorn on the logarithm of logits", "negative logits are all the same"),
     "MoERouter": (
         "",
@@ -35,7 +35,7 @@ READ = {
     "MoELayer.eval()": ("", "a gate of 1", "the expert is drawn by gumbel_softmax, also in evaluation"),
     "ExpertChoiceMoE": ("differs", "expert choice", "softmax over the tokens that an expert chose"),
 }
-"""(verdict, design, difference) where the code says it better than the suite's sentence; "" keeps the suite's."""
+"""(verdict, design, difference) of functions whose code gives a better answer than the suite; "" keeps the suite's."""
 
 
 def write(results: dict) -> None:
@@ -132,12 +132,12 @@ def coefficients(rows: list[dict]) -> str:
             groups.setdefault(key, []).append(row["function"])
     lines = [[version, named(names), *cells] for (version, cells), names in sorted(groups.items())]
     words = (
-        "Each number is the coefficient that has the same effect as 0.01 on a loss that is 1 at balance, for\n"
-        "8 experts with equal loads and equal mean probabilities. The losses of transformers combine all layers\n"
-        "before they multiply. The number of fairscale is 0.01 E²."
+        "Suppose that a balance loss is 1 at equal loads and equal mean probabilities, and its coefficient is 0.01.\n"
+        "The table gives the coefficient with the same effect for the loss of each library, with 8 experts. In\n"
+        "transformers, the loss combines all layers before it multiplies. For fairscale, the coefficient is 0.01 E²."
     )
     shown = table(["library", "loss of", "k = 1", "k = 2", "k = 4"], lines)
-    return f"### Which balance-loss coefficient means the same\n\n{words}\n\n{shown}"
+    return f"### Equivalent balance-loss coefficients\n\n{words}\n\n{shown}"
 
 
 def named(names: list[str]) -> str:
@@ -150,7 +150,7 @@ def defects() -> str:
     for path in sorted(FOLDER.glob("*.py")):
         title, _, reason = ast.get_docstring(ast.parse(path.read_text("utf-8"))).partition("\n\n")
         lines.append(f"* {title} {' '.join(reason.split())} [`{path.name}`]({path.name})")
-    return "### Reproductions\n\nEach script imports its library alone and prints what it sees.\n\n" + "\n".join(lines)
+    return "### Reproductions\n\nEach script imports only its library, and prints the defect.\n\n" + "\n".join(lines)
 
 
 def changes(old: list[dict], rows: list[dict]) -> list[str]:
