@@ -3,8 +3,9 @@
     python docs/study/predict.py register docs/study/results.csv    writes prediction.json next to this file, once
     python docs/study/predict.py score docs/study/results.csv       writes score.json, and prints the errors
 
-Each law is fitted to the smaller sizes. The bounded law is the prediction. The bilinear law, the separable law and the
-power law of the dense runs are alternatives.
+Each law is fitted to all smaller sizes, and to the smaller sizes from 164K, at which models copy (see copying.py). The
+bounded law of all sizes is the prediction. The bilinear law, the separable law and the power law of the dense runs are
+alternatives.
 """
 
 import argparse
@@ -32,6 +33,12 @@ HERE = Path(__file__).parent
 LAWS = ("routed-bounded", "bilinear", "separable", "dense")
 """The law of the prediction, followed by the alternatives."""
 
+SMALLEST = {"": 0, " from 164K": 1e5}
+"""The smallest N of each choice of sizes, by the words that follow the name of the law."""
+
+FITS = {law + words: (law, smallest) for words, smallest in SMALLEST.items() for law in LAWS}
+"""The law and the smallest N of each fit."""
+
 LOSS = "loss_validation"
 
 
@@ -46,11 +53,11 @@ def law_runs(grid) -> dict[int, tuple[str, float, float]]:
 
 
 def predictions(frame, runs: dict[int, tuple[str, float, float]]) -> list[dict]:
-    """Return the prediction of each law for each (router, E) of the largest size, from fits to the smaller sizes.
+    """Return the prediction of each fit for each (router, E) of the largest size, from the smaller sizes.
 
     Returns:
-        [{"router", "N", "E", "runs": hyper_ids, "laws": {law: {"loss", "run_interval", "rmsle", "determined"}}}]. A law
-        without a fit has {"reason"} instead. The interval is for the loss of one new run.
+        [{"router", "N", "E", "runs": hyper_ids, "laws": {fit: {"loss", "run_interval", "rmsle", "determined"}}}], with
+        the names of `FITS`. A law without a fit has {"reason"} instead. The interval is for the loss of one new run.
     """
     largest = max(size for _, size, _ in runs.values())
     smaller = frame[frame["hyper_id"].isin([i for i, (_, size, _) in runs.items() if size < largest])]
@@ -58,10 +65,15 @@ def predictions(frame, runs: dict[int, tuple[str, float, float]]) -> list[dict]:
     for i, point in runs.items():
         if point[1] == largest:
             points.setdefault(point, []).append(i)
-    fits = {key: _fit(smaller, *key) for key in {(router, law) for router, _, _ in points for law in LAWS}}
+    size_of = smaller["hyper_id"].map({i: size for i, (_, size, _) in runs.items()})
+    fits = {
+        (router, name): _fit(smaller[size_of > smallest], router, law)
+        for router in {router for router, _, _ in points}
+        for name, (law, smallest) in FITS.items()
+    }
     return [
         {"router": router, "N": size, "E": experts, "runs": ids}
-        | {"laws": {law: _said(fits[router, law], size, experts) for law in LAWS}}
+        | {"laws": {name: _said(fits[router, name], size, experts) for name in FITS}}
         for (router, size, experts), ids in points.items()
     ]
 
@@ -125,17 +137,17 @@ def score(table: Path, prediction: dict) -> dict:
 
     Returns:
         {"written", "points", "laws"}. A point also has "measured", and each of its laws with a prediction has "percent"
-        and "inside". Points without a finished run are excluded. "laws" is {law: {"points": number of points,
+        and "inside". Points without a finished run are excluded. "laws" is {fit: {"points": number of points,
         "mean_percent": mean absolute error, "inside": share of the runs inside their interval}}.
     """
     frame = read_table(table)
     last = frame.sort_values("step").groupby("hyper_id").tail(1).set_index("hyper_id")[LOSS]
     points = [_scored(point, last) for point in prediction["points"] if any(i in last.index for i in point["runs"])]
     laws = {}
-    for law in LAWS:
-        known = [point["laws"][law] for point in points if "percent" in point["laws"][law]]
+    for name in FITS:
+        known = [point["laws"][name] for point in points if "percent" in point["laws"][name]]
         inside = [hit for entry in known for hit in entry["inside"]]
-        laws[law] = {
+        laws[name] = {
             "points": len(known),
             "mean_percent": float(np.mean([abs(entry["percent"]) for entry in known])) if known else None,
             "inside": float(np.mean(inside)) if inside else None,
@@ -176,7 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
     for law, entry in scored["laws"].items():
         if entry["points"]:
             words = f"{entry['points']:>3} points, off by {entry['mean_percent']:.2f} % in the mean"
-            print(f"{law:15} {words}, {entry['inside']:.0%} of the runs inside their interval")
+            print(f"{law:25} {words}, {entry['inside']:.0%} of the runs inside their interval")
     return 0
 
 
