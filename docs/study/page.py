@@ -130,6 +130,70 @@ def rates(frame) -> str:
     return markdown([table if rows else "No run at another rate is finished."])
 
 
+def utilisation(runs) -> str:
+    """Return S-BASE runs with other k and R: their losses, and the predictions of the law in (F, B) of the other runs.
+
+    F is the FLOPs of a token, and B the parameters per FLOP.
+    """
+    fits = [_utilisation_fit(runs, ids) for ids in ([*law_runs(GRID)], [*law_runs(GRID), *OTHER_K_R])]
+    if None in fits or not (other := _other_rows(*fits)):
+        return markdown(["No run with another k or R is finished."])
+    table = Table(
+        ["E", "k", "R", "loss", "predicted without these runs", "error"], [_loss_and_error(*row) for row in other]
+    )
+    errors = np.log10([predicted / loss for *_, loss, predicted in other])
+    words = (
+        f"RMSLE of these predictions: {np.sqrt(np.mean(errors**2)):.4f}. RMSLE of the fit to all runs:"
+        f" {fits[1].rmsle:.4f}, and {fits[1].held_out.rmsle:.4f} with one run left out at a time."
+    )
+    return markdown([table, words])
+
+
+OTHER_K_R = tuple(i for i, run in enumerate(GRID.runs) if (run.model.k, run.model.routing_frequency) != (1, 0.5))
+"""Runs whose k is not 1, or whose R is not 1/2. Dense runs have k = 1 and R = 1/2."""
+
+
+def _utilisation_fit(runs, ids: list[int]):
+    """Return the law in (F, B) of the S-BASE and dense runs among hyper_ids, or None without a fit."""
+    try:
+        return runs.where(f"hyper_id in {tuple(ids)}").fit("routed-utilisation", router="S-Base")[0]
+    except ValueError:
+        return None
+
+
+def _other_rows(rule, fit) -> list[tuple]:
+    """Return (E, k, R, loss, predicted loss) of the runs of `fit` with another k or R, predicted by `rule`."""
+    rows = []
+    for (_, run), teraflops, b in zip(fit.rows.runs.frame.iterrows(), *fit.rows.columns, strict=True):
+        if run["hyper_id"] in OTHER_K_R:
+            predicted = rule.predict(teraflops=float(teraflops), utilisation=float(b)).value
+            rows.append((run["num_experts"], run["k"], run["routing_frequency"], run[LOSS], predicted))
+    return sorted(rows)
+
+
+def _loss_and_error(e, k, frequency, loss, predicted) -> list[str]:
+    error = 100 * (loss / predicted - 1)
+    return [f"{e:.0f}", f"{k:.0f}", f"{frequency:g}", f"{loss:.3f}", f"{predicted:.3f}", f"{error:+.1f} %"]
+
+
+def texts(folder: Path) -> str:
+    """Return the loss of each router minus the dense loss, as means over the sizes of the demo, on two texts."""
+    rows = []
+    for text, table in TEXTS.items():
+        runs = results.read(folder / table).last
+        runs = runs[runs["seed"] == 42]
+        dense = runs[runs["router_type"] == DENSE].set_index(SIZE)[LOSS]
+        gains = runs.assign(gain=runs[LOSS] - runs[SIZE].map(dense)).pivot_table("gain", "router_type", "num_experts")
+        rows += [[text, r, *(f"{gains.loc[r, e]:+.3f}" for e in DEMO_EXPERTS)] for r in gains.index if r != DENSE]
+    return markdown([Table(["text", "router", *(f"E = {e}" for e in DEMO_EXPERTS)], rows)])
+
+
+TEXTS = {"Python": "demo.csv", "English": "english.csv"}
+"""The results of the demo's grid on each text."""
+
+DEMO_EXPERTS = (4, 16, 32)
+
+
 def laws(runs) -> str:
     """Return the bounded law of each router: its error, its error on held-out sizes, and its coefficients."""
     try:
@@ -181,7 +245,8 @@ def parts(folder: Path) -> dict[str, Callable[[], str]]:
     made = {each.__name__: lambda each=each: each(runs.last) for each in (progress, losses, order)}
     made["copying"] = lambda: copying(pandas.read_csv(folder / "copying.csv"))
     made["rates"] = lambda: rates(runs.last)
-    return made | {"laws": lambda: laws(runs), "prediction": lambda: prediction(folder / "score.json")}
+    made |= {"laws": lambda: laws(runs), "prediction": lambda: prediction(folder / "score.json")}
+    return made | {"utilisation": lambda: utilisation(runs), "texts": lambda: texts(folder)}
 
 
 def filled(page: str, made: dict[str, Callable[[], str]]) -> str:

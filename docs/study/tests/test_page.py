@@ -72,6 +72,36 @@ def test_losses_at_other_rates_stand_beside_the_rule():
     assert page.rates(frame[:1]).startswith("No run")
 
 
+def test_runs_with_other_k_and_r_are_predicted_by_the_others(tmp_path, write_study):
+    """Two of the runs lie 10 % above a law in (F, B); a fit to the other runs must not follow them."""
+    table = write_study(tmp_path / "first.csv", lambda run, i: 3 + i / 1000)
+    rows = results.read(table).fit("routed-utilisation", router="S-Base")[0].rows
+    flops, b = (dict(zip(rows.runs.frame["hyper_id"], column, strict=True)) for column in rows.columns)
+    above = page.OTHER_K_R[:2]
+
+    def planted(run, i: int) -> float:
+        law = 2.0 * flops.get(i, 1.0) ** -0.06 * b.get(i, 1.0) ** -0.04
+        return law * (1.1 if i in above else 1) * 10 ** np.random.default_rng(i).normal(0, 1e-4)
+
+    text = page.utilisation(results.read(write_study(tmp_path / "second.csv", planted)))
+    errors = [float(line.split("|")[-2].strip(" %")) for line in text.splitlines() if "%" in line]
+    assert len(errors) == 8 and sum(abs(error - 10) < 1 for error in errors) == 2
+    assert sum(abs(error) < 1 for error in errors) == 6
+    assert "Without" not in text and page.utilisation(results.read(page.HERE / "results.csv").where("k == 1")) == (
+        page.markdown(["No run with another k or R is finished."])
+    )
+
+
+def test_gains_on_a_text_are_means_over_sizes(tmp_path, monkeypatch):
+    rows = runs_of({("Dense", 1): [3.0, 9.0], ("Hash", 4): [2.9], ("Hash", 16): [2.8], ("Hash", 32): [2.5]})
+    wide = rows.assign(dense_parameter_count=50688, loss_validation=rows["loss_validation"] - 1)
+    wide.loc[wide["num_experts"] == 32, "loss_validation"] = 1.9
+    frame = pd.concat([rows, wide]).assign(step=1)
+    monkeypatch.setattr(page, "TEXTS", {"Verse": "verse.csv"})
+    monkeypatch.setattr(page.results, "read", lambda path: type("Runs", (), {"last": frame}))
+    assert page.texts(tmp_path).splitlines()[-1] == "| Verse | Hash | -0.100 | -0.200 | -0.300 |"
+
+
 def test_a_part_that_differs_is_found_and_written_anew(tmp_path, capsys):
     (tmp_path / "README.md").write_text("Before.\n<!-- progress -->\nold\n<!-- end -->\nAfter.\n")
     (tmp_path / "results.csv").write_bytes((page.HERE / "results.csv").read_bytes())
@@ -83,7 +113,7 @@ def test_a_part_that_differs_is_found_and_written_anew(tmp_path, capsys):
     assert f"| 15K | {(finished == 15168).sum()} of 37 |" in written
 
 
-@pytest.mark.parametrize("name", ["progress", "losses", "order", "copying", "rates", "prediction"])
+@pytest.mark.parametrize("name", ["progress", "losses", "order", "copying", "rates", "prediction", "texts"])
 def test_the_page_is_what_its_table_gives(name):
     """The laws are excluded, because the last digit of a fit may differ between processors."""
     made = page.parts(page.HERE)[name]()
