@@ -1,4 +1,4 @@
-"""Write recipes.csv next to this file, with the finished runs of a sweep of recipes and their commands.
+"""Write the finished runs of a sweep of recipes, with their commands, into recipes.csv. Rows of other runs stay.
 
 Run the sweep and then this file:
 
@@ -6,6 +6,7 @@ Run the sweep and then this file:
     python docs/study/recipes.py build/recipes
 """
 
+import csv
 import shlex
 import sys
 from pathlib import Path
@@ -23,12 +24,11 @@ MEASURED = (
 )  # fmt: skip
 """Columns with results of the last evaluation of a run."""
 
-COLUMNS = ("router", "d_model", "experts", "steps", "seed", "changed", *MEASURED, "command")
+SHOWN = ("router", "d_model", "vocab_size", "experts", "steps", "seed")
 
-SHAPE = (
-    "router", "experts", "seed", "steps", "d_model", "heads", "vocab_size", "sequence_length", "evaluations",
-    "evaluation_tokens", "steps_per_call",
-)  # fmt: skip
+COLUMNS = (*SHOWN, "changed", *MEASURED, "command")
+
+SHAPE = (*SHOWN, "heads", "sequence_length", "evaluations", "evaluation_tokens", "steps_per_call")
 """Fields that the column "changed" omits, because they have their own columns or are equal in every run."""
 
 
@@ -53,7 +53,7 @@ def recipe_rows(folder: Path) -> list[dict]:
         last, fields = read_results(run_folder)[0][-1], changed(config)
         recipe = {name: value for name, value in fields.items() if name not in SHAPE}
         rows.append(
-            {name: config.fields()[name] for name in ("router", "d_model", "experts", "steps", "seed")}
+            {name: config.fields()[name] for name in SHOWN}
             | {"changed": " ".join(f"{name}={value}" for name, value in recipe.items())}
             | {name: _rounded(last[name]) for name in MEASURED}
             | {"command": command(config)}
@@ -66,8 +66,12 @@ def _rounded(cell: str) -> str:
 
 
 def main(folders: list[str]) -> None:
-    rows = (row for folder in folders for row in recipe_rows(Path(folder)))
-    write_rows(HERE / "recipes.csv", rows, COLUMNS)
+    table = HERE / "recipes.csv"
+    with table.open() as file:
+        rows = {row["command"]: row for row in csv.DictReader(file)}
+    for folder in folders:
+        rows |= {row["command"]: row for row in recipe_rows(Path(folder))}
+    write_rows(table, rows.values(), COLUMNS)
 
 
 if __name__ == "__main__":
