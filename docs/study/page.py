@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas
-from predict import HERE, LOSS, law_runs
+from predict import HERE, LOSS, SMALLEST, law_runs
 from scipy import stats
 
 from routelaws.accelerated import results
@@ -195,22 +195,32 @@ DEMO_EXPERTS = (4, 16, 32)
 
 
 def laws(runs) -> str:
-    """Return the bounded law of each router: its error, its error on held-out sizes, and its coefficients."""
-    try:
-        fits = runs.where(f"hyper_id in {tuple(law_runs(GRID))}").fit("routed-bounded")
-    except ValueError as error:
-        return markdown([f"The finished runs do not determine the law: {error}."])
-    table = Table(["router", "runs", "RMSLE", "size left out", *COEFFICIENTS], [_law_row(fit) for fit in fits])
-    return markdown([table, *(f"{router}: {reason}." for router, reason in fits.not_fitted.items())])
+    """Return the bounded law of each router, of all sizes and of those that copy.
+
+    A row has its error, its error on held-out sizes, and its coefficients.
+    """
+    rows, reasons = [], {}
+    for words, smallest in SMALLEST.items():
+        chosen = f"hyper_id in {tuple(law_runs(GRID))} and {SIZE} > {smallest}"
+        try:
+            fits = runs.where(chosen).fit("routed-bounded")
+        except ValueError as error:
+            reasons[words or "all sizes"] = str(error)
+            continue
+        rows += [_law_row(fit, words.strip() or "all") for fit in fits]
+        reasons |= {f"{router}{words}": reason for router, reason in fits.not_fitted.items()}
+    table = Table(["router", "sizes", "runs", "RMSLE", "size left out", *COEFFICIENTS], rows)
+    return markdown([*([table] if rows else []), *(f"{fit}: {reason}." for fit, reason in reasons.items())])
 
 
 COEFFICIENTS = ("b", "c", "E_start", "E_max", "N_cutoff")
 
 
-def _law_row(fit) -> list[str]:
+def _law_row(fit, sizes: str) -> list[str]:
     held_out = fit.held_out_size.rmsle
     cells = [
         fit.name,
+        sizes,
         str(len(fit.rows.measured)),
         f"{fit.rmsle:.4f}",
         f"{held_out:.4f}" if np.isfinite(held_out) else "",

@@ -92,6 +92,20 @@ def test_runs_with_other_k_and_r_are_predicted_by_the_others(tmp_path, write_stu
     )
 
 
+def test_the_law_of_the_sizes_that_copy_has_rows_of_its_own(tmp_path, write_study):
+    """Small sizes lie 5 % above a law of the larger sizes, which have little noise."""
+
+    def planted(run, i: int) -> float:
+        size = run.accounting().dense_parameters
+        law = 10 * size**-0.1 * run.model.experts**-0.05 * (1.05 if size < 1e5 else 1)
+        return law * 10 ** np.random.default_rng(i).normal(0, 1e-4)
+
+    runs = results.read(write_study(tmp_path / "runs.csv", planted)).where("router_type in ('Hash', 'Dense')")
+    rows = [line.split("|")[1:] for line in page.laws(runs).splitlines() if "Hash" in line]
+    assert [row[1].strip() for row in rows] == ["all", "from 164K"]
+    assert float(rows[0][3]) > 10 * float(rows[1][3])
+
+
 def test_gains_on_a_text_are_means_over_sizes(tmp_path, monkeypatch):
     rows = runs_of({("Dense", 1): [3.0, 9.0], ("Hash", 4): [2.9], ("Hash", 16): [2.8], ("Hash", 32): [2.5]})
     wide = rows.assign(dense_parameter_count=50688, loss_validation=rows["loss_validation"] - 1)
