@@ -208,6 +208,16 @@ def test_a_table_from_a_file(tmp_path):
 
 # WHAT IS NO CONDITION
 
+ALLOWED = 'allowed: columns, numbers, "text", None, == != < <= > >=, in, and, or, not, + - * / // % **'
+COMPARED = "allowed: a number with a number, text with text, == None, != None; `and`, `or` between conditions"
+IN_A_LIST = "allowed: numbers in a list of numbers, texts in a list of texts, None in both, but no columns"
+MIXED = (
+    "mixes words (`and`, `or`, `not`) with signs (`&`, `|`, `~`), which have different precedence; use only words or "
+)
+MIXED += "only signs"
+NO_TRUTH = "is not true or false for each row; needed: a condition such as seed == 42, or: clark"
+TOO_LARGE = "is too large; allowed: whole numbers up to 2^53, others up to 1.8e308"
+
 
 @pytest.mark.parametrize(
     ("condition", "message"),
@@ -216,36 +226,42 @@ def test_a_table_from_a_file(tmp_path):
         ("router_type == Hash", "no column of the table; put text of column router_type in quotes: \"Hash\""),
         ("clrk", "no column of the table; available: k, seed, flop_increase, router_type, objective; or: clark"),
         ("ｋ == 1", "'ｋ': no column of the table; did you mean k?"),  # Python reads the wide letter as k
-        ("k == 'one'", "column k holds numbers, \"'one'\" is text; allowed: a number with a number"),
-        ("router_type > 3", "column router_type holds text, '3' is a number; allowed: a number with a number"),
-        ("k in [1, 'a']", "column k holds numbers, \"'a'\" is text; allowed: numbers in a list of numbers"),
-        ("k in [seed]", "numbers in a list of numbers, texts in a list of texts, None in both, but no columns"),
-        ("k in (1)", "'1': no list after `in`"), ("router_type in 'Hash'", "no list after `in`"),
+        ("k == 'one'", f"column k holds numbers, \"'one'\" is text; {COMPARED}"),
+        ("router_type > 3", f"column router_type holds text, '3' is a number; {COMPARED}"),
+        ("k in [1, 'a']", f"column k holds numbers, \"'a'\" is text; {IN_A_LIST}"),
+        ("k in [seed]", f"column k holds numbers, column seed holds numbers; {IN_A_LIST}"),
+        ("k in (1)", "'1': no list after `in`; needed: a list such as [1, 2] or ['Hash', 'Dense']"),
+        ("router_type in 'Hash'", "\"'Hash'\": no list after `in`"),
         ("router_type == ['Hash']", "a list that does not follow in is not allowed"),
         ("k in [1] == 2", "a list that does not follow in is not allowed"),
-        ("k < None", "'None' is the mark of a blank cell; allowed: a number with a number, text with text, == None"),
+        ("k < None", f"column k holds numbers, 'None' is the mark of a blank cell; {COMPARED}"),
         ("k is None", "`is` is not allowed; needed: == None or != None"),
-        ("k == 1 & seed == 42", "'1 & seed': '1' is a number, but `&` needs conditions; needed: such as (k == 1) & ("),
+        ("k == 1 & seed == 42", "'1 & seed': '1' is a number, but `&` needs conditions; needed: such as (k == 1) & "
+         "(seed == 42), with parentheses"),
         ("~k == 1", "'~k': column k holds numbers, but `~` needs conditions"),
         ("k == 1 and seed", "column seed holds numbers, but `and` needs conditions; needed: such as k == 1 and seed"),
-        ("(k == 1) & (seed == 7) or k == 2", "mixes words (`and`, `or`, `not`) with signs (`&`, `|`, `~`), which have"),
-        ("not (k == 1) | (k == 2)", "mixes words (`and`, `or`, `not`) with signs (`&`, `|`, `~`), which have"),
-        ("(k == 1) == (seed == 42)", "'k == 1' is a condition, 'seed == 42' is a condition; allowed: a number with"),
+        ("(k == 1) & (seed == 7) or k == 2", MIXED), ("not (k == 1) | (k == 2)", MIXED),
+        ("(k == 1) == (seed == 42)", f"'k == 1' is a condition, 'seed == 42' is a condition; {COMPARED}"),
         ("router_type + 'x' == 'y'", "column router_type holds text; allowed in arithmetic: numbers"),
-        ("seed = 42", "'= 42'; allowed: columns, numbers, \"text\""), ("k ==", "rows 'k ==': "),
-        ("k", "is not true or false for each row"), ("k + 1", "is not true or false for each row"),
-        ("1 == 1", "is not true or false for each row"),
-        ("__import__('os').system('x')", "is not allowed"), ("k.__class__ == 1", "is not allowed"),
-        ("k.map(print)", "is not allowed"), ("k[0] == 1", "is not allowed"), ("(lambda: k)() == 1", "is not allowed"),
-        ("[k for x in [1]]", "is not allowed"), ("(x := k) == 1", "is not allowed"), ("f'{k}' == 'a'", "not allowed"),
-        ("k if k else seed", "is not allowed"), ("k == 1j", "is not allowed"), ("@frame.x", "rows '@frame.x': "),
+        ("seed = 42", f"'= 42'; {ALLOWED}"), ("k ==", "rows 'k ==': "),
+        ("k", f"rows 'k': {NO_TRUTH}"), ("k + 1", f"rows 'k + 1': {NO_TRUTH}"),
+        ("1 == 1", f"rows '1 == 1': {NO_TRUTH}"),
+        ("__import__('os').system('x')", "a call is not allowed"), ("k.map(print)", "a call is not allowed"),
+        ("k.__class__ == 1", f"'k.__class__': an attribute is not allowed; {ALLOWED}"),
+        ("k[0] == 1", "an index is not allowed"), ("(lambda: k)() == 1", "a call is not allowed"),
+        ("[k for x in [1]]", "a loop is not allowed"), ("(x := k) == 1", "an assignment is not allowed"),
+        ("f'{k}' == 'a'", "a text with values in it is not allowed"), ("{k} == 1", "a set is not allowed"),
+        ("k if k else seed", "if with else is not allowed"), ("k == 1j", "'1j': this value is not allowed"),
+        ("k << 1 == 2", "this arithmetic is not allowed"), ("@frame.x", "rows '@frame.x': "),
         ("`k` == 1", "rows '`k` == 1': "), ("k == 1; k", "rows 'k == 1; k': "), ("k == 1\x00", "rows "),
         ("True", "this value is not allowed"), ("k == True", "'True': this value is not allowed"),
         ("", "is empty; needed: a condition such as seed == 42, or: clark"), (" \n", "is empty"),
-        ("9**9**9 > k", "'9**9**9': gives inf; allowed: what float64 can hold"), ("1 / 0 > k", "'1 / 0': gives inf"),
-        ("1e999 > k", "'1e999': is too large"), (f"k < {2**53 + 1}", "is too large; allowed: whole numbers up to 2^53"),
+        ("9**9**9 > k", "'9**9**9': gives inf; allowed: what float64 can hold, up to 1.8e308"),
+        ("1 / 0 > k", "'1 / 0': gives inf"),
+        ("1e999 > k", f"'1e999': {TOO_LARGE}"), (f"k < {2**53 + 1}", f"'{2**53 + 1}': {TOO_LARGE}"),
         ("k == 1 or " * 1200 + "k == 2", f"has 12,006 characters; allowed: {LONGEST:,}"),
-        ("k + " * DEEPEST + "k > 1", f"is nested too deeply; allowed: {DEEPEST} levels"),
+        ("k + " * DEEPEST + "k > 1", f"is nested too deeply; allowed: {DEEPEST} levels; "
+         "chains of `and` or `or` are one level"),
         ("(" * 500 + "k == 1" + ")" * 500, "is nested too deeply"), ("-" * 9000 + "k > 1", "is nested too deeply"),
     ],
 )  # fmt: skip
