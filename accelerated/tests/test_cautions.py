@@ -11,8 +11,13 @@ import pytest
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.report.engine import markdown
+from routelaws.accelerated.results import misfit
 from routelaws.accelerated.results.misfit import (
+    Bend,
     Misfit,
+    Outlier,
+    Rise,
+    SizeMiss,
     bend_in_size,
     beyond_seeds,
     by_size,
@@ -26,6 +31,9 @@ from routelaws.accelerated.results.reproduction import resamples
 from routelaws.accelerated.results.reproduction.gather import gather
 from routelaws.accelerated.results.reproduction.table import open_runs
 from routelaws.accelerated.results.row_differences import (
+    Difference,
+    Shorter,
+    difference_words,
     differences,
     left_out_lines,
     proportional_tokens,
@@ -585,3 +593,40 @@ def test_of_many_runs_that_are_left_out_the_first_are_named():
         "left out: hyper_id 9 'mine': blank",
     ]
     assert left_out_lines(runs)[0] == "left out: hyper_id 0, 1, 2, 3, 4, 5, ...: wide"
+
+
+DIFFERENCES = [
+    Difference("tokens", [("N = 9: 1 to 4 tokens", 2)], "runs of one size"),
+    Difference("tokens", [("N = 9: 1 tokens, 0.1 per parameter", 2)], "sizes"),
+    Difference("k", [("1", 9), ("2", 1)], "rows"),
+    Difference("loss_c4", [("the median is 19", 3)], "units"),
+    Difference("loss_c4", [("the median is 0.01", 3)], "small losses"),
+    Difference("step", [("3: step 5 of 10", 1)], "cut"),
+    Difference("epochs", [("3: 9", 1)], "epochs of routed runs", {"most": 4.0}),
+    Difference("epochs", [("3: 9", 1), ("4: 10", 1)], "epochs of dense runs", {"most": 8.0}),
+    Difference("flops", [("1e+18 FLOPs", 3), ("2e+18 FLOPs", 3)], "budgets", {"best": [4, 7]}),
+    Difference("flops", [("1e+18 FLOPs", 3)], "budgets", {"best": [4, 7, 9]}),
+    Difference("tokens", [("20 to 21", 9)], "design", {"power": 1.0, "condition": 123.4}),
+    Difference("tokens", [("20 to 40", 9)], "design", {"power": 0.75, "condition": None}),
+    Difference("tokens", [("20 to 40", 9)], "design", {"power": 0.75, "condition": 4.0}),
+]
+SHORTER = [Shorter(3, 400, 1900, ""), Shorter(4, 500, 900, "a run")]
+FAR = [Outlier(3, 9.5, 2.25, 40.0), Outlier(4, 8.0, 2.5, 30.0, "a run", by_others=True)]
+SIZE_MISSES = [SizeMiss(1e7, 2, 0.01), SizeMiss(1e9, 2, -0.001)]
+CLEAR, UNCLEAR = misfit.Test(7.5, (1, 3), 0.04), misfit.Test(1.5, (1, 3), 0.06)
+
+
+def test_the_sentences_are_the_approved_ones(approved):
+    empty = Misfit([], None, None, None, [], None)
+    far = empty._replace(outliers=FAR)
+    rises = [empty._replace(rise=Rise(experts, (1e7, 1e9), (2.25, 2.5))) for experts in (None, 1.0)]
+    lines = [difference_words(entry) for entry in DIFFERENCES]
+    lines += warnings([], SHORTER, None, None) + warnings([], SHORTER[:1], None, None)
+    for each in (far, far._replace(without=0.05), far._replace(without=0.04), *rises):
+        lines += warnings([], [], each, 0.1)
+    lines += warnings([], [], far._replace(without=0.04), 0.1, huber=True)
+    lines += warnings([], [], far._replace(outliers=FAR[:1], without=0.04), 0.1, takes_huber=False)
+    lines += misfit_lines(Misfit(SIZE_MISSES, Bend(-0.1, CLEAR), CLEAR, SIZE_MISSES[0], [], None))
+    lines += misfit_lines(Misfit(SIZE_MISSES, Bend(0.1, UNCLEAR), UNCLEAR, SIZE_MISSES[1], [], None))
+    lines += misfit_lines(empty._replace(bend=Bend(0.1, CLEAR)))
+    approved("cautions.txt", "\n".join(lines) + "\n", 0)
