@@ -31,7 +31,7 @@ def findings(report: Report) -> list[str | None]:
     if report.laws and not report.fitted:
         blocks.append(
             "**There is no law.** A scaling law is a formula that gives the loss from N and E, with a few constants "
-            f"fitted to runs; {'the reason is under ' + report.see('The law')}."
+            f"fitted to runs; the reason is under {report.see('The law')}."
         )
     if facts["pairs"]:
         blocks.append(_pairs(report, facts["pairs"]))
@@ -94,6 +94,8 @@ FADING = {
 
 
 def _fades(report: Report, facts: dict) -> str:
+    if facts["fading"] == "more":
+        return f"**{FADING['more']}** There is no size N_cutoff above which more experts stop helping."
     laws = [law for law in report.fitted if law["status"] != "linear limit"]
     known = [law for law in laws if law["derived"]["N_cutoff"]["determined"]]
     parts = [
@@ -183,7 +185,7 @@ def _printed(report: Report, facts: dict) -> str:
     rounding = ", because they are rounded to three decimals" if facts["rounding"] else ""
     return (
         f"**{head}** The printed constants have a larger error than the fit{rounding} (last column of the table under "
-        f"{'[The law](#the-law)' if report.full else 'The law'}). N_cutoff cannot be computed from the printed table: "
+        f"{report.see('The law')}). N_cutoff cannot be computed from the printed table: "
         f"see {report.see('What does not reproduce')}."
     )
 

@@ -55,8 +55,13 @@ class Report(NamedTuple):
         return [f"![{title}](figures/{name}.svg)", f"*{title}. {caption}*"] if name in self.drawn else []
 
     def see(self, section: str) -> str:
-        """Return a reference to a section: a link in the full report, the name of the section in the short report."""
-        return f"[{section}](#{anchor(section)})" if self.full else f"“{section}” of the full report"
+        """Return a reference to a section: a link in the full report, the name of the section in the short report.
+
+        Both reports have the section on the law.
+        """
+        if self.full:
+            return f"[{section}](#{anchor(section)})"
+        return f"“{section}”" + " of the full report" * (section != "The law")
 
 
 def who(routers, entries: list[dict]) -> str:

@@ -1,0 +1,183 @@
+"""Sentences of reports that depend on the results: each is rendered from changed results, without a fit.
+
+The results are the approved ones of `reproduce`. The approved file has, for each change, the lines that it gives.
+"""
+
+import copy
+import json
+import math
+from pathlib import Path
+
+from routelaws.accelerated.report.engine import FULL, SHORT
+from routelaws.accelerated.report.opening import first_page
+from routelaws.accelerated.report.outline import Report
+from routelaws.accelerated.report.table_sections import more_section
+from routelaws.accelerated.results.blocks import markdown
+from routelaws.accelerated.results.sweeps.findings import Comparison, Learning
+
+RESULTS = json.loads((Path(__file__).parent / "approved" / "reproduce.json").read_text(encoding="utf-8"))
+del RESULTS["runs"]
+for entry in RESULTS["other_intervals"]:
+    for quantity in entry["quantities"]:
+        quantity["N"] = math.nan if quantity["N"] is None else quantity["N"]
+LAW, (PAIR,) = RESULTS["laws"][1], RESULTS["headlines"]["pairs"]["all"]
+
+GAIN = {"router": "Hash", "experts": [32], "sizes": 3, "lower": 2, "nats": [0.25, 0.125], "percent": [10.0, 5.0]}
+SPREAD = {"router": "Hash", "N": 1e7, "E": 4, "seeds": [1, 2], "losses": [2.5, 2.25], "range": 0.25, "deviation": 0.125}
+COMPARED = Comparison("Hash", 10**7, 32, 3.0, 2.75, -0.25, -8.25, 0.25, False, 0.0625, "yes")
+LEARNED = Learning(3, "Hash", 10**7, 4, 1, 0.25, 0.9, None, None, 1.25, [])
+SWEEP = {
+    "name": "mine", "preset": None, "corpus": ["my notes.txt"], "corpora": [(), ("a/notes.txt", "b/books")],
+    "planned": 10, "finished": 8, "waiting": {8: "hash-E4", 9: "dense"}, "left_out": {7: "odd", 3: "blank"},
+    "spreads": [SPREAD], "comparisons": [COMPARED], "outcomes": [GAIN], "registered": None,
+    "loads": [], "learning": [LEARNED], "not_learned": None, "masked": [], "grouped": [],
+    "tokens": [1000, 2_000_000], "vocabularies": [300, 512], "dense": True, "shares": [50.0], "ks": [1],
+    "errors": [0.001, 0.25], "evaluation_tokens": [1000, 2000], "evaluation_documents": [20],
+    "sessions": 2, "jobs": [1], "seeds": [1, 2], "devices": ["cpu", "gpu"], "commits": ["abc"],
+    "seconds": {"training": 61.0, "fitting": 2.0, "figures": 3.0},
+}  # fmt: skip
+NO_FACTS = {f"headlines {fact}": None for fact in ("gains", "fading", "misfit")}
+NO_LAW = {f"laws {i} missing": "the reason" for i in (0, 1)} | NO_FACTS
+DENSE_ONLY = {"laws": [], "table routers": [], "pairs": [], "headlines pairs": None} | NO_FACTS
+OPEN = {"determined": False}
+ALIKE = {"router": "Hash", "N": 1e7, "E": 4, "losses": [2.5, 2.25, 3.0]}
+SUSPECT = {"hyper_id": 11, "router": "Hash", "N": 1e7, "E": 4, "R": 0.25, "loss": 2.5, "reason": "odd"}
+PRINTED = {
+    "coefficients": dict.fromkeys(LAW["coefficients"], 0.5), "inside": {"a": True, "c": False} | dict.fromkeys(
+        ("b", "d", "E_start", "E_max", "N_cutoff"), True),
+    "N_cutoff": 9e11, "rmsle": 0.01, "rmsle_percent": 1.25, "best_in_box": 0.002, "cutoff_of_rounded": 8e11,
+    "cutoff_box": [1e9, 1e15],
+}  # fmt: skip
+DENSE = {"alpha": 0.078, "N_c": 3.568e13, "rmsle": 0.002}
+INSIDE = {"inside": 13, "of": 14, "rounding": True, "outside": [{"name": "c", "router": "S-Base"}]}
+SLOPES = {
+    "laws 0 derived slopes 0": {"negative": "no, the interval includes 0"},
+    "laws 0 derived slopes 1": {"endless": True},
+    "laws 0 derived slopes 2": {"negative": "no, it is positive"},
+}
+
+OF_A_TABLE = {
+    "no certain gain": {"headlines gains": {"below": 0}},
+    "some gains": {"headlines gains": {"below": 4}},
+    "routing helps more": {"headlines fading": "more"},
+    "fading is open, no jackknife": {"headlines fading": "open", "headlines jackknife": []},
+    "a cutoff is open": {"laws 0 derived N_cutoff": OPEN, "headlines jackknife": []},
+    "all cutoffs are open": {"laws 0 derived N_cutoff": OPEN, "laws 1 derived N_cutoff": OPEN},
+    "within chance": {"headlines misfit": {"kind": "chance", "by_law": False, "bent": ["Hash"]}},
+    "a bad fit, no scatter": {"seed_scatter": None, "headlines misfit": {"kind": "bad", "bent": ["Hash", "S-Base"]}},
+    "an exact fit": {"headlines misfit": {"kind": "exact", "unseen": None}},
+    "no law": NO_LAW,
+    "a law of one router": {"laws 0 missing": "too few runs"},
+    "dense runs only": DENSE_ONLY | {"table condition": True, "rows routers": None},
+    "two dense sizes": DENSE_ONLY | {"dense misfit largest_size": None},
+    "a pair, not settled": {"headlines pairs": {"settled": 0, "all": [PAIR | {"settled": False, "low": -0.5}]}},
+    "one of two pairs": {"headlines pairs": {"all": [PAIR, PAIR | {"settled": False, "low": None}]}},
+    "seven pairs": {"headlines pairs": {"settled": 0, "all": [PAIR] * 7}},
+    "printed, one outside": {
+        "headlines printed": INSIDE, "laws 0 printed": PRINTED, "dense printed": DENSE, "table released": True,
+        "transfer 0 coefficients c": OPEN,
+    },
+    "printed, all inside": {
+        "headlines printed": INSIDE | {"inside": 14, "rounding": False, "outside": []}, "table released": True,
+        "laws 0 printed": PRINTED, "dense printed": DENSE | {"alpha": 0.0777, "N_c": 6e13},
+    },
+    "open constants": {
+        "laws 0 coefficients E_max": OPEN,
+        "headlines open": {"fits": 9, "some": 3, "nothing": [{"loss": "loss_c4", "router": "Hash"}]},
+    },
+    "some constants of other texts": {"headlines open": {"fits": 9, "some": 3}},
+    "cautions": {"laws 0 cautions": ["a caution", "is it so?"], "laws 1 cautions": ["a caution"]},
+    "two sizes, few runs": {"laws 0 sizes": [1, 2], "laws 0 spare": 5, "laws 1 spare": 6},
+    "one spare run": {"laws 0 spare": 1, "laws 1 spare": 1},
+    "slopes are open": SLOPES,
+    "linear limit": SLOPES | {"laws 0 status": "linear limit"},
+    "no E_start, no E_max": {"laws 0 status": "E_start at 1, E_max unbounded"},
+    "E_max in the runs, c open": {"laws 1 coefficients E_max value": 256.0, "laws 0 coefficients c": {"low": -0.1}},
+    "c below 0": {"laws 0 coefficients c": {"low": -0.1, "high": -0.05}},
+    "Huber": {"laws 0 huber": LAW | {"delta": 0.001}},
+    "other rows": {"other_rows": [LAW | {"choice": choice} for choice in ("own", "one dense seed more", "all seeds")]},
+    "endless resamples": {
+        "other_intervals 0": {"unbounded_runs": 3, "undetermined_sizes": 0},
+        "other_intervals 1": {"undetermined_runs": 2},
+    },
+    "whole resamples": {f"other_intervals {i}": {"undetermined_sizes": 0} for i in (0, 1)},
+    "a rising law": {"laws 0 misfit rise": {"experts": 1}},
+    "rising laws": {f"laws {i} misfit rise": {"experts": 1} for i in (0, 1)} | {"dense misfit rise": {"experts": 1}},
+    "rising dense runs": {"dense status": "N_c at 0"},
+    "no dense law": {"dense missing": "the reason"},
+    "a bend": {"laws 0 misfit bend": {"p": 0.04}, "laws 0 misfit": {"beyond_seeds": None, "largest_size": None}},
+    "one form is missing": {"forms 0 missing": "the reason", "headlines bounded_best": False},
+    "blank losses": {"rows blank": [{"hyper_id": i, "losses": ["loss_c4", "loss_pile"]} for i in (3, 7)]},
+    "a text without a law": {"transfer 3 missing": "the reason"},
+    "slopes do not fade": {"headlines slopes_fade": False},
+    "k without a comparison": {"experts_per_token": {"versus_growth": {}, "versus_dense": {}}},
+    "no kind is off": {"headlines kinds_off": []},
+    "suspects": {"rows suspect": [SUSPECT], "rows kept": [12, 13]},
+    "repeated runs and gaps": {
+        "rows twice": [ALIKE | {"hyper_ids": ids} for ids in ([1, 2], list(range(9)), [11, 99])],
+        "rows suspect": [SUSPECT],
+        "rows cells_missing": [{"router": router, "N": 1e7, "E": 4} for router in ("Hash", "Dense")],
+    },
+    "many gaps": {"rows cells_missing": [{}] * 13},
+    "nothing to compare": {
+        "pairs": [], "experts_per_token cells": [], "routing_frequency cells": [], "table loss_columns": ["loss"],
+        "headlines other_kinds": False, "laws 0 measured_slopes": [], "laws 1 measured_slopes": [],
+    },
+    "no law in compute": {f"utilisation {i} missing": "the reason" for i in (0, 1)},
+}  # fmt: skip
+
+OF_A_SWEEP = {
+    "unfinished": {},
+    "several of all": {
+        "waiting": {}, "jobs": [2, 4], "sessions": 1, "shares": [25.0, 50.0], "ks": [1, 2], "dense": False,
+        "preset": "smoke", "corpora": [("text",)], "corpus": [], "tokens": [1000], "vocabularies": [300],
+        "commits": ["abc", "def"], "drawn": [],
+    },
+    "no seeds": {"spreads": [], "errors": [], "outcomes": [GAIN | {"lower": 0}, GAIN | {"sizes": 1, "lower": 1}]},
+    "several E": {"outcomes": [GAIN, GAIN | {"router": "S-Base", "experts": [16], "lower": 3}], "sessions": 0},
+    "all sizes": {"outcomes": [GAIN | {"lower": 3}], "comparisons": [COMPARED, COMPARED._replace(borrowed=True)]},
+    "nothing to compare": {"outcomes": [GAIN | {"sizes": 0}], "comparisons": []},
+    "not learned": {
+        "not_learned": "the words", "learning": [LEARNED._replace(reasons=["why"], agreement=None, entropy=0.5)],
+    },
+    "masked": {"masked": [15.0, 20.0]},
+    "grouped": {"grouped": ["MoT"]},
+    "both": {"masked": [15.0], "grouped": ["MoT"]},
+}  # fmt: skip
+
+
+def changed(old, steps: list[str], new):
+    """Return results with a new value at the end of some steps, such as laws, 0, missing; a dictionary is merged."""
+    if not steps:
+        return old | new if isinstance(old, dict) and isinstance(new, dict) else new
+    results, step = copy.copy(old), int(steps[0]) if steps[0].isdigit() else steps[0]
+    results[step] = changed(old.get(step) if isinstance(old, dict) else old[step], steps[1:], new)
+    return results
+
+
+def lines(changes: dict, sweep: dict | None) -> list[str]:
+    """Return the lines of the full report, and then those of the short report."""
+    results = RESULTS
+    for path, value in changes.items():
+        results = changed(results, path.split(), value)
+    drawn = ["loss", "slopes", "coefficients", "forms", "frequency", "load", *(sweep or {}).get("drawn", ["training"])]
+    blocks = [
+        block
+        for full, sections in ((True, (first_page, *FULL)), (False, (first_page, *SHORT, more_section)))
+        for section in sections
+        for block in section(Report(results, drawn, sweep, full=full))
+    ]
+    return markdown(blocks).splitlines()
+
+
+def test_the_sentences_are_the_approved_ones(approved):
+    """Each case gives the lines that the unchanged reports of the table and of the sweep lack."""
+    cases = [(name, changes, None) for name, changes in OF_A_TABLE.items()]
+    cases += [(f"sweep: {name}", {}, SWEEP | changes) for name, changes in OF_A_SWEEP.items()]
+    cases += [("sweep: dense runs only", DENSE_ONLY, SWEEP)]
+    seen, said = set(lines({}, None)), []
+    for name, changes, sweep in cases:
+        new = dict.fromkeys(line for line in lines(changes, sweep) if line not in seen)
+        said += [f"# {name}", *new]
+        seen |= set(new) if sweep == SWEEP else set()
+    approved("report-sentences.txt", "\n".join(said) + "\n", 0)
