@@ -81,15 +81,15 @@ figure(
     draw_blocks,
     "A block of a language model, and the same block with its feed-forward network "
     "replaced by four experts. One token goes from the bottom to the top. On the right "
-    "it uses one expert; other tokens use the others.",
+    "the token uses one expert; other tokens use other experts.",
     panels=2,
     height=3.6,
 )
 
 # %% [markdown]
-# There are two counts now. *Total parameters* are all that are stored. *Active parameters* are those that one token
-# uses; they decide the work. Eight experts have nearly eight times the parameters, and the work for a token is the same
-# to within one percent.
+# There are two counts now. *Total parameters* are all parameters that the model stores. *Active parameters* are the
+# parameters that one token uses. They decide the work for a token. Eight experts have nearly eight times the
+# parameters, and the work for a token is the same to within one percent.
 
 # %% [markdown]
 # ## 2. What it gains
@@ -157,7 +157,7 @@ figure(
 # %% [markdown]
 # The smaller model with experts is better than the larger dense model, and does a third of the work. There is a price:
 # all experts must be stored, here 7.50 billion parameters instead of 1.31 billion. The lines also become flat at the
-# right, so experts can only help so far. A *scaling law* is a formula for these curves. Lesson 11 fits it.
+# right, where further experts hardly help. A *scaling law* is a formula for these curves. Lesson 11 fits it.
 
 # %% [markdown]
 # ## 3. A model to look at
@@ -178,7 +178,8 @@ print(f"loss {found.cross_entropy:.2f}; a blind guess has {blind:.2f}")
 assert found.cross_entropy < blind / 2
 
 # %% [markdown]
-# The model can write. It reads the last tokens, gives a probability to each next one, draws one, and goes on.
+# The model can write. It reads the last tokens, gives a probability to each possible next token, draws one of these
+# tokens, and repeats.
 
 # %% tags=["folded"]
 rng = np.random.default_rng(3)
@@ -238,8 +239,8 @@ figure(
 # Without balance, three of the eight experts get almost no tokens from the first tenth of the training to its end. This
 # is *collapse*. In the worst case one expert is left, and the model is dense again.
 #
-# Collapse wastes memory. It also wastes time: experts are often on different devices, and all devices wait for the one
-# with the most tokens. *Load balancing* is the name for all methods against collapse.
+# Collapse wastes memory. It also wastes time: experts are often on different devices, and all devices wait for the
+# device with the most tokens. *Load balancing* is the name for all methods against collapse.
 #
 # Does balance lower the loss? We trained each of the three models from two random starts.
 
@@ -310,7 +311,7 @@ assert wrong.cross_entropy > found.cross_entropy + 1
 # | What does the whole model look like, and how is it trained? | [9](09_transformer.md), [10](10_a_small_grid.md) |
 # | What loss will a new model have, and how sure is that? | [11](11_fitting_the_law.md), [12](12_how_sure.md) |
 # | When do experts stop helping? | [13](13_what_routing_is_worth.md) |
-# | How large a model, and how many experts, for my budget? | [14](14_later_laws.md) |
+# | Which model size, and how many experts, are best for my budget? | [14](14_later_laws.md) |
 # | What does a loss say about right answers? | [15](15_downstream.md) |
 # | Is my own router right? | [16](16_your_own_router.md) |
 # | How do I train on many devices? | [17](17_from_laptop_to_pod.md) |
@@ -320,8 +321,9 @@ assert wrong.cross_entropy > found.cross_entropy + 1
 # %% [markdown]
 # ## What to remember
 #
-# - A Mixture of Experts replaces a feed-forward network by several, and a router sends each token to one or a few.
-# - Total parameters grow with the experts; active parameters, and so the work for a token, hardly grow.
+# - A Mixture of Experts replaces a feed-forward network by several experts, and a router sends each token to one or a
+#   few experts.
+# - With more experts, total parameters grow. Active parameters, and so the work for a token, hardly grow.
 # - More experts lower the loss, but each further expert helps less.
 # - A router without load balancing may use only a few experts. Most lessons on routers are about load balancing.
 #

@@ -98,8 +98,8 @@ same(softmax(z), p)
 # %% [markdown]
 # ## 4. The choice
 #
-# Each token goes to its most probable expert. The probability of that expert is kept. It is called the *gate*. The
-# layer multiplies the expert's output by it (section 6).
+# Each token goes to its most probable expert. The probability of that expert is called the *gate*. The layer multiplies
+# the expert's output by the gate (section 6).
 
 # %%
 expert, gate = np.zeros(T, dtype=int), np.zeros(T)
@@ -273,7 +273,7 @@ assert weights == up.size + down.size + w.size
 # - **N**: the parameters (weights) of the model with one expert in each layer, that is, of the *dense* model;
 # - **P**: all parameters, including all experts;
 # - **F**: the additions and multiplications for one token, from the first layer to the last;
-# - **B** = P / F: the number of parameters for each of these operations. One of the [laws](../docs/laws.md) needs it to
+# - **B** = P / F: the number of parameters for each of these operations. One of the [laws](../docs/laws.md) uses B to
 #   compare models with different numbers of experts for each token.
 #
 # These lessons follow a paper, Clark et al. 2022. As in the paper, N and P leave out the *embedding*, a table with a
@@ -411,7 +411,7 @@ print(
 # - A router gives each token a logit for each expert. The token goes to the most probable expert, and that
 #   probability is its gate.
 # - An expert has C slots. A token without a slot is dropped: the layer gives it 0, and it goes on unchanged.
-# - The choice is a jump. The router learns through the gate.
+# - The choice of an expert changes in jumps, so the router learns through the gate.
 # - Total parameters P grow with the number of experts. The work F for one token hardly grows.
 #
 # ## Exercises

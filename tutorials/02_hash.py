@@ -32,10 +32,10 @@ assert vocabulary[ids[0]] == text[0] and ids.max() + 1 == len(vocabulary)
 #
 # $$\mathrm{expert}(t) = \mathrm{id}(t) \bmod E$$
 #
-# A *hash* is a fixed rule that turns a name into a number. The router has its name from it (Roller et al. 2021). Clark
-# et al. 2022 measured models with such a router. Their main text does not name the hash; the remainder is
-# [our choice](../docs/choices.md). The lab shows
-# [this router next to others](../docs/site/lab/routers.md?lead=hash&hash.step=0): change scores, and nothing moves.
+# A *hash* is a fixed rule that turns a name into a number. The router is named after this rule (Roller et al. 2021).
+# Clark et al. 2022 measured models with such a router. Their main text does not name the hash; the remainder is [our
+# choice](../docs/choices.md). The lab shows [this router next to
+# others](../docs/site/lab/routers.md?lead=hash&hash.step=0): change scores, and nothing moves.
 
 # %%
 E = 3
@@ -68,7 +68,7 @@ print("load of each expert:", routing.load.round(3), " gates:", np.unique(routin
 #   and the second to expert 1, by their scores. Here both go to expert 0.
 # - The expert of a token depends on no other token, so a later token cannot change it.
 #
-# You can try the last two: change the last word, or reverse the text.
+# You can try the last two points: change the last word, or reverse the text.
 
 # %%
 changed = ids.copy()
@@ -144,8 +144,8 @@ for name, table in tables.items():
 # bring more tokens. The first block holds nearly all frequent words, so its expert does most of the work. The remainder
 # deals the words like cards, one by one. It is not quite fair: in every round, expert 0 gets the most frequent word.
 #
-# The usual measure is the largest load, in fair shares. [`load_statistics`](../reference/balance.py) returns it as
-# `max_over_mean`. For the random tables we take the mean of fifty.
+# The usual measure is the largest load divided by the fair share. [`load_statistics`](../reference/balance.py) returns
+# it as `max_over_mean`. For the random tables we take the mean of fifty.
 
 # %%
 from routelaws.reference.balance import load_statistics
@@ -231,8 +231,9 @@ def draw(axes):
 
 figure(
     draw,
-    "The balanced table lies on the bound, the others above it (random: the mean of "
-    "20). With many experts the most frequent word alone decides, and no table helps.",
+    "The balanced table lies on the bound, and the other tables lie above it (random: "
+    "the mean of 20). With many experts the most frequent word alone decides, and no "
+    "table helps.",
 )
 
 # %% [markdown]
@@ -241,12 +242,12 @@ figure(
 # There is one way to lower the bound: give each word k experts, each with the weight 1/k. Then the most frequent word
 # brings only $p_0 / k$ to each of them. Such a table has k columns.
 # [`modulo_table`](../reference/routers/hash_layer.py) takes the remainder as the first expert, and adds a step s for
-# each further expert. E ids in a row have the same s. The next E ids have the next s with which each word has k
-# different experts:
+# each further expert. The first E ids have the same s. The next E ids have the next s that gives each word k
+# different experts, and so on:
 #
 # $$\mathrm{expert}(t, j) = (\mathrm{id}(t) + j s) \bmod E$$
 #
-# With four experts and $k = 2$, s is 1, 2 and 3 in the first three runs, and then 1 again:
+# With four experts and $k = 2$, s is 1, 2 and 3 for the first three groups of E ids, and then 1 again:
 #
 # $$s = 1 + (\lfloor \mathrm{id} / 4 \rfloor \bmod 3)$$
 #
@@ -338,8 +339,8 @@ same(load, np.full(8, 1 / 8))
 # ## 7. Ask the table about something else
 #
 # A table can also use the token *before*, the *position* in the text, or the *pair* of the token before and the token
-# itself. A pair is rarer than each of its words, so the bound of section 4 is lower. (Here the words of a text are
-# drawn independently; in real texts some pairs belong together.)
+# itself. A pair is rarer than each of its words, so for pairs the bound of section 4 is lower. (Here the words of a
+# text are drawn independently; in real texts some pairs belong together.)
 
 # %%
 from routelaws.reference.routers.hash_layer import (
@@ -414,7 +415,7 @@ print(
 # - A hash always sends a token id to the same expert. There is nothing to learn, and nothing depends on other tokens.
 # - Words are not equally frequent, so equal numbers of words are not equal loads.
 # - No table can bring the largest load below $p_0 E$ fair shares, or $p_0 E / k$ with k experts for each word.
-# - A table that is even over one text is not even over another.
+# - A table that is even over one text is not even over another text.
 #
 # ## Exercises
 #
@@ -423,8 +424,8 @@ print(
 # 1. Take the text of section 2. With how many experts is the bound above 1, so that every table is unfair?
 # 2. Sort the vocabulary by the alphabet, so that frequent words may have any id. How do the largest loads of the
 #    remainder and of the balanced table change?
-# 3. The emptiest and the fullest expert of `balanced_table` (with k = 1) differ by at most the count of the most
-#    frequent word. Why? Check it for some counts.
+# 3. Count the tokens of each expert with `balanced_table` and k = 1. The largest and the smallest count differ by at
+#    most the count of the most frequent word. Why? Check it for some counts.
 # 4. *Padding* is a token that belongs to no text. It often has the id 0. What happens to the loads of `hash_layer` if a
 #    third of a batch is padding? Use the argument `mask` to correct it.
 # 5. Words have *embeddings*, for example points in the plane.

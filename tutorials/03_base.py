@@ -119,7 +119,7 @@ assert max((s * table_of(choice)).sum() for _, choice in parts) >= (s * A).sum()
 
 # %% [markdown]
 # So fractions are never better: the best whole choice is also the best table of the linear program. (We made the table
-# of some parts and found other parts. A table can be a mixture in several ways.)
+# from some choices and found other choices. A table can be a mixture in several ways.)
 
 # %% [markdown]
 # ## 3. Prices
@@ -176,7 +176,7 @@ for p in ([0.0, 0.0, 0.0], [1.0, 1.0, 0.0], [5.0, 0.0, 0.0], [3.0, 2.0, 0.0]):
 # The last bound is equal to the sum of our choice. So no balanced choice has a larger sum: the prices *prove* that ours
 # is the best. To check the proof, add up six differences. You need not know how the prices were found.
 #
-# The reference has the bound as [`dual_bound`](../reference/routers/base.py). It is a bound for any prices.
+# The reference has the bound as [`dual_bound`](../reference/routers/base.py). It works for any prices.
 
 # %%
 from routelaws.reference.routers.base import dual_bound
@@ -193,8 +193,8 @@ assert min(bounds) >= best
 # %% [markdown]
 # The search for the prices with the least bound is also a linear program. It is called the *dual* of the first one. No
 # bound is below the best sum. For every table of scores, some prices have a bound equal to the best sum: this is a
-# famous theorem about linear programs, *strong duality*. Section 6 finds prices that are nearly that good. Section 7
-# finds such prices.
+# famous theorem about linear programs, *strong duality*. Section 6 finds prices whose bound is nearly equal. Section 7
+# finds prices whose bound is equal.
 
 # %% [markdown]
 # ## 5. What a price does to the bound

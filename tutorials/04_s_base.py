@@ -158,8 +158,8 @@ assert solved.converged and solved.sweeps == sweeps
 # ## 4. Is this the best plan?
 #
 # Take two tokens and two experts, and move a little mass around the four entries. Two entries get more and two get
-# less, so that every row and column keeps its sum. Such moves reach all balanced plans. If every move makes score plus
-# entropy smaller, no plan is better. Here are a thousand moves.
+# less, so that every row and column keeps its sum. Such moves lead from this plan to every other balanced plan. If
+# every move makes score plus entropy smaller, no plan is better. Here are a thousand moves.
 
 
 # %%
@@ -246,8 +246,8 @@ figure(
 # %% [markdown]
 # [Move the temperature in the lab](../docs/site/lab/routers.md?lead=sinkhorn&sinkhorn.temperature=0.1).
 #
-# The reference uses temperature 1: the logits as they are. (This is [our choice](../docs/choices.md).) The router
-# learns how large its logits are, so it sets its own temperature.
+# The reference uses temperature 1: it does not change the logits. (This is [our choice](../docs/choices.md).) The
+# router learns how large its logits are, so it sets its own temperature.
 
 # %% [markdown]
 # ## 6. Large logits
@@ -315,10 +315,10 @@ same(plan, expected, "sinkhorn.plan", scale=rounding * 31 * plan)
 same(plan.sum(axis=0), [0.5, 0.5], "sinkhorn.marginals", scale=rounding)
 
 # %% [markdown]
-# Both experts have their share now. Expert 1 gets more of the tokens that lose less by the move. The reference also
-# works with logarithms. There is one more problem: if the logits of different tokens are further apart, the algorithm
-# needs more sweeps. After a hundred sweeps the reference changes to Newton's method, which finds the same plan in fewer
-# steps.
+# Both experts have their share now. Expert 1 gets more of those tokens that lose less score by going to expert 1. The
+# reference also works with logarithms. There is one more problem: if the logits of different tokens are further apart,
+# the algorithm needs more sweeps. After a hundred sweeps the reference changes to Newton's method, which finds the same
+# plan in fewer steps.
 
 # %%
 for factor in (1, 10, 100, 500):
@@ -431,7 +431,7 @@ assert moved[True] > 0 and moved[False] == 0
 # %% [markdown]
 # ## 9. The fast twin
 #
-# The twin computes the same in JAX, in 32 bits, and also works with logarithms.
+# The twin computes the same plan in JAX, in 32 bits, and also works with logarithms.
 
 # %%
 needs("jax")

@@ -2,7 +2,8 @@
 # # Lesson 5. Quantile Balancing: prices that last from batch to batch
 #
 # **You will** balance experts by a bias, which is a price. You will find the step that changes it, and see why the step
-# must go to the middle of an interval and not to its end. Another well-known router is the same idea with small steps.
+# must go to the middle of an interval and not to its end. Another well-known router uses the same idea with small
+# steps.
 #
 # **You need** Python, NumPy and lesson 3, which explains prices. Pictures need matplotlib; the last part needs JAX.
 #
@@ -277,7 +278,7 @@ def draw(axes):
 figure(
     draw,
     "Steps to the middle reach the optimum in all twenty groups; most steps to the end "
-    "stall. Cut off at 0.0001.",
+    "stall. Gaps below 0.0001 are drawn at 0.0001.",
 )
 
 # %% [markdown]
@@ -310,9 +311,9 @@ same(np.bincount(expert.ravel()), np.full(4, 16))
 # $$b_e \leftarrow b_e + u \cdot \mathrm{sign}(\text{mean count} - \mathrm{count}_e)$$
 #
 # The reference has it as [`update_bias`](../reference/balance.py). With b = −β the choice is the same. And the rule? In
-# lesson 3 the slope of the bound by a price was *slots minus tokens that wish for the expert*. The mean count is the
-# number of slots. So the rule takes the sign of that slope, and makes a step of fixed length downhill. It goes down the
-# same bound.
+# lesson 3, the slope of the bound with respect to a price was *slots minus tokens that wish for the expert*. Here, the
+# number of slots is the mean number of tokens. So the rule takes the sign of that slope, and makes a step of fixed
+# length downhill, on the same bound.
 
 # %%
 from routelaws.reference.balance import update_bias
@@ -400,7 +401,7 @@ def draw(axes):
 figure(
     draw,
     "When the text changes, quantile balancing is soon back. Small steps take long, "
-    "and large ones never settle. Eight experts; the text changes at batch 40.",
+    "and large steps never settle. Eight experts; the text changes at batch 40.",
     height=3.4,
 )
 
@@ -495,7 +496,7 @@ for name, (plain, jitted) in pairs.items():
 # Each has an answer, with the code that checks it, in [`answers/05_quantile.py`](answers/05_quantile.py).
 #
 # 1. Add 3 to all scores of one token. In a second trial, add 3 to all scores of one expert. Start from zero bias. How
-#    does each change the bias after one step, and after many steps?
+#    does each addition change the bias after one step, and after many steps?
 # 2. Divide a batch into two halves, and take the mean of their two biases. Is it the bias of the whole batch? Measure
 #    how uneven the loads of the whole batch are.
 # 3. Bias balancing with u = 0.1 starts from zeros, and an expert needs the bias −2. How many batches does it need at

@@ -53,8 +53,8 @@ print("log π:", log_policy(z[None])[0].round(3))
 # $$J = \sum_e \pi_e r_e$$
 #
 # The logits should move in the direction in which J grows fastest. This is the *gradient*: the list of the derivatives
-# by each logit. When $z_e$ grows, $\pi_e$ grows and the other probabilities shrink. As a formula (try it for two
-# experts):
+# with respect to each logit. When $z_e$ grows, $\pi_e$ grows and the other probabilities shrink. As a formula (try it
+# for two experts):
 #
 # $$\frac{\partial \pi_j}{\partial z_e} = \pi_j ([j = e] - \pi_e)$$
 #
@@ -222,13 +222,13 @@ def draw(axes):
 
 figure(
     draw,
-    "Variance of an estimate against the baseline. The value is a good baseline; no "
-    "baseline (0) is bad.",
+    "Variance of an estimate against the baseline. The value is a good baseline. "
+    "Without a baseline (b = 0), the variance is large.",
 )
 
 # %% [markdown]
-# The value is not the best baseline, but it is far better than none, and a model can learn it. (Rewards are natural
-# logarithms. Their unit is called the *nat*.)
+# The value is not the best baseline, but it is far better than no baseline, and a model can learn it. (Rewards are
+# natural logarithms. Their unit is called the *nat*.)
 
 # %% [markdown]
 # ## 5. A baseline for each kind of token
@@ -356,7 +356,7 @@ def draw(axes):
 figure(
     draw,
     "The baseline makes learning steady. Mean of 100 routers; eight of ten are in the "
-    "shaded band. Dotted: the best.",
+    "shaded band. Dotted line: the largest possible reward.",
 )
 
 # %% [markdown]
@@ -416,8 +416,8 @@ assert own[0, 0] > 0 > truth[0]
 # repair it. Such an estimate is *biased*. With the reward to go, it learns to take expert 1. For the second token,
 # which is the last, both ways are right.
 #
-# Most descriptions of RL-R give each token its own reward. This is right if no token depends on the choice of another
-# token, for example if the routed layer is the last layer.
+# Most descriptions of RL-R give each token its own reward. This estimate is right if no token depends on the choice of
+# another token, for example if the routed layer is the last layer.
 
 # %%
 same(own[1], to_go[1])

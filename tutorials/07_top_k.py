@@ -105,7 +105,8 @@ assert np.abs(by_sum - by_softmax).max() > 0.01
 #
 # The choice of an expert changes in jumps: if you move a logit a little, nothing happens, until another expert wins. A
 # jump has no slope to learn from. So a router learns through its gates. `slopes` measures the *derivative* of a
-# function by each of its numbers. It moves the number a little up and down, and compares four values of the function.
+# function with respect to each of its numbers. It moves the number a little up and down, and compares four values of
+# the function.
 
 
 # %%
@@ -152,9 +153,9 @@ assert not measured[1, "sum"].any()
 
 # %% [markdown]
 # With $k = 1$ and "sum", all slopes are exactly 0. The gate is a number divided by itself: it is 1 for all logits. The
-# router cannot learn and keeps its random weights, and no message reports it. With $k = 2$ and "sum", the two chosen
-# experts have slopes, and the others have none. In some libraries this division is the default, also for $k = 1$. The
-# reference rejects it, unless you set `allow_constant_gate`.
+# router cannot learn and keeps its random weights, and no message reports it. With $k = 2$ and "sum", the slopes are 0
+# only for experts that are not chosen. In some libraries this division is the default, also for $k = 1$. The reference
+# rejects it, unless you set `allow_constant_gate`.
 
 # %%
 import textwrap
@@ -208,7 +209,8 @@ same(auxiliary_loss(z, even).loss, 1.0)
 # The shares are counts. Counts change in jumps, so they have no slope, and we hold them fixed. The slope comes from the
 # probabilities. We measure it with an offset for each expert, added to the logits of all tokens. There is also a
 # formula. When the logit of expert e grows, the probability $p_{te}$ grows by $p_{te} (1 - p_{te})$ times as much. Each
-# other $p_{tj}$ shrinks by $p_{tj} p_{te}$ times as much. So the slope of the loss by the offset of expert e is
+# other $p_{tj}$ shrinks by $p_{tj} p_{te}$ times as much. So the slope of the loss with respect to the offset of expert
+# e is
 #
 # $$\frac{E}{T} \sum_t p_{te} (\mathrm{share}_e - m_t), \qquad m_t = \sum_j p_{tj} \mathrm{share}_j$$
 #
@@ -263,8 +265,8 @@ print("last step:", (E * by_loss[-1]).round(2))
 assert E * by_loss[0].max() > 1.3 and E * by_loss[-1].max() < 1.1
 
 # %% [markdown]
-# A warning: 1 is not the smallest value. The loss falls below 1 without balance if the experts with many tokens win by
-# little and the others win by much. Here two of three tokens go to expert 0:
+# A warning: 1 is not the smallest value. An unbalanced router can have a loss below 1. This happens if the experts with
+# many tokens win by small margins, and the other experts win by large margins. Here two of three tokens go to expert 0:
 
 # %%
 narrow = np.log([[0.51, 0.49], [0.51, 0.49], [0.01, 0.99]])
@@ -345,8 +347,8 @@ def draw(left, right):
 figure(
     draw,
     "Loads of three experts, step by step, with the balance loss and with a bias. Both "
-    "bring them near a fair share (dashed). The bias moves by equal steps, and goes up "
-    "and down in the end.",
+    "methods bring the loads near a fair share (dashed). The bias moves by equal steps, "
+    "and goes up and down in the end.",
     panels=2,
 )
 
@@ -490,8 +492,8 @@ print(f"by jax.grad {by_jax * 1e3:.3f} ms")
 #
 # - Top-k sends each token to the k experts with the largest scores. With k = 1 the gate must not be normalised, or
 #   the router learns nothing.
-# - A balance loss pushes an expert down if its share is above the mean share that its tokens see. A bias uses only the
-#   counts, and does not change the gradient.
+# - A balance loss pushes an expert down if its share is above its rival share. A bias uses only the counts, and does
+#   not change the gradient.
 # - The order of the queue decides which tokens are dropped. In some orders later tokens displace earlier ones.
 #
 # ## Exercises

@@ -120,9 +120,9 @@ assert moved > 50
 # %% [markdown]
 # ## 3. Groups across sequences
 #
-# Here is a solution: a group contains *one position of several sequences*. No token of the group is later in the same
-# text than another, so any choice among them is safe. [`group_by_position`](../reference/routers/expert_choice.py)
-# makes such groups from a *batch*, the sequences that a model works on together.
+# Here is a solution: a group contains *one position of several sequences*. No two tokens of the group are from the same
+# text, so any choice among them is safe. [`group_by_position`](../reference/routers/expert_choice.py) makes such groups
+# from a *batch*, the sequences that a model works on together.
 
 # %%
 from routelaws.reference.routers.expert_choice import (
@@ -316,9 +316,9 @@ same(alone.output[0], everybody)
 same(alone.weights, np.ones((1, E)))
 
 # %% [markdown]
-# **A low temperature.** As the temperature falls, each expert takes more of its best token and less of the others.
-# In the limit it takes only this token, with weight 1. This is expert choice with one slot for each expert and a
-# gate of 1. It still depends on the group.
+# **A low temperature.** As the temperature falls, each expert takes more of its best token and less of the other
+# tokens. In the limit it takes only this token, with weight 1. This is expert choice with one slot for each expert and
+# a gate of 1. It still depends on the group.
 
 # %%
 logits = x @ params["router"]
@@ -357,9 +357,9 @@ figure(
 )
 
 # %% [markdown]
-# **Transition tuning.** The mixture becomes a layer of lesson 1: the controller is now a router, each token goes to its
-# best expert, and the model is trained a little longer. The weights keep their values and names at the change. After
-# it, no token depends on other tokens of the group.
+# **Transition tuning.** The mixture becomes a layer like the layer of lesson 1: the controller is now a router, each
+# token goes to its best expert, and the model is trained a little longer. The weights keep their values and names.
+# After this change, no token depends on other tokens of the group.
 
 # %%
 from routelaws.reference.experts import routed_ffn
@@ -440,8 +440,8 @@ assert sums["top-1"] == max(sums.values()) and sums["BASE"] == sums["S-BASE"] ==
 # ## 9. The fast twin
 #
 # The functions work on one group. In JAX `jax.vmap` runs them for all groups at once, without a loop. Nothing in a
-# mixture jumps, so `jax.grad` gives the slopes by all numbers, including the temperature. We check the slope by the
-# temperature: we move it a little up and down.
+# mixture jumps, so `jax.grad` gives the slopes with respect to all numbers, including the temperature. To check the
+# slope with respect to the temperature, we move the temperature a little up and down.
 
 # %%
 needs("jax")

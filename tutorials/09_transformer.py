@@ -281,9 +281,9 @@ for changes in ({"router": "hash"}, {"router": "dense", "experts": 1}):
 # %% [markdown]
 # ## 8. The gradient, checked by differences
 #
-# To train the model you need the *gradient*: the slope of the loss by each weight. The reference does not compute it.
-# The twin gets the gradient from JAX. How do you know that it is right? Move the weights a little in a direction $v$,
-# and see how the loss changes. If the gradient is $g$, then
+# To train the model you need the *gradient*: the slope of the loss with respect to each weight. The reference does not
+# compute it. The twin gets the gradient from JAX. How do you know that it is right? Move the weights a little in a
+# direction $v$, and see how the loss changes. If the gradient is $g$, then
 #
 # $$\frac{\mathrm{loss}(w + s v) - \mathrm{loss}(w - s v)}{2 s} \to g \cdot v \quad \text{for} \quad s \to 0$$
 #
@@ -369,10 +369,10 @@ for name, w in leaves(params):
     same(by_jax, by_differences, "transformer.gradient_float32", scale=scale)
 
 # %% [markdown]
-# All agree up to 32-bit rounding. A gradient with a wrong sign, or without a part of the model, would fail.
+# All agree up to 32-bit rounding. A gradient with a wrong sign, or without a part of the model, would not agree.
 #
-# The twin is faster: the reference computes one loss, and the twin computes the loss and its slopes by all weights. The
-# timing is for a larger model.
+# The twin is faster: the reference computes one loss, and the twin computes the loss and its slopes with respect to all
+# weights. The timing is for a larger model.
 
 # %% tags=["volatile"]
 larger = {"vocab_size": 256, "d_model": 64, "blocks": 4, "heads": 4, "experts": 8}

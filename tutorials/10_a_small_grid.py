@@ -82,8 +82,8 @@ assert abs(true_loss.mean() - floor) < 4 * true_loss.std() / np.sqrt(true_loss.s
 # %% [markdown]
 # ## 2. One training step
 #
-# The model comes from lesson 9. Its weights start random. JAX computes the loss and its *gradient*, the slope by each
-# weight. One step of *gradient descent* moves every weight a little down its slope:
+# The model comes from lesson 9. Its weights start random. JAX computes the loss and its *gradient*, the slope with
+# respect to each weight. One step of *gradient descent* moves every weight a little down its slope:
 #
 # $$w \leftarrow w - \mathrm{rate} \cdot \mathrm{slope}$$
 
@@ -314,11 +314,12 @@ for router, values in losses.items():
     print(f"{router:7} {np.sort(values).round(3)}  mean {values.mean():.3f}")
 
 # %% [markdown]
-# Three numbers show little about the spread of one router. If all routers have the same spread, use all runs. Add the
-# squared distances of the runs from the mean of their router. Divide by the *degrees of freedom*, the number of runs
-# minus the number of means. The root $s$ is the standard deviation of one run. The difference of two means of three
-# runs has the deviation $s\sqrt{1/3 + 1/3}$. A confidence interval reaches $q$ of these deviations to each side, where
-# $q$ is a quantile of Student's distribution (lesson 12). A difference is a result if the interval does not contain 0:
+# Three numbers show little about the spread of one router. If all routers have the same spread, you can estimate it
+# from all runs together. Add the squared distances of the runs from the mean of their router. Divide by the
+# *degrees of freedom*, the number of runs minus the number of means. The root $s$ is the standard deviation of one run.
+# The difference of two means of three runs has the deviation $s\sqrt{1/3 + 1/3}$. A confidence interval reaches $q$ of
+# these deviations to each side, where $q$ is a quantile of Student's distribution (lesson 12). A difference is a result
+# if the interval does not contain 0:
 
 # %%
 from routelaws.reference.laws.uncertainty import student_quantile

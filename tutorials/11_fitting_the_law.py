@@ -147,8 +147,8 @@ same(predict_loss(N, E, truth), 10**predicted)
 # %% [markdown]
 # ## 3. How good is a set of numbers?
 #
-# In each row, take the difference of the predicted and the measured logarithm, and square it. Take the mean over the
-# rows. Its square root, the *RMSLE*, is the size of a typical error, as a power of ten.
+# In each row, take the logarithms of the predicted and the measured loss. Square their difference. Take the mean over
+# the rows. Its square root, the *RMSLE*, is the size of a typical error, as a power of ten.
 
 # %%
 target = np.log10(loss)
@@ -169,8 +169,8 @@ same(rmsle(*truth), np.sqrt(np.mean(noise**2)))
 # ## 4. Downhill with six unknowns
 #
 # We want the six numbers with the smallest RMSLE. The simplest way is *gradient descent*: start somewhere, compute the
-# derivative of each prediction by each number, and step against the slope. The code writes $E_{start}$ and $E_{max}$ as
-# powers of two, so that a step cannot make them negative.
+# derivative of each prediction with respect to each number, and step against the slope. The code writes $E_{start}$ and
+# $E_{max}$ as powers of two, so that a step cannot make them negative.
 
 
 # %%
@@ -475,7 +475,7 @@ print(f"the best ends at E_start {first[0]:.3f}, E_max {first[1]:.0f}")
 assert (excess > 1e-4).all()
 
 # %% [markdown]
-# None of them reaches the global minimum. The cause is the stopping rule, not the search downhill or the six
+# None of the starts reaches the global minimum. The cause is the stopping rule, not the search downhill or the six
 # dimensions. SciPy's method has two limits. By default it stops if a step lowers the mean square by less than the first
 # limit, or if all slopes are below the second. These limits suit functions with values near 1. Our mean square is much
 # smaller, so even a useful step is below the limit. We remove both limits, and let the ten best tries continue.

@@ -5,8 +5,8 @@
 # bootstrap. You will test whether such intervals contain the truth as often as they promise. You will also find a
 # number in the paper that its runs hardly determine.
 #
-# **You need** Python, NumPy and lesson 11. Pictures need matplotlib. Sections from 6 on need SciPy, JAX and numba.
-# Section 8 reads the table that the authors of the paper released.
+# **You need** Python, NumPy and lesson 11. Pictures need matplotlib. Section 6 and the later sections need SciPy, JAX
+# and numba. Section 8 reads the table that the authors of the paper released.
 #
 # **Files** [`laws/uncertainty.py`](../reference/laws/uncertainty.py),
 # [`laws/resampling.py`](../reference/laws/resampling.py).
@@ -216,7 +216,7 @@ def draw(left, right):
 # %% tags=["picture"]
 figure(
     draw,
-    "How much the fit gets worse when one number is held. Values below the dashed line "
+    "How much the fit gets worse when one number is fixed. Values below the dashed line "
     "are not rejected. The axis of the cut-off spans three powers of ten, the axis of "
     "E_max less than two.",
     panels=2,

@@ -242,7 +242,7 @@ if tables:
     figure(
         draw_sizes,
         "Loss of the S-BASE runs by size, and the law fitted to them. Experts lower "
-        "the loss at every size, least at the largest: the lines draw together.",
+        "the loss at every size, and least at the largest size.",
         height=3.8,
     )
 
@@ -358,8 +358,9 @@ for router, (N, E, loss) in tables.items():
     same(np.interp(log_loss[0], log_loss, log_size), log_size[0])
 
 # %% [markdown]
-# So the count by the law is right on average, and up to a quarter off for single runs. The dense slope is small, so a
-# small error in the loss becomes a much larger error in the size. You can compute how much larger.
+# So the effective parameter count of the law is right on average, and up to a quarter too high or too low for single
+# runs. The dense slope is small, so a small error in the loss becomes a much larger error in the size. You can compute
+# how much larger.
 
 # %%
 alpha = law.a + law.c * np.log10(law.E_start)
@@ -400,7 +401,8 @@ for router, table in tables.items():
 # - The effective parameter count is the size of the dense model with the same loss.
 # - Experts are worth most in small models, and the step from 256 to 512 experts is worth little.
 # - A routed model needs more memory and less work than a dense model of the same loss.
-# - Compared with measured runs, the count is right on average, and up to a quarter off for single runs.
+# - Compared with measured runs, the effective parameter count is right on average, and up to a quarter too high or too
+#   low for single runs.
 #
 # ## Exercises
 #

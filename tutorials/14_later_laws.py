@@ -46,7 +46,8 @@ assert losses.argmin() not in (0, len(losses) - 1)
 
 # %% [markdown]
 # The best size is between the smallest and the largest. Where exactly? Put $D = C / 6N$ into the law, and set the
-# derivative by $\ln N$ to zero. At this point a larger N lowers the first term as fast as it raises the second:
+# derivative with respect to $\ln N$ to zero. At this point a larger N lowers the first term as fast as it raises the
+# second:
 #
 # $$\alpha \frac{a}{N^{\alpha}} = \beta \frac{b}{D^{\beta}}$$
 #
@@ -244,9 +245,9 @@ assert (np.diff([best.total_parameters for best in bests]) > 0).all()
 #
 # $$2 (2 d V + (4 + 9 E) d^2 \frac{d}{64} + 2 T d \frac{d}{64}) \le M$$
 #
-# V is the size of the vocabulary, so the first term is a table at each end of the model. Each of the d/64 blocks has 4
-# d² parameters for attention, and 9 d² for each expert. The code tries widths one by one, and skips widths that do not
-# fit.
+# V is the size of the vocabulary, so the first term counts two tables: the embedding at the input and the matrix at the
+# output. Each of the d/64 blocks has 4 d² parameters for attention, and 9 d² for each expert. The code tries widths one
+# by one, and skips widths that do not fit.
 
 # %%
 V, T, M, E = joint.VOCABULARY, 16384, 80e9, 16
@@ -309,8 +310,8 @@ figure(
 
 # %% [markdown]
 # With a small memory and a large budget, few experts are best, or a dense model. But look at the numbers in brackets:
-# the next choice is often hardly worse. The paper also prints such a table. (If it prints "at least", we take the
-# largest number that it tried.)
+# the next choice is often hardly worse. The paper also prints such a table. (If the paper prints "at least", we take
+# the largest number that the paper tried.)
 
 # %%
 in_paper = {1e21: (16, 32, 32), 1e22: (4, 16, 32), 1e23: (1, 8, 32), 1e24: (1, 1, 16)}

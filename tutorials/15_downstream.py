@@ -244,8 +244,8 @@ assert rows[:, 2].max() > 5 * rows[:, 2].min()
 # %% [markdown]
 # For our first table, the line is too low at every large model, since the accuracy curves upwards as the loss falls.
 # The logistic can be good or far off: the rows below the cut do not show the upper end of the S. Is the direct law
-# better? This does not follow, because we made our tables with the direct law. Only real models can show which law is
-# right for them.
+# better? These tables cannot show this, because we made them with the direct law. Only real models can show which law
+# is right for them.
 #
 # ## 5. Several attempts
 #
@@ -543,12 +543,12 @@ if study:
 # %% [markdown]
 # At each cut, the direct law wins more tasks than the straight line through the loss. Against the logistic it loses at
 # the lowest cut and wins at the highest. At the middle cut it loses more tasks than it wins, but its mean error is
-# smaller. A fair coin could easily give such counts against the logistic. We had to exclude about half of the tasks,
+# smaller. The numbers of wins against the logistic could easily be chance. We had to exclude about half of the tasks,
 # because their accuracies are too close to guessing. "No change" is not far behind. The tasks also use the same runs,
 # so there are fewer independent trials than tasks.
 #
-# Krajewski et al. found the direct law better than both on their own runs. They fitted it to runs with the same number
-# of tokens per parameter, while a fit here mixes many such numbers.
+# On their own runs, Krajewski et al. found that the direct law is better than both two-stage laws. They fitted it to
+# runs with the same number of tokens per parameter, while a fit here mixes many such numbers.
 #
 # The command `routelaws downstream` makes this comparison with more laws, also for your own tables. Its results are in
 # [docs/downstream.md](../docs/downstream.md).

@@ -6,8 +6,8 @@
 # model on four simulated devices, stop it, and resume with another arrangement of the devices. At the end you plan the
 # memory of a model that does not fit on one device. At each step we compare with one device.
 #
-# **You need** NumPy and lessons 1 and 4. Sections from 7 on need JAX, and sections from 8 on need
-# `pip install 'routelaws[train]'`. Pictures need matplotlib.
+# **You need** NumPy and lessons 1 and 4. Section 7 and the later sections need JAX. Section 8 and the later sections
+# need `pip install 'routelaws[train]'`. Pictures need matplotlib.
 #
 # **Files** [`parallel.py`](../reference/parallel.py), [`experts.py`](../reference/experts.py), and in the fast twin
 # [`training/mesh.py`](../accelerated/training/mesh.py), [`mesh_plan.py`](../accelerated/mesh_plan.py).
@@ -229,11 +229,11 @@ for group in ("shard", "global"):
 # layer over devices equals the layer on one device *with the same groups*. The tests of this project check this for
 # every router.
 #
-# Routers that balance (lesson 4) have the same choice. Take eight devices with sixteen tokens each, and four experts.
-# The text of each device has its own topic, so tokens on different devices prefer different experts. How well do the
-# experts fit if we balance each device, or each pair of devices, and so on? We measure the mean logit of the tokens for
-# their experts. `balanced_assignment` finds the best choice in which each expert gets the same number of tokens. It
-# finds the same choice as the exhaustive search of lesson 4, but faster (lesson 3).
+# Routers that balance (lesson 4) can also use either kind of group. Take eight devices with sixteen tokens each, and
+# four experts. The text of each device has its own topic, so tokens on different devices prefer different experts. How
+# well do the experts fit if we balance each device, or each pair of devices, and so on? We measure the mean logit of
+# the tokens for their experts. `balanced_assignment` finds the best choice in which each expert gets the same number of
+# tokens. It finds the same choice as the exhaustive search of lesson 4, but faster (lesson 3).
 
 # %%
 from routelaws.reference.routers.base import balanced_assignment
@@ -252,12 +252,12 @@ print(f"no balance at all:               mean logit {best:.3f}")
 assert list(fits.values()) == sorted(fits.values()) and fits[len(scores)] < best
 
 # %% [markdown]
-# This order is always the same. A choice that is balanced within each group is also balanced over all groups. So the
-# larger group has at least the same choices. Small groups fit less well; large groups need more messages. How many?
-# Sinkhorn's algorithm (lesson 4) needs few. Its plan is $\Pi_{te} = \exp(z_{te} + a_t + g_e)$. The row step, for $a_t$,
-# makes each row add up to 1 over the number of tokens. It is a softmax of $z + g$, divided by that number. A device can
-# do this for its own tokens. The column step, for $g_e$, needs the mass that each expert gets from *all* devices. Let
-# $\mathrm{mass}_{ie}$ be the mass from device $i$:
+# Larger groups never fit worse. The reason: a choice that is balanced within each small group is also balanced within
+# the large group. So the large group has all choices of the small groups, and more. But large groups need more
+# messages. How many messages? Sinkhorn's algorithm (lesson 4) needs few. Its plan is $\Pi_{te} = \exp(z_{te} + a_t +
+# g_e)$. The row step, for $a_t$, makes each row add up to 1 over the number of tokens. It is a softmax of $z + g$,
+# divided by that number. A device can do this for its own tokens. The column step, for $g_e$, needs the mass that each
+# expert gets from *all* devices. Let $\mathrm{mass}_{ie}$ be the mass from device $i$:
 #
 # $$g_e \leftarrow g_e - \log \Bigl( E \sum_i \mathrm{mass}_{ie} \Bigr)$$
 #
