@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def calling(function: Callable, **twins) -> Callable:
-    """Return a copy of a function of the reference. The copy calls fast twins.
+    """Return a copy of a function of the reference that calls the given fast twins.
 
     `calling(f, search=fast)` has the code, parameters and docstring of f, but calls `fast` instead of `search`.
 

@@ -146,7 +146,7 @@ def _platform() -> str:
 
 
 def what_is_wrong(kernel: str, shape: AttentionShape) -> str:
-    """Test a kernel on this device. Return its fault as a sentence, or "".
+    """Test a kernel on this device. Return a sentence on what is wrong, or "".
 
     Args:
         kernel: a key of `KERNELS`.

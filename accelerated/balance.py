@@ -86,7 +86,7 @@ def expert_counts(
             without sharding.
 
     Raises:
-        ValueError: the mask has another shape.
+        ValueError: the mask has the wrong shape.
 
     Differs from the reference: int32. An index out of range is not counted. The function sums one-hot rows, because a
     scatter does not run on sharded tokens.
@@ -118,7 +118,7 @@ def mean_probability(
             without sharding.
 
     Raises:
-        ValueError: the score is unknown, or a mask has another shape.
+        ValueError: the score is unknown, or a mask has the wrong shape.
 
     Differs from the reference: logits below float32 are converted to float32. A non-finite logit gives NaN, and so does
     a mask without a real token.
@@ -168,7 +168,7 @@ def auxiliary_loss(
         `AuxiliaryLoss`.
 
     Raises:
-        ValueError: the dialect or the score is unknown, or a mask has another shape.
+        ValueError: the dialect or the score is unknown, or a mask has the wrong shape.
 
     Differs from the reference: a non-finite logit or a mask without a real token makes the loss NaN. An index that is
     out of range or masked is not counted. With `axis_name` every member returns the loss of all tokens, so take the
@@ -228,7 +228,7 @@ def sequence_loss(
         without a real token.
 
     Raises:
-        ValueError: S does not divide T, or an error of `auxiliary_loss`.
+        ValueError: S does not divide T, or `auxiliary_loss` raises this error.
 
     Differs from the reference: see `auxiliary_loss`.
     """
@@ -291,7 +291,7 @@ def z_loss(
             without sharding.
 
     Raises:
-        ValueError: a mask has another shape.
+        ValueError: a mask has the wrong shape.
 
     Differs from the reference: a non-finite logit, or a mask without a real token, gives NaN.
     """
@@ -331,7 +331,7 @@ def update_bias(
 
     Raises:
         ValueError: the counts are not integers, the rate is a number that is negative or NaN, `recentre` is unknown, or
-            the mask has another shape.
+            the mask has the wrong shape.
 
     Differs from the reference: the function does not check the values of counts or of a traced rate. E countₑ may not
     fit into 32 bits. So the function divides the sum of the counts by E, and compares each count with quotient and
@@ -370,7 +370,7 @@ def load_statistics(load: jax.Array, *, expert_mask: jax.Array | None = None) ->
         `LoadStatistics`.
 
     Raises:
-        ValueError: the loads are not [E], or the mask has another shape.
+        ValueError: the loads are not [E], or the mask has the wrong shape.
 
     Differs from the reference: the function does not check the values of the loads. max_over_mean and entropy are NaN
     if all loads are 0, if one is NaN, or if a traced mask admits no expert.

@@ -30,7 +30,7 @@ _OPEN = _WRITABLE | stat.S_IXGRP | stat.S_IXOTH  # without these bits, no other 
 
 
 def user_cache() -> Path:
-    """Return the folder of this program in the user's cache folder: XDG_CACHE_HOME/routelaws or ~/.cache/routelaws.
+    """Return the default folder of caches: XDG_CACHE_HOME/routelaws or ~/.cache/routelaws.
 
     Raises:
         FileNotFoundError: the user has no home folder.

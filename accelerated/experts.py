@@ -118,8 +118,8 @@ def dispatch(
         `Placement`.
 
     Raises:
-        ValueError: the order is unknown, the priority is missing, unexpected or of another shape, or the mask has
-            another shape.
+        ValueError: the order is unknown, the priority is missing, unexpected or of the wrong shape, or the mask has the
+            wrong shape.
 
     Differs from the reference: an index out of range cannot raise under jit, and its assignment gets no slot. A NaN
     priority comes last.
@@ -220,7 +220,7 @@ def silu(x: jax.Array) -> jax.Array:
 def expert_ffn(
     up: jax.Array, down: jax.Array, x: jax.Array, *, activation: str = "gelu", linear: jax.Array | None = None
 ) -> jax.Array:
-    """Return φ(x · up) · down, or for SwiGLU (silu(x · up) ⊙ (x · linear)) · down.
+    """Return the output of one expert: φ(x · up) · down, or for SwiGLU (silu(x · up) ⊙ (x · linear)) · down.
 
     Args:
         up: [d, f].
@@ -314,7 +314,7 @@ def _gated_sum(rows: jax.Array, row: jax.Array, token: jax.Array, gate: jax.Arra
 
 
 def kept_gates(gate: jax.Array, kept: jax.Array, *, renormalise: bool = False) -> jax.Array:
-    """Return the gates of the kept assignments, and 0 for the dropped ones.
+    """Return the gates, with 0 for dropped assignments.
 
     Args:
         gate: [T, k], at least 0.
@@ -377,7 +377,7 @@ def routed_ffn(
 
     Raises:
         ValueError: c <= 0; `params` lacks up or down, or the shapes of `params`, x, expert and gate are inconsistent;
-            or an error of `dispatch` and `expert_ffn`.
+            or `dispatch` or `expert_ffn` raises this error.
 
     Differs from the reference: if the mask excludes all assignments, the dropped fraction is NaN. A NaN gate makes the
     output of its token NaN, even if the assignment has no slot. An assignment to an expert out of range gets no slot

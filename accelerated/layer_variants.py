@@ -32,7 +32,7 @@ def input_gated_ffn(
         [T, d].
 
     Raises:
-        ValueError: an error of `routed_ffn`.
+        ValueError: `routed_ffn` raises this error.
 
     Differs from the reference: the function passes T k rows with one expert each to `routed_ffn`.
     """
@@ -75,7 +75,7 @@ def null_expert_ffn(
         `RoutedOutput`. `dropped_fraction` counts only assignments to real experts. It is 0 if there are none.
 
     Raises:
-        ValueError: an error of `routed_ffn`.
+        ValueError: `routed_ffn` raises this error.
 
     Differs from the reference: see `routed_ffn`.
     """

@@ -363,8 +363,7 @@ def best_plan(plans: list[DevicePlan], memory: float) -> Choice | None:
 def smallest_that_fits(
     config: ModelConfig, memory: float, devices: int, batch_size: int, sequence_length: int, dtype: str = "float32"
 ) -> Choice | None:
-    """Return the best plan for the smallest sufficient number of devices. The function tries twice as many, four times
-    as many, and so on.
+    """Return the best plan for the smallest sufficient number of devices among 2, 4, 8, ... times the given number.
 
     Return None if no number is large enough, because batch, experts and heads limit the number of parts.
     """

@@ -11,7 +11,7 @@ Letters (docstrings, shape strings, einsum subscripts and prose use the same one
 
 Four exceptions. In `laws/`, L is the loss. The vector of a token in the residual stream is h. In einsums h runs over
 heads, c over the width of one head, and m over distances. Coefficients of laws keep their names from the papers (a, b,
-c, d, E_start, B_max, …). The law in (F, B) measures F in TeraFLOPs per sequence of 2048 tokens (`laws/utilisation.py`).
+c, d, E_start, B_max, …). The (F, B) law measures F in TeraFLOPs per sequence of 2048 tokens (`laws/utilisation.py`).
 
 A *group* is the set of tokens over which a router balances its experts. Functions take one group `[T, ...]`; the caller
 forms the groups. A `mask` [T] marks the real tokens. Real tokens get the same result as without padding. Padded tokens

@@ -271,7 +271,7 @@ def routed_ffn_on_devices(
     Returns: `RoutedOutput` with output [n, T, d] and, for each device, the dropped fraction of its group, [n].
 
     Raises:
-        ValueError: the group is unknown, or an error of `experts.dispatch`.
+        ValueError: the group is unknown, or `experts.dispatch` raises this error.
 
     Differs from the reference: see `experts.routed_ffn`. To assign slots in the group "global", each device gathers the
     experts of all tokens. For this, a device sends T k numbers.

@@ -169,7 +169,7 @@ def layer_norm(params: dict, x: jax.Array) -> jax.Array:
 
 
 def rotary(x: jax.Array) -> jax.Array:
-    """Return [..., S, c], c even, with entries j and j + c/2 of position m rotated by the angle m / 10000^(2j/c).
+    """Rotate entries j and j + c/2 of position m by the angle m / 10000^(2j/c), in an array [..., S, c] with even c.
 
     The rotation maps a pair (u, v) to (u cos − v sin, u sin + v cos). The scalar product of a rotated query at i and a
     rotated key at j depends on i and j only through i − j.
@@ -486,7 +486,7 @@ def loss(
         `Loss`, in nats per token.
 
     Raises:
-        ValueError: an error of `apply`; or `hidden` is missing, or it is given and the objective is causal.
+        ValueError: `apply` raises this error; or `hidden` is missing, or it is given and the objective is causal.
 
     Differs from the reference: without a target the loss is NaN.
     """

@@ -40,7 +40,7 @@ def in_short(names, shown: int = SHOWN) -> str:
 
 
 def once(said: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:
-    """Return {sentence: routers} from (router, sentences) pairs.
+    """Return {sentence: routers}, each sentence once, from pairs (router, sentences).
 
     Example:
         >>> once([("Hash", ["too few rows"]), ("S-Base", ["too few rows", "one size"])])

@@ -113,7 +113,7 @@ def routed_blocks(num_blocks: int, routing_frequency: float) -> int:
     by at most `ROUNDING` · max(1, R L).
 
     Raises:
-        ValueError: R is not in (0, 1], R L differs more from an integer, or the integer is 0.
+        ValueError: R is not in (0, 1], R L differs by more than this from an integer, or the integer is 0.
     """
     if not 0 < routing_frequency <= 1:
         raise InputError(f"routing_frequency is {routing_frequency}; it has to be above 0 and at most 1")

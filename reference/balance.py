@@ -16,8 +16,8 @@ weight 0.001. The bias comes from Wang et al. 2024 (arXiv 2408.15664), with u = 
 without their weights; the caller multiplies by the weight.
 
 The auxiliary loss is 1 when the shares are equal, for any probabilities (E Σ (1/E) probₑ = Σ probₑ = 1). It is also 1
-when the mean probabilities are equal, for any shares. Its derivative by probₑ is E shareₑ. So training lowers the
-probability of an expert in proportion to its share.
+when the mean probabilities are equal, for any shares. Its derivative with respect to probₑ is E shareₑ. So training
+lowers the probability of an expert in proportion to its share.
 
 Libraries scale the auxiliary loss differently. `DIALECTS` names four definitions, `auxiliary_loss` lists their
 formulas, and `value_at_balance` returns the value of each at balance. At k = 1 the first three equal the loss of
@@ -98,7 +98,7 @@ def expert_counts(expert: np.ndarray, num_experts: int, *, mask: np.ndarray | No
         mask: [T] bool, the real tokens; None for all.
 
     Raises:
-        ValueError: an expert index is out of range, or the mask has another shape or no real token.
+        ValueError: an expert index is out of range, or the mask has the wrong shape or no real token.
 
     Example:
         >>> expert_counts(np.array([[0, 2], [0, 1]]), 4).tolist()
@@ -134,7 +134,7 @@ def mean_probability(
         expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Raises:
-        ValueError: a logit is not finite, the score is unknown, or a mask has another shape or is all False.
+        ValueError: a logit is not finite, the score is unknown, or a mask has the wrong shape or is all False.
 
     Example:
         >>> mean_probability(np.log([[0.5, 0.5], [0.25, 0.75]])).tolist()
@@ -186,7 +186,7 @@ def auxiliary_loss(
         `AuxiliaryLoss`.
 
     Raises:
-        ValueError: an argument is out of its range, an expert is masked, or a mask has another shape or is all False.
+        ValueError: an argument is out of its range, an expert is masked, or a mask has the wrong shape or is all False.
 
     Example:
         Two tokens in balance, then three tokens out of balance with a loss below 1:
@@ -250,7 +250,7 @@ def sequence_loss(
         without a real token.
 
     Raises:
-        ValueError: S does not divide T, or an error of `auxiliary_loss`.
+        ValueError: S does not divide T, or `auxiliary_loss` raises this error.
 
     Example:
         Two sequences of two tokens. Each sequence uses only one expert, so both losses are 2 · 0.9 = 1.8. All four
@@ -339,7 +339,7 @@ def z_loss(logits: np.ndarray, *, mask: np.ndarray | None = None, expert_mask: n
         expert_mask: [E] bool, the experts that may be chosen; None for all. The sum covers only these.
 
     Raises:
-        ValueError: a logit is not finite, or a mask has another shape or is all False.
+        ValueError: a logit is not finite, or a mask has the wrong shape or is all False.
 
     Example:
         >>> z_loss(np.log([[0.5, 0.5], [1.0, 3.0]])) == math.log(4) ** 2 / 2
@@ -383,7 +383,7 @@ def update_bias(
 
     Raises:
         ValueError: the counts are not integers >= 0, the rate is negative or NaN, `recentre` is unknown, or the mask
-            has another shape or is all False.
+            has the wrong shape or is all False.
 
     Example:
         >>> update_bias(np.zeros(4), np.array([5, 3, 0, 4]), rate=1.0).tolist()
@@ -422,7 +422,7 @@ def load_statistics(load: np.ndarray, *, expert_mask: np.ndarray | None = None) 
         `LoadStatistics`.
 
     Raises:
-        ValueError: a load is negative or not finite, all are 0, or the mask has another shape or is all False.
+        ValueError: a load is negative or not finite, all are 0, or the mask has the wrong shape or is all False.
 
     Example:
         >>> found = load_statistics(np.array([2, 2, 0, 0]))

@@ -369,14 +369,14 @@ class ModelConfig:
             )
 
     def given(self) -> dict:
-        """Return the fields as arguments, with None for each value that `_fill_in` would choose."""
+        """Return {field: value}, arguments of `ModelConfig`; None for a field that follows from other fields."""
         usual = {name: self._default(name) for name in _FILLED_IN} | {"kqv_size": self.d_model / self.heads}
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: None if name in usual and usual[name] == value else value for name, value in values.items()}
 
     @property
     def record(self) -> Router:
-        """The record of the router."""
+        """The record of the router: its name in tables, its options and their defaults."""
         return RECORD_OF[self.router]
 
     @property
@@ -411,7 +411,7 @@ class ModelConfig:
         return self.k * self.granularity
 
     def top_k_options(self) -> dict:
-        """Return the options of `top_k_router` that the model fixes."""
+        """Return {option: value} of `top_k_router` for this configuration."""
         names = ("normalisation", "gate_scale", "expert_groups", "groups_per_token", "group_score")
         return {"score": self.gate} | {name: getattr(self, name) for name in names}
 
@@ -424,7 +424,7 @@ class ModelConfig:
 
     @property
     def has_bias(self) -> bool:
-        """Whether the parameters contain a bias per expert that is updated by the load, not by a gradient."""
+        """Whether the parameters contain a bias per expert. The load updates this bias, not a gradient."""
         return self.router == "quantile" or self.bias_rate > 0
 
     def is_routed(self, block: int) -> bool:

@@ -367,7 +367,7 @@ def exchange_experts(params: dict, order: np.ndarray) -> dict:
         A new tree; arrays that did not change are shared with `params`.
 
     Raises:
-        ValueError: there is no routed block, or `order` has another shape or a row that is not a permutation.
+        ValueError: there is no routed block, or `order` has the wrong shape or a row that is not a permutation.
 
     Example:
         >>> params = {"routed_ffn": {"up": np.array([[[[1.0]], [[2.0]]]]), "down": np.array([[[[3.0]], [[4.0]]]])}}

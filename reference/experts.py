@@ -113,8 +113,8 @@ def dispatch(
         `Placement`.
 
     Raises:
-        ValueError: an argument is out of its range, the priority does not fit the order, or the mask has another shape
-            or is all False.
+        ValueError: an argument is out of its range, the priority does not fit the order, or the mask has the wrong
+            shape or is all False.
 
     Example:
         Three tokens want expert 0, which has two slots:
@@ -195,7 +195,7 @@ def silu(x: np.ndarray) -> np.ndarray:
 def expert_ffn(
     up: np.ndarray, down: np.ndarray, x: np.ndarray, *, activation: str = "gelu", linear: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return φ(x · up) · down, or for SwiGLU (silu(x · up) ⊙ (x · linear)) · down.
+    """Return the output of one expert: φ(x · up) · down, or for SwiGLU (silu(x · up) ⊙ (x · linear)) · down.
 
     Args:
         up: [d, f].
@@ -263,7 +263,7 @@ def combine(outputs: np.ndarray, expert: np.ndarray, placement: Placement, gate:
 
 
 def kept_gates(gate: np.ndarray, kept: np.ndarray, *, renormalise: bool = False) -> np.ndarray:
-    """Return the gates of the kept assignments, and 0 for the dropped ones.
+    """Return the gates, with 0 for dropped assignments.
 
     Args:
         gate: [T, k], at least 0.
@@ -327,7 +327,8 @@ def routed_ffn(
         `RoutedOutput`.
 
     Raises:
-        ValueError: c <= 0, `mask` includes an assignment to a masked expert, or an error of `dispatch` or `expert_ffn`.
+        ValueError: c <= 0, `mask` includes an assignment to a masked expert, or `dispatch` or `expert_ffn` raises this
+            error.
 
     Example:
         >>> params = {"up": np.ones((2, 1, 1)), "down": np.ones((2, 1, 1))}

@@ -32,7 +32,7 @@ def input_gated_ffn(
         [T, d].
 
     Raises:
-        ValueError: an error of `routed_ffn`.
+        ValueError: `routed_ffn` raises this error.
 
     Example:
         With GELU and gate 1/2, the expert returns 1.95 for 4/2; half of its output for 4 is 2:
@@ -83,7 +83,7 @@ def null_expert_ffn(
         `RoutedOutput`. `dropped_fraction` counts only assignments to real experts. It is 0 if there are none.
 
     Raises:
-        ValueError: an error of `routed_ffn`.
+        ValueError: `routed_ffn` raises this error.
 
     Example:
         Expert 0 returns the positive part of its input. Experts 1 and 2 are null experts:

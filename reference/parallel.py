@@ -245,7 +245,7 @@ def routed_ffn_on_devices(
     Returns: `RoutedOutput` with output [n, T, d] and, for each device, the dropped fraction of its group, [n].
 
     Raises:
-        ValueError: the group is unknown, or an error of `experts.dispatch`.
+        ValueError: the group is unknown, or `experts.dispatch` raises this error.
 
     Example:
         Two devices with two tokens and one expert each. Expert 0 doubles, expert 1 negates. The first three tokens

@@ -341,7 +341,7 @@ def hash_table(
         [V, k G] int32; for bigram [2, V].
 
     Raises:
-        ValueError: an array that the hash needs is missing or has another shape.
+        ValueError: an array that the hash needs is missing or has the wrong shape.
     """
     experts, choices = config.expert_count, config.choices
     if config.router != "hash" or config.hash == "position":

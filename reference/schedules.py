@@ -30,7 +30,7 @@ FINAL_RATE = 0.1
 
 
 def decay_start(steps: int, decay: float) -> int:
-    """Return S - D, the first step of the decay of wsd: D is the share `decay` of the steps, rounded.
+    """Return the first step of the decay of the schedule wsd, S - D. D is the share `decay` of the steps, rounded.
 
     Example:
         >>> decay_start(400, 0.2), decay_start(400, 0)

@@ -246,7 +246,7 @@ def sinusoids(sequence_length: int, d_model: int, first: int = 0) -> np.ndarray:
 
 
 def rotary(x: np.ndarray) -> np.ndarray:
-    """Return [..., S, c], c even, with entries j and j + c/2 of position m rotated by the angle m / 10000^(2j/c).
+    """Rotate entries j and j + c/2 of position m by the angle m / 10000^(2j/c), in an array [..., S, c] with even c.
 
     The rotation maps a pair (u, v) to (u cos − v sin, u sin + v cos). The scalar product of a rotated query at i and a
     rotated key at j depends on i and j only through i − j.
@@ -337,7 +337,7 @@ def apply(
         `Output`. The logits predict the next tokens; with the masked objective, the tokens themselves.
 
     Raises:
-        ValueError: there is no token, a token is out of range, or an error of `routed_block`.
+        ValueError: there is no token, a token is out of range, or `routed_block` raises this error.
     """
     _check_tokens(tokens)
     if tokens.size and not (0 <= tokens.min() and tokens.max() < config.vocab_size):
@@ -461,8 +461,8 @@ def loss(
         `Loss`, in nats per token.
 
     Raises:
-        ValueError: `hidden` is missing, or passed with the causal objective; there is no target; or an error of
-            `apply`.
+        ValueError: `hidden` is missing, or passed with the causal objective; there is no target; or `apply` raises this
+            error.
     """
     inputs, targets, counted = _task(tokens, config, hidden, mask)
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}

@@ -347,8 +347,8 @@ def draw(left, right):
 figure(
     draw,
     "Loads of three experts, step by step, with the balance loss and with a bias. Both "
-    "methods bring the loads near a fair share (dashed). The bias moves by equal steps, "
-    "and goes up and down in the end.",
+    "methods bring the loads near a fair share (dashed). The bias moves by equal "
+    "steps, and goes up and down in the end.",
     panels=2,
 )
 

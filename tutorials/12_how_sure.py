@@ -216,9 +216,9 @@ def draw(left, right):
 # %% tags=["picture"]
 figure(
     draw,
-    "How much the fit gets worse when one number is fixed. Values below the dashed line "
-    "are not rejected. The axis of the cut-off spans three powers of ten, the axis of "
-    "E_max less than two.",
+    "How much the fit gets worse when one number is fixed. Values below the dashed "
+    "line are not rejected. The axis of the cut-off spans three powers of ten, the "
+    "axis of E_max less than two.",
     panels=2,
     height=3.2,
 )

@@ -99,7 +99,8 @@ def trace_steps(folder: Path, first: int, last: int, tell=print) -> Trace:
     Steps count from 1. All batches are routed with the same weights, as in training and with the noise of their steps.
 
     Raises:
-        InputError: an error of `trace_folder`, the model is not causal, or its tokens do not choose their experts.
+        InputError: `trace_folder` raises this error, the model is not causal, or its tokens do not choose their
+            experts.
     """
     run = load_run(folder, telling(tell))
     config, model = run.config, run.config.model

@@ -142,7 +142,7 @@ def ended(problem: Problem, residual: np.ndarray, J: np.ndarray, value: float) -
 
 
 def coefficients(form: Form, theta: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the coefficients [p] and their derivatives by θ [p, p]."""
+    """Return the coefficients [p] and their derivatives with respect to θ [p, p]."""
     values, turn = np.empty(theta.size), np.empty((theta.size, theta.size))
     for j in range(theta.size):
         values[j] = coefficient(form.law, centres, j, theta, turn[j])

@@ -97,7 +97,7 @@ def by_weights(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, fol
 
 
 def by_utilisation(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> np.ndarray:
-    """Return the errors of the bounded law in (F, B), fitted as the law in (F, E') with E' = 1 + (B - B_min)/u."""
+    """Return the errors of the bounded (F, B) law, fitted as the (F, E') law with E' = 1 + (B - B_min)/u."""
     teraflops, utilisation = columns
     least = utilisation.min()
     return by_weights(refit, [teraflops, 1.0 + (utilisation - least) / (least * FLOOR)], loss, folds)

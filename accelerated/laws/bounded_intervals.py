@@ -1,4 +1,4 @@
-"""Intervals of the bounded laws in (N, E) and in (F, B), in the format of `catalogue.py`.
+"""Intervals of both bounded laws, the (N, E) law and the (F, B) law, in the format of `catalogue.py`.
 
 Imported from `routelaws.reference.laws.bounded_intervals`. The search for the ends of an interval
 is compiled (`uncertainty.py`).

@@ -95,7 +95,7 @@ def fit_weighted(
     starts: int = 1,
     careful: bool = False,
 ) -> WeightedFits:
-    """Fit one table under many weightings, for a bootstrap or a jackknife. The reference has no such function.
+    """Fit one table once for each row of weights, for a bootstrap or a jackknife. The reference has no such function.
 
     Args:
         dense_parameters, num_experts, loss: [n] each, as in `fit_routed`.
@@ -110,7 +110,8 @@ def fit_weighted(
         fit has status -1 and NaN everywhere.
 
     Raises:
-        ValueError: an error of `fit_routed` for the whole table, or the weights are of another shape or negative.
+        ValueError: `fit_routed` raises this error for the whole table, or the weights are of the wrong shape or
+            negative.
     """
     table = level_table(dense_parameters, num_experts, loss)
     weights = np.ascontiguousarray(check_finite("weights", np.asarray(weights, dtype=np.float64)))

@@ -18,7 +18,7 @@ from .catalogue import LAWS, SHORT_CUTS, Law
 
 
 def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray, groups: np.ndarray) -> HeldOut:
-    """Return the error of each row under the law fitted to all rows of other groups.
+    """Return the error of each row by the law fitted to all rows of other groups.
 
     Args:
         law, columns, loss: as in `leave_one_out`.
@@ -28,7 +28,7 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
         A HeldOut with one fold for each group.
 
     Raises:
-        ValueError: an error of `law.fit` for the whole table, or `groups` has the wrong length.
+        ValueError: `law.fit` raises this error for the whole table, or `groups` has the wrong length.
     """
     columns, loss, groups = reference._checked(law, columns, loss, groups)
     fit = partial(law.fit, **law.given(*columns))

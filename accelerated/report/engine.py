@@ -80,7 +80,7 @@ def write_reproduction(
     Args:
         tables: a results table or several (see `tables.read_tables`).
         out: folder of the report, made if missing; an existing report is replaced.
-        rows: the rows for the laws in N and E (see `select_rows`); None for the paper's rows in the released table, and
+        rows: the rows for the (N, E) laws (see `select_rows`); None for the paper's rows in the released table, and
             for every seed in other tables.
         loss: the main loss column; None for loss_validation.
         huber: delta, in log10 units, of an additional fit by a sum of Huber terms; None for no additional fit.

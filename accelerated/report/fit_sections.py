@@ -9,7 +9,7 @@ from .outline import Report, bullets, listed, loss_name, names, router_name, sta
 
 
 def slopes_section(report: Report) -> list[Block]:
-    """Return the slope in E at each size, measured and by the law, and the gains at each size."""
+    """Return the slope of the loss against E at each size, measured and by the law, and the gains at each size."""
     if not any(law["measured_slopes"] for law in report.laws):
         return []
     fitted = report.fitted

@@ -1,4 +1,4 @@
-"""The sections of a report on the law in N and E: its constants, open questions, intervals."""
+"""The sections of a report on the (N, E) law: its constants, open questions, intervals."""
 
 from ..results.blocks import Block, Heading, Table, constant, constant_span, count, figure, rough_span
 from ..results.encoding import constants
@@ -231,7 +231,7 @@ def _of_the_draws(entries: list[dict]) -> str:
 
 
 def isoflop_section(report: Report) -> list[Block]:
-    """Return the best sizes at each budget, by parabolas and by a law in size and tokens."""
+    """Return the best sizes at each budget, by parabolas and by a law that uses size and tokens."""
     profiles = report.results["isoflop"]
     if not profiles:
         return []

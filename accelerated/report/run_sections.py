@@ -189,7 +189,7 @@ log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d
 
 
 def compute_section(report: Report) -> list[Block]:
-    """Return the law in (F, B), which covers every kind of run."""
+    """Return the (F, B) law, which covers every kind of run."""
     held = [entry for entry in report.results["utilisation"] if entry["missing"] is None]
     if not held or not report.results["headlines"]["other_kinds"]:
         return []

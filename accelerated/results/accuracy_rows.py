@@ -35,7 +35,7 @@ _ATTEMPTS = re.compile(r"(.+?)[ _]pass@(\d+)")
 
 
 class Choice(NamedTuple):
-    """A user's choices for a table of accuracies or leverages. The law is not among them."""
+    """A user's choices for a table of accuracies or leverages, besides the law."""
 
     loss: str | None = None  # the text whose loss a two-stage law uses; for leverages: column of the loss
     rows: str | None = None
@@ -145,7 +145,7 @@ def leverage_groups(table: Leverages, options: dict | None = None) -> list[Rows]
 
 
 def leverage_of_runs(selection: RouterRows, loss_column: str, options: dict | None = None) -> Rows:
-    """Return the leverages of the runs of one router over the dense runs of the same table.
+    """Return the leverages of the runs of one router, compared with the dense runs of the same table.
 
     A power law of the dense runs (`compute.fit_compute`) gives the compute of a dense model with the same loss. In the
     law of leverage, A is k/E, and G is half the table's granularity.

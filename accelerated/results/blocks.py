@@ -32,7 +32,7 @@ def count(value: float | None) -> str:
 
 
 def figure(value: float | None, form: str = ".4g", missing: str = "not found") -> str:
-    """Return a number in a format. Numbers from LARGE on have an exponent, and None becomes `missing`."""
+    """Return a number as text in a format. From LARGE on it has an exponent; None becomes `missing`."""
     if value is None or math.isnan(value):
         return missing
     if math.isinf(value):
@@ -52,7 +52,7 @@ def two_digits(value: float | None) -> str:
 
 
 def experts(value: float | None, digits: int = 3) -> str:
-    """Return a number of experts with this many digits, without an exponent below a billion.
+    """Return a number of experts as text with this many digits; below a billion it has no exponent.
 
     Example:
         >>> experts(238.72), experts(33314.2), experts(1.234e12)

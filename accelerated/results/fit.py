@@ -57,7 +57,7 @@ MOST_HUBER = 1e6
 
 
 def fit_with_intervals(rows: Rows, law: Law, level: float, huber: float | None) -> "Fit":
-    """Return a fit with its intervals. If either fails, raise ValueError."""
+    """Return a fit with its intervals. Raise ValueError if the rows do not determine the fit or its intervals."""
     fit = Fit(rows, law, level, huber)
     fit.intervals  # noqa: B018
     return fit
@@ -114,7 +114,8 @@ class Fit:
 
     @cached_property
     def slopes(self) -> list[Range]:
-        """The slope of log10 L at each size N; [] with Huber's criterion, or for a law of other columns."""
+        """The slope of log10 L against log10 E at each size; [] with Huber's criterion, or for a law without N and
+        E."""
         if self.huber is not None or self.law.slopes is None or self.law.columns[0] != SIZE:
             return []
         return self.law.slopes(self.best, self.rows.columns, self.rows.measured, self.level)

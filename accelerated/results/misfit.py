@@ -81,7 +81,7 @@ class Test(NamedTuple):
 
 
 class Bend(NamedTuple):
-    """A further term in the law, (log10 N)², and its test."""
+    """The test of a further term of the law, (log10 N)²."""
 
     value: float  # the coefficient; if positive, the smallest and the largest sizes have losses above the law
     test: Test
@@ -97,7 +97,7 @@ class Outlier(NamedTuple):
 
 
 class Rise(NamedTuple):
-    """The rise of the loss with N by a law."""
+    """The rise of a law's loss from the smallest to the largest N."""
 
     experts: float | None  # the smallest E of the rows; None for a law of N alone
     sizes: tuple[float, float]  # the smallest and the largest N of the rows
@@ -119,8 +119,8 @@ class Misfit(NamedTuple):
 def rise(law, fit, columns: Sequence[np.ndarray]) -> Rise | None:
     """Return the rise of a law's loss from the smallest to the largest size, or None if the loss falls.
 
-    The losses are at the smallest E of the rows (1 with dense models). Return None also for a law in other columns than
-    N or (N, E), for a single size, and for an undefined law.
+    The losses are at the smallest E of the rows (1 with dense models). Return None also for a law with other columns
+    than N or (N, E), for a single size, and for an undefined law.
 
     Args:
         columns: columns of the fitted rows, [n] each.
@@ -179,7 +179,8 @@ def beyond_seeds(columns: Sequence[np.ndarray], miss: np.ndarray, coefficients: 
 
 
 def largest_size(size: np.ndarray, errors: np.ndarray | None) -> SizeMiss | None:
-    """Return the residual of the largest size by the law of all smaller sizes, from the errors [n] of `held_out`."""
+    """Return the residual of the largest size by the law fitted to all smaller sizes, from errors of `held_out`,
+    [n]."""
     if errors is None or np.unique(size).size < 3:
         return None
     misses = -np.asarray(errors)[size == size.max()]  # errors are predicted minus measured
@@ -205,7 +206,7 @@ def outliers(
 
 
 def pulls(miss: np.ndarray, again: np.ndarray, worst: int, coefficients: int) -> bool:
-    """Return whether a run has pulled the law: a fit without this run has much smaller residuals.
+    """Return whether a run distorts the law: a fit without this run has much smaller residuals.
 
     With few rows, `outliers` can overlook a wrong run: the law follows this run and misses every row.
 
@@ -236,7 +237,7 @@ def _test(explained: float, terms: int, left: float, freedom: int) -> Test:
 
 
 def sizes_of(selection) -> np.ndarray:
-    """Return N of the rows, [n], for a law in any columns."""
+    """Return N of the rows, [n], for any law."""
     return selection.frame["dense_parameter_count"].to_numpy(dtype=np.float64)
 
 
@@ -327,7 +328,7 @@ def steepness(law, columns, loss: np.ndarray, fit, level: float) -> list[Range]:
     """Return the slopes for `is_determined`; [] for a law that is always determined.
 
     The slopes are from least squares on the rows within OUTLIER robust standard deviations of the fit. The
-    least-squares fit of the law in (N, E) already has slopes, and does not need this function.
+    least-squares fit of the (N, E) law already has slopes, and does not need this function.
     """
     if law.slopes is None:
         return []
@@ -393,7 +394,7 @@ def misfit_lines(misfit: Misfit) -> list[str]:
 
 
 def how_far_off(miss: float) -> str:
-    """Return text on the size and direction of a residual in log10."""
+    """Return text on the size and direction of a residual, a difference of log10."""
     off = log_percent(miss)
     if abs(off) < 0.05:
         return "to within 0.05 %"

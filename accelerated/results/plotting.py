@@ -32,7 +32,7 @@ def plot_fits(fits):
 def plot_fit(fit, panel=None):
     """Draw the rows of a `Fit` as dots and its law as lines. Return the matplotlib axes.
 
-    The x axis of a law of one column is this column. The x axis of a law in N and E is E, with a line for each N. For
+    The x axis of a law of one column is this column. For an (N, E) law, the x axis is E, with a line for each N. For
     any other law, the figure shows measured values against fitted values, and the diagonal.
     """
     from matplotlib import pyplot

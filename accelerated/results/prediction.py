@@ -148,7 +148,7 @@ class PublishedPrediction(NamedTuple):
 
 
 def predict_published(law: Law, name: str, at: dict[str, float | None]) -> PublishedPrediction:
-    """Return the prediction of printed coefficients. Raise `InputError` for an unknown name, and as `point_of`."""
+    """Return the prediction of printed coefficients. Raise `InputError` if the name or a column is wrong."""
     point = point_of(law, at)
     if name not in law.published:
         there = ", ".join(law.published) or "none"
@@ -206,9 +206,7 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
 
 
 def intervals_at(fit, at: tuple[float, ...], level: float) -> tuple[float, Range, Range, Range | None]:
-    """Return the value of a fit at a point, and three intervals: of the law, of one more run, and from left-out
-    sizes.
-    """
+    """Return the value of a fit at a point, and three intervals: for the law, for one more run, by left-out sizes."""
     known = fit.best, fit.rows.columns, fit.rows.measured
     value, of_law, of_run = fit.law.predict_interval(*known, at, level)
     by_size = None if fit.law.by_size is None else fit.law.by_size(*known, at, level)

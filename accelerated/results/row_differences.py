@@ -1,6 +1,6 @@
 """Differences between the rows of one fit that the law ignores.
 
-A law in N and E has no term for training tokens, text, vocabulary or objective. It attributes their effects to N, E or
+An (N, E) law has no term for training tokens, text, vocabulary or objective. It attributes their effects to N, E or
 chance, and the residuals may hide this error. So this file checks the rows:
 
     TOKENS    runs of a size differ in their training tokens, or sizes differ in both tokens and tokens per parameter

@@ -139,7 +139,7 @@ def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tupl
     """Return the columns of a law and the loss, [n] each.
 
     Raises:
-        ValueError: the table lacks a column or a value in the column; or an error of `compute_columns`.
+        ValueError: the table lacks a column or a value in the column; or `compute_columns` raises this error.
     """
     frame = selection.frame
     return tuple(_read(frame, name, law) for name in law.columns), _numbers(frame, loss_column)

@@ -147,7 +147,8 @@ class Runs:
             published: whether to add separate rankings by the printed coefficients of later papers.
 
         Raises:
-            InputError: an error of `fit`; no model fits the budget, or the table lacks data that the budget needs.
+            InputError: `fit` raises this error; no model fits the budget, or the table lacks data that the budget
+                needs.
         """
         law = law_of(law, "plan") if isinstance(law, str) else law
         check_resamples(resamples)
@@ -186,7 +187,7 @@ class Runs:
         level: float = LEVEL,
         flops: float = math.inf,
     ) -> NextRuns:
-        """Return the possible next runs, narrowest interval of a number first.
+        """Return the possible next runs, sorted by the interval of a number after each run, narrowest first.
 
         Args:
             number: "prediction", which takes n and experts; "slope", which takes n (default: the largest size);
@@ -198,7 +199,7 @@ class Runs:
             flops: largest cost of a run.
 
         Raises:
-            InputError: an error of `fit`; the law has no such number, or every run costs more than `flops`.
+            InputError: `fit` raises this error; the law has no such number, or every run costs more than `flops`.
         """
         law = law_of(law, "plan --next") if isinstance(law, str) else law
         selections = of_router(self.selections(law.axes), router)
@@ -335,7 +336,7 @@ def fit_table(
         level, huber, router, tell: as in `Runs.fit`.
 
     Raises:
-        InputError: an error of `Runs.fit`; there is no table or there are too many; no task or router has a fit.
+        InputError: `Runs.fit` raises this error; there is no table or there are too many; no task or router has a fit.
     """
     if not paths:
         raise InputError("no table is given; give a results table, or the folder of a run or sweep")

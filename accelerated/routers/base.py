@@ -120,7 +120,7 @@ def balanced_assignment(
         token 1 the lowest remaining expert, and so on.
 
     Raises:
-        ValueError: the scores are not [T, E], k is out of range, the method is unknown, or a mask has another shape.
+        ValueError: the scores are not [T, E], k is out of range, the method is unknown, or a mask has the wrong shape.
 
     Differs from the reference: scores below float32 are converted to float32. Objective, prices and gap are NaN if a
     score is not finite, no token is real, or a traced mask admits fewer than k experts.
@@ -206,8 +206,8 @@ def base_router(
         `Routing`; `plan` holds 1/(T k) at each of a token's experts.
 
     Raises:
-        ValueError: the logits are not [T, E], k is out of range, the gate or the method is unknown, or a mask has
-            another shape.
+        ValueError: the logits are not [T, E], k is out of range, the gate or the method is unknown, or a mask has the
+            wrong shape.
 
     Discontinuity: the selection jumps where two balanced assignments (training) or two logits of a token (evaluation)
     tie. In training `balanced_assignment` breaks ties. In evaluation the lower index wins.

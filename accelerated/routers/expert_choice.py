@@ -54,7 +54,7 @@ def expert_choice_router(
         `ExpertChoice`.
 
     Raises:
-        ValueError: the logits are not [T, E], c <= 0, the score is unknown, or a mask has another shape.
+        ValueError: the logits are not [T, E], c <= 0, the score is unknown, or a mask has the wrong shape.
 
     Discontinuity: the selection jumps where the C-th and the next score of an expert are equal.
 

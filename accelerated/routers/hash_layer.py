@@ -49,8 +49,8 @@ def hash_layer(
         `Routing` with k = 1 and gate 1. `plan` holds 1/T at each token's expert.
 
     Raises:
-        ValueError: E < 1, the ids are not integers, or a mask has another shape. A mask that is not traced must not be
-            all False.
+        ValueError: E < 1, the ids are not integers, or a mask has the wrong shape. A mask that is not traced must not
+            be all False.
 
     Differs from the reference: a negative id wraps, as in any remainder. With a mask without real tokens, plan and
     loads are NaN.
@@ -85,7 +85,7 @@ def table_router(
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: an error of `fixed_router`.
+        ValueError: `fixed_router` raises this error.
 
     Differs from the reference: an id or an expert out of range gets a NaN gate, which stops a training loop.
     """
@@ -117,7 +117,7 @@ def fixed_router(
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: the gate is unknown, a mask has another shape, or a mask that is not traced admits fewer than k
+        ValueError: the gate is unknown, a mask has the wrong shape, or a mask that is not traced admits fewer than k
             experts.
 
     Differs from the reference: an index out of range gets a NaN gate. The function does not check whether a row repeats

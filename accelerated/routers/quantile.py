@@ -64,7 +64,7 @@ def quantile_bias(
         never rises.
 
     Raises:
-        ValueError: the scores are not [T, E] or the bias is not [E], k is out of range, or a mask has another shape.
+        ValueError: the scores are not [T, E] or the bias is not [E], k is out of range, or a mask has the wrong shape.
 
     Differs from the reference: at least float32. A non-finite entry, or a traced mask of fewer than k experts, makes
     the whole new bias NaN. A group without a real token does not change the bias.
@@ -118,7 +118,7 @@ def quantile_router(
 
     Raises:
         ValueError: the logits are not [T, E] or the bias is not [E], k is out of range, the gate is unknown, or a mask
-            has another shape.
+            has the wrong shape.
 
     Discontinuity: the selection jumps where two entries of a row of logits - bias are equal; ties go to the lower
     index.

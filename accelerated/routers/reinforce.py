@@ -79,7 +79,7 @@ def reinforce_router(
         `Routing`; `gate` is 1/k, and `plan` is π / T. In training π is the distribution of the first choice.
 
     Raises:
-        ValueError: the logits are not [T, E], k or the nucleus is out of range, or the noise or a mask has another
+        ValueError: the logits are not [T, E], k or the nucleus is out of range, or the noise or a mask has the wrong
             shape.
 
     Discontinuity: the selection jumps where two sums of log-probability and noise are equal (without noise: two
@@ -130,7 +130,7 @@ def log_policy(
         [T, E]; exp of a row sums to 1.
 
     Raises:
-        ValueError: the logits are not [T, E], k or the nucleus is out of range, or the mask has another shape.
+        ValueError: the logits are not [T, E], k or the nucleus is out of range, or the mask has the wrong shape.
 
     Discontinuity: an expert enters or leaves the nucleus where the mass of the more probable experts passes `nucleus`.
     Ties go to the lower index.
@@ -180,7 +180,7 @@ def log_probability(
         [T]; −∞ where an expert is outside the nucleus.
 
     Raises:
-        ValueError: expert is not [T, k], k or the nucleus is out of range, or the mask has another shape.
+        ValueError: expert is not [T, k], k or the nucleus is out of range, or the mask has the wrong shape.
 
     Source: REINFORCE for k = 1; Plackett and Luce for k > 1 (our choice).
 
@@ -214,7 +214,7 @@ def policy_entropy(
         [T], between 0 and log E.
 
     Raises:
-        ValueError: an error of `log_policy`.
+        ValueError: `log_policy` raises this error.
 
     Differs from the reference: at least float32. A non-finite row gives NaN.
     """
@@ -300,8 +300,8 @@ def policy_terms(
         `PolicyTerms`.
 
     Raises:
-        ValueError: value, reward or held_advantage is not [T], expert is not [T, k], a mask has another shape, or k or
-            the nucleus is out of range.
+        ValueError: value, reward or held_advantage is not [T], expert is not [T, k], a mask has the wrong shape, or k
+            or the nucleus is out of range.
 
     Source: Clark et al. 2022 for the policy and the baseline; the balance loss, the entropy and all weights are our
     choice.

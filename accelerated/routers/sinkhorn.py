@@ -127,7 +127,7 @@ def sinkhorn_plan(
         `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits.
 
     Raises:
-        ValueError: the logits are not [T, E], or a mask has another shape.
+        ValueError: the logits are not [T, E], or a mask has the wrong shape.
 
     Differs from the reference: logits below float32 are converted to float32 and carry no gradient into the plan. A
     non-finite logit does not raise: the residual is NaN, and `converged` is False.
@@ -188,7 +188,7 @@ def sinkhorn_router(
         `Routing`; `plan` is the transport plan in training, and holds 1/(T k) at each chosen expert in evaluation.
 
     Raises:
-        ValueError: the logits are not [T, E], k is out of range, the gate is unknown, or a mask has another shape.
+        ValueError: the logits are not [T, E], k is out of range, the gate is unknown, or a mask has the wrong shape.
 
     Discontinuity: the selection jumps where two entries of a row of the plan (training) or of the logits (evaluation)
     are equal; ties go to the lower index.

@@ -35,7 +35,7 @@ def sparsemixer_router(
         `Routing` with k = 2; `plan` holds 1/(2 T) at each chosen expert.
 
     Raises:
-        ValueError: the logits are not [T, E], E < 2, the jitter is negative, or a mask has another shape.
+        ValueError: the logits are not [T, E], E < 2, the jitter is negative, or a mask has the wrong shape.
 
     Discontinuity: the choice jumps where two logits are equal. A gate jumps where another expert comes near.
 

@@ -81,7 +81,7 @@ def top_k_router(
     Raises:
         ValueError: the logits are not [T, E] or the bias is not [E], k is out of range, the score, the normalisation or
             the score of groups is unknown, the gate would be constant or its scale is not above 0 and finite, the
-            groups do not divide E or can hold fewer than k experts, or a mask has another shape.
+            groups do not divide E or can hold fewer than k experts, or a mask has the wrong shape.
 
     Discontinuity: the selection jumps where the last chosen and the first rejected expert, or group, have equal scores;
     ties go to the lower index.
@@ -207,7 +207,7 @@ def switch_router(
         `Routing` with k = 1.
 
     Raises:
-        ValueError: the logits are not [T, E], or a mask has another shape.
+        ValueError: the logits are not [T, E], or a mask has the wrong shape.
 
     Differs from the reference: see `top_k_router`.
     """
@@ -242,7 +242,7 @@ def gshard_router(
         `Routing` with k = 2; `plan` holds the same mass at each kept assignment.
 
     Raises:
-        ValueError: the logits are not [T, E], E < 2, or a mask has another shape.
+        ValueError: the logits are not [T, E], E < 2, or a mask has the wrong shape.
 
     Source: Lepikhin et al. 2020, Algorithm 1; the factor 2 is in its line 19. Evaluation without draws is our choice.
 

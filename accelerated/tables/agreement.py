@@ -42,7 +42,7 @@ SIZES = "cells may hold sizes, such as 20M or 1.5B"
 
 
 class Identity(NamedTuple):
-    """A column, and its range from other columns."""
+    """A column, and the range of its values that other columns imply."""
 
     column: str
     by: str  # source of the range, for messages

@@ -54,7 +54,7 @@ def marks_of(cells: dict[str, list[str]], apart: Iterable[str] = ()) -> dict[str
 
 
 def told_apart(keys: list, cells: dict[str, list[str]], marks: dict[str, str]) -> tuple[list, str, dict]:
-    """Return a key for each row, with at most one id per key, and the column and the values of the ids.
+    """Return a key for each row, so that rows of one key have at most one id; and the column and the values of the ids.
 
     Args:
         keys: [rows], names of the runs.

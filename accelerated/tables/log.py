@@ -45,7 +45,7 @@ def put_together(paths: list, pieces: list[Log]) -> Log:
 
 
 def latest_branch(runs: list[str], steps: list[float]) -> tuple[list[int], dict[str, tuple[float, int]]]:
-    """Return the rows that no restart has replaced, and the restarted runs.
+    """Return the rows of a log that no later restart of the run repeats, and the restarted runs.
 
     If a run goes back to an earlier step, its previous rows from this step on are dropped, as in TensorBoard's reader.
 

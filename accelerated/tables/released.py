@@ -58,7 +58,7 @@ def downstream_tasks(archive: Path) -> bytes:
     """Return the table of tasks from the same archive. Random baselines in percent become shares.
 
     Raises:
-        InputError: an error of `overtraining_runs`.
+        InputError: `overtraining_runs` raises this error.
     """
     with _Archive(archive) as files:
         path = "exp_data/eval_metadata.csv"

@@ -241,7 +241,7 @@ def read_tables(paths):
         of a table is blank in its rows.
 
     Raises:
-        InputError: an error of `read_table`; a path is given twice.
+        InputError: `read_table` raises this error; a path is given twice.
     """
     paths = listed(paths)
     twice = next((path for path in paths if paths.count(path) > 1), None)

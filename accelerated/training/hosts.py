@@ -215,7 +215,7 @@ def own_folder(folder: Path) -> Iterator[Path]:
 
 
 def asked_anywhere(here: bool) -> bool:
-    """Return whether `here` is true in any process. All processes must call this."""
+    """Return whether `here` is true in at least one process. All processes must call this function."""
     if jax.process_count() == 1:
         return here
     from jax.experimental import multihost_utils

@@ -317,7 +317,7 @@ def attention_of(config: TrainConfig) -> Choice:
     """Return the attention implementation of this process for a run. A mesh always uses our own.
 
     Raises:
-        InputError: an error of `attention_kernels.choose`.
+        InputError: `attention_kernels.choose` raises this error.
     """
     model = config.model
     shape = (model.heads, model.kqv_size, config.sequence_length, model.objective == "causal")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 
 class Resumable(BaseException):
-    """Ends a command that was asked to stop. The message is one line. Exit code 0.
+    """Raised to end a command after a request to stop. The message is one line. Exit code 0.
 
     Not an `Exception`, so that handlers of other errors do not catch it.
     """
@@ -27,7 +27,7 @@ class _State:
 
 
 def asked() -> bool:
-    """Return whether this process was asked to stop."""
+    """Return whether this process has received a request to stop (SIGTERM or SIGINT)."""
     return _State.asked
 
 

@@ -386,7 +386,7 @@ def _gradient_fault(ask: Callable, design: Design, answer: Answer) -> Difference
 
 
 def gradient_fault(actual: np.ndarray, wanted: np.ndarray, probe: Probe) -> Difference | None:
-    """Return a difference if a gradient [T, E] by the logits is wrong, measured by its largest entry."""
+    """Return a difference if a gradient [T, E] with respect to the logits is wrong, measured by its largest entry."""
     largest = np.abs(wanted).max()
     off = np.abs(actual - wanted).max(axis=1) > BOUNDS["designs.gradient"].limit * max(largest, 1.0)
     if not off.any():
@@ -400,7 +400,7 @@ def gradient_fault(actual: np.ndarray, wanted: np.ndarray, probe: Probe) -> Diff
 
 
 def derivative(function: Callable, point: np.ndarray) -> np.ndarray:
-    """Return the derivative of function(array) -> number by each entry of the array."""
+    """Return the derivative of function(array) -> number with respect to each entry of the array."""
     directions = np.eye(point.size).reshape(-1, *point.shape)
     return np.reshape(
         [central_difference(function, point, direction, 2.0**-13) for direction in directions], point.shape

@@ -22,7 +22,7 @@ CHANCE = 1e-3
 
 
 class Bounded(NamedTuple):
-    """The law in (N, E): log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d."""
+    """The (N, E) law: log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d."""
 
     a: float
     b: float
@@ -65,7 +65,7 @@ class Bounded(NamedTuple):
 
 
 class Compute(NamedTuple):
-    """The law in (F, B) for B >= B_min: log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d."""
+    """The (F, B) law for B >= B_min: log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d."""
 
     a: float
     b: float

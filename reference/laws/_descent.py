@@ -1,7 +1,7 @@
 """Minimise the sum of Huber terms of a nonlinear law, and estimate the errors of the fit.
 
 Private to the reference. `additive.py`, `hoffmann.py` and `joint.py` define the prediction of their law, ln L̂(θ), and
-its derivative by each unknown (`Form.bind`). They share this search.
+its derivative with respect to each unknown (`Form.bind`). They share this search.
 
 The search varies the unknowns θ to minimise a sum over the rows i:
 
@@ -200,7 +200,7 @@ def covariance(problem: Problem, form: Form, theta: np.ndarray, centres) -> np.n
     """Return the Gauss-Newton covariance [p, p] of the coefficients; NaN for vanished coefficients.
 
     The covariance of θ is `error_variance` times (JᵀJ)⁻¹. Central differences give the derivatives of the coefficients
-    by θ (`turns`). The covariance is valid for small errors. The intervals of `_profile.py` do not use it.
+    with respect to θ (`turns`). The covariance is valid for small errors. The intervals of `_profile.py` do not use it.
     """
     free = ~gone(problem, theta)
     variance, _ = error_variance(problem, theta)

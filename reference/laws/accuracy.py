@@ -29,7 +29,7 @@ _FACTORS = ("A", "B", "E")  # the covariance uses their logarithms
 
 
 class StagesLinearCoefficients(NamedTuple):
-    """L = A/C^alpha, then Q = a L + b. `two_stage.py` defines the letters."""
+    """Coefficients of two stages: L = A/C^alpha, then Q = a L + b. `two_stage.py` defines the letters."""
 
     A: float
     alpha: float
@@ -38,7 +38,7 @@ class StagesLinearCoefficients(NamedTuple):
 
 
 class StagesLogisticCoefficients(NamedTuple):
-    """L = A/C^alpha, then Q = a/(1 + exp(-k (L - m))) + b."""
+    """Coefficients of two stages: L = A/C^alpha, then Q = a/(1 + exp(-k (L - m))) + b."""
 
     A: float
     alpha: float
@@ -49,7 +49,7 @@ class StagesLogisticCoefficients(NamedTuple):
 
 
 class StagesRatioCoefficients(NamedTuple):
-    """L = A/N^alpha + B/D^beta + E, then Q = a/(1 + exp(-k (L - m))) + b."""
+    """Coefficients of two stages: L = A/N^alpha + B/D^beta + E, then Q = a/(1 + exp(-k (L - m))) + b."""
 
     A: float
     alpha: float
@@ -63,7 +63,7 @@ class StagesRatioCoefficients(NamedTuple):
 
 
 def predict_fitted(fit: AccuracyFit, *columns: np.ndarray) -> np.ndarray:
-    """Return the accuracies of a fit in ln(-ln Q'), at its guess rate; see `downstream.predict_accuracy`."""
+    """Return the accuracies that a fit of ln(-ln Q') predicts, at its guess rate; see `downstream.predict_accuracy`."""
     return downstream.predict_accuracy(fit.coefficients, *columns, guess_rate=fit.guess_rate)
 
 
@@ -85,13 +85,13 @@ def fit_stages_logistic(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarra
 
 
 def fit_stages_ratio(parameters: np.ndarray, tokens: np.ndarray, loss: np.ndarray, accuracy: np.ndarray) -> AccuracyFit:
-    """Return the fit of two stages in N and D (`two_stage.fit_two_stage_ratio`) as an `AccuracyFit`."""
+    """Return the fit of two stages with the columns N and D (`two_stage.fit_two_stage_ratio`) as an `AccuracyFit`."""
     fit = two_stage.fit_two_stage_ratio(parameters, tokens, loss, accuracy)
     return _stages(StagesRatioCoefficients, fit, parameters, tokens)
 
 
 def predict_stages(coefficients: NamedTuple, *columns: np.ndarray) -> np.ndarray:
-    """Return the accuracy of both stages chained.
+    """Return the accuracy: stage 1 predicts a loss, and stage 2 predicts the accuracy at this loss.
 
     Args:
         coefficients: one of the records of this file.
@@ -121,7 +121,7 @@ def predict_stages(coefficients: NamedTuple, *columns: np.ndarray) -> np.ndarray
 def accuracy_ranges(
     fit: AccuracyFit, columns: Sequence[np.ndarray], accuracy: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return the coefficients of a fit in ln(-ln Q') with their intervals, for `catalogue.Law`.
+    """Return the coefficients of a fit of ln(-ln Q') with their intervals, for `catalogue.Law`.
 
     Args:
         fit: a fit by `downstream.py` or `downstream_sums.py`. A Huber fit has no intervals. Its ends are NaN.
@@ -152,14 +152,14 @@ def accuracy_ranges(
 def accuracy_prediction(
     fit: AccuracyFit, columns: Sequence[np.ndarray], accuracy: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the accuracy at one point with both intervals, for `catalogue.Law`.
+    """Return the predicted accuracy at one point, with two intervals (see `intervals.Predicted`), for `catalogue.Law`.
 
     Args:
         fit, columns, accuracy, level: as in `accuracy_ranges`.
         at: the columns of the law at the point.
 
     Raises:
-        ValueError: an error of `downstream.predict_interval`.
+        ValueError: `downstream.predict_interval` raises this error.
     """
     low, high = downstream.predict_interval(fit, *at, level=level)
     run_low, run_high = downstream.predict_interval(fit, *at, level=level, observation=True)

@@ -43,7 +43,7 @@ from ._projection import check_range
 
 
 class AdditiveLaw(NamedTuple):
-    """One law of the form above.
+    """A law whose loss is a sum of terms: products of powers of the columns, and a floor.
 
     Attributes:
         name: the name of the law, for messages
@@ -132,7 +132,7 @@ class AdditiveInterval(NamedTuple):
 
 
 def predict_additive(law: AdditiveLaw, coefficients: tuple, columns: Sequence) -> np.ndarray:
-    """Return the loss L of a law, term by term.
+    """Return the loss L that a law predicts, as the sum of its terms.
 
     Args:
         law: the law.
@@ -162,7 +162,7 @@ def fit_additive(
     huber: float | None = 1e-3,
     starts: np.ndarray | None = None,
 ) -> AdditiveFit:
-    """Fit a law to a table.
+    """Fit an additive law to a table of runs.
 
     Args:
         law: the law.
@@ -192,7 +192,7 @@ def additive_intervals(
     level: float = 0.95,
     at: Sequence | None = None,
 ) -> list[AdditiveInterval]:
-    """Return the profile intervals of the coefficients, or of the predictions at some points.
+    """Return the profile intervals of the coefficients of a law, or of its predictions at some points.
 
     Args:
         law, columns, loss, huber: as in `fit_additive`.
@@ -204,7 +204,7 @@ def additive_intervals(
         freedom.
 
     Raises:
-        ValueError: an error of `fit_additive`, or `level` is out of its range.
+        ValueError: `fit_additive` raises this error, or `level` is out of its range.
     """
     columns, loss = _checked(law, columns, loss)
     points = None if at is None else _smooth.points_of(law.columns, at)

@@ -1,7 +1,7 @@
-"""Intervals of the bounded laws in (N, E) and in (F, B), in the format of `catalogue.py`.
+"""Intervals of both bounded laws, the (N, E) law and the (F, B) law, in the format of `catalogue.py`.
 
-All are profile intervals (`uncertainty.py`) of least-squares fits. The law in (F, B) is the law of `routed.py` for the
-table (F, E') with E' = 1 + (B - B_min)/u (`utilisation.py`, `scaled_columns` below). So
+All are profile intervals (`uncertainty.py`) of least-squares fits. The (F, B) law is the law of `routed.py` for the
+columns F and E' with E' = 1 + (B - B_min)/u (`utilisation.py`, `scaled_columns` below). So
 
     b and c      are the same in both,
     a and d      are values at B̂ = 1, which is Ê' = 1/u,
@@ -9,8 +9,8 @@ table (F, E') with E' = 1 + (B - B_min)/u (`utilisation.py`, `scaled_columns` be
     F_cutoff     (where more parameters per FLOP stop helping) is N_cutoff, in units of F,
     losses       are the same.
 
-Every function has the fit as its first argument. The functions of the law in (N, E) compute their intervals from the
-rows alone. The functions of the law in (F, B) read B_min and u from the fit.
+Every function has the fit as its first argument. The functions of the (N, E) law compute their intervals from the
+rows alone. The functions of the (F, B) law read B_min and u from the fit.
 """
 
 from collections.abc import Sequence
@@ -51,14 +51,14 @@ def routed_intervals(
         level: confidence level, between 0 and 1.
 
     Raises:
-        ValueError: an error of `profile_intervals`.
+        ValueError: `profile_intervals` raises this error.
     """
     quantities = [Quantity(name) for name in (*fit.coefficients._fields, "N_cutoff")]
     return [range_of(interval) for interval in profile_intervals(*columns, loss, quantities, level)]
 
 
 def routed_slopes(fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
-    """Return b + c log10 N at each size of the rows. `routed_intervals` describes the arguments."""
+    """Return the slope b + c log10 N, with its interval, at each size of the rows; arguments as `routed_intervals`."""
     quantities = [Quantity("slope", N=float(size)) for size in np.unique(columns[0])]
     return [range_of(interval) for interval in profile_intervals(*columns, loss, quantities, level)]
 
@@ -66,7 +66,7 @@ def routed_slopes(fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarra
 def routed_prediction(
     fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the loss at one point (N, E). `routed_intervals` describes the other arguments."""
+    """Return the predicted loss at one point (N, E), with two intervals; other arguments as `routed_intervals`."""
     quantities = [Quantity(name, N=float(at[0]), E=float(at[1])) for name in ("prediction", "observation")]
     law, run = profile_intervals(*columns, loss, quantities, level)
     return Predicted(law.value, (law.low, law.high), (run.low, run.high))
@@ -75,7 +75,7 @@ def routed_prediction(
 def routed_by_size(
     fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> tuple[float, float] | None:
-    """Return the interval of the law at (N, E) by leaving out one size at a time; None with fewer than three sizes.
+    """Return the interval of the loss at (N, E) by leaving out one size at a time; None with fewer than three sizes.
 
     `routed_intervals` describes the other arguments. The interval accounts for errors that the runs of one size share
     (`resampling.py`).
@@ -90,7 +90,7 @@ def routed_by_size(
 def routed_dense_equivalent(
     fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Range | None:
-    """Return the size of the dense model with the loss of (N, E), or None at E = 1; see `routed_intervals`."""
+    """Return the size of the dense model with the same loss as (N, E); None at E = 1. See `routed_intervals`."""
     if not at[1] > 1:
         return None
     quantities = [Quantity("effective_parameters", N=float(at[0]), E=float(at[1]))]
@@ -99,7 +99,7 @@ def routed_dense_equivalent(
 
 
 def utilisation_design(fit: UtilisationFit, teraflops: np.ndarray, utilisation: np.ndarray) -> np.ndarray:
-    """Return [n, 4], the columns of `routed_design` in F and E' at the fitted B_start and B_max."""
+    """Return [n, 4], the columns of `routed_design` with F and E' for N and E, at the fitted B_start and B_max."""
     return routed_design(fit.curve, *scaled_columns(fit.curve, teraflops, utilisation))
 
 
@@ -115,7 +115,7 @@ def utilisation_intervals(
         level: confidence level, between 0 and 1.
 
     Raises:
-        ValueError: an error of `profile_intervals` and `scaled_columns`.
+        ValueError: `profile_intervals` or `scaled_columns` raises this error.
     """
     quantities = [Quantity(name, effective=1 / fit.curve.unit) for name in _OWN_NAMES]
     ranges = []
@@ -130,7 +130,7 @@ def utilisation_intervals(
 def utilisation_slopes(
     fit: UtilisationFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return b + c log10 F at the least, median and largest F. `utilisation_intervals` describes the arguments."""
+    """Return the slope b + c log10 F at the least, median and largest F; arguments as `utilisation_intervals`."""
     quantities = [Quantity("slope", N=float(flops)) for flops in np.quantile(columns[0], [0.0, 0.5, 1.0])]
     scaled = scaled_columns(fit.curve, *columns)
     return [range_of(interval) for interval in profile_intervals(*scaled, loss, quantities, level)]
@@ -139,7 +139,7 @@ def utilisation_slopes(
 def utilisation_prediction(
     fit: UtilisationFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the loss at one point (F, B), B at least B_min. `utilisation_intervals` describes the other arguments."""
+    """Return the predicted loss at one point (F, B), B >= B_min; other arguments as `utilisation_intervals`."""
     point = [float(value) for value in scaled_columns(fit.curve, *at)]
     return routed_prediction(fit, scaled_columns(fit.curve, *columns), loss, point, level)
 
@@ -152,7 +152,7 @@ def utilisation_cutoff(fit: UtilisationFit) -> float:
 def scaled_columns(
     curve: UtilisationCurve, teraflops: np.ndarray, utilisation: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return F and E' = 1 + (B - B_min)/u, the columns for the fit of the law in (F, B).
+    """Return F and E' = 1 + (B - B_min)/u, the columns for the fit of the (F, B) law.
 
     Raises:
         ValueError: a B is below B_min.

@@ -32,7 +32,7 @@ _FIRST = ((-0.2, 0.1, 0.6), (0.1, 0.5, 0.9), (0.3, 1.5), (-0.3, 0.5, 2.0))  # c0
 
 
 class BrokenCoefficients(NamedTuple):
-    """The six coefficients.
+    """The six coefficients of the broken power law.
 
     Attributes:
         a: the constant term, an accuracy
@@ -70,7 +70,7 @@ class BrokenFit(NamedTuple):
 
 
 def predict_broken(flops: np.ndarray, coefficients: BrokenCoefficients) -> np.ndarray:
-    """Return Q, not clipped. It may be outside 0 to 1.
+    """Return the accuracy Q that the law predicts, not clipped: Q may be below 0 or above 1.
 
     Args:
         flops: C, above 0, any shape.
@@ -94,7 +94,7 @@ def predict_broken(flops: np.ndarray, coefficients: BrokenCoefficients) -> np.nd
 
 
 def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e-3) -> BrokenFit:
-    """Fit the law to accuracies.
+    """Fit the broken power law to the accuracies of runs.
 
     Args:
         flops: [n], C, above 0.

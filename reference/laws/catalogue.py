@@ -146,7 +146,7 @@ class Fit(NamedTuple):
 
 
 class Law(NamedTuple):
-    """One law: of the loss, or of the quantity that `measured` names.
+    """A law of the loss, or of the quantity that `measured` names.
 
     Attributes:
         name: its key in LAWS and in commands
@@ -217,14 +217,14 @@ class Law(NamedTuple):
     def predict_interval(
         self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
     ) -> Predicted:
-        """Return the loss at one point, with intervals of the law and of one more run.
+        """Return the loss at one point, with two intervals: for the law's value, and for one more run.
 
         Args:
             fit, columns, loss, level: as in `intervals`.
             at: the columns of the law at the point, a number each.
 
         Raises:
-            ValueError: an error of `intervals`, or the law has no prediction at the point.
+            ValueError: `intervals` raises this error, or the law has no prediction at the point.
         """
         if self.own_prediction is None:
             return jackknife_prediction(self, fit, columns, loss, at, level)
@@ -235,7 +235,7 @@ class Law(NamedTuple):
         return len(self.parameters) if self.count is None else self.count(*columns)
 
     def miss(self, predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:
-        """Return predicted minus measured values. Losses and leverages are compared as log10."""
+        """Return predicted minus measured values, [n]; for losses and leverages, the differences of log10."""
         if self.measured == "accuracy":
             return np.asarray(predicted) - measured
         return np.log10(predicted) - np.log10(measured)

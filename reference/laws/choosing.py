@@ -37,12 +37,12 @@ ROUNDS = 5
 
 
 class Option(NamedTuple):
-    """A model without its size and tokens. Every function takes an array of sizes.
+    """A kind of model, such as one number of experts, at any size.
 
     A size is N, or another number that increases with N, such as the width d.
 
     Attributes:
-        loss: (N, D) -> L, nats per token
+        loss: (N, D) -> L, nats per token; this and the other functions take arrays of sizes
         train: N -> FLOPs of training per token
         serve: N -> FLOPs of inference per token
         held: N -> numbers in memory: all parameters
@@ -120,7 +120,7 @@ def best_choice(option: Option, budget: Budget, tokens: float | Callable | None 
 def costs(
     option: Option, sizes: np.ndarray, budget: Budget, tokens: float | Callable | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return D, FLOPs and bytes of the model of each size, [n] each.
+    """Return training tokens D, FLOPs and bytes of the model of each size, [n] each.
 
     Args:
         option, budget, tokens: as in `best_choice`.
@@ -152,8 +152,8 @@ def resampled_losses(
         [draws, m], nats per token; NaN in a resample whose rows do not determine the law.
 
     Example:
-        The rows follow a law in (F, B) with B_min = 0.2. The resample has no row with B = 0.2. Its fit still uses B_min
-        = 0.2, and predicts the same loss at B = 0.2:
+        The rows follow an (F, B) law with B_min = 0.2. The resample has no row with B = 0.2. Its fit still uses B_min =
+        0.2, and predicts the same loss at B = 0.2:
 
         >>> from routelaws.reference.laws.catalogue import LAWS
         >>> from routelaws.reference.laws.utilisation import UtilisationCoefficients, predict_loss
@@ -176,7 +176,7 @@ def resampled_losses(
 
 
 def win_shares(losses: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the share of resamples in which each choice has the lowest loss, and the number of counted resamples.
+    """Return the share of resamples in which each choice has the lowest loss, and the number of resamples that count.
 
     Args:
         losses: [draws, m], as in `resampled_losses`; draws with a loss that is not finite do not count.

@@ -39,7 +39,7 @@ CRITERION = "mean squared difference of ln(L - floor)"
 
 
 class ComputeCoefficients(NamedTuple):
-    """The law: a given floor and the two coefficients of the line.
+    """The coefficients of the law: a given floor, and the two fitted coefficients.
 
     Attributes:
         floor: nats per token
@@ -100,8 +100,7 @@ class ComputeFit(NamedTuple):
 
 
 def predict_loss(flops: np.ndarray, coefficients: ComputeCoefficients = PUBLISHED) -> np.ndarray:
-    """Return L in nats per token, with the shape of `flops`. Raise ValueError for a budget that is not finite or not
-    above 0.
+    """Return the predicted loss L, nats per token. Raise ValueError unless each budget is finite and above 0.
 
     Example:
         >>> round(float(predict_loss(1e21)), 3)
@@ -112,7 +111,7 @@ def predict_loss(flops: np.ndarray, coefficients: ComputeCoefficients = PUBLISHE
 
 
 def fit_compute(flops: np.ndarray, loss: np.ndarray, floor: float = 0.0) -> ComputeFit:
-    """Fit the law at a given floor by least squares of ln(L - floor).
+    """Fit A and α at a given floor, by least squares of ln(L - floor).
 
     Args:
         flops: [n], C, above 0.
@@ -179,7 +178,7 @@ def _check_rows(flops: np.ndarray, loss: np.ndarray, floor: float) -> tuple[np.n
 def predict_interval(
     fit: ComputeFit, flops: np.ndarray, level: float = 0.95, observation: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the low and the high end of the interval of a new run's loss, or of the law's loss.
+    """Return the low and the high end of the interval of the loss at a budget: of a new run, or of the law.
 
     Args:
         fit: the result of `fit_compute`.
@@ -224,7 +223,7 @@ def compute_intervals(
 def compute_prediction(
     fit: ComputeFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the loss at a budget with both intervals, for `catalogue.Law`; see `compute_intervals`."""
+    """Return the predicted loss at a budget, with two intervals (see `intervals.Predicted`), for `catalogue.Law`."""
     (flops,) = at
     low, high = predict_interval(fit, flops, level, observation=False)
     run_low, run_high = predict_interval(fit, flops, level, observation=True)

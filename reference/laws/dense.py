@@ -80,7 +80,7 @@ class DenseFit(NamedTuple):
 
 
 def predict_loss(dense_parameters: np.ndarray, coefficients: DenseCoefficients) -> np.ndarray:
-    """Return the loss L of the law.
+    """Return the loss L that the law predicts.
 
     Args:
         dense_parameters: N, parameters, above 0, any shape.

@@ -46,7 +46,7 @@ _LARGEST_LOG = 1e6
 
 
 class DirectCoefficients(NamedTuple):
-    """-ln Q' = A / C^α.
+    """Coefficients of the direct law: -ln Q' = A / C^α.
 
     Attributes:
         A: -ln Q' at C = 1
@@ -58,7 +58,7 @@ class DirectCoefficients(NamedTuple):
 
 
 class RatioCoefficients(NamedTuple):
-    """-ln Q' = A / N^α + B / D^β.
+    """Coefficients of the law across ratios of tokens to parameters: -ln Q' = A / N^α + B / D^β.
 
     Attributes:
         A: the first term at N = 1
@@ -74,7 +74,7 @@ class RatioCoefficients(NamedTuple):
 
 
 class CeilingCoefficients(NamedTuple):
-    """-ln Q' = A / C^α + E.
+    """Coefficients of the law with a ceiling: -ln Q' = A / C^α + E.
 
     Attributes:
         A: the first term at C = 1
@@ -88,7 +88,7 @@ class CeilingCoefficients(NamedTuple):
 
 
 class RepeatedCoefficients(NamedTuple):
-    """ln(-ln Q) = c + α ln C + β ln k + δ ln C ln k; α is below 0 if accuracy rises.
+    """Coefficients of the law of pass@k: ln(-ln Q) = c + α ln C + β ln k + δ ln C ln k; α is below 0 if accuracy rises.
 
     Attributes:
         c: ln(-ln Q) at C = 1 and k = 1
@@ -107,7 +107,7 @@ Coefficients = DirectCoefficients | RatioCoefficients | CeilingCoefficients | Re
 
 
 class AccuracyFit(NamedTuple):
-    """The best fit of one of the laws to a table.
+    """The best fit of a law of accuracy to a table.
 
     Attributes:
         coefficients: the coefficients of the law, in its own record
@@ -207,7 +207,7 @@ def predict_interval(
         observation: True for the interval of a new run's accuracy, False for the interval of the law.
 
     Raises:
-        ValueError: an error of `predict_accuracy`, or the fit has no more rows than coefficients.
+        ValueError: `predict_accuracy` raises this error, or the fit has no more rows than coefficients.
     """
     coefficients, spread = fit.coefficients, fit.covariance
     if fit.status == "no ceiling is seen":
@@ -227,7 +227,7 @@ def predict_interval(
 def fit_direct(
     flops: np.ndarray, accuracy: np.ndarray, guess_rate: float = 0.0, least_gain: float = LEAST_GAIN
 ) -> AccuracyFit:
-    """Fit -ln Q' = A/C^α by ordinary least squares of ln(-ln Q').
+    """Fit the direct law, -ln Q' = A/C^α, by ordinary least squares of ln(-ln Q').
 
     Args:
         flops: [n], C, above 0.
@@ -249,7 +249,7 @@ def fit_direct(
 
 
 def fit_repeated(flops: np.ndarray, attempts: np.ndarray, accuracy: np.ndarray, least_gain: float = 0.0) -> AccuracyFit:
-    """Fit the law of pass@k by ordinary least squares of ln(-ln Q).
+    """Fit the law of repeated sampling (pass@k) by ordinary least squares of ln(-ln Q).
 
     `fit_direct` describes the arguments; attempts are k, at least 1. There is no guess rate, because a random program
     does not pass.

@@ -50,7 +50,7 @@ def fit_ratio(
     least_gain: float = LEAST_GAIN,
     huber: float | None = None,
 ) -> AccuracyFit:
-    """Fit -ln Q' = A/N^α + B/D^β from 48 starts.
+    """Fit the law across ratios of tokens to parameters, -ln Q' = A/N^α + B/D^β, from 48 starts.
 
     `fit_direct` describes the arguments; huber is the delta of the Huber terms, or None for least squares.
     """
@@ -65,7 +65,7 @@ def fit_ceiling(
     least_gain: float = LEAST_GAIN,
     huber: float | None = None,
 ) -> AccuracyFit:
-    """Fit -ln Q' = A/C^α + E from 12 starts. `fit_ratio` describes the arguments."""
+    """Fit the law with a ceiling, -ln Q' = A/C^α + E, from 12 starts. `fit_ratio` describes the arguments."""
     return _fit_sum(CeilingCoefficients, {"flops": flops}, accuracy, guess_rate, least_gain, huber)
 
 

@@ -49,7 +49,7 @@ the same results.
 
 
 class FineGrainedCoefficients(NamedTuple):
-    """L = c + (g/G^gamma + a)/N^alpha + b/D^beta.
+    """Coefficients of the fine-grained law: L = c + (g/G^gamma + a)/N^alpha + b/D^beta.
 
     Attributes:
         a: nats at N = 1, for infinite G
@@ -102,7 +102,7 @@ PUBLISHED = {
 def predict_fine_grained(
     total_parameters: np.ndarray, tokens: np.ndarray, granularity: np.ndarray, coefficients: FineGrainedCoefficients
 ) -> np.ndarray:
-    """Return L = c + (g/G^gamma + a)/N^alpha + b/D^beta.
+    """Return the loss that the fine-grained law predicts, L = c + (g/G^gamma + a)/N^alpha + b/D^beta.
 
     Args:
         total_parameters: N, without embeddings and routers, above 0.
@@ -134,7 +134,7 @@ def fit_fine_grained(
     huber: float | None = 1e-3,
     starts: np.ndarray | None = None,
 ) -> AdditiveFit:
-    """Fit the law to the runs of one expansion E; see `additive.fit_additive`.
+    """Fit the fine-grained law to runs with one expansion E; see `additive.fit_additive`.
 
     The paper's own fit uses δ = 0.1, a small weight decay on the unknowns and one start.
 
@@ -144,7 +144,7 @@ def fit_fine_grained(
         starts: [s, 7], starting coefficients; None for the default starts.
 
     Raises:
-        ValueError: an error of `additive.fit_additive`.
+        ValueError: `additive.fit_additive` raises this error.
     """
     return additive.fit_additive(FINE_GRAINED, [total_parameters, tokens, granularity], loss, huber, starts)
 

@@ -14,8 +14,8 @@ one row; leaving out sizes is our choice.
 An error is NaN if the other rows do not determine the law, or if the law has no prediction for the row. `predicted`
 does not count such rows.
 
-Every fold of the law in (F, B) uses the same B_min, the least B of all rows (`Law.given`). B_min depends on the models
-and not on their losses, so it does not leak the loss of a held-out row.
+Every fold of the (F, B) law uses the same B_min, the least B of all rows (`Law.given`). B_min depends on the models and
+not on their losses, so it does not leak the loss of a held-out row.
 """
 
 import math
@@ -47,7 +47,7 @@ class HeldOut(NamedTuple):
 
 
 class Score(NamedTuple):
-    """One law in a comparison.
+    """The held-out errors of one law, and its comparison with the best law.
 
     Attributes:
         name: the name of the law
@@ -77,7 +77,7 @@ class Comparison(NamedTuple):
 
 
 def leave_one_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray) -> HeldOut:
-    """Return the error of each row under the law fitted to all others.
+    """Return the error of each row by the law fitted to all other rows.
 
     Args:
         law: a record of `catalogue.LAWS`, or your own.
@@ -88,7 +88,7 @@ def leave_one_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray) -> 
         A HeldOut with n folds.
 
     Raises:
-        ValueError: an error of `law.fit` for the whole table.
+        ValueError: `law.fit` raises this error for the whole table.
 
     Example:
         log10 L is 0.4, 0.3, 0.2, 0.3 at four sizes, one decade apart. The line through the first three gives 0.1 at the
@@ -104,7 +104,7 @@ def leave_one_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray) -> 
 
 
 def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray, groups: np.ndarray) -> HeldOut:
-    """Return the error of each row under the law fitted to all rows of other groups.
+    """Return the error of each row by the law fitted to all rows of other groups.
 
     Args:
         law, columns, loss: as in `leave_one_out`.
@@ -114,7 +114,7 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
         A HeldOut with one fold for each group.
 
     Raises:
-        ValueError: an error of `law.fit` for the whole table, or `groups` has the wrong length.
+        ValueError: `law.fit` raises this error for the whole table, or `groups` has the wrong length.
     """
     columns, loss, groups = _checked(law, columns, loss, groups)
     fit = partial(law.fit, **law.given(*columns))  # values such as B_min come from the whole table
@@ -154,7 +154,7 @@ def compare_forms(
         best".
 
     Raises:
-        ValueError: `laws` is empty, a column is missing, or as `leave_one_group_out`.
+        ValueError: `laws` is empty, a column is missing, or `leave_one_group_out` raises this error.
     """
     if not laws:
         raise InputError("no law to compare; needed: at least one")

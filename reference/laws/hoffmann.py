@@ -47,7 +47,7 @@ _COLUMNS = ("dense_parameters", "tokens")
 
 
 class HoffmannCoefficients(NamedTuple):
-    """L = a/N^alpha + b/D^beta + c.
+    """Coefficients of Hoffmann's law: L = a/N^alpha + b/D^beta + c.
 
     Attributes:
         a: nats at N = 1, above 0
@@ -65,7 +65,7 @@ class HoffmannCoefficients(NamedTuple):
 
 
 class KaplanCoefficients(NamedTuple):
-    """L = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D.
+    """Coefficients of Kaplan's law: L = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D.
 
     Attributes:
         alpha_N: power of N with infinite data
@@ -113,7 +113,7 @@ objective.
 def predict_hoffmann(
     dense_parameters: np.ndarray, tokens: np.ndarray, coefficients: HoffmannCoefficients
 ) -> np.ndarray:
-    """Return L = a/N^alpha + b/D^beta + c.
+    """Return the loss that Hoffmann's law predicts, L = a/N^alpha + b/D^beta + c.
 
     Args:
         dense_parameters: N, above 0.
@@ -142,7 +142,7 @@ def fit_hoffmann(
     huber: float | None = 1e-3,
     starts: np.ndarray | None = None,
 ) -> AdditiveFit:
-    """Fit the law to a table; see `additive.fit_additive`.
+    """Fit Hoffmann's law to a table; see `additive.fit_additive`.
 
     Args:
         dense_parameters, tokens, loss: [n] each: N, D and L, above 0.
@@ -150,8 +150,8 @@ def fit_hoffmann(
         starts: [s, 5], starting coefficients, such as `published_starts()`; None for the default starts.
 
     Raises:
-        ValueError: an error of `additive.fit_additive`. For instance, runs with a single D cannot separate b/D^β from
-            c.
+        ValueError: `additive.fit_additive` raises this error. For instance, runs with a single D cannot separate b/D^β
+            from c.
 
     Example:
         >>> law = HoffmannCoefficients(400.0, 0.34, 2000.0, 0.37, 1.8)
@@ -190,7 +190,7 @@ def published_starts() -> np.ndarray:
 
 
 def predict_kaplan(dense_parameters: np.ndarray, tokens: np.ndarray, coefficients: KaplanCoefficients) -> np.ndarray:
-    """Return L = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D.
+    """Return the loss that Kaplan's law predicts, L = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D.
 
     Args:
         dense_parameters, tokens: N and D, above 0, broadcast against each other.

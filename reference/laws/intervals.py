@@ -45,7 +45,7 @@ class Range(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """The loss of a law at one point, nats per token; for other laws, the accuracy or the leverage.
+    """The prediction of a law at one point, with two intervals: a loss in nats per token, an accuracy or a leverage.
 
     Attributes:
         value: the value of the fit
@@ -99,7 +99,7 @@ def jackknife_intervals(law, fit, columns: Sequence[np.ndarray], loss: np.ndarra
 def jackknife_prediction(
     law, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the loss of any law at one point, with jackknife intervals.
+    """Return the prediction of any law at one point, with jackknife intervals.
 
     One more run adds the variance of the rows about the law, with n - p degrees of freedom (our choice).
 
@@ -111,7 +111,7 @@ def jackknife_prediction(
         A Predicted; ends are NaN as in `jackknife_intervals`, or with too few rows for a variance.
 
     Raises:
-        ValueError: an error of `law.predict`, or `level` is out of its range.
+        ValueError: `law.predict` raises this error, or `level` is out of its range.
     """
     point = [np.array([value], dtype=np.float64) for value in at]
 
@@ -136,7 +136,7 @@ def jackknife_prediction(
 
 
 def jackknife_ends(value: float, folds: np.ndarray, level: float) -> tuple[float, float]:
-    """Return value ± q times the standard error of the jackknife.
+    """Return both ends of a jackknife interval: value ± q times the standard error.
 
     Args:
         value: the value from the whole table.

@@ -6,8 +6,8 @@ N to them:
 
     L ≈ p x² + q x + r   by least squares;   x* = -q/(2p),   L* = r - q²/(4p)
 
-Only p > 0 has a minimum. A law in N and D gives the whole profile without a parabola: with D = C/(κ N), where κ is the
-FLOPs for each parameter and token (usually 6),
+Only p > 0 has a minimum. A law that uses N and D gives the whole profile without a parabola: with D = C/(κ N), where κ
+is the FLOPs for each parameter and token (usually 6),
 
     L(x) = a e^(-αx) + b (κ/C)^β e^(βx) + c
 
@@ -58,7 +58,7 @@ class Minimum(NamedTuple):
 
 
 class MinimumDifference(NamedTuple):
-    """How far the parabola's minimum lies above the law's minimum, in ln N."""
+    """ln N at the minimum of the parabola, minus ln N at the minimum of the law."""
 
     shape: float  # the part due to the parabola: it misses the minimum even on the law's own losses
     runs: float  # the part due to the runs: their losses differ from the law's losses
@@ -93,7 +93,7 @@ def isoflop_budgets(flops: np.ndarray, sizes: np.ndarray, window: float = WINDOW
 
 
 def parabola(sizes: np.ndarray, losses: np.ndarray) -> Minimum:
-    """Return the minimum of the parabola in ln N through the losses of one budget.
+    """Fit a parabola of the loss as a function of ln N to the runs of one budget, and return its minimum.
 
     Args:
         sizes: [n], N, at least three different ones.
@@ -153,7 +153,7 @@ def law_minimum(profile: Callable, sizes: np.ndarray) -> Minimum:
 
 
 def minimum_difference(measured: Minimum, law: Minimum, sizes: np.ndarray, profile: Callable) -> MinimumDifference:
-    """Return the difference between the minima of the parabola and the law, in two parts; NaN if a minimum is missing.
+    """Return the difference of ln N between the minima of parabola and law, in two parts; NaN if a minimum is missing.
 
     Args:
         measured: the minimum of `parabola` through the runs of one budget.

@@ -59,7 +59,7 @@ WIDTH_PER_BLOCK = 64
 
 
 class JointCoefficients(NamedTuple):
-    """The eleven coefficients of the law.
+    """The eleven coefficients of the joint law.
 
     Attributes:
         a: nats, the first term at N = 1 and Ê = 1
@@ -89,7 +89,7 @@ class JointCoefficients(NamedTuple):
 
 
 class AtExperts(NamedTuple):
-    """The law at one E: L = m N^mu + n D^nu + c.
+    """The joint law at one number of experts: L = m N^mu + n D^nu + c.
 
     Attributes:
         m: nats, the first term at N = 1
@@ -107,7 +107,7 @@ class AtExperts(NamedTuple):
 
 
 def _from_billions(law: JointCoefficients) -> JointCoefficients:
-    """Convert a law whose N and D are in billions to a law in N and D.
+    """Convert a law whose N and D are in billions to a law whose N and D are plain numbers.
 
     The first term has (N/1e9)^μ = 1e9^-α Ê^(-γ ln 1e9) N^μ. The second has the same form.
     """
@@ -143,7 +143,7 @@ PUBLISHED = {
 
 
 def at_experts(num_experts: float, coefficients: JointCoefficients) -> AtExperts:
-    """Return the law at one number of experts.
+    """Return the joint law at one number of experts.
 
     Args:
         num_experts: E, at least 1.
@@ -170,7 +170,7 @@ def at_experts(num_experts: float, coefficients: JointCoefficients) -> AtExperts
 def predict_joint(
     active_parameters: np.ndarray, tokens: np.ndarray, num_experts: np.ndarray, coefficients: JointCoefficients
 ) -> np.ndarray:
-    """Return the loss L of the law.
+    """Return the loss L that the joint law predicts.
 
     Args:
         active_parameters: N, with embedding and unembedding, above 0.
@@ -207,7 +207,7 @@ def fit_joint(
     huber: float | None = 1e-3,
     starts: np.ndarray | None = None,
 ) -> AdditiveFit:
-    """Fit the law to a table of dense and routed runs; see `additive.fit_additive`.
+    """Fit the joint law to a table of dense and routed runs; see `additive.fit_additive`.
 
     The paper's own fit has δ = 0.01, a small weight decay, and weights of runs that the paper does not print.
 
@@ -221,7 +221,7 @@ def fit_joint(
         be below 1, unlike in `fitting.py`.
 
     Raises:
-        ValueError: an error of `additive.fit_additive`, or fewer than 4 different E.
+        ValueError: `additive.fit_additive` raises this error, or there are fewer than 4 different E.
     """
     columns, loss = _checked(active_parameters, tokens, num_experts, loss)
     return AdditiveFit(*_smooth.fitted(_JOINT, JointCoefficients, columns, loss, huber, starts))
@@ -246,7 +246,7 @@ def joint_intervals(
 
 
 def joint_total(d_model: np.ndarray, num_experts: float, vocab_size: int = VOCABULARY) -> np.ndarray:
-    """Return the number of all parameters, 2 d V + (4 + 9E) d² · d/64: embeddings, attention, experts of 9 d² each.
+    """Return the number of all parameters, 2 d V + (4 + 9E) d² · d/64: embeddings, attention, and 9 d² for each expert.
 
     Args:
         d_model: d, above 0; it need not be a multiple of 64.
@@ -273,7 +273,7 @@ def joint_active(d_model: np.ndarray, vocab_size: int = VOCABULARY) -> np.ndarra
 
 
 def joint_cache(d_model: np.ndarray, cached_tokens: float) -> np.ndarray:
-    """Return the numbers in the key-value cache of T tokens with multi-head attention, 2 T d · d/64.
+    """Return how many numbers the key-value cache of T tokens has with multi-head attention, 2 T d · d/64.
 
     Example:
         >>> float(joint_cache(128, 10))

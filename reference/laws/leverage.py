@@ -51,7 +51,7 @@ _ROUNDS = 12  # rounds of the search; after the last, only rounding is left
 
 
 class LeverageCoefficients(NamedTuple):
-    """The six coefficients, in the paper's order.
+    """The six coefficients of the leverage law, in the paper's order.
 
     Attributes:
         a: α at log10 C = 0
@@ -112,7 +112,7 @@ _SPLIT = {"dense": (0.0655, 0.5422, 15.2582, 0.4578), "moe": (0.1915, 0.5095, 5.
 
 
 def activation_ratio(experts: float, active: float, shared: float, counting: Counting = "definition") -> float:
-    """Return A by one of the paper's three counts.
+    """Return the activation ratio A, the share of experts that a token uses, by one of the paper's three counts.
 
     Args:
         experts: E, routed experts.
@@ -140,7 +140,7 @@ def activation_ratio(experts: float, active: float, shared: float, counting: Cou
 
 
 def effective_activation(activation: np.ndarray, coefficients: LeverageCoefficients = PUBLISHED) -> np.ndarray:
-    """Return Â with the shape of `activation`. It is A_start at A = 0 and stays below A_max."""
+    """Return the effective activation ratio Â, with the shape of `activation`. It rises from A_start towards A_max."""
     activation = check_range("activation", activation, above=0.0)
     return effective(activation, coefficients.A_start, coefficients.A_max)
 
@@ -151,7 +151,7 @@ def leverage(
     flops: np.ndarray,
     coefficients: LeverageCoefficients = PUBLISHED,
 ) -> np.ndarray:
-    """Return EL: the compute of a dense model divided by the compute of the mixture.
+    """Return the leverage EL: the compute of a dense model divided by the compute of a mixture with the same loss.
 
     Args:
         activation: A, above 0.
@@ -178,7 +178,7 @@ def leverage(
 
 
 def best_granularity(coefficients: LeverageCoefficients = PUBLISHED) -> float:
-    """Return 2^(-β/2γ), the G with the greatest leverage if Â is below 1; inf if γ is not above 0.
+    """Return the granularity G with the greatest leverage if Â is below 1, 2^(-β/2γ); inf if γ is not above 0.
 
     Example:
         >>> round(best_granularity(), 1)
@@ -207,7 +207,7 @@ def fit_leverage(
     leverage: np.ndarray,
     A_max: float = math.inf,
 ) -> LeverageFit:
-    """Fit the law to measured leverages.
+    """Fit the leverage law to measured leverages.
 
     Args:
         activation, tian_granularity, flops: [n], as for `leverage`.
@@ -264,7 +264,7 @@ def predict_interval(
         observation: True for the interval of one more measured leverage, False for the interval of the law.
 
     Raises:
-        ValueError: an error of `leverage`, or the level is out of its range.
+        ValueError: `leverage` raises this error, or the level is out of its range.
     """
     value = leverage(activation, tian_granularity, flops, fit.coefficients)
     columns = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (activation, tian_granularity, flops)))
@@ -279,8 +279,9 @@ def predict_interval(
 def leverage_intervals(
     fit: LeverageFit, columns: Sequence[np.ndarray], measured: np.ndarray, level: float = 0.95
 ) -> list[Range]:
-    """Return the five fitted coefficients with Student's t intervals, for `catalogue.Law`. The interval of A_start
-    comes from ln A_start.
+    """Return the five fitted coefficients with Student's t intervals, for `catalogue.Law`.
+
+    The interval of A_start comes from ln A_start.
 
     Args:
         fit: the result of `fit_leverage`. Both ends are NaN if A_start is at an end of its range.
@@ -303,14 +304,14 @@ def leverage_intervals(
 def leverage_prediction(
     fit: LeverageFit, columns: Sequence[np.ndarray], measured: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the leverage at one point with both intervals, for `catalogue.Law`.
+    """Return the predicted leverage at one point, with two intervals (see `intervals.Predicted`), for `catalogue.Law`.
 
     Args:
         fit, columns, measured, level: as in `leverage_intervals`.
         at: A, G and C.
 
     Raises:
-        ValueError: an error of `predict_interval`.
+        ValueError: `predict_interval` raises this error.
     """
     low, high = predict_interval(fit, *at, level)
     run_low, run_high = predict_interval(fit, *at, level, observation=True)

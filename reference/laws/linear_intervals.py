@@ -142,7 +142,7 @@ def bilinear_intervals(
 def linear_prediction(
     design: Callable, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the loss of a linear law at one point, with intervals of the law and of one more run.
+    """Return the loss of a linear law at one point, with two intervals: for the law's value, and for one more run.
 
     Args:
         design: (fit, *columns) -> [n, p], one of the four above.

@@ -1,4 +1,4 @@
-"""Three laws in which log10 L is a straight line in log10 E: per-size, separable and bilinear.
+"""Three laws whose plot of log10 L against log10 E is a straight line at each size: per-size, separable and bilinear.
 
 Clark et al. 2022 (arXiv 2202.01169) derive their law in steps. Logarithms are decimal. L is the loss in nats per token
 and N the dense parameters. E is the number of experts of a routed layer. A dense model has E = 1.
@@ -134,7 +134,7 @@ def predict_loss(
 
 
 def slope_in_experts(dense_parameters: np.ndarray, coefficients: LogLinearCoefficients) -> np.ndarray:
-    """Return d log10 L / d log10 E at size N: b(N), b, or b + c log10 N.
+    """Return the slope of log10 L against log10 E at size N: b(N), b, or b + c log10 N.
 
     The slope is negative where routing helps, and NaN at a size without a per-size line.
 
@@ -149,10 +149,11 @@ def slope_in_experts(dense_parameters: np.ndarray, coefficients: LogLinearCoeffi
 
 
 def slope_in_parameters(num_experts: np.ndarray, coefficients: LogLinearCoefficients) -> np.ndarray:
-    """Return d log10 L / d log10 N at E experts: a, or a + c log10 E.
+    """Return the slope of log10 L against log10 N at E experts: a, or a + c log10 E.
 
     Raises:
-        ValueError: an entry is not finite or below 1, or the coefficients are per-size lines. These have no slope in N.
+        ValueError: an entry is not finite or below 1, or the coefficients are per-size lines, which do not connect
+            sizes.
 
     Example:
         >>> print(round(float(slope_in_parameters(10, BilinearCoefficients(-0.08, -0.1, 0.01, 1.0))), 6))
@@ -222,7 +223,7 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
 
 
 def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: LogLinearCoefficients) -> np.ndarray:
-    """Return the N at which a model with E experts reaches a loss: a level curve of the loss.
+    """Return the N at which a model with E experts reaches a loss.
 
     Args:
         num_experts: E, at least 1.
@@ -268,7 +269,7 @@ def cutoff(coefficients: LogLinearCoefficients) -> float:
 
 
 def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray) -> LogLinearFit:
-    """Fit the per-size law: a straight line of log10 L in log10 E at each size.
+    """Fit the per-size law: a straight line of log10 L against log10 E at each size.
 
     Args:
         dense_parameters: [n], N, parameters, above 0. Rows of equal N share one line.

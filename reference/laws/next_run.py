@@ -39,7 +39,7 @@ class Asked(NamedTuple):
 
 
 class NextRun(NamedTuple):
-    """A candidate run, and the interval with it.
+    """A candidate run, and the interval after this run is added to the table.
 
     Attributes:
         at: the columns of the law
@@ -62,7 +62,7 @@ def next_runs(
     asked: Asked,
     level: float = 0.95,
 ) -> list[NextRun]:
-    """Return each candidate with its interval, the narrowest first. The earlier candidate wins a tie.
+    """Return the candidate runs by the width of the interval after each run, narrowest first; ties keep their order.
 
     Args:
         law: a record of the catalogue.
@@ -108,7 +108,7 @@ def interval_of(
         fit: the result of `law.fit(*columns, loss)`.
 
     Raises:
-        ValueError: an error of `next_runs`.
+        ValueError: `next_runs` raises this error.
     """
     if asked.name == "prediction":
         low, high = law.predict_interval(fit, columns, loss, asked.at, level).law

@@ -200,7 +200,7 @@ def fine_grained_for_active(
     coefficients: FineGrainedCoefficients,
     granularities: Sequence[float] = GRANULARITIES,
 ) -> FineGrainedOptimum:
-    """Return the optimum with a given number of active parameters, by bisection on the logarithm of the FLOPs.
+    """Return the optimum with a given number of active parameters; bisection of log FLOPs finds its budget.
 
     The best size jumps at FLOPs where the best G changes. For a size inside such a jump, the result is the model at its
     upper end.
@@ -290,7 +290,7 @@ def joint_optima(
 
 
 def printed_joint_optimum(flops: float, num_experts: float, coefficients: JointCoefficients) -> tuple[float, float]:
-    """Return the N and D of the paper's printed formula, which has the inverse of the right G (see the top)."""
+    """Return N and D by the paper's printed formula, whose G is inverted (see the top of this file)."""
     m, mu, n, nu, _ = joint.at_experts(num_experts, coefficients)
     printed = (mu * m / (nu * n)) ** (1 / (mu + nu))
     return printed * (flops / 6) ** (nu / (mu + nu)), (flops / 6) ** (mu / (mu + nu)) / printed

@@ -96,7 +96,7 @@ def bootstrap_weights(uniforms: np.ndarray) -> np.ndarray:
         [draws, n] whole numbers as float64; every row sums to n.
 
     Raises:
-        ValueError: not two axes, or an entry outside [0, 1).
+        ValueError: `uniforms` does not have two axes, or has an entry outside [0, 1).
 
     Example:
         >>> bootstrap_weights(np.array([[0.1, 0.9, 0.2, 0.3]]))
@@ -121,7 +121,7 @@ def group_bootstrap_weights(uniforms: np.ndarray, groups: np.ndarray) -> np.ndar
         [draws, n] whole numbers as float64: the number of times the group of each row is drawn.
 
     Raises:
-        ValueError: an error of `bootstrap_weights`, or `uniforms` does not have one column for each group.
+        ValueError: `bootstrap_weights` raises this error, or `uniforms` does not have one column for each group.
 
     Example:
         >>> group_bootstrap_weights(np.array([[0.1, 0.2, 0.9]]), np.array([1e7, 1e8, 1e8, 1e9]))

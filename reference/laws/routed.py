@@ -139,7 +139,7 @@ def slope_in_parameters(num_experts: np.ndarray, coefficients: RoutedCoefficient
     """Return d log10 L / d log10 N = a + c log10 Ê, the change of log10 L per decade of parameters at E experts.
 
     Raises:
-        ValueError: an error of `effective_experts`.
+        ValueError: `effective_experts` raises this error.
 
     Example:
         >>> float(slope_in_parameters(9, RoutedCoefficients(-0.08, -0.1, 0.01, 1.0, 2.0, math.inf)))
@@ -227,7 +227,7 @@ def experts_for_loss(dense_parameters: np.ndarray, loss: np.ndarray, coefficient
 
 
 def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
-    """Return the N at which a model with E experts reaches a loss: a level curve of the loss.
+    """Return the N at which a model with E experts reaches a loss.
 
     The law gives log10 N = (log10 L - b log10 Ê - d) / (a + c log10 Ê).
 
@@ -241,7 +241,7 @@ def size_for_loss(num_experts: np.ndarray, loss: np.ndarray, coefficients: Route
         or 0 where N is out of the range of float64.
 
     Raises:
-        ValueError: an error of `experts_for_loss`.
+        ValueError: `experts_for_loss` raises this error.
 
     Example:
         The example of `predict_loss`, inverted.

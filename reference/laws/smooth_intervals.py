@@ -1,4 +1,4 @@
-"""Fits and intervals of the additive laws in log10 units, for the catalogue.
+"""Fits and intervals of the additive laws for the catalogue, in log10 units.
 
 `additive.py`, `hoffmann.py` and `joint.py` use natural logarithms and the sum of Huber terms, as in the papers. In the
 catalogue (`fit_in_log10`)
@@ -26,7 +26,7 @@ _LOG_10 = math.log(10)
 
 
 def fit_in_log10(fit: Callable, *columns_and_loss: np.ndarray, huber: float | None = None) -> AdditiveFit:
-    """Return a fit in log10 units.
+    """Return the fit of a law with its objective and delta in log10 units, like the fits of other laws.
 
     Args:
         fit: such as `hoffmann.fit_hoffmann`, (*columns, loss, huber).
@@ -34,7 +34,7 @@ def fit_in_log10(fit: Callable, *columns_and_loss: np.ndarray, huber: float | No
         huber: delta in log10 units for the sum of Huber terms; None for least squares.
 
     Raises:
-        ValueError: an error of `fit`.
+        ValueError: `fit` raises this error.
     """
     if huber is None:
         best = fit(*columns_and_loss, None)

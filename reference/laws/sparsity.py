@@ -43,7 +43,7 @@ _FIRST_EXPONENTS = ((0.3, 0.6), (0.3, 0.6), (-0.2,), (0.1, 0.3), (0.1, 0.3))  # 
 
 
 class SparsityCoefficients(NamedTuple):
-    """The ten coefficients.
+    """The ten coefficients of the sparsity law.
 
     Attributes:
         a: nats per token, the first term at P = 1
@@ -108,7 +108,7 @@ def predict_loss(
     sparsity: np.ndarray,
     coefficients: SparsityCoefficients = PUBLISHED,
 ) -> np.ndarray:
-    """Return L.
+    """Return the loss L that the sparsity law predicts.
 
     Args:
         total_parameters: P, above 0.
@@ -135,7 +135,7 @@ def predict_loss(
 
 
 def sparsity_active(total_parameters: np.ndarray, sparsity: np.ndarray, always_active: float = 0.0) -> np.ndarray:
-    """Return the active parameters: the share `always_active` of P, plus 1 - S of the rest.
+    """Return the active parameters: the share `always_active` of P, plus the share 1 - S of the other parameters.
 
     Raises:
         ValueError: an entry is out of its range, or the share is not at least 0 and below 1.
@@ -193,7 +193,7 @@ def fit_sparsity(
     loss: np.ndarray,
     huber: float | None = 1e-3,
 ) -> AdditiveFit:
-    """Fit the law to a table of runs, from 16 starts.
+    """Fit the sparsity law to a table of runs, from 16 starts.
 
     `additive.py` fits the law. The starts differ in the five exponents. Every term starts as a fifth of the loss in the
     middle of the table (our choice).
@@ -248,7 +248,7 @@ def sparsity_intervals(
 def sparsity_prediction(
     fit: AdditiveFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
 ) -> Predicted:
-    """Return the loss at one point with both intervals, for `catalogue.Law`; see `smooth_prediction`.
+    """Return the predicted loss at one point, with two intervals, for `catalogue.Law`; see `smooth_prediction`.
 
     Args:
         fit, columns, loss, level: as in `sparsity_intervals`.

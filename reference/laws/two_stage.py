@@ -37,7 +37,7 @@ _EXPONENTS = (0.1, 0.3, 0.6)  # exponents at the starts of stage 1
 
 
 class LinearCoefficients(NamedTuple):
-    """Q = a L + b.
+    """Coefficients of stage 2 as a line: Q = a L + b.
 
     Attributes:
         a: change of the accuracy per nat
@@ -49,7 +49,7 @@ class LinearCoefficients(NamedTuple):
 
 
 class LogisticCoefficients(NamedTuple):
-    """Q = a / (1 + exp(-k (L - m))) + b; for a > 0, k < 0 if accuracy falls with the loss.
+    """Coefficients of stage 2 as a logistic: Q = a / (1 + exp(-k (L - m))) + b. Accuracy falls with loss if a k < 0.
 
     Attributes:
         a: height of the step
@@ -65,7 +65,7 @@ class LogisticCoefficients(NamedTuple):
 
 
 class LossCoefficients(NamedTuple):
-    """L = A/N^α + B/D^β + E; with compute as the only column, B and E are 0 and β is NaN.
+    """Coefficients of stage 1: L = A/N^α + B/D^β + E; with compute as the only column, B and E are 0 and β is NaN.
 
     Attributes:
         A: nats per token, the first term at N = 1 (with one column: at C = 1)
@@ -83,7 +83,7 @@ class LossCoefficients(NamedTuple):
 
 
 class TwoStageFit(NamedTuple):
-    """Both stages.
+    """The fits of both stages.
 
     Attributes:
         stage_1: the law of the loss
@@ -103,7 +103,7 @@ class TwoStageFit(NamedTuple):
 
 
 def fit_two_stage(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, link: Link = "logistic") -> TwoStageFit:
-    """Fit both stages to runs of one ratio of tokens to parameters.
+    """Fit both stages to runs with one ratio of tokens to parameters.
 
     Args:
         flops: [n], C, above 0.
@@ -123,7 +123,7 @@ def fit_two_stage(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, lin
 def fit_two_stage_ratio(
     parameters: np.ndarray, tokens: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, link: Link = "logistic"
 ) -> TwoStageFit:
-    """Fit both stages to at least 6 runs of several ratios. `fit_two_stage` describes the other arguments."""
+    """Fit both stages to at least 6 runs with several ratios. `fit_two_stage` describes the other arguments."""
     columns = _check_columns({"parameters": parameters, "tokens": tokens, "loss": loss})
     log_size, log_tokens, log_loss = (np.log(column) for column in columns)
     centre = log_size.mean(), log_tokens.mean()
@@ -188,7 +188,7 @@ def predict_second(stage_2: LinearCoefficients | LogisticCoefficients, loss: np.
 
 
 def predict_two_stage(fit: TwoStageFit, *columns: np.ndarray) -> np.ndarray:
-    """Return the accuracy of both stages chained, from flops, or from parameters and tokens."""
+    """Return the accuracy that both stages predict, from flops, or from parameters and tokens."""
     return predict_second(fit.stage_2, predict_first(fit.stage_1, *columns))
 
 

@@ -42,7 +42,7 @@ _TENFOLD = 10.0  # a loose interval has a larger ratio of its ends
 
 
 class Quantity(NamedTuple):
-    """A quantity for an interval. The list begins with the quantities that the rows determine best:
+    """A quantity whose interval you want. The list begins with the quantities that the rows determine best:
 
         prediction, observation   L of the law at (N, E), and of one more run there                       nats
         gain                      change of log10 L from E = 1 to E experts at size N
@@ -86,7 +86,7 @@ class Interval(NamedTuple):
 
 
 class SlopeInterval(NamedTuple):
-    """s(N₀) = b + c log10 N₀ at each requested size; all arrays [m].
+    """The slope s(N₀) = b + c log10 N₀, with its interval, at each size. All fields are [m].
 
     Attributes:
         at: N₀, parameters
@@ -104,7 +104,7 @@ class SlopeInterval(NamedTuple):
 
 
 class GainInterval(NamedTuple):
-    """g(N₀), the change of log10 L from E = 1 to E = experts at each requested size; all arrays [m].
+    """The change g(N₀) of log10 L from E = 1 to E = experts, with its interval, at each size. All fields are [m].
 
     Attributes:
         at: N₀, parameters
@@ -227,7 +227,7 @@ def slope_interval(
         A SlopeInterval with low <= slope <= high.
 
     Raises:
-        ValueError: an error of `fit_routed`, or `at` or `level` is out of its range.
+        ValueError: `fit_routed` raises this error, or `at` or `level` is out of its range.
     """
     sizes = _check_sizes(at)
     quantities = [Quantity("slope", N=float(size)) for size in sizes]
@@ -254,7 +254,7 @@ def gain_interval(
         A GainInterval with low <= gain <= high.
 
     Raises:
-        ValueError: an error of `slope_interval`, or `experts` is not a finite number above 1.
+        ValueError: `slope_interval` raises this error, or `experts` is not a finite number above 1.
     """
     rows, sizes = check_rows(dense_parameters, num_experts, loss), _check_sizes(at)
     experts = float(rows.extra_experts.max() + 1 if experts is None else experts)

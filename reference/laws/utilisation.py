@@ -68,7 +68,7 @@ _STATUSES: dict[str, Status] = {
 
 
 class Compute(NamedTuple):
-    """The two data columns of the law.
+    """F and B, the two data columns of the law.
 
     Attributes:
         teraflops: F, 1e12 FLOPs of the forward pass of 2048 tokens
@@ -116,7 +116,7 @@ class UtilisationCurve(NamedTuple):
 
 
 class UtilisationFit(NamedTuple):
-    """The best fit of the law in (F, B) to a table.
+    """The best fit of the (F, B) law to a table.
 
     Attributes:
         coefficients: the law; B_max may be inf, and all except B_min are NaN in the linear limit
@@ -225,7 +225,7 @@ def predict_loss(teraflops: np.ndarray, utilisation: np.ndarray, coefficients: U
 
 
 def slope_in_utilisation(teraflops: np.ndarray, coefficients: UtilisationCoefficients) -> np.ndarray:
-    """Return d log10 L / d log10 B̂ = b + c log10 F, negative where more parameters per FLOP help.
+    """Return the slope of log10 L against log10 B̂, b + c log10 F. It is negative where more parameters per FLOP help.
 
     Raises:
         ValueError: an entry is not finite or not above 0.
@@ -239,10 +239,10 @@ def slope_in_utilisation(teraflops: np.ndarray, coefficients: UtilisationCoeffic
 
 
 def slope_in_teraflops(utilisation: np.ndarray, coefficients: UtilisationCoefficients) -> np.ndarray:
-    """Return d log10 L / d log10 F = a + c log10 B̂ at a fixed B.
+    """Return the slope of log10 L against log10 F at a fixed B, a + c log10 B̂.
 
     Raises:
-        ValueError: an error of `effective_utilisation`.
+        ValueError: `effective_utilisation` raises this error.
 
     Example:
         >>> law = UtilisationCoefficients(-0.1, -0.05, 0.01, 0.4, 0.1, math.inf, 0.25)
@@ -289,7 +289,7 @@ def effective_teraflops(
 
 
 def teraflops_for_loss(utilisation: np.ndarray, loss: np.ndarray, coefficients: UtilisationCoefficients) -> np.ndarray:
-    """Return the F at which a model of utilisation B reaches a loss: a level curve of the loss.
+    """Return the F at which a model of utilisation B reaches a loss.
 
     Args:
         utilisation: B, at least B_min.

@@ -69,7 +69,7 @@ def expert_choice_router(
         `ExpertChoice`.
 
     Raises:
-        ValueError: a logit is not finite, c <= 0, the score is unknown, or a mask has another shape or is all False.
+        ValueError: a logit is not finite, c <= 0, the score is unknown, or a mask has the wrong shape or is all False.
 
     Discontinuity: the selection jumps where the C-th and the next score of an expert are equal.
 

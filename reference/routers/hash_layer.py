@@ -97,7 +97,7 @@ def hash_layer(
         `Routing` with k = 1 and gate 1. `plan` holds 1/T at each token's expert.
 
     Raises:
-        ValueError: E < 1, the ids are not integers, an id is negative, or a mask has another shape or is all False.
+        ValueError: E < 1, the ids are not integers, an id is negative, or a mask has the wrong shape or is all False.
 
     Example:
         >>> hash_layer(np.array([0, 1, 5, 7]), 4).expert.ravel().tolist()
@@ -147,7 +147,7 @@ def table_router(
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: an id is not in the table, or an error of `fixed_router`.
+        ValueError: an id is not in the table, or `fixed_router` raises this error.
 
     Example:
         >>> table = np.array([[0, 1], [2, 0]])
@@ -446,11 +446,11 @@ def dispersed_table(cluster: np.ndarray, num_experts: int, k: int = 1) -> np.nda
 
 
 def multi_hash(table: np.ndarray, num_experts: int) -> np.ndarray:
-    """Return [V, k] indices into a bank of k E narrow experts: number j E + e is segment j of expert e.
+    """Cut each expert into k narrow experts, and return the table [V, k] of their numbers.
 
-    The bank has the weights up [E, d, f] and down [E, f, d], cut into k segments of f/k hidden units: [k E, d, f/k] and
-    [k E, f/k, d], first segment 0 of every expert. Route with `table_router(ids, multi_hash(table, E), k * E,
-    gate="sum")`.
+    Segment j of expert e has the number j E + e. The narrow experts have the weights up [E, d, f] and down [E, f, d],
+    cut into k segments of f/k hidden units: [k E, d, f/k] and [k E, f/k, d], first segment 0 of every expert. Route
+    with `table_router(ids, multi_hash(table, E), k * E, gate="sum")`.
 
     Args:
         table: [V, k] integers in [0, E); column j is the j-th hash, and a row may repeat an expert.

@@ -92,7 +92,7 @@ def mixing_weights(
         [g, E]; each column sums to 1.
 
     Raises:
-        ValueError: a logit, or a logit divided by τ, is not finite, τ <= 0, or a mask has another shape or is all
+        ValueError: a logit, or a logit divided by τ, is not finite, τ <= 0, or a mask has the wrong shape or is all
             False.
 
     Discontinuity: `one_hot` jumps where two tokens have the largest logit of an expert; ties go to the lower index.
@@ -151,7 +151,7 @@ def emit_weights(
         [g, E]; each column sums to 1. With "experts" each row of a real token sums to 1.
 
     Raises:
-        ValueError: `emit` is unknown, or an error of `mixing_weights`.
+        ValueError: `emit` is unknown, or `mixing_weights` raises this error.
 
     Source: Antoniak et al. 2023, the authors' code, which has separate weights for merging and emitting.
 
@@ -211,7 +211,7 @@ def mixture_of_tokens(
         `MixtureOutput`.
 
     Raises:
-        ValueError: the activation is unknown, or an error of `mixing_weights`.
+        ValueError: the activation is unknown, or `mixing_weights` raises this error.
 
     Source: Antoniak et al. 2023, "Mixture of Tokens", the layer; without the residual connection.
 

@@ -31,7 +31,7 @@ GROUPING = ("grouping", "group_size")
 
 
 class Router(NamedTuple):
-    """The facts about one router.
+    """The record of one router: its names, options and defaults.
 
     Attributes:
         name: the value of `--router`.

@@ -100,8 +100,8 @@ def reinforce_router(
         `Routing`; `gate` is 1/k, and `plan` is π / T. In training π is the distribution of the first choice.
 
     Raises:
-        ValueError: an argument is out of its range or has another shape, no token is real, or fewer than k experts may
-            be chosen.
+        ValueError: an argument is out of its range or has the wrong shape, no token is real, or fewer than k experts
+            may be chosen.
 
     Discontinuity: the selection jumps where two sums of log-probability and noise are equal (without noise: two
     logits); ties go to the lower index.
@@ -271,7 +271,7 @@ def policy_entropy(
         [T], between 0 and log E.
 
     Raises:
-        ValueError: an error of `log_policy`.
+        ValueError: `log_policy` raises this error.
 
     Example:
         >>> (policy_entropy(np.zeros((1, 4))) / np.log(2)).tolist()
@@ -369,7 +369,7 @@ def policy_terms(
         `PolicyTerms`.
 
     Raises:
-        ValueError: an argument is out of its range or has another shape, no token is real, or an expert is masked.
+        ValueError: an argument is out of its range or has the wrong shape, no token is real, or an expert is masked.
 
     Source: Clark et al. 2022 for the policy and the baseline; the balance loss, the entropy and all weights are our
     choice.

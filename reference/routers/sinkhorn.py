@@ -113,7 +113,7 @@ def sinkhorn_plan(
         `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits.
 
     Raises:
-        ValueError: a logit of a real token is not finite, or a mask has another shape or is all False.
+        ValueError: a logit of a real token is not finite, or a mask has the wrong shape or is all False.
 
     Example:
         Two tokens that both prefer expert 0, the first one more strongly. Each expert gets half of the mass:

@@ -50,7 +50,8 @@ def sparsemixer_router(
         `Routing` with k = 2; `plan` holds 1/(2 T) at each chosen expert.
 
     Raises:
-        ValueError: a logit is not finite, E < 2, the jitter is negative, a mask has another shape, or no token is real.
+        ValueError: a logit is not finite, E < 2, the jitter is negative, a mask has the wrong shape, or no token is
+            real.
 
     Discontinuity: the choice jumps where two logits are equal. A gate jumps where another expert comes near.
 

@@ -94,7 +94,7 @@ def switch_router(
         `Routing` with k = 1.
 
     Raises:
-        ValueError: a logit is not finite, or a mask has another shape or is all False.
+        ValueError: a logit is not finite, or a mask has the wrong shape or is all False.
 
     Example:
         >>> found = switch_router(np.log([[1.0, 3.0], [0.5, 0.5]]))
@@ -329,8 +329,8 @@ def gshard_router(
         `Routing` with k = 2; `plan` holds the same mass at each kept assignment.
 
     Raises:
-        ValueError: a logit is not finite, a uniform is outside [0, 1), E < 2, a mask has another shape, or no token is
-            real.
+        ValueError: a logit is not finite, a uniform is outside [0, 1), E < 2, a mask has the wrong shape, or no token
+            is real.
 
     Source: Lepikhin et al. 2020, Algorithm 1; the factor 2 is in its line 19. Evaluation without draws is our choice.
 

@@ -1,4 +1,4 @@
-"""Figures on the quality of the laws in N and E: slopes and coefficients with intervals, held-out errors of forms."""
+"""Figures on the quality of the (N, E) laws: slopes and coefficients with intervals, held-out errors of forms."""
 
 import numpy as np
 

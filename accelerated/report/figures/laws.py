@@ -1,4 +1,4 @@
-"""Figures of the laws in N and E, like Figure 1 of the paper: loss against E, level curves, effective size."""
+"""Figures of the (N, E) laws, like Figure 1 of the paper: loss against E, level curves, effective size."""
 
 import numpy as np
 

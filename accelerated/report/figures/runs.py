@@ -91,7 +91,7 @@ def _draw_pair(panel, results: dict, cells: list[dict]) -> None:
 
 
 def utilisation_figure(results: dict, runs: list[Run]):
-    """Return the loss of every run against its equivalent FLOPs by the law in (F, B), one panel per router."""
+    """Return the loss of every run against its equivalent FLOPs by the (F, B) law, one panel per router."""
     entries = [entry for entry in results["utilisation"] if entry["missing"] is None and entry["points"]]
     if not entries or not results["headlines"]["other_kinds"]:
         return None

@@ -25,7 +25,7 @@ class Point(NamedTuple):
 
 
 def experts_per_token(runs: list[Run]) -> dict:
-    """Return the losses by k at each (router, N, E) with more than one k, and the gain per FLOPs.
+    """Compare runs that differ in k: their losses at each (router, N, E), and the gain per FLOPs.
 
     Returns:
         {"cells": [{"router", "N", "E", "points": [{"k", "loss", "flops", "percent", "per_decade"}], "growth"}],
@@ -71,7 +71,7 @@ def _by_k(runs: list[Run]) -> dict[tuple, dict[int, Point]]:
 
 
 def routing_frequency(runs: list[Run]) -> dict:
-    """Return the losses by R at each (router, N, E) with more than one R, for k = 1.
+    """Compare runs with k = 1 that differ in R: their losses at each (router, N, E).
 
     Returns:
         {"usual": R, "cells": [{"router", "N", "E", "points": [{"R", "loss", "percent"}]}], "changes": [{"router", "R",

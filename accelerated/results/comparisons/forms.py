@@ -18,7 +18,7 @@ from ..fit import Fit
 from ..rows import rows_of_runs
 
 FORMS = ("per-size", "separable", "bilinear", "routed-bounded")
-"""The laws in (N, E), from lines per size to the paper's final law."""
+"""The (N, E) laws, from lines per size to the paper's final law."""
 
 BOUNDED = FORMS[-1]
 

@@ -16,7 +16,7 @@ from .runs import LEVEL, Run, as_percent, mean_interval, usual
 
 
 def compare_routers(runs: list[Run], alpha: float | None, scatter: dict | None) -> list[dict]:
-    """Return every pair of routers with the cells (N, E) that both have.
+    """Compare each pair of routers at each (N, E) that both have.
 
     Args:
         alpha: exponent of the dense power law, above 0; None without a law.
@@ -44,7 +44,7 @@ def compare_routers(runs: list[Run], alpha: float | None, scatter: dict | None) 
 
 
 def doublings(runs: list[Run]) -> list[dict]:
-    """Return, for each router, the gain of each step from one E to the next: a mean over the sizes that have both.
+    """Return the gain of each step from one E to the next, for each router, as a mean over the sizes with both E.
 
     Returns:
         [{"router", "steps": [{"from", "to", "percent": interval, "per_doubling", "sizes"}], "reached": [{"E",
@@ -79,7 +79,7 @@ def doublings(runs: list[Run]) -> list[dict]:
 
 
 def equal_dense_size(loss: float, line: dict) -> float:
-    """Return the size with this loss by the dense power law.
+    """Return the size of the dense model with this loss, by the dense power law.
 
     Args:
         loss: nats per token, above 0.

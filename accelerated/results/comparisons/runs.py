@@ -64,7 +64,7 @@ def line(x: np.ndarray, y: np.ndarray) -> dict | None:
 
 
 def other_way(interval: dict) -> dict:
-    """Convert an interval of a loss difference from percent of one loss to percent of the other loss.
+    """Convert an interval of the difference of two losses from percent of one loss to percent of the other loss.
 
     For example, 25 % above becomes 20 % below: the sign changes, and the ends of the interval swap.
     """
@@ -108,7 +108,7 @@ class Run(NamedTuple):
 
 
 def trusted(runs: list[Run]) -> list[Run]:
-    """Return the runs with a loss and a credible label."""
+    """Return the runs that have a loss and are not in `paper.SUSPECTS`."""
     return [run for run in runs if run.loss is not None and not run.suspect]
 
 
@@ -119,7 +119,7 @@ def usual_frequency(runs: list[Run]) -> float | None:
 
 
 def usual(runs: list[Run]) -> list[Run]:
-    """Return the runs of the paper's main grid: k 1, the usual routing frequency, no widened dense runs."""
+    """Return the runs of the paper's main grid: k = 1, the usual routing frequency, no widened dense runs."""
     frequency = usual_frequency(runs)
     return [
         run
@@ -129,7 +129,7 @@ def usual(runs: list[Run]) -> list[Run]:
 
 
 def twice(runs: list[Run]) -> list[list[Run]]:
-    """Return groups of separate runs with equal configurations and seeds."""
+    """Return the groups of runs with equal configurations and equal seeds, which were trained more than once."""
     groups: dict = {}
     for run in runs:
         key = (run.router, run.size, run.experts, run.k, run.frequency, run.flop_increase, run.seed)

@@ -1,4 +1,4 @@
-"""The law in (F, B): a single curve for every k, routing frequency and flop_increase of a router.
+"""The (F, B) law: one curve for every k, routing frequency and flop_increase of a router.
 
 F is the compute of a model (TeraFLOPs of the forward pass of 2,048 tokens), and B its parameters per FLOP of a token. A
 run with k = 4, or with every block routed, has another F and another B. So one law can describe all runs. The result
@@ -24,7 +24,7 @@ LAW = LAWS["routed-utilisation"]
 
 
 def utilisation_laws(runs: list[Run], last, loss_column: str) -> list[dict]:
-    """Return the law in (F, B) of each router, fitted to all runs of the router and all dense runs.
+    """Return the (F, B) law for each router, fitted to all runs of the router and all dense runs.
 
     Args:
         runs: trusted runs; runs without FLOPs or a parameter count are excluded.
@@ -62,7 +62,7 @@ def kind_of(run: Run, usual: float | None) -> str:
 
 
 def _fitted(selection: RouterRows, runs: list[Run], loss_column: str, usual: float | None) -> dict:
-    """Return the law in (F, B) of some runs, with points; "missing" is the reason for no fit."""
+    """Return the (F, B) law of some runs, with points; "missing" is the reason for no fit."""
     if not runs:
         return {"missing": "the table has no flops_per_step or total_parameter_count", "kinds": [], "points": []}
     try:

@@ -118,7 +118,7 @@ def table_ranking(
     level: float = LEVEL,
     resamples: int | None = None,
 ) -> Ranking:
-    """Return the models of a table, ranked: each router with each of its numbers of experts, and dense.
+    """Rank the models of a table: each router with each of its numbers of experts, and the dense model.
 
     Args:
         law: a law of the loss, in columns that follow from N, E and D.

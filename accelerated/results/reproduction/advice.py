@@ -18,7 +18,7 @@ CANNOT = "cannot be said"
 
 
 def advice(results: dict) -> list[dict]:
-    """Return, for each recommendation, {"key", "words", "checked", "verdict", "evidence"}.
+    """Check each recommendation of the paper: return {"key", "words", "checked", "verdict", "evidence"} for each.
 
     Args:
         results: result of `reproduction.gather`, with laws, pairs, doublings and ablations filled.

@@ -31,7 +31,7 @@ def gather(
         name: printed name of the table; "" for the names of its files.
 
     Raises:
-        InputError: an error of `Table` and `Table.law_rows`.
+        InputError: `Table` or `Table.law_rows` raises this error.
     """
     table = Table(source, name)
     runs, part = table.runs, table.part
@@ -111,7 +111,7 @@ def _table(table: Table, runs: list[Run]) -> dict:
 
 
 def used_rows(table: Table, runs: list[Run]) -> dict:
-    """Return the runs used for the laws in N and E, and the runs excluded from each analysis."""
+    """Return the runs used for the (N, E) laws, and the runs excluded from each analysis."""
     used = {selection.router: {int(i) for i in selection.frame["hyper_id"]} for selection in table.law_rows()}
     anywhere = set().union(*used.values()) if used else set()
     plain = [run for run in runs if run.hyper_id not in anywhere]
@@ -157,7 +157,7 @@ def _repeated(group: list[Run]) -> dict:
 
 
 def _why_not(table: Table, runs: list[Run]) -> list[dict]:
-    """Return the reasons why runs are in no law in N and E. Only the first reason of a run counts."""
+    """Return the reasons why runs are in no (N, E) law. Only the first reason of a run counts."""
     every, reasons = table.runs, {}
     usual = usual_frequency(every)
     for run in runs:

@@ -22,7 +22,7 @@ ALIKE = 1.01
 
 
 def headlines(results: dict) -> dict:
-    """Return the facts of the first page.
+    """Return the results that the first page of the report states.
 
     Args:
         results: result of `reproduction.gather`, complete except for this entry.
@@ -40,7 +40,7 @@ def headlines(results: dict) -> dict:
         and lists or flags: "jackknife" (intervals of N_cutoff that allow for correlated residuals of one size),
         "slopes_fade" (every measured slope is below 0 and rises from the smallest size to the largest), "bounded_best"
         (the bounded law predicts left-out sizes best), "other_kinds" and "kinds_off" (kinds of runs outside the main
-        grid in the law in (F, B), and those whose mean residual exceeds that of single runs).
+        grid in the (F, B) law, and the kinds whose mean residual exceeds the residual of a single run).
     """
     laws = [law for law in results["laws"] if law["missing"] is None]
     return {

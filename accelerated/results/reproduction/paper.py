@@ -61,7 +61,7 @@ SUSPECTS = (
     Suspect(66, "S-Base", 64, 0.125, 2.6573, f"{_TWICE}; {_BETTER} (47, 56)"),
     Suspect(67, "S-Base", 256, 1.0, 2.5554, f"{_TWICE}; worse than routing half as many blocks (21)"),
 )
-"""Wrong rows of S-BASE at 25M, excluded from the comparison of routing frequencies; no law in N and E uses them."""
+"""Wrong rows of S-BASE at 25M, excluded from the comparison of routing frequencies; no (N, E) law uses them."""
 
 DENSE_LOSSES = {16_527_360: 3.1620, 27_279_360: 3.0284, 57_369_600: 2.8486, 368_123_904: 2.4633, 1_308_819_456: 2.2420}
 """{N: validation loss} of the released dense runs of seed 42, four decimals; the losses identify these runs."""

@@ -1,4 +1,4 @@
-"""The laws in N and E of each router, with intervals and the paper's printed constants.
+"""The (N, E) laws for each router, with intervals and the paper's printed constants.
 
 bounded law    `router_laws`     coefficients, N_cutoff, slopes, gains, equivalent dense sizes, residuals
 other rows     `other_rows`      the same law for other choices of the seeds
@@ -145,7 +145,7 @@ def _misses(fit: Fit) -> dict:
 
 
 def rough_reach(fit: RoutedFit) -> dict[str, float]:
-    """Return half of the rough 95 % interval of each coefficient, from the curvature at the optimum."""
+    """Return half the width of the rough 95 % interval of each coefficient, from the curvature at the optimum."""
     half = student_quantile(LEVEL, fit.rows - 6) * np.sqrt(np.diag(fit.covariance))
     return dict(zip(COEFFICIENTS, map(float, half), strict=True))
 
@@ -257,7 +257,7 @@ def dense_coefficients(fit) -> dict:
 
 
 def other_rows(table: Table) -> list[dict]:
-    """Return the law of each router for other choices of the seeds; empty if the rows do not change.
+    """Return the law of each router for other choices of seeds; [] if these choices give the same rows.
 
     Returns:
         [{"router", "choice", "rows", "status", "coefficients", "N_cutoff", "rmsle", "objective"}], the table's own

@@ -1,8 +1,8 @@
 """The runs of a table for each analysis, and the excluded runs with reasons.
 
-A law in N and E is fitted to the rows of `selection.select_rows`. For the released runs these are the paper's rows
+An (N, E) law is fitted to the rows of `selection.select_rows`. For the released runs these are the paper's rows
 ("clark": routing frequency 0.5, k 1, seed 42). For any other table they are the default of `select_rows`: every seed.
-The law in (F, B) and the ablations use every run except `paper.SUSPECTS`. A condition on a user's table holds for all
+The (F, B) law and the ablations use every run except `paper.SUSPECTS`. A condition on a user's table holds for all
 analyses (`Table.part`), so a run that it excludes appears in no section.
 """
 
@@ -68,7 +68,7 @@ class Table:
     def part(self) -> "Table":
         """The table, without the evaluations that a user's condition excludes.
 
-        A preset chooses rows only for the laws in N and E. So does a condition on the released table, because other
+        A preset chooses rows only for the (N, E) laws. So does a condition on the released table, because other
         sections describe its other runs. Raise `InputError` if the condition is invalid or no row matches.
         """
         if not self.has_condition:
@@ -84,14 +84,14 @@ class Table:
         return [_run(self, row, tokens) for row, tokens in zip(rows, taken_per_step(self.last), strict=True)]
 
     def law_rows(self, loss_column: str | None = None, rows: str | None = None) -> list[RouterRows]:
-        """Return the rows of each router's law in N and E; an empty list if the table has no routed run.
+        """Return the rows of each router for the (N, E) law; an empty list if the table has no routed run.
 
         Args:
             loss_column: column of the loss; None for the table's main loss.
             rows: choice of rows; None for the table's choice; "all" for the default of `select_rows`, every seed.
 
         Raises:
-            InputError: an error of `select_rows`.
+            InputError: `select_rows` raises this error.
         """
         if (self.last["router_type"] == DENSE).all():
             return []

@@ -69,7 +69,7 @@ def gather_sweep(sweep: Sweep) -> tuple[dict, list[Run]]:
 
 
 def find(sweep: Sweep, results: dict) -> dict:
-    """Return the other facts of a sweep.
+    """Return the results of a sweep that are not fits: comparisons, loads, diagnostics, and how it was trained.
 
     Returns:
         "comparisons" and "loads", from the functions of this file; "learning" and "not_learned" (see `learning`);
@@ -146,7 +146,7 @@ def _ends(values) -> list:
 
 
 def evaluation(runs: list[SweepRun]) -> dict:
-    """Return what a loss depends on, besides the earlier tokens.
+    """Return which tokens affect a loss, besides the earlier tokens of its sequence.
 
     Returns:
         {"masked": percent of hidden (and predicted) tokens, "grouped": routers whose experts see one position of a
@@ -224,7 +224,7 @@ def compare(sweep: Sweep, selection: RouterRows, spreads: list[dict]) -> list[Co
 
 
 def outcome(router: str, comparisons: list[Comparison]) -> dict:
-    """Return the number of sizes where a router is below dense by more than chance, and the gains.
+    """Return the number of sizes where a router's loss is below the dense loss by more than chance, and the gains.
 
     Returns:
         {"router", "experts", "sizes", "spread", "borrowed", "lower" (number of sizes where the router's loss is lower

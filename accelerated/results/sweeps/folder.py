@@ -72,7 +72,7 @@ class Sweep(NamedTuple):
     frame: "pandas.DataFrame"  # noqa: F821  # every evaluation of the finished runs
 
     def of(self, selection: RouterRows) -> list[SweepRun]:
-        """Return the runs of a router that its law uses, and the dense runs."""
+        """Return the runs for the law of a router: its runs, and the dense runs."""
         used = set(selection.frame["hyper_id"])
         return [run for run in self.runs if run.hyper_id in used]
 

@@ -78,7 +78,7 @@ def begin(trunk: Trunk, config: TrainConfig, like: dict, tell: Callable[[str], N
         like: the state of the run (see `Checkpoints.restore`).
 
     Raises:
-        InputError: an error of `check_trunk`, or the checkpoint is missing or damaged.
+        InputError: `check_trunk` raises this error, or the checkpoint is missing or damaged.
     """
     check_trunk(trunk, config)
     there = read_config(trunk.folder)

@@ -105,7 +105,7 @@ def check_files(
 
 
 def lent(config: TrainConfig, state: TrainState, watch: Watch = silent) -> tuple[TrainState, int]:
-    """Return the state with the weights of the run `init_from`, and the number of tokens that trained them.
+    """Return the initial state with the weights of the run `init_from`, and the number of tokens that trained them.
 
     With `init_optimizer` the state also has the optimizer state of that run.
 
@@ -176,7 +176,7 @@ def _is_shape(node) -> bool:
 
 
 def check_lender(folder: Path, tokenizer: Path, table: np.ndarray | None) -> None:
-    """Raise `InputError` if the weights of a run belong to another tokenizer or another hash table."""
+    """Raise `InputError` if the run `init_from` has another tokenizer or another hash table."""
     read_tokenizer(folder)
     if (folder / "tokenizer.model").read_bytes() != Path(tokenizer).read_bytes():
         raise InputError(f"{folder}: that run has another tokenizer, so its weights cannot be used")

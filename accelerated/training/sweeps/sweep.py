@@ -250,7 +250,7 @@ def fields_of_programs(config: TrainConfig) -> dict:
 
 
 def cost(config: TrainConfig) -> float:
-    """Return FLOPs as an estimate of the time of a run."""
+    """Return the FLOPs of a run, an estimate of its time."""
     overhead = 2e5  # per token: the cost of a tiny model, where FLOPs do not matter
     per_token = 3 * config.accounting().flops_per_token + overhead
     return per_token * config.steps * config.batch_size * config.sequence_length

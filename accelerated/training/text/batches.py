@@ -51,7 +51,7 @@ class TrainingBatches(grain.DatasetIterator):
         return next(self._batches)
 
     def read_ahead(self, n: int) -> None:
-        """Read the next n batches now, for a later call of `stacked`. Keep the position."""
+        """Read the next n batches now, for a later call of `stacked`, without changing the position."""
         position = self._position()
         self._ahead = position, self._read(position, n)
 

@@ -24,7 +24,7 @@ Pieces = dict[str, list[np.ndarray]]
 
 
 def packed(tree: dict) -> Pieces:
-    """Return the numbers of a tree of arrays, copied."""
+    """Copy the numbers of a tree of arrays into a few large arrays, and return them."""
     of_dtype = {}
     for leaf in jax.tree.leaves(tree):
         of_dtype.setdefault(leaf.dtype, []).append(leaf)
