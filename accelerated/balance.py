@@ -324,7 +324,7 @@ def update_bias(
         recentre: subtract no mean ("none"), the mean of the signs of this step ("step"), or the mean of the new bias
             ("bias").
         expert_mask: [E] bool, the experts that may be chosen; None for all. The mean and the step cover these experts.
-            The bias of the others does not change (our choice).
+            The bias of the other experts does not change (our choice).
 
     Returns:
         [E].

@@ -369,7 +369,7 @@ def routed_ffn(
         mask: [T] or [T, k] bool, the assignments to place; None for all. In the capacity, T counts the tokens with at
             least one assignment to place. If a gate of 0 means "no expert", pass the mask `gate != 0`.
         expert_mask: [E] bool, the admitted experts; None for all. In the capacity, E is the number of admitted experts.
-            The program ignores the matrices of the others.
+            The program ignores the matrices of the other experts.
         activation: one of `accounting.ACTIVATIONS`.
 
     Returns:

@@ -471,7 +471,7 @@ def loss(
     Args:
         params: the tree that `parameter_shapes` describes.
         tokens: [b, S + 1] integers in [0, V); the first S are inputs, the last S are targets. With the masked objective
-            [b, S]; hidden tokens are targets, the others are inputs.
+            [b, S]; hidden tokens are targets, and the other tokens are inputs.
         config: the model.
         training, noise, table, held: see `apply`.
         held_credit: `credit` of an earlier loss for tokens of this shape; for RL-R.

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from routelaws.reference.errors import in_line
 
 SHOWN = 4
-"""A message shows up to this many names or paths; of a longer list, it shows three and the number of the others."""
+"""A message shows up to this many names or paths; if the list is longer, the message shows three and the number of the
+other entries."""
 
 LONGEST_NAME = 100
 """Largest number of characters of a name in a table."""

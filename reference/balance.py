@@ -376,7 +376,7 @@ def update_bias(
         recentre: subtract no mean ("none"), the mean of the signs of this step ("step"), or the mean of the new bias
             ("bias").
         expert_mask: [E] bool, the experts that may be chosen; None for all. The mean and the step cover these experts.
-            The bias of the others does not change (our choice).
+            The bias of the other experts does not change (our choice).
 
     Returns:
         [E].
@@ -429,7 +429,7 @@ def load_statistics(load: np.ndarray, *, expert_mask: np.ndarray | None = None) 
         >>> found.max_over_mean, found.entropy == math.log(2), found.idle
         (2.0, True, 0.5)
 
-        Half of the experts are masked, and the others are in balance:
+        Half of the experts are masked, and the other experts are in balance:
 
         >>> load_statistics(np.array([2, 2, 0, 0]), expert_mask=np.array([True, True, False, False])).max_over_mean
         1.0

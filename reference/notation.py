@@ -1,6 +1,6 @@
 """Letters, the tie rule and input checks, shared by every file of the reference.
 
-Letters (docstrings, shape strings, einsum subscripts and prose use the same ones):
+Letters (docstrings, shape strings, einsum subscripts and prose use the same letters):
 
     T  tokens in a group            d  model width                    N  dense (active) parameters
     E  experts                      f  hidden width of an expert      P  total parameters

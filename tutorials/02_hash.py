@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 2. HASH: routing without learning
 #
-# **You will** route words by a table that never learns. You will compare tables by how fair they are to the experts,
-# and see a limit: no table is fair if one word is a tenth of a text.
+# **You will** route words by a table that never learns. You will compare how fair tables are to the experts. You will
+# also see a limit: no table is fair if one word is a tenth of a text.
 #
 # **You need** Python, NumPy and lesson 1. Pictures need matplotlib; the last part needs JAX.
 #

@@ -385,8 +385,9 @@ figure(
 # %% [markdown]
 # ## 8. Why evaluation must not look at later tokens
 #
-# A language model predicts each token from the earlier tokens. But the plan depends on all tokens of the group, also on
-# later ones. Here are four tokens of a text. The first has no preference. The last is one of two words, A or B.
+# A language model predicts each token from the earlier tokens. But the plan depends on all tokens of the group,
+# including later tokens. Here are four tokens of a text. The first has no preference. The last is one of two words, A
+# or B.
 
 # %%
 wants = {"A": [4.0, 0.0], "B": [0.0, 4.0]}

@@ -68,8 +68,8 @@ same(routing.gate[:, 0], 1 / (1 + np.exp(-s[np.arange(T), routing.expert[:, 0]])
 # $$\mathrm{bound}(\alpha, \beta) =
 # k \sum_t \alpha_t + n \sum_e \beta_e + \sum_{te} \max(0, s_{te} - \alpha_t - \beta_e)$$
 #
-# Why is it a bound? Take a token and an expert. Their score is the sum of the two prices and a rest, and the rest is at
-# most max(0, rest):
+# Why is it a bound? Take a token and an expert. Their score is the sum of the two prices and a remainder, and the
+# remainder is at most max(0, remainder):
 #
 # $$s_{te} \le \alpha_t + \beta_e + \max(0, s_{te} - \alpha_t - \beta_e)$$
 #
@@ -206,7 +206,8 @@ figure(
 # ## 4. Why the middle?
 #
 # You can skip this section: it explains one detail of the step. The bound is the same on the whole interval. So why not
-# go to its lower end? This saves a little work: one candidate and no mean. Try both on twenty random groups.
+# go to its lower end? This would save a little work: the step would find one candidate instead of two, and compute no
+# mean. Try both on twenty random groups.
 
 
 # %%

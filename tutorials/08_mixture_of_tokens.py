@@ -357,9 +357,9 @@ figure(
 )
 
 # %% [markdown]
-# **Transition tuning.** The mixture becomes a layer like the layer of lesson 1: the controller is now a router, each
-# token goes to its best expert, and the model is trained a little longer. The weights keep their values and names.
-# After this change, no token depends on other tokens of the group.
+# **Transition tuning.** The mixture becomes a layer like the layer of lesson 1: the controller is now a router, and
+# each token goes to its best expert. The model is then trained a little longer. The weights keep their values and
+# names. After this change, no token depends on other tokens of the group.
 
 # %%
 from routelaws.reference.experts import routed_ffn

@@ -234,7 +234,7 @@ print(f"loss {losses.mean():.4f} nats per token; a blind guess has {np.log(V):.4
 assert losses.mean() > np.log(V)
 
 # %% [markdown]
-# Random weights are worse than a blind guess: they prefer some tokens, but the wrong ones.
+# Random weights are worse than a blind guess: they prefer some tokens, but these are the wrong tokens.
 #
 # [`apply`](../reference/transformer.py) computes sections 2 to 5 and the logits, and
 # [`loss`](../reference/transformer.py) also computes the loss.

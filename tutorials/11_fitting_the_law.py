@@ -494,7 +494,8 @@ print(f"ten of ten reach the lowest point now, after {after} more looks at", end
 print(f"the table; {before} before")
 
 # %% [markdown]
-# SciPy also has a method like the one in section 4. We run it from the fixed point, and from a hundred of the starts.
+# SciPy also has the method of Levenberg and Marquardt (section 4). We run it from the fixed point, and from a hundred
+# of the starts.
 
 
 # %% tags=["volatile"]
@@ -538,11 +539,11 @@ figure(
 )
 
 # %% [markdown]
-# So a good method finds the global minimum from many starts, and misses it from many others. The end points alone do
-# not tell you whether any of them is the global minimum. That is the reason for the map of two numbers. It covers the
-# whole plane, edges included, and the four easy numbers are exact at each point. So it shows the global minimum. A fit
-# needs no start, so you can repeat it on thousands of tables. The map also shows how sure the two numbers are (lesson
-# 12). On the released table, too, many starts miss the global minimum. The docstring of
+# So a good method finds the global minimum from many starts, and misses it from many other starts. The end points alone
+# do not tell you whether any of them is the global minimum. That is the reason for the map of two numbers. It covers
+# the whole plane, edges included, and the four easy numbers are exact at each point. So it shows the global minimum. A
+# fit needs no start, so you can repeat it on thousands of tables. The map also shows how sure the two numbers are
+# (lesson 12). On the released table, too, many starts miss the global minimum. The docstring of
 # [`fitting.py`](../reference/laws/fitting.py) lists the results of the 500 starts of the authors' notebook on that
 # table. We do not know where the authors' own search ended.
 #

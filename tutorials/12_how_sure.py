@@ -415,8 +415,8 @@ def draw(left, right):
 figure(
     draw,
     "How many of the 95 % intervals contain the truth. The profile fails for the loss "
-    "if the runs of a size share an error; the bootstrap of six sizes fails "
-    "everywhere; the jackknife comes near its promise. Bars: Wilson's intervals.",
+    "if the runs of a size share an error. The bootstrap of six sizes fails "
+    "everywhere. The jackknife comes near its promise. Bars: Wilson's intervals.",
     panels=2,
     height=3.0,
 )

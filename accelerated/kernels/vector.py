@@ -22,7 +22,7 @@ D3, D5, D7, D9, D11, D13, D15, D17, D19, D21 = (1.0 / n for n in range(3, 22, 2)
 
 @jit
 def exp(values, whole):
-    """Replace values v by e^v = 2^k e^r, |r| <= ln 2 / 2.
+    """Replace values v by their exponentials, e^v = 2^k e^r with |r| <= ln 2 / 2.
 
     Args:
         values: [n], overwritten. Clipped to `LEAST` and `MOST`; NaN stays.
@@ -47,7 +47,7 @@ def exp(values, whole):
 
 @jit
 def log(values, whole):
-    """Replace values v = 2^k m, m within √½ and √2, by k ln 2 + 2 artanh((m - 1)/(m + 1)).
+    """Replace values v = 2^k m, √½ <= m <= √2, by their logarithms, k ln 2 + 2 artanh((m - 1)/(m + 1)).
 
     Args:
         values: [n], overwritten; above 0 and not below 2^-1022 (unchecked). NaN stays.

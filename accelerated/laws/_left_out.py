@@ -83,7 +83,7 @@ def _line_left_out(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
 
 
 def by_weights(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> np.ndarray:
-    """Return the errors of a bounded law: each fold is a weight of 0 for its rows and 1 for all others."""
+    """Return the errors of a bounded law: a fold has weight 0 for its rows and weight 1 for all other rows."""
     size, experts = columns
     weights = np.ones((len(folds), loss.size))
     for line, out in zip(weights, folds, strict=True):

@@ -114,8 +114,7 @@ class Fit:
 
     @cached_property
     def slopes(self) -> list[Range]:
-        """The slope of log10 L against log10 E at each size; [] with Huber's criterion, or for a law without N and
-        E."""
+        """The slopes of log10 L against log10 E, one for each size; [] with Huber's criterion or without E."""
         if self.huber is not None or self.law.slopes is None or self.law.columns[0] != SIZE:
             return []
         return self.law.slopes(self.best, self.rows.columns, self.rows.measured, self.level)

@@ -55,7 +55,7 @@ CLEAR = 0.05
 """A caution reports a bend or a misfit if p is below this number."""
 
 NAMES = 7
-"""A line names up to this many routers or tasks; of a longer list, it names six and counts the rest."""
+"""A line names up to this many routers or tasks; if the list is longer, the line names six and counts the others."""
 
 NO_FLOOR = (
     "This law has no irreducible loss: far above the fitted sizes its loss falls towards 0, so its predictions there "
@@ -179,8 +179,7 @@ def beyond_seeds(columns: Sequence[np.ndarray], miss: np.ndarray, coefficients: 
 
 
 def largest_size(size: np.ndarray, errors: np.ndarray | None) -> SizeMiss | None:
-    """Return the residual of the largest size by the law fitted to all smaller sizes, from errors of `held_out`,
-    [n]."""
+    """Return the residual of the largest size by a fit to all smaller sizes, from the errors [n] of `held_out`."""
     if errors is None or np.unique(size).size < 3:
         return None
     misses = -np.asarray(errors)[size == size.max()]  # errors are predicted minus measured

@@ -116,7 +116,7 @@ def balanced_assignment(
             scores.
 
     Returns:
-        `Assignment`. Of equally good assignments, it is the one that gives token 0 the lowest possible expert, then
+        `Assignment`. If several assignments are equally good, the result gives token 0 the lowest possible expert, then
         token 1 the lowest remaining expert, and so on.
 
     Raises:

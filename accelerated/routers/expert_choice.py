@@ -112,7 +112,8 @@ def expert_choice_ffn(
         params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
         x: [T, d].
         choice: the choice for the same group.
-        expert_mask: [E] bool, the admitted experts; None for all. The program ignores the matrices of the others.
+        expert_mask: [E] bool, the admitted experts; None for all. The program ignores the matrices of the other
+            experts.
         activation: one of `accounting.ACTIVATIONS`.
         axis_name: a mapped axis over which the experts are sharded: `params` has this member's experts. The members
             exchange tokens (see `parallel.run_experts`). None without sharding.

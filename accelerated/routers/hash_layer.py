@@ -231,10 +231,10 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
 
 
 def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
-    """Return the table [V, k]. Each token, the most frequent first, goes to the emptiest expert and to k − 1 nearly
-    empty experts.
+    """Return the table [V, k] that balances the loads for given counts of the tokens.
 
-    To find the others, the program steps from the emptiest expert in equal steps modulo E. It takes the experts whose
+    Each token, the most frequent first, goes to the emptiest expert and to k − 1 nearly empty experts. To find these
+    k − 1 experts, the program steps from the emptiest expert in equal steps modulo E. It takes the experts whose
     load exceeds the smallest load by less than the token's count. If there are fewer than k such experts, it takes the
     k emptiest experts. The step changes from token to token. (Our choice: if each token took the k emptiest experts,
     the same k experts would always work together, like one expert.)

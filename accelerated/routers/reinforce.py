@@ -64,7 +64,7 @@ def reinforce_router(
     mask: jax.Array | None = None,
     expert_mask: jax.Array | None = None,
 ) -> Routing:
-    """Draw the experts of each token from its policy, or take the most probable ones.
+    """Draw the experts of each token from its policy, or take its most probable experts.
 
     Args:
         logits: [T, E], finite; the raw router logits z.
@@ -124,7 +124,7 @@ def log_policy(
         logits: [T, E], finite.
         k: experts per token, 1 <= k <= E.
         nucleus: the probability mass to keep, 0 < nucleus <= 1.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The result is −∞ for the others.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The result is −∞ for the other experts.
 
     Returns:
         [T, E]; exp of a row sums to 1.

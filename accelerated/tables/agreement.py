@@ -367,5 +367,5 @@ IDENTITIES = (
         "is one of the three for another text?",
     ),
 )  # fmt: skip
-"""Exact identities come first, because an error that violates them also violates the others. Only the first remark on a
-column is reported."""
+"""Exact identities come first, because an error that violates them also violates other identities. Only the first
+remark on a column is reported."""

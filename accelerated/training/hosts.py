@@ -120,8 +120,8 @@ def _rest(given: dict) -> str:
 def joined(hosts: Hosts | None) -> Iterator[None]:
     """Join the processes of a run for a `with` block; enter the block before JAX first looks for devices.
 
-    A process that ends with an error does not wait for the others. The others then stop too: their next collective
-    fails, or the launcher ends them.
+    A process that ends with an error does not wait for the other processes. The others then stop too: their next
+    collective fails, or the launcher ends them.
 
     Raises:
         InputError: the other processes could not be reached.

@@ -30,9 +30,9 @@ def optimizer(
         rate: the learning rate of this step if it is an input of a compiled program; None for the run's schedule.
         norm: norm of the whole gradient, if known; None to compute it.
 
-    Routers learn at a lower rate (our choice). At the full rate of a small model, the raw logits
-    of one expert outgrow the others. The balanced plan hides this in training, but the argmax of evaluation then
-    sends most tokens to that expert.
+    Routers learn at a lower rate (our choice). At the full rate of a small model, the raw logits of one expert become
+    larger than all other logits. The balanced plan hides this in training, but the argmax of evaluation then sends most
+    tokens to that expert.
     """
     schedule = _schedule(config) if rate is None else lambda _: rate
 

@@ -47,7 +47,7 @@ def _on_arrays(change, tree: dict) -> dict:
 
 
 def named(tree: dict) -> dict[str, np.ndarray]:
-    """Return the arrays, numbers and texts of a tree by their paths.
+    """Return {path: value} of the arrays, numbers and texts in a tree.
 
     Example:
         >>> named({"params": {"w": np.ones(2)}, "held": (1, None)})

@@ -207,7 +207,7 @@ def parameter_names(function: Callable) -> list[str]:
 
 
 def apply(function: Callable, parameters: list[str], values: dict[str, Any]):
-    """Call a function with the leading parameters by position and the others by name."""
+    """Call a function with the leading parameters by position and the other parameters by name."""
     values, leading = dict(values), []
     for name in parameters:
         if name not in values:

@@ -19,7 +19,7 @@ CRITERION = "mean squared difference of log10 losses"
 
 
 def check_columns(**columns: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return log10 of each column, in order. Check that `num_experts` is at least 1 and the others are above 0.
+    """Return log10 of each column, in order. Check that `num_experts` is at least 1 and the other columns are above 0.
 
     Raises:
         ValueError: an entry is not finite or out of its range, or the columns do not have one axis and equal lengths.

@@ -145,7 +145,7 @@ def utilisation_prediction(
 
 
 def utilisation_cutoff(fit: UtilisationFit) -> float:
-    """Return F_cutoff = 10^(-b/c), TeraFLOPs, at which b + c log10 F reaches 0; inf if it never does."""
+    """Return F_cutoff = 10^(-b/c) TeraFLOPs, above which more parameters per FLOP stop helping; inf if none."""
     return cutoff(fit.coefficients)
 
 

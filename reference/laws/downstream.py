@@ -17,7 +17,7 @@ where  C  training FLOPs       N  parameters       D  training tokens       k  a
 The fit uses only rows with Q > Q_rand + least_gain. Rows at or below the guess rate have no Q' above 0, and rows just
 above it are mostly noise. The paper's threshold is "more than 5 % above random"; we read this as 0.05 of accuracy
 (`least_gain`). The fit also skips rows with Q = 1, because their surprise is 0. The fit keeps lucky rows near the
-threshold and skips unlucky ones, so the fitted law is too flat (our remark).
+threshold and skips unlucky rows, so the fitted law is too flat (our remark).
 
 This file fits the direct and the repeated law by ordinary least squares, as in the paper. `downstream_sums.py` fits the
 other two laws, which are sums.

@@ -54,7 +54,7 @@ _FACES: tuple[tuple[Status, tuple[float, float], tuple[float, float]], ...] = (
     ("interior", (0.0, 1.0), (0.0, 1.0)),
 )
 """Pieces of the unit square (t, w) of `shape`, from the smallest set to the largest, each as (status, t range, w
-range). A larger piece contains the smaller ones, so the fit takes it only if it is better by more than rounding."""
+range). A larger piece contains the smaller pieces, so the fit takes it only if it is better by more than rounding."""
 
 _TIE = 1e-13  # if objectives differ by less (relative), the smaller piece of _FACES wins
 

@@ -96,7 +96,7 @@ def parabola(sizes: np.ndarray, losses: np.ndarray) -> Minimum:
     """Fit a parabola of the loss as a function of ln N to the runs of one budget, and return its minimum.
 
     Args:
-        sizes: [n], N, at least three different ones.
+        sizes: [n], N, at least three different sizes.
         losses: [n], nats per token.
 
     Raises:

@@ -140,7 +140,7 @@ def activation_ratio(experts: float, active: float, shared: float, counting: Cou
 
 
 def effective_activation(activation: np.ndarray, coefficients: LeverageCoefficients = PUBLISHED) -> np.ndarray:
-    """Return the effective activation ratio Â, with the shape of `activation`. It rises from A_start towards A_max."""
+    """Return the effective activation ratio Â, with the shape of `activation`; it rises from A_start towards A_max."""
     activation = check_range("activation", activation, above=0.0)
     return effective(activation, coefficients.A_start, coefficients.A_max)
 

@@ -1,7 +1,7 @@
 """How precisely the data determine the law: profile-likelihood intervals for its predictions and coefficients.
 
-A change of one coefficient of `routed.py`, most of all E_max, can be compensated by the others. So an error bar on each
-coefficient says little. `Quantity` lists everything that can have an interval.
+If one coefficient of `routed.py` changes, most of all E_max, the other coefficients can compensate for this change. So
+an error bar on each coefficient says little. `Quantity` lists everything that can have an interval.
 
 The interval (all kinds)
 1. Assume normal errors of unknown variance. The data do not reject a value v at the confidence level if

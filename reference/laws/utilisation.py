@@ -29,8 +29,8 @@ smallest dense model has B = B_min, so the law treats larger dense models like m
     a = a' - c' log10 u,   b = b',   c = c',   d = d' - b' log10 u.
 
 So E_start' >= 1 in `fitting.py` means B_start >= u here; u = B_min/10 is our choice. The fit needs this bound: for
-B_start → 0 the law only separates the model with the lowest B from all others. The optima of the released runs lie at 6
-to 38 times the bound. They do not change with bounds of B_min/2 and B_min/10,000.
+B_start → 0 the law only separates the model with the lowest B from all other models. The optima of the released runs
+lie at 6 to 38 times the bound. They do not change with bounds of B_min/2 and B_min/10,000.
 """
 
 import math
@@ -337,7 +337,7 @@ def fit_utilisation(
 
     Raises:
         ValueError: lengths differ, an entry is not finite or out of its range, or the rows cannot determine the law.
-            The requirements are those of `fit_routed`, with F in place of N and B in place of E.
+            `fit_routed` lists the requirements; replace N by F, and E by B.
 
     Example:
         A fit to losses of the law recovers its coefficients.

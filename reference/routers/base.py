@@ -46,8 +46,8 @@ expert. The extra token takes the unused slots, at most one at each expert. In t
 
     Σ sₜₑ  ≤  Σₜ (the k largest sₜₑ − pₑ) + n Σₑ pₑ + (the T k mod E largest pₑ)
 
-The choice depends on every token of the group, later ones included: a training step leaks the future into the choice of
-experts. Evaluation is causal and routes each token by its own logits. No gradient flows through the assignment.
+The choice depends on every token of the group, including later tokens: a training step leaks the future into the choice
+of experts. Evaluation is causal and routes each token by its own logits. No gradient flows through the assignment.
 
 The paper's output is α expert(h) + (1 − α) h with gate α, where expert(h) = h + FFN(LN(h)) has its own residual. This
 equals h + α FFN(LN(h)), the output of a pre-norm block with this gate. The two differ for an expert without its own
@@ -101,7 +101,7 @@ def balanced_assignment(
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
 
     Returns:
-        `Assignment`. Of equally good assignments, it is the one that gives token 0 the lowest possible expert, then
+        `Assignment`. If several assignments are equally good, the result gives token 0 the lowest possible expert, then
         token 1 the lowest remaining expert, and so on.
 
     Raises:

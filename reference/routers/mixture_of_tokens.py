@@ -86,7 +86,7 @@ def mixing_weights(
         one_hot: whether each expert takes only the token with its largest logit, with weight 1. This is the limit τ →
             0. It has no gradient and ignores the temperature.
         mask: [g] bool, True for a real token; a padded one has weight 0, and the function ignores its logits.
-        expert_mask: [E] bool, the experts that take part; None for all. The weights of the others are 0.
+        expert_mask: [E] bool, the experts that take part; None for all. The weights of the other experts are 0.
 
     Returns:
         [g, E]; each column sums to 1.
@@ -204,8 +204,8 @@ def mixture_of_tokens(
         emit: see `emit_weights`.
         emit_temperature: the temperature of `emit_weights`; the temperature of the mixing if None.
         mask: [g] bool, True for a real token; a padded one gets 0 and does not change the other outputs.
-        expert_mask: [E] bool, the experts that take part; None for all. The function ignores the matrices of the
-            others.
+        expert_mask: [E] bool, the experts that take part; None for all. The function ignores the matrices of the other
+            experts.
 
     Returns:
         `MixtureOutput`.
@@ -253,7 +253,7 @@ def mixture_of_tokens(
 def group_within_sequence(x: np.ndarray, group_size: int) -> np.ndarray:
     """Rearrange a batch so that each group holds `group_size` neighbouring positions of one sequence.
 
-    NOT CAUSAL: a position sees the later ones of its group. For masked objectives only. A language model that predicts
+    NOT CAUSAL: a position sees later positions of its group. For masked objectives only. A language model that predicts
     the next token needs `expert_choice.group_by_position`.
 
     Args:

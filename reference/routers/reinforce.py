@@ -30,8 +30,8 @@ For several experts per token the program draws without replacement, in order. T
 exactly such a draw. The probability of a draw follows the Plackett-Luce model: each step draws from the policy over the
 remaining experts.
 
-By design, training draws the experts, and evaluation takes the most probable ones. Both are causal: the experts of a
-token depend on that token alone (a capacity and the balance loss depend on the others too). The reward uses the next
+By design, training draws the experts, and evaluation takes the most probable experts. Both are causal: the experts of a
+token depend on that token alone (a capacity and the balance loss also depend on other tokens). The reward uses the next
 token, but only in the loss.
 
 From the paper: the reward, the constant gate and one expert per token. The parameter counts of the released table show
@@ -85,7 +85,7 @@ def reinforce_router(
     mask: np.ndarray | None = None,
     expert_mask: np.ndarray | None = None,
 ) -> Routing:
-    """Draw the experts of each token from its policy, or take the most probable ones.
+    """Draw the experts of each token from its policy, or take its most probable experts.
 
     Args:
         logits: [T, E], finite; the raw router logits z.
@@ -154,7 +154,7 @@ def log_policy(
         logits: [T, E], finite.
         k: experts per token, 1 <= k <= E.
         nucleus: the probability mass to keep, 0 < nucleus <= 1.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The result is −∞ for the others.
+        expert_mask: [E] bool, the experts that may be chosen; None for all. The result is −∞ for the other experts.
 
     Returns:
         [T, E]; exp of a row sums to 1.

@@ -27,8 +27,8 @@ to all of z, changes nothing.
 `max_sweeps` sweeps Newton's method continues from their result (`_newton`; skip it on a first reading). The program
 returns the better of the two plans, with its `residual` and `converged`.
 
-The plan depends on every token of the group, later ones included: a training step leaks the future into the choice of
-experts. Evaluation uses only the logits and is causal. No gradient flows through the plan.
+The plan depends on every token of the group, including later tokens: a training step leaks the future into the choice
+of experts. Evaluation uses only the logits and is causal. No gradient flows through the plan.
 
 **The size of the output.** A gate scales the output of an expert down, and softmax gates shrink as E grows. For a token
 with equal logits, each softmax gate is 1/E and k gates sum to k/E. Each sigmoid gate is 1/2 and k gates sum to k/2.
