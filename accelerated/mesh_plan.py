@@ -95,7 +95,7 @@ class DevicePlan(NamedTuple):
     parameter_gather: int
 
     def memory(self, recomputed: bool = False) -> int:
-        """Return the bytes of a device."""
+        """Return the bytes of memory that a device needs."""
         activations = self.activations_recomputed if recomputed else self.activations
         return self.parameters + self.gradients + self.optimizer + activations
 

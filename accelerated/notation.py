@@ -17,12 +17,12 @@ A *group* is the set of tokens over which a router balances its experts. Functio
 forms the groups. A `mask` [T] marks the real tokens. Real tokens get the same result as without padding. Padded tokens
 get experts 0 … k−1 with gate 0 and count in no load.
 
-An `expert_mask` [E] marks the *admitted* experts, which a router may choose. The others are *masked*: pruned, or on
-another device. The result is the same as for a layer with only the admitted experts, but expert numbers still refer to
-the whole layer. In every formula, T counts real tokens and E counts admitted experts. Every result is 0 for a masked
+An `expert_mask` [E] marks the *admitted* experts, which a router may choose. The other experts are *masked*: pruned, or
+on another device. The result is the same as for a layer with only the admitted experts, but expert numbers still refer
+to the whole layer. In every formula, T counts real tokens and E counts admitted experts. Every result is 0 for a masked
 expert. The program ignores the columns of masked experts, even NaN, and no gradient reaches them.
 
-Ties: of equal scores, the lower index wins. -0.0 equals +0.0. `routelaws.reference.notation` has the same rule.
+Ties: among equal scores, the lower index wins. -0.0 equals +0.0. `routelaws.reference.notation` has the same rule.
 
 Differences: non-finite values cannot raise under jit. They reach the loss as NaN, and the training loop stops at a NaN
 loss. The gates of a token with a non-finite logit are NaN. All gates are NaN if a traced `expert_mask` admits fewer

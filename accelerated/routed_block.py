@@ -118,7 +118,7 @@ def routed_block(
         noise: the entry of this block in the result of `transformer.draw_noise`.
         table: see `hash_table`.
         held: a routing of the same tokens; the block reuses its selection.
-        mask: [b, S] bool, True for a real token; None if all are real. A padded token gets 0.
+        mask: [b, S] bool, True for a real token; None if all tokens are real. A padded token gets 0.
         expert_mask: [E G] bool, the admitted experts; None for all. The layer uses only these.
         base_method: the assignment method of BASE (see `routers.base.balanced_assignment`).
         spread: the sharding of tokens, experts and hidden units over devices; None without sharding.

@@ -149,7 +149,8 @@ def draw_noise(key: jax.Array, config: ModelConfig, batch_size: int, sequence_le
         sequence_length: S.
 
     Returns:
-        For RL-R, Gumbel noise [n_r, b S, E G]. For GShard's second expert, uniforms in [0, 1), [n_r, b S]. Else None.
+        For RL-R, Gumbel noise [n_r, b S, E G]. For GShard's second expert, uniforms in [0, 1), [n_r, b S]. For other
+        routers, None.
 
     Differs from the reference: float32.
     """
@@ -201,8 +202,8 @@ def attention(
     Args:
         params: query, key, value and, for relative positions, relative_key [d, H, kqv]; output [H, kqv, d].
         x: [b, S, d].
-        causal: whether position i depends only on positions up to i; otherwise it depends on all.
-        mask: [b, S] bool, True for a real token; no other token attends to a padded one.
+        causal: whether position i depends only on positions up to i; otherwise it depends on all positions.
+        mask: [b, S] bool, True for a real token; no other token attends to a padded token.
         positions: one of `configuration.POSITIONS`.
         axis_name: a mapped axis over which the heads are sharded: `params` has this member's heads. The function sums
             the outputs of all members. None without sharding.

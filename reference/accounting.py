@@ -177,7 +177,7 @@ def count(
         `Accounting`.
 
     Raises:
-        ValueError: an unknown router_type, a number out of range, or R * L not whole.
+        ValueError: the router_type is unknown, a number is out of range, or R L is not whole.
 
     Example:
         The 15M model of the paper with 64 experts in every other block:

@@ -109,8 +109,8 @@ def matched_agreement(
     expert e in the first routing and e' in the second. The best matching is the permutation π with the largest Σ J(e,
     π(e)). The result is this sum divided by the mean number of choices of the two routings.
 
-    By chance, the best of many permutations agrees in more than k/E of the choices. This is more if there are few
-    tokens or uneven loads. The matchings of shuffled tokens estimate this agreement by chance.
+    Even for unrelated routings, the best of many permutations agrees in more than k/E of the choices, above all with
+    few tokens or uneven loads. The best matchings of shuffled tokens estimate this agreement by chance.
 
     Args:
         first: [T, k] integers in [0, E), the experts of each token, distinct within a row; -1 for none.

@@ -103,9 +103,9 @@ def dispatch(
         expert: [T, k] integers in [0, E).
         num_experts: E.
         capacity: C >= 0.
-        order: which assignments come first in the queue. "choice": first choices before second choices; of the same
-            choice, earlier tokens. "token": earlier tokens; of the same token, earlier choices. "priority": larger
-            priorities; equal priorities as in "choice".
+        order: which assignments come first in the queue. "choice": first choices before second choices, then earlier
+            before later tokens. "token": earlier before later tokens, then first before second choices. "priority":
+            larger priorities; equal priorities as in "choice".
         priority: [T, k], finite for the assignments to place; only for the order "priority".
         mask: [T] or [T, k] bool, the assignments to place, at least one; None for all.
 
@@ -316,7 +316,7 @@ def routed_ffn(
         gate: [T, k]; the program ignores the gates of assignments that the mask excludes.
         capacity_factor: c > 0; infinity (the default) drops nothing.
         order: which assignments get the slots if slots are too few: "choice", "token" or "priority" (see `dispatch`).
-        priority: see `dispatch`; a constant for the gradient. With the order "priority", None stands for the gate.
+        priority: see `dispatch`; a constant for the gradient. With the order "priority", None means the gate.
         mask: [T] or [T, k] bool, the assignments to place; None for all. In the capacity, T counts the tokens with at
             least one assignment to place. If a gate of 0 means "no expert", pass the mask `gate != 0`.
         expert_mask: [E] bool, the admitted experts; None for all. In the capacity, E is the number of admitted experts.

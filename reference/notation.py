@@ -17,12 +17,12 @@ A *group* is the set of tokens over which a router balances its experts. Functio
 forms the groups. A `mask` [T] marks the real tokens. Real tokens get the same result as without padding. Padded tokens
 get experts 0 … k−1 with gate 0 and count in no load.
 
-An `expert_mask` [E] marks the *admitted* experts, which a router may choose. The others are *masked*: pruned, or on
-another device. The result is the same as for a layer with only the admitted experts, but expert numbers still refer to
-the whole layer. In every formula, T counts real tokens and E counts admitted experts. Every result is 0 for a masked
+An `expert_mask` [E] marks the *admitted* experts, which a router may choose. The other experts are *masked*: pruned, or
+on another device. The result is the same as for a layer with only the admitted experts, but expert numbers still refer
+to the whole layer. In every formula, T counts real tokens and E counts admitted experts. Every result is 0 for a masked
 expert. The program ignores the columns of masked experts, even NaN, and no gradient reaches them.
 
-Ties: of equal scores, the lower index wins. -0.0 equals +0.0. Functions that take scores or logits from the caller
+Ties: among equal scores, the lower index wins. -0.0 equals +0.0. Functions that take scores or logits from the caller
 reject NaN (`check_finite`). `top_k_indices` and the other helpers below do not check.
 
 Shapes are in brackets. [T, E] is an array with a row for each token and a column for each expert, and [] is a scalar.

@@ -8,7 +8,7 @@ and each gets its own result:
     all_gather           x[0], x[1], …, x[n−1], one below the other                  m   ->  n m
     reduce_scatter       part i of Σⱼ x[j]                                           n m ->  m
     all_to_all           part i of x[0], part i of x[1], …, one below the other      n m ->  n m
-    ragged_all_to_all    the same with parts of any length, put where the sender says
+    ragged_all_to_all    all_to_all with parts of any length, at positions that the sender chooses
 
 A part is one n-th of the rows: part i has the rows i m … (i + 1) m − 1.
 

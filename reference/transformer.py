@@ -221,7 +221,8 @@ def draw_noise(key: np.random.Generator, config: ModelConfig, batch_size: int, s
         sequence_length: S.
 
     Returns:
-        For RL-R, Gumbel noise [n_r, b S, E G]. For GShard's second expert, uniforms in [0, 1), [n_r, b S]. Else None.
+        For RL-R, Gumbel noise [n_r, b S, E G]. For GShard's second expert, uniforms in [0, 1), [n_r, b S]. For other
+        routers, None.
     """
     tokens = batch_size * sequence_length
     if config.record.policy:
@@ -279,8 +280,8 @@ def attention(
     Args:
         params: query, key, value and, for relative positions, relative_key [d, H, kqv]; output [H, kqv, d].
         x: [b, S, d].
-        causal: whether position i depends only on positions up to i; otherwise it depends on all.
-        mask: [b, S] bool, True for a real token; no other token attends to a padded one.
+        causal: whether position i depends only on positions up to i; otherwise it depends on all positions.
+        mask: [b, S] bool, True for a real token; no other token attends to a padded token.
         positions: one of `configuration.POSITIONS`.
 
     Returns:

@@ -219,7 +219,7 @@ FLAG = "--limit"
 
 
 def take_limits(arguments: list[str]) -> tuple[dict[str, float], list[str]]:
-    """Return the limits before the command, and the command with its flags.
+    """Split the arguments: return the limits (--limit) before the command, and the command with its flags.
 
     Raises:
         InputError: the form or the name of a limit is wrong.

@@ -28,7 +28,7 @@ from .train import RunFlags, default_flags
 
 
 def main(arguments: list[str]) -> None:
-    """Run `routelaws plan-mesh`. The values of --size, then those of a --config file, are defaults of other flags."""
+    """Run `routelaws plan-mesh`. --size sets defaults of other flags, and a --config file overrides these defaults."""
     default = default_flags(arguments, fields_of_size(flags.value_of("--size", arguments)))
 
     def plan_mesh(

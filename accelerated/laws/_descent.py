@@ -133,7 +133,7 @@ def _predicted(form: Form, theta: np.ndarray, logs: np.ndarray) -> tuple[np.ndar
 
 
 def ended(problem: Problem, residual: np.ndarray, J: np.ndarray, value: float) -> bool:
-    """See reference."""
+    """Return whether the search has converged at θ: one more step, without damping, would hardly lower S."""
     unit = J / (np.linalg.norm(J, axis=0) + FAINT)
     pull = np.clip(residual, -problem.delta, problem.delta) @ unit
     inner = np.sqrt(np.where(np.abs(residual) <= problem.delta, 1.0, law_descent.OUTER_SHARE[1]))[:, None] * unit
@@ -153,7 +153,7 @@ def coefficients(form: Form, theta: np.ndarray, centres: np.ndarray) -> tuple[np
 
 
 def brought_back(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """See the reference. Also return which unknowns had vanished. Bisection brings them back."""
+    """Bring θ back by bisection: return it with vanished multipliers just above 0, and which unknowns had vanished."""
     away = np.abs(look(problem, theta)[1]).max(axis=0) < GONE
     theta = np.array(theta)
     for j in np.flatnonzero(away & np.array(problem.form.positive)):
@@ -167,7 +167,7 @@ def brought_back(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def error_variance(problem: Problem, residual: np.ndarray, unknowns: int) -> tuple[float, float]:
-    """See reference."""
+    """Return the error variance, and the share m of the rows within δ."""
     inside = np.abs(residual) <= problem.delta
     share = np.count_nonzero(inside) / residual.size
     if share == 0:
@@ -178,7 +178,7 @@ def error_variance(problem: Problem, residual: np.ndarray, unknowns: int) -> tup
 
 
 def covariance(problem: Problem, theta: np.ndarray) -> np.ndarray:
-    """See reference."""
+    """Return the Gauss-Newton covariance [p, p] of the coefficients; NaN for vanished coefficients."""
     residual, J = look(problem, theta)
     free = np.flatnonzero(np.abs(J).max(axis=0) >= GONE)
     variance, _ = error_variance(problem, residual, theta.size)

@@ -80,7 +80,7 @@ def _begin(form, problem, starts: np.ndarray | None) -> np.ndarray:
 
 
 def share_out(terms: int, floor: bool, log_loss: np.ndarray) -> list[np.ndarray]:
-    """See reference."""
+    """Return ln of each term in the middle of a table, for several ways to divide the mean loss between terms."""
     from ._descent import ABSENT
 
     level, others = float(np.mean(log_loss)), terms - floor

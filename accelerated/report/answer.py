@@ -10,7 +10,7 @@ MANY_PAIRS = 6
 
 
 def findings(report: Report) -> list[str | None]:
-    """Return the findings, one to three sentences each."""
+    """Return the findings of a report, one to three sentences each."""
     facts = report.results["headlines"]
     blocks = []
     if report.sweep and report.table["routers"]:

@@ -246,7 +246,7 @@ def method_section(report: Report) -> list[Block]:
 
 
 def more_section(report: Report) -> list[Block]:
-    """Return the places of further results, the unused runs, and the command that repeats the report."""
+    """Return where to find further results, the unused runs, and the command that repeats the report."""
     sweep, rows = report.sweep, report.results["rows"]
     lines = not_used(sweep) if sweep else []
     if not report.full:

@@ -49,17 +49,17 @@ def interval(item: Range) -> dict:
 
 
 def coefficient(item: Range, determined: bool | None) -> dict:
-    """Return a coefficient or a derived number. `determined` is None without an interval."""
+    """Return a coefficient or a derived number as a JSON object. `determined` is None without an interval."""
     return interval(item) | {"determined": determined}
 
 
 def unknown(name: str, value: float) -> Range:
-    """Return the object of a number without an interval."""
+    """Return a number as a `Range` without an interval."""
     return Range(name, None, float(value), math.nan, math.nan, "")
 
 
 def values_of(coefficients: dict) -> dict:
-    """Return coefficients in the format of coefficients with intervals, but without intervals."""
+    """Return {name: JSON object} of coefficients that have no intervals."""
     return {name: coefficient(unknown(name, value), None) for name, value in coefficients.items()}
 
 

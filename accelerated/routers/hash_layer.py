@@ -239,8 +239,8 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
     k emptiest experts. The step changes from token to token. (Our choice: if each token took the k emptiest experts,
     the same k experts would always work together, like one expert.)
 
-    Ties: of equally frequent tokens the lower id goes first. Of equally full experts, an expert with fewer tokens so
-    far counts as emptier, then the expert with the lower index. So tokens with count 0 are spread too.
+    Ties: among equally frequent tokens, the lower id goes first. Among equally full experts, an expert with fewer token
+        ids so far counts as emptier, then the expert with the lower index. So tokens with count 0 are spread too.
 
     The loads of the fullest and the emptiest expert differ by at most twice the largest count. At k = 1 they differ by
     at most the largest count.

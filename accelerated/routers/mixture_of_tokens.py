@@ -60,7 +60,7 @@ def mixing_weights(
         temperature: τ > 0, a number or an array of shape []; infinity for equal shares.
         one_hot: whether each expert takes only the token with its largest logit, with weight 1. This is the limit τ →
             0. It has no gradient and ignores the temperature.
-        mask: [g] bool, True for a real token; a padded one has weight 0, and the function ignores its logits.
+        mask: [g] bool, True for a real token; a padded token has weight 0, and the function ignores its logits.
         expert_mask: [E] bool, the experts that take part; None for all. The weights of the other experts are 0.
 
     Returns:
@@ -190,7 +190,7 @@ def mixture_of_tokens(
         activation: one of `accounting.ACTIVATIONS`.
         emit: see `emit_weights`.
         emit_temperature: the temperature of `emit_weights`; the temperature of the mixing if None.
-        mask: [g] bool, True for a real token; a padded one gets 0 and does not change the other outputs.
+        mask: [g] bool, True for a real token; a padded token gets 0 and does not change the other outputs.
         expert_mask: [E] bool, the experts that take part; None for all. The function ignores the matrices of the other
             experts.
         axis_name: a mapped axis over which the experts are sharded: up, down and linear have this member's experts. The

@@ -60,8 +60,8 @@ def quantile_bias(
             step on its own tokens, and the result is the mean of the biases.
 
     Returns:
-        [E] in units of the scores, mean 0 (at k = E the unchanged bias). For k < E, `base.dual_bound`(scores, bias, k)
-        never rises.
+        [E] in units of the scores, with mean 0; at k = E, the unchanged bias. For k < E, `base.dual_bound`(scores,
+        bias, k) never rises.
 
     Raises:
         ValueError: the scores are not [T, E] or the bias is not [E], k is out of range, or a mask has the wrong shape.

@@ -223,9 +223,9 @@ def gshard_router(
     mask: jax.Array | None = None,
     expert_mask: jax.Array | None = None,
 ) -> Routing:
-    """Give each token its two best experts, and drop the second at random when its gate is small.
+    """Give each token its two best experts, and drop the second expert at random if its gate is small.
 
-    Gates are normalised over the two. The router keeps the second expert if the token's uniform is below twice the
+    The two gates are divided by their sum. The router keeps the second expert if the token's uniform is below twice the
     expert's gate: with probability min(1, 2 gate). A dropped expert stays in `expert` with gate 0. `plan` and `load`
     exclude it. The `plan` of a `held` routing is 0 at dropped experts. In `experts.routed_ffn` a dropped expert still
     takes a slot, as in the paper's algorithm. The mask `gate != 0` frees the slot. The model uses this mask (our

@@ -91,7 +91,7 @@ def read_guess_rates(path) -> dict[str, float]:
 
 
 def loss_name(table: Accuracies, loss: str | None = None) -> str:
-    """Return the text whose loss the two-stage laws use.
+    """Return the name of the text whose loss the two-stage laws use.
 
     Args:
         loss: name of the text, with or without the prefix loss_. None means "validation" or, if the table has no such

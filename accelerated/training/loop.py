@@ -80,7 +80,7 @@ GRACE = 5.0
 
 
 class DivergedError(InputError):
-    """A loss or gradient is not finite, or the loss exploded. The message names the layer and the remedy."""
+    """Raised if a loss or gradient is not finite, or the loss has exploded. It names the layer and the remedy."""
 
 
 class Run:

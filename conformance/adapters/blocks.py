@@ -74,7 +74,7 @@ def plant(logits: np.ndarray, d_ff: int = 1) -> Planted:
 
 
 def layer(run: Callable, d_ff: int = 1) -> Callable:
-    """Return a route that calls run(planted, k) -> y [T, E + 1], or (y, anything).
+    """Turn a layer into a route. run(planted, k) calls the layer, and returns y [T, E + 1] or (y, anything).
 
     Put the weights of `planted` into your layer, and call it with `planted.x` [T, E + 1]. The weights are router
     [E + 1, E], up and linear [E, E + 1, d_ff], and down [E, d_ff, E + 1]; linear is the second matrix of gated experts.

@@ -26,7 +26,7 @@ class Case(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The entry of a function in a file."""
+    """One function of a vector file, with its cases."""
 
     function: str
     passes: str  # the condition for an answer to pass, in one sentence

@@ -10,12 +10,13 @@ Lewis et al. 2021, "BASE Layers: Simplifying Training of Large, Sparse Models" (
 **The case of the paper.** Each token has one expert (k = 1), and E divides T. An assignment is balanced when every
 expert has T/E tokens.
 
-*The algorithm.* Put every token at its best expert. This assignment is the best of all with the same loads, but some
-experts have too many tokens and others too few. Moving token t from expert i to expert j costs sₜᵢ − sₜⱼ. So each pair
-of experts has a cheapest token to move. A chain i → j → … → m moves the cheapest token of i to j, the cheapest one of j
-to the next expert, and so on. Then i has one token less, m has one more, and the loads between do not change. While an
-expert has too many tokens, take the cheapest chain from such an expert to an expert with too few. After each chain the
-assignment is still the best one for its loads. It is the best balanced assignment once all loads are T/E.
+*The algorithm.* Put every token at its best expert. This assignment is the best of all assignments with the same loads,
+but some experts have too many tokens and others too few. Moving token t from expert i to expert j costs sₜᵢ − sₜⱼ. So
+each pair of experts has a cheapest token to move. A chain i → j → … → m moves the cheapest token of i to j, the
+cheapest token of j to the next expert, and so on. Then i has one token less, m has one more, and the loads between do
+not change. While an expert has too many tokens, take the cheapest chain from such an expert to an expert with too few.
+After each chain the assignment is still the best one for its loads. It is the best balanced assignment once all loads
+are T/E.
 
 *Ties.* There can be many best assignments. The program returns the assignment that gives token 0 the lowest possible
 expert, then token 1 the lowest remaining expert, and so on. `_first_of_the_best` tries each lower expert for a token,

@@ -11,10 +11,10 @@ A token has from 0 to E experts. A token without an expert passes only through t
 no balance loss.
 
 Leaks, in training and in evaluation: NOT CAUSAL within a sequence. The experts of a token depend on all tokens of its
-group. In a group with several positions of one sequence, a later token can displace an earlier one. The evaluation loss
-is then lower than in generation. In a group with one position of several sequences (`group_by_position`) no position
-sees a later one, in training and in evaluation. The output for a sequence then depends on the other sequences of its
-batch, up to the same position.
+group. In a group with several positions of one sequence, a later token can displace an earlier token. The evaluation
+loss is then lower than in generation. In a group with one position of several sequences (`group_by_position`) no
+position sees a later position, in training and in evaluation. The output for a sequence then depends on the other
+sequences of its batch, up to the same position.
 
 Padding: a `mask` [T] marks n real tokens. An expert takes C(n) real tokens, the capacity for n tokens. The arrays have
 C(T) columns, as for a full group. Columns past C(n) repeat the expert's first token with gate 0, and count nowhere.

@@ -22,8 +22,8 @@ redistribution add 2 d E per token each, 6 d E in all.
 
 The grouping decides which tokens affect each other, in training and in evaluation:
 - one position of g sequences (`expert_choice.group_by_position`): causal. The layer mixes a token with tokens at the
-  same position of other sequences. So no position sees a later one of any sequence. Do not put two pieces of one
-  document in a group: the start of the second is the future of the first.
+  same position of other sequences. So no position sees a later position of any sequence. Do not put two pieces of one
+  document in a group: the start of the second piece is the future of the first piece.
 - neighbouring positions of one sequence (`group_within_sequence`): NOT CAUSAL, the future leaks into the past. For
   masked objectives only.
 The output for a sequence depends on the other sequences of its batch if you group by position with g > 1. The exception
@@ -85,7 +85,7 @@ def mixing_weights(
         temperature: τ > 0, a number or an array of shape []; infinity for equal shares.
         one_hot: whether each expert takes only the token with its largest logit, with weight 1. This is the limit τ →
             0. It has no gradient and ignores the temperature.
-        mask: [g] bool, True for a real token; a padded one has weight 0, and the function ignores its logits.
+        mask: [g] bool, True for a real token; a padded token has weight 0, and the function ignores its logits.
         expert_mask: [E] bool, the experts that take part; None for all. The weights of the other experts are 0.
 
     Returns:
@@ -203,7 +203,7 @@ def mixture_of_tokens(
         activation: one of `accounting.ACTIVATIONS`.
         emit: see `emit_weights`.
         emit_temperature: the temperature of `emit_weights`; the temperature of the mixing if None.
-        mask: [g] bool, True for a real token; a padded one gets 0 and does not change the other outputs.
+        mask: [g] bool, True for a real token; a padded token gets 0 and does not change the other outputs.
         expert_mask: [E] bool, the experts that take part; None for all. The function ignores the matrices of the other
             experts.
 

@@ -17,8 +17,8 @@ has a larger Σ s than
 
 Why: a choice pays αₜ for each expert of token t, and βₑ for each token of expert e. The scores minus these payments add
 up to at most the last sum. The token prices sum to k Σ αₜ. The expert prices sum to n Σ βₑ, plus one more βₑ for each
-of the m experts with an extra token. Each of these βₑ is γ plus a rest. The m terms γ sum to m γ, and the rests sum to
-at most Σₑ max(0, βₑ − γ). With the best α and γ the bound equals `base.dual_bound`(s, β, k).
+of the m experts with an extra token. Each of these βₑ is γ plus a remainder. The m terms γ sum to m γ, and the
+remainders sum to at most Σₑ max(0, βₑ − γ). With the best α and γ the bound equals `base.dual_bound`(s, β, k).
 
 **The step** minimises the bound over α, γ and β in turn, with the other two fixed. The minimum is an interval between
 two of the sorted values, and the step goes to its middle:
@@ -80,8 +80,8 @@ def quantile_bias(
             the other experts does not change (our choice).
 
     Returns:
-        [E] in units of the scores, mean 0 (at k = E the unchanged bias). For k < E, `base.dual_bound`(scores, bias, k)
-        never rises.
+        [E] in units of the scores, with mean 0; at k = E, the unchanged bias. For k < E, `base.dual_bound`(scores,
+        bias, k) never rises.
 
     Raises:
         ValueError: an argument is out of its range, no token is real, or fewer than k experts may be chosen.

@@ -6,8 +6,8 @@ Switch (Fedus et al. 2021) at k = 1, GShard (Lepikhin et al. 2020) at k = 2, and
     2. SELECT   the k experts with the largest sₜₑ + bₑ; the bias b enters only here        `top_k_router`
                 at k = 1, without a bias, written out                                       `switch_router`
     3. COMBINE  gate = sₜₑ of each chosen expert                   normalisation "none"
-                       sₜₑ / (sum of s over the chosen)                          "sum"
-                       softmax of zₜ over the chosen                             "softmax"
+                       sₜₑ / (sum of s over the chosen experts)                  "sum"
+                       softmax of zₜ over the chosen experts                     "softmax"
                 times a constant                                                 `gate_scale`
     4. LOSS     nothing here keeps the experts balanced; see `balance`
 
@@ -33,15 +33,15 @@ Without a bias the router compares logits. They have the same order as the score
 and σ(30) are the same number. With a bias it must compare s + b, and ties go to the lower index.
 
 No later token leaks, in training or in evaluation. The experts and gates of a token depend on that token alone (and, in
-GShard's router, on its own random number). Other tokens have two effects in training. They fill the capacity; in some
-drop orders (`experts`) even later tokens do. And the tokens of earlier steps change the bias.
+GShard's router, on its own random number). Other tokens have two effects in training. They fill the capacity. In some
+drop orders (`experts`), even later tokens fill it. And the tokens of earlier steps change the bias.
 
 The router ignores the logits of padded tokens.
 
-GShard's router follows Algorithm 1 of Lepikhin et al. 2020. It normalises gates over the two experts. It keeps the
-second expert if 2 · gate is above a uniform random number (line 19). It does not scale up the first gate when it drops
-the second expert. In the algorithm a dropped second choice still takes a place in the queue of its expert (line 22).
-The model here frees this place (our choice) (see `gshard_router`).
+GShard's router follows Algorithm 1 of Lepikhin et al. 2020. It divides the two gates by their sum. It keeps the second
+expert if 2 · gate is above a uniform random number (line 19). It does not scale up the first gate when it drops the
+second expert. In the algorithm a dropped second choice still takes a place in the queue of its expert (line 22). The
+model here frees this place (our choice) (see `gshard_router`).
 """
 
 import math
@@ -310,9 +310,9 @@ def gshard_router(
     mask: np.ndarray | None = None,
     expert_mask: np.ndarray | None = None,
 ) -> Routing:
-    """Give each token its two best experts, and drop the second at random when its gate is small.
+    """Give each token its two best experts, and drop the second expert at random if its gate is small.
 
-    Gates are normalised over the two. The router keeps the second expert if the token's uniform is below twice the
+    The two gates are divided by their sum. The router keeps the second expert if the token's uniform is below twice the
     expert's gate: with probability min(1, 2 gate). A dropped expert stays in `expert` with gate 0. `plan` and `load`
     exclude it. The `plan` of a `held` routing is 0 at dropped experts. In `experts.routed_ffn` a dropped expert still
     takes a slot, as in the paper's algorithm. The mask `gate != 0` frees the slot. The model uses this mask (our

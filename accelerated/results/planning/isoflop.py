@@ -49,7 +49,7 @@ EXPONENT_BUDGETS = 3
 
 
 class Profile(NamedTuple):
-    """One budget of a table.
+    """The isoFLOP profile of one budget of a table.
 
     Attributes:
         name: router, and values that all runs share, such as E

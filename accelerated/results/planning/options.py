@@ -83,18 +83,13 @@ def costs_of(frame, experts: float) -> Costs:
 
 
 def tokens_of_runs(frame) -> np.ndarray:
-    """Return the training tokens D of each row, [n]; if the tokens per step are missing, the function uses those of the
-    released table.
-    """
+    """Return the training tokens D of each row, [n]; by default with the tokens per step of the released table."""
     tokens = training_tokens(frame)
     return np.where(np.isnan(tokens), training_steps(frame) * taken_per_step(frame), tokens)
 
 
 def says_tokens(frame) -> bool:
-    """Return whether the tokens of each run are in the table or unknown.
-
-    Then no run uses the default tokens per step.
-    """
+    """Return whether no run uses the default tokens per step: its tokens are in the table, or its steps are unknown."""
     tokens = training_tokens(frame)
     return bool((np.isfinite(tokens) | np.isnan(training_steps(frame))).all())
 
