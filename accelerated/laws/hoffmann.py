@@ -1,4 +1,4 @@
-"""Two laws for the loss of a dense model, in its size N and its training tokens D.
+"""Two laws that predict the loss of a dense model from its size N and its training tokens D.
 
 Imported from `routelaws.reference.laws.hoffmann`. The fits and their intervals are compiled (`additive.py`).
 """

@@ -1,4 +1,4 @@
-"""Sparsity and size: the loss of a mixture of experts in total size, tokens, and share of unused experts.
+"""Sparsity and size: how the loss of a mixture depends on total size, tokens and the share of unused experts.
 
 Imported from `routelaws.reference.laws.sparsity`. The fit and its intervals are compiled (`additive.py`).
 """

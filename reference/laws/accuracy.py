@@ -3,14 +3,14 @@
 A law of accuracy predicts Q, the share of correct answers, instead of the loss. The catalogue needs the same functions
 for every law:
 
-    direct, ceiling, ratio, repeated    fitted in ln(-ln Q') (`downstream.py`, `downstream_sums.py`); intervals by the
+    direct, ceiling, ratio, repeated    fits of ln(-ln Q') (`downstream.py`, `downstream_sums.py`); intervals by the
                                         covariance and Student's t, exact where the law is a line in the coefficients
-    broken, two stages                  fitted in Q itself (`broken.py`, `two_stage.py`); intervals by leaving out one
+    broken, two stages                  fits of Q itself (`broken.py`, `two_stage.py`); intervals by leaving out one
                                         value of the first column at a time (`intervals.py`)
 
 One record has the coefficients of both stages, first the coefficients of the loss. A fit of two stages needs a measured
 loss besides the columns of the law. A prediction does not. `rmse` is the error of accuracies. `rmsle` is the error of
-log10(-ln Q'). It is NaN for a law fitted in Q.
+log10(-ln Q'). It is NaN for a law fitted to Q.
 """
 
 import math
@@ -129,8 +129,8 @@ def accuracy_ranges(
         level: confidence level, between 0 and 1.
 
     Returns:
-        One Range for each coefficient. Student's t applies to ln A, ln B and ln E, and to the other coefficients
-        directly.
+        One Range for each coefficient. Student's t applies to ln A, ln B and ln E, and directly to the other
+        coefficients.
 
     Raises:
         ValueError: `level` is out of its range, or the fit has no more rows than coefficients.

@@ -3,7 +3,7 @@
 All are profile intervals (`uncertainty.py`) of least-squares fits. The (F, B) law is the law of `routed.py` for the
 columns F and E' with E' = 1 + (B - B_min)/u (`utilisation.py`, `scaled_columns` below). So
 
-    b and c      are the same in both,
+    b and c      are the same in both laws,
     a and d      are values at B̂ = 1, which is Ê' = 1/u,
     B_start      is u times E_start, and B_max u times E_max,
     F_cutoff     (where more parameters per FLOP stop helping) is N_cutoff, in units of F,

@@ -4,11 +4,11 @@
 
 The law is from Caballero et al. 2022, with one break. Krajewski et al. 2025 (arXiv 2512.08894, equation 1) compare it
 with the direct law. Its six coefficients are fitted to the accuracies themselves. Far below d1 the second factor is 1
-and the exponent is -c0. Far above d1 the exponent is -(c0 + c1). The width of the break in ln C is f1.
+and the exponent is -c0. Far above d1 the exponent is -(c0 + c1). On the axis ln C, the width of the break is f1.
 
 The paper minimises the mean of Huber terms (delta 1e-3) by basin hopping from 100 random starts. This file minimises
 the sum of Huber terms, or of squares, from a fixed grid of 54 starts (our choice). Q is linear in a and b if the other
-four are fixed. So every start has the best a and b for its other four.
+four coefficients are fixed. So every start has the best a and b for its other four coefficients.
 
 Compare predictions, not coefficients: very different coefficients can fit the rows equally well. The fit therefore has
 no covariance.
@@ -52,7 +52,7 @@ class BrokenCoefficients(NamedTuple):
 
 
 class BrokenFit(NamedTuple):
-    """The best fit of the law to a table.
+    """The best fit of the broken power law to a table.
 
     Attributes:
         coefficients: the law

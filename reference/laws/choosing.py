@@ -81,12 +81,12 @@ class Choice(NamedTuple):
 
 
 def best_choice(option: Option, budget: Budget, tokens: float | Callable | None = None) -> Choice:
-    """Return the size and tokens with the lowest loss.
+    """Return the size and tokens of an option with the lowest loss that a budget allows.
 
     Args:
         option: the option; its costs must rise with N.
         budget: the limits on cost.
-        tokens: D, or a function from size to D; None for all that the FLOPs allow, at least 1.
+        tokens: D, or a function from size to D; None for all tokens that the FLOPs allow, at least 1.
 
     Raises:
         ValueError: the budget or `tokens` is out of its range, or the smallest model does not fit.

@@ -128,7 +128,7 @@ def size_for_loss(loss: np.ndarray, coefficients: DenseCoefficients) -> np.ndarr
 
 
 def fit_dense(dense_parameters: np.ndarray, loss: np.ndarray) -> DenseFit:
-    """Fit the law to a table by least squares of log10 L.
+    """Fit the dense law to a table by least squares of log10 L.
 
     Args:
         dense_parameters: [n], N, parameters, above 0.

@@ -1,7 +1,7 @@
 """Test how well a law predicts held-out runs, and compare laws by these errors.
 
 A law with more coefficients always fits better. Held-out rows show whether it also predicts better. A *fold* leaves
-some rows out, fits the law to the rest, and predicts the rows left out:
+some rows out, fits the law to the other rows, and predicts the rows that it left out:
 
     leave one out          each row by itself: interpolation of a missing run from its neighbours
     leave one group out    all rows of one group, usually of one size N: prediction of an untrained size
@@ -81,7 +81,7 @@ def leave_one_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray) -> 
 
     Args:
         law: a record of `catalogue.LAWS`, or your own.
-        columns: the columns of `law.columns`, then those of `law.beside`, in their order, [n] each.
+        columns: the columns of `law.columns`, then the columns of `law.beside`, in their order, [n] each.
         loss: [n], L, nats per token, above 0; or another measured column, `law.measured`.
 
     Returns:
@@ -139,9 +139,9 @@ def compare_forms(
     """Compare laws by their held-out errors and return their scores.
 
     The best law has the least RMSLE among the laws that predict the most rows. Compare every other law with the best
-    law, row by row. Let d be its squared error minus the squared error of the best law, for each row that both predict.
-    The standard error of the mean of d assumes independent groups (independent rows for leave one out). But folds share
-    most of their rows, so "worse" is an indication, not a test.
+    law, row by row. Let d be the squared error of this law minus the squared error of the best law, for each row that
+    both predict. The standard error of the mean of d assumes independent groups (independent rows for leave one out).
+    But folds share most of their rows, so "worse" is an indication, not a test.
 
     Args:
         laws: records of `catalogue.LAWS`, or your own.

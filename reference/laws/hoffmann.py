@@ -1,4 +1,4 @@
-"""Two laws for the loss of a dense model, in its size N and its training tokens D.
+"""Two laws that predict the loss of a dense model from its size N and its training tokens D.
 
 Hoffmann et al. 2022 (arXiv 2203.15556, their third approach), the "Chinchilla" law:
 

@@ -16,7 +16,7 @@ The two minima differ for two reasons. The two parts of the difference add up in
     shape   the law's profile is no parabola: it is steeper on one side unless α = β. A parabola through the law's own
             losses, at the sizes of the runs, misses the law's minimum by this much. The error is larger if the sizes
             lie on one side of the minimum, and smaller if they are close to it (arXiv 2603.22339 calls it a bias).
-    runs    the rest: the runs' losses differ from the law's losses, by chance or because the law is wrong here.
+    runs    the other part: the runs' losses differ from the law's losses, by chance or because the law is wrong here.
 
 The FLOPs of two runs are rarely exactly equal. `isoflop_budgets` collects runs whose FLOPs differ by at most a given
 factor.

@@ -145,7 +145,7 @@ def linear_prediction(
     """Return the loss of a linear law at one point, with two intervals: for the law's value, and for one more run.
 
     Args:
-        design: (fit, *columns) -> [n, p], one of the four above.
+        design: (fit, *columns) -> [n, p], one of the four designs of this file.
         fit, columns, loss, level: as in `dense_intervals`, for that law.
         at: the columns of the law at the point.
 

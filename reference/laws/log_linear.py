@@ -4,7 +4,7 @@ Clark et al. 2022 (arXiv 2202.01169) derive their law in steps. Logarithms are d
 and N the dense parameters. E is the number of experts of a routed layer. A dense model has E = 1.
 
     per-size    log10 L = b(N) log10 E + d(N)                 one line for each trained size
-    separable   log10 L = a log10 N + b log10 E + d           one slope in E for all sizes
+    separable   log10 L = a log10 N + b log10 E + d           one slope against log10 E for all sizes
     bilinear    log10 L = a log10 N + b log10 E + c log10 N log10 E + d
 
 The per-size lines get flatter as N grows. The bilinear law can describe this change, but the separable law (c = 0)
@@ -67,7 +67,7 @@ class BilinearCoefficients(NamedTuple):
     Attributes:
         a: d log10 L / d log10 N at E = 1
         b: d log10 L / d log10 E at N = 1
-        c: change of the slope in log10 E per decade of N
+        c: change of the slope against log10 E per decade of N
         d: log10 L at N = 1, E = 1
     """
 

@@ -1,12 +1,12 @@
 """The best model for a budget by one law, by exhaustive search.
 
-Each function returns the model with the lowest loss among all that the budget allows. The search varies the width d or
-the size N. It scans a thousand values, and then again between the neighbours of the best (`_lowest`). The model gets as
-many tokens D as the FLOPs allow.
+Each function returns the model with the lowest loss among all models that the budget allows. The search varies the
+width d or the size N. It scans a thousand values, and then again between the neighbours of the best value (`_lowest`).
+The model gets as many tokens D as the FLOPs allow.
 
     Hoffmann       6 N D = FLOPs
     fine-grained   training FLOPs of `fine_grained.py`, for each granularity G, then the best G
-    joint          6 N D + 2 N D_inference = FLOPs    a token of inference costs a third of one of training
+    joint          6 N D + 2 N D_inference = FLOPs    a token of inference costs a third of a training token
                    bytes · (P + 2 T d · d/64) <= memory    all parameters, and a cache of T tokens
 
 Widths and numbers of tokens are real numbers here, as in the papers. The width of a trained model is a multiple of 64.
@@ -17,7 +17,7 @@ ERRATUM of Ludziejewski et al. 2025, our finding. They print for the law m N^μ 
 
 At the minimum, with D = FLOPs/6N, the derivative μ m N^μ - ν n D^ν is 0. With D* and N* inserted, the powers of FLOPs/6
 cancel: μ m G^μ = ν n G^(-ν). So G = (μm/(νn))^(-1/(μ+ν)), the inverse of the printed G. The corrected G reproduces
-their table of optima. `printed_joint_optimum` uses the printed G. Its loss is higher.
+their table of optima. `printed_joint_optimum` uses the printed G. Its model has a higher loss.
 """
 
 import math

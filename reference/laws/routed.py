@@ -12,10 +12,10 @@ where  L  loss of the last evaluation, nats per token, above 0
        E  experts per routed layer, 1 (a dense model) or more; any real number is allowed
        Ê  *effective* experts: E_start at E = 1, rising with E and never above E_max.
 
-a is the slope of log10 L in log10 N at Ê = 1, and b the slope in log10 Ê at N = 1. Routing helps less as N grows if
-c > 0. More experts hardly change the loss if E is far below E_start or far above E_max. E_max may be infinite: then Ê =
-E - 1 + E_start. The domain is 1 <= E_start < E_max <= ∞. The bound E_start >= 1 is our choice: a dense model then
-counts as at least one expert. The paper's three values are above 1.8.
+a is the slope of log10 L against log10 N at Ê = 1, and b is the slope against log10 Ê at N = 1. Routing helps less as N
+grows if c > 0. More experts hardly change the loss if E is far below E_start or far above E_max. E_max may be infinite:
+then Ê = E - 1 + E_start. The domain is 1 <= E_start < E_max <= ∞. The bound E_start >= 1 is our choice: a dense model
+then counts as at least one expert. The paper's three values are above 1.8.
 
 Single coefficients are ill-conditioned. The coefficients b and d are values at N = 1, seven decades below any trained
 model. So a small change of c changes them much. Print b + c log10 N at trained sizes instead (`slope_in_experts`). One
@@ -42,7 +42,7 @@ class RoutedCoefficients(NamedTuple):
     Attributes:
         a: d log10 L / d log10 N at Ê = 1
         b: d log10 L / d log10 Ê at N = 1
-        c: change of the slope in log10 Ê per decade of N
+        c: change of the slope against log10 Ê per decade of N
         d: log10 L at N = 1, Ê = 1
         E_start: Ê of a dense model, 1 <= E_start < E_max (the bound 1 is our choice)
         E_max: the limit of Ê for many experts; may be math.inf
@@ -122,7 +122,7 @@ def predict_loss(dense_parameters: np.ndarray, num_experts: np.ndarray, coeffici
 def slope_in_experts(dense_parameters: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
     """Return d log10 L / d log10 Ê = b + c log10 N, the change of log10 L per decade of effective experts at size N.
 
-    The slope is negative where routing helps. It is a slope in log10 Ê, not log10 E: E hardly changes Ê far above
+    The slope is negative where routing helps. It is a slope against log10 Ê, not log10 E: E hardly changes Ê far above
     E_max.
 
     Raises:

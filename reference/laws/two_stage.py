@@ -87,10 +87,10 @@ class TwoStageFit(NamedTuple):
 
     Attributes:
         stage_1: the law of the loss
-        stage_2: the law of the accuracy in the loss
+        stage_2: the law of the accuracy as a function of the loss
         rmsle: root mean squared difference of log10 losses, for stage 1
         rmse: root mean squared difference of accuracies, for stage 2 at the measured losses
-        chained_rmse: the same at the losses that stage 1 predicts
+        chained_rmse: as rmse, at the losses that stage 1 predicts
         rows: number of rows
     """
 

@@ -1,4 +1,4 @@
-"""The bounded law in compute: how the loss falls with the FLOPs F of a model and its parameters per FLOP, B.
+"""The bounded law of compute: how the loss falls with the FLOPs F of a model and its parameters per FLOP, B.
 
 This is the law of `routed.py` with F instead of N and B instead of E (Clark et al. 2022, arXiv 2202.01169). One law
 describes models with different numbers of experts per token, routing frequencies or dense widths, because these change
@@ -85,7 +85,7 @@ class UtilisationCoefficients(NamedTuple):
     Attributes:
         a: d log10 L / d log10 F at B̂ = 1
         b: d log10 L / d log10 B̂ at F = 1
-        c: change of the slope in log10 B̂ per decade of F
+        c: change of the slope against log10 B̂ per decade of F
         d: log10 L at F = 1, B̂ = 1
         B_start: B̂ at B = B_min, 0 < B_start < B_max
         B_max: the limit of B̂ for large B; may be math.inf
@@ -105,7 +105,7 @@ class UtilisationCurve(NamedTuple):
     """The fitted law in a form that always exists, even in the linear limit.
 
     Attributes:
-        curve: the curve in F and E' = 1 + (B - B_min)/unit
+        curve: the curve with F for N, and E' = 1 + (B - B_min)/unit for E
         B_min: the least B
         unit: u, in units of B
     """
