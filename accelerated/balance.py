@@ -88,8 +88,8 @@ def expert_counts(
     Raises:
         ValueError: the mask has the wrong shape.
 
-    Differs from the reference: int32. An index out of range is not counted. The function sums one-hot rows, because a
-    scatter does not run on sharded tokens.
+    Differs from the reference: the counts are int32. An index out of range is not counted. The function sums one-hot
+    rows, because a scatter does not run on sharded tokens.
     """
     if mask is not None:
         expert = jnp.where(_real_tokens(mask, len(expert))[:, None], expert, num_experts)

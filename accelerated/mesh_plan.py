@@ -72,11 +72,11 @@ class DevicePlan(NamedTuple):
         gradients: gradients, in float32
         optimizer: the two moments of AdamW
         activations: the arrays that the backward pass reads
-        activations_recomputed: the same, if each block keeps only its input
+        activations_recomputed: `activations`, if each block keeps only its input
         all_to_all: bytes sent to experts and back in a step
-        all_to_all_recomputed: the same, if the forward pass of each block runs twice
+        all_to_all_recomputed: `all_to_all`, if the forward pass of each block runs twice
         model_reduction: bytes sent between the parts of heads and hidden units
-        model_reduction_recomputed: the same, if the forward pass of each block runs twice
+        model_reduction_recomputed: `model_reduction`, if the forward pass of each block runs twice
         gradient_reduction: bytes sent to sum gradients
         parameter_gather: bytes sent to gather updated parameters
     """
@@ -117,7 +117,7 @@ def parse_mesh(text: str) -> MeshShape:
     """Parse a mesh such as "data=2,expert=4". An omitted axis has size 1.
 
     Raises:
-        InputError: another form, an unknown or repeated axis, or a size that is not a whole number above 0.
+        InputError: the text has another form, an axis is unknown or repeated, or a size is not a whole number above 0.
     """
     sizes = {}
     for item in text.split(","):

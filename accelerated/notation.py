@@ -55,7 +55,7 @@ class Routing(NamedTuple):
             the policy divided by T; others: equal shares of the chosen experts
         residual: [], max over e of |E * (column sum e of plan) - 1|: the distance of the plan from balance
 
-    Differs from the reference: integers are int32, the rest at least float32.
+    Differs from the reference: integers are int32, and other numbers have at least float32.
     """
 
     expert: jax.Array
@@ -76,7 +76,7 @@ class ExpertChoice(NamedTuple):
         gate: [E, C], the factor of the expert's output for each of its tokens
         experts_per_token: [T] integers, the number of experts that took each token
 
-    Differs from the reference: integers are int32, the gate at least float32.
+    Differs from the reference: integers are int32, and the gate has at least float32.
     """
 
     token: jax.Array
@@ -238,8 +238,8 @@ def top_k_indices(scores: jax.Array, k: int) -> jax.Array:
     Returns:
         [T, k] integers; the entries of a row are distinct.
 
-    Differs from the reference: int32. At k = 1 an argmax (lowest index on ties) is faster than `lax.top_k`. For long
-    rows two maxima are faster still, since XLA on CPU vectorises them. A NaN does not raise.
+    Differs from the reference: the indices are int32. At k = 1 an argmax (lowest index on ties) is faster than
+    `lax.top_k`. For long rows two maxima are faster still, since XLA on CPU vectorises them. A NaN does not raise.
     """
     num_columns = scores.shape[-1]
     if k == 1 and _LONG <= num_columns < 1 << 24:  # a float32 cannot hold every larger index

@@ -152,7 +152,7 @@ def draw_noise(key: jax.Array, config: ModelConfig, batch_size: int, sequence_le
         For RL-R, Gumbel noise [n_r, b S, E G]. For GShard's second expert, uniforms in [0, 1), [n_r, b S]. For other
         routers, None.
 
-    Differs from the reference: float32.
+    Differs from the reference: the numbers are float32.
     """
     tokens = batch_size * sequence_length
     if config.record.policy:

@@ -5,7 +5,7 @@ Step by step, with sources and examples: `routelaws.reference.routers.base`.
 Differences: there are two methods (`METHODS`). "host" is exact, ties included. Under jit it calls the host, where
 compiled loops (`kernels/assignment.py`) need a few milliseconds for thousands of tokens. "auction" stays on the device
 and is exact up to an increment. In an auction, a token with d missing slots bids for d new experts: the best ones at
-the current prices. Its bid is the price at which the expert would be only as good as the next best one, plus the
+the current prices. Its bid is the price at which the expert would be only as good as the next best expert, plus the
 increment epsilon. An expert keeps its highest bids. The lowest bid that a full expert keeps is its price. When all
 tokens have their slots, no token would gain more than epsilon by an exchange of one expert, so
 

@@ -49,8 +49,8 @@ def hash_layer(
         `Routing` with k = 1 and gate 1. `plan` holds 1/T at each token's expert.
 
     Raises:
-        ValueError: E < 1, the ids are not integers, or a mask has the wrong shape. A mask that is not traced must not
-            be all False.
+        ValueError: E < 1, the ids are not integers, or a mask has the wrong shape or (if it is not traced) is all
+            False.
 
     Differs from the reference: a negative id wraps, as in any remainder. With a mask without real tokens, plan and
     loads are NaN.
@@ -402,6 +402,6 @@ def previous_tokens(token_ids: jax.Array, start: int = 0) -> jax.Array:
 def position_ids(token_ids: jax.Array) -> jax.Array:
     """Return the position of each token in its sequence, from 0, in the shape of token_ids [..., S].
 
-    Differs from the reference: int32.
+    Differs from the reference: the positions are int32.
     """
     return jnp.broadcast_to(jnp.arange(token_ids.shape[-1], dtype=jnp.int32), token_ids.shape)

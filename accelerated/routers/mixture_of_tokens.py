@@ -73,9 +73,9 @@ def mixing_weights(
 
     Source: Antoniak et al. 2023, the controller, which divides by τ before it subtracts the maximum.
 
-    Differs from the reference: at least float32. The weights of an expert with a non-finite logit are NaN. All weights
-    are NaN if a traced temperature is not above 0 or a traced mask admits no expert. If no token is real, the weights
-    are 0.
+    Differs from the reference: the weights have at least float32. The weights of an expert with a non-finite logit are
+    NaN. All weights are NaN if a traced temperature is not above 0 or a traced mask admits no expert. If no token is
+    real, the weights are 0.
     """
     logits, real, admitted = _entering(logits, temperature, mask, expert_mask, axis=0)
     if one_hot:
@@ -204,8 +204,8 @@ def mixture_of_tokens(
 
     Source: Antoniak et al. 2023, "Mixture of Tokens", the layer; without the residual connection.
 
-    Differs from the reference: controller and weights use at least float32; the rest uses the dtype of x. The output of
-    a group without a real token is 0.
+    Differs from the reference: controller and weights use at least float32; other arrays use the dtype of x. The output
+    of a group without a real token is 0.
     """
     if mask is not None:
         x = jnp.where(_as_bool(mask)[:, None], x, 0)  # 0 times a padded value may be NaN

@@ -66,8 +66,8 @@ def quantile_bias(
     Raises:
         ValueError: the scores are not [T, E] or the bias is not [E], k is out of range, or a mask has the wrong shape.
 
-    Differs from the reference: at least float32. A non-finite entry, or a traced mask of fewer than k experts, makes
-    the whole new bias NaN. A group without a real token does not change the bias.
+    Differs from the reference: the bias has at least float32. A non-finite entry, or a traced mask of fewer than k
+    experts, makes the whole new bias NaN. A group without a real token does not change the bias.
     """
     _check_group("scores", scores)
     _check_bias(bias, jnp.shape(scores)[1])

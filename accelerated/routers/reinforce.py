@@ -87,8 +87,8 @@ def reinforce_router(
 
     Source: Clark et al. 2022 for k = 1 in training; the rest is our choice.
 
-    Differs from the reference: at least float32. A non-finite row of logits has NaN gates and a NaN plan, and a
-    non-finite row of noise has NaN gates. No field carries a gradient.
+    Differs from the reference: arrays have at least float32. A non-finite row of logits has NaN gates and a NaN plan,
+    and a non-finite row of noise has NaN gates. No field carries a gradient.
     """
     _check_group("logits", logits)
     num_tokens, num_experts = logits.shape
@@ -135,7 +135,7 @@ def log_policy(
     Discontinuity: an expert enters or leaves the nucleus where the mass of the more probable experts passes `nucleus`.
     Ties go to the lower index.
 
-    Differs from the reference: at least float32. A non-finite row gives NaN.
+    Differs from the reference: the result has at least float32. A non-finite row gives NaN.
     """
     _check_group("logits", logits)
     logits = _nan_or_finite(logits, k, expert_mask)
@@ -184,9 +184,9 @@ def log_probability(
 
     Source: REINFORCE for k = 1; Plackett and Luce for k > 1 (our choice).
 
-    Differs from the reference: at least float32. A non-finite row gives NaN. The function does not check whether an
-    expert is out of range or repeated. A masked expert gives −∞. The function selects entries by comparison, because
-    the gradient of a gather would be a scatter.
+    Differs from the reference: the result has at least float32. A non-finite row gives NaN. The function does not check
+    whether an expert is out of range or repeated. A masked expert gives −∞. The function selects entries by comparison,
+    because the gradient of a gather would be a scatter.
     """
     _check_shape("expert", expert, (len(logits), expert.shape[-1]))
     k = expert.shape[1]
@@ -216,7 +216,7 @@ def policy_entropy(
     Raises:
         ValueError: `log_policy` raises this error.
 
-    Differs from the reference: at least float32. A non-finite row gives NaN.
+    Differs from the reference: the result has at least float32. A non-finite row gives NaN.
     """
     log_pi = log_policy(logits, k, nucleus, expert_mask=expert_mask)
     finite = jnp.where(log_pi == -jnp.inf, 0, log_pi)  # 0 log 0 is 0, like 1 log 1, also in the gradient
@@ -252,7 +252,8 @@ def reward_to_go(reward: jax.Array) -> jax.Array:
     Returns:
         The same shape.
 
-    Differs from the reference: at least float32. Nothing raises; non-finite rewards propagate to the sums.
+    Differs from the reference: the sums have at least float32. Nothing raises; non-finite rewards propagate to the
+    sums.
     """
     return jax.lax.cumsum(_at_least_float32(reward), axis=reward.ndim - 1, reverse=True)
 
@@ -306,8 +307,9 @@ def policy_terms(
     Source: Clark et al. 2022 for the policy and the baseline; the balance loss, the entropy and all weights are our
     choice.
 
-    Differs from the reference: at least float32. Non-finite logits, values or rewards make the loss non-finite, and a
-    mask without a real token makes it NaN. The function does not check whether an expert is out of range or repeated.
+    Differs from the reference: arrays have at least float32. Non-finite logits, values or rewards make the loss
+    non-finite, and a mask without a real token makes it NaN. The function does not check whether an expert is out of
+    range or repeated.
     """
     _check_group("logits", logits)
     for name, values in (("value", value), ("reward", reward), ("held_advantage", held_advantage)):

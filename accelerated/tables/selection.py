@@ -54,7 +54,7 @@ def select_rows(
     * None: every seed; k 1; routed runs with the most common routing_frequency (a tie gives the larger) and the most
       common granularity (a tie gives the smaller). Other runs are listed as excluded. A missing column is not checked.
     * Anything else: a condition on the columns, such as "seed == 42 and step <= 100000" (see `conditions.py`). The last
-      evaluation is then the last of those that match. Seed, k, routing_frequency and granularity may differ.
+      evaluation is then the last matching evaluation. Seed, k, routing_frequency and granularity may differ.
 
     Losses of the causal and the masked objective are not mixed. The more common objective is kept (causal for a tie or
     a blank column). A condition that names this column overrides this rule.
