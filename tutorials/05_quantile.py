@@ -304,7 +304,7 @@ same(dual_bound(group, beta, 2), balanced_assignment(group, 2).objective)
 same(np.bincount(expert.ravel()), np.full(4, 16))
 
 # %% [markdown]
-# ## 6. Bias balancing: the same dual, in small steps
+# ## 6. Bias balancing: the same dual problem, in small steps
 #
 # Another router of this family is older (Wang et al. 2024). It *adds* a bias b to the scores. Its rule has one line. If
 # an expert got more tokens than the mean, its bias falls by u. If it got fewer, its bias rises by u.

@@ -34,7 +34,7 @@ SCORES = {"eval_metrics": {"icl": {"*": NUMBER}}}
 
 
 def overtraining_runs(archive: Path) -> bytes:
-    """Return the table of runs, built from an archive (.tar.gz) of the repository.
+    """Return the table of the runs of Gadre et al. 2024, built from an archive (.tar.gz) of their repository.
 
     Raises:
         InputError: the archive cannot be read, or a file or an entry is missing.

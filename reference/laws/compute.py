@@ -76,7 +76,7 @@ REGISTERED = (Registered(1e21, 2.606, 2.599), Registered(1e23, 2.252, 2.233))
 
 
 class ComputeFit(NamedTuple):
-    """The best fit of the law to a table.
+    """The best fit of the compute law to a table.
 
     Attributes:
         coefficients: the law; floor is the given floor

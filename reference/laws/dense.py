@@ -32,7 +32,7 @@ Status = Literal["interior", "loss does not fall with size"]
 
 
 class DenseCoefficients(NamedTuple):
-    """The two coefficients of the law.
+    """The two coefficients of the dense law.
 
     Attributes:
         alpha: minus d log10 L / d log10 N, above 0

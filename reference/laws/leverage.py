@@ -75,7 +75,7 @@ PUBLISHED = LeverageCoefficients(1.23, -7.61e-2, 1.67e-2, -1.17e-1, 1.63e-2, 5.2
 
 
 class LeverageFit(NamedTuple):
-    """The best fit of the law to a table.
+    """The best fit of the leverage law to a table.
 
     Attributes:
         coefficients: the law; A_max is the argument of the fit

@@ -37,7 +37,7 @@ from ._projection import check_range
 
 
 class RoutedCoefficients(NamedTuple):
-    """The six coefficients of the law.
+    """The six coefficients of the bounded law.
 
     Attributes:
         a: d log10 L / d log10 N at Ê = 1

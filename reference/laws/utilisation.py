@@ -80,7 +80,7 @@ class Compute(NamedTuple):
 
 
 class UtilisationCoefficients(NamedTuple):
-    """The six coefficients of the law, and B_min.
+    """The six coefficients of the (F, B) law, and B_min.
 
     Attributes:
         a: d log10 L / d log10 F at B̂ = 1
