@@ -1,0 +1,102 @@
+"""Commands that are wrong: each has its approved message, and exit code 2."""
+
+import shlex
+
+import pandas
+import pytest
+
+from routelaws.accelerated.cli import main
+from routelaws.conformance.plain.laws import Bounded
+
+LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
+
+COMMANDS = """
+fit runs.csv runs.csv
+fit nowhere.csv
+fit runs.csv other.csv --law direct
+fit leverages.csv --law leverage --rows seed==1
+fit leverages.csv --law leverage --loss loss_c4
+fit runs.csv --law leverage
+fit tasks.csv --law two-stage-linear
+fit tasks.csv --law repeated
+fit tasks.csv --law direct --task none
+fit tasks.csv --law direct --rows run==1
+fit tasks.csv --law direct --loss web
+fit runs.csv --law hoffmann --rows seed==1
+fit runs.csv --rows seed==9
+fit runs.csv --law dense --rows num_experts>1
+fit runs.csv --law separable --rows num_experts==1
+fit runs.csv --loss loss_none
+predict runs.csv --n 1e9 --experts 4 --level 1
+predict runs.csv --n 1e9 --experts 4 --level 0
+fit runs.csv --huber 0
+fit runs.csv --law none
+predict runs.csv --law hoffmann --published besiroglu --n 1e9 --at tokens=1e9
+predict --law hoffmann --published none --n 1e9 --at tokens=1e9
+predict --law dense --published none --n 1e9
+predict runs.csv --n 1e9
+predict runs.csv --n 1e9 --experts 2.5
+predict runs.csv --n 1e9 --experts 0
+predict runs.csv --n 0 --experts 4
+predict runs.csv --n 1e9 --experts 4 --at tokens=1e9
+predict runs.csv --n 1e9 --experts 4 --at num_experts=4
+predict runs.csv --n 1e9 --experts 4 --at tokens
+plan runs.csv --next slope --flops 1e18 --experts 0
+plan runs.csv --next slope --memory 80GB
+plan runs.csv --next slope --no-published
+plan runs.csv --next none --law separable
+plan runs.csv
+plan runs.csv --flops 0
+plan runs.csv --flops many
+plan runs.csv --flops 1e18 --tokens 0
+plan runs.csv --flops 1e18 --memory 80
+plan runs.csv --flops 1e18 --memory 80GB --dtype none
+plan-mesh --devices 0 --memory 80GB --size 1.3B
+plan-mesh --devices 8 --memory 80GB --size 2B
+plan-mesh --devices 8 --memory 80GB --size 1.3B --top 0
+plan-mesh --devices 8 --memory 80GB --size 1.3B --mesh data=4
+plan-mesh --devices 7 --memory 80GB --size 1.3B
+plan-mesh --devices 7 --memory 80GB --size 1.3B --router mixture_of_tokens --experts 8
+plan-mesh --devices 3 --memory 80GB --size 1.3B --mesh model=3
+sweep smoke --jobs 0 --out out
+sweep none --out out
+inspect folder --split train
+inspect folder --steps 1:8
+inspect folder --transformers --split train --steps 1:8
+inspect folder --tokens 0
+report
+report folder other --full
+report nowhere
+reproduce runs.csv --rows seed==9 --out out
+reproduce runs.csv --huber 0 --out out
+convert runs.csv --columns seed --out out.csv
+convert runs.csv --columns seed=none --out out.csv
+convert runs.csv --set seed=1 --set seed=2 --out out.csv
+convert runs.csv --keep source --out out.csv
+downstream tasks.csv --cut 1e9
+evaluate folder --corpus text --routing file.npz
+generate nowhere
+""".strip().splitlines()
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    cells = [(n, e) for n in (1e7, 1e8, 1e9) for e in (1, 4, 16)]
+    rows = [
+        {"hyper_id": i, "step": 10, "router_type": "Dense" if e == 1 else "Hash", "num_experts": e, "seed": 1,
+         "dense_parameter_count": n, "loss_validation": LAW.loss(n, e)}
+        for i, (n, e) in enumerate(cells)
+    ]  # fmt: skip
+    for name in ("runs", "other"):
+        pandas.DataFrame(rows).to_csv(tmp_path / f"{name}.csv", index=False)
+    (tmp_path / "leverages.csv").write_text("activation,tian_granularity,flops,leverage\n0.5,2,1e18,2\n0.25,2,1e19,3\n")
+    (tmp_path / "tasks.csv").write_text("run,params,tokens,acc_a\nx,1e8,1e9,0.5\ny,1e9,1e10,0.6\n")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_each_wrong_command_has_its_approved_message(tables, approved, capsys):
+    lines = []
+    for command in COMMANDS:
+        code = main(shlex.split(command))
+        lines += [f"$ {command} ({code})", *capsys.readouterr().err.splitlines()]
+    approved("wrong-commands.txt", "\n".join(lines) + "\n")
