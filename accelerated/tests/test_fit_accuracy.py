@@ -2,9 +2,11 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 from routelaws.accelerated import cli
@@ -64,6 +66,26 @@ def test_own_accuracies_are_fitted_and_predicted(table, capsys):
     assert found["at"] == {"flops": 1e22} and found["level"] == 0.95
     assert cli.main(["predict", table, "--law", "direct", "--task", "quiz", "--at", "flops=1e22"]) == 0
     assert "law direct, for accuracy" in capsys.readouterr().out
+
+
+def test_an_accuracy_that_is_no_share_is_warned_of(table, capsys):
+    """The linear law of the loss has no limits: far above the runs it gives more than 1."""
+    for flops, wanted in ((1e40, 1), (1e20, 0)):
+        flags = ["--law", "two-stage-linear", "--task", "quiz", "--at", f"flops={flops:g}"]
+        [fit] = said(capsys, "predict", table, *flags)["predictions"]
+        sentence = f"the law gives {fit['value']:.4f}, which is not between 0 and 1, so the law does not hold there"
+        assert fit["cautions"].count(sentence) == wanted == (fit["value"] > 1)
+
+
+def test_many_tasks_are_a_table_without_intervals(table, capsys):
+    """With more than three tasks, the output has one line for each task."""
+    frame = pandas.read_csv(table)
+    for tasks in (3, 4):
+        assert cli.main(["fit", table, "--law", "direct"]) == 0
+        out = capsys.readouterr().out
+        assert ("for intervals, use --json, or --task with one task" in out) == (tasks == 4)
+        assert bool(re.search(r"quiz +9 +3e\+03 +0\.18 +0\.0000 +0\.0000", out)) == (tasks == 4), out
+        frame.assign(acc_more=frame["acc_quiz"]).to_csv(table, index=False)
 
 
 def test_every_interval_of_a_prediction_is_of_the_level_that_is_asked_for(table, capsys):

@@ -376,6 +376,9 @@ def test_the_verdict_on_the_number_of_experts_turns_round(beyond, share, verdict
     reached = [{"E": 128, "percent": share, "low": share, "high": share, "sizes": 3}]
     assert judged("experts", doublings=[{"router": "Hash", "steps": steps, "reached": reached}]) == verdict
     assert judged("experts", doublings=[{"router": "Hash", "steps": steps[:1], "reached": reached}]) == "cannot be said"
+    certain = [steps[0], steps[1] | {"percent": interval(-3, -2, 1)}]  # these steps alone are "supported"
+    both = [{"router": name, "steps": each, "reached": reached} for name, each in (("Hash", steps), ("RL-R", certain))]
+    assert judged("experts", doublings=both) == ("supported" if verdict == "supported" else "supported in part")
 
 
 @pytest.mark.parametrize(
@@ -565,3 +568,13 @@ def test_numbers_as_they_are_written():
     assert blocks.figure(-math.inf, ".2f") == "-∞" and blocks.figure(1e200, ".4f") == "1e+200"
     assert blocks.experts(2494.18) == "2490" and blocks.constant_span([33314.2, math.inf], "E_max") == "33310 to ∞"
     assert blocks.span([None, 1.0], ".1f") == "not known"
+    assert [blocks.share(each) for each in (1.0, 0.5, 0.25, 0.3)] == ["1", "1/2", "1/4", "0.3"]
+    numbers = (9.94e-5, 1e-4, 0.0123, 123456.0, 999_999.0, 1.25e6)
+    assert [blocks.significant(each) for each in numbers] == [
+        "9.9e-05",
+        "0.0001",
+        "0.012",
+        "120000",
+        "1000000",
+        "1.2e+06",
+    ]

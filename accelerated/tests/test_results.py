@@ -4,15 +4,18 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
 import pytest
+from matplotlib import pyplot
 
 from routelaws.accelerated import results
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.results import blocks, encoding
+from routelaws.accelerated.results.plotting import plot_fit
 from routelaws.conformance.plain.laws import Bounded
 from routelaws.reference.laws.intervals import Range
 
@@ -61,6 +64,26 @@ def test_a_notebook_shows_tables(table):
     [value] = [each.value for each in found.predictions if each.fit.name == "Hash"]
     assert value == pytest.approx(LAW.loss(370e6, 64), rel=5e-3)
     assert fits["Hash"].predict(n=370e6, experts=64).value == value
+
+
+def test_the_figure_of_a_law_has_its_columns():
+    """A law of one column has a curve. A law of other columns than N and E has measured against fitted values."""
+    columns, measured = [np.array([4.0, 1.0]), np.array([2.0, 3.0])], np.array([2.5, 1.5])
+    for names, wanted in (
+        (("flops",), {"curve": ([4.0, 1.0], [2.5, 1.5]), "ends": ([1.0, 4.0], [0.5, 2.0])}),
+        (("flops", "tokens"), {"dots": ([8.0, 3.0], [2.5, 1.5]), "ends": ([1.5, 8.0], [1.5, 8.0])}),
+    ):
+        law = SimpleNamespace(columns=names, measured="accuracy", predict=lambda best, *at: best * np.prod(at, axis=0))
+        best = 0.5 if len(names) == 1 else 1.0
+        fit = SimpleNamespace(name="mine", law=law, best=best, rows=SimpleNamespace(columns=columns, measured=measured))
+        panel = plot_fit(fit)
+        dots, line = ([*map(list, each.get_data())] for each in panel.lines)
+        first, ends = wanted.values()
+        assert dots == [*first] and [[each[0], each[-1]] for each in line] == [[*each] for each in ends]
+        labels = {1: ("training FLOPs", "accuracy"), 2: ("by the law", "measured accuracy")}[len(names)]
+        assert (panel.get_xlabel(), panel.get_ylabel(), panel.get_title()) == (*labels, "mine")
+        assert panel.get_xscale() == ("log" if len(names) == 1 else "linear")
+        pyplot.close(panel.figure)
 
 
 def test_conditions_narrow_each_other_and_a_router_is_found_by_its_name(table):
