@@ -93,7 +93,8 @@ def notes(run: SweepRun) -> list[str]:
     if run.config.model.num_routed and (reasons := learning_of(run).reasons):
         lines.append(f"The router has not learned: {'; '.join(reasons)}.")
     if skipped:
-        lines.append(f"{skipped} batches were skipped because a loss or gradient was not finite or exploded.")
+        batches = "1 batch was" if skipped == 1 else f"{skipped} batches were"
+        lines.append(f"{batches} skipped because a loss or gradient was not finite or exploded.")
     if isinstance(trunk := run.row.get("trunk"), str) and trunk:
         lines.append(f"The run branched off another run: {trunk} (run@step).")
     return lines

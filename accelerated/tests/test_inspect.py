@@ -22,6 +22,8 @@ from routelaws.accelerated.inspection.own_run import trace_batches, trace_folder
 from routelaws.accelerated.inspection.page import page
 from routelaws.accelerated.inspection.replay import replayed
 from routelaws.accelerated.inspection.trace import write_trace
+from routelaws.accelerated.results.blocks import count
+from routelaws.accelerated.results.sweeps.findings import learning_of
 from routelaws.accelerated.results.sweeps.folder import SweepRun
 from routelaws.accelerated.training.runs import run_folder
 from routelaws.accelerated.training.runs.weights import SavedRun
@@ -317,6 +319,35 @@ def test_the_command_of_a_decay_begins_at_its_trunk(small_fields, tmp_path, monk
     run = SweepRun(0, decay, {"trunk": "the trunk@8"}, [], None)
     config, _, begun = parsed(run_page.command(tmp_path / "first", run), monkeypatch)
     assert config == decay and begun == (tmp_path / "the trunk", 8)
+
+
+def test_the_words_on_a_run(small_fields):
+    row = {"loss_validation": 3.125, "step": 16, "tokens": 1024.0, "wall_seconds": 61.0, "device": "cpu"}
+    row |= {"router_type": "Top-K", "dense_parameter_count": 1e4, "num_experts": 4}
+    row |= {"standard_error": math.nan, "router_agreement": 0.25, "expert_exchange": 1.0}
+    config = from_mapping({**small_fields, "router": "top_k", "experts": EXPERTS, "corpus": ["my/text"]}, "test")
+    run = SweepRun(0, config, row, [{"kind": "skipped"}], None)
+    after = " nats per token after 16 of 24 steps. The model (router top_k, 4 experts, k = 1) has "
+    sizes = (
+        f"{count(config.accounting().dense_parameters)} dense and {count(config.accounting().total_parameters)} total"
+    )
+    trained = " parameters. It was trained on 1,024 tokens of text in 1 min 1 s on cpu."
+    assert run_page.about(run) == f"Validation loss 3.1250{after}{sizes}{trained}"
+    assert run_page.notes(run) == [
+        "The run is not finished, so its loss will probably fall further.",
+        f"The router has not learned: {'; '.join(learning_of(run).reasons)}.",
+        "1 batch was skipped because a loss or gradient was not finite or exploded.",
+    ]
+    assert len(learning_of(run).reasons) == 2
+    row |= {"step": 24, "router_agreement": 0.75, "expert_exchange": 1.5, "standard_error": 0.125, "trunk": "first@8"}
+    assert run_page.about(run).startswith("Validation loss 3.1250 ± 0.1250 (standard error over documents) nats")
+    twice = run._replace(log=[{"kind": "skipped"}, {"kind": "train"}, {"kind": "skipped"}])
+    assert run_page.notes(twice) == [
+        "2 batches were skipped because a loss or gradient was not finite or exploded.",
+        "The run branched off another run: first@8 (run@step).",
+    ]
+    dense = run._replace(config=from_mapping(small_fields, "test"), log=[])
+    assert "The model (dense) has " in run_page.about(dense) and len(run_page.notes(dense)) == 1
 
 
 def test_the_page_of_a_run_shows_losses_experts_and_settings(small_fields, tmp_path, capsys):
