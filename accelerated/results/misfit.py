@@ -1,9 +1,9 @@
 """The residuals of a fitted law, and whether they exceed chance.
 
-    SIZES      `by_size`       the mean residual at each size: a wrong law shows a pattern in N
+    SIZES      `by_size`       the mean residual at each size: a wrong law shows a pattern across N
     BEND       `bend_in_size`  whether the residuals bend with log N: a test of one more term, (log N)²
     SEEDS      `beyond_seeds`  whether the residuals exceed the scatter of runs that differ only in their seed
-    LARGEST    `largest_size`  the largest size, predicted by the law of all smaller ones
+    LARGEST    `largest_size`  the largest size, predicted by a fit to all smaller sizes
     OUTLIERS   `outliers`      single runs that are far from the law
                `pulls`         whether a run has pulled the law so far that its residual is small
     ALL        `misfit_of`     all these results for a `Fit`

@@ -55,8 +55,8 @@ def launcher(environment: Mapping[str, str]) -> str | None:
     """Return the launcher of this process, by its environment variables; None without a launcher.
 
     `jax.distributed.initialize()` supports these launchers. If JAX finds TPU chips at import, it sets TPU_ML_PLATFORM.
-    If ssh starts a command on a TPU VM, only this variable is set, and JAX asks the VM for the rest. Only versions of
-    Open MPI up to 4 give the address of process 0.
+    If ssh starts a command on a TPU VM, only this variable is set, and JAX asks the VM for all other facts. Only
+    versions of Open MPI up to 4 give the address of process 0.
     """
     if {"SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID"} <= set(environment):
         return "SLURM"
@@ -120,8 +120,8 @@ def _rest(given: dict) -> str:
 def joined(hosts: Hosts | None) -> Iterator[None]:
     """Join the processes of a run for a `with` block; enter the block before JAX first looks for devices.
 
-    A process that ends with an error does not wait for the other processes. The others then stop too: their next
-    collective fails, or the launcher ends them.
+    A process that ends with an error does not wait for the other processes. The other processes then stop too: their
+    next collective fails, or the launcher ends them.
 
     Raises:
         InputError: the other processes could not be reached.

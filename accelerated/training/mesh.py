@@ -9,8 +9,9 @@ A mesh is written `data=2,expert=4`. An omitted axis has size 1. A step on a mes
 
     1. Every device runs the model on its own sequences and differentiates its share of the loss (`jax.shard_map`).
        Devices along the expert axis exchange tokens: each token travels to its experts and back.
-    2. Gradients are summed over the devices that hold the same weight: gradients of experts over data, all others over
-       data and expert. The sum is a reduce-scatter: each device gets only the part of the sum that its moments need.
+    2. Gradients are summed over the devices that hold the same weight: gradients of experts over data, and all other
+       gradients over data and expert. The sum is a reduce-scatter: each device gets only the part of the sum that its
+       moments need.
     3. Each device updates its part of the weights.
     4. An all-gather joins the parts of the weights, once per step.
 
@@ -188,7 +189,7 @@ class Layout:
         """Return a function (params, tokens, hidden, table) -> (losses [b, S], load) on the whole mesh.
 
         Args:
-            of_batch: the same with `spread` as its last argument, for the tokens of one device.
+            of_batch: the same function, with `spread` as its last argument, for the tokens of one device.
         """
         rows = P(BATCH_AXES)
 

@@ -6,8 +6,8 @@ over all training sets where the law has a fit. Predictions are clipped to the r
 on runs that both predict.
 
     direct                          -ln Q' = A/C^α, from the rows above the guess rate
-    ceiling                         the same with a ceiling
-    broken                          a broken power law of the accuracy in compute
+    ceiling                         the direct law with a ceiling
+    broken                          a broken power law: the accuracy as a function of compute
     two-stage linear, logistic      the loss from compute, and the accuracy from the loss
     ratio                           -ln Q' = A/N^α + B/D^β, from the rows above the guess rate, by Huber's sum
     two-stage ratio                 the loss from parameters and tokens, and the accuracy from the loss (logistic)

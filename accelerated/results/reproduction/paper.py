@@ -91,8 +91,9 @@ def beside_paper(router: str, rows: tuple[np.ndarray, ...], entry: dict) -> dict
     Returns:
         "coefficients" and "N_cutoff" as printed; "difference": of each printed constant from the fit; "inside": whether
         the interval contains the printed constant; "rmsle": of the printed coefficients on the rows; "best_in_box": the
-        smallest RMSLE of all laws whose coefficients round to the printed ones; "cutoff_of_rounded": 10^(-b/c) of the
-        printed numbers; "cutoff_box": the range of 10^(-b/c) over all laws whose b and c round to them.
+        smallest RMSLE of all laws whose coefficients round to the printed coefficients; "cutoff_of_rounded": 10^(-b/c)
+        of the printed numbers; "cutoff_box": the range of 10^(-b/c) over all laws whose b and c round to the printed
+        numbers.
     """
     printed = PRINTED[router]
     size, experts, loss = rows

@@ -66,7 +66,7 @@ class Source(NamedTuple):
 class Corpus:
     """A split text. `training` is in the order of the names, and `validation` in the order of their hashes.
 
-    The first tokens of `validation` are therefore a fair sample of the whole.
+    The first tokens of `validation` are therefore a fair sample of the whole text.
     """
 
     description: str
