@@ -268,7 +268,7 @@ assert weights == up.size + down.size + w.size
 # With more experts, the count of all weights grows, and the count for one token hardly grows. That is the idea of a
 # routed model: more weights to learn with, and nearly the same work for each token.
 #
-# Four letters count this for a whole model:
+# For a whole model, four letters name such counts:
 #
 # - **N**: the parameters (weights) of the model with one expert in each layer, that is, of the *dense* model;
 # - **P**: all parameters, including all experts;

@@ -177,7 +177,7 @@ assert low <= allowed[0] < low * step and high >= allowed[-1] > high / step
 # %% [markdown]
 # ## 4. What the data do not show
 #
-# Now the same for the cut-off. If the cut-off is $N_{cut}$, then $b = -c \log N_{cut}$, and the law has one column
+# Now do the same for the cut-off. If the cut-off is $N_{cut}$, then $b = -c \log N_{cut}$, and the law has one column
 # fewer: $c$ multiplies $(\log N - \log N_{cut}) \log \hat{E}$. $E_{start}$ and $E_{max}$ are both free now; a coarse
 # map of them is enough.
 
