@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .auction import auction, jit_vector
-from .compile import jit
+from .compile import jit, jit_within
 
 FAR = 2**60  # longer than any path
 HELD = -(2**61)  # replaces the score of a current expert: a link to it is longer than any other link
@@ -313,7 +313,7 @@ def _move(target, before, whole, expert, own, links, cheapest, ring):
     return k
 
 
-@jit
+@jit_within
 def _move_slot(slot, k, whole, expert, own, links, cheapest, ring):
     """Move a token from the expert of one of its slots to expert k, and update the links."""
     t, j = slot % whole.shape[0], expert[slot]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import filelock
 import llvmlite.binding
-from numba import cfunc, config, njit
+from numba import cfunc, config, njit, types
 from numba.core.compiler_lock import global_compiler_lock
 
 from ..caches import private_folder
@@ -31,6 +31,8 @@ def _by_one_process(dispatcher):
 
     Each file of loops has a lock, so different files compile in parallel. A thread takes numba's own lock first, so
     with a file's lock it never waits for another thread of its process.
+
+    numba would also compile a loop again for each constant argument, and for int32 besides int64.
     """
     if config.DISABLE_JIT:  # return the uncompiled function, for a debugger
         return dispatcher
@@ -39,10 +41,16 @@ def _by_one_process(dispatcher):
 
     def compile_alone(signature):
         with global_compiler_lock, lock:
-            return compile_(signature)
+            return compile_(tuple(map(_widened, signature)))
 
     dispatcher.compile = compile_alone
     return dispatcher
+
+
+def _widened(kind):
+    """Return the type of an argument: any value instead of a constant, and int64 instead of shorter signed integers."""
+    kind = types.unliteral(kind)
+    return types.int64 if isinstance(kind, types.Integer) and kind.signed else kind
 
 
 def _lock(dispatcher) -> filelock.BaseFileLock:

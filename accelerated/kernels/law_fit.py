@@ -23,7 +23,7 @@ import math
 
 import numpy as np
 
-from .compile import jit, jit_sum
+from .compile import jit, jit_sum, jit_within
 
 LINEAR, CORNER, START_AT_1, UNBOUNDED, INTERIOR = range(5)  # pieces of the domain, from the smallest set to the largest
 
@@ -503,7 +503,7 @@ def _smallest_piece(found, weights, constant):
     return piece
 
 
-@jit
+@jit_within
 def fit_one(log_size, log_loss, level, cell, extra, weights, table, starts, careful):
     """Fit a weighting of the table over the whole domain.
 
