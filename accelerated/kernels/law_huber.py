@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from .compile import jit
+from .compile import jit, jit_within
 from .law_fit import (
     CORNER,
     INTERIOR,
@@ -286,13 +286,13 @@ def search(problem, delta, log_alpha, logit, free_alpha, free_logit, linear, wor
     return log_alpha, logit, value
 
 
-@jit
+@jit_within
 def _at(problem, delta, log_alpha, logit, linear, work):
     ratio, rest = 1.0 / (1.0 + math.exp(-logit)), 1.0 / (1.0 + math.exp(logit))
     return solve(problem, delta, math.exp(log_alpha), ratio, rest, linear, work)
 
 
-@jit
+@jit_within
 def scan_shapes(problem, delta, scan, work):
     """Solve at t = 1/scan ... 1, w = 0 ... 1 - 1/scan: the values [scan, scan] and the unknowns [scan, scan, 4].
 
@@ -312,7 +312,7 @@ def scan_shapes(problem, delta, scan, work):
     return values, solutions
 
 
-@jit
+@jit_within
 def _search_piece(problem, delta, values, solutions, free_alpha, free_logit, starts, work):
     """Search a piece of the domain from its scan. Return [8]: alpha, ratio, rest, value, unknowns."""
     scan, log_top = len(values), math.log1p(problem[3][-1])

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from .compile import jit
+from .compile import jit, jit_within
 from .law_fit import (
     FIXED_0,
     FIXED_1,
@@ -35,10 +35,8 @@ from .law_fit import (
 """The quantities of intervals: c is INTERACTION, a SIZE_SLOPE, d LEVEL_AT_1, E_start START, E_max LIMIT."""
 
 FIRST = 33  # points of a scan
-# Arrays for loops with either of two values, because each constant in a call would be compiled separately.
 CANDIDATES = 3  # number of low points of a scan to refine
-TIMES = np.array([5, 32])  # steps of the golden section before and after the choice of a point: 2/32 · 0.618³⁷ = 1e-9
-UNBOUNDED = np.array([False, True])
+COARSE, FINE = 5, 32  # steps of the golden section before and after the choice of a point: 2/32 · 0.618³⁷ = 1e-9
 GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 OUTSIDE = 1e200  # larger than every end, so rejected shapes rank last
 TINY = np.finfo(np.float64).tiny
@@ -229,9 +227,10 @@ def ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limi
 
 
 @jit
-def _signed_end(problem, extra, constant, kind, at, beyond, t, w, limit, sign, work):
+def _signed_end(quantity, t, w):
     """Return the low end (sign 1) or minus the high end (sign -1) at a shape. A rejected shape gives OUTSIDE or
     more."""
+    problem, extra, constant, kind, at, beyond, limit, sign, work = quantity
     alpha, ratio, rest = _shape(t, w, math.log1p(extra[-1]))
     residual, _, low, high = ends_at(problem, extra, constant, kind, at, beyond, alpha, ratio, rest, limit, work)
     end = low if sign == 1.0 else -high
@@ -241,11 +240,11 @@ def _signed_end(problem, extra, constant, kind, at, beyond, t, w, limit, sign, w
 
 
 @jit
-def _at_t(problem, extra, constant, kind, at, beyond, t, unbounded, limit, sign, work):
+def _end_at_t(quantity, unbounded, t):
     """Return the smallest end over all w, or (with `unbounded`) the end at w = 0, where E_max is infinite."""
     if unbounded:
-        return _signed_end(problem, extra, constant, kind, at, beyond, t, 0.0, limit, sign, work)
-    return _least_over_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work)
+        return _signed_end(quantity, t, 0.0)
+    return _least(_signed_end, quantity, t)
 
 
 @jit
@@ -261,86 +260,42 @@ def _low_points(values, found):
                 place, found[k] = found[k], place
 
 
-@jit
-def _golden_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work, low, high, times):
-    """Narrow an interval of w by golden section. Return its ends and the smallest value."""
+@jit_within
+def _golden(end, quantity, fixed, low, high, times):
+    """Narrow an interval of x by golden section. Return its ends and the smallest `end(quantity, fixed, x)`."""
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-    at_left = _signed_end(problem, extra, constant, kind, at, beyond, t, left, limit, sign, work)
-    at_right = _signed_end(problem, extra, constant, kind, at, beyond, t, right, limit, sign, work)
+    at_left, at_right = end(quantity, fixed, left), end(quantity, fixed, right)
     best = min(at_left, at_right)
     for _ in range(times):
         if at_left <= at_right:
             high, right, at_right = right, left, at_left
             left = high - GOLDEN * (high - low)
-            at_left = _signed_end(problem, extra, constant, kind, at, beyond, t, left, limit, sign, work)
+            at_left = end(quantity, fixed, left)
         else:
             low, left, at_left = left, right, at_right
             right = low + GOLDEN * (high - low)
-            at_right = _signed_end(problem, extra, constant, kind, at, beyond, t, right, limit, sign, work)
+            at_right = end(quantity, fixed, right)
         best = min(best, at_left, at_right)
     return low, high, best
 
 
-@jit
-def _least_over_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work):
+@jit_within
+def _least(end, quantity, fixed):
+    """Return the smallest `end(quantity, fixed, x)` over x from 0 to 1."""
     values, found = np.empty(FIRST), np.empty(CANDIDATES, dtype=np.int64)
     step = 1.0 / (FIRST - 1)
     for i in range(FIRST):
-        values[i] = _signed_end(problem, extra, constant, kind, at, beyond, t, i * step, limit, sign, work)
+        values[i] = end(quantity, fixed, i * step)
     _low_points(values, found)
     best = chosen = values[found[0]]
     low = high = 0.0  # replaced below: there is always one low point
     for k in range(CANDIDATES):
         if found[k] >= 0:
             first, last = max((found[k] - 1) * step, 0.0), min((found[k] + 1) * step, 1.0)
-            first, last, value = _golden_w(
-                problem, extra, constant, kind, at, beyond, t, limit, sign, work, first, last, TIMES[0]
-            )
+            first, last, value = _golden(end, quantity, fixed, first, last, COARSE)
             if k == 0 or value < chosen:
                 low, high, chosen = first, last, value
-    value = _golden_w(problem, extra, constant, kind, at, beyond, t, limit, sign, work, low, high, TIMES[1])[2]
-    return min(best, chosen, value)
-
-
-@jit
-def _golden_t(problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work, low, high, times):
-    """Narrow an interval of t by golden section. Return its ends and the smallest value."""
-    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-    at_left = _at_t(problem, extra, constant, kind, at, beyond, left, unbounded, limit, sign, work)
-    at_right = _at_t(problem, extra, constant, kind, at, beyond, right, unbounded, limit, sign, work)
-    best = min(at_left, at_right)
-    for _ in range(times):
-        if at_left <= at_right:
-            high, right, at_right = right, left, at_left
-            left = high - GOLDEN * (high - low)
-            at_left = _at_t(problem, extra, constant, kind, at, beyond, left, unbounded, limit, sign, work)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + GOLDEN * (high - low)
-            at_right = _at_t(problem, extra, constant, kind, at, beyond, right, unbounded, limit, sign, work)
-        best = min(best, at_left, at_right)
-    return low, high, best
-
-
-@jit
-def _least_over_t(problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work):
-    values, found = np.empty(FIRST), np.empty(CANDIDATES, dtype=np.int64)
-    step = 1.0 / (FIRST - 1)
-    for i in range(FIRST):
-        values[i] = _at_t(problem, extra, constant, kind, at, beyond, i * step, unbounded, limit, sign, work)
-    _low_points(values, found)
-    best = chosen = values[found[0]]
-    low = high = 0.0  # replaced below: there is always one low point
-    for k in range(CANDIDATES):
-        if found[k] >= 0:
-            first, last = max((found[k] - 1) * step, 0.0), min((found[k] + 1) * step, 1.0)
-            first, last, value = _golden_t(
-                problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work, first, last, TIMES[0]
-            )
-            if k == 0 or value < chosen:
-                low, high, chosen = first, last, value
-    value = _golden_t(problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work, low, high, TIMES[1])[2]
-    return min(best, chosen, value)
+    return min(best, chosen, _golden(end, quantity, fixed, low, high, FINE)[2])
 
 
 @jit
@@ -351,8 +306,8 @@ def interval_end(problem, extra, constant, kind, at, beyond, limit, sign):
         problem, extra, constant, kind, at, beyond, limit: as in `ends_at`.
         sign: 1.0 or -1.0.
     """
-    work = np.empty((6, 2 * extra.size))
-    end = _least_over_w(problem, extra, constant, kind, at, beyond, 1.0, limit, sign, work)  # E_start = 1
-    for unbounded in UNBOUNDED:
-        end = min(end, _least_over_t(problem, extra, constant, kind, at, beyond, unbounded, limit, sign, work))
+    quantity = (problem, extra, constant, kind, at, beyond, limit, sign, np.empty((6, 2 * extra.size)))
+    end = _end_at_t(quantity, False, 1.0)  # E_start = 1
+    for unbounded in (False, True):
+        end = min(end, _least(_end_at_t, quantity, unbounded))
     return end

@@ -5,6 +5,10 @@ import subprocess
 import sys
 import time
 
+from numba import types
+
+from routelaws.accelerated.kernels import assignment
+
 FIRST_CALL = """
 import sys
 import time
@@ -63,3 +67,10 @@ def test_a_loop_whose_callee_has_changed_is_compiled_again(tmp_path):
     for kept in (tmp_path / "cache").rglob("*.nb*"):
         os.utime(kept, (now - 40, now - 40))
     assert said(5, now - 30) == ["12", "0"]
+
+
+def test_a_loop_is_compiled_once_for_constants_and_short_integers():
+    row, loop = types.float64[::1], assignment._mark
+    for lower in (types.int64, types.literal(0), types.int32):
+        loop.compile((lower, lower, lower, types.boolean, types.boolean[::1], row, types.int32[::1], row, lower))
+    assert len(loop.signatures) == 1
