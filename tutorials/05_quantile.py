@@ -61,7 +61,7 @@ same(routing.gate[:, 0], 1 / (1 + np.exp(-s[np.arange(T), routing.expert[:, 0]])
 # prices the bound is least, and equals the sum of the best choice. So the bias should go where the bound is least. This
 # search for prices is called the *dual* problem.
 #
-# It gets easier with another price, $\alpha_t$ for each token. A pair of a token and an expert then pays
+# The search gets easier with one more price for each token, $\alpha_t$. A pair of a token and an expert then pays
 # $\alpha_t + \beta_e$. Let k be the number of experts for each token (here one) and n the number of tokens for each
 # expert.
 #

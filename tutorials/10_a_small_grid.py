@@ -299,7 +299,7 @@ assert words[1].mean(axis=1).min() > words[16].mean(axis=1).max()
 
 # %% [markdown]
 # Each of the three routed models is better than each of the three dense models. That is a result. A difference within
-# the spread of the seeds would be no result. And it holds for *this* language, which suits HASH by design.
+# the spread of the seeds would be no result. And the result holds for *this* language, which suits HASH by design.
 
 # %% [markdown]
 # ## 7. Three routers on real text

@@ -135,8 +135,8 @@ def fit_dense(dense_parameters: np.ndarray, loss: np.ndarray) -> DenseFit:
         loss: [n], L, nats per token, above 0.
 
     Returns:
-        The fit. The coefficients are NaN if the loss falls by 1e-10 or less in log10 over the sizes of the table;
-        `line` still predicts (our choice). N_c is inf or 0 if the result is out of the range of float64.
+        The fit. The coefficients are NaN if log10 L falls by 1e-10 or less over the sizes of the table; `line` still
+        predicts (our choice). N_c is inf or 0 if the result is out of the range of float64.
 
     Raises:
         ValueError: lengths differ, an entry is not finite or not above 0, or there are fewer than 3 rows or 2 sizes.

@@ -216,7 +216,7 @@ def fit_leverage(
 
     Raises:
         ValueError: lengths differ, an entry is not finite or not above 0, there are fewer than 7 rows, or the rows
-            cannot separate the coefficients. They need two C, three G and three A.
+            cannot separate the coefficients. The rows need two different C, three different G and three different A.
     """
     columns = _check_columns(
         {"activation": activation, "tian_granularity": tian_granularity, "flops": flops, "leverage": leverage}
