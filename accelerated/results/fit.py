@@ -390,7 +390,8 @@ def _perhaps_dense(selection: RouterRows) -> str:
     rows = selection.frame[selection.frame["router_type"] == selection.router]
     if selection.router == DENSE or rows.empty or (rows["num_experts"] != 1).any():
         return ""
+    found = "row has num_experts 1: if it is" if len(rows) == 1 else "rows have num_experts 1: if they are"
     return (
-        f"; its {len(rows)} rows have num_experts 1: if they are dense, router_type has to be {DENSE}"
+        f"; its {len(rows)} {found} dense, router_type has to be {DENSE}"
         f" (routelaws convert --map router_type:{selection.router}={DENSE})"
     )

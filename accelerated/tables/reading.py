@@ -187,7 +187,7 @@ def _json_rows(text: Text, problems: Problems) -> Iterator[tuple[int, dict[str, 
         try:
             value = decoder.decode(line)
         except (ValueError, RecursionError) as error:
-            problems.add(row, None, shorten(line), f"one JSON object a line ({str(error).partition(':')[0]})")
+            problems.add(row, None, shorten(line), f"one JSON object a line ({str(error).partition(': line ')[0]})")
             continue
         if not isinstance(value, _Object):
             problems.add(row, None, shorten(line), "one JSON object a line")

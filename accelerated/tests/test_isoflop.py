@@ -14,7 +14,7 @@ from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.results.planning import isoflop
 from routelaws.accelerated.results.runs import read
 from routelaws.reference.laws.hoffmann import HoffmannCoefficients
-from routelaws.reference.laws.isoflop import isoflop_budgets, law_minimum, parabola
+from routelaws.reference.laws.isoflop import Minimum, MinimumDifference, isoflop_budgets, law_minimum, parabola
 from routelaws.reference.laws.planning import hoffmann_optimum
 
 LAW = HoffmannCoefficients(400.0, 0.34, 2000.0, 0.37, 1.8)
@@ -99,6 +99,23 @@ def test_a_planted_law_leaves_its_shape_alone(tmp_path):
             assert sum(each.difference) == pytest.approx(math.log(each.parabola.size / each.law.size))
     leaning = [abs(each.difference.shape) for each in profiles_of(table(lean=40.0), tmp_path / "t.csv")]
     assert min(leaning) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("measured", "error", "law", "apart", "why"),
+    [
+        (math.nan, math.nan, 10.0, (math.nan, math.nan), "no minimum: the parabola opens downwards"),
+        (10.0, 0.1, math.nan, (math.nan, math.nan), "the law has no minimum"),
+        (100.0, 0.1, 100.0, (1.0, -1.0), "they agree"),
+        (101.0, 9.0, 10.0, (1.0, 1.0), "the parabola's minimum is outside the runs"),
+        (100.0, 0.5, 10.0, (0.5, 0.5), "within twice the error of the parabola"),
+        (100.0, 0.499, 10.0, (-0.5, -0.5), "the law's profile is not a parabola"),
+        (100.0, math.nan, 10.0, (0.5, 0.51), "the runs miss the law"),
+    ],
+)
+def test_each_reason_why_minima_differ(measured, error, law, apart, why):
+    minima = Minimum(measured, 2.0, 1.0, error), Minimum(law, 2.0, 1.0, math.nan)
+    assert isoflop._why(np.array([1.0, 100.0]), *minima, MinimumDifference(*apart)) == why
 
 
 def test_why_says_what_is_so(tmp_path):

@@ -15,12 +15,13 @@ from routelaws.accelerated.laws.choosing import resampled_losses
 from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.results.planning.options import costs_of, costs_of_kind, law_point, says_tokens
 from routelaws.accelerated.results.planning.plan import notes
-from routelaws.accelerated.results.planning.rankings import SEED, frontier, published_rankings
+from routelaws.accelerated.results.planning.rankings import SEED, Ranking, frontier, published_rankings
 from routelaws.accelerated.results.prediction import beyond
 from routelaws.accelerated.results.rows import law_columns
 from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables.selection import select_rows
 from routelaws.reference.accounting import SIZES, count
+from routelaws.reference.laws.intervals import Range
 
 SLOPE, GAIN, LEVEL = -0.08, {"Hash": -0.03, "S-Base": -0.06}, 1.05
 EXPERTS = (2, 8, 32)
@@ -274,6 +275,33 @@ def test_the_figure_of_a_plan_has_plain_numbers(path):
     assert "1e17" in labels and not any("$" in label for label in labels)
     assert {label.get_text() for label in panel.get_legend().get_texts()} == {"Dense", *GAIN}
     pyplot.close(figure)
+
+
+def test_the_notes_on_a_ranking_are_the_approved_ones(approved):
+    def line(router="Hash", law="separable", by_size=None, **fields):
+        fields = {"beyond": [], "surrounded": True, "at_reach": False} | fields
+        return SimpleNamespace(model=SimpleNamespace(router=router, law=law), by_size=by_size, **fields)
+
+    def fit(rise, determined=True):
+        return SimpleNamespace(
+            name="Hash", misfit=SimpleNamespace(rise=rise), determined=determined, cautions=["a doubt"]
+        )
+
+    far, model = [SimpleNamespace(letter="N", times=2.0)], SimpleNamespace(counts=("flops", "tokens", "embedding"))
+    plain = Ranking("separable", "", "", {"Hash": 4, "Dense": 2}, [line(), line()], {}, 0, 0, [], [model])
+    reasons = {f"option {i}": ("wide", "deep", "far", "odd")[i % 4] for i in range(16)}
+    rankings = [
+        plain,
+        plain._replace(
+            left_out=reasons, lines=[line(beyond=far), line(at_reach=True)], fits=[fit(None), fit(1, False)]
+        ),
+        plain._replace(lines=[line(surrounded=False), line("Dense")], rows={"Hash": 4}, resamples=20, drawn=20),
+        plain._replace(lines=[line("Dense", "dense", Range("loss", None, 2.0, 1.5, 2.5, ""))], resamples=18, drawn=20),
+        plain._replace(drawn=20, models=[SimpleNamespace(counts=())], law="hoffmann"),
+        plain._replace(rows={}, attested="a table of the paper", lines=[line(beyond=far)]),
+    ]
+    lines = [text for i, each in enumerate(rankings) for text in (f"# {i}", *notes(each, 1))]
+    approved("plan-notes.txt", "\n".join(lines) + "\n", 0)
 
 
 def test_beyond_the_runs_is_flagged_and_ends(path):

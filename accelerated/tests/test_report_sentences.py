@@ -8,12 +8,16 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
+
 from routelaws.accelerated.report.engine import FULL, SHORT
 from routelaws.accelerated.report.opening import first_page
 from routelaws.accelerated.report.outline import Report
 from routelaws.accelerated.report.table_sections import more_section
 from routelaws.accelerated.results.blocks import markdown
+from routelaws.accelerated.results.planning.isoflop import Profile
 from routelaws.accelerated.results.sweeps.findings import Comparison, Learning
+from routelaws.reference.laws.isoflop import Minimum, MinimumDifference
 
 RESULTS = json.loads((Path(__file__).parent / "approved" / "reproduce.json").read_text(encoding="utf-8"))
 del RESULTS["runs"]
@@ -48,6 +52,17 @@ PRINTED = {
     "N_cutoff": 9e11, "rmsle": 0.01, "rmsle_percent": 1.25, "best_in_box": 0.002, "cutoff_of_rounded": 8e11,
     "cutoff_box": [1e9, 1e15],
 }  # fmt: skip
+NO_MINIMUM = Minimum(*[math.nan] * 4)
+
+
+def profile(times: float) -> Profile:
+    """Return a profile of 1e18 FLOPs times a number. Its minima grow as FLOPs^0.5 and FLOPs^0.75, up to eight times."""
+    minima = Minimum(2e8 * times**0.5, 2.5, 0.1, 0.25), Minimum(1e8 * times**0.75, 2.25, math.nan, math.nan)
+    minima = minima if times < 8 else (minima[1], NO_MINIMUM)
+    known = ("Hash, E 4", 1e18 * times, np.array([1e7, 1e9]), np.ones(2), 0.0125)
+    return Profile(*known, *minima, MinimumDifference(0.5, 0.25), "a reason", np.ones((2, 2)))
+
+
 DENSE = {"alpha": 0.078, "N_c": 3.568e13, "rmsle": 0.002}
 INSIDE = {"inside": 13, "of": 14, "rounding": True, "outside": [{"name": "c", "router": "S-Base"}]}
 SLOPES = {
@@ -123,6 +138,21 @@ OF_A_TABLE = {
         "pairs": [], "experts_per_token cells": [], "routing_frequency cells": [], "table loss_columns": ["loss"],
         "headlines other_kinds": False, "laws 0 measured_slopes": [], "laws 1 measured_slopes": [],
     },
+    "E_start at 1": {"laws 0 status": "E_start at 1"},
+    "nothing is determined": {
+        f"laws 0 {place} {name}": OPEN for name in LAW["coefficients"] for place in ["coefficients"]
+    } | {"laws 0 derived N_cutoff": OPEN},
+    "RL-R": {"table routers": ["Hash", "RL-R"]},
+    "isoFLOP profiles": {"isoflop": [profile(times) for times in (1, 2, 4, 8)]},
+    "advice on size alone": {f"advice {i} verdict": "cannot be said" for i in (1, 2, 3, 4)},
+    "no advice on size": {"advice 0 verdict": "cannot be said"},
+    "routing hurts": {"advice 0 evidence": {"above": 2, "below": 4}},
+    "sizes far from 1.3B": {"advice 0 evidence": {"near": False}},
+    "more experts help": {"advice 1 evidence routers 0": {"verdict": "not supported"}},
+    "more routed blocks help": {
+        "advice 4 evidence": {"above": [{"router": "Hash", "R": 1.0, "lower": 2, "cells": 3}], "usual": 0.5},
+    },
+    "a router without a mean": {"advice 3 evidence against 0": {"low": None, "sizes": 0}},
     "no law in compute": {f"utilisation {i} missing": "the reason" for i in (0, 1)},
 }  # fmt: skip
 
@@ -137,6 +167,12 @@ OF_A_SWEEP = {
     "several E": {"outcomes": [GAIN, GAIN | {"router": "S-Base", "experts": [16], "lower": 3}], "sessions": 0},
     "all sizes": {"outcomes": [GAIN | {"lower": 3}], "comparisons": [COMPARED, COMPARED._replace(borrowed=True)]},
     "nothing to compare": {"outcomes": [GAIN | {"sizes": 0}], "comparisons": []},
+    "predictions": {"registered": {
+        "fitted_to": [0, 1, 2], "written": "noon", "scored": 3, "hits": 1, "level": 0.8, "predictions": [],
+    }},
+    "predictions without runs": {"registered": {
+        "fitted_to": [0, 1], "written": "noon", "scored": 0, "hits": 0, "level": 0.8, "predictions": [],
+    }},
     "not learned": {
         "not_learned": "the words", "learning": [LEARNED._replace(reasons=["why"], agreement=None, entropy=0.5)],
     },
@@ -160,7 +196,16 @@ def lines(changes: dict, sweep: dict | None) -> list[str]:
     results = RESULTS
     for path, value in changes.items():
         results = changed(results, path.split(), value)
-    drawn = ["loss", "slopes", "coefficients", "forms", "frequency", "load", *(sweep or {}).get("drawn", ["training"])]
+    drawn = [
+        "loss",
+        "slopes",
+        "coefficients",
+        "forms",
+        "frequency",
+        "load",
+        "isoflop",
+        *(sweep or {}).get("drawn", ["training"]),
+    ]
     blocks = [
         block
         for full, sections in ((True, (first_page, *FULL)), (False, (first_page, *SHORT, more_section)))

@@ -78,6 +78,35 @@ evaluate folder --corpus text --routing file.npz
 generate nowhere
 """.strip().splitlines()
 
+HEAD = "hyper_id,step,router_type,num_experts,dense_parameter_count,loss_validation"
+NAMED = "run,step,router_type,num_experts,dense_parameter_count,loss_validation"
+TABLES = {
+    "empty.csv": "",
+    "header.csv": HEAD + "\n",
+    "zero.csv": HEAD + "\n1,\0\n",
+    "objects.csv": '{"hyper_id": 1}\n',
+    "semicolons.csv": HEAD.replace(",", ";") + "\n",
+    "twice.csv": HEAD + ",step\n",
+    "nothing.jsonl": "{}\n{}\n",
+    "short.csv": HEAD + "\n1,2\n" + HEAD + "\n",
+    "list.jsonl": '[1]\n{"a": 1, "a": 2}\n{"a"\n',
+    "cut.csv.gz": "not gzip",
+    "missing.csv": "hyper_id,step\n1,2\n",
+    "wrong.csv": HEAD + "\n-1,1.5,,0,x,0\n1,2,Hash,4,1e7,nan\n",
+    "dense.csv": HEAD + "\n1,2,Dense,4,1e7,3\n",
+    "routed.csv": HEAD + "\n1,2,Hash,1,1e7,3\n",
+    "moved.csv": HEAD + "\n1,2,Hash,4,1e7,3\n1,3,Hash,8,1e7,3\n",
+    "shares.csv": HEAD + ",k,routing_frequency,dropped_fraction,flop_increase,seed\n1,2,Hash,4,1e7,3,9,2,-1,0,1.5\n",
+    "same.csv": HEAD + "\n1,2,Hash,4,1e7,3\n1,2,Hash,4,1e7,2\n",
+}
+NAMED_TABLES = {
+    "most.csv": NAMED + "\n" + "".join(f"r{i % 4},{i},Hash,4,1e7,3\n" for i in range(5)),
+    "ends.csv": NAMED + ",state\nr,1,Hash,4,1e7,3,finished\nr,2,Hash,4,1e7,3,finished\n",
+    "back.csv": NAMED + "\nr,1,Hash,4,1e7,3\nr,3,Hash,4,1e7,3\nr,2,Hash,4,1e7,3\n",
+    "ids.csv": NAMED + ",id\nr,1,Hash,4,1e7,3,a\nr,2,Hash,4,1e7,3,b\n",
+}
+"""Tables with names of runs. `convert` doubts that the rows of a name are the evaluations of one run."""
+
 
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
@@ -91,12 +120,15 @@ def tables(tmp_path, monkeypatch):
         pandas.DataFrame(rows).to_csv(tmp_path / f"{name}.csv", index=False)
     (tmp_path / "leverages.csv").write_text("activation,tian_granularity,flops,leverage\n0.5,2,1e18,2\n0.25,2,1e19,3\n")
     (tmp_path / "tasks.csv").write_text("run,params,tokens,acc_a\nx,1e8,1e9,0.5\ny,1e9,1e10,0.6\n")
+    for name, text in (TABLES | NAMED_TABLES).items():
+        (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
 
 
 def test_each_wrong_command_has_its_approved_message(tables, approved, capsys):
     lines = []
-    for command in COMMANDS:
+    commands = [*COMMANDS, "fit .", *(f"fit {name}" for name in TABLES)]
+    for command in [*commands, *(f"convert {name} --out new-{name}" for name in NAMED_TABLES)]:
         code = main(shlex.split(command))
         lines += [f"$ {command} ({code})", *capsys.readouterr().err.splitlines()]
     approved("wrong-commands.txt", "\n".join(lines) + "\n")
