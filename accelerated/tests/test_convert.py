@@ -114,6 +114,24 @@ def test_losses_of_other_units(converted):
         assert f"loss_validation: from {unit} to nats" in remarks and f"standard_error: from {unit} to nats" in remarks
 
 
+@pytest.mark.parametrize(
+    ("unit", "least", "kept"),
+    [
+        ("nats", 0.5, True),
+        ("bits", 0.5, True),
+        ("nats", 0.0, False),
+        ("perplexity", 1.0, False),
+        ("perplexity", 1.5, True),
+    ],
+)
+def test_an_extra_loss_is_kept_if_each_of_its_cells_may_be_a_loss(converted, unit, least, kept):
+    """A perplexity is above 1."""
+    rows = [row | {"loss_other": 2.0} for row in make_runs()]
+    rows[3]["loss_other"] = least
+    frame, remarks = converted(rows, MAP, {"router_type": "Hash"}, unit)
+    assert ("loss_other" in frame) == kept == ("also kept: loss_other; fit a law to one of them with --loss" in remarks)
+
+
 def test_a_column_that_is_named_goes_before_one_that_has_the_name(converted):
     rows = [row | {"loss_validation": 9.0} for row in make_runs()]
     frame, _ = converted(rows, MAP, {"router_type": "Hash"})

@@ -273,6 +273,7 @@ def test_the_figure_of_a_plan_has_plain_numbers(path):
     [panel] = figure.axes
     labels = [label.get_text() for label in panel.get_xticklabels()]
     assert "1e17" in labels and not any("$" in label for label in labels)
+    assert panel.get_title() == "separable, own fit"
     assert {label.get_text() for label in panel.get_legend().get_texts()} == {"Dense", *GAIN}
     pyplot.close(figure)
 

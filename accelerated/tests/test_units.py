@@ -6,6 +6,7 @@ import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.tables.columns import size_label
 from routelaws.accelerated.tables.convert import convert_runs
 from routelaws.accelerated.tables.table import read_table
 from routelaws.accelerated.tables.units import bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of
@@ -81,3 +82,12 @@ def test_sizes_in_flags(flags, capsys):
     assert said("370M") == said("3.7e8") and '"value": ' in said("370M")
     for wrong in ("370MM", "3_7", "\uff13", "1,5B", "nan"):
         assert said(wrong).startswith(f"routelaws: {flags[-2]} ") and said(wrong).count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("parameters", "label"),
+    [(999, "999"), (1000, "1.0K"), (9_949, "9.9K"), (9_950, "10K"), (999_499, "999K"), (999_500, "1.0M"),
+     (1_300_000, "1.3M"), (999_499_999, "999M"), (999_500_000, "1.0B"), (12e9, "12B")],
+)  # fmt: skip
+def test_a_label_of_a_size_has_two_or_three_digits(parameters, label):
+    assert size_label(parameters) == label

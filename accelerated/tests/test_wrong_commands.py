@@ -93,6 +93,7 @@ TABLES = {
     "cut.csv.gz": "not gzip",
     "missing.csv": "hyper_id,step\n1,2\n",
     "wrong.csv": HEAD + "\n-1,1.5,,0,x,0\n1,2,Hash,4,1e7,nan\n",
+    "infinite.csv": HEAD + ",capacity_factor\n1,2,Hash,4,inf,inf,inf\n2,2,Hash,4,1e7,1e40,inf\n",
     "dense.csv": HEAD + "\n1,2,Dense,4,1e7,3\n",
     "routed.csv": HEAD + "\n1,2,Hash,1,1e7,3\n",
     "moved.csv": HEAD + "\n1,2,Hash,4,1e7,3\n1,3,Hash,8,1e7,3\n",
