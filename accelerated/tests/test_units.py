@@ -32,6 +32,20 @@ def test_amounts(read, text, value):
     assert (read(text, "--tokens") if read is tokens_of else read(text)) == value
 
 
+def test_every_letter_of_an_amount():
+    for i, letter in enumerate("KMBT", 1):
+        for each in (letter, letter.lower()):
+            amounts = parameters_of(f"2{each}"), tokens_of(f"2 {each} tokens", "--tokens"), flops_of(f"2{each}")
+            assert amounts == (2.0 * 1000**i,) * 3
+    for i, letter in enumerate("GPEZ"):
+        assert flops_of(f"2{letter}FLOPs") == 2.0 * 10 ** (9, 15, 18, 21)[i]
+    for i, letter in enumerate("KMGTP", 1):
+        for each in (f"{letter}B", f"{letter}B".lower()):
+            assert bytes_of(f"2{each}") == 2.0 * 1000**i
+        for each in (f"{letter}iB", f"{letter}iB".lower()):
+            assert bytes_of(f"2{each}") == 2.0 * 1024**i
+
+
 @pytest.mark.parametrize(
     "text, reason",
     [
