@@ -44,6 +44,8 @@ from routelaws.conformance.engine.data_folder import released_file
 from routelaws.conformance.plain.laws import Bounded
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
+from .small_tables import frame_of
+
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
@@ -59,23 +61,19 @@ def make_table(seed: int, noise: float = 1e-3) -> pandas.DataFrame:
     size, experts = (axis.ravel() for axis in np.meshgrid(SIZES, EXPERTS, indexing="ij"))
     log_loss = [LAW.log_loss(n, e) for n, e in zip(size, experts, strict=True)]
     log_loss = log_loss + np.random.default_rng(seed).normal(0, noise, size.size)
-    return pandas.DataFrame(
-        {
-            "hyper_id": range(size.size),
-            "step": 1000,
-            "router_type": np.where(experts == 1, "Dense", "Hash"),
-            "k": 1,
-            "num_experts": experts,
-            "dense_parameter_count": size,
-            "loss_validation": 10**log_loss,
-            "tokens": 1e9,
-            "vocab_size": 32_000,
-            "sequence_length": 2048,
-            "objective": "causal",
-            "corpus": "c4",
-            "routing_frequency": np.where(experts == 1, np.nan, 0.5),
-            "granularity": 1,
-        }
+    return frame_of(
+        size,
+        experts,
+        10**log_loss,
+        "Hash",
+        k=1,
+        tokens=1e9,
+        vocab_size=32_000,
+        sequence_length=2048,
+        objective="causal",
+        corpus="c4",
+        routing_frequency=np.where(experts == 1, np.nan, 0.5),
+        granularity=1,
     )
 
 

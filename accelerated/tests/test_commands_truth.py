@@ -25,6 +25,8 @@ from routelaws.accelerated.results.runs import fits_blocks, read
 from routelaws.accelerated.tables.selection import select_rows
 from routelaws.conformance.plain.laws import Bounded, Compute, Student, derivatives, quiet_interval
 
+from .small_tables import frame_of, write
+
 LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
 GRID = [(size, e) for size in (1e7, 1e8, 1e9) for e in (1.0, 4.0, 16.0, 64.0, 256.0)]
 FEW = [(size, e) for size in (2e7, 3e8) for e in (1.0, 4.0, 16.0, 64.0, 256.0)]
@@ -35,17 +37,7 @@ USES = [(flops, used) for flops in (30.0, 700.0) for used in (40.0, 100.0, 400.0
 
 
 def make_frame(cells, log_loss) -> pandas.DataFrame:
-    size, experts = np.array(cells).T
-    return pandas.DataFrame(
-        {
-            "hyper_id": range(size.size),
-            "step": 1000,
-            "router_type": np.where(experts == 1, "Dense", "Top-K"),
-            "num_experts": experts,
-            "dense_parameter_count": size,
-            "loss_validation": 10 ** np.asarray(log_loss),
-        }
-    )
+    return frame_of(*np.array(cells).T, 10 ** np.asarray(log_loss))
 
 
 def make_compute_frame(log_loss, tokens: tuple[int, int] | None, uses=USES) -> pandas.DataFrame:
@@ -56,11 +48,6 @@ def make_compute_frame(log_loss, tokens: tuple[int, int] | None, uses=USES) -> p
     frame["flops_per_step"] = flops * 1e12 / 2048 * per_step
     frame["total_parameter_count"] = flops * 1e12 / 2048 * used
     return frame.assign(batch_size=tokens[0], sequence_length=tokens[1]) if tokens else frame
-
-
-def save(frame, folder):
-    frame.to_csv(folder / "table.csv", index=False)
-    return folder / "table.csv"
 
 
 def noisy(law, cells, noise: float, seed: int) -> np.ndarray:
@@ -94,7 +81,7 @@ def ends(item: dict) -> list[float]:
 
 def test_fit_says_the_law_in_its_own_units(tmp_path):
     log_loss = noisy(LAW, FEW, 1e-6, 3)
-    [fit] = read(save(make_frame(FEW, log_loss), tmp_path)).fit().to_dict()["fits"]
+    [fit] = read(write(make_frame(FEW, log_loss), tmp_path)).fit().to_dict()["fits"]
     truth, law = np.array(LAW), bounded_losses(FEW)
     for i, name in enumerate(Bounded._fields):
         wanted = quiet_interval(law, lambda t, i=i: t[i], truth, log_loss, 0.95)
@@ -111,7 +98,7 @@ def test_fit_says_the_law_in_its_own_units(tmp_path):
 @pytest.mark.parametrize("tokens", [None, (16, 128)])
 def test_the_law_in_compute_is_in_teraflops_of_2048_tokens_and_parameters_per_flop(tmp_path, tokens):
     log_loss, truth = noisy(COMPUTE, USES, 1e-6, 5), np.array(COMPUTE[:6])
-    path = save(make_compute_frame(log_loss, tokens), tmp_path)
+    path = write(make_compute_frame(log_loss, tokens), tmp_path)
     [fit] = read(path).fit("routed-utilisation").to_dict()["fits"]
     assert (fit["status"], fit["determined"], fit["rows"]) == ("interior", True, 10)
     assert [each["value"] for each in fit["coefficients"].values()] == pytest.approx(list(COMPUTE), rel=1e-2)
@@ -152,7 +139,7 @@ def test_without_a_table_a_law_of_compute_takes_every_row_and_others_the_rows_cl
         frame["dense_parameter_count"] = np.repeat([1e10, 5e10, 2.4e11], 5)
     frame = frame.assign(routing_frequency=0.5, k=1, seed=42)
     frame.loc[[1, 2], "k"] = 4
-    path = save(frame, tmp_path)
+    path = write(frame, tmp_path)
     for command in (plan, predict):
         monkeypatch.setattr(command, "released_table", lambda: path)
     assert main(["predict", "--law", law, *where, "--json"]) == 0
@@ -168,7 +155,7 @@ def test_without_a_table_a_law_of_compute_takes_every_row_and_others_the_rows_cl
 
 def test_predict_says_the_loss_its_intervals_and_the_dense_size_that_it_is_worth(tmp_path, capsys):
     log_loss, truth, law = noisy(LAW, FEW, 1e-6, 3), np.array(LAW), bounded_losses(FEW)
-    path = save(make_frame(FEW, log_loss), tmp_path)
+    path = write(make_frame(FEW, log_loss), tmp_path)
     assert main(["predict", str(path), "--n", "1e9", "--experts", "100", "--level", "0.8", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     [found] = said["predictions"]
@@ -189,7 +176,7 @@ def test_predict_by_size_is_that_of_pseudo_values(tmp_path):
     """The pseudo-value is m v - (m - 1) v_g, where v_g is the value without size g."""
     log_loss, truth = noisy(LAW, GRID, 1e-6, 8), np.array(LAW)
     at = {"dense_parameters": 2e8, "num_experts": 32.0}
-    [found] = read(save(make_frame(GRID, log_loss), tmp_path)).fit(level=0.8).predict(**at).predictions
+    [found] = read(write(make_frame(GRID, log_loss), tmp_path)).fit(level=0.8).predict(**at).predictions
 
     def value(kept) -> float:
         part = [i for i, (size, _) in enumerate(GRID) if size in kept]
@@ -241,7 +228,7 @@ def test_linear_laws_have_students_intervals(tmp_path, name):
     cells, truth, at = LINEAR[name]
     design = linear_design(name, *np.array(cells).T)
     log_loss = design @ truth + np.random.default_rng(2).normal(0, 1e-3, len(cells))
-    path = save(make_frame(cells, log_loss), tmp_path)
+    path = write(make_frame(cells, log_loss), tmp_path)
     found = read(path).fit(name).to_dict()["fits"][0]["coefficients"]
     lines = {
         (name, line["N"]): line for name in ("b", "d") if isinstance(found.get(name), list) for line in found[name]
@@ -261,7 +248,7 @@ def test_errors_on_rows_left_out_are_those_of_fits_without_them(tmp_path):
     sizes, _ = np.array(cells).T
     design = linear_design("separable", *np.array(cells).T)
     log_loss = design @ truth + np.random.default_rng(2).normal(0, 1e-3, len(cells))
-    path = save(make_frame(cells, log_loss), tmp_path)
+    path = write(make_frame(cells, log_loss), tmp_path)
     wanted = []
     for groups in (np.arange(len(cells)), sizes):
         errors = []
@@ -355,5 +342,5 @@ def test_a_size_left_out_of_the_law_in_compute_is_one_size_in_N(tmp_path):
     by_size, by_flops = (
         leave_one_group_out(LAWS["routed-utilisation"], columns, loss, group).rmsle for group in (groups, columns[0])
     )
-    [fit] = read(save(frame, tmp_path)).fit("routed-utilisation").to_dict()["fits"]
+    [fit] = read(write(frame, tmp_path)).fit("routed-utilisation").to_dict()["fits"]
     assert fit["held_out"]["size"] == pytest.approx(by_size, rel=1e-9) and by_size != pytest.approx(by_flops)

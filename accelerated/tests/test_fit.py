@@ -10,15 +10,13 @@ import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.laws.fitting import (
-    fit_routed,
-    fit_weighted,
-    predict_curves,
-)
+from routelaws.accelerated.laws.fitting import fit_routed, fit_weighted, predict_curves
 from routelaws.accelerated.results.blocks import text
 from routelaws.accelerated.results.runs import fits_blocks, read
 from routelaws.conformance.engine.data_folder import released_file
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
+
+from .small_tables import frame_of, write
 
 LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 
@@ -26,18 +24,8 @@ LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 def make_table(folder, law=LAW, noise=0.0, experts=(1, 2, 4, 16, 64, 256), loss=None) -> Path:
     size, count = (v.ravel().astype(float) for v in np.meshgrid([1e7, 1e8, 1e9], experts))
     losses = predict_loss(size, count, law) if loss is None else loss(size, count)
-    frame = pandas.DataFrame(
-        {
-            "hyper_id": range(size.size),
-            "step": 1000,
-            "router_type": np.where(count == 1, "Dense", "Top-K"),
-            "num_experts": count,
-            "dense_parameter_count": size,
-            "loss_validation": losses * 10 ** np.random.default_rng(0).normal(0, noise, size.size),
-        }
-    )
-    frame.to_csv(folder / "table.csv", index=False)
-    return folder / "table.csv"
+    noise = np.random.default_rng(0).normal(0, noise, size.size)
+    return write(frame_of(size, count, losses * 10**noise), folder)
 
 
 def shown(fits) -> str:
@@ -84,8 +72,7 @@ def with_others(folder, *routers: tuple[str, float]) -> Path:
         )
         for i, (router, experts) in enumerate(routers, 1)
     ]
-    pandas.concat([frame, *more]).to_csv(folder / "table.csv", index=False)
-    return folder / "table.csv"
+    return write(pandas.concat([frame, *more]), folder)
 
 
 def test_a_router_that_cannot_be_fitted_does_not_stop_the_others(tmp_path, capsys):

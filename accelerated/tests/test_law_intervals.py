@@ -11,13 +11,7 @@ from routelaws.accelerated.laws import fitting, uncertainty
 from routelaws.conformance.bounds import check
 from routelaws.reference.laws import _allowed, _projection, routed
 
-KINDS = {
-    "a": law_intervals.SIZE_SLOPE, "b": law_intervals.SLOPE, "c": law_intervals.INTERACTION,
-    "d": law_intervals.LEVEL_AT_1, "E_start": law_intervals.START, "E_max": law_intervals.LIMIT,
-    "N_cutoff": law_intervals.CUTOFF, "slope": law_intervals.SLOPE, "gain": law_intervals.GAIN,
-    "prediction": law_intervals.PREDICTION, "observation": law_intervals.OBSERVATION,
-    "effective_parameters": law_intervals.EFFECTIVE,
-}  # fmt: skip
+KINDS = uncertainty._KINDS
 SHAPES = {
     "inside": (0.4, 0.01), "nearly linear": (1e-7, 1e-3), "nearly bounded": (0.7, 0.4), "E_start at 1": (1.0, 0.003),
     "unbounded": (0.3, 0.0), "the corner": (1.0, 0.0), "the linear limit": (0.0, 0.0),
@@ -68,7 +62,14 @@ def test_ends_at_a_shape_are_the_reference_s(plain, name):
             residual, *says = _allowed.at_shape(rows, quantity, limit, *curve)
             wanted = [residual, *(on_the_scale_of_the_kernel(quantity, value, centre) for value in says)]
             beyond = math.log10(E) if dense else E - 1
-            asked = (problem, extra, constant, KINDS[name], at if "N" in _allowed.PLACE[name] else -centre, beyond)
+            asked = (
+                problem,
+                extra,
+                constant,
+                KINDS[name],
+                at if "N" in _allowed.PLACE[name] else -centre,
+                beyond,
+            )
             with np.errstate(invalid="ignore"):
                 found = np.array(law_intervals.ends_at(*asked, alpha, ratio, 1 - ratio, limit, work))
             if name == "N_cutoff":  # beyond a right angle c is at most 0, and the value of the reference is infinite

@@ -16,6 +16,8 @@ from routelaws.accelerated.results.runs import read
 from routelaws.conformance.engine.data_folder import released_file
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
+from .small_tables import frame_of, write
+
 LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 COUNTS = (1, 2, 4, 16, 64, 256)
 
@@ -27,19 +29,8 @@ def pair(found: dict, name: str) -> list:
 def make_table(folder, noise=0.0, seed=0, keep=lambda size, count: size > 0):
     size, count = (v.ravel().astype(float) for v in np.meshgrid([1e7, 1e8, 1e9], COUNTS))
     size, count = size[keep(size, count)], count[keep(size, count)]
-    frame = pandas.DataFrame(
-        {
-            "hyper_id": range(size.size),
-            "step": 1000,
-            "router_type": np.where(count == 1, "Dense", "Top-K"),
-            "num_experts": count,
-            "dense_parameter_count": size,
-            "loss_validation": predict_loss(size, count, LAW)
-            * 10 ** np.random.default_rng(seed).normal(0, noise, size.size),
-        }
-    )
-    frame.to_csv(folder / "table.csv", index=False)
-    return folder / "table.csv"
+    noise = np.random.default_rng(seed).normal(0, noise, size.size)
+    return write(frame_of(size, count, predict_loss(size, count, LAW) * 10**noise), folder)
 
 
 def point(size=None, experts=None, teraflops=None, utilisation=None) -> dict:

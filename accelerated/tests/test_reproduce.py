@@ -1,7 +1,6 @@
 import json
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas
@@ -18,12 +17,14 @@ from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results import blocks, encoding, fit
 from routelaws.accelerated.results.comparisons import ablations, pairs
 from routelaws.accelerated.results.comparisons import runs as comparison_runs
-from routelaws.accelerated.results.comparisons.runs import Run, seed_scatter, twice
+from routelaws.accelerated.results.comparisons.runs import seed_scatter, twice
 from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.reproduction import advice, resamples
 from routelaws.accelerated.results.reproduction.gather import gather, used_rows
 from routelaws.accelerated.results.reproduction.table import Table, open_runs
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
+
+from .small_tables import run, write
 
 LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 HASH = LAW._replace(b=-0.09, d=LAW.d + (LAW.b + 0.09) * math.log10(2))  # the same dense models as LAW
@@ -83,27 +84,8 @@ def with_ablations(frame):
     )
 
 
-def write(frame, folder) -> Path:
-    frame.to_csv(folder / "table.csv", index=False)
-    return folder / "table.csv"
-
-
 def gathered(frame, folder, **how) -> dict:
     return gather(open_runs(write(frame, folder), **how))[0]
-
-
-def run(router, size, experts, loss, **fields) -> Run:
-    given = {
-        "k": 1,
-        "frequency": None if router == "Dense" else 0.5,
-        "flop_increase": 1.0,
-        "seed": 42,
-        "total_parameters": 1.0,
-        "flops": 1.0,
-        "suspect": "",
-        "losses": {"loss_validation": loss},
-    }
-    return Run(hyper_id=0, router=router, size=size, experts=experts, loss=loss, **(given | fields))
 
 
 @pytest.fixture(autouse=True)

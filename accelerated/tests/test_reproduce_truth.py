@@ -20,13 +20,14 @@ from routelaws.accelerated.report.outline import Report
 from routelaws.accelerated.report.run_sections import pairs_section
 from routelaws.accelerated.results.comparisons import ablations, utilisation
 from routelaws.accelerated.results.comparisons import runs as comparison_runs
-from routelaws.accelerated.results.comparisons.runs import Run
 from routelaws.accelerated.results.reproduction import resamples
 from routelaws.accelerated.results.reproduction import router_fits as fits
 from routelaws.accelerated.results.reproduction.gather import gather
 from routelaws.accelerated.results.reproduction.headlines import headlines
 from routelaws.accelerated.results.reproduction.table import Table, open_runs
 from routelaws.conformance.plain.laws import Bounded, Compute, quiet_interval
+
+from .small_tables import run as a_run
 
 SIZES, COUNTS = (10_000_000, 100_000_000, 1_000_000_000), (2, 8, 32, 128, 256)
 HASH = Bounded(-0.08, -0.09, 0.007, 1.1, 2.0, 120.0)
@@ -171,21 +172,6 @@ def measured(router: str, size: int) -> tuple[list[float], list[float]]:
 COMPUTE = Compute(-0.08, -0.04, 0.01, 0.4, 28.0, 3600.0, 40.0)
 USES = (40.0, 100.0, 400.0, 1600.0, 6000.0)
 FLOPS = (30.0, 700.0, 9000.0)
-
-
-def a_run(router, size, experts, loss, **fields) -> Run:
-    given = {
-        "k": 1,
-        "frequency": None if router == "Dense" else 0.5,
-        "flop_increase": 1.0,
-        "seed": 42,
-        "total_parameters": 1.0,
-        "flops": 1.0,
-        "suspect": "",
-        "losses": {},
-        "hyper_id": 0,
-    }
-    return Run(router=router, size=size, experts=experts, loss=loss, **(given | fields))
 
 
 @pytest.fixture(scope="module")

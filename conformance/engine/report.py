@@ -260,7 +260,8 @@ def _facts(ledger: Ledger, backend: str) -> dict[str, str]:
 
 def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: dict[str, str]) -> Row:
     examples = ledger.examples.get((backend.name, path), 0)
-    left_out = _left_out(ledger, backend, path)
+    without = _without(ledger, backend, path) if examples else []
+    left_out = _left_out(ledger, backend, path, without)
     row = Row(path, "right" if examples else "not asked", examples, ledger.shares.get((backend.name, path)), 0, "", "")
     if left_out and row.share is None and (backend.name, path) not in ledger.compared:
         words = f"it answered {examples} calls, but every test also needs calls that it declined" * bool(examples)
@@ -280,9 +281,11 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
     row = _found(row, finding) if finding else row
     if row.verdict == "right" and backend.is_ours:
         row = row._replace(dialect=OUR_DIALECTS.get(path, ""))
-    there = path in backend.functions
-    defaults, unchecked = (backend.other_defaults(path), _unchecked(ledger, backend, path)) if there else ("", "")
-    return row._replace(left_out=left_out, defaults=defaults, unchecked=unchecked)
+    row = row._replace(left_out=left_out)
+    if path not in backend.functions:
+        return row
+    unchecked = _unchecked(ledger, backend, path, without) if examples else ""
+    return row._replace(defaults=backend.other_defaults(path), unchecked=unchecked)
 
 
 def _found(row: Row, finding: dict) -> Row:
@@ -348,24 +351,24 @@ def _without(ledger: Ledger, backend, path: str) -> list[str]:
     return [name for name in backend.options(path) if name in lacking or seen.get(name) is False]
 
 
-def _unchecked(ledger: Ledger, backend, path: str) -> str:
-    """List the options of the reference's function that no answered call used; "" if there are none."""
-    if not ledger.examples.get((backend.name, path)):
-        return ""
-    seen, without = _seen(ledger, backend, path), _without(ledger, backend, path)
+def _unchecked(ledger: Ledger, backend, path: str, without: list[str]) -> str:
+    """List the options of the reference's function that no answered call used; "" if there are none.
+
+    `without` is the result of `_without`.
+    """
+    seen = _seen(ledger, backend, path)
     never = [name for name in backend.options(path) if name not in seen and name not in without]
     never = never if (backend.name, path) in ledger.compared else []  # else it failed before a test could check them
     parts = [f"not offered by your function, so not checked: {', '.join(without)}"] if without else []
     return "; ".join(parts + ([f"offered, but never checked: {', '.join(never)}"] if never else []))
 
 
-def _left_out(ledger: Ledger, backend, path: str) -> str:
+def _left_out(ledger: Ledger, backend, path: str, without: list[str]) -> str:
     """Return the number of declined calls of a function and the reasons; "" if there are none.
 
     Options that `_unchecked` lists are one reason.
     """
     counts = {key[2]: count for key, count in ledger.not_offered.items() if key[:2] == (backend.name, path)}
-    listed = _without(ledger, backend, path) if ledger.examples.get((backend.name, path)) else []
     reasons = {}  # list each option separately, because tests draw many combinations
     for reason in sorted(counts, key=lambda reason: -counts[reason]):
         word, _, options = reason.partition(" ")
@@ -373,7 +376,7 @@ def _left_out(ledger: Ledger, backend, path: str) -> str:
             reasons["the reference does not have its design"] = None
             continue
         names = options.split(", ") if word == "option" else []
-        shown = ["the options below" if name in listed else f"option {name}" for name in names]
+        shown = ["the options below" if name in without else f"option {name}" for name in names]
         reasons |= dict.fromkeys(shown or [reason])
     many = sum(counts.values())
     return f"not offered, {many} call{'s' * (many > 1)} left out: {'; '.join(reasons)}" if counts else ""

@@ -156,13 +156,6 @@ def count_limits(share: float, trials: int) -> tuple[int, int]:
     return int(low), int(high)
 
 
-def forgetful(level: float, rows: int, unknowns: int) -> float:
-    """Return the coverage of a wrong Student interval: its variance is divided by n instead of n - p."""
-    freedom = rows - unknowns
-    reach = stats.t.ppf((1 + level) / 2, freedom) * math.sqrt(freedom / rows)
-    return float(2 * stats.t.cdf(reach, freedom) - 1)
-
-
 def held(counts: dict, trials: int, share: float | tuple[float, float], wrong: float | None = None) -> None:
     """Fail if a count is outside `count_limits` for the nominal coverage.
 

@@ -441,31 +441,16 @@ def check_who_sees_whom(backend, grouping: str, group_size: int, position: int) 
     "routers.mixture_of_tokens.group_within_sequence",
     "routers.mixture_of_tokens.ungroup_within_sequence",
 )
-def test_groups_of_one_position_are_causal(backend):
-    """Only position 2 of the two sequences in the group changes."""
-    check_who_sees_whom(backend, "position", 2, 2)
-
-
-@pytest.mark.asks(
-    "routers.expert_choice.group_by_position",
-    "routers.expert_choice.ungroup_by_position",
-    "routers.mixture_of_tokens.mixture_of_tokens",
-    "routers.mixture_of_tokens.group_within_sequence",
-    "routers.mixture_of_tokens.ungroup_within_sequence",
+@pytest.mark.parametrize(
+    "grouping, group_size, position",
+    [
+        pytest.param("position", 2, 2, id="one position: causal"),  # changes in two sequences
+        pytest.param("sequence", 2, 3, id="within a sequence: the future leaks"),
+        pytest.param("position", 1, 2, id="one token: independent of the batch"),
+    ],
 )
-def test_groups_within_a_sequence_leak_the_future(backend):
-    check_who_sees_whom(backend, "sequence", 2, 3)
-
-
-@pytest.mark.asks(
-    "routers.expert_choice.group_by_position",
-    "routers.expert_choice.ungroup_by_position",
-    "routers.mixture_of_tokens.mixture_of_tokens",
-    "routers.mixture_of_tokens.group_within_sequence",
-    "routers.mixture_of_tokens.ungroup_within_sequence",
-)
-def test_groups_of_one_do_not_depend_on_the_batch(backend):
-    check_who_sees_whom(backend, "position", 1, 2)
+def test_who_sees_whom(backend, grouping, group_size, position):
+    check_who_sees_whom(backend, grouping, group_size, position)
 
 
 def check_groups(backend) -> None:

@@ -163,7 +163,7 @@ def check_block(backend, name: str, training: bool) -> None:
     models.assert_tree("transformer.block", found, wanted, UNIT[precision], what=what)
 
 
-@pytest.mark.asks(
+asks_decide = pytest.mark.asks(
     "experts.routed_ffn",
     "routed_block.routed_block",
     "routed_block.decide",
@@ -171,6 +171,9 @@ def check_block(backend, name: str, training: bool) -> None:
     "transformer.parameter_shapes",
     "transformer.draw_noise",
 )
+
+
+@asks_decide
 @pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_block(backend, training):
     check_block(backend, "top_k with a bias, token order", training)
@@ -262,14 +265,7 @@ def check_held(backend, name: str) -> None:
         )
 
 
-@pytest.mark.asks(
-    "experts.routed_ffn",
-    "routed_block.routed_block",
-    "routed_block.decide",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-)
+@asks_decide
 @pytest.mark.parametrize("name", HOLDING)
 def test_a_selection_is_held(backend, name):
     check_held(backend, name)
@@ -289,14 +285,7 @@ def check_evaluation(backend, name: str) -> None:
     models.assert_tree("transformer.block", found, wanted, UNIT[precision], what=f"decide of {name} in evaluation")
 
 
-@pytest.mark.asks(
-    "experts.routed_ffn",
-    "routed_block.routed_block",
-    "routed_block.decide",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-)
+@asks_decide
 @pytest.mark.parametrize("name", HOLDING)
 def test_decisions_in_evaluation(backend, name):
     check_evaluation(backend, name)

@@ -1,0 +1,43 @@
+"""Results tables and runs of a few rows, for tests of several commands."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas
+
+from routelaws.accelerated.results.comparisons.runs import Run
+
+
+def frame_of(size, experts, loss, router="Top-K", **columns) -> pandas.DataFrame:
+    """Return a table with one row per entry; rows of one expert are dense."""
+    return pandas.DataFrame(
+        {
+            "hyper_id": range(len(size)),
+            "step": 1000,
+            "router_type": np.where(experts == 1, "Dense", router),
+            "num_experts": experts,
+            "dense_parameter_count": size,
+            "loss_validation": loss,
+            **columns,
+        }
+    )
+
+
+def write(frame: pandas.DataFrame, folder: Path) -> Path:
+    frame.to_csv(folder / "table.csv", index=False)
+    return folder / "table.csv"
+
+
+def run(router, size, experts, loss, **fields) -> Run:
+    usual = {
+        "hyper_id": 0,
+        "k": 1,
+        "frequency": None if router == "Dense" else 0.5,
+        "flop_increase": 1.0,
+        "seed": 42,
+        "total_parameters": 1.0,
+        "flops": 1.0,
+        "suspect": "",
+        "losses": {"loss_validation": loss},
+    }
+    return Run(router=router, size=size, experts=experts, loss=loss, **usual | fields)
