@@ -23,58 +23,58 @@ APPROVED := approved or drawn or printed or prints or flags
 .PHONY: help demo test test-values test-all approve campaign study tutorials tutorials-check site bench lint clean
 .DELETE_ON_ERROR:
 
-help:  ## this list
+help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.installed  ## train a small grid, fit the law, write demo/report.md
+demo: $(VENV)/.installed  ## train a small grid of models, fit the law and write demo/report.md
 	$(BIN)/routelaws sweep demo --out demo
 
-test: lint  ## a few generated examples of each property; minutes; TESTS="FOLDER ..." for some
+test: lint  ## run the quick tests, with few examples per property (minutes); TESTS="FOLDER ..." selects some
 	$(BIN)/python -m pytest -q -m "not slow" $(PARALLEL) $(TESTS)
 
-test-values: $(VENV)/.installed  ## the slow tests that guard values, a part of test-all; minutes
+test-values: $(VENV)/.installed  ## run the slow tests that no quick test replaces, a part of test-all (minutes)
 	$(BIN)/python -m pytest -q -m slow $(PARALLEL) $(VALUES)
 
-test-all: lint  ## many examples, and the slow tests
+test-all: lint  ## run all tests, with many examples per property (an hour)
 	ROUTELAWS_PROFILE=default $(BIN)/python -m pytest -q $(PARALLEL)
 
-approve: $(VENV)/.installed  ## write the approved outputs that differ; then read every line of git diff
+approve: $(VENV)/.installed  ## rewrite the approved outputs that differ; then read every line of git diff
 	ROUTELAWS_APPROVE=1 $(BIN)/python -m pytest -q -m "not slow" $(PARALLEL) accelerated/tests -k "$(APPROVED)"
 
-campaign: $(VENV)/.installed  ## 200 runs with a fault each end with the table of an undisturbed one; CAMPAIGN="--runs 20 --seed 1"; an hour
+campaign: $(VENV)/.installed  ## check that 200 runs with one fault each end with the table of an undisturbed run (an hour); CAMPAIGN="--runs 20 --seed 1"
 	$(BIN)/python tools/campaign.py --json campaign.json $(CAMPAIGN)
 
-study: $(VENV)/.installed  ## train the grid of the study where it stands; STUDY="--index 3 --of 8" for a part; hours
+study: $(VENV)/.installed  ## train the missing runs of the study (hours); STUDY="--index 3 --of 8" trains a part
 	$(BIN)/python docs/study/text.py python build/text/python
 	$(BIN)/routelaws sweep study $(if $(wildcard docs/study/results.csv),--have docs/study/results.csv) --out build/study $(STUDY)
 
-wild: $(VENV)/.installed  ## judge routers of other libraries into docs/wild; WILD="fairscale attnax" for some; 2 GB, half an hour
+wild: $(VENV)/.installed  ## judge the routers of other libraries and write docs/wild (half an hour, 2 GB); WILD="fairscale attnax" selects some
 	$(BIN)/python tools/wild $(WILD)
 
-tutorials: $(VENV)/.installed  ## run the lessons and make their pages; LESSONS="04 11" for some, with --notebooks for notebooks
+tutorials: $(VENV)/.installed  ## run the lessons and write their pages; LESSONS="04 11" selects some; add --notebooks for notebooks
 	$(BIN)/python tutorials/build.py $(LESSONS)
 
-tutorials-check: $(VENV)/.installed  ## fail on pages that are not what their scripts give now; writes nothing
+tutorials-check: $(VENV)/.installed  ## fail if a page differs from the output of its script; writes nothing
 	$(BIN)/python tutorials/build.py --check $(LESSONS)
 
-site: $(VENV)/.site  ## build the site into build/site and check its links; a minute
+site: $(VENV)/.site  ## build the site in build/site and check its links (a minute)
 	$(BIN)/python docs/site/make.py
 
 $(VENV)/.site: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[site]'
 	@touch $@
 
-bench: $(VENV)/.bench  ## how fast it is as ratios to other libraries, into bench.json; BENCH="--only dense-step" for some figures
+bench: $(VENV)/.bench  ## measure speed ratios to other libraries and write bench.json; BENCH="--only dense-step" selects some
 	$(BIN)/python -m benchmarks $(BENCH)
 
 # OR-tools asks for a protobuf that is older than the one of constraints.txt. Its flows, all that is measured, need none.
 $(VENV)/.bench: $(VENV)/.installed
 	@for peer in 'torch>=2.6' 'transformers>=5' 'POT>=0.9.6' 'ott-jax>=0.5' '--no-deps ortools>=9.12'; do \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $$peer || \
-	  echo "$$peer could not be installed; its figures are left out."; done
+	  echo "$$peer could not be installed; bench omits its figures."; done
 	@touch $@
 
-lint: $(VENV)/.installed  ## code by ruff, words by tools/prose.py
+lint: $(VENV)/.installed  ## check code with ruff and words with tools/prose.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/python tools/prose.py

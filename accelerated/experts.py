@@ -65,7 +65,7 @@ def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: 
     """
     _check_k(1, num_experts)
     if capacity_factor is None or not capacity_factor > 0:
-        raise InputError(f"capacity_factor is {capacity_factor}; it has to be above 0 (inf drops nothing)")
+        raise InputError(f"capacity_factor is {capacity_factor}; it has to be above 0 (inf drops no token)")
     if math.isinf(capacity_factor):
         return num_tokens
     return min(num_tokens, math.ceil(Fraction(str(float(capacity_factor))) * k * num_tokens / num_experts))

@@ -100,7 +100,7 @@ def chosen(names: list[str]) -> list[Figure]:
     """
     for name in names:
         if not any(figure.startswith(name) for figure in FIGURES):
-            raise ValueError(f"--only {name}: no name of a figure begins so; see --list")
+            raise ValueError(f"--only {name}: no figure has such a name; --list shows the names")
     return [figure for name, figure in FIGURES.items() if not names or name.startswith(tuple(names))]
 
 
@@ -126,11 +126,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="measure only figures whose names begin with NAME"
     )
-    parser.add_argument("--list", action="store_true", help="print the names of the figures, their meaning and goals")
-    parser.add_argument("--quick", action="store_true", help="use small sizes and one round, and judge no goal")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each figure (default: %(default)s)")
+    parser.add_argument("--list", action="store_true", help="print the name, meaning and goal of each figure")
     parser.add_argument(
-        "--out", type=Path, default=Path("bench.json"), help="file of the results (default: %(default)s)"
+        "--quick", action="store_true", help="use small sizes and one round; do not compare results with goals"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each figure (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("bench.json"), help="file for the results (default: %(default)s)"
     )
     flags = parser.parse_args(arguments)
     try:

@@ -272,10 +272,15 @@ def report(measured: dict) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Bias and variance of REINFORCE over all draws.")
-    parser.add_argument("--layouts", nargs="+", default=["r", "ra", "raa", "raaa"], help="letters r and a")
+    parser.add_argument(
+        "--layouts",
+        nargs="+",
+        default=["r", "ra", "raa", "raaa"],
+        help="layers of each model, from input to output: r for routed, a for attention",
+    )
     parser.add_argument("--steps", nargs="+", type=int, default=[0, 300], help="training steps before the measurement")
-    parser.add_argument("--tokens", type=int, default=4, help="T")
-    parser.add_argument("--experts", type=int, default=3, help="E")
+    parser.add_argument("--tokens", type=int, default=4, help="T, the number of tokens")
+    parser.add_argument("--experts", type=int, default=3, help="E, the number of experts")
     flags = parser.parse_args(arguments)
     measured = {}
     for layout in flags.layouts:

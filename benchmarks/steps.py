@@ -115,7 +115,7 @@ _ON_GPU = LARGE | {"d_model": 768, "blocks": 12}
 FIGURES = (
     Figure(
         "product",
-        f"torch's time of a matrix product divided by JAX's, {PRODUCT} x {PRODUCT}; a factor of ratios to torch",
+        f"torch's time of a matrix product divided by JAX's, {PRODUCT} x {PRODUCT}; a factor in ratios to torch",
         {"ours": Side("steps:product", {}), "torch": Side("torch_peers:product", {}, "torch")}, over("torch", "ours"),
     ),
     *(_dense(d, threads) for d in WIDTHS for threads in (1, 2)),

@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
         "--backend",
         action="append",
         metavar="NAME",
-        help="what to test: a module, module:attribute, transformers:CLASS, or an entry point of the group "
+        help="the backend to test: a module, module:attribute, transformers:CLASS, or an entry point of the group "
         "routelaws.backends; may be repeated; default: $ROUTELAWS_BACKEND, else routelaws.accelerated",
     )
     add("--only", action="append", metavar="FUNCTION[,...]", default=[], help="test only these functions")
@@ -36,13 +36,13 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         metavar="FUNCTION[,...]",
         default=[],
-        help="fail if one of these is missing",
+        help="fail if one of these functions is missing",
     )
     add(
         "--profile",
         choices=("quick", "default", "nightly"),
         default=os.environ.get("ROUTELAWS_PROFILE", "quick"),
-        help="examples per property: quick 8, default 40, nightly 400; quick skips the slow tests",
+        help="number of examples per property: quick 8, default 40, nightly 400; quick skips the slow tests",
     )
     add(
         "--shuffle",
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     add("--time-limit", type=float, metavar="SECONDS", help="time limit of one call; default: 60")
     add("--json", metavar="FILE", help="write the report as JSON")
     add("--html", metavar="FILE", help="write the report as a page")
-    add("--export-failing", metavar="FOLDER", help="write the failing calls there, as .npz")
+    add("--export-failing", metavar="FOLDER", help="write the failing calls to this folder, as .npz files")
     add(
         "--known-failures",
         metavar="FILE",
@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         metavar="FUNCTION[,...]",
         default=[],
-        help="print the source of a reference function and of its result type, and stop",
+        help="print the source of these reference functions and of their result types, and stop",
     )
     add("--verbose", "-v", action="store_true", help="show the failed tests as pytest does")
     return arguments

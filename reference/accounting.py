@@ -223,7 +223,9 @@ def count(
 def _shared_weights(router_type, shared_experts, router_bias, ffn, granularity) -> int:
     """Return the number of weights of the shared experts in a routed block."""
     if shared_experts < 0 or (router_type == "Dense" and shared_experts):
-        raise InputError(f"shared_experts is {shared_experts}; at least 0 for a routed model, 0 for a dense one")
+        raise InputError(
+            f"shared_experts is {shared_experts}; needed: at least 0 for a routed model, 0 for a dense model"
+        )
     if router_bias and router_type != "Top-K":
         raise InputError("router_bias is True, but only Top-K has this option")
     if shared_experts * ffn % granularity:
@@ -249,9 +251,11 @@ def _check(router_type, num_experts, k, flop_increase, granularity, group_size) 
     if router_type != "Dense":
         _check_k(k, num_experts)
     if flop_increase < 1 or (router_type != "Dense" and flop_increase != 1):
-        raise InputError(f"flop_increase is {flop_increase}; at least 1 for a dense model, 1 for a routed one")
+        raise InputError(
+            f"flop_increase is {flop_increase}; needed: at least 1 for a dense model, 1 for a routed model"
+        )
     if granularity < 1 or (router_type == "Dense" and granularity != 1):
-        raise InputError(f"granularity is {granularity}; at least 1 for a routed model, 1 for a dense one")
+        raise InputError(f"granularity is {granularity}; needed: at least 1 for a routed model, 1 for a dense model")
     if group_size is not None and group_size < 1:
         raise InputError(f"group_size is {group_size}; at least 1 is needed")
 

@@ -61,7 +61,7 @@ _COUNTS = dict.fromkeys(
 _WEIGHTS = ("balance_weight", "z_weight", "bias_rate", "policy_weight", "baseline_weight", "entropy_weight")
 
 _RANGES = {
-    "capacity_factor": (lambda value: value > 0, "above 0 (inf drops nothing)"),
+    "capacity_factor": (lambda value: value > 0, "above 0 (inf drops no token)"),
     **dict.fromkeys(_WEIGHTS, (lambda value: 0 <= value < math.inf, "a finite number of at least 0")),
     "shared_experts": (_is_whole(0), "a whole number of at least 0"),
     "router_scale": (lambda value: 0 < value < math.inf, "above 0 and finite"),
@@ -111,32 +111,35 @@ class ModelConfig:
         router: {routers}.
         experts: E, the number of experts, each as large as a dense FFN. A dense model has 1.
         k: Experts per token. For expert_choice: the mean number.
-        routing_frequency: R, the share of blocks that are routed. R times the number of blocks must be whole.
-        granularity: G: each expert is cut into G narrower ones. A block then has E G experts, and k G of them work on
-            each token.
-        flop_increase: For a dense model: how many times wider the FFN is, in a share R of the blocks.
-        capacity_factor: Slots of an expert in training, as a multiple of its fair share; inf drops nothing. If not
-            given: 1 for base, 2 for sinkhorn, quantile, top_k and reinforce, inf for the other routers.
-        drop_order: Which tokens keep a slot if an expert has too few. choice: first choices before second ones. token:
-            earlier tokens first. priority: the largest gate first (not for hash and reinforce).
-        gate: softmax or sigmoid. If not given: sigmoid for base and quantile, softmax for the other routers. hash,
-            reinforce and mixture_of_tokens have no gate option.
+        routing_frequency: R, the share of blocks that are routed. R times the number of blocks must be a whole number.
+        granularity: G: each expert is cut into G narrower experts. A block then has E G experts; each token uses k G of
+            them.
+        flop_increase: For a dense model: factor by which the FFN is wider in a share R of the blocks.
+        capacity_factor: Slots of an expert in training, as a multiple of its fair share; with inf, no token is dropped.
+            If not given: 1 for base, 2 for sinkhorn, quantile, top_k and reinforce, inf for the other routers.
+        drop_order: Which tokens get the slots of an expert that has too few slots. choice: tokens that chose it first,
+            then tokens that chose it second. token: earlier tokens. priority: tokens with the largest gates (not for
+            hash and reinforce).
+        gate: Function from logits to gates: softmax or sigmoid. If not given: sigmoid for base and quantile, softmax
+            for the other routers. hash, reinforce and mixture_of_tokens have no gate option.
         normalisation: Normalisation of the gates of top_k: none, sum or softmax (over the chosen experts). If not
             given: "none" for one expert per token, else "sum".
         sample_second: For top_k with two experts per token, as in GShard: keep the second expert with probability
             min(1, 2 gate).
         balance_weight: Weight of the balance loss of top_k and reinforce; the loss is 1 if all experts have the same
-            load. If not given: 0.01, or 0 with a bias.
+            load. If not given: 0.01, or 0 if --bias-rate is above 0.
         z_weight: Weight of the z-loss of top_k.
         bias_rate: For top_k: step size of the bias of an expert. Each step lowers the bias if the load of the expert is
             above the mean, and raises it if the load is below. 0: no bias.
-        balance_scope: For top_k, the balance loss: over all tokens of the group (group), or the mean of one loss per
-            sequence (sequence, as in DeepSeek-V3).
+        balance_scope: For top_k, the balance loss: one loss over all tokens of the group (group), or the mean of one
+            loss per sequence (sequence, as in DeepSeek-V3).
         gate_scale: For top_k: multiply every gate by this factor.
-        expert_groups: For top_k: the number of equal groups of the E G experts. A token chooses groups first.
-        groups_per_token: For top_k: the number of groups from which a token may take its experts.
-        group_score: For top_k, the score of a group: the sum of its two best experts (two_best) or its best one (best).
-        router_bias: For top_k: add a learned number for each expert to the logits.
+        expert_groups: For top_k: number of groups of equal size into which the E G experts are divided. A token first
+            chooses groups, then experts of these groups.
+        groups_per_token: For top_k: number of groups that a token chooses.
+        group_score: For top_k, the score of a group: the sum of its two largest expert scores (two_best) or its largest
+            expert score (best).
+        router_bias: For top_k: add one learned number per expert to the logits.
         shared_experts: Number of shared experts, which work on every token. Each is as wide as one routed expert.
         router_scale: Standard deviation of the initial router weights, in units of 1/sqrt(d). If not given: 16
             for reinforce, 1 for the other routers; hash has no router weights.
@@ -144,17 +147,17 @@ class ModelConfig:
         baseline_weight: Weight of the squared error of the baseline of reinforce.
         entropy_weight: Weight of the entropy bonus of reinforce.
         nucleus: For reinforce: draw from the most probable experts that together have this probability.
-        reward_to_go: For reinforce: reward a choice by the log-probabilities of its token and all later ones. To keep
-            the size of the terms, multiply policy_weight by about 1/S and baseline_weight by about 1/S^2.
+        reward_to_go: For reinforce: reward a choice by the log-probabilities of its token and all later tokens. The
+            terms then grow, so multiply policy_weight by about 1/S and baseline_weight by about 1/S^2.
         hash: For hash: modulo, random, balanced, clustered, dispersed, multi, previous, position or bigram.
-        grouping: How expert_choice and mixture_of_tokens group tokens: by position across sequences, or by sequence.
-            sequence is not causal: expert_choice uses it in training only, mixture_of_tokens with the masked objective
-            only.
+        grouping: How expert_choice and mixture_of_tokens group tokens: by position across sequences (position), or
+            within a sequence (sequence). sequence is not causal, so expert_choice uses it only in training, and
+            mixture_of_tokens only with the masked objective.
         group_size: Tokens in a group, for expert_choice by position and for mixture_of_tokens. It must divide the batch
-            size, or the sequence length if neighbours are grouped. If not given: E.
+            size, or the sequence length with grouping sequence. If not given: E.
         temperature: Temperature of the mixing weights of mixture_of_tokens.
         one_hot: For mixture_of_tokens: mixtures of one token each, for evaluation; they have no gradient.
-        objective: What the model predicts: the next token (causal), or hidden tokens from all the others (masked; not
+        objective: What the model predicts: the next token (causal), or hidden tokens from all other tokens (masked; not
             for reinforce).
         mask_rate: Masked objective: the share of each sequence that is hidden. The number of hidden tokens is fixed;
             their positions are random.
@@ -163,11 +166,12 @@ class ModelConfig:
             instead of 4d.
         positions: Positions in attention: relative (a key projection of distances) or rotary (rotates queries and
             keys).
-        layout: Which blocks are routed (or wide, in a dense model): every 1/R-th one (spread) or the last R L (upper).
-        output_norm: Apply LayerNorm to what a routed layer adds to the residual stream.
-        emit: For mixture_of_tokens, how outputs return to tokens: by the mixing weights (mixing), or by a softmax over
-            the experts (experts).
-        learned_temperature: For mixture_of_tokens: learn two factors on the temperature in each block, one for mixing
+        layout: Which blocks are routed (or wide, in a dense model): every (1/R)-th block (spread) or the last R L
+            blocks (upper).
+        output_norm: Apply LayerNorm to the output of a routed layer, before the residual sum.
+        emit: For mixture_of_tokens, how the outputs of experts are divided among tokens: by the mixing weights
+            (mixing), or by a softmax over the experts (experts).
+        learned_temperature: For mixture_of_tokens: learn two factors of the temperature in each block, one for mixing
             and one for emitting.
 
     Raises:
@@ -364,7 +368,7 @@ class ModelConfig:
         if self.grouping == "sequence" and self.objective == "causal":
             warnings.warn(
                 "expert_choice within sequences is not causal: in training, later tokens decide which experts an "
-                "earlier one has; evaluation groups by position",
+                "earlier token has; evaluation groups by position",
                 stacklevel=5,  # the line that made the configuration
             )
 

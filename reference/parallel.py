@@ -183,7 +183,9 @@ def ragged_all_to_all(
             "recv_sizes is not send_sizes transposed: some device would wait for rows that no device sends"
         )
     if (input_offsets + send_sizes > x.shape[1]).any() or (output_offsets + send_sizes > output.shape[1]).any():
-        raise InputError(f"rows are sent from past row {x.shape[1]}, or to past row {output.shape[1]}")
+        raise InputError(
+            f"a device reads rows beyond the {x.shape[1]} of x, or writes beyond the {output.shape[1]} of output"
+        )
     output = output.copy()
     n = len(x)
     for i in range(n):

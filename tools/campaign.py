@@ -407,11 +407,25 @@ def order(kinds: list[str], runs: int, draw: random.Random) -> list[str]:
 
 def main() -> int:
     flags = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    flags.add_argument("--runs", type=int, default=200)
-    flags.add_argument("--seed", type=int, default=0)
-    flags.add_argument("--json", type=Path, help="file for the counts")
-    flags.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
-    flags.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="MODEL")
+    flags.add_argument("--runs", type=int, default=200, help="number of disturbed runs (default: %(default)s)")
+    flags.add_argument("--seed", type=int, default=0, help="seed of the faults (default: %(default)s)")
+    flags.add_argument("--json", type=Path, help="write the counts to this file")
+    flags.add_argument(
+        "--kinds",
+        nargs="+",
+        choices=KINDS,
+        default=list(KINDS),
+        metavar="KIND",
+        help="faults (default: all): " + ", ".join(KINDS),
+    )
+    flags.add_argument(
+        "--models",
+        nargs="+",
+        choices=MODELS,
+        default=list(MODELS),
+        metavar="MODEL",
+        help="models (default: all): " + ", ".join(MODELS),
+    )
     flags.add_argument("--minutes", type=float, default=float("inf"), help="start no run after this many minutes")
     options = flags.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="routelaws-campaign-"))

@@ -4,7 +4,7 @@ A lesson is a percent script, `NN_name.py`. jupytext reads it as a notebook, nbc
 `NN_name.md` and the pictures `images/NN_name_1.png`, ... Do not edit the pages or the pictures by hand. Options:
 
     --check       write nothing; fail if a page is not up to date, and print the first difference
-    --notebooks   also write NN_name.ipynb, with results, next to the script (git ignores it)
+    --notebooks   also write each lesson as a notebook, NN_name.ipynb, with results, next to the script (git ignores it)
 
 Cells can have tags:
 
@@ -251,15 +251,17 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument(
         "lesson",
         nargs="*",
-        help="how the names of the lessons begin, such as 04; all by default",
+        help="lessons, by the beginning of their names, such as 04 (default: all)",
     )
     parser.add_argument(
-        "--check", action="store_true", help="write nothing; fail on stale pages"
+        "--check",
+        action="store_true",
+        help="write nothing; fail if a page differs from its script's output",
     )
     parser.add_argument(
         "--notebooks",
         action="store_true",
-        help="also write NN_name.ipynb, with results",
+        help="also write each lesson as a notebook, NN_name.ipynb, with results",
     )
     asked = parser.parse_args(words)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")

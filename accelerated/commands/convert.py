@@ -24,22 +24,23 @@ def convert(
     Args:
         runs: Tables with one row per evaluation or run (.csv, .csv.gz, .jsonl, .jsonl.gz); exports of Weights & Biases
             (the table of the runs, panels, the history of a run) and of TensorBoard (CSV); folders of TensorBoard event
-            files. Panels, metrics and event files of one log are joined by run and step. Several tables become one,
-            with new hyper_id numbers and a column source.
+            files. Panels, metrics and event files of one log are joined by run and step. Several tables become one
+            table with new hyper_id numbers; its column source names the table of each row.
         out: The table to write, .csv or .csv.gz. An existing file is not overwritten.
-        columns: TABLE=YOURS ..., such as loss_validation=val_loss,num_experts=E. Omit columns of your log that already
-            have the right name. hyper_id may be the name of the run. docs/columns.md in the repository defines each
-            column, says which are derived, and has an example for each kind of export.
-        set: TABLE=VALUE ..., such as k=1, fills blank cells. A router_type that you set applies to rows with more than
-            one expert; the others become Dense.
+        columns: Your columns, each as NAME=YOURS: loss_validation=val_loss,num_experts=E. Omit columns of your log that
+            already have the right name. hyper_id may be the name of the run. docs/columns.md in the repository defines
+            each column and has an example for each kind of export.
+        set: Values for blank cells, each as NAME=VALUE: k=1. A router_type that you set applies to rows with more than
+            one expert; rows with one expert become Dense.
         config: A table with one row per run for fields that the log lacks, such as d_model and num_experts. The column
             run or Name, or else the first column, holds the names of the runs. Its other columns are joined to the rows
             of each run.
         loss_unit: Unit of the losses: nats, bits or perplexity, per token.
-        keep: More columns of your runs to keep, such as training_set. --rows can filter by them, and fit warns if they
-            separate runs that a law treats as alike. Columns named loss_... and the names of runs are always kept.
-        map: COLUMN:OLD=NEW ..., such as router_type:none=Dense, replaces OLD by NEW in the table's COLUMN before
-            anything is derived. router_type:=Dense replaces blank cells.
+        keep: Other columns to keep, such as training_set. --rows can filter by them. `routelaws fit` warns if runs
+            differ in such a column but the law ignores it. Columns named loss_... and the names of runs are always
+            kept.
+        map: Values to replace, each as COLUMN:OLD=NEW: router_type:none=Dense. They are replaced before any column is
+            derived. router_type:=Dense replaces blank cells.
     """
     names = tuple(name for item in keep for name in item.split(","))
     pairs = parse_pairs(columns, "--columns"), parse_pairs(set, "--set")

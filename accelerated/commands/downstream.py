@@ -30,9 +30,9 @@ def downstream(
             params, tokens, loss_TEXT and acc_TASK (optional: run, training_set, flops). Or one row per run, benchmark
             and metric, with the columns tokens, benchmark, metric_type, score and tpr. If not given: the 104
             over-training runs of Gadre et al. 2024, downloaded once.
-        cut: Training FLOPs, such as 2e20. The laws are fitted to runs with at most these FLOPs and scored on the
-            others.
-        tasks: A table with the columns task and random_accuracy, the share of right answers by guessing.
+        cut: Training FLOPs, such as 2e20. The laws are fitted to runs with at most these FLOPs and scored on the other
+            runs.
+        tasks: A table with the columns task and random_accuracy, the accuracy of random guessing.
         loss: The text whose loss the two-stage laws use. If not given: loss_validation, or else the first loss of the
             table.
         ratio: Use only runs with this number of tokens per parameter, within 10 %. If not given: all runs.

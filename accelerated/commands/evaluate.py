@@ -28,10 +28,10 @@ def evaluate(
     """Evaluate a trained model on its own texts, on other texts or on a downstream task.
 
     Args:
-        folder: Folder of a run. Its last checkpoint is evaluated, on the evaluation texts of the run unless you give
-            others.
-        group_size: Sequences in a group, for expert_choice and mixture_of_tokens. With 1, each sequence is alone.
-        one_hot: For mixture_of_tokens: mixtures of one token each.
+        folder: Folder of a run. The command evaluates its last checkpoint, on the run's evaluation texts unless you
+            name others.
+        group_size: Sequences in a group, for expert_choice and mixture_of_tokens. With 1, each sequence is a group.
+        one_hot: For mixture_of_tokens: each mixture holds one token.
         tokens: Number of evaluation tokens. If not given: as many as in the run.
         corpus: Other texts, each a file, a folder or a pattern in quotes, such as 'notes/*.txt'. Prints the loss on
             each whole text, with the run's own tokenizer. The training text is then not needed.
@@ -39,10 +39,10 @@ def evaluate(
             the key "choices", the model picks the most likely choice, and "answer" counts from 0. With the key "text",
             the model predicts the last word. The command adds no space between context and choice, so begin each choice
             with a space.
-        table: With --task: a .csv file for `routelaws downstream`, with one row per run. The accuracy is written into
-            it.
-        routing: A file that `routelaws inspect --out` wrote. Prints two losses on the tokens of the file: with the
-            experts and gates of the file, and with the run's own.
+        table: With --task: a .csv file for `routelaws downstream`, with one row per run. The command writes the
+            accuracy into it.
+        routing: A file that `routelaws inspect --out` wrote. Prints two losses on its tokens: one with the experts and
+            gates of the file, one with those that the run's routers choose.
         json: Print only one JSON object.
     """
     if routing is not None:
@@ -83,7 +83,9 @@ def _tell_replay(folder: Path, routing: Path, json: bool) -> None:
         print(dump_json(losses))
         return
     how = "experts and gates" if losses["gates"] else "experts"
-    loss_text = f"loss {losses['loss']:.4f} with the {how} of {routing}, {losses['loss_own']:.4f} with the run's own"
+    loss_text = (
+        f"loss {losses['loss']:.4f} with the {how} of {routing}, {losses['loss_own']:.4f} with the run's own {how}"
+    )
     say(f"{folder}: {loss_text} (nats per token, {losses['tokens']:,} tokens)")
 
 

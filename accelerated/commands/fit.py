@@ -19,24 +19,25 @@ class FitFlags:
     """The law and the rows to fit it to.
 
     Attributes:
-        law: Laws of the loss: dense, per-size, separable, bilinear, routed-bounded, routed-utilisation or compute. With
-            the training tokens D: hoffmann or kaplan (dense runs), joint (experts), sparsity or fine-grained (runs of
-            one num_experts: the most common one, or filter with --rows). Laws of accuracy, for a table of accuracies:
-            direct, ratio, ceiling, broken, repeated (tasks named TASK pass@K), two-stage-linear, two-stage-logistic or
-            two-stage-ratio. Law of efficiency leverage: leverage. FILE.py:NAME is a law of your own that the file
-            registers.
+        law: Laws of the loss: dense, per-size, separable, bilinear, routed-bounded, routed-utilisation or compute. Laws
+            that also use the training tokens D: hoffmann or kaplan (for dense runs), joint (for any num_experts),
+            sparsity or fine-grained (for one num_experts: the most common, or filter with --rows). Laws of accuracy,
+            for a table of accuracies: direct, ratio, ceiling, broken, repeated (tasks named TASK pass@K),
+            two-stage-linear, two-stage-logistic or two-stage-ratio. Law of efficiency leverage: leverage. FILE.py:NAME
+            is a law of your own that the file registers.
         loss: Column of the loss. If not given: loss_validation. For two-stage laws of accuracy: the text whose loss
             they use. If not given: loss_validation, or else the first loss of the table.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or "k == 1 and
             num_experts in (1, 16, 64)". The fit uses the last evaluation of each selected run. If not given: runs with
             k = 1 and the most common routing frequency, of every seed.
         huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square; the output
-            shows both fits. A few wrong runs then hardly affect the law, but there are no intervals. Laws of the
-            loss: routed-bounded, routed-utilisation, sparsity, kaplan, hoffmann, fine-grained and joint. Laws of
-            accuracy: ratio and ceiling, in units of ln(-ln Q'), and broken, in units of the accuracy.
-        task: For laws of accuracy: fit only these tasks, named as in the table after acc_. If not given: all tasks.
-        guess_rate: For laws of log accuracy: the share of right answers by guessing. If not given: from --tasks, from a
-            column guess_TASK of the table, or the known rate of a well-known task.
+            shows both fits. A few wrong runs then hardly affect the law, but there are no intervals. Laws of the loss:
+            routed-bounded, routed-utilisation, sparsity, kaplan, hoffmann, fine-grained and joint. Laws of accuracy:
+            ratio and ceiling (delta in units of ln(-ln Q'), Q' the accuracy above guessing) and broken (delta in units
+            of the accuracy).
+        task: For laws of accuracy: fit only these tasks, named as in the columns acc_TASK. If not given: all tasks.
+        guess_rate: For laws of log accuracy: the accuracy of random guessing. If not given: from --tasks, from a column
+            guess_TASK of the table, or the known rate of a well-known task.
         tasks: A table with the columns task and random_accuracy.
         floor: For the law compute: the irreducible loss. If not given: 0.
     """
@@ -55,7 +56,7 @@ class FitFlags:
         law, options = law_of(self.law), {} if self.floor is None else {"floor": self.floor}
         accuracies = {"task": self.task or None, "guess-rate": self.guess_rate, "tasks": self.tasks}
         if law.measured != "accuracy":
-            refuse(accuracies, f"it is for laws of accuracy; {law.name} is of {law.measured}")
+            refuse(accuracies, f"it is for laws of accuracy, but {law.name} is a law of {law.measured}; leave it out")
         with_options(law, options)
         return Choice(self.loss, self.rows, self.task, self.tasks, self.guess_rate, options)
 
@@ -68,11 +69,11 @@ def fit(
     """Fit a law to a results table, or to a table of accuracies or leverages.
 
     Args:
-        tables: A results table (.csv or .jsonl, optionally gzipped), or the folder of a run or sweep. Several are read
-            as one, with new run numbers. A results table has one row per evaluation of a run, with the columns
-            hyper_id, step, router_type (Dense for the dense runs), num_experts, dense_parameter_count (without the
-            embedding) and a loss in nats per token. `routelaws convert` makes one from your own log. Laws of accuracy
-            take a table as `routelaws downstream` does. leverage takes a table with the columns activation,
+        tables: A results table (.csv or .jsonl, optionally gzipped), or the folder of a run or sweep. Several tables
+            are joined into one with new hyper_id numbers. A results table has one row per evaluation of a run, with the
+            columns hyper_id, step, router_type (Dense for the dense runs), num_experts, dense_parameter_count (without
+            the embedding) and a loss in nats per token. `routelaws convert` makes one from your own log. Laws of
+            accuracy take a table as `routelaws downstream` does. leverage takes a table with the columns activation,
             tian_granularity, flops and leverage, or a results table with dense runs.
         fit: The law and the rows to fit it to.
         json: Print only one JSON object.

@@ -239,7 +239,7 @@ def _limit(name: str, text: str) -> float:
     if name not in LIMITS and (allowed is None or math.isinf(allowed.limit)):
         columns = ", ".join(column for column in RANGES if math.isfinite(RANGES[column].limit))
         raise InputError(
-            f"{FLAG} {shorten(name)}: no such limit; needed: NAME=NUMBER, of {', '.join(LIMITS)}, {columns}"
+            f"{FLAG} {shorten(name)}: no such limit; needed: NAME=NUMBER, NAME one of {', '.join(LIMITS)}, {columns}"
         )
     [number], [wrong] = to_numbers([text], BYTES if name in LIMITS else UNITS_OF.get(name))
     if wrong or not number > 0:

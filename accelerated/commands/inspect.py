@@ -54,7 +54,9 @@ def inspect(
     if (split == "train") != (steps is not None):
         raise InputError("--split train and --steps go together; give both, or neither")
     if steps is not None:
-        refuse({"text": text, "tokens": tokens, "against": against}, "cannot be used with --split train; leave it out")
+        refuse(
+            {"text": text, "tokens": tokens, "against": against}, "it cannot be used with --split train; leave it out"
+        )
         if transformers:
             raise InputError("--transformers: the model has no training steps; leave out --split train")
     if tokens is not None and tokens < 1:

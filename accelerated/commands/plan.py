@@ -89,12 +89,12 @@ class NextFlags:
     """A run to add to the table.
 
     Attributes:
-        next: Rank runs that you could add to the table, instead of models. The best run makes the interval of this
-            number narrowest: prediction (at --n and --experts), slope (at --n or the largest size), or a number of the
-            fit, such as N_cutoff. --flops limits the cost of one run.
-        n: N at which --next evaluates its number, such as 1e9 or 370M.
-        experts: E at which --next evaluates its number.
-        router: The router_type for --next, if the table has several.
+        next: Name a number whose interval is too wide, and rank the runs to add to the table; the best run makes this
+            interval narrowest. Numbers: prediction (at --n and --experts), slope (at --n or the largest size), or a
+            number of the fit, such as N_cutoff. --flops limits the cost of one run.
+        n: With --next prediction or slope: the size N, such as 1e9 or 370M.
+        experts: With --next prediction: the number of experts E.
+        router: With --next: the router_type to use, if the table has several.
     """
 
     next: str | None = None
@@ -118,18 +118,18 @@ def plan(
     """Rank the models that fit a budget; with --next, rank the runs that you could add to a table.
 
     Args:
-        tables: A results table, or the folder of a run or sweep, or several. If not given: the rows clark of the
-            paper's released table.
+        tables: Results tables, or folders of runs or sweeps. If not given: the paper's released table with --rows
+            clark.
         budget: What a model may cost.
         fit: The law and the runs to fit it to.
         next_run: A run to add to the table.
         published: Also rank with the published coefficients of later papers, one ranking for each paper.
         level: Confidence level of the intervals.
-        resamples: Number of resamples of the runs. The output shows the share of resamples in which an option is best;
-            with 0 it shows no share. If not given: 500, or 50 for a law with training tokens, which takes longer to
-            fit.
-        top: Number of options to show in each ranking. Files and JSON hold all.
-        out: Folder for plan.md, plan.json, a figure of the frontier and one of isoFLOP profiles.
+        resamples: Number of resamples of the runs. The output shows in which share of the resamples each option is
+            best; with 0 it shows no shares. If not given: 500, or 50 for a law that uses the training tokens, because
+            its fits take longer.
+        top: Number of options to show in each ranking. Files and JSON hold all options.
+        out: Folder for plan.md, plan.json, a figure of the frontier and a figure of isoFLOP profiles.
         json: Print only one JSON object.
     """
     if top < 1:
@@ -152,10 +152,10 @@ def _refuse_budget(flags: BudgetFlags, resamples: int | None, out: Path | None, 
     unused = {"memory": flags.memory, "inference-tokens": flags.inference_tokens, "tokens": flags.tokens, "out": out}
     unused |= {"cached-tokens": flags.cached_tokens, "resamples": resamples}
     refuse(
-        unused | {"dtype": None if flags.dtype == DTYPE else flags.dtype}, "cannot be used with --next; leave it out"
+        unused | {"dtype": None if flags.dtype == DTYPE else flags.dtype}, "it cannot be used with --next; leave it out"
     )
     if not published:
-        raise InputError("--no-published: --next uses only the table; leave it out")
+        raise InputError("--no-published: --next uses only the table; leave --no-published out")
 
 
 def _ranked(

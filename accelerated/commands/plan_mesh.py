@@ -111,7 +111,9 @@ def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
     if mesh is not None:
         shape = parse_mesh(mesh)
         if shape.devices() != devices:
-            raise InputError(f"--mesh {mesh} has {shape.devices()} devices, and --devices is {devices}")
+            raise InputError(
+                f"--mesh {mesh} has {shape.devices()} devices, but --devices is {devices}; make both equal"
+            )
         problem = why_not(model, shape, batch_size)
         if problem is not None:
             raise InputError(f"--mesh {mesh}: {problem}")

@@ -62,15 +62,15 @@ def predict(
     """Predict a loss, an accuracy or a leverage with a law fitted to a table or published coefficients.
 
     Args:
-        tables: A results table, or the folder of a run or sweep, or several. If not given: the rows clark of the
-            paper's released table. Laws of accuracy take a table of accuracies; if not given: the 104
-            released runs of `routelaws downstream`.
+        tables: Results tables, or folders of runs or sweeps. If not given: the paper's released table with --rows
+            clark. Laws of accuracy take a table of accuracies; if not given: the 104 released runs of `routelaws
+            downstream`.
         point: Where to predict.
         fit: The law and the rows to fit it to.
         router: Predict for this router_type only. If not given: for every router_type in the table.
-        published: Instead of a table, use the published coefficients by this name: routed-bounded S-Base, RL-R or Hash;
-            compute marin, sparsity abnar, kaplan kaplan, hoffmann besiroglu or hoffmann, fine-grained E=64, "E=64,
-            validation" or E=16, joint joint or looped, leverage tian.
+        published: Instead of a table, use published coefficients of the law, by name. routed-bounded: S-Base, RL-R or
+            Hash. compute: marin. sparsity: abnar. kaplan: kaplan. hoffmann: besiroglu or hoffmann. fine-grained: E=64,
+            "E=64, validation" or E=16. joint: joint or looped. leverage: tian.
         level: Confidence level of the intervals.
         json: Print only one JSON object.
     """
@@ -81,7 +81,9 @@ def predict(
         idle |= {"level": None if level == LEVEL else level}
         return _predict_published(law, published, columns, tables, idle, json)
     if law.measured != "loss":
-        refuse({"router": router}, f"it is for laws of the loss; {law.name} is of {law.measured}")
+        refuse(
+            {"router": router}, f"it is for laws of the loss, but {law.name} is a law of {law.measured}; leave it out"
+        )
     check_level(level)
     chosen = fit.choice()
     check_huber(with_options(law, chosen.options), fit.huber)
@@ -98,7 +100,7 @@ def predict(
 def _predict_published(law: Law, published: str, at: dict, tables: tuple[Path, ...], idle: dict, json: bool) -> None:
     if tables:
         raise InputError("--published replaces a table; give only one of them")
-    refuse(idle, "published coefficients have no runs and no interval; leave it out")
+    refuse(idle, "it cannot be used with --published, which has no runs and no intervals; leave it out")
     prediction = predict_published(law, published, at)
     print(dumps(prediction.to_dict())) if json else show(published_blocks(prediction))
 

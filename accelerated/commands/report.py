@@ -17,11 +17,11 @@ def report(folders: tyro.conf.Positional[tuple[Path, ...]], full: bool = False) 
     """Write the report of a sweep or of one run, or compare runs.
 
     Args:
-        folders: The folder of one sweep: its report (report.md, report.html, report.json and figures) is written again.
-            Or the folder of one run: report.html shows its losses, loads and experts, its settings and the command that
-            repeats it. Or the folders of two or more runs: they are printed side by side, with differences from the
-            first.
-        full: For a sweep: write every table, not only the answer, its figures and the cautions.
+        folders: The folder of one sweep: writes its report (report.md, report.html, report.json and figures) again. Or
+            the folder of one run: writes report.html with its losses, loads, experts, settings and the command that
+            repeats it. Or the folders of two or more runs: prints them side by side, with their differences from the
+            first run.
+        full: For a sweep: write every table, not only the results, their figures and the cautions.
     """
     if not folders:
         raise InputError("no folder is given; give the folder of a sweep, or the folders of runs")

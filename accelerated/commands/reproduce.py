@@ -30,14 +30,13 @@ def reproduce(
     vocabulary or objective, runs that end early, and runs far from the law.
 
     Args:
-        tables: A results table, or the folder of a run or sweep, or several. If not given: the table that the paper's
-            authors released.
+        tables: Results tables, or folders of runs or sweeps. If not given: the table that the paper's authors released.
         out: Folder of the report. An existing report in it is replaced.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or "k == 1 and
-            num_experts in (1, 16, 64)". If not given: clark for the released runs, every seed for others.
+            num_experts in (1, 16, 64)". If not given: clark for the released runs, every seed for other runs.
         loss: Column of the main loss. If not given: loss_validation.
         huber: In addition to least squares, fit the law by the sum of Huber terms with this delta (in log10 units).
-        full: Write every table, not only the answer, its figures and the cautions.
+        full: Write every table, not only the results, their figures and the cautions.
     """
     check_huber(LAWS[BOUNDED], huber)  # check this before fetching a table
     if not tables:

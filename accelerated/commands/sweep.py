@@ -42,17 +42,17 @@ def sweep(
         out: Folder of the sweep. If it holds a stopped sweep, that sweep resumes.
         corpus: Files, folders and globs of text. If not given: the corpus of the grid.
         jobs: Number of runs at a time, one thread each. If not given: the number of cores.
-        hold_out: Train the runs of the largest size last. Before that, a law fitted to the others predicts their
-            losses, with intervals. predictions.json in the folder stores the predictions and is never rewritten; the
-            report scores them.
-        tensorboard: Also write the log of each run for TensorBoard, in tensorboard/ in its folder.
-        index: Number I of this task of a job array, from 0: --index $SLURM_ARRAY_TASK_ID. The task trains only its part
-            of the grid: without --of, run I. When the last task is done, results.csv has all runs; then run `routelaws
-            report` to write the report.
-        of: Number of tasks, M. If not given: the number of runs. With --index I, the task trains the runs I, I + M,
-            I + 2 M, ...
+        hold_out: Train the models of the largest size last. Before that, fit a law to the other runs and predict the
+            losses of the largest size, with intervals. predictions.json stores the predictions and is never rewritten;
+            the report scores them.
+        tensorboard: Also write the log of each run for TensorBoard, into the subfolder tensorboard of the run.
+        index: Number I of this task of a job array, from 0: --index $SLURM_ARRAY_TASK_ID. Without --of, the task trains
+            only run I of the grid. After the last task, results.csv has all runs; then `routelaws report` writes the
+            report.
+        of: Number M of tasks. If not given: the number of runs. With --index I, the task trains the runs I, I + M, I +
+            2 M, ...
         have: results.csv of another sweep of the same grid. Its finished runs are not trained again.
-        most_runs: Largest allowed number of runs. A grid of several lists can have more runs than you expect.
+        most_runs: Largest allowed number of runs. It guards against a grid of lists that has more runs than you expect.
     """
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs {jobs} is out of range; use 1 or more")

@@ -93,9 +93,9 @@ def main(arguments: list[str]) -> None:
             config: TOML file with fields of the run, or the name of a design: deepseek-v3, gpt-oss, mixtral or qwen3.
                 Other flags override it.
             decay_from: Folder of another run (the trunk) with schedule constant or wsd. This run starts from the
-                trunk's checkpoint of step --at, and its learning rate decays from there. It takes all other settings
-                from the trunk, except the schedule (wsd) and --steps (so that the decay starts at --at). Other flags
-                override them.
+                trunk's checkpoint of step --at, and its learning rate decays from there. The schedule becomes wsd, and
+                --steps is chosen so that the decay starts at step --at. All other settings are the trunk's. Other flags
+                override these settings.
             at: With --decay-from: the step of the trunk's checkpoint.
             tensorboard: Also write the log for TensorBoard, in OUT/tensorboard.
             distributed: Train one run on many hosts. The launcher (SLURM, Open MPI, a TPU pod) numbers the processes.

@@ -116,7 +116,7 @@ def evaluations(frame: pandas.DataFrame) -> Table:
 EVENNESS = {
     "max_load": ("busiest expert", lambda value: f"{value:.2f}x"),
     "idle_experts": ("experts without a token", percent),
-    "dropped_fraction": ("dropped in training", lambda value: percent(value, ".2f")),
+    "dropped_fraction": ("tokens dropped in training", lambda value: percent(value, ".2f")),
 }
 """Columns of the table of expert loads: headings, and functions for the cells."""
 

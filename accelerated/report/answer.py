@@ -17,8 +17,8 @@ def findings(report: Report) -> list[str | None]:
         blocks.append(_chance(report.sweep))
     if report.sweep and report.sweep["not_learned"]:
         blocks.append(
-            f"**Some routers have not learned.** {capital(report.sweep['not_learned'])}. Their losses are losses of "
-            "layers without a working router."
+            f"**Some routers have not learned.** {capital(report.sweep['not_learned'])}. So their losses "
+            "do not measure routing."
         )
     if facts["gains"]:
         blocks.append(_lowers(facts["gains"]))
@@ -89,7 +89,7 @@ def _lowers(gains: dict) -> str:
 FADING = {
     "less": "Routing helps less as models grow.",
     "more": "Routing helps more as models grow.",
-    "open": "It is not settled whether routing helps less as models grow.",
+    "open": "The runs do not show whether routing helps less as models grow.",
 }
 
 
@@ -104,8 +104,10 @@ def _fades(report: Report, facts: dict) -> str:
         for law in known
     ]
     unknown = [law["router"] for law in laws if law not in known]
-    parts += [f"open for {names(unknown)}"] if unknown else []
-    sentence = f"**{FADING[facts['fading']]}** Above the size N_cutoff, more experts stop helping. By the law it is "
+    parts += [f"not determined for {names(unknown)}"] if unknown else []
+    sentence = (
+        f"**{FADING[facts['fading']]}** Above the size N_cutoff, more experts stop helping. By the law, N_cutoff is "
+    )
     sentence += "; ".join(parts) + "."
     if known:
         sentence += " This is an extrapolation"
@@ -122,7 +124,7 @@ def _times(value: float) -> str:
 MISFIT = {
     "chance": "The law fits within the scatter of repeated runs.",
     "bad": "The law fits badly.",
-    "good": "The law fits well, not exactly.",
+    "good": "The law fits well, but not exactly.",
     "exact": "The law fits exactly.",
 }
 
@@ -151,7 +153,7 @@ def _dense(dense: dict) -> str:
     alpha, largest = dense["coefficients"]["alpha"], dense["misfit"]["largest_size"]
     beyond = "."
     if largest is not None:
-        beyond = f"; fitted without the largest size, it predicts the loss there {how_far_off(largest['log10'])}."
+        beyond = f"; fitted without the largest size, it predicts its loss {how_far_off(largest['log10'])}."
     return (
         f"**The dense models follow a power law**, L = (N_c/N)^alpha, with alpha {figure(alpha['value'], '.4f')} "
         f"({span(alpha, '.4f')}). Its error is {two_digits(dense['rmsle_percent'])} % of the loss (root mean "
@@ -161,11 +163,11 @@ def _dense(dense: dict) -> str:
 
 def _pairs(report: Report, facts: dict) -> str:
     pairs, settled = facts["all"], facts["settled"]
-    head = f"The better router is settled for {settled or 'none'} of {plural(len(pairs), 'pair')}."
+    head = f"The runs show the better router for {settled or 'none'} of {plural(len(pairs), 'pair')}."
     if settled == len(pairs):
         head = "The routers differ."
     elif len(pairs) == 1:
-        head = "It is not settled whether the two routers differ."
+        head = "The runs do not show which of the two routers is better."
     if len(pairs) > MANY_PAIRS:
         return f"**{head}** See the differences under {report.see('Router against router')}."
     return f"**{head}** Mean losses at the same N and E: {'; '.join(map(_pair, pairs))}."
@@ -173,7 +175,7 @@ def _pairs(report: Report, facts: dict) -> str:
 
 def _pair(pair: dict) -> str:
     ends = "" if pair["low"] is None else f" ({span(pair, '.2f')})"
-    unsettled = "" if pair["settled"] else ", not settled"
+    unsettled = "" if pair["settled"] else ", not certain"
     better, worse = router_name(pair["better"]), router_name(pair["worse"])
     return f"{better} is {figure(pair['mean'], '.2f')} % lower than {worse}{ends}{unsettled}"
 
@@ -193,12 +195,14 @@ def _printed(report: Report, facts: dict) -> str:
 def _open(report: Report, facts: dict | None) -> str | None:
     """Return sentences on E_max of each router and fits to other texts that the runs do not determine."""
     unknown = [law["router"] for law in report.fitted if not law["coefficients"]["E_max"]["determined"]]
-    sentences = [f"E_max, above which more experts do not help, is open for {names(unknown)}."] if unknown else []
+    sentences = []
+    if unknown:
+        sentences.append(f"E_max, above which more experts do not help, is not determined for {names(unknown)}.")
     if facts and facts["some"]:
         nothing = [f"{loss_name(each['loss'])} with {router_name(each['router'])}" for each in facts["nothing"]]
         sentences.append(
-            f"{facts['some']} of {facts['fits']} fits to other texts leave at least one constant open"
-            + (f"; all constants are open for {', '.join(nothing)}." if nothing else ".")
+            f"{facts['some']} of {facts['fits']} fits to other texts do not determine every constant"
+            + (f"; no constant is determined for {', '.join(nothing)}." if nothing else ".")
         )
     return f"**The runs do not determine some constants.** {' '.join(sentences)}" if sentences else None
 
@@ -212,7 +216,7 @@ def gains(report: Report) -> list[Block]:
         + [f"{figure(law['rmsle_percent'], '.2f')} %"]
         for law in laws
     ]
-    return [Table(["router", "experts", *end_heads(report), "law misses by"], rows)]
+    return [Table(["router", "experts", *end_heads(report), "error of the law"], rows)]
 
 
 def end_heads(report: Report) -> list[str]:

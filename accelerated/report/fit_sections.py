@@ -92,14 +92,14 @@ def worth_section(report: Report) -> list[Block]:
     if report.results["dense"]["sizes"]:
         top = report.size(report.results["dense"]["sizes"][-1])
         blocks.append(f"Above {top}, the largest dense model, both sizes are extrapolated.")
-    heads = ["router", "N", "E", "measured loss", "equal dense size by the law", "95 % interval", "times N"]
+    heads = ["router", "N", "E", "measured loss", "equivalent dense size by the law", "95 % interval", "times N"]
     caption = (
         "The x-axis is the size of the dense model with the same loss by the law. If the law holds, dense (squares) "
         "and routed models (circles) of every N and E lie on one line. The line is dashed where no dense model was "
         "trained."
     )
     blocks += report.figure("effective_size", "Loss against effective parameter count", caption)
-    return [*blocks, Table([*heads, "equal dense size by the measured loss", "times N"], rows, keys=3)]
+    return [*blocks, Table([*heads, "equivalent dense size by the measured loss", "times N"], rows, keys=3)]
 
 
 def dense_section(report: Report) -> list[Block]:
@@ -151,7 +151,7 @@ def misses_section(report: Report) -> list[Block]:
     if any(law["misfit"]["bend"] or law["misfit"]["largest_size"] for law in laws):
         heads = ["law", "do the residuals bend with log N?", "do they exceed the scatter of seeds?"]
         blocks += [
-            Table([*heads, "largest size, by a fit to the other sizes"], [_test_row(law) for law in laws]),
+            Table([*heads, "error at the largest size, by a fit to the other sizes"], [_test_row(law) for law in laws]),
             "If the residuals bend with log N, the law is also wrong beyond the smallest and the largest size.",
         ]
     return blocks + ([NO_FLOOR] if any(law["misfit"]["rise"] is None for law in laws) else [])
@@ -171,7 +171,7 @@ def _test_row(law: dict) -> list[str]:
 
 
 def _clear(test: dict) -> str:
-    return "yes" if test["p"] < CLEAR else "no sign of it"
+    return "yes" if test["p"] < CLEAR else "no evidence"
 
 
 def forms_section(report: Report) -> list[Block]:

@@ -70,7 +70,7 @@ def _open_points(report: Report) -> list[Block]:
     """Return sentences on open questions of the fits, each once with its routers."""
     points = once((law["router"], list(_left_open(report, law))) for law in report.fitted)
     lines = bullets(f"{who(routers, report.fitted)}{words}" for words, routers in points.items())
-    return ["**What the runs leave open:**", *lines] if lines else []
+    return ["**What the runs do not determine:**", *lines] if lines else []
 
 
 def _left_open(report: Report, law: dict):
@@ -95,7 +95,7 @@ def _left_open(report: Report, law: dict):
     if limit:
         yield (
             "The best fit is the linear limit of the law: log10 L falls in proportion to E − 1. In this limit a, b, "
-            "c, d, E_start and E_max have no values. Predictions and gains exist, but only the sign of a slope."
+            "c, d, E_start and E_max have no values. Predictions and gains have values; a slope has only a sign."
         )
     else:
         yield from _open_constants(law)
@@ -105,10 +105,10 @@ def _open_constants(law: dict):
     """Yield a sentence for each constant of a fit that is at an edge or beyond the runs, or whose sign is open."""
     top, coefficients = law["experts"][-1], law["coefficients"]
     if "E_start at 1" in law["status"]:
-        yield "E_start is at its lower limit, 1: in these runs the first experts count in full."
+        yield "E_start is at its lower limit, 1: for small E, Ê is about E."
     if "E_max unbounded" in law["status"]:
         yield (
-            f"E_max is not identified: the best fit has no limit. Up to E = {top} these runs show no "
+            f"E_max is not identified: in the best fit, Ê has no upper limit. Up to E = {top} these runs show no "
             "saturation, so they do not show where more experts stop helping."
         )
     elif coefficients["E_max"]["value"] > top and law["reached"] is not None:
@@ -175,7 +175,7 @@ def _by_huber(report: Report) -> list[Block]:
 
 CHOICES = {
     "own": "as above",
-    "one dense seed more": "with the dense 130M run of seed 1",
+    "one dense seed more": "with one more dense run: 130M, seed 1",
     "all seeds": "every seed",
 }
 
@@ -220,7 +220,7 @@ def _of_the_draws(entries: list[dict]) -> str:
     """Return a sentence on the number of resamples, and of resamples without a result."""
     sentence = f"Each bootstrap has {entries[0]['resamples']:,} resamples (seed {entries[0]['seed']})."
     lost = [
-        f"{router_name(e['router'])} runs {e['undetermined_runs']}, sizes {e['undetermined_sizes']}"
+        f"{router_name(e['router'])} {e['undetermined_runs']} of runs, {e['undetermined_sizes']} of sizes"
         for e in entries
         if e["undetermined_runs"] or e["undetermined_sizes"]
     ]

@@ -148,9 +148,9 @@ def loss_figure(report: Report) -> list[Block]:
         lines += (
             ", labelled on the right."
             if len(report.fitted) == len(report.laws)
-            else ", and dotted where there is none."
+            else ". Dotted lines join the points of a router without a law."
         )
-    dashes = " If a point has several seeds, each has a dash." if report.sweep and report.sweep["spreads"] else ""
+    dashes = " At a point with several seeds, each seed has a dash." if report.sweep and report.sweep["spreads"] else ""
     caption = f"Points are trained models, dark grey the dense ones (E = 1); {lines}{dashes}"
     return report.figure("loss", "Loss against the number of experts", caption)
 

@@ -96,9 +96,9 @@ LOSSES = {
 
 STATUS = {
     "interior": "inside",
-    "E_start at 1": "E_start at 1, the least allowed",
-    "E_max unbounded": "no limit E_max seen",
-    "E_start at 1, E_max unbounded": "E_start at 1, no limit E_max seen",
+    "E_start at 1": "E_start at 1, its lower limit",
+    "E_max unbounded": "E_max unbounded",
+    "E_start at 1, E_max unbounded": "E_start at 1, E_max unbounded",
     "linear limit": "in the linear limit: no coefficient has a value",
 }
 """Descriptions of the optimum, by the status of a fit."""
@@ -119,7 +119,7 @@ def status(fit: dict) -> str:
     if fit["status"] == "interior" and not any(known):
         return "inside, but not determined"
     if fit["status"] == "interior" and not all(known):
-        return "inside, in part not determined"
+        return "inside, but partly not determined"
     return STATUS[fit["status"]]
 
 

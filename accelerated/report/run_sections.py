@@ -38,7 +38,7 @@ def pairs_section(report: Report) -> list[Block]:
         for pair in pairs
         for each in pair["sizes"]
     ]
-    heads = ["pair", "N", "cells", "difference of the loss", "95 % interval", "ratio of dense sizes of equal loss"]
+    heads = ["pair", "N", "cells", "difference of the loss", "95 % interval", "ratio of equivalent dense sizes"]
     return [
         Heading("Router against router"),
         "Each pair of routers is compared at every N and E where both have a run. If the difference is below zero, the "
@@ -118,7 +118,7 @@ def experts_per_token_section(report: Report) -> list[Block]:
             "At k = 1, 2 and more, and for dense models with wider feed-forward layers (×2, ×4). A steeper line "
             "means a larger gain per FLOP.",
         ),
-        Table([*heads, "same, next larger N"], rows, keys=3),
+        Table([*heads, "next larger N: log10 L per tenfold FLOPs"], rows, keys=3),
         *_versus(ablation),
     ]
 
@@ -207,8 +207,8 @@ def compute_section(report: Report) -> list[Block]:
     ]
     return [
         Heading("One law for every kind of run"),
-        "A law in N and E does not cover runs with another k, another R or wider dense layers. The paper's second "
-        "form uses two other variables: the compute F (TeraFLOPs of a forward pass of 2,048 tokens) and the "
+        "A law that uses N and E does not cover runs with another k, another R or wider dense layers. The paper's "
+        "second form uses two other variables: the compute F (TeraFLOPs of a forward pass of 2,048 tokens) and the "
         "parameters per unit of compute, B = P/F. This form should describe every run of a router:",
         COMPUTE_LAW,
         "B_min is the smallest B of the runs. The units of F and B are our choice; we do not know the paper's "
@@ -223,7 +223,7 @@ def compute_section(report: Report) -> list[Block]:
         Table(["", *(router_name(entry["router"]) for entry in held)], rows),
         "Brackets hold 95 % profile likelihood intervals. B_min is not fitted.",
         _kinds_off(report.results["headlines"]["kinds_off"]),
-        Table(["router", "kind", "runs", "RMSLE", "measured over fitted, mean"], kinds, keys=2),
+        Table(["router", "kind", "runs", "RMSLE", "mean of measured loss / fitted loss"], kinds, keys=2),
     ]
 
 

@@ -57,12 +57,12 @@ def _measured_on(sweep: dict) -> list[Block]:
 
 def evaluation_words(sweep: dict) -> str:
     """Return sentences on the objective, and on tokens of other sequences that affect a loss."""
-    sentence = "Evaluation routes greedily, uses no later token and drops nothing."
+    sentence = "Evaluation routes greedily, uses no later token and drops no token."
     if sweep["masked"]:
         rates = " or ".join(f"{rate:.3g}" for rate in sweep["masked"])
         sentence = (
             f"These models predict hidden tokens, {rates} % of each sequence, from the tokens on both sides, so their "
-            "losses are not comparable with next-token losses. Evaluation routes greedily and drops nothing."
+            "losses are not comparable with next-token losses. Evaluation routes greedily and drops no token."
         )
     if sweep["grouped"]:
         later = "" if sweep["masked"] else ", but not on any later position"
@@ -135,12 +135,12 @@ def _loads(report: Report) -> list[Block]:
         + [f"{figure(load.dropped, '.2f')} %"]
         for load in report.sweep["loads"]
     ]
-    heads = ["router", "N", "E", "busiest expert (fair = 1)", "experts without a token", "dropped in training"]
+    heads = ["router", "N", "E", "busiest expert (fair = 1)", "experts without a token", "tokens dropped in training"]
     if not rows:
         return []
     return [
         "The load of an expert is its share of the validation tokens times the number of experts: 1 is a fair share. "
-        "Evaluation is greedy and drops nothing; in training an expert drops tokens above its capacity.",
+        "Evaluation is greedy and drops no token; in training an expert drops tokens above its capacity.",
         *report.figure(
             "load",
             "Load per expert at the largest size and E",

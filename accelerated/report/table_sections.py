@@ -61,7 +61,7 @@ def not_reproduced_section(report: Report) -> list[Block]:
         )
     lines += [
         "**Not compared with the paper**, because the paper does not give the numbers: the slopes at each size, the "
-        "constants of the law in (F, B), and the fits to the other texts.",
+        "constants of the law that uses F and B, and the fits to the other texts.",
         "**A limit of the runs, not of the fit:** every model was trained on the same number of tokens. The size at "
         "which the gain of routing ends may change if larger models are trained on more tokens.",
     ]
@@ -127,16 +127,17 @@ def rows_section(report: Report) -> list[Block]:
         counts = listed(f"{router_name(router)} {n}" for router, n in rows["routers"].items())
         part = f" that `{table['row_choice']}` chooses" if table["condition"] else ""
         blocks.append(
-            f"The laws in N and E use {chosen}; each router's law also uses the dense runs. Number of runs: {counts}. "
-            f"The law in (F, B) and the ablations use every run{part} except suspect ones. The pairs use the runs with "
-            "k = 1 and the most common routing frequency."
+            f"The laws that use N and E are fitted to {chosen}; each router's law also uses the dense runs. "
+            f"Number of runs: {counts}. "
+            f"The law that uses F and B and the ablations use every run{part} except suspect ones. The "
+            "pairs use the runs with k = 1 and the most common routing frequency."
         )
     elif table["condition"]:
         blocks.append(f"The law uses the rows `{table['row_choice']}`.")
     if rows["not_in_laws"] and table["routers"]:
         left = [[e["reason"], str(e["runs"]), ", ".join(map(str, e["hyper_ids"]))] for e in rows["not_in_laws"]]
         blocks += [
-            "No law in N and E uses these runs; the table gives the first reason that applies:",
+            "No law that uses N and E is fitted to these runs; the table gives the first reason that applies:",
             Table(["reason", "runs", "hyper_id"], left),
         ]
     return [*blocks, *_suspects(report), *table["remarks"], *_odd_runs(report), *_lacking(report)]
@@ -204,7 +205,7 @@ def _lacking(report: Report) -> list[Block]:
         "no two routers have a run of the same N and E": results["pairs"],
         "no models differ only in k": results["experts_per_token"]["cells"],
         "no models differ only in the share of routed blocks": results["routing_frequency"]["cells"],
-        "no run has another k, R or width (to test the law in (F, B))": no_compute
+        "no run has another k, R or width (to test the law that uses F and B)": no_compute
         or results["headlines"]["other_kinds"],
         "there is only one loss column, so no other text": len(table["loss_columns"]) > 1,
     }
@@ -213,7 +214,7 @@ def _lacking(report: Report) -> list[Block]:
     sentences = [lack] if absent and table["routers"] else []
     reasons = {law["missing"] for law in report.laws}
     return sentences + missing(
-        [each for each in results["utilisation"] if each["missing"] not in reasons], "law in (F, B)"
+        [each for each in results["utilisation"] if each["missing"] not in reasons], "law that uses F and B"
     )
 
 
@@ -239,7 +240,7 @@ def method_section(report: Report) -> list[Block]:
     return [
         *blocks,
         f"**Chance** {chance}",
-        "**A law of N and E cannot predict** how the gain changes with more training or on other text. Nothing "
+        "**A law that uses N and E cannot predict** how the gain changes with more training or on other text. Nothing "
         f"was measured below N = {sizes[0]:,} or above N = {sizes[-1]:,}: the law extrapolates there.",
         *more_section(report),
     ]
@@ -262,7 +263,7 @@ def more_section(report: Report) -> list[Block]:
         lines += [f"**More figures:** {listed(figures)}."] if figures else []
         command = "routelaws report --full FOLDER" if sweep else "routelaws reproduce --full"
         lines.append(
-            f"**Every table** is in the full report: run `{command}`. The tables cover slopes, equal dense sizes, "
+            f"**Every table** is in the full report: run `{command}`. The tables cover slopes, equivalent dense sizes, "
             "residuals, forms of law, pairs, ablations, other texts, runs and method."
         )
     if sweep:

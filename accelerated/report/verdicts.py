@@ -3,7 +3,7 @@
 from ..results.blocks import Block, Table, count, figure, span
 from .outline import listed, names, router_name
 
-CANNOT = "cannot be said"
+CANNOT = "cannot be judged"
 
 LACKING = {
     "size": "no router has a law and runs of a size up to 1.3B",

@@ -61,9 +61,11 @@ def read_groups(law: Law, path: Path, choice: Choice) -> tuple[list[Rows], dict[
     table = read_leverages(path)
     if table is not None:
         if choice.rows is not None:
-            raise InputError("--rows is for a results table; a table of leverages is fitted whole")
+            raise InputError(
+                "--rows is for a results table, but a table of leverages is fitted whole; leave --rows out"
+            )
         if choice.loss is not None:
-            raise InputError(f"--loss {choice.loss}: a table of leverages has no loss")
+            raise InputError(f"--loss {choice.loss}: a table of leverages has no loss; leave --loss out")
         return leverage_groups(table, choice.options), {}, []
     frame, groups, reasons = read_tables([path]), [], {}
     loss = choice.loss or "loss_validation"

@@ -386,7 +386,7 @@ def misfit_lines(misfit: Misfit) -> list[str]:
         )
     if misfit.largest is not None:
         lines.append(
-            f"fitted without the largest size, N = {misfit.largest.size:,.0f}, the law predicts the loss there "
+            f"fitted without the largest size, N = {misfit.largest.size:,.0f}, the law predicts the loss at this size "
             f"{how_far_off(misfit.largest.miss)}"
         )
     return lines
@@ -425,7 +425,7 @@ def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float, 
         text += f"; without {'this run' if len(far) == 1 else 'them'} the RMSLE is {without:.2g} instead of {rmsle:.2g}"
         if without < rmsle / 2 and not huber:
             advice = "see routelaws fit --huber" if takes_huber else "filter with --rows"
-            text += f", so {'one run decides' if len(far) == 1 else 'few runs decide'} this fit; {advice}"
+            text += f", so {'one run determines' if len(far) == 1 else 'a few runs determine'} this fit; {advice}"
     return text
 
 

@@ -512,7 +512,7 @@ def test_words_on_misses_go_the_way_of_the_misses(way):
         assert bend.startswith("the residuals bend with log N" if clear else "the residuals show no bend with log N")
         assert ("are larger than" in seeds, "the form of the law causes part of the error" in seeds) == (clear, clear)
         assert ("are no larger than" in seeds) != clear
-        assert largest.endswith("the law predicts the loss there 2.3 % too " + ("low" if way > 0 else "high"))
+        assert largest.endswith("the law predicts the loss at this size 2.3 % too " + ("low" if way > 0 else "high"))
 
 
 def test_lack_of_fit_by_hand():

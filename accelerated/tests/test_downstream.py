@@ -160,7 +160,7 @@ def test_the_command_says_why_a_task_is_left_out(tmp_path, monkeypatch, capsys):
     assert cli.main([*words, "--loss", "loss_text"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "use the loss on text" in printed
-    assert "no change: 1 task left out: small; no run above the cut has its accuracy" in printed
+    assert "no change: 1 task left out: small; no run above the cut has this accuracy" in printed
     assert "direct: 2 tasks left out: flat, small; for example flat: 0 of 9 rows have an accuracy above 0.3" in printed
     assert cli.main([*words, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)

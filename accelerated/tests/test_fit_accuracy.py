@@ -157,8 +157,11 @@ def test_the_rate_of_guessing_is_that_of_the_task(tmp_path, capsys, task, flags,
         ("--law direct --floor 1", "the law direct has no option floor; its options: guess_rate, least_gain"),
         ("--law direct --rows flops>1e30", "no row matches; the table has 9 rows"),
         ("--law direct --rows flops<2e18", "needs at least 3 rows"),
-        ("--law hoffmann --task quiz", "--task quiz: it is for laws of accuracy; hoffmann is of loss"),
-        ("--law leverage --tasks quiz.csv", "--tasks quiz.csv: it is for laws of accuracy; leverage is of leverage"),
+        ("--law hoffmann --task quiz", "--task quiz: it is for laws of accuracy, but hoffmann is a law of loss"),
+        (
+            "--law leverage --tasks quiz.csv",
+            "--tasks quiz.csv: it is for laws of accuracy, but leverage is a law of leverage",
+        ),
         ("--law hoffmann", "columns hyper_id, step, router_type, num_experts, dense_parameter_count are missing"),
     ],
 )

@@ -441,15 +441,16 @@ def test_help_names_the_laws_their_columns_and_their_printed_coefficients():
     at = point.partition("at: ")[2]
     columns = {column for law in LAWS.values() for column in law.columns} - {*INPUTS}
     assert columns <= {*names_in(at)}
-    printed = " ".join(predict.__doc__.partition("by this name: ")[2].partition("level: ")[0].split())
+    printed = " ".join(predict.__doc__.partition("by name. ")[2].partition("level: ")[0].split())
     for law in LAWS.values():
-        named = re.search(rf"(?:^|[;,] ){law.name} (.*?)(?:[;.]|, (?:{'|'.join(LAWS)}) |$)", printed)
+        named = re.search(rf"(?:^| ){law.name}: (.*?)\.(?: |$)", printed)
         found = [] if named is None else names_in(named[1])
         assert [name.strip('"') for name in found if name != "or"] == [*law.published], law.name
 
 
 IDLE = {
-    "--level 0.8: published coefficients have no runs and no interval; leave it out": PRINTED + ("--level", "0.8"),
+    "--level 0.8: it cannot be used with --published, which has no runs and no intervals; leave it out": PRINTED
+    + ("--level", "0.8"),
     "--rows k == 1: published coefficients": PRINTED + ("--rows", "k == 1"),
     "--loss loss_c4: published coefficients": PRINTED + ("--loss", "loss_c4"),
     "--router Hash: published coefficients": PRINTED + ("--router", "Hash"),
@@ -458,10 +459,17 @@ IDLE = {
     "--resamples 7: cannot be used with --next": (*NEXT.split(), "--resamples", "7"),
     "--dtype fp8: cannot be used with --next": (*NEXT.split(), "--dtype", "fp8"),
     "--out x: cannot be used with --next": (*NEXT.split(), "--out", "x"),
-    "--no-published: --next uses only the table; leave it out": (*NEXT.split(), "--no-published"),
+    "--no-published: --next uses only the table; leave --no-published out": (*NEXT.split(), "--no-published"),
     "--n 1e9: add --next, or leave it out": (*PLAN.split(), "--n", "1e9"),
     "--loss books: the law direct does not use a loss": "fit accuracies.csv --law direct --loss books".split(),
-    "--loss c4: a table of leverages has no loss": ("fit", "leverages.csv", "--law", "leverage", "--loss", "c4"),
+    "--loss c4: a table of leverages has no loss; leave --loss out": (
+        "fit",
+        "leverages.csv",
+        "--law",
+        "leverage",
+        "--loss",
+        "c4",
+    ),
 }
 """Flags that another flag makes meaningless: errors."""
 

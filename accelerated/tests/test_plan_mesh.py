@@ -258,7 +258,7 @@ def test_the_smallest_number_of_devices_is_that_of_the_type_that_is_asked_for():
             ["--devices", 16, "--router", "mixture_of_tokens", "--experts", 4],
             "sequences into whole groups of 4, expert must divide the 4 experts, and model must divide the 2 heads",
         ),
-        (["--devices", 2, "--mesh", "data=4"], "--mesh data=4 has 4 devices, and --devices is 2"),
+        (["--devices", 2, "--mesh", "data=4"], "--mesh data=4 has 4 devices, but --devices is 2; make both equal"),
         (["--devices", 3, "--mesh", "data=3"], "--batch-size is 16; mesh data=3 cuts it into 3 equal parts"),
         (
             ["--devices", 2, "--mesh", "rows=2"],

@@ -89,7 +89,7 @@ WRONG_FLAGS = {
     "predict --n 1e8": "--experts is missing: the law routed-bounded needs E, experts",
     "predict --n 1e8 --experts 4 --floor 1": "the law routed-bounded has no option floor; its options: none",
     "predict --law direct": "--at flops= is missing: the law direct needs flops",
-    "predict --law direct --at flops=1e20 --router Hash": "--router Hash: it is for laws of the loss; direct is of acc",
+    "predict --law direct --at flops=1e20 --router Hash": "--router Hash: it is for laws of the loss, but ",
     "predict --n 1e8 --experts 4 --at dense_parameters=2e8": "--at dense_parameters=2e8: --n 1e+08 sets the same col",
     "predict --law direct --at flops=1e20 flops=1e21": "--at flops=1e21: --at flops 1e+20 sets the same column; give",
     "predict --n 1e8 --experts 4 --law separable --huber 0.1": "--huber 0.1: the law separable is fitted only by least",

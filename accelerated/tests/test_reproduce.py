@@ -165,7 +165,7 @@ def sentences_in(value) -> list[str]:
         return [text for item in value for text in sentences_in(item)]
     if not isinstance(value, dict):
         return []
-    own = [value.get("missing"), value.get("because") if value.get("verdict") == "cannot be said" else None]
+    own = [value.get("missing"), value.get("because") if value.get("verdict") == "cannot be judged" else None]
     return [text for text in own if text] + [text for item in value.values() for text in sentences_in(item)]
 
 
@@ -333,8 +333,8 @@ def interval(low, mean, high) -> dict:
     ("ends", "size", "verdict"),
     [([(-9, -1), (-5, -1)], 1.3e9, "supported"), ([(-9, -1), (-5, 1)], 1.3e9, "supported in part"),
      ([(-9, 1), (-5, 1)], 1.3e9, "open"), ([(-9, -1), (1, 5)], 1.3e9, "not supported"),
-     ([(-9, -1), (-5, -1)], 1e8, "supported in part"), ([], 1e8, "cannot be said"),
-     ([(-9, -1)], 2e9, "cannot be said")],
+     ([(-9, -1), (-5, -1)], 1e8, "supported in part"), ([], 1e8, "cannot be judged"),
+     ([(-9, -1)], 2e9, "cannot be judged")],
 )  # fmt: skip
 def test_the_verdict_on_routing_turns_round(ends, size, verdict):
     gains = [
@@ -357,7 +357,8 @@ def test_the_verdict_on_the_number_of_experts_turns_round(beyond, share, verdict
     ]
     reached = [{"E": 128, "percent": share, "low": share, "high": share, "sizes": 3}]
     assert judged("experts", doublings=[{"router": "Hash", "steps": steps, "reached": reached}]) == verdict
-    assert judged("experts", doublings=[{"router": "Hash", "steps": steps[:1], "reached": reached}]) == "cannot be said"
+    short = [{"router": "Hash", "steps": steps[:1], "reached": reached}]
+    assert judged("experts", doublings=short) == "cannot be judged"
     certain = [steps[0], steps[1] | {"percent": interval(-3, -2, 1)}]  # these steps alone are "supported"
     both = [{"router": name, "steps": each, "reached": reached} for name, each in (("Hash", steps), ("RL-R", certain))]
     assert judged("experts", doublings=both) == ("supported" if verdict == "supported" else "supported in part")
@@ -380,7 +381,7 @@ def test_the_verdict_on_k_turns_round(first, second, verdict):
     [({"Hash": (1, 2, 3), "RL-R": (1, 2, 3)}, "supported"),
      ({"Hash": (1, 2, 3), "RL-R": (-1, 2, 3)}, "supported in part"),
      ({"Hash": (1, 2, 3), "RL-R": (-3, -2, -1)}, "not supported"), ({"RL-R": (-1, 2, 3)}, "open"),
-     ({"Zed": (-3, -2, -1)}, "supported"), ({"Zed": (1, 2, 3)}, "not supported"), ({}, "cannot be said")],
+     ({"Zed": (-3, -2, -1)}, "supported"), ({"Zed": (1, 2, 3)}, "not supported"), ({}, "cannot be judged")],
 )  # fmt: skip
 def test_the_verdict_on_the_router_turns_round(against, verdict):
     entries = []
@@ -408,7 +409,7 @@ def test_the_verdict_on_the_router_turns_round(against, verdict):
     ("ends", "usual", "verdict"),
     [([(1, 2, 3), (1, 2, 3)], 0.5, "supported"), ([(1, 2, 3), (-1, 2, 3)], 0.5, "supported in part"),
      ([(-1, 2, 3)], 0.5, "open"), ([(1, 2, 3), (-3, -2, -1)], 0.5, "not supported"),
-     ([(1, 2, 3)], 0.25, "cannot be said"), ([(None, 2, None)], 0.5, "open")],
+     ([(1, 2, 3)], 0.25, "cannot be judged"), ([(None, 2, None)], 0.5, "open")],
 )  # fmt: skip
 def test_the_verdict_on_the_routing_frequency_turns_round(ends, usual, verdict):
     below = [{"router": "Hash", "cells": 3, "lower": 0, "percent": interval(*each)} for each in ends]
@@ -420,7 +421,7 @@ def test_a_table_in_which_routing_hurts_turns_the_report_round(tmp_path):
     results = gathered(make_frame((("Hash", LAW), ("S-Base", HURTS))), tmp_path)
     verdicts = {entry["key"]: entry["verdict"] for entry in results["advice"]}
     assert verdicts["size"] == "not supported" and verdicts["router"] == "not supported"
-    assert verdicts["k"] == verdicts["frequency"] == "cannot be said"
+    assert verdicts["k"] == verdicts["frequency"] == "cannot be judged"
     text = markdown(results, [], full=True)
     assert "Routing lowers the loss at 3 of 6 points" in text and " % lower than S-BASE" in text
     assert "These are not the paper's runs" in text

@@ -72,7 +72,7 @@ class TrainConfig:
     sequence_length: int = 128
     """S, tokens per sequence."""
     batch_size: int = 16
-    """b, sequences per step. On one device a router balances over all their tokens together."""
+    """b, sequences per step. On one device, a router balances over the tokens of all b sequences together."""
     steps: int = 1000
     """Training steps."""
     learning_rate: float | None = None
@@ -94,7 +94,7 @@ class TrainConfig:
     gradient_clip: float = 1.0
     """Largest global norm of the gradient; a larger gradient is scaled down to it."""
     seed: int = 42
-    """Seed of the initial weights, of the order of the training text, and of random routers and the masked objective."""  # noqa: E501
+    """Seed of all random choices: initial weights, order of the training text, random routers, hidden tokens."""  # noqa: E501
     dtype: str = "float32"
     """Type of the matrix products: float32 or bfloat16."""
     rematerialise: bool = False
@@ -102,7 +102,7 @@ class TrainConfig:
     attention: str = "auto"
     """Attention code. auto: cuDNN on an NVIDIA GPU in bfloat16, else our own code. own: always our own. tokamax: Tokamax."""  # noqa: E501
     evaluations: int = 5
-    """Number of evaluations, evenly spaced; the last one is at the end."""
+    """Number of evaluations, evenly spaced; the last one is after the last step."""
     evaluation_tokens: int = 131_072
     """Validation tokens per evaluation, in evenly spaced windows of the validation text. A shorter text is used whole."""  # noqa: E501
     steps_per_call: int = 8
@@ -114,7 +114,7 @@ class TrainConfig:
     keep_every: int | None = None
     """Also keep each checkpoint whose step is a multiple of this number."""
     skip_bad_batches: int = 0
-    """Number of bad batches that the run may skip; one more stops it. A batch is bad if its loss or gradient is not finite, or its loss exploded (see --loss-limit)."""  # noqa: E501
+    """Number of bad batches that the run may skip; the next bad batch stops the run. A batch is bad if its loss or gradient is not finite, or its loss exploded (see --loss-limit)."""  # noqa: E501
     loss_limit: float = 10.0
     """A training loss above this many times ln V has exploded. ln V is the loss if all tokens are equally likely."""
     corpus: tuple[str, ...] = ()
@@ -124,13 +124,13 @@ class TrainConfig:
     init_from: str | None = None
     """Folder of a run. Its last checkpoint gives the initial weights. The FFNs of a dense run become the experts of a routed model."""  # noqa: E501
     init_noise: float = 0.0
-    """With a dense --init-from: size of the noise that is added to the experts, relative to newly drawn weights."""
+    """With a dense --init-from: multiple of new initial weights that is added to the experts as noise."""
     init_redraw: float = 0.0
-    """With a dense --init-from: share of the hidden units of each expert that are drawn anew."""
+    """With a dense --init-from: share of the hidden units of each expert that get new random weights."""
     init_optimizer: bool = False
     """Also copy the optimizer state of --init-from."""
     routing: str | None = None
-    """File with experts and gates for the training batches of some steps, as `routelaws inspect --split train --out` writes it. In these steps, they replace the choices of the routers."""  # noqa: E501
+    """File that `routelaws inspect --split train --out` wrote. In its steps, its experts and gates replace the choices of the routers."""  # noqa: E501
     mesh: str | None = None
     """Train on all devices, arranged in this mesh: data=2,expert=4,model=1. The size of an omitted axis is 1."""
     balancing_group: str = "shard"
@@ -270,7 +270,8 @@ class TrainConfig:
         _check_whole("warmup_steps", self.warmup_steps, 0)
         if self.schedule == "wsd" and self.warmup_steps > self.stable_steps():
             raise InputError(
-                f"warmup_steps is {self.warmup_steps}, but wsd decays from step {self.stable_steps()} on; use fewer"
+                f"warmup_steps is {self.warmup_steps}, but wsd decays from step {self.stable_steps()} on; use "
+                "fewer warm-up steps"
             )
 
     def _check_groups(self) -> None:

@@ -261,7 +261,7 @@ def _well_formed(answer: Answer) -> None:
     if answer.expert.shape != answer.gate.shape or answer.expert.ndim != 2 or len(answer.expert) != num_tokens:
         raise Fault("form", f"experts {answer.expert.shape}, gates {answer.gate.shape}; [T, k] is needed; {where}")
     if answer.expert.shape[1] == num_experts > k:
-        raise Fault("dense", f"k is {k}, but a token has more gates other than 0; {where}")
+        raise Fault("dense", f"k is {k}, but a token has more nonzero gates; {where}")
     if answer.expert.shape[1] != k:
         raise Fault("form", f"k is {k}, but each token gets {answer.expert.shape[1]} experts; {where}")
     real = slice(None) if answer.probe.mask is None else answer.probe.mask

@@ -146,7 +146,7 @@ def pytest_addoption(parser):
     add("--routelaws-profile", choices=PROFILES, help="number of examples")
     add("--routelaws-json", metavar="FILE", help="write the report as JSON")
     add("--routelaws-html", metavar="FILE", help="write the report as a page")
-    add("--routelaws-export-failing", metavar="FOLDER", help="write the failing calls there, as .npz")
+    add("--routelaws-export-failing", metavar="FOLDER", help="write the failing calls to this folder, as .npz files")
     add(
         "--routelaws-known-failures",
         metavar="FILE",

@@ -338,7 +338,10 @@ BAD = {
     "positions": (dict(positions="none"), "positions is 'none'"),
     "norm of dense": (dict(output_norm=True), "a dense model has no routed layers"),
     "shared experts": (dict(router_type="Hash", num_experts=2, shared_experts=-1), "shared_experts is -1"),
-    "shared experts of dense": (dict(shared_experts=1), "shared_experts is 1; at least 0 for a routed model, 0 for"),
+    "shared experts of dense": (
+        dict(shared_experts=1),
+        "shared_experts is 1; needed: at least 0 for a routed model, 0 for",
+    ),
     "parts of weights": (dict(router_type="Hash", num_experts=2, granularity=3, shared_experts=1), "granularity is 3"),
     "router bias of another": (dict(router_type="Hash", num_experts=2, router_bias=True), "only Top-K has this option"),
     "temperature of dense": (dict(learned_temperature=True), "only MoT has this option"),

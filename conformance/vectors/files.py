@@ -266,7 +266,7 @@ def _field(result, fields: list[str]) -> Callable[[str], np.ndarray]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m routelaws.conformance.vectors", description=write_vectors.__doc__)
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="the folder, made where it is not there")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="output folder; created if it is missing")
     write_vectors(parser.parse_args(arguments).out)
 
 

@@ -174,7 +174,9 @@ def build(out: Path, root: Path = pages.ROOT) -> list[str]:
 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Build the site.")
-    parser.add_argument("--out", type=Path, default=pages.ROOT / "build/site", help="its folder; build/site by default")
+    parser.add_argument(
+        "--out", type=Path, default=pages.ROOT / "build/site", help="folder of the site (default: build/site)"
+    )
     out, start = parser.parse_args(words).out.resolve(), time.perf_counter()
     built = build(out)
     print(*built, sep="\n", end="\n" if built else "")

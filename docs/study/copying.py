@@ -7,8 +7,8 @@ half better. The copy gain is the mean loss of the first half minus the mean los
 Rows of other runs stay in copying.csv.
 """
 
+import argparse
 import csv
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -52,13 +52,16 @@ def copying_row(folder: Path, hyper_id: int) -> dict:
     return {"hyper_id": hyper_id, **{name: last[name] for name in RUN}, "copy_gain": f"{gain(losses):.3f}"}
 
 
-def main(folders: list[str]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", type=Path, nargs="+", help="folder of a sweep")
+    folders = parser.parse_args().folders
     with TABLE.open() as file:
         rows = {int(row["hyper_id"]): row for row in csv.DictReader(file)}
     for folder in folders:
-        rows |= {i: copying_row(run, i) for i, run, _ in finished_runs(Path(folder))}
+        rows |= {i: copying_row(run, i) for i, run, _ in finished_runs(folder)}
     write_rows(TABLE, (rows[i] for i in sorted(rows)), COLUMNS)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

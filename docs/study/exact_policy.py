@@ -74,8 +74,10 @@ def train(config: TrainConfig, exact: bool) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sampled", action="store_true", help="by REINFORCE")
-    parser.add_argument("--steps", type=int, default=RUN["steps"])
+    parser.add_argument(
+        "--sampled", action="store_true", help="use REINFORCE, with one draw per token, instead of the exact gradient"
+    )
+    parser.add_argument("--steps", type=int, default=RUN["steps"], help="training steps (default: %(default)s)")
     flags = parser.parse_args()
     usual = {} if flags.sampled else {"policy_weight": 0.0}
     loss = train(from_mapping(RUN | {"steps": flags.steps} | usual), not flags.sampled)

@@ -266,7 +266,9 @@ def filled(page: str, made: dict[str, Callable[[], str]]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, nargs="?", default=HERE, help="of README.md and results.csv")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=HERE, help="folder of README.md and results.csv (default: docs/study)"
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the page differs from the table")
     flags = parser.parse_args(arguments)
     path = flags.folder / "README.md"

@@ -169,10 +169,14 @@ def _scored(point: dict, last) -> dict:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("register", "score"))
-    parser.add_argument("table", type=Path)
-    parser.add_argument("--grid", default="study", help="preset or TOML file of the grid")
-    parser.add_argument("--out", type=Path, default=HERE, help="folder of prediction.json and score.json")
+    parser.add_argument(
+        "what", choices=("register", "score"), help="predict the losses, or compare them with the table"
+    )
+    parser.add_argument("table", type=Path, help="results table of the study, such as results.csv")
+    parser.add_argument("--grid", default="study", help="preset or TOML file of the grid (default: study)")
+    parser.add_argument(
+        "--out", type=Path, default=HERE, help="folder of prediction.json and score.json (default: docs/study)"
+    )
     flags = parser.parse_args(arguments)
     path = flags.out / "prediction.json"
     try:

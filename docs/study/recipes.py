@@ -6,9 +6,9 @@ Run the sweep and then this file:
     python docs/study/recipes.py build/recipes
 """
 
+import argparse
 import csv
 import shlex
-import sys
 from pathlib import Path
 
 from routelaws.accelerated.training.configuration import TrainConfig
@@ -65,14 +65,16 @@ def _rounded(cell: str) -> str:
     return cell and f"{float(cell):.5g}"
 
 
-def main(folders: list[str]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", type=Path, nargs="+", help="folder of a sweep of recipes")
     table = HERE / "recipes.csv"
     with table.open() as file:
         rows = {row["command"]: row for row in csv.DictReader(file)}
-    for folder in folders:
-        rows |= {row["command"]: row for row in recipe_rows(Path(folder))}
+    for folder in parser.parse_args().folders:
+        rows |= {row["command"]: row for row in recipe_rows(folder)}
     write_rows(table, rows.values(), COLUMNS)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

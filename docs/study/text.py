@@ -105,7 +105,7 @@ def write(text: Callable, wheels: list[Path], out: Path) -> int:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("text", choices=TEXTS)
-    parser.add_argument("out", type=Path, help="folder of the text; left alone if it is there")
+    parser.add_argument("out", type=Path, help="folder for the text; an existing folder is not changed")
     flags = parser.parse_args(arguments)
     if flags.out.exists():
         print(f"{flags.out}: is there already; delete it to fetch the text again")

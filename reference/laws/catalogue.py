@@ -608,7 +608,7 @@ _REPEATED = _DIRECT._replace(
         Parameter("c", "1", "ln(-ln Q) at one FLOP and one attempt"),
         Parameter("alpha", "1", "change of ln(-ln Q) per unit of ln C, at one attempt; below 0 where accuracy rises"),
         Parameter("beta", "1", "change of ln(-ln Q) per unit of ln k, at one FLOP"),
-        Parameter("delta", "1", "change of that per unit of ln C"),
+        Parameter("delta", "1", "change of beta per unit of ln C"),
     ),
     columns=("flops", "attempts"),
     fit=downstream.fit_repeated,

@@ -128,7 +128,9 @@ def activation_ratio(experts: float, active: float, shared: float, counting: Cou
         [0.035, 0.0312, 0.0352]
     """
     if not (0 < active <= experts and shared >= 0):
-        raise InputError(f"{active} of {experts} experts and {shared} shared ones; needed: 0 < active <= experts")
+        raise InputError(
+            f"{active} active of {experts} experts, {shared} shared; needed: 0 < active <= experts, shared >= 0"
+        )
     ways = {
         "definition": (active + shared) / (experts + shared),
         "routed": active / experts,

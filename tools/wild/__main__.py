@@ -5,6 +5,7 @@ and its own process. `python tools/wild fairscale attnax` judges some libraries 
 --page` writes only the page. This needs a network and 2 GB of disk, so no CI runs it.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -68,8 +69,15 @@ def merged(old: dict, answers: dict[str, list[dict]]) -> dict:
     }
 
 
-def main(arguments: list[str]) -> int:
-    libraries = [] if "--page" in arguments else arguments or ["transformers", *(set(pins()) - {"torch"})]
+def main() -> int:
+    every = ["transformers", *(set(pins()) - {"torch"})]
+    parser = argparse.ArgumentParser(prog="python tools/wild", description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "libraries", nargs="*", metavar="LIBRARY", help=f"one of {', '.join(sorted(every))} (default: all)"
+    )
+    parser.add_argument("--page", action="store_true", help="judge no library; only write README.md from results.json")
+    flags = parser.parse_args()
+    libraries = [] if flags.page else flags.libraries or every
     cache = Path(os.environ.get("ROUTELAWS_WILD", Path.home() / ".cache" / "routelaws-wild"))
     answers = {library: ask(library, cache) for library in libraries}
     results = merged(json.loads(RESULTS.read_text("utf-8")), answers)
@@ -79,4 +87,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

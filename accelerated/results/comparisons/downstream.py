@@ -115,14 +115,12 @@ def compare_laws(
     below, above = chosen & (table.flops <= cut), chosen & (table.flops > cut)
     if not (below.any() and above.any()):
         raise InputError(
-            f"{plural(int(below.sum()), 'run')} at or below {cut:g} FLOPs and {above.sum()} above; needed: some on "
+            f"{plural(int(below.sum()), 'run')} at or below {cut:g} FLOPs and {above.sum()} above; needed: runs on "
             "both sides of --cut"
         )
     misses, reasons = _misses(table, loss, below, above, table.guess_rates | (rates or {}), least_gain)
     if not misses:
-        raise InputError(
-            f"no task has accuracies both at or below {cut:g} FLOPs and above; needed: at least one such task"
-        )
+        raise InputError(f"no task has accuracies on both sides of --cut {cut:g}; choose another --cut")
     errors = {
         law: {task: float(np.nanmean(values)) for task, values in by.items() if np.isfinite(values).any()}
         for law, by in misses.items()
@@ -172,7 +170,7 @@ def _misses(table: Accuracies, loss: str, below, above, rates: dict[str, float],
             empty = [side for side, rows in zip(("at or below", "above"), sides, strict=True) if not len(rows.flops)]
             if empty:
                 for law in laws:
-                    reasons.setdefault(law, {})[task] = f"no run {' or '.join(empty)} the cut has its accuracy"
+                    reasons.setdefault(law, {})[task] = f"no run {' or '.join(empty)} the cut has this accuracy"
                 continue
             for law, predict in laws.items():
                 try:
@@ -290,7 +288,7 @@ def _left_out_lines(study: Study) -> list[str]:
         if missing := study.left_out.get(law):
             (why, tasks), *others = by_reason(missing).items()
             if others:
-                why = f"for example {tasks[0]}: {why}; --json has the reason of each"
+                why = f"for example {tasks[0]}: {why}; --json has the reason of each task"
             lines.append(f"{law}: {plural(len(missing), 'task')} left out: {', '.join(missing)}; {why}")
     return lines
 

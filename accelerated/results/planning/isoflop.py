@@ -155,7 +155,7 @@ def _name(fit: Fit, axes: tuple[int, int], columns: list[np.ndarray]) -> str:
 def profile_blocks(found: list[Profile]) -> list[Block]:
     if not found:
         return []
-    heads = ["models", "FLOPs", "runs", "N by parabola", "N by law", "ratio", "of shape", "of runs", "why"]
+    heads = ["models", "FLOPs", "runs", "N by parabola", "N by law", "ratio", "by shape", "by runs", "why"]
     rows = [
         [each.name, exponent(each.flops), str(len(each.sizes)), _size(each.parabola), _size(each.law)]
         + [_times(sum(each.difference)), *map(_times, each.difference), each.why]
@@ -164,8 +164,9 @@ def profile_blocks(found: list[Profile]) -> list[Block]:
     notes = [
         "N by parabola: the minimum of a parabola in ln N through the runs of about equal FLOPs, ± one standard error; "
         "N by law: the minimum of the law at these FLOPs",
-        "ratio: N by parabola divided by N by law, the product of the next two columns; of shape: this ratio for a "
-        "parabola through the law's own losses; of runs: the rest, because the runs' losses differ from the law",
+        "ratio: N by parabola divided by N by law, the product of the next two columns; by shape: this ratio for a "
+        "parabola through losses computed by the law; by runs: the other factor, because the runs' losses "
+        "differ from the law",
         f"the law corrects losses to exactly these FLOPs, by at most {max(each.moved for each in found):.2g} nats",
         *_growth(found),
     ]

@@ -100,7 +100,7 @@ def propose(
     costs = {cell: _cost(frame, *cell) for cell in _cells(fit)}
     paid = [cell for cell, cost in costs.items() if not cost > flops]
     if not paid:
-        raise ValueError(f"{flops:.3g} FLOPs: too few for any run; the cheapest costs {min(costs.values()):.3g}")
+        raise ValueError(f"{flops:.3g} FLOPs are too few for any run; the cheapest run costs {min(costs.values()):.3g}")
     points = [cell[: len(law.columns)] for cell in paid]
     there = set(zip(frame["dense_parameter_count"], frame["num_experts"], strict=True))
     proposals = []
@@ -124,7 +124,7 @@ def _asked(fit: Fit, name: str, at: dict[str, float | None]) -> Asked:
             raise ValueError(f"--next {name} needs {FLAGS.get(column, 'a law that uses N and E')}")
     for column, value in at.items():
         if value is not None and column not in wanted:
-            raise ValueError(f"{FLAGS[column]} {value:g}: cannot be used with --next {name}; leave it out")
+            raise ValueError(f"{FLAGS[column]} {value:g}: it cannot be used with --next {name}; leave it out")
     return Asked(name, tuple(float(value) for value in wanted.values()))
 
 

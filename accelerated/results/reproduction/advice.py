@@ -1,7 +1,7 @@
 """The paper's recommendations, each with the evidence of a table and a verdict.
 
 The verdicts are "supported", "supported in part", "open" (the interval includes zero), "not supported" and "cannot be
-said" (the table lacks the runs). Their rules are our choice. A report prints the rule next to each verdict.
+judged" (the table lacks the runs). Their rules are our choice. A report prints the rule next to each verdict.
 """
 
 from ..comparisons.ablations import LEAST_FREQUENCY
@@ -14,7 +14,7 @@ LARGEST = 1.35e9
 LOW_EXPERTS, HIGH_EXPERTS = 64, 128
 MOST_OF_THE_FALL = 200 / 3  # percent
 DEFAULT_ROUTER = "S-Base"
-CANNOT = "cannot be said"
+CANNOT = "cannot be judged"
 
 
 def advice(results: dict) -> list[dict]:
