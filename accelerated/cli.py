@@ -1,6 +1,6 @@
 """The command line: `routelaws train | sweep | fit | predict | plan | report`, and more (`COMMANDS`).
 
-Exit code 0: done, or stopped by a signal with a checkpoint ("resumable"). Exit code 2: wrong input, with one line on
+Exit code 0: done, or stopped by a signal with a checkpoint ("to resume"). Exit code 2: wrong input, with one line on
 standard error. Exit code 1: a bug of ours. Results go to standard output; progress and remarks go to standard error.
 """
 

@@ -9,7 +9,7 @@
     full disk           a small tmpfs (or, without tmpfs, a limit on the size of files)
     clock               the time of day jumps back by up to ten years
     two at once         two processes on one folder
-    SIGTERM             at a random time: exit code 0, and a line with "resumable"
+    SIGTERM             at a random time: exit code 0, and a line with "to resume"
     job array           parallel tasks of a sweep, killed and repeated
 
 A run is the real command, in a fork of a process that has imported all modules but has started no JAX devices. The fork
@@ -355,7 +355,7 @@ class Campaign:
     def sigterm(self, model: str, out: Path) -> list[Ended]:
         wait = self.draw.uniform(0.3, 1.0) * self.seconds[model]
         ended = run_until(self.command(model, out), self.said, wait, signal.SIGTERM)
-        told = "resumable" in ended.said or "validation loss" in ended.said.splitlines()[-1]
+        told = "to resume" in ended.said or "validation loss" in ended.said.splitlines()[-1]
         return [ended if told and ended.code == 0 else ended._replace(code=1)]
 
     def job_array(self, model: str, out: Path) -> list[Ended]:

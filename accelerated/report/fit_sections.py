@@ -59,7 +59,7 @@ def _gain_table(report: Report) -> list[Block]:
         for law in report.fitted
         for gain in law["gains"]
     ]
-    heads = ["router", "N", "experts", "change of log10 L", "change of the loss", "95 % interval", "how well known"]
+    heads = ["router", "N", "experts", "change of log10 L", "change of the loss", "95 % interval", "precision"]
     words = "The gain from a dense model to the largest E depends less on the form of the law than a slope does:"
     return [words, Table(heads, rows, keys=2)] if rows else []
 

@@ -261,7 +261,7 @@ def _title(fit) -> str:
 def _coefficients_table(fit) -> Table:
     """Return a table of one fit: each number with its interval and verdict, and the errors."""
     worded = any(item.words for item in fit.intervals)
-    heads = ["", "best fit"] + [f"{100 * fit.level:g} % interval"] * bool(fit.intervals) + ["the data"] * worded
+    heads = ["", "best fit"] + [f"{100 * fit.level:g} % interval"] * bool(fit.intervals) + ["precision"] * worded
     heads += ["by least squares"] * (fit.least_squares is not None)
     rows = [
         [f"{item.name} at N = {item.at:,.0f}", figure(item.value), span(item)]
@@ -279,7 +279,7 @@ def _coefficients_table(fit) -> Table:
         if fit.least_squares is not None and name in values:
             row.append(figure(float(getattr(fit.least_squares.coefficients, name))))
         rows.append(row)
-    return Table(heads, rows, _title(fit), words=(heads.index("the data"),) if worded else ())
+    return Table(heads, rows, _title(fit), words=(heads.index("precision"),) if worded else ())
 
 
 def _error_words(fit) -> str:
@@ -309,7 +309,7 @@ def _held_out_cell(held_out: HeldOut, digits: str) -> str:
 
 def _slopes_table(fit) -> Table:
     rows = [[f"{item.at:,.0f}", figure(item.value, ".4f"), span(item, ".4f"), item.words] for item in fit.slopes]
-    heads = ["N", "b + c log10 N", f"{100 * fit.level:g} % interval", "the data"]
+    heads = ["N", "b + c log10 N", f"{100 * fit.level:g} % interval", "precision"]
     return Table(heads, rows, f"{fit.name}: change of log10 L per tenfold effective experts", words=(3,))
 
 

@@ -294,7 +294,7 @@ def difference_words(entry: Difference) -> str:
     if entry.where in _DOUBTS:
         return _DOUBTS[entry.where](entry)
     of_tokens = entry.column == "tokens"
-    groups = first_words([value if of_tokens else f"{value} ({plural(n, 'row')})" for value, n in entry.groups])
+    groups = first_words([value if of_tokens else f"{value} in {plural(n, 'row')}" for value, n in entry.groups])
     if of_tokens and entry.where == "sizes":
         return (
             f"neither training tokens nor tokens per parameter are constant across sizes ({groups});"

@@ -33,7 +33,7 @@ def replace_cells(table: Cells, values: dict[str, str], unused: dict) -> None:
             table.cells[name][i] = new
         if rows:
             unused.pop(item, None)
-            table.remarks.append(f"{name}: {old or 'blank'} becomes {new}{in_rows(len(rows), table.rows)}, as mapped")
+            table.remarks.append(f"{name}: {old or 'blank'} becomes {new}{in_rows(len(rows), table.rows)}, by --map")
 
 
 def derive(table: Cells) -> None:
@@ -41,7 +41,7 @@ def derive(table: Cells) -> None:
         if not (blank := table.blank(name)):
             table.remarks.append(f"{name}: not set to {value}, because no cell is blank")
         elif name != "router_type":
-            table.fill(name, dict.fromkeys(blank, value), f"{value}, as set")
+            table.fill(name, dict.fromkeys(blank, value), f"{value}, by --set")
     _write_out_sizes(table)
     _router(table)
     blank = [i for i in table.blank("num_experts") if table.cells["router_type"][i] == DENSE]
@@ -73,7 +73,7 @@ def _router(table: Cells) -> None:
     if "router_type" in table.constants and blank:
         router = known.get(table.constants["router_type"].casefold(), table.constants["router_type"])
         one_expert = set(np.flatnonzero(table.number("num_experts") == 1))
-        table.fill("router_type", {i: router for i in blank if i not in one_expert}, f"{router}, as set")
+        table.fill("router_type", {i: router for i in blank if i not in one_expert}, f"{router}, by --set")
         table.fill("router_type", {i: DENSE for i in blank if i in one_expert}, f"{DENSE}, since num_experts is 1")
     elif len(blank) == table.rows and (table.number("num_experts") == 1).all():
         table.fill("router_type", dict.fromkeys(blank, DENSE), f"{DENSE}, since num_experts is 1")
@@ -115,7 +115,7 @@ def _runs(table: Cells) -> None:
         check_rows(table, keys, shown, marks)
     numbers = {key: str(i) for i, key in enumerate(dict.fromkeys(keys))}
     table.cells["hyper_id"], table.names = [numbers[key] for key in keys], names
-    how = f"numbers for the names of {plural(len(numbers), 'run')}, in the order of the rows"
+    how = f"{plural(len(numbers), 'run')}, numbered by name in the order of the rows"
     if column:
         shared = in_short(
             f"{shorten(name)} is the name of {len(ids_of_name)} runs" for name, ids_of_name in several.items()

@@ -94,7 +94,7 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
         twice["corpus"], twice["loss_validation"] = "pile", twice["loss_validation"] * 0.9
         for values in twice.to_numpy():
             frame.loc[len(frame)] = values
-        return f"corpus, which this law ignores (c4 ({len(twice)} rows); pile ({len(twice)} rows))"
+        return f"corpus, which this law ignores (c4 in {len(twice)} rows; pile in {len(twice)} rows)"
     if defect == "cut short":
         frame.loc[one, ["step", "tokens"]] = 500, 5e8
         frame.loc[one, "loss_validation"] *= 1.15
@@ -139,7 +139,7 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
         frame["stage"] = 1
         for values in twice.to_numpy():
             frame.loc[len(frame)] = values
-        return f"stage, which this law ignores (1 ({len(twice)} rows); 2 ({len(twice)} rows))"
+        return f"stage, which this law ignores (1 in {len(twice)} rows; 2 in {len(twice)} rows)"
     if defect == "a floor":
         size = frame["dense_parameter_count"].to_numpy()
         frame["loss_validation"] = 1.7 + 300 * size**-0.34 * frame["num_experts"].to_numpy() ** -0.05

@@ -86,10 +86,10 @@ def test_columns_are_renamed_and_numbers_kept(converted, name, out):
     assert frame["router_type"].tolist() == ["Dense" if row["E"] == 1 else "my-router" for row in rows]
     assert remarks == [
         "dropped, because a results table has no such column: lr, loss_balance (--keep keeps some)",
-        "k: 1, as set",
-        "router_type: my-router, as set, in 30 of 36 rows",
+        "k: 1, by --set",
+        "router_type: my-router, by --set, in 30 of 36 rows",
         "router_type: Dense, since num_experts is 1, in 6 of 36 rows",
-        "hyper_id: numbers for the names of 18 runs, in the order of the rows",
+        "hyper_id: 18 runs, numbered by name in the order of the rows",
     ]
 
 
@@ -252,7 +252,7 @@ def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path)
     mapped_to = {"router_type:none": "Dense", "router_type:top2": "Top-K"}
     done = convert_runs(save(rows), tmp_path / "mapped.csv", columns, values=mapped_to)
     assert set(read_table(tmp_path / "mapped.csv")["router_type"]) == {"Dense", "Top-K"}
-    assert "router_type: none becomes Dense, in 6 of 36 rows, as mapped" in done.remarks
+    assert "router_type: none becomes Dense, in 6 of 36 rows, by --map" in done.remarks
     assert not any("if it means dense" in remark for remark in done.remarks)
     blank = [row | {"router": "None" if row["E"] == 1 else "top2"} for row in rows]
     with pytest.raises(InputError, match="see --set router_type=NAME and --map router_type:=NAME"):
@@ -333,7 +333,7 @@ def test_a_shape_that_is_no_model(save, tmp_path):
 def test_constants_fill_blanks_only(converted):
     rows = [row | {"seed": 1 if i < 4 else ""} for i, row in enumerate(make_runs())]
     frame, remarks = converted(rows, MAP, {"router_type": "Hash", "seed": "42", "num_experts": "2"})
-    assert frame["seed"].tolist() == [1] * 4 + [42] * 32 and "seed: 42, as set, in 32 of 36 rows" in remarks
+    assert frame["seed"].tolist() == [1] * 4 + [42] * 32 and "seed: 42, by --set, in 32 of 36 rows" in remarks
     assert "num_experts: not set to 2, because no cell is blank" in remarks
 
 

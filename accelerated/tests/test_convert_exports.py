@@ -97,7 +97,7 @@ def test_a_panel_becomes_rows(here):
     assert frame["loss_validation"].tolist() == [3.5, 3.25, 4.5, 4.25, 5.5, 5.25]
     assert frame["num_experts"].tolist() == [1, 1, 8, 8, 1, 1] and frame["d_model"].tolist() == [256] * 4 + [512] * 2
     assert frame["router_type"].tolist() == ["Dense", "Dense", "Top-K", "Top-K", "Dense", "Dense"]
-    assert "hyper_id: numbers for the names of 3 runs, in the order of the rows" in remarks
+    assert "hyper_id: 3 runs, numbered by name in the order of the rows" in remarks
     assert not any("__MIN" in remark for remark in remarks)
 
 
@@ -398,7 +398,7 @@ def test_each_of_several_tables_is_converted_by_itself(here):
     assert frame["loss_validation"].tolist() == [3.5, 3.25, 3.5, 3.25, 3.0, 3.5, 3.25, 4.5, 4.25, 5.5, 5.25]
     assert frame["hyper_id"].tolist() == [0, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7]
     assert frame["note"].tolist()[:3] == ["p", "q", ""] and set(frame["router_type"][:2]) == {"Top-K"}
-    assert "one.csv: hyper_id: numbers for the names of 2 runs, in the order of the rows" in done.remarks
+    assert "one.csv: hyper_id: 2 runs, numbered by name in the order of the rows" in done.remarks
     assert "panel.csv: hyper_id 0 to 2 becomes 5 to 7" in done.remarks
     Path("table.csv").unlink()
     assert refused([one, other], {"hyper_id": "nam"}, None) == (

@@ -55,7 +55,7 @@ def train(flags, capsys):
     def run(out: Path, *more) -> tuple[int, list[str]]:
         code = cli.main([*flags, "--out", str(out), *map(str, more)])
         said = capsys.readouterr().err.splitlines()
-        return code, [line for line in said if "pieces to train on" not in line and not line.startswith("step ")]
+        return code, [line for line in said if "chunks to train on" not in line and not line.startswith("step ")]
 
     return run
 
@@ -234,7 +234,7 @@ def test_a_signal_saves_and_ends_well_and_the_same_command_goes_on(train, whole,
     at_step(monkeypatch, 12, lambda: os.kill(os.getpid(), number))
     before = signal.getsignal(number)  # shells make background commands ignore SIGINT
     code, said = train(tmp_path / "run")
-    line = f"{tmp_path / 'run'}: stopped after step 12 of 24; resumable: repeat the command"
+    line = f"{tmp_path / 'run'}: stopped after step 12 of 24; repeat the command to resume"
     assert (code, said) == (0, [f"routelaws: {line}"])
     assert signal.getsignal(number) is before
     monkeypatch.undo()

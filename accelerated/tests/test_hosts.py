@@ -274,5 +274,5 @@ def test_a_signal_to_one_process_ends_all_with_a_checkpoint(small_fields, tmp_pa
         time.sleep(0.2)
     started[1].send_signal(signal.SIGTERM)
     done = ended(started)
-    assert [code for code, *_ in done] == [0, 0] and "resumable" in done[0][2], done
+    assert [code for code, *_ in done] == [0, 0] and "to resume" in done[0][2], done
     assert len(os.listdir(tmp_path / "run" / "checkpoints")) == 1

@@ -317,7 +317,7 @@ def test_beyond_the_runs_is_flagged_and_ends(path):
 def test_what_is_too_far_from_all_runs_is_left_out():
     """At 1e11 FLOPs Hoffmann's law has far too few tokens, and the joint law predicts more than a uniform guess."""
     for law, reason in (
-        ("hoffmann", "is too far from the smallest of the runs"),
+        ("hoffmann", "is too far from the runs, whose smallest is"),
         ("joint", "worse than a uniform guess"),
     ):
         small, large = (next(r for r in published_rankings(Budget(flops)) if r.law == law) for flops in (1e11, 1e19))

@@ -228,7 +228,9 @@ def test_a_sweep_that_goes_on_counts_all_of_its_runs(text_file, tmp_path, monkey
         monkeypatch.setattr(sweep, name, stop)
     monkeypatch.setattr(sweep, "_prepare_tokens", lambda grid, watch: [None] * len(grid.runs))
     again = read_grid(str(tmp_path / "grid.toml"), {"keep_last": 9})
-    with pytest.raises(stopping.Resumable, match="stopped with 2 of 3 runs finished and the others saved; resumable"):
+    with pytest.raises(
+        stopping.Resumable, match="stopped with 2 of 3 runs finished and the others saved; repeat the command"
+    ):
         sweep.run_sweep(again, tmp_path / "out", watch=lambda kind, **fields: told.append((kind, fields["run"])))
     assert told == [("finished", 0), ("finished", 2)] and trained == [1]
 
@@ -464,7 +466,7 @@ def test_a_sweep_that_is_told_to_stop_saves_its_runs(text_file, tmp_path, undist
     _, said = process.communicate(timeout=300)
     assert process.returncode == 0 and "Traceback" not in said
     assert re.fullmatch(
-        r"routelaws: .*stopped with [01] of 2 runs .* resumable: repeat the command", said.splitlines()[-1]
+        r"routelaws: .*stopped with [01] of 2 runs .* repeat the command to resume", said.splitlines()[-1]
     )
     kill_and_finish(path, out, [])
     assert table(out) == undisturbed

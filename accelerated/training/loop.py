@@ -336,7 +336,7 @@ class Run:
             self._save(step, state, checkpoints)
         checkpoints.wait()
         raise stopping.Resumable(
-            f"{self.folder}: stopped after step {step:,} of {self.config.steps:,}; resumable: repeat the command"
+            f"{self.folder}: stopped after step {step:,} of {self.config.steps:,}; repeat the command to resume"
         )
 
     def _save(self, step: int, state: TrainState, checkpoints: Checkpoints) -> int:

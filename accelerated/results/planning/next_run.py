@@ -170,7 +170,7 @@ def next_blocks(found: NextRuns, top: int = 10) -> list[Block]:
 
 def _runs_table(found: NextRuns, top: int) -> Table:
     unit = "width, decades" if found.asked.name in ON_LOG_SCALE else "width"
-    heads = ["", "N", "E", "FLOPs", f"{percent(found.level)} with the run", unit, "of now", "in the table"]
+    heads = ["", "N", "E", "FLOPs", f"{percent(found.level)} with the run", unit, "relative width", "in the table"]
     rows = [[str(i + 1), *_row(each, found.now.width)] for i, each in enumerate(found.proposals[:top])]
     return Table(heads, rows, keys=3)
 

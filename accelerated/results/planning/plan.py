@@ -246,9 +246,9 @@ def _of_dense(ranking: Ranking) -> list[str]:
     sentences = []
     by_routers = [line for line in ranking.lines if line.model.router == DENSE and line.model.law == ranking.law]
     if by_routers and DENSE not in ranking.rows:
-        sentences.append("Dense options: losses by the law of each router, at E = 1")
+        sentences.append("losses of Dense options: by the law of each router, at E = 1")
     if any(line.model.law != ranking.law for line in ranking.lines):
-        sentences.append("Dense options: losses by the law dense, fitted to the dense runs alone")
+        sentences.append("losses of Dense options: by the law dense, fitted to the dense runs alone")
     return sentences
 
 

@@ -168,7 +168,7 @@ def _sensible_choice(model: Model, budget: Budget) -> Choice:
     for each in model.beyond(choice):
         if not TOO_FAR[0] <= each.value / each.end <= TOO_FAR[1]:
             end = "smallest" if each.value < each.end else "largest"
-            raise ValueError(f"{each.column} {each.value:.3g} is too far from the {end} of the runs, {each.end:.3g}")
+            raise ValueError(f"{each.column} {each.value:.3g} is too far from the runs, whose {end} is {each.end:.3g}")
     if choice.loss > KNOWS_NOTHING:
         raise ValueError(f"the law gives {choice.loss:.3g} nats, worse than a uniform guess")
     return choice

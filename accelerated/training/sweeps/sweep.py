@@ -166,8 +166,8 @@ def run_sweep(
             except Resumable:
                 done = sum(is_finished(task.folder, task.config) for task in mine)
                 raise Resumable(
-                    f"{folder}: stopped with {done} of {len(mine)} runs finished and the others saved; resumable: "
-                    "repeat the command"
+                    f"{folder}: stopped with {done} of {len(mine)} runs finished and the others saved; "
+                    "repeat the command to resume"
                 ) from None
             rows = collect_rows(folder)
     if failures:

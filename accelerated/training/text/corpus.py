@@ -83,7 +83,7 @@ class Corpus:
         return (
             f"{self.description}: {self.bytes:,} bytes in {plural(self.files_read, 'file', ',')} "
             f"({self.files_undecodable:,} not UTF-8, {self.duplicates_removed:,} duplicates left out), "
-            f"{len(self.training):,} pieces to train on and {len(self.validation):,} to validate"
+            f"{len(self.training):,} chunks to train on and {len(self.validation):,} to validate"
         )
 
 
