@@ -250,9 +250,9 @@ def fit_blocks(fit) -> list[Block]:
 def _title(fit) -> str:
     title, rows = f"{fit.name}: {fit.best.rows} rows", fit.rows
     if missing := rows.measured.size - fit.best.rows:
-        title += f" ({missing} more rows have an accuracy too close to guessing or to 1)"
+        title += f" ({plural(missing, 'more row')} with an accuracy too close to guessing or to 1)"
     if rows.blank:
-        title += f" ({rows.blank} more rows are blank)"
+        title += f" ({plural(rows.blank, 'more row')} with a blank cell)"
     if "guess_rate" in rows.options:
         title += f", guess rate {rows.options['guess_rate']:g}"
     return f"{title}, optimum: {fit.status}"

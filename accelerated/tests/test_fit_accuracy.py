@@ -109,7 +109,9 @@ def test_rows_without_a_number_are_counted(table, capsys):
         [fit] = said(capsys, *arguments)["fits"]
         assert (fit["rows"], fit["blank"]) == (9 - blank, blank)
         assert cli.main(arguments) == 0
-        assert f"quiz: {9 - blank} rows ({blank} more are blank)" in capsys.readouterr().out
+        assert (
+            f"quiz: {9 - blank} rows ({blank} more row{'s' * (blank > 1)} with a blank cell)" in capsys.readouterr().out
+        )
     [fit] = said(capsys, "fit", table, "--law", "repeated", "--task", "code")["fits"]
     assert (fit["rows"], fit["blank"]) == (18, 0)
 

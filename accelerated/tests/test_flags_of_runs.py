@@ -536,7 +536,7 @@ def test_the_routing_of_training_batches_is_written(text_file, tmp_path):
     for words, line in (
         (["--split", "train"], "--split train and --steps go together"),
         (["--split", "train", "--steps", "3:2"], "--steps 3:2: needed: the first and the last step"),
-        (["--split", "train", "--steps", "1:2", "--tokens", "9"], "--tokens 9: cannot be used with --split train"),
+        (["--split", "train", "--steps", "1:2", "--tokens", "9"], "--tokens 9: it cannot be used with --split train"),
     ):
         assert line in told("inspect", run, *words)
 

@@ -211,7 +211,7 @@ def test_an_option_has_the_intervals_that_predict_gives_at_its_size(tmp_path):
         ends = best["intervals"][name]
         assert [ends["low"], ends["high"]] == pytest.approx([own.low, own.high], rel=1e-9), name
     ends = f"{found.by_size.low:.3f} to {found.by_size.high:.3f}"
-    assert any(f"at a time gives {ends}" in note for note in said["notes"])
+    assert any(f"at a time is {ends}" in note for note in said["notes"])
 
 
 def test_a_resample_draws_the_dense_runs_once_for_all_routers(tmp_path):
@@ -342,11 +342,11 @@ def test_sizes_with_tokens_of_their_own(tmp_path):
         (["--next=b"], "--router is missing; the table has several: Hash, S-Base"),
         (["--next=b", "--router=Top-K"], "--router Top-K: no such router_type in the table; available: Hash, S-Base"),
         (["--next=prediction", "--router=Hash", "--n=1e9"], "--next prediction needs --experts"),
-        (["--next=b", "--router=Hash", "--n=1e9"], "--n 1e+09: cannot be used with --next b"),
+        (["--next=b", "--router=Hash", "--n=1e9"], "--n 1e+09: it cannot be used with --next b"),
         (["--next=slope", "--router=Hash"], "the law separable has no slopes"),
         (["--next=c", "--router=Hash"], "c: the law separable has intervals of a, b, d"),
-        (["--next=b", "--router=Hash", "--memory=80GB"], "--memory 80GB: cannot be used with --next"),
-        (["--next=b", "--router=Hash", "--flops=10"], "10 FLOPs: too few for any run; the cheapest costs"),
+        (["--next=b", "--router=Hash", "--memory=80GB"], "--memory 80GB: it cannot be used with --next"),
+        (["--next=b", "--router=Hash", "--flops=10"], "10 FLOPs are too few for any run; the cheapest run costs"),
         (["--next=b", "--router=Hash", "--n=-1"], "--n -1: is not an amount; needed: parameters"),
         (["--flops=1e21", "--router=Hash"], "--router Hash: add --next, or leave it out"),
     ],
