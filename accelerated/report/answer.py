@@ -153,7 +153,7 @@ def _dense(dense: dict) -> str:
     alpha, largest = dense["coefficients"]["alpha"], dense["misfit"]["largest_size"]
     beyond = "."
     if largest is not None:
-        beyond = f"; fitted without the largest size, it predicts its loss {how_far_off(largest['log10'])}."
+        beyond = f"; fitted without the largest size, it predicts that size's loss {how_far_off(largest['log10'])}."
     return (
         f"**The dense models follow a power law**, L = (N_c/N)^alpha, with alpha {figure(alpha['value'], '.4f')} "
         f"({span(alpha, '.4f')}). Its error is {two_digits(dense['rmsle_percent'])} % of the loss (root mean "
