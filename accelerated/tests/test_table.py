@@ -5,6 +5,7 @@ import pytest
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables import schema as table_schema
+from routelaws.accelerated.tables.cells import printable_cells
 from routelaws.accelerated.tables.schema import NEEDED_COLUMNS, OWN_COLUMNS, RELEASED_COLUMNS
 from routelaws.accelerated.tables.selection import select_rows
 from routelaws.accelerated.tables.table import read_table, read_tables
@@ -224,3 +225,7 @@ def test_without_a_dense_run_the_routers_that_are_there_are_named(tmp_path):
     path.write_text(header + "0,1,none,1,100,3.0\n1,1,Hash,2,100,2.9\n")
     with pytest.raises(InputError, match=r"the table has: Hash, none\).* --map router_type:NAME=Dense"):
         select_rows(read_table(path), axes="dense")
+
+
+def test_cells_that_cannot_be_printed_are_escaped():
+    assert printable_cells([" a b ", " a\x1b[31m "]) == [" a b ", r"a\x1b[31m"]

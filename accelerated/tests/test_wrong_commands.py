@@ -1,4 +1,4 @@
-"""Commands that are wrong: each has its approved message, and exit code 2."""
+"""Commands and tables that are wrong or in doubt: each has its approved message and exit code."""
 
 import shlex
 
@@ -104,6 +104,8 @@ NAMED_TABLES = {
     "most.csv": NAMED + "\n" + "".join(f"r{i % 4},{i},Hash,4,1e7,3\n" for i in range(5)),
     "ends.csv": NAMED + ",state\nr,1,Hash,4,1e7,3,finished\nr,2,Hash,4,1e7,3,finished\n",
     "back.csv": NAMED + "\nr,1,Hash,4,1e7,3\nr,3,Hash,4,1e7,3\nr,2,Hash,4,1e7,3\n",
+    "source.csv": HEAD + ",source\n1,2,Hash,4,1e7,3,mine\n",
+    "panel.csv": "Step,a - val_loss,a - val_loss__MIN,a - val_loss__MAX\n1,3,3,3\nx,2,2,2\n",
     "ids.csv": NAMED + ",id\nr,1,Hash,4,1e7,3,a\nr,2,Hash,4,1e7,3,b\n",
 }
 """Tables with names of runs. `convert` doubts that the rows of a name are the evaluations of one run."""
@@ -129,6 +131,7 @@ def tables(tmp_path, monkeypatch):
 def test_each_wrong_command_has_its_approved_message(tables, approved, capsys):
     lines = []
     commands = [*COMMANDS, "fit .", *(f"fit {name}" for name in TABLES)]
+    commands += [f"convert {names} --keep source --out kept.csv" for names in ("runs.csv source.csv", "source.csv")]
     for command in [*commands, *(f"convert {name} --out new-{name}" for name in NAMED_TABLES)]:
         code = main(shlex.split(command))
         lines += [f"$ {command} ({code})", *capsys.readouterr().err.splitlines()]
