@@ -223,9 +223,17 @@ def test_small_files_become_one_table_that_is_checked(tmp_path, monkeypatch):
         released.released_table("other.csv")
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["runs.csv"]
 
-    broken = archive(tmp_path / "broken.tar.gz", files | {"exp_data/models/c4-1.json": '{"name": "c4-1"}'})
-    with pytest.raises(InputError, match=r"exp_data/models/c4-1.json: .* is missing"):
-        overtraining_runs(broken)
+    name, evaluation = "exp_data/models/c4-1.json", "exp_data/evals/evaluation_c4-1_heavy.json"
+    for changed, words in (
+        ({name: '{"name": "c4-1"}'}, f"{name}: .* is missing"), ({name: "{"}, f"{name}: is not valid JSON"),
+        ({name: files[name].replace('"loss": 3.5', '"loss": "x"')}, f"{name}: results.0..loss is 'x'; "),
+        ({evaluation: '{"eval_metrics": {"icl": {"quiz": "x"}}}'}, f"{evaluation}: .*quiz is 'x'; a number is needed"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=words):
+            overtraining_runs(archive(tmp_path / "broken.tar.gz", files | changed))
+    del files[evaluation]
+    with pytest.raises(InputError, match=f"holds no {evaluation}"):
+        overtraining_runs(archive(tmp_path / "broken.tar.gz", files))
     with pytest.raises(InputError, match=r"holds no exp_data/models/\*.json"):
         overtraining_runs(archive(tmp_path / "empty.tar.gz", {"readme": "x"}))
     with pytest.raises(InputError, match="cannot be read as an archive"):
