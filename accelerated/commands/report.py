@@ -27,7 +27,7 @@ def report(folders: tyro.conf.Positional[tuple[Path, ...]], full: bool = False) 
         raise InputError("no folder is given; give the folder of a sweep, or the folders of runs")
     alone = len(folders) == 1 and os.path.exists(folders[0] / "config.json")
     if full and (alone or len(folders) > 1):
-        raise InputError("--full is for the report of a sweep; leave it out")
+        raise InputError("--full is for the report of a sweep; leave --full out")
     if alone:
         from ..inspection.run_page import write_run_page
 

@@ -30,7 +30,7 @@ LETTERS = {
 }  # fmt: skip
 """Printed names of columns of laws; other columns are printed under their own names."""
 
-NOT_SURROUNDED = "no runs surround this point, although each coordinate is within their range: an extrapolation"
+NOT_SURROUNDED = "no runs surround this point, although each coordinate is in the runs' range: an extrapolation"
 
 
 BY_SIZE = "'By size' allows for errors that runs of one size share; the other intervals assume independent errors."

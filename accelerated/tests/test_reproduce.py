@@ -505,7 +505,7 @@ def test_rows_and_loss_can_be_chosen(tmp_path):
     default = used_rows(default, default.runs)["not_in_laws"]
     assert {entry["reason"].partition(" (")[0]: entry["runs"] for entry in default} == {
         "more than one expert per token": 6,
-        "another share of routed blocks than 0.5": 3,
+        "a share of routed blocks other than 0.5": 3,
         "dense with wider feed-forward layers": 3,
     }
 

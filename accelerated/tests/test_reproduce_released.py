@@ -66,8 +66,8 @@ def test_what_is_left_out_is_named(results):
     assert {tuple(group["hyper_ids"]) for group in used["twice"]} == {(28, 67), (47, 56), (49, 57), (54, 66)}
     reasons = [(entry["runs"], entry["reason"].split(" (")[0]) for entry in used["not_in_laws"]]
     assert reasons == [
-        (3, "another seed than 42"),
-        (40, "another share of routed blocks than 0.5"),
+        (3, "a seed other than 42"),
+        (40, "a share of routed blocks other than 0.5"),
         (12, "more than one expert per token"),
         (5, "dense with wider feed-forward layers"),
     ]

@@ -170,9 +170,9 @@ def _why_not(table: Table, runs: list[Run]) -> list[dict]:
         elif run.k != 1:
             reason = "more than one expert per token (k above 1)"
         elif run.frequency not in (usual, None):
-            reason = f"another share of routed blocks than {usual:g}"
+            reason = f"a share of routed blocks other than {usual:g}"
         elif table.rows == "clark" and run.seed != 42:
-            reason = "another seed than 42"
+            reason = "a seed other than 42"
         else:
             reason = f"not chosen by {table.rows}" if table.rows else "not of the most common kind"
         reasons.setdefault(reason, []).append(run.hyper_id)
