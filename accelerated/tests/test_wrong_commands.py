@@ -20,6 +20,7 @@ fit runs.csv --law leverage
 fit tasks.csv --law two-stage-linear
 fit tasks.csv --law repeated
 fit tasks.csv --law direct --task none
+fit small.csv --law direct
 fit tasks.csv --law direct --rows run==1
 fit tasks.csv --law direct --loss web
 fit runs.csv --law hoffmann --rows seed==1
@@ -123,6 +124,7 @@ def tables(tmp_path, monkeypatch):
         pandas.DataFrame(rows).to_csv(tmp_path / f"{name}.csv", index=False)
     (tmp_path / "leverages.csv").write_text("activation,tian_granularity,flops,leverage\n0.5,2,1e18,2\n0.25,2,1e19,3\n")
     (tmp_path / "tasks.csv").write_text("run,params,tokens,acc_a\nx,1e8,1e9,0.5\ny,1e9,1e10,0.6\n")
+    (tmp_path / "small.csv").write_text("run,params,tokens,acc_a\nx,0.1,1e9,0.5\ny,1e9,-1,0.6\n")
     for name, text in (TABLES | NAMED_TABLES).items():
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
