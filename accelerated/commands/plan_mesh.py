@@ -122,10 +122,10 @@ def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
     if not meshes:
         together = sequences_together(model)
         groups = f" into whole groups of {together}" if together > 1 else ""
+        experts = f"divide the {model.expert_count} experts" if model.num_routed else "be 1 in a dense model"
         raise InputError(
             f"--devices {devices}: no mesh has this size; data x expert must divide the batch of {batch_size} "
-            f"sequences{groups}, expert must divide the {model.expert_count if model.num_routed else 0} experts, and "
-            f"model must divide the {model.heads} heads"
+            f"sequences{groups}, expert must {experts}, and model must divide the {model.heads} heads"
         )
     return meshes
 

@@ -253,7 +253,11 @@ def test_the_smallest_number_of_devices_is_that_of_the_type_that_is_asked_for():
     ("arguments", "message"),
     [
         (["--devices", 0], "--devices 0 is out of range; use 1 or more"),
-        (["--devices", 3], "--devices 3: no mesh has this size; data x expert must divide the batch of 16 sequences"),
+        (
+            ["--devices", 3],
+            "--devices 3: no mesh has this size; data x expert must divide the batch of 16 sequences, expert must be 1 "
+            "in a dense model, and model must divide the 2 heads",
+        ),
         (
             ["--devices", 16, "--router", "mixture_of_tokens", "--experts", 4],
             "sequences into whole groups of 4, expert must divide the 4 experts, and model must divide the 2 heads",
