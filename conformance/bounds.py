@@ -77,7 +77,7 @@ BOUNDS["laws.fitting.exact_coefficient"] = Bound(
     1e-6, "relative error", "the rows have no noise, and an effect of 1e-3 divides the resolution of the loss"
 )
 BOUNDS["laws.fitting.same_law"] = Bound(
-    1e-14, "error of log10 per unit of |b|", "the test writes one law in two forms, which differ by 50 u"
+    1e-14, "error of log10 per unit of |b|", "two forms of one law round differently, by up to 50 u"
 )
 BOUNDS["laws.fitting.covariance"] = Bound(
     1e-6, "share of the two standard errors", "the parameters agree to 1e-7 of their errors"
@@ -202,7 +202,7 @@ BOUNDS["laws.utilisation.value"] = Bound(
     2e-14, "relative error", "the error is as large as in laws.routed.value", "4.6e-15"
 )
 BOUNDS["laws.utilisation.same_law"] = Bound(
-    2e-13, "error of log10", "the test writes one law in two forms, with B_start up to 1e3", "2.8e-14"
+    2e-13, "error of log10", "two forms of one law round differently, with B_start up to 1e3", "2.8e-14"
 )
 BOUNDS["laws.utilisation.objective"] = Bound(
     1e-12, "relative error", "two searches end at different points, with residuals of 3e-4", "1.4e-13"

@@ -265,7 +265,7 @@ print(
 assert weights == up.size + down.size + w.size
 
 # %% [markdown]
-# With more experts, the count of all weights grows, and the count for one token hardly grows. That is the idea of a
+# With more experts, the layer has more weights, but one token uses hardly more of them. That is the idea of a
 # routed model: more weights to learn with, and nearly the same work for each token.
 #
 # For a whole model, four letters name such counts:

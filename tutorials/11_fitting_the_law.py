@@ -533,8 +533,8 @@ def draw(axes):
 
 figure(
     draw,
-    "Where the tries end, if that is on the map: along the floor of the valley, and "
-    "elsewhere. Without limits the ten best tries go on to the lowest point.",
+    "Some tries end along the floor of the valley, others elsewhere, on or off the "
+    "map. Without limits the ten best tries go on to the lowest point.",
     height=4.2,
 )
 

@@ -662,8 +662,8 @@ def draw(axes):
 # %% tags=["picture"]
 figure(
     draw,
-    "What each device holds of the largest model, with all blocks rematerialised, by "
-    "the number of devices.",
+    "Memory per device for the largest model, with all blocks rematerialised, by the "
+    "number of devices.",
 )
 
 # %% [markdown]

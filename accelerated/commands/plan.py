@@ -125,9 +125,9 @@ def plan(
         next_run: A run to add to the table.
         published: Also rank with the published coefficients of later papers, one ranking for each paper.
         level: Confidence level of the intervals.
-        resamples: Number of resamples of the runs. The output shows in which share of the resamples each option is
-            best; with 0 it shows no shares. If not given: 500, or 50 for a law that uses the training tokens, because
-            its fits take longer.
+        resamples: Number of resamples of the runs. The output shows how often each option is best in them; with 0,
+            it does not. If not given: 500, or 50 for a law that uses the training tokens, because its fits take
+            longer.
         top: Number of options to show in each ranking. Files and JSON hold all options.
         out: Folder for plan.md, plan.json, a figure of the frontier and a figure of isoFLOP profiles.
         json: Print only one JSON object.

@@ -137,7 +137,7 @@ def in_order(scores, slots):
 
 @jit_vector
 def whole_numbers(scores, scale, unit, whole, near):
-    """Fill whole = scores times scale, rounded, and near = whole times unit. Return the deviation of near."""
+    """Write whole = round(scores * scale) and near = whole * unit. Return the standard deviation of near."""
     if whole.shape != scores.shape or near.shape != scores.shape:
         raise ValueError("scores, whole and near have to be [T, E]")
     total, squares = 0.0, 0.0
@@ -160,7 +160,7 @@ def solve(whole, price, k, everyone, more):
     """
     num_tokens, reserve = whole.shape
     if price.size != reserve + 1 or not 1 <= k <= reserve or everyone * reserve + more != k * num_tokens:
-        raise ValueError("whole [T, E] needs price [E + 1], 1 <= k <= E, and T k places")
+        raise ValueError("whole has to be [T, E] and price [E + 1], with 1 <= k <= E and k T places")
     if not 0 <= more < reserve:
         raise ValueError("more has to be at least 0 and below E")
     expert = np.empty(k * num_tokens, np.int32)

@@ -50,7 +50,7 @@ def auction(near, price, k, places, increment, most):
     """
     num_tokens, num_experts = near.shape
     if price.size != num_experts or not 1 <= k <= num_experts or num_tokens * k > places * num_experts:
-        raise ValueError("near [T, E] needs price [E], 1 <= k <= E, and T k places at least")
+        raise ValueError("near has to be [T, E] and price [E], with 1 <= k <= E and at least k T places")
     taken = np.zeros(num_experts, np.int64)
     bid = np.empty((num_experts, places), np.float32)  # a heap for each expert, lowest bid first
     holder = np.empty((num_experts, places), np.int32)

@@ -50,9 +50,9 @@ def follow(law, centres, table, asked, points, wanted, stiffness, starts, most, 
     if theta.shape != starts.shape or points.shape != (starts.shape[0], centres.size):
         raise ValueError("theta and starts have to be [starts, p], and points [starts, columns]")
     if not (starts.shape[0] == asked.size == wanted.size == stiffness.size == value.size == said.size):
-        raise ValueError("what is asked, wanted, written and said has to be [starts]")
+        raise ValueError("asked, wanted, stiffness, value and said have to be [starts]")
     if rows == 0 and (asked != NOTHING).any():
-        raise ValueError("what is asked needs a row of its own, the last one")
+        raise ValueError("a target needs an additional last row in the table")
     vectors, squares = np.empty((5, unknowns)), np.empty((2, unknowns, unknowns))
     work = np.empty(rows), np.empty((unknowns, rows)), vectors, squares, np.empty((2, rows))
     for s in range(starts.shape[0]):

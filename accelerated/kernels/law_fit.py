@@ -181,7 +181,7 @@ def _shape(t, w, log_top):
 def scan_table(extra, scan):
     """Return psi at each point of the scan: [scan * scan, levels], for t = 1/scan ... 1 and w = 0 ... 1 - 1/scan."""
     if scan < 1 or extra.size == 0:
-        raise ValueError("scan has to be at least 1, and extra needs at least one level")
+        raise ValueError("scan has to be at least 1, and extra must not be empty")
     table, psi = np.empty((scan * scan, extra.size)), np.empty(2 * extra.size)
     for i in range(scan):
         for j in range(scan):

@@ -158,7 +158,7 @@ def coefficient(law, centres, which, theta, turn):
     """
     _need_unknowns(law, theta.size, centres.size)
     if not 0 <= which < theta.size or turn.size != theta.size:
-        raise ValueError("theta [p] needs turn [p], and a coefficient at least 0 and below p")
+        raise ValueError("theta and turn have to be [p], and which at least 0 and below p")
     number, multiplier, powers = law
     turn[:] = 0.0
     if number == ADDITIVE:

@@ -168,7 +168,7 @@ def _by_huber(report: Report) -> list[Block]:
         rows += [[name, "least squares", *_row_of(law)], [name, "Huber's sum", *_row_of(law["huber"])]]
     delta = f"{laws[0]['huber']['delta']:.3g}"
     return [
-        f"**The same law by a sum of Huber terms** (delta = {delta} in log10 L), which gives outliers less weight:",
+        f"**The same law, fitted by a sum of Huber terms** (delta = {delta} in log10 L). Outliers have less weight:",
         Table(["router", "by", *NAMES, "RMSLE"], rows, keys=2),
     ]
 

@@ -205,7 +205,7 @@ def _implausible(numbers: Numbers) -> list[str]:
     if ratio.size and not (ratio.max() > FEWEST and np.median(ratio) < MOST):
         few = ratio.max() <= FEWEST
         remarks.append(
-            f"tokens: {'at most' if few else 'in the middle'} {(ratio.max() if few else np.median(ratio)):.3g} for each"
+            f"tokens: {'at most' if few else 'a median of'} {(ratio.max() if few else np.median(ratio)):.3g} for each"
             f" parameter; {'are tokens' if few else 'is dense_parameter_count'} in millions or billions? {SIZES}"
         )
     experts, total = numbers("num_experts"), numbers("total_parameter_count")

@@ -73,7 +73,7 @@ def told_apart(keys: list, cells: dict[str, list[str]], marks: dict[str, str]) -
 
 
 def check_rows(table: Cells, keys: list, called, marks: dict[str, str]) -> None:
-    """Raise `InputError` if rows with the same key may be several runs, unless an id proves that they are one run.
+    """Raise `InputError` if rows share a key but may belong to several runs. A column of ids prevents the error.
 
     Args:
         keys: [rows], the run of each row.

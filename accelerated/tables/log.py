@@ -45,16 +45,16 @@ def put_together(paths: list, pieces: list[Log]) -> Log:
 
 
 def latest_branch(runs: list[str], steps: list[float]) -> tuple[list[int], dict[str, tuple[float, int]]]:
-    """Return the rows of a log that no later restart of the run repeats, and the restarted runs.
+    """Drop the rows of a log that a restart replaces.
 
-    If a run goes back to an earlier step, its previous rows from this step on are dropped, as in TensorBoard's reader.
+    If a run restarts at a step, its previous rows at this step or later are dropped, as in TensorBoard's reader.
 
     Args:
         runs: [n] the run of each row, in logging order.
         steps: [n] the step of each row.
 
     Returns:
-        The indices of the rows in order, and {run: (step of its last restart, number of dropped rows)}.
+        The indices of the kept rows, in order, and {restarted run: (step of its last restart, number of dropped rows)}.
     """
     branches: dict[str, list[int]] = {}
     restarts: dict[str, tuple[float, int]] = {}
