@@ -1,8 +1,8 @@
 """Write the tables of the study's page from its rows: `python docs/study/page.py`, or with --check to compare only.
 
-The script writes each part of README.md between `<!-- NAME -->` and `<!-- end -->`. It reads results.csv, copying.csv
-(see copying.py) and score.json in the same folder. Losses are nats per token on the validation text, after the last
-step.
+The script writes each part of README.md between `<!-- NAME -->` and `<!-- end -->`. It reads these files of the same
+folder: results.csv, demo.csv, english.csv, copying.csv (see copying.py), and prediction.json or score.json. Losses are
+nats per token on the validation text, after the last step.
 """
 
 import argparse
@@ -65,9 +65,9 @@ def order(frame) -> str:
     """Return, for each size, the loss of each router at E = 16 minus the dense loss, with a 95 % interval over seeds.
 
     The standard deviation of one run is pooled over the dense and the routed runs of a size. With too few seeds, there
-    is no interval.
+    is no interval. The slope is d log10 L / d log10 N of the dense loss from the size before.
     """
-    rows = []
+    rows, before = [], None
     for size, runs in with_rule(frame).groupby(SIZE):
         dense = runs[runs["router_type"] == DENSE][LOSS].to_numpy()
         seeded = {
@@ -76,8 +76,11 @@ def order(frame) -> str:
         if len(dense) and any(len(each) for each in seeded.values()):
             deviation, freedom = pooled_deviation([dense, *seeded.values()])
             cells = [_difference(each, dense, deviation, freedom) for each in seeded.values()]
-            rows.append([size_label(size), f"{dense.mean():.3f}", *cells])
-    table = Table(["N", "dense", *ROUTERS], rows)
+            here = np.log10([size, dense.mean()])
+            slope = "" if before is None else f"{(here - before)[1] / (here - before)[0]:.3f}"
+            rows.append([size_label(size), f"{dense.mean():.3f}", slope, *cells])
+            before = here
+    table = Table(["N", "dense", "slope", *ROUTERS], rows)
     return markdown([table if rows else "No size has its dense runs and routed ones yet."])
 
 
@@ -239,14 +242,29 @@ def _coefficient(fit, item) -> str:
     return words if fit.is_known(item.name, item.value) else f"[{words}]"
 
 
-def prediction(path: Path) -> str:
-    if not path.exists():
-        return markdown(["The largest size is not trained yet."])
+def prediction(folder: Path) -> str:
+    """Return the errors of the registered prediction, or the predicted losses if the largest size is not trained."""
+    if not (folder / "score.json").exists():
+        return _predicted(json.loads((folder / "prediction.json").read_text())["points"])
     rows = []
-    for law, entry in json.loads(path.read_text())["laws"].items():
+    for law, entry in json.loads((folder / "score.json").read_text())["laws"].items():
         if entry["points"]:
             rows.append([law, str(entry["points"]), f"{entry['mean_percent']:.2f} %", f"{entry['inside']:.0%}"])
     return markdown([Table(["law", "points", "mean error", "runs in their 95 % interval"], rows)])
+
+
+def _predicted(points: list[dict]) -> str:
+    """Return the losses that the bounded laws predict for each router and E."""
+    counts = sorted({point["E"] for point in points if point["E"] > 1})
+    losses = {(p["router"], p["E"], law): said.get("loss") for p in points for law, said in p["laws"].items()}
+    rows = [
+        [router, law, *(f"{losses[router, e, law]:.3f}" for e in counts)]
+        for router in dict.fromkeys(point["router"] for point in points)
+        for law in ("routed-bounded", "routed-bounded from 164K")
+        if losses.get((router, counts[0], law))
+    ]
+    table = Table(["router", "law", *(f"E = {e:.0f}" for e in counts)], rows)
+    return markdown(["The largest size is not trained yet. Predicted losses:", table])
 
 
 def parts(folder: Path) -> dict[str, Callable[[], str]]:
@@ -255,7 +273,7 @@ def parts(folder: Path) -> dict[str, Callable[[], str]]:
     made = {each.__name__: lambda each=each: each(runs.last) for each in (progress, losses, order)}
     made["copying"] = lambda: copying(pandas.read_csv(folder / "copying.csv"))
     made["rates"] = lambda: rates(runs.last)
-    made |= {"laws": lambda: laws(runs), "prediction": lambda: prediction(folder / "score.json")}
+    made |= {"laws": lambda: laws(runs), "prediction": lambda: prediction(folder)}
     return made | {"utilisation": lambda: utilisation(runs), "texts": lambda: texts(folder)}
 
 

@@ -1,5 +1,6 @@
 """The tables of the study's page, from rows of known laws."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -31,7 +32,24 @@ def test_the_interval_of_a_difference_is_that_of_the_pooled_t_test():
     line = page.order(runs_of({("Dense", 1): dense, ("Hash", 16): routed})).splitlines()[-1]
     bounds = stats.ttest_ind(routed, dense).confidence_interval(0.95)
     half = (bounds.high - bounds.low) / 2
-    assert f"| 15K | 3.500 | {np.mean(routed) - 3.5:+.3f} ± {half:.3f} |" in line
+    assert f"| 15K | 3.500 |  | {np.mean(routed) - 3.5:+.3f} ± {half:.3f} |" in line
+
+
+def test_the_slope_of_the_dense_loss_is_that_of_a_power_law():
+    frame = runs_of({("Dense", 1): [3.0], ("Hash", 16): [2.9]})
+    wide = frame.assign(dense_parameter_count=1516800, loss_validation=3.0 * 100**-0.11)
+    assert "| 1.5M | 1.808 | -0.110 |" in page.order(pd.concat([frame, wide]))
+
+
+def test_the_page_shows_the_predicted_losses_until_there_is_a_score(tmp_path):
+    laws = {"routed-bounded": {"loss": 1.5}, "routed-bounded from 164K": {"reason": "few runs"}}
+    points = [{"router": "Hash", "E": e, "laws": laws} for e in (4.0, 2.0)]
+    points.append({"router": "Dense", "E": 1.0, "laws": {"dense": {"loss": 1.6}}})
+    (tmp_path / "prediction.json").write_text(json.dumps({"points": points}))
+    assert page.prediction(tmp_path).splitlines()[-1] == "| Hash | routed-bounded | 1.500 | 1.500 |"
+    score = {"laws": {"dense": {"points": 2, "mean_percent": 1.25, "inside": 0.5}, "bilinear": {"points": 0}}}
+    (tmp_path / "score.json").write_text(json.dumps(score))
+    assert page.prediction(tmp_path).splitlines()[-1] == "| dense | 2 | 1.25 % | 50% |"
 
 
 def test_a_difference_without_seeds_has_no_interval():
