@@ -166,7 +166,7 @@ def test_the_command_says_why_a_task_is_left_out(tmp_path, monkeypatch, capsys):
     said = json.loads(capsys.readouterr().out)
     assert said["remarks"] == ["flops: 6 · params · tokens"] and set(said["left_out"]["direct"]) == {"flat", "small"}
     assert cli.main(written(table, tmp_path, ("small",))) == 2
-    assert "no task has accuracies both at or below 3e+19 FLOPs and above" in capsys.readouterr().err
+    assert "no task has accuracies on both sides of --cut 3e+19" in capsys.readouterr().err
 
 
 @pytest.mark.released

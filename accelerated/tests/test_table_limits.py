@@ -80,7 +80,7 @@ def test_a_limit_is_raised_by_a_flag(tmp_path, capsys):
         (["--limit=num_experts=4e6", "--limit", "tokens=2E"], "--limit tokens='2E': needed: a number above 0"),
         (
             ["--limit", "routing_frequency=2"],
-            "--limit 'routing_frequency': no such limit; needed: NAME=NUMBER, of unpacked, loss_c4",
+            "--limit 'routing_frequency': no such limit; needed: NAME=NUMBER, NAME one of unpacked, loss_c4",
         ),
         (["--limit"], "--limit 'fit': no such limit"),
         (["--limit=loss_own=x"], "--limit loss_own='x': needed: a number above 0"),

@@ -163,7 +163,7 @@ def check_block(backend, name: str, training: bool) -> None:
     models.assert_tree("transformer.block", found, wanted, UNIT[precision], what=what)
 
 
-asks_decide = pytest.mark.asks(
+ROUTED_BLOCK = (
     "experts.routed_ffn",
     "routed_block.routed_block",
     "routed_block.decide",
@@ -171,9 +171,10 @@ asks_decide = pytest.mark.asks(
     "transformer.parameter_shapes",
     "transformer.draw_noise",
 )
+"""The functions that a test of a whole routed block asks for."""
 
 
-@asks_decide
+@pytest.mark.asks(*ROUTED_BLOCK)
 @pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_block(backend, training):
     check_block(backend, "top_k with a bias, token order", training)
@@ -265,7 +266,7 @@ def check_held(backend, name: str) -> None:
         )
 
 
-@asks_decide
+@pytest.mark.asks(*ROUTED_BLOCK)
 @pytest.mark.parametrize("name", HOLDING)
 def test_a_selection_is_held(backend, name):
     check_held(backend, name)
@@ -285,7 +286,7 @@ def check_evaluation(backend, name: str) -> None:
     models.assert_tree("transformer.block", found, wanted, UNIT[precision], what=f"decide of {name} in evaluation")
 
 
-@asks_decide
+@pytest.mark.asks(*ROUTED_BLOCK)
 @pytest.mark.parametrize("name", HOLDING)
 def test_decisions_in_evaluation(backend, name):
     check_evaluation(backend, name)
