@@ -49,6 +49,10 @@ def code_cells(name: str) -> list:
     return [cell for cell in script(name).cells if cell.cell_type == "code"]
 
 
+def is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
 def tags(cell) -> list[str]:
     return cell.metadata.get("tags", [])
 
@@ -146,6 +150,18 @@ class TestEveryLesson:
             f"images/{path.name}" for path in (FOLDER / "images").glob(f"{name}_*")
         )
         assert all((FOLDER / path).stat().st_size < PICTURE_BYTES for path in named)
+
+    @pytest.mark.parametrize("name", LESSONS)
+    def test_has_a_page_with_its_captions(self, name):
+        """Captions without numbers of a run are the same in the script and the page."""
+        calls = [
+            call
+            for cell in code_cells(name)
+            for call in ast.walk(ast.parse(cell.source))
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "figure"
+        ]
+        captions = [call.args[1].value for call in calls if is_text(call.args[1])]
+        assert captions and all(f"\n*{words}*\n" in page(name) for words in captions)
 
     @pytest.mark.parametrize("name", LESSONS)
     def test_has_a_page_with_its_words_and_its_code(self, name):
