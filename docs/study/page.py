@@ -157,9 +157,10 @@ OTHER_K_R = tuple(i for i, run in enumerate(GRID.runs) if (run.model.k, run.mode
 
 
 def _utilisation_fit(runs, ids: list[int]):
-    """Return the law in (F, B) of the S-BASE and dense runs among hyper_ids, or None without a fit."""
+    """Return the (F, B) law of S-BASE and dense runs among hyper_ids, for sizes that copy; None without a fit."""
     try:
-        return runs.where(f"hyper_id in {tuple(ids)}").fit("routed-utilisation", router="S-Base")[0]
+        chosen = f"hyper_id in {tuple(ids)} and {SIZE} > {max(SMALLEST.values())}"
+        return runs.where(chosen).fit("routed-utilisation", router="S-Base")[0]
     except ValueError:
         return None
 
