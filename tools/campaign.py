@@ -410,22 +410,9 @@ def main() -> int:
     flags.add_argument("--runs", type=int, default=200, help="number of disturbed runs (default: %(default)s)")
     flags.add_argument("--seed", type=int, default=0, help="seed of the faults (default: %(default)s)")
     flags.add_argument("--json", type=Path, help="write the counts to this file")
-    flags.add_argument(
-        "--kinds",
-        nargs="+",
-        choices=KINDS,
-        default=list(KINDS),
-        metavar="KIND",
-        help="faults (default: all): " + ", ".join(KINDS),
-    )
-    flags.add_argument(
-        "--models",
-        nargs="+",
-        choices=MODELS,
-        default=list(MODELS),
-        metavar="MODEL",
-        help="models (default: all): " + ", ".join(MODELS),
-    )
+    for flag, metavar, what, choices in (("--kinds", "KIND", "faults", KINDS), ("--models", "MODEL", "models", MODELS)):
+        help_text = f"{what} (default: all): {', '.join(choices)}"
+        flags.add_argument(flag, nargs="+", choices=choices, default=list(choices), metavar=metavar, help=help_text)
     flags.add_argument("--minutes", type=float, default=float("inf"), help="start no run after this many minutes")
     options = flags.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="routelaws-campaign-"))

@@ -139,9 +139,9 @@ OF_A_TABLE = {
         "headlines other_kinds": False, "laws 0 measured_slopes": [], "laws 1 measured_slopes": [],
     },
     "E_start at 1": {"laws 0 status": "E_start at 1"},
-    "nothing is determined": {
-        f"laws 0 {place} {name}": OPEN for name in LAW["coefficients"] for place in ["coefficients"]
-    } | {"laws 0 derived N_cutoff": OPEN},
+    "nothing is determined": {f"laws 0 coefficients {name}": OPEN for name in LAW["coefficients"]} | {
+        "laws 0 derived N_cutoff": OPEN,
+    },
     "RL-R": {"table routers": ["Hash", "RL-R"]},
     "isoFLOP profiles": {"isoflop": [profile(times) for times in (1, 2, 4, 8)]},
     "advice on size alone": {f"advice {i} verdict": "cannot be judged" for i in (1, 2, 3, 4)},
@@ -192,20 +192,12 @@ def changed(old, steps: list[str], new):
 
 
 def lines(changes: dict, sweep: dict | None) -> list[str]:
-    """Return the lines of the full report, and then those of the short report."""
+    """Return the lines of the full report, followed by the lines of the short report."""
     results = RESULTS
     for path, value in changes.items():
         results = changed(results, path.split(), value)
-    drawn = [
-        "loss",
-        "slopes",
-        "coefficients",
-        "forms",
-        "frequency",
-        "load",
-        "isoflop",
-        *(sweep or {}).get("drawn", ["training"]),
-    ]
+    drawn = ["loss", "slopes", "coefficients", "forms", "frequency", "load", "isoflop"]
+    drawn += (sweep or {}).get("drawn", ["training"])
     blocks = [
         block
         for full, sections in ((True, (first_page, *FULL)), (False, (first_page, *SHORT, more_section)))

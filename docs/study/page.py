@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas
-from predict import HERE, LOSS, SMALLEST, law_runs
+from predict import COPYING, FITS, HERE, LAWS, LOSS, SMALLEST, law_runs
 from scipy import stats
 
 from routelaws.accelerated import results
@@ -159,7 +159,7 @@ OTHER_K_R = tuple(i for i, run in enumerate(GRID.runs) if (run.model.k, run.mode
 def _utilisation_fit(runs, ids: list[int]):
     """Return the (F, B) law of S-BASE and dense runs among hyper_ids, for sizes that copy; None without a fit."""
     try:
-        chosen = f"hyper_id in {tuple(ids)} and {SIZE} > {max(SMALLEST.values())}"
+        chosen = f"hyper_id in {tuple(ids)} and {SIZE} > {COPYING}"
         return runs.where(chosen).fit("routed-utilisation", router="S-Base")[0]
     except ValueError:
         return None
@@ -199,9 +199,9 @@ DEMO_EXPERTS = (4, 16, 32)
 
 
 def laws(runs) -> str:
-    """Return the bounded law of each router, of all sizes and of those that copy.
+    """Return the bounded law of each router, fitted to all sizes and to the sizes that copy.
 
-    A row has its error, its error on held-out sizes, and its coefficients.
+    A row has the error of the law, its error on held-out sizes, and its coefficients.
     """
     rows, reasons = [], {}
     for words, smallest in SMALLEST.items():
@@ -254,6 +254,10 @@ def prediction(folder: Path) -> str:
     return markdown([Table(["law", "points", "mean error", "runs in their 95 % interval"], rows)])
 
 
+BOUNDED = [name for name, (law, _) in FITS.items() if law == LAWS[0]]
+"""The fits of the bounded law, to all sizes and to the sizes that copy."""
+
+
 def _predicted(points: list[dict]) -> str:
     """Return the losses that the bounded laws predict for each router and E."""
     counts = sorted({point["E"] for point in points if point["E"] > 1})
@@ -261,7 +265,7 @@ def _predicted(points: list[dict]) -> str:
     rows = [
         [router, law, *(f"{losses[router, e, law]:.3f}" for e in counts)]
         for router in dict.fromkeys(point["router"] for point in points)
-        for law in ("routed-bounded", "routed-bounded from 164K")
+        for law in BOUNDED
         if losses.get((router, counts[0], law))
     ]
     table = Table(["router", "law", *(f"E = {e:.0f}" for e in counts)], rows)

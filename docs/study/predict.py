@@ -33,7 +33,10 @@ HERE = Path(__file__).parent
 LAWS = ("routed-bounded", "bilinear", "separable", "dense")
 """The law of the prediction, followed by the alternatives."""
 
-SMALLEST = {"": 0, " from 164K": 1e5}
+COPYING = 1e5
+"""Models with more parameters N than this number copy."""
+
+SMALLEST = {"": 0, " from 164K": COPYING}
 """The smallest N of each choice of sizes, by the words that follow the name of the law."""
 
 FITS = {law + words: (law, smallest) for words, smallest in SMALLEST.items() for law in LAWS}
