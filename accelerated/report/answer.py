@@ -1,7 +1,7 @@
 """The answer of a report: sentences with the numbers of each finding, and a table of the gains by the law."""
 
 from ..results.blocks import Block, Table, count, counts_span, figure, range_of, span, two_digits
-from ..results.misfit import how_far_off
+from ..results.misfit import CLEAR, how_far_off
 from ..wording import plural
 from .outline import Report, capital, loss_name, names, router_name
 
@@ -137,8 +137,9 @@ def _misfit(report: Report, facts: dict) -> str:
     scatter = report.results["seed_scatter"]
     if scatter:
         runs = f"{plural(scatter['runs'], 'run')} at {plural(len(scatter['points']), 'point')}"
-        mostly = ", so the law causes most of the error" if facts["by_law"] else ""
-        sentences[0] += f"; seeds alone cause {two_digits(scatter['percent'])} % ({runs}){mostly}."
+        share = "" if facts["by_law"] == "none" else f", so the law causes {facts['by_law']} of the error"
+        sentences[0] += f"; seeds alone cause {two_digits(scatter['percent'])} % ({runs}){share}."
+        sentences += _unequal_scatter(report, scatter)
     else:
         sentences[0] += "; the part due to chance is not known, because no run was repeated with another seed."
     if facts["bent"]:
@@ -147,6 +148,15 @@ def _misfit(report: Report, facts: dict) -> str:
     if facts["unseen"] is not None:
         sentences.append(f"For sizes left out of the fit, its error is up to {two_digits(facts['unseen'])} %.")
     return " ".join(sentences)
+
+
+def _unequal_scatter(report: Report, scatter: dict) -> list[str]:
+    """Return a sentence on the least and the greatest scatter of one size, if the sizes differ beyond chance."""
+    if scatter["equal_p"] >= CLEAR:
+        return []
+    ranked = sorted(scatter["sizes"], key=lambda each: each["deviation"])
+    ends = (f"{two_digits(each['percent'])} % at N = {report.size(each['N'])}" for each in (ranked[0], ranked[-1]))
+    return [f"Seeds do not scatter equally at each size: {', '.join(ends)}."]
 
 
 def _dense(dense: dict) -> str:

@@ -164,7 +164,8 @@ def _test_row(law: dict) -> list[str]:
     if bend:
         cells[0] = f"{_clear(bend)} (p = {figure(bend['p'], '.2g')})"
     if seeds:
-        cells[1] = f"{_clear(seeds)} (F = {figure(seeds['F'], '.3g')}, p = {figure(seeds['p'], '.2g')})"
+        size = f"N = {seeds['N']:,.0f}, " if seeds["N"] else ""
+        cells[1] = f"{_clear(seeds)} ({size}F = {figure(seeds['F'], '.3g')}, p = {figure(seeds['p'], '.2g')})"
     if largest:
         cells[2] = f"predicted {how_far_off(largest['log10'])}"
     return [_law_name(law), *cells]

@@ -1,6 +1,7 @@
 """The sections of a report that compare runs: routers, experts per token, routed blocks, compute."""
 
 from ..results.blocks import Block, Heading, Table, figure, share, span
+from ..results.comparisons.pairs import common_reach
 from ..wording import plural
 from .outline import Report, bullets, capital, router_name
 from .verdicts import RULES, judged, verdict_table
@@ -18,10 +19,11 @@ def pairs_section(report: Report) -> list[Block]:
     pairs, scatter = report.results["pairs"], report.results["seed_scatter"]
     if not pairs:
         return []
-    band = ""
+    chance = ""
     if scatter:
-        reach = figure(pairs[0]["cells"][0]["percent_reach"], ".2f")
-        band = f" The grey band, ±{reach} %, shows how much two equal runs differ by chance (95 %)."
+        bands = [common_reach(pair["cells"]) for pair in pairs]
+        how = f"The grey band, ±{figure(bands[0], '.2f')} %, shows" if None not in bands else "The bars show"
+        chance = f" {how} how much two equal runs differ by chance (95 %)."
     over = [
         [
             _pair(pair),
@@ -49,7 +51,7 @@ def pairs_section(report: Report) -> list[Block]:
             "Loss against the number of experts, one panel for each size N",
             "Colours are the routers, the dashed line is the dense model. The axes of the panels differ.",
         ),
-        *pairs_figure(report, PAIRS_CAPTION + band),
+        *pairs_figure(report, PAIRS_CAPTION + chance),
         "In a row for all N, each size has the same weight. In a row for one N, the interval is over the values of E.",
         Table([*heads, "95 % interval"], over + sizes, keys=2),
         *_turned(report, pairs),

@@ -146,7 +146,7 @@ def misfit_dict(found) -> dict:
     return {
         "sizes": [{"N": size, "rows": rows, "log10": miss} for size, rows, miss in found.sizes],
         "bend": None if found.bend is None else {"value": found.bend.value} | _test(found.bend.test),
-        "beyond_seeds": None if found.seeds is None else _test(found.seeds),
+        "beyond_seeds": None if found.seeds is None else _test(found.seeds) | {"N": found.seeds.size},
         "largest_size": None if largest is None else {"N": largest.size, "log10": largest.miss},
         "outliers": found.outliers,
         "rmsle_without_outliers": found.without,

@@ -3,6 +3,7 @@
     SIZES      `by_size`       the mean residual at each size: a wrong law shows a pattern across N
     BEND       `bend_in_size`  whether the residuals bend with log N: a test of one more term, (log N)²
     SEEDS      `beyond_seeds`  whether the residuals exceed the scatter of runs that differ only in their seed
+               `equal_variances` whether this scatter is the same at each size (Bartlett's test)
     LARGEST    `largest_size`  the largest size, predicted by a fit to all smaller sizes
     OUTLIERS   `outliers`      single runs that are far from the law
                `pulls`         whether a run has pulled the law so far that its residual is small
@@ -78,6 +79,7 @@ class Test(NamedTuple):
     statistic: float
     freedom: tuple[int, int]
     p: float  # p-value
+    size: float | None = None  # N, if the test is of the rows of one size
 
 
 class Bend(NamedTuple):
@@ -165,17 +167,63 @@ def bend_in_size(size: np.ndarray, miss: np.ndarray, design: np.ndarray, coeffic
     return Bend(value, _test(explained, 1, left, freedom))
 
 
-def beyond_seeds(columns: Sequence[np.ndarray], miss: np.ndarray, coefficients: int) -> Test | None:
-    """Return the lack-of-fit test: it compares the residuals of mean losses with the scatter of repeated runs."""
+def beyond_seeds(size: np.ndarray, columns: Sequence[np.ndarray], miss: np.ndarray, coefficients: int) -> Test | None:
+    """Return the lack-of-fit test: it compares the residuals of mean losses with the scatter of repeated runs.
+
+    If the scatter is not the same at each size, a common value is wrong at most sizes. Then each size is tested with
+    its own scatter, and the result is the test with the least p, times the number of tests (Bonferroni). The tests of
+    single sizes do not subtract the coefficients of the law, so they find a wrong law less often.
+    """
     _, point = np.unique(np.stack(columns), axis=1, return_inverse=True)
     point = np.ravel(point)
     points = int(point.max()) + 1
     within, between = miss.size - points, points - coefficients
     if within < 1 or between < 1:
         return None
-    mean = np.bincount(point, miss) / np.bincount(point)
-    scatter = float(((miss - mean[point]) ** 2).sum())
-    return _test(float((mean[point] ** 2).sum()), between, scatter, within)
+    mean = (np.bincount(point, miss) / np.bincount(point))[point]
+    whole = _test(float(mean @ mean), between, float(((miss - mean) ** 2).sum()), within)
+    parts = [(float(n), *_sums(point[size == n], mean[size == n], miss[size == n])) for n in np.unique(size)]
+    parts = [part for part in parts if part[-1]]
+    if equal_variances([left for *_, left, _ in parts], [freedom for *_, freedom in parts]) >= CLEAR:
+        return whole
+    tests = [_test(*part)._replace(size=n) for n, *part in parts]
+    worst = min(tests, key=lambda test: test.p)
+    return worst._replace(p=min(1.0, len(tests) * worst.p))
+
+
+def _sums(point: np.ndarray, mean: np.ndarray, miss: np.ndarray) -> tuple[float, int, float, int]:
+    """Return the arguments of `_test` for some rows: the squares of the points' means, and of the scatter."""
+    points = np.unique(point).size
+    return float(mean @ mean), points, float(((miss - mean) ** 2).sum()), miss.size - points
+
+
+def equal_variances(squares: Sequence[float], degrees: Sequence[int]) -> float:
+    """Return the p-value of Bartlett's test: is the variance the same in each group?
+
+    Args:
+        squares: sums of squared deviations, one for each group.
+        degrees: their degrees of freedom, at least 1 each.
+
+    Returns:
+        1 for fewer than two groups, and if no value of any group deviates.
+
+    Example:
+        Three groups with 4 degrees of freedom each. `scipy.stats.bartlett` gives the same for three samples of five:
+
+        >>> [round(equal_variances([4, 4, last], [4, 4, 4]), 3) for last in (4, 40, 400)]
+        [1.0, 0.033, 0.0]
+    """
+    from scipy.stats import chi2
+
+    squares, degrees = np.asarray(squares, dtype=np.float64), np.asarray(degrees, dtype=np.float64)
+    if squares.size < 2 or not squares.sum():
+        return 1.0
+    if not squares.all():
+        return 0.0
+    common = math.log(squares.sum() / degrees.sum())
+    statistic = degrees.sum() * common - float(degrees @ np.log(squares / degrees))
+    correction = 1 + (float((1 / degrees).sum()) - 1 / degrees.sum()) / (3 * (squares.size - 1))
+    return float(chi2.sf(statistic / correction, squares.size - 1))
 
 
 def largest_size(size: np.ndarray, errors: np.ndarray | None) -> SizeMiss | None:
@@ -254,7 +302,7 @@ def misfit_of(fit) -> Misfit:
             bend = bend_in_size(size[has_value], miss[has_value], design, coefficients)
         differing = row_differences(law, fit.rows)
         if all(entry.where == "sizes" for entry in differing):  # else other columns differ within a point
-            seeds = beyond_seeds(columns, miss, coefficients)
+            seeds = beyond_seeds(size, columns, miss, coefficients)
     ids = runs.frame["hyper_id"].to_numpy()
     far = outliers(ids, loss, predicted, run_names(runs.frame))
     if not far and fit.huber is None and np.isfinite(miss).all():
@@ -377,19 +425,25 @@ def misfit_lines(misfit: Misfit) -> list[str]:
             else f"the residuals show no bend with log N (p = {test.p:.2g})"
         )
     if misfit.seeds is not None:
-        chance = f"(F = {misfit.seeds.statistic:.3g}, p = {misfit.seeds.p:.1g})"
-        lines.append(
-            f"the residuals are larger than the scatter of repeated runs {chance}: the form of the law causes part of "
-            "the error"
-            if misfit.seeds.p < CLEAR
-            else f"the residuals are no larger than the scatter of repeated runs {chance}"
-        )
+        lines.append(_seeds_words(misfit.seeds))
     if misfit.largest is not None:
         lines.append(
             f"fitted without the largest size, N = {misfit.largest.size:,.0f}, the law predicts the loss at this size "
             f"{how_far_off(misfit.largest.miss)}"
         )
     return lines
+
+
+def _seeds_words(test: Test) -> str:
+    chance, clear = f"(F = {test.statistic:.3g}, p = {test.p:.1g})", test.p < CLEAR
+    cause = ": the form of the law causes part of the error" * clear
+    if test.size is None:
+        size = "larger" if clear else "no larger"
+        return f"the residuals are {size} than the scatter of repeated runs {chance}{cause}"
+    start = "the scatter of repeated runs is not the same at each N; "
+    if clear:
+        return f"{start}at N = {test.size:,.0f}, the residuals are larger than this scatter {chance}{cause}"
+    return f"{start}at no N are the residuals larger than this scatter (smallest p = {test.p:.1g})"
 
 
 def how_far_off(miss: float) -> str:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas
 import pytest
+import scipy.stats
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.report import engine
@@ -21,6 +22,7 @@ from routelaws.accelerated.results.misfit import (
     bend_in_size,
     beyond_seeds,
     by_size,
+    equal_variances,
     how_far_off,
     largest_size,
     misfit_lines,
@@ -501,7 +503,7 @@ def test_words_on_misses_go_the_way_of_the_misses(way):
         each = miss + noise * np.tile([1.0, -1.0, -1.0, 1.0], 3)
         points = [size, np.tile([1.0, 1.0, 2.0, 2.0], 3)]
         found = Misfit(
-            by_size(size, each), bend_in_size(size, each, design, 2), beyond_seeds(points, each, 2),
+            by_size(size, each), bend_in_size(size, each, design, 2), beyond_seeds(size, points, each, 2),
             largest_size(size, -each), [], None,
         )  # fmt: skip
         sizes, bend, seeds, largest = misfit_lines(found)
@@ -522,9 +524,37 @@ def test_lack_of_fit_by_hand():
     """
     point = np.repeat([1.0, 2.0, 3.0, 4.0], 2)
     miss = np.repeat([0.01, -0.01, -0.01, 0.01], 2) + np.tile([0.001, -0.001], 4)
-    found = beyond_seeds([point], miss, 2)
-    assert found.freedom == (2, 4) and found.statistic == pytest.approx(8e-4 / 2 / (8e-6 / 4))
-    assert beyond_seeds([np.arange(8.0)], miss, 2) is None
+    found = beyond_seeds(point, [point], miss, 2)
+    assert found.freedom == (2, 4) and found.statistic == pytest.approx(8e-4 / 2 / (8e-6 / 4)) and found.size is None
+    assert beyond_seeds(np.arange(8.0), [np.arange(8.0)], miss, 2) is None
+
+
+@pytest.mark.parametrize(("off", "clear"), [(0.01, True), (0.001, False)])
+def test_a_scatter_that_differs_by_size_is_compared_at_its_own_size(off, clear):
+    """One size scatters by 0.1 and three by 0.001. At N = 2e7 the law is wrong by `off`: 0.01 is far more than chance.
+
+    The common scatter hides this. By hand: F = 5 · off² / 1 / (5 · 1e-6 / 4), and p counts four tests.
+    """
+    size, scatter = np.repeat([1e7, 2e7, 3e7, 4e7], 5), np.repeat([0.1, 0.001, 0.001, 0.001], 5)
+    miss = scatter * np.tile([1.0, -1.0, 1.0, -1.0, 0.0], 4) + off * (size == 2e7)
+    found = beyond_seeds(size, [size], miss, 2)
+    _, line = misfit_lines(Misfit(by_size(size, miss), None, found, None, [], None))
+    said = "at no N are the residuals larger than this scatter (smallest p = 0.4)"
+    if clear:
+        assert (found.size, found.freedom) == (2e7, (1, 4)) and found.statistic == pytest.approx(5 * off**2 / 1e-6)
+        assert found.p == pytest.approx(4 * scipy.stats.f.sf(found.statistic, 1, 4))
+        said = "at N = 20,000,000, the residuals are larger than this scatter (F = 500, p = 9e-05)"
+        said += ": the form of the law causes part of the error"
+    assert line == f"the scatter of repeated runs is not the same at each N; {said}"
+
+
+def test_equal_variances_are_those_of_a_library():
+    samples = [np.random.default_rng(i).normal(0, spread, 4 + i) for i, spread in enumerate((1.0, 1.0, 3.0))]
+    squares = [((each - each.mean()) ** 2).sum() for each in samples]
+    degrees = [each.size - 1 for each in samples]
+    assert equal_variances(squares, degrees) == pytest.approx(scipy.stats.bartlett(*samples).pvalue)
+    assert equal_variances(squares[:1], degrees[:1]) == equal_variances([0, 0], [2, 2]) == 1
+    assert equal_variances([0, 1], [2, 2]) == 0
 
 
 def test_outliers_are_ranked_and_a_small_miss_is_none():

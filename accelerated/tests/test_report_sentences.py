@@ -27,6 +27,7 @@ for entry in RESULTS["other_intervals"]:
 LAW, (PAIR,) = RESULTS["laws"][1], RESULTS["headlines"]["pairs"]["all"]
 
 GAIN = {"router": "Hash", "experts": [32], "sizes": 3, "lower": 2, "nats": [0.25, 0.125], "percent": [10.0, 5.0]}
+UNEQUAL = {"equal_p": 0.04, "sizes": [{"N": n, "deviation": d, "percent": d} for n, d in ((1e7, 0.1), (1e9, 3.0))]}
 SPREAD = {"router": "Hash", "N": 1e7, "E": 4, "seeds": [1, 2], "losses": [2.5, 2.25], "range": 0.25, "deviation": 0.125}
 COMPARED = Comparison("Hash", 10**7, 32, 3.0, 2.75, -0.25, -8.25, 0.25, False, 0.0625, "yes")
 LEARNED = Learning(3, "Hash", 10**7, 4, 1, 0.25, 0.9, None, None, 1.25, [])
@@ -78,7 +79,8 @@ OF_A_TABLE = {
     "fading is open, no jackknife": {"headlines fading": "open", "headlines jackknife": []},
     "a cutoff is open": {"laws 0 derived N_cutoff": OPEN, "headlines jackknife": []},
     "all cutoffs are open": {"laws 0 derived N_cutoff": OPEN, "laws 1 derived N_cutoff": OPEN},
-    "within chance": {"headlines misfit": {"kind": "chance", "by_law": False, "bent": ["Hash"]}},
+    "within chance": {"headlines misfit": {"kind": "chance", "by_law": "none", "bent": ["Hash"]}},
+    "beyond chance": {"headlines misfit": {"by_law": "part"}, "seed_scatter": UNEQUAL},
     "a bad fit, no scatter": {"seed_scatter": None, "headlines misfit": {"kind": "bad", "bent": ["Hash", "S-Base"]}},
     "an exact fit": {"headlines misfit": {"kind": "exact", "unseen": None}},
     "no law": NO_LAW,

@@ -19,6 +19,7 @@ from routelaws.accelerated.results.comparisons import ablations, pairs
 from routelaws.accelerated.results.comparisons import runs as comparison_runs
 from routelaws.accelerated.results.comparisons.runs import seed_scatter, twice
 from routelaws.accelerated.results.encoding import constants
+from routelaws.accelerated.results.misfit import equal_variances
 from routelaws.accelerated.results.reproduction import advice, resamples
 from routelaws.accelerated.results.reproduction.gather import gather, used_rows
 from routelaws.accelerated.results.reproduction.table import Table, open_runs
@@ -249,6 +250,9 @@ def test_routing_frequency_against_the_usual_one():
     assert [entry["cells"] for entry in found["below_half"]] == [2]
 
 
+SCATTER = {"deviation": 0.01, "degrees": 2, "sizes": [{"N": 1000, "deviation": 0.03, "degrees": 2}], "equal_p": 0.5}
+
+
 def test_pairs_by_hand():
     runs = [
         run("Dense", 100, 1, 3.0),
@@ -259,7 +263,7 @@ def test_pairs_by_hand():
         run("B", 1000, 4, 4.0),
         run("B", 1000, 4, 1.0, k=2),
     ]
-    (pair,) = pairs.compare_routers(runs, 0.1, {"deviation": 0.01, "degrees": 2})
+    (pair,) = pairs.compare_routers(runs, 0.1, SCATTER)
     assert [(cell["N"], cell["E"], cell["nats"], cell["size_ratio"]) for cell in pair["cells"]] == [
         (100, 4, 1.0, pytest.approx(2.0**-10)),
         (1000, 4, -2.0, pytest.approx(2.0**10)),
@@ -269,8 +273,11 @@ def test_pairs_by_hand():
     reach = 4.302652729911275 * math.sqrt(2) * 0.01
     assert pair["cells"][0]["percent_reach"] == pytest.approx(100 * math.log(10) * reach)
     assert pair["cells"][0]["nats_reach"] == pytest.approx(math.log(10) * reach)
-    seeds = pairs.compare_routers([*runs, run("A", 1000, 4, 2.0, seed=1)], 0.1, {"deviation": 0.01, "degrees": 2})[0]
+    seeds = pairs.compare_routers([*runs, run("A", 1000, 4, 2.0, seed=1)], 0.1, SCATTER)[0]
     assert seeds["cells"][1]["percent_reach"] == pytest.approx(100 * math.log(10) * reach * math.sqrt(1.5 / 2))
+    for wanted, scatter in ((1, SCATTER), (3, SCATTER | {"equal_p": 0.01})):  # the scatter at N = 1,000
+        first, second = pairs.compare_routers(runs, 0.1, scatter)[0]["cells"]
+        assert second["percent_reach"] == pytest.approx(wanted * first["percent_reach"])
     uneven = pairs.compare_routers([*runs, run("B", 100, 8, 1.0)], 0.1, None)[0]
     assert uneven["turned"] == {"cells": 1, "N": 1000, "E": 4, "percent": pytest.approx(-50)}
     assert pairs.compare_routers(runs, None, None)[0]["cells"][0]["size_ratio"] is None
@@ -305,6 +312,14 @@ def test_seeds_are_told_from_other_differences():
     runs = [run("Hash", 100, 4, 10**0.1), run("Hash", 100, 4, 10**0.3, seed=1), run("Hash", 100, 8, 9.0)]
     found = seed_scatter(runs)
     assert found["degrees"] == 1 and found["deviation"] == pytest.approx(0.1 * math.sqrt(2))
+    assert found["sizes"] == [{"N": 100} | {name: found[name] for name in ("deviation", "percent", "degrees")}]
+    more = [run("Hash", 200, 4, 10 ** (i / 1000), seed=i) for i in range(3)]
+    by_size = seed_scatter(runs + more)
+    assert [(e["N"], e["degrees"], e["deviation"]) for e in by_size["sizes"]] == [
+        (100, 1, found["deviation"]), (200, 2, pytest.approx(0.001))
+    ]  # fmt: skip
+    assert by_size["deviation"] == pytest.approx(math.sqrt((0.02 + 2e-6) / 3))
+    assert found["equal_p"] == 1 and by_size["equal_p"] == pytest.approx(equal_variances([0.02, 2e-6], [1, 2]))
     assert seed_scatter(runs[::2]) is None
     again = [*runs, run("Hash", 100, 4, 5.0)]
     assert [[each.loss for each in group] for group in twice(again)] == [[10**0.1, 5.0]]

@@ -3,6 +3,7 @@
 import numpy as np
 
 from ...results.blocks import share
+from ...results.comparisons.pairs import common_reach
 from ...results.comparisons.runs import Run
 from ..outline import loss_name, router_name
 from .style import (
@@ -78,16 +79,19 @@ def pairs_figure(results: dict, runs: list[Run]):
 
 
 def _draw_pair(panel, results: dict, cells: list[dict]) -> None:
-    """Draw the differences of two routers, a line per size, over the band of differences due to seeds."""
-    reach = next((cell["percent_reach"] for cell in cells), None)
-    if reach is not None:
-        panel.axhspan(-reach, reach, color="#eeeeee", zorder=0, linewidth=0)
+    """Draw the differences of two routers, a line per size, with the differences due to seeds: one band, or bars."""
+    band = common_reach(cells)
+    if band is not None:
+        panel.axhspan(-band, band, color="#eeeeee", zorder=0, linewidth=0)
     sizes = sorted({cell["N"] for cell in cells})
     for i, size in enumerate(sizes):
-        here = sorted((cell["E"], cell["percent"]) for cell in cells if cell["N"] == size)
+        here = sorted((cell["E"], cell["percent"], cell["percent_reach"]) for cell in cells if cell["N"] == size)
         look = {"color": size_shade("#5b3a8c", i, len(sizes)), "markersize": 4.5, "linewidth": 1.3}
         label = f"N = {size_name(results, size)}"
-        panel.plot([e for e, _ in here], [value for _, value in here], "o-", label=label, **look)
+        experts, changes, reaches = zip(*here, strict=True)
+        panel.plot(experts, changes, "o-", label=label, **look)
+        if band is None and reaches[0] is not None:
+            panel.errorbar(experts, changes, reaches, fmt="none", color=look["color"], alpha=0.4, linewidth=1)
 
 
 def utilisation_figure(results: dict, runs: list[Run]):

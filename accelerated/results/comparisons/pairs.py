@@ -12,6 +12,7 @@ import numpy as np
 from ...laws.uncertainty import student_quantile
 from ...tables.schema import DENSE
 from ..blocks import log_percent, ten_to
+from ..misfit import CLEAR
 from .runs import LEVEL, Run, as_percent, mean_interval, usual
 
 
@@ -106,7 +107,7 @@ def _pair(means: dict, seeds: dict, first: str, second: str, alpha: float | None
     cells, changes = [], []
     for size, experts in both:
         first_loss, second_loss = means[first, size, experts], means[second, size, experts]
-        reach = _reach(scatter, seeds[first, size, experts], seeds[second, size, experts])
+        reach = _reach(scatter, size, seeds[first, size, experts], seeds[second, size, experts])
         cells.append({"N": size, "E": experts} | _difference(first_loss, second_loss, reach, alpha))
         changes.append((size, experts, math.log10(first_loss / second_loss)))
     overall = mean_interval([change for *_, change in changes], [size for size, *_ in changes])
@@ -122,12 +123,23 @@ def _pair(means: dict, seeds: dict, first: str, second: str, alpha: float | None
     }
 
 
-def _reach(scatter: dict | None, first_seeds: int, second_seeds: int) -> float | None:
-    """Return half the interval that seeds alone give a difference of log10 losses; None if unknown."""
+def _reach(scatter: dict | None, size: float, first_seeds: int, second_seeds: int) -> float | None:
+    """Return half the interval that seeds alone give a difference of log10 losses at one N; None if unknown.
+
+    If the sizes have different scatter, the scatter is that of this N, as far as runs were repeated there.
+    """
     if scatter is None:
         return None
+    own = [each for each in scatter["sizes"] if each["N"] == size and scatter["equal_p"] < CLEAR]
+    known = (own or [scatter])[0]
     shares = 1 / first_seeds + 1 / second_seeds
-    return student_quantile(LEVEL, scatter["degrees"]) * math.sqrt(shares) * scatter["deviation"]
+    return student_quantile(LEVEL, known["degrees"]) * math.sqrt(shares) * known["deviation"]
+
+
+def common_reach(cells: list[dict]) -> float | None:
+    """Return "percent_reach" of the cells of a pair, if it is the same in each cell; else None."""
+    reaches = {cell["percent_reach"] for cell in cells}
+    return reaches.pop() if len(reaches) == 1 else None
 
 
 def _difference(one: float, other: float, reach: float | None, alpha: float | None) -> dict:

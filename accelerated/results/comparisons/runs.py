@@ -10,6 +10,7 @@ from routelaws.reference.accounting import TABLE_SEQUENCE_LENGTH
 from ...laws.uncertainty import student_quantile
 from ...tables.schema import DENSE
 from ..blocks import log_percent
+from ..misfit import equal_variances
 
 LEVEL = 0.95
 """Confidence level of every interval of the report."""
@@ -149,8 +150,10 @@ def seed_scatter(runs: list[Run], point=point_of) -> dict | None:
         point: returns the key of a run's point.
 
     Returns:
-        {"deviation", "percent", "degrees", "runs", "points": [{"router", "N", "E", "seeds", "losses", "range",
-        "deviation"}]}. None if no point has several seeds. The range and the deviation of a point are in nats.
+        {"deviation", "percent", "degrees", "runs", "sizes": [{"N", "deviation", "percent", "degrees"}], "equal_p",
+        "points": [{"router", "N", "E", "seeds", "losses", "range", "deviation"}]}. None if no point has several seeds.
+        The range and the deviation of a point are in nats. `equal_p` is the p-value of Bartlett's test: a small value
+        means that the sizes have different scatter.
     """
     groups: dict = {}
     for run in trusted(runs):
@@ -158,16 +161,26 @@ def seed_scatter(runs: list[Run], point=point_of) -> dict | None:
     points = [list(by_seed.values()) for by_seed in groups.values() if len(by_seed) > 1]
     if not points:
         return None
-    logs = [np.log10([run.loss for run in group]) for group in points]
-    degrees = sum(values.size - 1 for values in logs)
-    deviation = float(np.sqrt(sum(np.sum((values - values.mean()) ** 2) for values in logs) / degrees))
+    sizes = sorted({group[0].size for group in points})
+    sums = {size: _squares([group for group in points if group[0].size == size]) for size in sizes}
     return {
-        "deviation": deviation,
-        "percent": log_percent(deviation),
-        "degrees": degrees,
+        **_deviation(*map(sum, zip(*sums.values(), strict=True))),
         "runs": sum(map(len, points)),
+        "sizes": [{"N": size} | _deviation(*each) for size, each in sums.items()],
+        "equal_p": equal_variances(*zip(*sums.values(), strict=True)),
         "points": sorted(map(_seeds, points), key=lambda entry: (entry["router"], entry["N"], entry["E"])),
     }
+
+
+def _squares(groups: list[list[Run]]) -> tuple[float, int]:
+    """Return the sum of squared deviations of log10 L from the mean of each group, and its degrees of freedom."""
+    logs = [np.log10([run.loss for run in group]) for group in groups]
+    return sum(float(np.sum((each - each.mean()) ** 2)) for each in logs), sum(each.size - 1 for each in logs)
+
+
+def _deviation(squares: float, degrees: int) -> dict:
+    deviation = math.sqrt(squares / degrees)
+    return {"deviation": deviation, "percent": log_percent(deviation), "degrees": degrees}
 
 
 def _seeds(group: list[Run]) -> dict:

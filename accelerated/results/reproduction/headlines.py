@@ -32,7 +32,8 @@ def headlines(results: dict) -> dict:
         gains       {"below", "points", "experts"}: the number of (router, N) where the gain's interval is below 0
         fading      "less", "more" or "open": whether routing helps larger models less or more, for every router
         misfit      {"worst", "kind" (chance, bad, good, exact), "by_law", "unseen", "bent"}: residuals of laws, in
-                    percent, and the routers whose residuals bend with log N
+                    percent; how much of them the laws cause (most, part, none; None without repeated runs); and the
+                    routers whose residuals bend with log N
         pairs       {"settled", "all": [{"better", "worse", "mean", "low", "high", "settled"}]}, in percent
         printed     {"inside", "of", "outside", "rounding"}: printed constants inside and outside the intervals,
                     and whether rounding alone makes the printed laws worse
@@ -101,8 +102,10 @@ def _misfit(laws: list[dict], scatter: dict | None, forms: list[dict]) -> dict |
     if not laws:
         return None
     worst = max(law["rmsle_percent"] for law in laws)
-    by_law = None if scatter is None else worst > CHANCE * scatter["percent"]
-    kind = "chance" if by_law is False else "bad" if worst > BAD else "good" if worst > EXACT else "exact"
+    tests = [law["misfit"]["beyond_seeds"] for law in laws]
+    by_law = None if scatter is None else "part" if any(test and test["p"] < CLEAR for test in tests) else "none"
+    by_law = "most" if scatter and worst > CHANCE * scatter["percent"] else by_law
+    kind = "chance" if by_law == "none" else "bad" if worst > BAD else "good" if worst > EXACT else "exact"
     held_out = [entry["leave_one_size_out"] for entry in forms if entry["law"] == BOUNDED]
     unseen = [score["rmsle_percent"] for score in held_out if score and score["rmsle_percent"] is not None]
     bent = [law["router"] for law in laws if law["misfit"]["bend"] and law["misfit"]["bend"]["p"] < CLEAR]
