@@ -1,7 +1,6 @@
 """The sections of a report that compare runs: routers, experts per token, routed blocks, compute."""
 
 from ..results.blocks import Block, Heading, Table, figure, share, span
-from ..results.comparisons.pairs import common_reach
 from ..wording import plural
 from .outline import Report, bullets, capital, router_name
 from .verdicts import RULES, judged, verdict_table
@@ -19,11 +18,7 @@ def pairs_section(report: Report) -> list[Block]:
     pairs, scatter = report.results["pairs"], report.results["seed_scatter"]
     if not pairs:
         return []
-    chance = ""
-    if scatter:
-        bands = [common_reach(pair["cells"]) for pair in pairs]
-        how = f"The grey band, ±{figure(bands[0], '.2f')} %, shows" if None not in bands else "The bars show"
-        chance = f" {how} how much two equal runs differ by chance (95 %)."
+    chance = " A hollow point is a difference that seeds alone can cause (95 %)." if scatter else ""
     over = [
         [
             _pair(pair),

@@ -3,7 +3,6 @@
 import numpy as np
 
 from ...results.blocks import share
-from ...results.comparisons.pairs import common_reach
 from ...results.comparisons.runs import Run
 from ..outline import loss_name, router_name
 from .style import (
@@ -79,19 +78,17 @@ def pairs_figure(results: dict, runs: list[Run]):
 
 
 def _draw_pair(panel, results: dict, cells: list[dict]) -> None:
-    """Draw the differences of two routers, a line per size, with the differences due to seeds: one band, or bars."""
-    band = common_reach(cells)
-    if band is not None:
-        panel.axhspan(-band, band, color="#eeeeee", zorder=0, linewidth=0)
+    """Draw the differences of two routers, a line per size; a point is hollow if seeds alone can cause it."""
     sizes = sorted({cell["N"] for cell in cells})
     for i, size in enumerate(sizes):
         here = sorted((cell["E"], cell["percent"], cell["percent_reach"]) for cell in cells if cell["N"] == size)
-        look = {"color": size_shade("#5b3a8c", i, len(sizes)), "markersize": 4.5, "linewidth": 1.3}
-        label = f"N = {size_name(results, size)}"
         experts, changes, reaches = zip(*here, strict=True)
-        panel.plot(experts, changes, "o-", label=label, **look)
-        if band is None and reaches[0] is not None:
-            panel.errorbar(experts, changes, reaches, fmt="none", color=look["color"], alpha=0.4, linewidth=1)
+        colour = size_shade("#5b3a8c", i, len(sizes))
+        panel.plot(experts, changes, "-", color=colour, linewidth=1.3)
+        panel.plot([], [], "o", color=colour, markersize=4.5, label=f"N = {size_name(results, size)}")
+        by_chance = [abs(change) <= (reach or 0) for change, reach in zip(changes, reaches, strict=True)]
+        faces = ["white" if hollow else colour for hollow in by_chance]
+        panel.scatter(experts, changes, s=20, facecolor=faces, edgecolor=colour, zorder=3)
 
 
 def utilisation_figure(results: dict, runs: list[Run]):

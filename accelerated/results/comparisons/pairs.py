@@ -136,12 +136,6 @@ def _reach(scatter: dict | None, size: float, first_seeds: int, second_seeds: in
     return student_quantile(LEVEL, known["degrees"]) * math.sqrt(shares) * known["deviation"]
 
 
-def common_reach(cells: list[dict]) -> float | None:
-    """Return "percent_reach" of the cells of a pair, if it is the same in each cell; else None."""
-    reaches = {cell["percent_reach"] for cell in cells}
-    return reaches.pop() if len(reaches) == 1 else None
-
-
 def _difference(one: float, other: float, reach: float | None, alpha: float | None) -> dict:
     change = math.log10(one / other)
     return {
