@@ -68,7 +68,8 @@ print(f"{big:.1e} balanced choices")
 assert len(balanced) == math.factorial(T) // math.factorial(C) ** E
 
 # %% [markdown]
-# Suppose that a program gives you one of them. How can you know that it is the best? This lesson answers that question.
+# Suppose that a program gives you one balanced choice. How can you know that it is the best? This lesson answers that
+# question.
 
 # %% [markdown]
 # ## 2. A linear program

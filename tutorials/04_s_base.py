@@ -471,5 +471,5 @@ print(
 #    one expert.
 # 2. Let all logits be equal. What is the plan, and where do the tokens go in training?
 # 3. Two tokens have the logits (log 8, 0) and (log 2, 0). Find the plan by hand.
-# 4. Double the logits of this lesson, and double them again. How many sweeps does `simple_sinkhorn` need each time for
-#    a residual of 0.001? Why are there more?
+# 4. Multiply the logits of this lesson by 1, 2 and 4. How many column steps does `simple_sinkhorn` need for a residual
+#    of 0.001? Why does the number grow?

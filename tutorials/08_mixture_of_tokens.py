@@ -495,8 +495,8 @@ print(f"512 groups of 32: reference {slow * 1e3:.0f} ms, twin {quick * 1e3:.1f} 
 #
 # Answers, with the code that checks them: [`answers/08_mixture_of_tokens.py`](answers/08_mixture_of_tokens.py).
 #
-# 1. How many experts does a token have on average, with expert choice and capacity factor $c$? How many with the
-#    largest $c$ that makes a difference?
+# 1. How many experts does a token have on average, with expert choice and capacity factor $c$? Above some $c$, a larger
+#    $c$ changes nothing. How many experts does a token have at this $c$?
 # 2. What does a Mixture of Tokens return at an infinite temperature?
 # 3. Swap two sequences of a group. What happens to the output of a Mixture of Tokens?
 # 4. Use expert choice by position, with groups of one sequence. Which experts take a token?

@@ -5,10 +5,10 @@
 # numbers by going downhill, slowly and then quickly. Then you will find them on a map of two numbers, which shows that
 # no other point is lower. At the end you refit the table of the paper.
 #
-# **You need** Python, NumPy and lesson 1; logarithms, and what least squares is. Pictures need matplotlib. Section 7
-# reads the table that the authors of the paper released. `routelaws` downloads it once, or finds it in the folder that
-# `ROUTELAWS_DATA` names. Without the table, that section is skipped. Section 8 needs SciPy, and section 9 needs JAX and
-# numba.
+# **You need** Python, NumPy and lesson 1. You should know logarithms and least squares. Pictures need matplotlib.
+# Section 7 reads the table that the authors of the paper released. `routelaws` downloads it once, or finds it in the
+# folder that `ROUTELAWS_DATA` names. Without the table, that section is skipped. Section 8 needs SciPy, and section 9
+# needs JAX and numba.
 #
 # **Files** [`laws/routed.py`](../reference/laws/routed.py), [`laws/fitting.py`](../reference/laws/fitting.py).
 

@@ -218,8 +218,9 @@ same(joint.at_experts(32, law)[:4], powers[32])
 assert powers[32][1] > powers[1][1] and powers[32][3] < powers[1][3]
 
 # %% [markdown]
-# With more experts, the power of N moves towards 0 and the power of D moves away from 0. So tokens matter more, and
-# size matters less. A routed model should be smaller and see more tokens. Are more experts always better?
+# With more experts, the exponent $\mu$ of N moves towards 0, and the exponent $\nu$ of D moves away from 0. So tokens
+# matter more, and size matters less. For the same FLOPs, a routed model should have fewer active parameters than a
+# dense model, and see more tokens. Are more experts always better?
 
 # %%
 from routelaws.reference.laws.planning import Budget, joint_optimum
@@ -368,7 +369,8 @@ assert printed > looked.min() + 1
 # $$\mu m N^{\mu} = \nu n D^{\nu}$$
 #
 # Insert the formulas for N and D. The powers of $C / 6$ are the same on both sides and cancel. This leaves
-# $\mu m \kappa^{\mu} = \nu n \kappa^{-\nu}$. So the sign of the exponent of $\kappa$ is wrong:
+# $\mu m \kappa^{\mu} = \nu n \kappa^{-\nu}$. Solve this for $\kappa$. The exponent in the printed formula has the wrong
+# sign:
 #
 # $$\kappa = \left(\frac{\mu m}{\nu n}\right)^{-1 / (\mu + \nu)}$$
 

@@ -165,8 +165,8 @@ assert np.allclose(wrong, right) and not wrong[0, 1:].any()
 #
 # $$s_{te} = u (1 + |z_{te} - \max_j z_{tj}|) p_{te}$$
 #
-# and the limit is a small number of such units. The largest error divided by the limit is the *share*. Above 1 the
-# function fails.
+# and the limit is a small number of such units. For each entry, divide the error by the limit. The largest ratio is the
+# *share*. Above 1 the function fails.
 
 # %%
 from routelaws.conformance.bounds import BOUNDS
@@ -288,8 +288,8 @@ for line in report.lines()[len(report.header) + 3 :]:
 # How to read it:
 #
 # - **calls**: how often the suite called the function and judged its result.
-# - **worst share**: the largest error, as a share of the limit. Above 1 the function fails. It can also fail with a
-#   small share, because a wrong expert, a nan or an exception has no share. A dash means that no number was compared.
+# - **worst share**: the largest ratio of error to limit. Above 1 the function fails. It can also fail with a small
+#   share, because a wrong expert, a nan or an exception has no share. A dash means that no number was compared.
 # - **verdict**: *right*, *defect* or *differs*. A *defect* comes with its kind (*wrong*, *raises*, *hangs*, *mutates*,
 #   ...), the first wrong entry, the expected value and the value found. *Differs* means that the function computes
 #   something else, which can be intended. A verdict on a router names its dialect.

@@ -12,7 +12,7 @@ th, td {{ text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0
 small {{ display: block; color: #444; overflow-wrap: anywhere; }}
 </style></head><body>
 <h1>Conformance with routelaws.reference</h1>
-<p>The worst share is the largest error divided by the allowed error; above 1 is a failure.</p>
+<p>The worst share is the largest ratio of error to allowed error; above 1 is a failure.</p>
 {body}
 </body></html>
 """
