@@ -144,8 +144,8 @@ def auxiliary_loss(
 ) -> AuxiliaryLoss:
     """Return the balance loss, which is large when experts with many tokens also have a high probability.
 
-    With `held` fixed the loss is a differentiable function of the logits (Fedus et al. 2021). Here probₑ is the mean
-    over tokens of the probability of expert e (`mean_probability`):
+    Only probₑ, not shareₑ, has a gradient by the logits (Fedus et al. 2021). probₑ is the mean over tokens of the
+    probability of expert e (`mean_probability`):
 
         dialect           shareₑ counts                divided by    loss                    at balance
         "assignments"     all k choices                T k           E Σ shareₑ probₑ        1

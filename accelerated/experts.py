@@ -112,7 +112,7 @@ def dispatch(
             before later tokens. "token": earlier before later tokens, then first before second choices. "priority":
             larger priorities; equal priorities as in "choice".
         priority: [T, k], finite for the assignments to place; only for the order "priority".
-        mask: [T] or [T, k] bool, the assignments to place, at least one; None for all.
+        mask: [T] or [T, k] bool, the assignments to place (at least one); None for all.
 
     Returns:
         `Placement`.

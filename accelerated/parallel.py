@@ -209,7 +209,7 @@ def _on_all(collective, axis_name, *arrays):
 
 
 def run_experts(params: dict, buffers: jax.Array, *, activation: str = "gelu", axis_name=None) -> jax.Array:
-    """Run experts on several devices with buffers from all devices: SEND, RUN, RETURN.
+    """Send each buffer to its expert's device, run the experts, and send the outputs back.
 
     Args:
         params: {"up": [n, E/n, d, f], "down": [n, E/n, f, d]}, and for SwiGLU "linear" [n, E/n, d, f].

@@ -196,7 +196,7 @@ def ragged_all_to_all(
 
 
 def run_experts(params: dict, buffers: np.ndarray, *, activation: str = "gelu") -> np.ndarray:
-    """Run experts on several devices with buffers from all devices: SEND, RUN, RETURN.
+    """Send each buffer to its expert's device, run the experts, and send the outputs back.
 
     Args:
         params: {"up": [n, E/n, d, f], "down": [n, E/n, f, d]}, and for SwiGLU "linear" [n, E/n, d, f].

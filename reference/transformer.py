@@ -326,12 +326,13 @@ def apply(
         params: the tree that `parameter_shapes` describes.
         tokens: [b, S] integers in [0, V).
         config: the model.
-        training: True routes as in training, False as in evaluation. Evaluation drops nothing and is causal. It is
-            independent of the rest of the batch, except for routers that see groups of sequences.
+        training: True routes as in training, False as in evaluation. Evaluation drops nothing, and is causal unless
+            the objective is masked. It is independent of the rest of the batch, except for routers that see groups of
+            sequences.
         noise: from `draw_noise`, for routers that draw at random in training.
         table: from `routed_block.hash_table`, for HASH; not needed for modulo, previous and position.
         held: `routing` of an earlier output for tokens of this shape; the model reuses its selections.
-        mask: [b, S] bool, True for a real token, at least one; None if all are real. Ignore the logits of padded
+        mask: [b, S] bool, True for each real token (at least one); None if all are real. Ignore the logits of padded
             tokens.
 
     Returns:

@@ -1,4 +1,4 @@
-"""A model of transformers in a local folder, with the weights of one layer in memory at a time.
+"""Run a model of the library transformers from a local folder, with one layer's weights in memory at a time.
 
 The model is built on the meta device, without memory. Before a layer runs, its weights are read from the safetensors
 files and converted as in `from_pretrained`. The whole text passes through the layer, and then its weights are freed.

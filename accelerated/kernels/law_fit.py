@@ -567,7 +567,7 @@ def _fixed_part(problem, psi, gain, interaction):
 
 @jit
 def fit_batch(log_size, log_loss, level, cell, extra, weights, scan, starts, careful):
-    """Fit each row of `weights` [draws, n] from `starts` points of a scan x scan grid: [draws, 9] (see `fit_one`)."""
+    """Fit each row of `weights` [m, n] from `starts` points of a scan x scan grid: [m, 9] (see `fit_one`)."""
     table = scan_table(extra, scan)
     results = np.empty((weights.shape[0], 9))
     for b in range(weights.shape[0]):

@@ -70,7 +70,9 @@ def best_of(problem: Problem, starts: np.ndarray) -> Found:
     theta, value, _ = _follow(problem, np.asarray(starts, dtype=np.float64), STEPS)
     best = int(np.argmin(value))
     if not math.isfinite(value[best]):
-        raise ValueError("no start leads to a finite sum of Huber terms; needed: starts nearer to the data")
+        raise ValueError(
+            "the sum of Huber terms is infinite from every start; pass starts whose predictions are near the losses"
+        )
     floor = value[best] * (1 + REACHED) + problem.log_loss.size * ROUNDING
     return Found(theta[best], float(value[best]), len(starts), int(np.sum(value <= floor)))
 

@@ -22,11 +22,11 @@ def resampled_losses(
         law: a record of the catalogue, with `fit`, `predict` and `given`.
         columns: [n] each, in the order of `law.columns`.
         loss: [n], nats per token.
-        weights: [draws, n], whole numbers of at least 0: the number of draws of each row.
+        weights: [resamples, n], whole numbers of at least 0: how often each resample has each row.
         points: [m] each, in the order of `law.columns`.
 
     Returns:
-        [draws, m], nats per token; NaN in a resample whose rows do not determine the law.
+        [resamples, m], nats per token; NaN in a resample whose rows do not determine the law.
 
     Differs from the reference: all resamples of the bounded law are fitted in one compiled call.
     """

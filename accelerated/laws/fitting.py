@@ -32,11 +32,11 @@ STATUSES: tuple[Status, ...] = (
 class WeightedFits(NamedTuple):
     """One fit for each weighting of a table."""
 
-    status: np.ndarray  # [draws] int, index into STATUSES; -1 where the rows with a weight do not determine the law
-    coefficients: np.ndarray  # [draws, 6], order of RoutedCoefficients; NaN in the linear limit and where status is -1
-    curves: np.ndarray  # [draws, 6], LossCurve without `top`; NaN where status is -1
+    status: np.ndarray  # [resamples] int, index into STATUSES; -1 where the rows with a weight do not determine the law
+    coefficients: np.ndarray  # [resamples, 6], as RoutedCoefficients; NaN in the linear limit and where status is -1
+    curves: np.ndarray  # [resamples, 6], LossCurve without `top`; NaN where status is -1
     top: float  # field of LossCurve: largest E - 1 of the whole table, for any weights
-    objective: np.ndarray  # [draws] weighted mean squared difference of log10 losses
+    objective: np.ndarray  # [resamples] weighted mean squared difference of log10 losses
 
 
 class LevelTable(NamedTuple):
@@ -99,7 +99,7 @@ def fit_weighted(
 
     Args:
         dense_parameters, num_experts, loss: [n] each, as in `fit_routed`.
-        weights: [draws, n], at least 0; 0 leaves a row out, 2 counts it twice.
+        weights: [resamples, n], at least 0; 0 leaves a row out, 2 counts it twice.
         scan, starts: as in `fit_routed`.
         careful: search every edge of the domain to the last digit, as `fit_routed` does. If False, the fit may miss an
             optimum on an edge. The objective is then up to a few parts in ten thousand too high. This happens mostly
@@ -116,7 +116,7 @@ def fit_weighted(
     table = level_table(dense_parameters, num_experts, loss)
     weights = np.ascontiguousarray(check_finite("weights", np.asarray(weights, dtype=np.float64)))
     if weights.ndim != 2 or weights.shape[1] != table.log_loss.size:
-        raise InputError(f"weights has shape {weights.shape}; needed: [draws, {table.log_loss.size}]")
+        raise InputError(f"weights has shape {weights.shape}; needed: [resamples, {table.log_loss.size}]")
     if np.any(weights < 0):
         raise InputError("weights: every entry has to be at least 0")
     fits = law_fit.fit_batch(*_arrays(table), weights, scan, starts, careful)
@@ -140,7 +140,7 @@ def fit_weighted(
 
 
 def predict_curves(fits: WeightedFits, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
-    """Return the loss that each fit predicts: [draws, m] at the m pairs (N, E); NaN where a fit has status -1."""
+    """Return the loss that each fit predicts: [resamples, m] at the m pairs (N, E); NaN where a fit has status -1."""
     log_size = np.log10(check_range("dense_parameters", np.atleast_1d(dense_parameters), above=0.0))
     extra = check_range("num_experts", np.atleast_1d(num_experts), least=1.0) - 1.0
     intercept, size, gain, interaction, rise, bend = fits.curves.T[:, :, None]

@@ -1,4 +1,4 @@
-"""Bootstrap and jackknife intervals: the variation of the law between similar tables.
+"""Bootstrap and jackknife intervals: how much the law changes if the runs of the table change.
 
 Step by step, with sources and examples: `routelaws.reference.laws.resampling`.
 
@@ -32,18 +32,17 @@ def bootstrap(
 
     Args:
         dense_parameters, num_experts, loss: [n] each, the table, as in `fit_routed`.
-        weights: [draws, n], whole numbers of at least 0: the number of draws of each row.
+        weights: [resamples, n], whole numbers of at least 0: how often each resample has each row.
         quantities: as in `profile_intervals`, without "observation".
         level: the share of the resamples between low and high, between 0 and 1.
 
     Returns:
-        A Bootstrap. Sort the m values of a quantity in rising order and count places from 0. Let p be (m - 1)(1 -
-        level)/2, rounded down. low is the value at place p from below, and high the value at place p from above.
+        A Bootstrap. Sort the m values of a quantity in rising order, and number them from 0. Let p be (m - 1)(1 -
+        level)/2, rounded down. low is value number p, and high is value number m - 1 - p.
 
     Raises:
-        ValueError: the table is invalid (see `fit_routed`), a quantity is invalid (see `check_quantity`) or an
-            "observation", `level` is out of its range, or `weights` has the wrong shape or an entry that is negative or
-            not whole.
+        ValueError: the table, a quantity, `level` or `weights` is invalid (see above, `fit_routed` and
+            `check_quantity`).
     """
     columns = dense_parameters, num_experts, loss
     table = level_table(*columns)
@@ -92,8 +91,8 @@ def jackknife(
         A Jackknife.
 
     Raises:
-        ValueError: the table is invalid (see `fit_routed`), a quantity is invalid (see `check_quantity`) or an
-            "observation", `level` is out of its range, or there are fewer than two groups.
+        ValueError: the table, a quantity or `level` is invalid (see above, `fit_routed` and `check_quantity`), or there
+            are fewer than two groups.
     """
     columns = dense_parameters, num_experts, loss
     table = level_table(*columns)
@@ -129,7 +128,7 @@ def _fits(columns, weights: np.ndarray) -> WeightedFits:
 
 
 def _values(fits: WeightedFits, quantity: Quantity) -> np.ndarray:
-    """Return a quantity of each fit, in its units: [draws]; NaN where the fit has no value."""
+    """Return a quantity of each fit, in its units: [resamples]; NaN where the fit has no value."""
     name = quantity.name
     intercept, size, gain, interaction, rise, bend = fits.curves.T
     linear = rise == 0

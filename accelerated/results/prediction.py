@@ -191,8 +191,8 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
         level: confidence level of the intervals, between 0 and 1.
 
     Raises:
-        ValueError: the law is undefined at the point, or a value is out of range. For example, a law with a line per
-            size is undefined at another size.
+        ValueError: the law is undefined at the point, or a value is out of range. For example, the law `per-size` is
+            defined only at the sizes of its table.
     """
     at, law, rows = tuple(point.values()), fit.law, fit.rows
     if fit.huber is not None:

@@ -105,8 +105,8 @@ def balanced_assignment(
     Args:
         scores: [T, E], finite.
         k: experts per token, 1 <= k <= E; they are distinct.
-        mask: [T] bool, True for a real token, at least one; None for all. Padded tokens get experts 0 … k-1 and count
-            nowhere. Their scores may be NaN. Above, T counts real tokens.
+        mask: [T] bool, True for each real token (at least one); None for all. Padded tokens get experts 0 … k-1 and
+            count nowhere. Their scores may be NaN. Above, T counts real tokens.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
         method: one of `METHODS`. "host" is exact, ties included: jit calls back to compiled loops on the host.
             "auction" stays on the device and is exact up to a stated increment; among equally good assignments it may
@@ -194,9 +194,9 @@ def base_router(
         training: True selects by the balanced assignment (not causal), False by the largest logits (causal, any group).
         gate: "sigmoid" of the logits (as in the authors' code in fairseq), or "softmax" over all experts.
         held: a routing of the same group; the router reuses its selection.
-        mask: [T] bool, True for a real token, at least one; None for all. Padded tokens get experts 0 … k-1 with gate 0
-            and count nowhere.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
+        mask: [T] bool, True for each real token (at least one); None for all. Padded tokens get experts 0 … k-1 with
+            gate 0 and count nowhere.
+        expert_mask: [E] bool, the experts that may be chosen; None for all.
         method, epsilon: see `balanced_assignment`.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`), or a tuple of them, over which the tokens of the group
             are sharded; None without sharding. Each member gathers all scores and solves the same problem. T and load

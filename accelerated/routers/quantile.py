@@ -108,7 +108,7 @@ def quantile_router(
         k: experts per token, 1 <= k <= E.
         gate: "sigmoid" or "softmax" of the logits, without the bias.
         mask: [T] bool, True for a real token. Padded tokens get experts 0 … k−1 with gate 0, and count nowhere.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
+        expert_mask: [E] bool, the experts that may be chosen; None for all.
         held: a routing of the same group; the router reuses its selection.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
             without sharding. T, load and residual then cover all members. Each member returns its own rows.

@@ -119,7 +119,7 @@ def sinkhorn_plan(
         max_newton: stop after this many Newton steps; 0 for sweeps alone.
         num_sweeps: take exactly this many column steps, for any residual, and ignore the three arguments above.
         mask: [T] bool, True for a real token; T is then the number of real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
+        expert_mask: [E] bool, the experts that may be chosen; None for all.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
             without sharding. T is then the number of tokens on all members, and each member returns its own rows.
 
@@ -179,7 +179,7 @@ def sinkhorn_router(
         gate: "softmax" or "sigmoid" of the logits.
         num_sweeps: see `sinkhorn_plan`.
         mask: [T] bool, True for a real token. Padded tokens get experts 0 … k−1 with gate 0, and count nowhere.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
+        expert_mask: [E] bool, the experts that may be chosen; None for all.
         held: a routing of the same group; the router reuses its selection.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
             without sharding. T, load and residual then cover all members. Each member returns its own rows.

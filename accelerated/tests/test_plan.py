@@ -344,7 +344,7 @@ def test_sizes_with_tokens_of_their_own(tmp_path):
         (["--next=prediction", "--router=Hash", "--n=1e9"], "--next prediction needs --experts"),
         (["--next=b", "--router=Hash", "--n=1e9"], "--n 1e+09: it cannot be used with --next b"),
         (["--next=slope", "--router=Hash"], "the law separable has no slopes"),
-        (["--next=c", "--router=Hash"], "c: the law separable has intervals of a, b, d"),
+        (["--next=c", "--router=Hash"], "c: the law separable has no such number; allowed: a, b, d"),
         (["--next=b", "--router=Hash", "--memory=80GB"], "--memory 80GB: it cannot be used with --next"),
         (["--next=b", "--router=Hash", "--flops=10"], "10 FLOPs are too few for any run; the cheapest run costs"),
         (["--next=b", "--router=Hash", "--n=-1"], "--n -1: is not an amount; needed: parameters"),

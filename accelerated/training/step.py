@@ -314,10 +314,10 @@ def drawn(config: TrainConfig, windows: jax.Array, number: jax.Array, given: Run
 
 
 def attention_of(config: TrainConfig) -> Choice:
-    """Return the attention implementation of this process for a run. A mesh always uses our own.
+    """Return the attention implementation of this process for a run; on a mesh, always our own.
 
     Raises:
-        InputError: `attention_kernels.choose` raises this error.
+        InputError: the run asks for Tokamax, which has no kernel here or fails its test.
     """
     model = config.model
     shape = (model.heads, model.kqv_size, config.sequence_length, model.objective == "causal")

@@ -119,7 +119,7 @@ REFUSED = {
                  "slope: N is nan.*above 0"),
     "dense": (lambda laws: laws.uncertainty.gain_interval(N, E, LOSS, 1e8, 1.0), "experts is .*above 1"),
     "weights": (lambda laws: laws.resampling.bootstrap(N, E, LOSS, np.ones((2, 3)), quantity(laws, "a")),
-                r"weights has shape \(2, 3\); needed: \[draws, 15\]"),
+                r"weights has shape \(2, 3\); needed: \[resamples, 15\]"),
     "half a row": (lambda laws: laws.resampling.bootstrap(N, E, LOSS, np.full((1, 15), 0.5), quantity(laws, "a")),
                    "whole number of at least 0"),
     "one group": (lambda laws: laws.resampling.jackknife(N, E, LOSS, np.ones(15), quantity(laws, "a")),
@@ -134,7 +134,7 @@ REFUSED = {
         [laws.catalogue.LAWS["separable"]], {"dense_parameters": N}, LOSS, N), "column num_experts is missing"),
     "asked": (lambda laws: laws.next_run.next_runs(
         laws.catalogue.LAWS["separable"], [N, E], LOSS, [(1e8, 8.0)], laws.next_run.Asked("N_cutoff")),
-        "N_cutoff: the law separable has intervals of a, b, d"),
+        "N_cutoff: the law separable has no such number; allowed: a, b, d"),
     "no line": (lambda laws: laws.catalogue.LAWS["per-size"].predict_interval(
         laws.catalogue.LAWS["per-size"].fit(N, E, LOSS), (N, E), LOSS, [1e8, 8.0]), r"no line at N = 1e\+08"),
     "between lines": (lambda laws: laws.log_linear.cutoff(laws.log_linear.fit_per_size(N, E, LOSS).coefficients),

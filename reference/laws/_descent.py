@@ -143,7 +143,9 @@ def best_of(problem: Problem, starts: np.ndarray) -> Found:
         ends = [descend(problem, start) for start in np.asarray(starts, dtype=np.float64)]
     theta, value = min(ends, key=lambda end: end[1])
     if not math.isfinite(value):
-        raise InputError("no start leads to a finite sum of Huber terms; needed: starts nearer to the data")
+        raise InputError(
+            "the sum of Huber terms is infinite from every start; pass starts whose predictions are near the losses"
+        )
     floor = value * (1 + REACHED) + problem.log_loss.size * ROUNDING
     return Found(theta, value, len(ends), sum(end <= floor for _, end in ends))
 

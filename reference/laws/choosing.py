@@ -145,11 +145,11 @@ def resampled_losses(
         law: a record of the catalogue, with `fit`, `predict` and `given`.
         columns: [n] each, in the order of `law.columns`.
         loss: [n], nats per token.
-        weights: [draws, n], whole numbers of at least 0: the number of draws of each row.
+        weights: [resamples, n], whole numbers of at least 0: how often each resample has each row.
         points: [m] each, in the order of `law.columns`.
 
     Returns:
-        [draws, m], nats per token; NaN in a resample whose rows do not determine the law.
+        [resamples, m], nats per token; NaN in a resample whose rows do not determine the law.
 
     Example:
         The rows follow an (F, B) law with B_min = 0.2. The resample has no row with B = 0.2. Its fit still uses B_min =
@@ -179,11 +179,11 @@ def win_shares(losses: np.ndarray) -> tuple[np.ndarray, int]:
     """Return the share of resamples in which each choice has the lowest loss, and the number of resamples that count.
 
     Args:
-        losses: [draws, m], as in `resampled_losses`; draws with a loss that is not finite do not count.
+        losses: [resamples, m], as in `resampled_losses`; a resample with a loss that is not finite does not count.
 
     Returns:
-        [m] shares that sum to 1, or NaN if no draw counts; and the number of draws that count. The choice with the
-        lower index wins a tie.
+        [m] shares that sum to 1, or NaN if no resample counts; and the number of resamples that count. The choice
+        with the lower index wins a tie.
 
     Example:
         >>> shares, counted = win_shares(np.array([[2.0, 3.0], [2.5, 2.4], [np.nan, 2.0], [2.0, 2.0]]))

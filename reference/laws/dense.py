@@ -114,7 +114,7 @@ def size_for_loss(loss: np.ndarray, coefficients: DenseCoefficients) -> np.ndarr
         N in parameters, with the shape of `loss`; inf or 0 where N is out of the range of float64.
 
     Raises:
-        ValueError: a loss is not finite or not above 0, or α or N_c is not above 0 (then no size reaches a given loss).
+        ValueError: a loss, α or N_c is not finite or not above 0.
 
     Example:
         >>> print(round(float(size_for_loss(10**0.3, DenseCoefficients(0.1, 1e13)))))

@@ -325,8 +325,9 @@ def _rows(columns: dict, accuracy: np.ndarray, guess_rate: float, least_gain: fl
     used = (accuracy > _check_guess_rate(guess_rate) + gain) & (accuracy < 1)
     if used.sum() <= unknowns:
         raise InputError(
-            f"{used.sum()} of {used.size} rows have an accuracy above {guess_rate + gain:g} and below 1; the law has "
-            f"{unknowns} coefficients and needs at least {unknowns + 1} rows"
+            f"{used.sum()} of {used.size} rows have an accuracy above {guess_rate + gain:g} (guess rate plus "
+            f"least_gain) and below 1; the law has {unknowns} coefficients and needs at least {unknowns + 1} rows; add "
+            "rows, or lower least_gain"
         )
     target = np.log(-np.log(normalise(accuracy[used], guess_rate)))
     return [np.log(column[used]) for column in checked], target, used

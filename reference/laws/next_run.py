@@ -123,7 +123,7 @@ def interval_of(
     else:
         ranges = {item.name: item for item in law.intervals(fit, columns, loss, level) if item.at is None}
         if asked.name not in ranges:
-            raise InputError(f"{asked.name}: the law {law.name} has intervals of {', '.join(ranges)}")
+            raise InputError(f"{asked.name}: the law {law.name} has no such number; allowed: {', '.join(ranges)}")
         low, high = ranges[asked.name].low, ranges[asked.name].high
     return low, high, _width(asked.name, low, high)
 

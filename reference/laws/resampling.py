@@ -1,4 +1,4 @@
-"""Bootstrap and jackknife intervals: the variation of the law between similar tables.
+"""Bootstrap and jackknife intervals: how much the law changes if the runs of the table change.
 
 `uncertainty.py` assumes that the errors of the runs are independent and normal with one variance. This file resamples
 the table instead:
@@ -8,9 +8,9 @@ the table instead:
     jackknife by size    leave out one size at a time, and fit
 
 Resampling by size matters because the runs of one size can share an error (the learning rate of that size, the seed of
-its data). A resample is a vector of weights, the number of draws of each row. The caller supplies the uniform random
-numbers. Each fit gives all quantities of `uncertainty.py` except "observation": resampling does not show the scatter of
-a new run.
+its data). A resample is a vector of weights: how often it has each row. The caller supplies the uniform random numbers.
+Each fit gives all quantities of `uncertainty.py` except "observation": resampling does not show the scatter of a new
+run.
 
 Coverage. The following shares of nominal 95 % intervals contain the true value. They are from 1,000 simulated tables
 with the design of the released table (six sizes, E up to 512, scatter 0.003 in log10). Each range goes from the
@@ -87,13 +87,13 @@ class Jackknife(NamedTuple):
 
 
 def bootstrap_weights(uniforms: np.ndarray) -> np.ndarray:
-    """Draw n rows with replacement and return the number of draws of each row.
+    """Draw n rows with replacement and return how often each row is drawn.
 
     Args:
-        uniforms: [draws, n], in [0, 1): one row for each resample; u draws row floor(u n).
+        uniforms: [resamples, n], in [0, 1): one row for each resample; u draws row floor(u n).
 
     Returns:
-        [draws, n] whole numbers as float64; every row sums to n.
+        [resamples, n] whole numbers as float64; every row sums to n.
 
     Raises:
         ValueError: `uniforms` does not have two axes, or has an entry outside [0, 1).
@@ -110,15 +110,15 @@ def bootstrap_weights(uniforms: np.ndarray) -> np.ndarray:
 
 
 def group_bootstrap_weights(uniforms: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Draw whole groups with replacement and return the number of draws of each row.
+    """Draw whole groups with replacement and return how often each row is drawn.
 
     Args:
-        uniforms: [draws, m], in [0, 1), for m different groups; u draws group floor(u m), where groups are sorted in
-            rising order.
+        uniforms: [resamples, m], in [0, 1), for m different groups; u draws group floor(u m), where groups are sorted
+            in rising order.
         groups: [n]; rows with equal entries form one group.
 
     Returns:
-        [draws, n] whole numbers as float64: the number of times the group of each row is drawn.
+        [resamples, n] whole numbers as float64: how often the group of each row is drawn.
 
     Raises:
         ValueError: `bootstrap_weights` raises this error, or `uniforms` does not have one column for each group.
@@ -129,7 +129,9 @@ def group_bootstrap_weights(uniforms: np.ndarray, groups: np.ndarray) -> np.ndar
     """
     names, member = np.unique(np.asarray(groups), return_inverse=True)
     if np.shape(uniforms)[1:] != names.shape:
-        raise InputError(f"uniforms has shape {np.shape(uniforms)}; needed: [draws, {names.size}], one for each group")
+        raise InputError(
+            f"uniforms has shape {np.shape(uniforms)}; needed: [resamples, {names.size}], one for each group"
+        )
     return bootstrap_weights(uniforms)[:, member.reshape(-1)]  # each row gets the weight of its group
 
 
@@ -145,18 +147,17 @@ def bootstrap(
 
     Args:
         dense_parameters, num_experts, loss: [n] each, the table, as in `fit_routed`.
-        weights: [draws, n], whole numbers of at least 0: the number of draws of each row.
+        weights: [resamples, n], whole numbers of at least 0: how often each resample has each row.
         quantities: as in `profile_intervals`, without "observation".
         level: the share of the resamples between low and high, between 0 and 1.
 
     Returns:
-        A Bootstrap. Sort the m values of a quantity in rising order and count places from 0. Let p be (m - 1)(1 -
-        level)/2, rounded down. low is the value at place p from below, and high the value at place p from above.
+        A Bootstrap. Sort the m values of a quantity in rising order, and number them from 0. Let p be (m - 1)(1 -
+        level)/2, rounded down. low is value number p, and high is value number m - 1 - p.
 
     Raises:
-        ValueError: the table is invalid (see `fit_routed`), a quantity is invalid (see `check_quantity`) or an
-            "observation", `level` is out of its range, or `weights` has the wrong shape or an entry that is negative or
-            not whole.
+        ValueError: the table, a quantity, `level` or `weights` is invalid (see above, `fit_routed` and
+            `check_quantity`).
     """
     columns = _columns(dense_parameters, num_experts, loss)
     quantities, fit = _check_asked(quantities, level), fit_routed(*columns)
@@ -211,8 +212,8 @@ def jackknife(
         A Jackknife.
 
     Raises:
-        ValueError: the table is invalid (see `fit_routed`), a quantity is invalid (see `check_quantity`) or an
-            "observation", `level` is out of its range, or there are fewer than two groups.
+        ValueError: the table, a quantity or `level` is invalid (see above, `fit_routed` and `check_quantity`), or there
+            are fewer than two groups.
     """
     columns = _columns(dense_parameters, num_experts, loss)
     quantities, fit = _check_asked(quantities, level), fit_routed(*columns)
@@ -316,7 +317,7 @@ def _check_uniforms(uniforms: np.ndarray) -> np.ndarray:
 def _check_weights(weights: np.ndarray, rows: int) -> np.ndarray:
     weights = check_finite("weights", weights)
     if weights.ndim != 2 or weights.shape[1] != rows:
-        raise InputError(f"weights has shape {weights.shape}; needed: [draws, {rows}]")
+        raise InputError(f"weights has shape {weights.shape}; needed: [resamples, {rows}]")
     if np.any((weights < 0) | (weights != np.floor(weights))):
         raise InputError("weights: every entry has to be a whole number of at least 0")
     return weights

@@ -97,9 +97,9 @@ def balanced_assignment(
     Args:
         scores: [T, E], finite.
         k: experts per token, 1 <= k <= E; they are distinct.
-        mask: [T] bool, True for a real token, at least one; None for all. Padded tokens get experts 0 … k-1 and count
-            nowhere. Their scores may be NaN. Above, T counts real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
+        mask: [T] bool, True for each real token (at least one); None for all. Padded tokens get experts 0 … k-1 and
+            count nowhere. Their scores may be NaN. Above, T counts real tokens.
+        expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Returns:
         `Assignment`. If several assignments are equally good, the result gives token 0 the lowest possible expert, then
@@ -202,9 +202,9 @@ def base_router(
         training: True selects by the balanced assignment (not causal), False by the largest logits (causal, any group).
         gate: "sigmoid" of the logits (as in the authors' code in fairseq), or "softmax" over all experts.
         held: a routing of the same group; the router reuses its selection.
-        mask: [T] bool, True for a real token, at least one; None for all. Padded tokens get experts 0 … k-1 with gate 0
-            and count nowhere.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
+        mask: [T] bool, True for each real token (at least one); None for all. Padded tokens get experts 0 … k-1 with
+            gate 0 and count nowhere.
+        expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each of a token's experts.

@@ -94,7 +94,7 @@ def reinforce_router(
         nucleus: see `log_policy`.
         held: a routing of the same group; the router reuses its selection.
         mask: [T] bool, True for a real token; None for all.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
+        expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Returns:
         `Routing`; `gate` is 1/k, and `plan` is π / T. In training π is the distribution of the first choice.

@@ -88,7 +88,7 @@ def switch_router(
         logits: [T, E], finite; the raw router logits z.
         held: a routing of the same group; the router reuses its selection.
         mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
+        expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Returns:
         `Routing` with k = 1.

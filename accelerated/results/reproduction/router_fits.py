@@ -212,12 +212,12 @@ def _worth(table: Table, selection, size: float, experts: float, interval: dict,
 
 
 def dense_law(table: Table, runs: list[Run]) -> dict:
-    """Return the power law L = (N_c/N)^alpha of the dense runs, every seed, with rough intervals.
+    """Return the power law L = (N_c/N)^alpha of the dense runs of all seeds, with rough intervals.
 
     Returns:
         {"router", "rows", "sizes", "missing"}, and "differences" and "shorter" as in `router_laws`. With a law, also
-        "status", "rmsle", "coefficients" (N_c on a log scale), "line", "misfit" and "misses". For the released runs,
-        the entry also has the paper's values.
+        "status", "rmsle", "rmsle_percent", "coefficients" (the interval of N_c is symmetric in log N_c), "line",
+        "misfit", "misses" and "cautions". For loss_validation of the released runs, "printed" has the paper's values.
     """
     dense = [run for run in usual(runs) if run.router == DENSE]
     frame = table.last[table.last["hyper_id"].isin([run.hyper_id for run in dense])]
