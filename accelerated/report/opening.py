@@ -103,7 +103,7 @@ def _held(report: Report) -> list[Block]:
     paper = (
         "The paper's authors released these runs, so the report compares the results with the printed ones."
         if table["released"]
-        else "These are not the paper's runs, so the report does not compare them with the printed constants."
+        else "These are not the paper's runs, so the report does not compare the fit with the paper's constants."
     )
     return [
         f"The table `{table['name']}` holds {plural(table['runs'], 'run')} of {plural(len(sizes), 'size')} (N = {ends} "

@@ -139,7 +139,7 @@ def _versus(ablation: dict) -> list[Block]:
         for k, e in versus.items()
     ]
     if not rows:
-        return ["The table has no other way to spend FLOPs to compare k with."]
+        return ["The table has no larger model with k = 1 and no wider dense model to compare k with."]
     return [
         "The next table compares a larger k with the other ways, in log10 L per tenfold FLOPs. Above zero, the larger "
         "k gains less. Each size counts once.",

@@ -113,7 +113,7 @@ def _about_dense(dense: dict) -> str:
 
 CHOICES = {
     "clark": "the rows of the paper (routing frequency 0.5, k = 1, seed 42)",
-    "every seed": "the rows with k = 1 and the most common routing frequency, of every seed",
+    "every seed": "the runs of all seeds with k = 1 and the most common routing frequency and granularity",
 }
 
 

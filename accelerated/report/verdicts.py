@@ -14,18 +14,22 @@ LACKING = {
 """The missing runs for each recommendation without a verdict."""
 
 RULES = {
-    "size": "supported if the gain at the largest E is certain at every trained N up to 1.3B",
+    "size": "supported if the gain at the largest E is certain at every trained N up to 1.3B, one of them at least "
+    "0.675B. Not supported if the largest E certainly raises the loss at some N. Otherwise supported in part if the "
+    "gain is certain at some N",
     "experts": "supported if no step beyond E = 128 has a certain gain. Supported in part if such a step has a certain "
     "gain, but E = 128 reaches at least two thirds of the fall of log L and each later doubling gains less than the "
-    "best earlier one. Otherwise not supported",
-    "k": "two gains per tenfold FLOPs are compared: from more experts per token, and from the next larger model with "
-    "k = 1. Supported if the first gain is certainly smaller at every k. Supported in part if the first gain is "
-    "certainly smaller at one k and certainly larger at none. Not supported if it is certainly larger at every k",
+    "best earlier one. Otherwise not supported. If the routers differ, supported in part",
+    "k": "two changes are compared by their gain, the fall of log L per tenfold FLOPs: more experts per token (k), and "
+    "the next larger model with k = 1. Supported if more experts certainly gain less at every k. Supported in part if "
+    "they certainly gain less at some k and certainly more at no k. Not supported if they certainly gain more at "
+    "every k",
     "router": "the mean loss of S-BASE over the shared (N, E) is compared with each other router; each size counts "
     "once. Supported if S-BASE is certainly lower than every other router. Supported in part if S-BASE is certainly "
-    "lower than some and certainly higher than none. Not supported if S-BASE is certainly higher than one",
+    "lower than some and certainly higher than none. Not supported if S-BASE is certainly higher than at least one",
     "frequency": "supported if, for every router, the mean loss at R below 0.5 is certainly higher than at the usual "
-    "R. Not supported if it is certainly lower for one router",
+    "R. Supported in part if it is certainly higher for some routers and certainly lower for none. Not supported if "
+    "it is certainly lower for at least one router",
 }
 """The rules, which are our choice; "certain" means that the whole interval agrees."""
 
