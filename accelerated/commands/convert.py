@@ -27,9 +27,9 @@ def convert(
             files. Panels, metrics and event files of one log are joined by run and step. Several tables become one
             table with new hyper_id numbers; its column source names the table of each row.
         out: The table to write, .csv or .csv.gz. An existing file is not overwritten.
-        columns: Your columns, each as NAME=YOURS: loss_validation=val_loss,num_experts=E. Omit columns of your log that
-            already have the right name. hyper_id may be the name of the run. docs/columns.md in the repository defines
-            each column and has an example for each kind of export.
+        columns: Your columns, each as NAME=YOURS: loss_validation=val_loss,num_experts=E. Columns of your log that
+            already have the right name need no entry. hyper_id may be the name of the run. docs/columns.md in the
+            repository defines each column and has an example for each kind of export.
         set: Values for blank cells, each as NAME=VALUE: k=1. A router_type that you set applies to rows with more than
             one expert; rows with one expert become Dense.
         config: A table with one row per run for fields that the log lacks, such as d_model and num_experts. The column

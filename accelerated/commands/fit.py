@@ -20,16 +20,17 @@ class FitFlags:
 
     Attributes:
         law: Laws of the loss: dense, per-size, separable, bilinear, routed-bounded, routed-utilisation or compute. Laws
-            that also use the training tokens D: hoffmann or kaplan (for dense runs), joint (for any num_experts),
-            sparsity or fine-grained (for one num_experts: the most common, or filter with --rows). Laws of accuracy,
-            for a table of accuracies: direct, ratio, ceiling, broken, repeated (tasks named TASK pass@K),
-            two-stage-linear, two-stage-logistic or two-stage-ratio. Law of efficiency leverage: leverage. FILE.py:NAME
-            is a law of your own that the file registers.
-        loss: Column of the loss. If not given: loss_validation. For two-stage laws of accuracy: the text whose loss
-            they use. If not given: loss_validation, or else the first loss of the table.
+            that also use the training tokens D: hoffmann or kaplan (dense runs), joint or sparsity (any num_experts),
+            fine-grained (one num_experts: the most common one; choose another with --rows). Laws of accuracy, for a
+            table of accuracies: direct, ratio, ceiling, broken, repeated (tasks named TASK pass@K), two-stage-linear,
+            two-stage-logistic or two-stage-ratio. Law of efficiency leverage: leverage. FILE.py:NAME is a law of your
+            own that the file registers.
+        loss: Column of the loss. If not given: loss_validation or, for two-stage laws of accuracy without
+            loss_validation, the first loss of the table.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or "k == 1 and
-            num_experts in (1, 16, 64)". The fit uses the last evaluation of each selected run. If not given: runs with
-            k = 1 and the most common routing frequency, of every seed.
+            num_experts in (1, 16, 64)". The fit uses the last evaluation of each selected run. If not given: all seeds,
+            with k = 1 and the most common routing frequency and granularity. routed-utilisation, compute, sparsity,
+            fine-grained, leverage and laws of accuracy do not filter by these.
         huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square; the output
             shows both fits. A few wrong runs then hardly affect the law, but there are no intervals. Laws of the loss:
             routed-bounded, routed-utilisation, sparsity, kaplan, hoffmann, fine-grained and joint. Laws of accuracy:
@@ -73,8 +74,8 @@ def fit(
             are joined into one with new hyper_id numbers. A results table has one row per evaluation of a run, with the
             columns hyper_id, step, router_type (Dense for the dense runs), num_experts, dense_parameter_count (without
             the embedding) and a loss in nats per token. `routelaws convert` makes one from your own log. Laws of
-            accuracy take a table as `routelaws downstream` does. leverage takes a table with the columns activation,
-            tian_granularity, flops and leverage, or a results table with dense runs.
+            accuracy take a table as `routelaws downstream` does. The law leverage takes a table with the columns
+            activation, tian_granularity, flops and leverage, or a results table with dense runs.
         fit: The law and the rows to fit it to.
         json: Print only one JSON object.
     """

@@ -38,8 +38,8 @@ class BudgetFlags:
         flops: FLOPs of training, and of inference if you give --inference-tokens: 1e21, 3ZFLOPs, "10 PF-days".
         memory: Memory for the parameters and the key-value cache of the trained model, with a unit: 80GB, 24GiB.
         inference_tokens: Tokens that the model reads and writes over its life: 1.5T, 2e10. --flops pays for them too.
-        tokens: Training tokens of every model: 300B. If not given: as many as the FLOPs pay for. A law that
-            ignores tokens uses the tokens of its runs.
+        tokens: Training tokens of every model, such as 300B. If not given: as many as the FLOPs pay for, or the tokens
+            of the runs if the law ignores tokens.
         cached_tokens: Number of tokens that the key-value cache must hold.
         dtype: Type of the parameters and the cache: fp32, bf16, fp8, int4, or bytes per number.
     """
@@ -89,9 +89,9 @@ class NextFlags:
     """A run to add to the table.
 
     Attributes:
-        next: Name a number whose interval is too wide, and rank the runs to add to the table; the best run makes this
-            interval narrowest. Numbers: prediction (at --n and --experts), slope (at --n or the largest size), or a
-            number of the fit, such as N_cutoff. --flops limits the cost of one run.
+        next: A number whose interval is too wide: prediction (at --n and --experts), slope (at --n or the largest
+            size), or a number of the fit, such as N_cutoff. Ranks the runs that you could add to the table; the first
+            run makes this interval narrowest. --flops limits the cost of one run.
         n: With --next prediction or slope: the size N, such as 1e9 or 370M.
         experts: With --next prediction: the number of experts E.
         router: With --next: the router_type to use, if the table has several.

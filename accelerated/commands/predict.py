@@ -63,14 +63,13 @@ def predict(
 
     Args:
         tables: Results tables, or folders of runs or sweeps. If not given: the paper's released table with --rows
-            clark. Laws of accuracy take a table of accuracies; if not given: the 104 released runs of `routelaws
-            downstream`.
+            clark. Laws of accuracy take a table of accuracies; if not given: the 104 runs of Gadre et al. 2024.
         point: Where to predict.
         fit: The law and the rows to fit it to.
         router: Predict for this router_type only. If not given: for every router_type in the table.
-        published: Instead of a table, use published coefficients of the law, by name. routed-bounded: S-Base, RL-R or
-            Hash. compute: marin. sparsity: abnar. kaplan: kaplan. hoffmann: besiroglu or hoffmann. fine-grained: E=64,
-            "E=64, validation" or E=16. joint: joint or looped. leverage: tian.
+        published: Use published coefficients of the law instead of a table. Names for each law: routed-bounded: S-Base,
+            RL-R or Hash. compute: marin. sparsity: abnar. kaplan: kaplan. hoffmann: besiroglu or hoffmann.
+            fine-grained: E=64, "E=64, validation" or E=16. joint: joint or looped. leverage: tian.
         level: Confidence level of the intervals.
         json: Print only one JSON object.
     """

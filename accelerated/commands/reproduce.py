@@ -33,7 +33,8 @@ def reproduce(
         tables: Results tables, or folders of runs or sweeps. If not given: the table that the paper's authors released.
         out: Folder of the report. An existing report in it is replaced.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or "k == 1 and
-            num_experts in (1, 16, 64)". If not given: clark for the released runs, every seed for other runs.
+            num_experts in (1, 16, 64)". If not given: clark for the released runs; for other runs, as in `routelaws
+            fit`.
         loss: Column of the main loss. If not given: loss_validation.
         huber: In addition to least squares, fit the law by the sum of Huber terms with this delta (in log10 units).
         full: Write every table, not only the results, their figures and the cautions.

@@ -46,9 +46,9 @@ def sweep(
             losses of the largest size, with intervals. predictions.json stores the predictions and is never rewritten;
             the report scores them.
         tensorboard: Also write the log of each run for TensorBoard, into the subfolder tensorboard of the run.
-        index: Number I of this task of a job array, from 0: --index $SLURM_ARRAY_TASK_ID. Without --of, the task trains
-            only run I of the grid. After the last task, results.csv has all runs; then `routelaws report` writes the
-            report.
+        index: Index I of this task in a job array, such as $SLURM_ARRAY_TASK_ID; the first task is 0. Without --of, the
+            task trains only run I of the grid. After the last task, results.csv has all runs. Then run `routelaws
+            report OUT` to write the report.
         of: Number M of tasks. If not given: the number of runs. With --index I, the task trains the runs I, I + M, I +
             2 M, ...
         have: results.csv of another sweep of the same grid. Its finished runs are not trained again.

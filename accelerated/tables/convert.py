@@ -136,7 +136,7 @@ def parse_pairs(items, flag: str) -> dict[str, str]:
         if not (name and equals and value):
             raise InputError(f"{flag} {item}: NAME=VALUE is needed")
         if name in pairs:
-            raise InputError(f"{flag}: {name} is given twice")
+            raise InputError(f"{flag}: {name} is given twice; give it once")
         pairs[name] = value
     return pairs
 

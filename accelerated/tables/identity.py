@@ -89,13 +89,13 @@ def check_rows(table: Cells, keys: list, called, marks: dict[str, str]) -> None:
     stands = f"{table.runs}: {called(first)} is in rows {in_short(row + 1 for row in rows)}"
     if marks:
         raise InputError(
-            f"{stands}, but the table has one row per run (column {next(iter(marks))}); give each run its own name, or"
-            " name a column of ids (--columns hyper_id=ID)"
+            f"{stands}, but by its column {next(iter(marks))} the table has one row per run; give each run a unique "
+            "name, or pass a column of ids: --columns hyper_id=ID"
         )
     if len(places) > 2 * len(several):
         raise InputError(
-            f"{stands}, although most runs have one row; give each run its own name, or, if these rows are evaluations "
-            "of one run, a whole number as hyper_id"
+            f"{stands}, although most runs have one row; give each run a unique name, or, if these rows are "
+            "evaluations of one run, use a whole number as hyper_id"
         )
     told = [table.cells[name] for name in CONFIGURATION_COLUMNS if name in table.cells]
     if any(len({cells[i] for i in rows_of_key}) > 1 for rows_of_key in several.values() for cells in told):

@@ -30,7 +30,7 @@ def sources_of(paths: list) -> list[Source]:
         raise InputError("nothing to convert is given; needed: a table, an export, or a folder of event files")
     twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:
-        raise InputError(f"{twice}: is given twice")
+        raise InputError(f"{twice}: is given twice; give it once")
     pieces = [(path, read_piece(path)) for path in paths]
     logs = [(path, piece) for path, piece in pieces if isinstance(piece, Log)]
     sources, names = [], [path for path, _ in logs]

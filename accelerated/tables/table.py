@@ -246,7 +246,7 @@ def read_tables(paths):
     paths = listed(paths)
     twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:
-        raise InputError(f"{twice}: is given twice")
+        raise InputError(f"{twice}: is given twice; give it once")
     frames = [read_table(table_path(path)) for path in paths]
     return frames[0] if len(frames) == 1 else _numbered_anew(paths, frames)
 

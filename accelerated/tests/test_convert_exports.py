@@ -337,7 +337,7 @@ def test_pieces_that_contradict_each_other(here):
     assert refused([one, panel("tokens.csv", losses={"a": {5: 3.5}}, axis="tokens")]) == (
         "tokens.csv: its rows are by tokens, but the rows of one.csv are by step; export all files with the same x-axis"
     )
-    assert refused([one, one]) == "one.csv: is given twice"
+    assert refused([one, one]) == "one.csv: is given twice; give it once"
 
 
 def test_what_a_log_lacks_is_asked_for(here):
@@ -470,7 +470,7 @@ def test_an_id_tells_runs_of_one_name_apart(here, column, cells):
 
 
 STANDS = "runs.csv: run 'moe8' is in rows 1, 2"
-APART = "give each run its own name, or"
+APART = "give each run a unique name, or"
 REFUSED_NAMES = {
     "steps that go back": (
         TWO, ("Name", *SHAPE), "runs.csv: run 'moe8' goes back from step 2000 (row 1) to 1990 (row 2); sort",
@@ -481,10 +481,11 @@ REFUSED_NAMES = {
     ),
     "a state": (
         *marked("State", "finished", "finished", "crashed"),
-        f"{STANDS}, but the table has one row per run (column State); {APART} name a column of ids",
+        f"{STANDS}, but by its column State the table has one row per run; {APART} pass a column of ids",
     ),
     "a status, with steps that rise": (
-        *marked("status", *["FINISHED"] * 3), f"{STANDS}, but the table has one row per run (column status); {APART}",
+        *marked("status", *["FINISHED"] * 3),
+        f"{STANDS}, but by its column status the table has one row per run; {APART}",
     ),
     "a counter of rows": (*marked("id", 0, 1, 2), "runs.csv: run 'moe8' goes back from step 2000 (row 1)"),
     "a counter in capitals": (*marked("ID", 1, 2, 3), "runs.csv: run 'moe8' goes back from step 2000 (row 1)"),

@@ -159,7 +159,7 @@ def test_embeddings_that_cannot_be_clustered_are_named(tmp_path, embeddings):
 def test_clusters_come_from_another_run(small_fields, tmp_path):
     make_run({**small_fields, **SHORT}, tmp_path / "dense").train()
     fields = {**small_fields, **SHORT, "router": "hash", "experts": 4, "hash": "dispersed"}
-    with pytest.raises(InputError, match="hash_embeddings must be set for"):
+    with pytest.raises(InputError, match="hash_embeddings is missing; add it"):
         make_run(fields, tmp_path / "without")
     run = make_run(fields, tmp_path / "run", hash_embeddings=str(tmp_path / "dense"))
     assert np.bincount(run.table.ravel()).tolist() == [75] * 4
@@ -246,7 +246,7 @@ def test_what_is_hidden_in_evaluation_is_the_same_for_every_seed(small_fields):
 
 BAD = {
     "batch": ({"router": "mixture_of_tokens", "experts": 3}, "groups 3 sequences; use a multiple of 3"),
-    "embeddings": ({"hash_embeddings": "x.npy"}, "hash_embeddings must be set for"),
+    "embeddings": ({"hash_embeddings": "x.npy"}, "hash_embeddings is only for"),
     "tokens of an expert": (
         {"router": "expert_choice", "experts": 3, "group_size": 3, "batch_size": 3, "grouping": "sequence"},
         "k 1 times sequence_length 16 divided by experts 3",

@@ -122,15 +122,15 @@ class TrainConfig:
     eval: tuple[str, ...] = ()
     """More evaluation texts; c4=PATH fills the column loss_c4."""
     init_from: str | None = None
-    """Folder of a run. Its last checkpoint gives the initial weights. The FFNs of a dense run become the experts of a routed model."""  # noqa: E501
+    """Folder of a run. Its last checkpoint gives the initial weights. If that run is dense and this model is routed, each expert starts as a copy of its block's FFN (of a part of it with --granularity)."""  # noqa: E501
     init_noise: float = 0.0
-    """With a dense --init-from: multiple of new initial weights that is added to the experts as noise."""
+    """With a dense --init-from: noise that is added to the experts, as a multiple of new initial weights."""
     init_redraw: float = 0.0
     """With a dense --init-from: share of the hidden units of each expert that get new random weights."""
     init_optimizer: bool = False
     """Also copy the optimizer state of --init-from."""
     routing: str | None = None
-    """File that `routelaws inspect --split train --out` wrote. In its steps, its experts and gates replace the choices of the routers."""  # noqa: E501
+    """File that `routelaws inspect --split train --out` wrote. In the steps of this file, its experts and gates replace the choices of the routers."""  # noqa: E501
     mesh: str | None = None
     """Train on all devices, arranged in this mesh: data=2,expert=4,model=1. The size of an omitted axis is 1."""
     balancing_group: str = "shard"
@@ -195,11 +195,13 @@ class TrainConfig:
                 "number of tokens per expert; it has to be whole"
             )
         if "router_scale" not in model.record.options and self.router_rate != TrainConfig.router_rate:
-            raise InputError(f"router_rate is {self.router_rate}; {model.router} has no router weights")
+            raise InputError(f"router_rate is {self.router_rate}; {model.router} has no router weights; leave it out")
         wants_embeddings = model.router == "hash" and model.hash in ("clustered", "dispersed")
-        if wants_embeddings != (self.hash_embeddings is not None):
+        if wants_embeddings and self.hash_embeddings is None:
+            raise InputError(f"hash is {model.hash!r}, but hash_embeddings is missing; add it")
+        if self.hash_embeddings is not None and not wants_embeddings:
             raise InputError(
-                "hash_embeddings must be set for router 'hash' with hash 'clustered' or 'dispersed', and only there"
+                "hash_embeddings is only for router 'hash' with hash 'clustered' or 'dispersed'; leave it out"
             )
         self._check_counts()
         self._check_rates()
@@ -266,7 +268,8 @@ class TrainConfig:
         meant = {"cosine": ("warmup",), "wsd": ("warmup_steps", "decay", "decay_shape"), "constant": ("warmup_steps",)}
         for name in ("warmup", "warmup_steps", "decay", "decay_shape"):
             if name not in meant[self.schedule] and getattr(self, name) != getattr(TrainConfig, name):
-                raise InputError(f"{name} is {getattr(self, name)}; the schedule {self.schedule} does not use it")
+                value = getattr(self, name)
+                raise InputError(f"{name} is {value}; the schedule {self.schedule} does not use it; leave it out")
         _check_whole("warmup_steps", self.warmup_steps, 0)
         if self.schedule == "wsd" and self.warmup_steps > self.stable_steps():
             raise InputError(

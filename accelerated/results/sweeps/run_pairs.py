@@ -58,7 +58,7 @@ def beside(folders: Sequence[str | Path]) -> RunsBeside:
     """
     folders = [Path(folder) for folder in folders]
     if len(set(folders)) < len(folders):
-        raise InputError(f"{next(f for f in folders if folders.count(f) > 1)}: is given twice")
+        raise InputError(f"{next(f for f in folders if folders.count(f) > 1)}: is given twice; give it once")
     configs = [read_config(folder) for folder in folders]
     rows, windows = zip(*map(_last_evaluation, folders), strict=True)
     runs = []

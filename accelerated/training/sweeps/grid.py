@@ -103,7 +103,7 @@ def _file_of(preset_or_file: str) -> Path:
     known = presets()
     if preset_or_file not in known:
         raise InputError(
-            f"sweep {preset_or_file!r}: no such preset; there are {', '.join(sorted(known))}, or give a .toml file"
+            f"sweep {preset_or_file!r}: no such preset; allowed: {', '.join(sorted(known))}, or a .toml file"
         )
     return known[preset_or_file]
 
