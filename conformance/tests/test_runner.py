@@ -893,7 +893,18 @@ def test_a_dialect_is_named_before_it_is_called_wrong():
     assert (row(mismatch, named).verdict, row(mismatch, named).detail) == ("differs", words)
     assert (row(mismatch).kind, row(mismatch).detail) == ("wrong", "expected 5, found 4")
     assert row(raised, named).kind == "raises" and row(raised, named).detail.endswith(f"apart from that {words}")
-    assert report.Report("mine", {}, (row(mismatch, named),), ()).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "outside", "code"),
+    [({"right": 0, "missing": 0}, 0, 0), ({"differs": 1, "right": 0}, 0, 3), ({"differs": 1, "defect": 1}, 0, 1),
+     ({"missing": 1}, 0, 1), ({"right": 0}, 1, 1), ({"differs": 1}, 1, 1), ({}, 1, 1)],
+)  # fmt: skip
+def test_an_exit_code_is_that_of_the_worst_fault(verdicts, outside, code):
+    """The verdicts have their numbers of failed tests. A failed test that called no function is as bad as a defect."""
+    rows = tuple(report.Row("softmax", verdict, 1, None, failed, "", "") for verdict, failed in verdicts.items())
+    trouble = Trouble("mine", "", "wrong", "the fixture failed", "test_notation.py::test_softmax")
+    assert report.Report("mine", {}, rows, (trouble,) * outside).exit_code == code
 
 
 def test_compiled_programs_are_dropped_before_the_system_runs_out_of_maps(monkeypatch):
