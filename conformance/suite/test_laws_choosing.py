@@ -161,6 +161,20 @@ def test_win_shares(backend, losses):
     assert not wins or (shares * counted).round().tolist() == [wins.count(i) for i in range(3)]
 
 
+@pytest.mark.asks("laws.choosing.resampled_losses", "*.predict_loss")
+@pytest.mark.parametrize("name", ["dense", "separable", "routed-bounded"])
+def test_a_row_drawn_three_times_is_three_rows(backend, name):
+    law = backend.laws.catalogue.LAWS[name]
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:3], EXPERTS[:5]))
+    times = np.random.default_rng(2).integers(0, 4, size.size)
+    loss = predict_loss(size, experts, RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)) * 1.01**times
+    columns = [{"dense_parameters": size, "num_experts": experts}[column] for column in law.columns]
+    at = [np.array([place]) for place in (2e9, 30.0)][: len(columns)]
+    fit = law.fit(*(np.repeat(column, times) for column in columns), np.repeat(loss, times))
+    [[found]] = backend.laws.choosing.resampled_losses(law, columns, loss, times[None, :].astype(float), at)
+    check("laws.choosing.resampled", abs(math.log10(found / law.predict(fit, *at)[0])), message=name)
+
+
 @pytest.mark.asks("laws.choosing.resampled_losses", "*.predict_loss", "laws.resampling.bootstrap_weights")
 @pytest.mark.parametrize("name", ["dense", "separable", pytest.param("routed-bounded", marks=pytest.mark.slow)])
 @given(seed=st.integers(0, 2**32 - 1))
