@@ -205,6 +205,20 @@ def near_linear(noise: float) -> Runs:
     return Runs(size, experts, 10 ** (log_loss + np.random.default_rng(3).normal(0, noise, size.size)))
 
 
+@pytest.mark.asks("laws.resampling.bootstrap")
+def test_a_resample_of_one_size_determines_no_law(backend):
+    """Two of three resamples have one size only. The third is the table, so it gives both ends."""
+    runs = table()
+    weights = np.ones((3, runs.loss.size))
+    weights[:2] = 4.0 * (runs.dense_parameters == SIZES[0])
+    for drawn, determined in ((weights, 1), (weights[:2], 0)):
+        found = backend.laws.resampling.bootstrap(*runs, drawn, asked(backend, ("gain", "prediction"))[0])
+        assert (found.undefined, found.undetermined) == ([0, 0], 2) and sum(found.statuses.values()) == determined
+        for interval in found.intervals:
+            assert (interval.low == interval.value == interval.high) == bool(determined)
+            assert math.isnan(interval.low) == math.isnan(interval.high) == (not determined)
+
+
 @pytest.mark.asks("laws.resampling.bootstrap", "laws.resampling.jackknife")
 @pytest.mark.slow
 def test_what_has_no_value_is_counted(backend):
