@@ -197,5 +197,7 @@ def test_the_findings_have_the_largest_gain_first_and_the_scatter_of_seeds(text)
         shares = sorted((100 * (1 - law.loss(n, 32) / law.loss(n, 1)) for n in SIZES), reverse=True)
         said = f"by {gains[0]:.4f} to {gains[-1]:.4f} nats ({shares[0]:.2f} % to {shares[-1]:.2f} %)"
         assert f"{NAMES[router]} is lower at all 3 sizes, {said}" in text
+    high, low = losses_at(*SEEDED)
+    assert f"Seeds alone change a loss by up to {high - low:.4f} nats" in text
     miss, scatter = (100 * (10**value - 1) for value in (math.sqrt(2 * APART**2 / 19), APART * math.sqrt(2)))
     assert f"Its error is at most {miss:.2g} % of the loss" in text and f"seeds alone cause {scatter:.2g} %" in text

@@ -331,6 +331,9 @@ def test_seeds_are_told_from_other_differences():
     assert by_size["deviation"] == pytest.approx(math.sqrt((0.02 + 2e-6) / 3))
     assert found["equal_p"] == 1 and by_size["equal_p"] == pytest.approx(equal_variances([0.02, 2e-6], [1, 2]))
     assert seed_scatter(runs[::2]) is None
+    runs += [run("Hash", 100, 16, 10 ** (0.1 * seed), seed=seed) for seed in range(3)]
+    found = seed_scatter(runs)  # each point has its own mean: 0.02 of one degree and 0.02 of two
+    assert found["degrees"] == 3 and found["deviation"] == pytest.approx(math.sqrt(0.04 / 3))
     again = [*runs, run("Hash", 100, 4, 5.0)]
     assert [[each.loss for each in group] for group in twice(again)] == [[10**0.1, 5.0]]
 
