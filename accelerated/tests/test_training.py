@@ -113,7 +113,7 @@ def test_init_from_starts_with_the_weights_of_another_run(small_fields, trained,
     folder, rows = trained
     second = make_run(small_fields, tmp_path / "second", init_from=str(folder), **ALMOST_FRESH)
     assert abs(float(second.train()[0]["loss_validation"]) - float(rows[-1]["loss_validation"])) < 1e-4
-    with pytest.raises(InputError, match="other shapes"):
+    with pytest.raises(InputError, match="different shapes"):
         make_run(small_fields, tmp_path / "third", d_model=16, init_from=str(folder), **ROUTED).train()
     with pytest.raises(InputError, match="nowhere: no such folder"):
         make_run(small_fields, tmp_path / "fourth", init_from=str(tmp_path / "nowhere")).train()
