@@ -126,6 +126,15 @@ def test_all_that_is_drawn(pictures, approved):
     approved.figures("reproduce-figures.txt", pictures)
 
 
+def test_a_law_far_from_its_runs_is_drawn_whole(gathered):
+    results, runs = copy.deepcopy(gathered)
+    for law, change in zip(results["laws"], (0.1, -0.1), strict=True):
+        law["curve"]["intercept"] += change
+    for panel in law_figures.loss_figure(results, runs).axes:
+        low, high = panel.get_ylim()
+        assert all(low < loss < high for line in panel.lines for loss in line.get_ydata())
+
+
 def test_the_figure_of_level_curves(pictures):
     panels = pictures["levels"].axes
     assert panels[0].get_ylabel() == "experts E  (1 = dense)"

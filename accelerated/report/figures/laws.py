@@ -35,21 +35,21 @@ def loss_figure(results: dict, runs: list[Run]):
     if not laws:
         return None
     figure, panels = panel_grid(len(laws), 3.9)
-    ends, everything = [], []
+    ends = []
     for panel, law in zip(panels, laws, strict=True):
         groups, colour = losses_of(runs, law["router"]), colour_of(results, law["router"])
         sizes, counts = sorted({n for n, _ in groups}), sorted({e for _, e in groups})
         ends.append([])
         for i, size in enumerate(sizes):
             of_size = {e: groups[size, e] for e in counts if (size, e) in groups}
-            everything += [loss for losses in of_size.values() for loss in losses]
             end = _draw_size(panel, law, size, of_size, counts[-1], size_shade(colour, i, len(sizes)))
             ends[-1].append((*end, size_name(results, size), colour))
         log_ticks(panel, counts)
         span = max(counts[-1] / counts[0], 2)
         xlim = (counts[0] * span**-0.05, counts[-1] * span**0.24)
         panel.set(title=router_name(law["router"]), xlabel="experts E  (1 = dense)", xlim=xlim)
-    loss_axis(panels, everything, results)
+    drawn = np.concatenate([line.get_ydata() for panel in panels for line in panel.lines])
+    loss_axis(panels, drawn[np.isfinite(drawn)], results)
     for panel, labels in zip(panels, ends, strict=True):
         label_ends(panel, labels)
     return figure
