@@ -1,15 +1,15 @@
-"""Write the tables of the study's page from its rows: `python docs/study/page.py`, or with --check to compare only.
+"""Write the tables of the study's pages from its rows: `python docs/study/page.py`, or with --check to compare only.
 
-The script writes each part of README.md between `<!-- NAME -->` and `<!-- end -->`. It reads these files of the same
-folder: results.csv, demo.csv, english.csv, copying.csv (see copying.py), and prediction.json or score.json. Losses are
-nats per token on the validation text, after the last step.
+The script writes each part of README.md and details.md between `<!-- NAME -->` and `<!-- end -->`. It reads these
+files of the same folder: results.csv, budgets.csv, demo.csv, english.csv, copying.csv (see copying.py), and
+prediction.json or score.json. Losses are nats per token on the validation text, after the last step.
 """
 
 import argparse
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +133,31 @@ def rates(frame) -> str:
     return markdown([table if rows else "No run at another rate is finished."])
 
 
+def budgets(long, short) -> str:
+    """Return the dense loss for each size and number of training tokens.
+
+    The number in brackets is d log10 L / d log10 N from the size before.
+
+    Args:
+        long: last rows of the study.
+        short: last rows of shorter dense runs.
+    """
+    long = with_rule(long)
+    long = long[(long["router_type"] == DENSE) & (long["seed"] == 42)]
+    losses = pandas.concat([short, long]).pivot_table(LOSS, SIZE, "tokens")
+    logs = np.log10(losses)
+    slopes = logs.diff().div(np.diff(np.log10(losses.index), prepend=np.nan), axis=0)
+    rows = [
+        [size_label(size), *(_loss_and_slope(*cell) for cell in zip(losses.loc[size], slopes.loc[size], strict=True))]
+        for size in losses.index
+    ]
+    return markdown([Table(["N", *(f"{tokens / 1e6:.1f}M tokens" for tokens in losses.columns)], rows)])
+
+
+def _loss_and_slope(loss: float, slope: float) -> str:
+    return f"{loss:.3f}" if np.isnan(slope) else f"{loss:.3f} ({slope:.3f})"
+
+
 def utilisation(runs) -> str:
     """Return S-BASE runs with other k and R: their losses, and the predictions of the law in (F, B) of the other runs.
 
@@ -244,32 +269,38 @@ def _coefficient(fit, item) -> str:
 
 
 def prediction(folder: Path) -> str:
-    """Return the errors of the registered prediction, or the predicted losses if the largest size is not trained."""
+    """Return the registered prediction, with the measured losses and the errors if there is a score."""
+    points = json.loads((folder / "prediction.json").read_text())["points"]
     if not (folder / "score.json").exists():
-        return _predicted(json.loads((folder / "prediction.json").read_text())["points"])
-    rows = []
-    for law, entry in json.loads((folder / "score.json").read_text())["laws"].items():
-        if entry["points"]:
-            rows.append([law, str(entry["points"]), f"{entry['mean_percent']:.2f} %", f"{entry['inside']:.0%}"])
-    return markdown([Table(["law", "points", "mean error", "runs in their 95 % interval"], rows)])
+        return markdown(["The largest size is not trained yet. Predicted losses:", _losses_of(points)])
+    score = json.loads((folder / "score.json").read_text())
+    rows = [
+        [law, str(entry["points"]), f"{entry['mean_percent']:.2f} %", f"{entry['inside']:.0%}"]
+        for law, entry in score["laws"].items()
+        if entry["points"]
+    ]
+    errors = Table(["law", "points", "mean error", "runs in their 95 % interval"], rows)
+    return markdown([_losses_of(points, score["points"]), errors])
 
 
 BOUNDED = [name for name, (law, _) in FITS.items() if law == LAWS[0]]
 """The fits of the bounded law, to all sizes and to the sizes that copy."""
 
 
-def _predicted(points: list[dict]) -> str:
-    """Return the losses that the bounded laws predict for each router and E."""
+def _losses_of(points: list[dict], scored: Sequence[dict] = ()) -> Table:
+    """Return the measured losses of each router and E, and those that the bounded laws predict."""
     counts = sorted({point["E"] for point in points if point["E"] > 1})
     losses = {(p["router"], p["E"], law): said.get("loss") for p in points for law, said in p["laws"].items()}
-    rows = [
-        [router, law, *(f"{losses[router, e, law]:.3f}" for e in counts)]
-        for router in dict.fromkeys(point["router"] for point in points)
-        for law in BOUNDED
-        if losses.get((router, counts[0], law))
-    ]
-    table = Table(["router", "law", *(f"E = {e:.0f}" for e in counts)], rows)
-    return markdown(["The largest size is not trained yet. Predicted losses:", table])
+    losses |= {(p["router"], p["E"], MEASURED): float(np.mean(p["measured"])) for p in scored}
+    rows = []
+    for router in dict.fromkeys(point["router"] for point in points if point["E"] > 1):
+        for name in (MEASURED, *BOUNDED):
+            cells = [losses.get((router, e, name)) for e in counts]
+            rows += [[router, name, *("" if loss is None else f"{loss:.3f}" for loss in cells)]] if any(cells) else []
+    return Table(["router", "loss", *(f"E = {e:.0f}" for e in counts)], rows)
+
+
+MEASURED = "measured"
 
 
 def parts(folder: Path) -> dict[str, Callable[[], str]]:
@@ -279,6 +310,7 @@ def parts(folder: Path) -> dict[str, Callable[[], str]]:
     made["copying"] = lambda: copying(pandas.read_csv(folder / "copying.csv"))
     made["rates"] = lambda: rates(runs.last)
     made |= {"laws": lambda: laws(runs), "prediction": lambda: prediction(folder)}
+    made["budgets"] = lambda: budgets(runs.last, results.read(folder / "budgets.csv").last)
     return made | {"utilisation": lambda: utilisation(runs), "texts": lambda: texts(folder)}
 
 
@@ -287,22 +319,26 @@ def filled(page: str, made: dict[str, Callable[[], str]]) -> str:
     return PART.sub(lambda part: part[1] + made[part[2]]() + part[3], page)
 
 
+PAGES = ("README.md", "details.md")
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "folder", type=Path, nargs="?", default=HERE, help="folder of README.md and results.csv (default: docs/study)"
+        "folder", type=Path, nargs="?", default=HERE, help="folder of the pages and results.csv (default: docs/study)"
     )
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page differs from the table")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page differs from the table")
     flags = parser.parse_args(arguments)
-    path = flags.folder / "README.md"
-    page = path.read_text()
-    new = filled(page, parts(flags.folder))
-    if flags.check:
-        if new != page:
+    made, different = parts(flags.folder), 0
+    for path in (flags.folder / name for name in PAGES):
+        page = path.read_text()
+        new = filled(page, made)
+        if flags.check and new != page:
+            different = 1
             print(f"{path}: differs from results.csv; run python docs/study/page.py", file=sys.stderr)
-        return int(new != page)
-    path.write_text(new)
-    return 0
+        elif new != page:
+            path.write_text(new)
+    return different
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ import page  # noqa: E402
 
 from routelaws.accelerated import results  # noqa: E402
 
+PAGES = "".join((page.HERE / name).read_text() for name in page.PAGES)
+
 
 def runs_of(losses: dict[tuple[str, int], list[float]]):
     rows = [
@@ -48,8 +50,11 @@ def test_the_page_shows_the_predicted_losses_until_there_is_a_score(tmp_path):
     (tmp_path / "prediction.json").write_text(json.dumps({"points": points}))
     assert page.prediction(tmp_path).splitlines()[-1] == "| Hash | routed-bounded | 1.500 | 1.500 |"
     score = {"laws": {"dense": {"points": 2, "mean_percent": 1.25, "inside": 0.5}, "bilinear": {"points": 0}}}
+    score["points"] = [points[0] | {"measured": [1.25, 1.75]}, points[2] | {"measured": [1.625]}]
     (tmp_path / "score.json").write_text(json.dumps(score))
-    assert page.prediction(tmp_path).splitlines()[-1] == "| dense | 2 | 1.25 % | 50% |"
+    lines = page.prediction(tmp_path).splitlines()
+    assert lines[2:4] == ["| Hash | measured |  | 1.500 |", "| Hash | routed-bounded | 1.500 | 1.500 |"]
+    assert lines[-1] == "| dense | 2 | 1.25 % | 50% |"
 
 
 def test_a_difference_without_seeds_has_no_interval():
@@ -88,6 +93,16 @@ def test_losses_at_other_rates_stand_beside_the_rule():
     frame["hyper_id"], frame["seed"], frame["learning_rate"] = [slow, 0, fast], 42, [0.01, 0.02, 0.04]
     assert page.rates(frame).splitlines()[-1] == "| 15K | Dense | 1 | 3.500 | 3.600 | 3.700 |"
     assert page.rates(frame[:1]).startswith("No run")
+
+
+def test_dense_losses_of_each_budget_have_the_slope_of_a_power_law():
+    small = runs_of({("Dense", 1): [3.0, 9.0], ("Hash", 16): [2.9]}).assign(tokens=2e6)
+    wide = small.assign(dense_parameter_count=1516800, loss_validation=3.0 * 100**-0.11)
+    short = pd.concat([small, wide])[lambda rows: (rows["router_type"] == "Dense") & (rows["seed"] == 42)]
+    short = short.assign(tokens=1e6, loss_validation=short["loss_validation"] + 1)
+    lines = page.budgets(pd.concat([small, wide]), short).splitlines()
+    assert lines[0] == "| N | 1.0M tokens | 2.0M tokens |" and lines[2] == "| 15K | 4.000 | 3.000 |"
+    assert lines[3] == "| 1.5M | 2.808 (-0.077) | 1.808 (-0.110) |"
 
 
 def test_runs_with_other_k_and_r_are_predicted_by_the_others(tmp_path, write_study):
@@ -135,23 +150,23 @@ def test_gains_on_a_text_are_means_over_sizes(tmp_path, monkeypatch):
 
 
 def test_a_part_that_differs_is_found_and_written_anew(tmp_path, capsys):
-    (tmp_path / "README.md").write_text("Before.\n<!-- progress -->\nold\n<!-- end -->\nAfter.\n")
+    (tmp_path / "README.md").write_text("The same.")
+    (tmp_path / "details.md").write_text("Before.\n<!-- progress -->\nold\n<!-- end -->\nAfter.\n")
     (tmp_path / "results.csv").write_bytes((page.HERE / "results.csv").read_bytes())
     assert page.main([str(tmp_path), "--check"]) == 1 and "differs from results.csv" in capsys.readouterr().err
     assert page.main([str(tmp_path)]) == 0 and page.main([str(tmp_path), "--check"]) == 0
-    written = (tmp_path / "README.md").read_text()
+    written = (tmp_path / "details.md").read_text()
     finished = results.read(tmp_path / "results.csv").last["dense_parameter_count"]
     assert written.startswith("Before.\n") and written.endswith("After.\n") and "old" not in written
     assert f"| 15K | {(finished == 15168).sum()} of 37 |" in written
 
 
-@pytest.mark.parametrize("name", ["progress", "losses", "order", "copying", "rates", "prediction", "texts"])
+@pytest.mark.parametrize("name", ["progress", "losses", "order", "copying", "rates", "budgets", "prediction", "texts"])
 def test_the_page_is_what_its_table_gives(name):
     """The laws are excluded, because the last digit of a fit may differ between processors."""
     made = page.parts(page.HERE)[name]()
-    assert f"<!-- {name} -->\n{made}<!-- end -->" in (page.HERE / "README.md").read_text(), "run docs/study/page.py"
+    assert f"<!-- {name} -->\n{made}<!-- end -->" in PAGES, "run docs/study/page.py"
 
 
 def test_the_page_has_every_part():
-    names = [name for _, name, _ in page.PART.findall((page.HERE / "README.md").read_text())]
-    assert names == list(page.parts(page.HERE))
+    assert sorted(name for _, name, _ in page.PART.findall(PAGES)) == sorted(page.parts(page.HERE))
