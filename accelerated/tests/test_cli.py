@@ -151,7 +151,7 @@ def test_a_field_of_a_file_that_is_wrong_is_named(capsys, tmp_path):
     file = tmp_path / "run.toml"
     file.write_text("steps = 'many'")
     code, _, stderr = run(capsys, "train", f"--config={file}", "--out", tmp_path / "other")
-    assert code == 2 and "steps is 'many'; int is needed" in stderr
+    assert code == 2 and "steps is 'many'; a whole number is needed" in stderr
 
 
 def test_help_and_version(capsys):

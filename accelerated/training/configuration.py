@@ -401,7 +401,15 @@ def _convert(name: str, value, kind: type, where: str):
     wanted = bool if kind == "bool" else int if "int" in kind else str
     if "float" not in kind and "tuple" not in kind and type(value) is wanted:
         return value
-    raise InputError(f"{where}: {name} is {shown(value)}; {kind} is needed")
+    words = next(words for type_name, words in NEEDED.items() if type_name in kind)
+    raise InputError(f"{where}: {name} is {shown(value)}; {words} is needed")
+
+
+NEEDED = {
+    "bool": "true or false", "tuple": "a list of texts in quotes", "str": "a text in quotes", "float": "a number",
+    "int": "a whole number",
+}  # fmt: skip
+"""What a field of each type needs, for messages."""
 
 
 def designs() -> dict[str, Path]:
