@@ -24,6 +24,7 @@ from routelaws.accelerated.tables.schema import DENSE
 from routelaws.accelerated.training.sweeps.grid import read_grid
 
 SIZE = "dense_parameter_count"
+MODEL = [SIZE, "router_type", "num_experts"]
 ROUTERS = ("Hash", "S-Base", "Top-K", "RL-R")
 SEEDED = 16
 """The E for which routed models have three seeds."""
@@ -106,22 +107,21 @@ def _difference(routed: np.ndarray, dense: np.ndarray, deviation: float, freedom
 
 
 def copying(frame) -> str:
-    """Return the loss and, in brackets, the copy gain of each seed, for the models with several seeds."""
+    """Return the loss and, in brackets, the copy gain of each seed, for dense models and those with SEEDED experts."""
+    frame = with_rule(frame)
     seeds = sorted(frame["seed"].unique())
     rows = []
-    for (size, router, e), runs in frame.groupby([SIZE, "router_type", "num_experts"]):
-        if len(runs) > 1:
-            cell = {r.seed: f"{r.loss_validation:.3f} ({r.copy_gain:.2f})" for r in runs.itertuples()}
-            rows.append([size_label(size), router, f"{e:.0f}", *(cell.get(seed, "") for seed in seeds)])
-    table = Table(["N", "router", "E", *(f"seed {seed}" for seed in seeds)], rows)
-    return markdown([table if rows else "No model with several seeds was measured."])
+    for (size, router, e), runs in frame[frame["num_experts"].isin((1, SEEDED))].groupby(MODEL):
+        cell = {r.seed: f"{r.loss_validation:.3f} ({r.copy_gain:.2f})" for r in runs.itertuples()}
+        rows.append([size_label(size), router, f"{e:.0f}", *(cell.get(seed, "") for seed in seeds)])
+    return markdown([Table(["N", "router", "E", *(f"seed {seed}" for seed in seeds)], rows)])
 
 
 def rates(frame) -> str:
     """Return the loss of seed 42 at 0.5, 1 and 2 times the default learning rate."""
     runs = frame[(frame["seed"] == 42) & (frame["k"] == 1) & (frame["routing_frequency"] == 0.5)]
     rows = []
-    for (size, router, e), cell in runs.groupby([SIZE, "router_type", "num_experts"]):
+    for (size, router, e), cell in runs.groupby(MODEL):
         rule = with_rule(cell)["learning_rate"]
         if len(cell) > 1 and len(rule) == 1:
             loss = {
