@@ -107,7 +107,7 @@ def balanced_assignment(
         k: experts per token, 1 <= k <= E; they are distinct.
         mask: [T] bool, True for each real token (at least one); None for all. Padded tokens get experts 0 … k-1 and
             count nowhere. Their scores may be NaN. Above, T counts real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
+        expert_mask: [E] bool, the experts that may be chosen; None for all.
         method: one of `METHODS`. "host" is exact, ties included: jit calls back to compiled loops on the host.
             "auction" stays on the device and is exact up to a stated increment; among equally good assignments it may
             return any.

@@ -441,7 +441,7 @@ def test_help_names_the_laws_their_columns_and_their_printed_coefficients():
     at = point.partition("at: ")[2]
     columns = {column for law in LAWS.values() for column in law.columns} - {*INPUTS}
     assert columns <= {*names_in(at)}
-    printed = " ".join(predict.__doc__.partition("by name. ")[2].partition("level: ")[0].split())
+    printed = " ".join(predict.__doc__.partition("Names for each law: ")[2].partition("level: ")[0].split())
     for law in LAWS.values():
         named = re.search(rf"(?:^| ){law.name}: (.*?)\.(?: |$)", printed)
         found = [] if named is None else names_in(named[1])

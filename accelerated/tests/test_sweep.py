@@ -143,7 +143,7 @@ def test_a_bad_grid_is_one_clear_line(text_file, tmp_path, change, message):
 
 
 def test_an_unknown_preset_names_those_there_are():
-    with pytest.raises(InputError, match="there are demo, fine_grained, joint, mixture, rates, recipes, routers, "):
+    with pytest.raises(InputError, match="allowed: demo, fine_grained, joint, mixture, rates, recipes, routers, "):
         read_grid("nothing")
     with pytest.raises(InputError, match="No such file"):
         read_grid("nothing.toml")

@@ -255,7 +255,7 @@ BAD = {
         {"router": "mixture_of_tokens", "experts": 3, "grouping": "sequence", "objective": "masked"},
         "sequence_length is 16; mixture_of_tokens groups 3 neighbours",
     ),
-    "true or false": ({"router": "reinforce", "reward_to_go": 1}, "reward_to_go is 1; bool is needed"),
+    "true or false": ({"router": "reinforce", "reward_to_go": 1}, "reward_to_go is 1; true or false is needed"),
 }
 
 
