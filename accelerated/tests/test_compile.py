@@ -73,4 +73,4 @@ def test_a_loop_is_compiled_once_for_constants_and_short_integers():
     row, loop = types.float64[::1], assignment._mark
     for lower in (types.int64, types.literal(0), types.int32):
         loop.compile((lower, lower, lower, types.boolean, types.boolean[::1], row, types.int32[::1], row, lower))
-    assert len(loop.signatures) == 1
+    assert len([signature for signature in loop.signatures if signature[5] == row]) == 1  # other tests have other rows
