@@ -176,23 +176,21 @@ def beyond_seeds(size: np.ndarray, columns: Sequence[np.ndarray], miss: np.ndarr
     """
     _, point = np.unique(np.stack(columns), axis=1, return_inverse=True)
     point = np.ravel(point)
-    points = int(point.max()) + 1
-    within, between = miss.size - points, points - coefficients
-    if within < 1 or between < 1:
-        return None
     mean = (np.bincount(point, miss) / np.bincount(point))[point]
-    whole = _test(float(mean @ mean), between, float(((miss - mean) ** 2).sum()), within)
+    between, points, scatter, within = _sums(point, mean, miss)
+    if within < 1 or points <= coefficients:
+        return None
     parts = [(float(n), *_sums(point[size == n], mean[size == n], miss[size == n])) for n in np.unique(size)]
     parts = [part for part in parts if part[-1]]
     if equal_variances([left for *_, left, _ in parts], [freedom for *_, freedom in parts]) >= CLEAR:
-        return whole
+        return _test(between, points - coefficients, scatter, within)
     tests = [_test(*part)._replace(size=n) for n, *part in parts]
     worst = min(tests, key=lambda test: test.p)
     return worst._replace(p=min(1.0, len(tests) * worst.p))
 
 
 def _sums(point: np.ndarray, mean: np.ndarray, miss: np.ndarray) -> tuple[float, int, float, int]:
-    """Return the arguments of `_test` for some rows: the squares of the points' means, and of the scatter."""
+    """Return the sum of squares of the points' means, the number of points, that of the scatter, and its freedom."""
     points = np.unique(point).size
     return float(mean @ mean), points, float(((miss - mean) ** 2).sum()), miss.size - points
 

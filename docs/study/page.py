@@ -288,7 +288,7 @@ BOUNDED = [name for name, (law, _) in FITS.items() if law == LAWS[0]]
 
 
 def _losses_of(points: list[dict], scored: Sequence[dict] = ()) -> Table:
-    """Return the measured losses of each router and E, and those that the bounded laws predict."""
+    """Return the losses of each router and E: measured, and predicted by the bounded laws."""
     counts = sorted({point["E"] for point in points if point["E"] > 1})
     losses = {(p["router"], p["E"], law): said.get("loss") for p in points for law, said in p["laws"].items()}
     losses |= {(p["router"], p["E"], MEASURED): float(np.mean(p["measured"])) for p in scored}

@@ -126,7 +126,7 @@ def _pair(means: dict, seeds: dict, first: str, second: str, alpha: float | None
 def _reach(scatter: dict | None, size: float, first_seeds: int, second_seeds: int) -> float | None:
     """Return half the interval that seeds alone give a difference of log10 losses at one N; None if unknown.
 
-    If the sizes have different scatter, the scatter is that of this N, as far as runs were repeated there.
+    If the sizes have different scatter and runs of this N were repeated, only their scatter counts.
     """
     if scatter is None:
         return None

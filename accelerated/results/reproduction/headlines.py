@@ -102,14 +102,22 @@ def _misfit(laws: list[dict], scatter: dict | None, forms: list[dict]) -> dict |
     if not laws:
         return None
     worst = max(law["rmsle_percent"] for law in laws)
-    tests = [law["misfit"]["beyond_seeds"] for law in laws]
-    by_law = None if scatter is None else "part" if any(test and test["p"] < CLEAR for test in tests) else "none"
-    by_law = "most" if scatter and worst > CHANCE * scatter["percent"] else by_law
+    by_law = _by_law(worst, laws, scatter)
     kind = "chance" if by_law == "none" else "bad" if worst > BAD else "good" if worst > EXACT else "exact"
     held_out = [entry["leave_one_size_out"] for entry in forms if entry["law"] == BOUNDED]
     unseen = [score["rmsle_percent"] for score in held_out if score and score["rmsle_percent"] is not None]
     bent = [law["router"] for law in laws if law["misfit"]["bend"] and law["misfit"]["bend"]["p"] < CLEAR]
     return {"worst": worst, "kind": kind, "by_law": by_law, "unseen": max(unseen, default=None), "bent": bent}
+
+
+def _by_law(worst: float, laws: list[dict], scatter: dict | None) -> str | None:
+    """Return how much of the largest residual the laws cause."""
+    if scatter is None:
+        return None
+    if worst > CHANCE * scatter["percent"]:
+        return "most"
+    tests = [law["misfit"]["beyond_seeds"] for law in laws]
+    return "part" if any(test and test["p"] < CLEAR for test in tests) else "none"
 
 
 def _pairs(pairs: list[dict]) -> dict | None:
