@@ -68,8 +68,9 @@ def order(frame) -> str:
     The standard deviation of one run is pooled over the dense and the routed runs of a size. With too few seeds, there
     is no interval. The slope is d log10 L / d log10 N of the dense loss from the size before.
     """
-    rows, before = [], None
-    for size, runs in with_rule(frame).groupby(SIZE):
+    rows, chosen = [], with_rule(frame)
+    slope = slopes(chosen[chosen["router_type"] == DENSE].groupby(SIZE)[LOSS].mean())
+    for size, runs in chosen.groupby(SIZE):
         dense = runs[runs["router_type"] == DENSE][LOSS].to_numpy()
         seeded = {
             r: runs[(runs["router_type"] == r) & (runs["num_experts"] == SEEDED)][LOSS].to_numpy() for r in ROUTERS
@@ -77,12 +78,15 @@ def order(frame) -> str:
         if len(dense) and any(len(each) for each in seeded.values()):
             deviation, freedom = pooled_deviation([dense, *seeded.values()])
             cells = [_difference(each, dense, deviation, freedom) for each in seeded.values()]
-            here = np.log10([size, dense.mean()])
-            slope = "" if before is None else f"{(here - before)[1] / (here - before)[0]:.3f}"
-            rows.append([size_label(size), f"{dense.mean():.3f}", slope, *cells])
-            before = here
+            change = "" if np.isnan(slope[size]) else f"{slope[size]:.3f}"
+            rows.append([size_label(size), f"{dense.mean():.3f}", change, *cells])
     table = Table(["N", "dense", "slope", *ROUTERS], rows)
     return markdown([table if rows else "No size has its dense runs and routed ones yet."])
+
+
+def slopes(losses):
+    """Return d log10 L / d log10 N from the size before, for losses with N as index; NaN at the first size."""
+    return np.log10(losses).diff().div(np.diff(np.log10(losses.index), prepend=np.nan), axis=0)
 
 
 def pooled_deviation(groups: list[np.ndarray]) -> tuple[float, int]:
@@ -145,10 +149,9 @@ def budgets(long, short) -> str:
     long = with_rule(long)
     long = long[(long["router_type"] == DENSE) & (long["seed"] == 42)]
     losses = pandas.concat([short, long]).pivot_table(LOSS, SIZE, "tokens")
-    logs = np.log10(losses)
-    slopes = logs.diff().div(np.diff(np.log10(losses.index), prepend=np.nan), axis=0)
+    slope = slopes(losses)
     rows = [
-        [size_label(size), *(_loss_and_slope(*cell) for cell in zip(losses.loc[size], slopes.loc[size], strict=True))]
+        [size_label(size), *(_loss_and_slope(*cell) for cell in zip(losses.loc[size], slope.loc[size], strict=True))]
         for size in losses.index
     ]
     return markdown([Table(["N", *(f"{tokens / 1e6:.1f}M tokens" for tokens in losses.columns)], rows)])
