@@ -385,6 +385,7 @@ def routed_ffn(
     no expert.
     """
     _check_ffn(params, x, expert, gate)
+    x, expert, gate = map(jnp.asarray, (x, expert, gate))
     if not expert.size:
         return RoutedOutput(jnp.zeros_like(x), jnp.zeros((), gate.dtype))
     num_experts = len(params["up"])

@@ -37,6 +37,7 @@ def input_gated_ffn(
     Differs from the reference: the function passes T k rows with one expert each to `routed_ffn`.
     """
     _check_ffn(params, x, expert, gate)
+    x, gate = jnp.asarray(x), jnp.asarray(gate)
     rows = (gate[:, :, None] * x[:, None, :]).astype(x.dtype).reshape(-1, x.shape[1])
     ones = jnp.ones((len(rows), 1), gate.dtype)
     output = routed_ffn(params, rows, expert.reshape(-1, 1), ones, activation=activation).output

@@ -105,7 +105,8 @@ def _check_bias(bias: jax.Array, num_experts: int) -> None:
 
 
 def _at_least_float32(values: jax.Array) -> jax.Array:
-    """Convert values below float32 to float32, the lowest precision of routers and losses."""
+    """Return values as a JAX array of at least float32, the lowest precision of routers and losses."""
+    values = jnp.asarray(values)  # NumPy's float64 becomes float32 without a warning, unless jax_enable_x64 is set
     return values.astype(jnp.promote_types(values.dtype, jnp.float32))
 
 
@@ -221,7 +222,7 @@ def canonical_zero(values: jax.Array) -> jax.Array:
 
     Differs from the reference: jit would remove an addition of 0.0, and `lax.top_k` ranks +0.0 above -0.0.
     """
-    return jnp.where(values == 0, jnp.zeros((), values.dtype), values)
+    return jnp.where(values == 0, 0, values)
 
 
 _LONG = 32

@@ -121,6 +121,7 @@ def expert_choice_ffn(
     Returns:
         [T, d]; 0 for a token that no expert took.
     """
+    x = jnp.asarray(x)
     rows, admitted = x[choice.token], None  # [E, C, d]
     if expert_mask is not None:
         admitted = _admitted_experts(expert_mask, len(rows))[0][:, None, None]

@@ -207,6 +207,7 @@ def mixture_of_tokens(
     Differs from the reference: controller and weights use at least float32; other arrays use the dtype of x. The output
     of a group without a real token is 0.
     """
+    x = jnp.asarray(x)
     if mask is not None:
         x = jnp.where(_as_bool(mask)[:, None], x, 0)  # 0 times a padded value may be NaN
     wide = jnp.promote_types(x.dtype, jnp.float32)

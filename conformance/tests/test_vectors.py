@@ -1,6 +1,7 @@
 """The vectors: the files equal the reference's results, right answers pass, and wrong answers fail."""
 
 import doctest
+import functools
 import inspect
 import json
 import operator
@@ -140,6 +141,33 @@ def test_the_fast_twin_passes(precision, only):
             FOLDER, accelerated, precision=precision, only=only, convert=lambda array: cast(array, precision)
         )
     assert found == []
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if "float32" in DOCUMENTS[name]["precisions"]])
+def test_the_fast_twin_takes_float64_of_numpy_without_a_warning(name):
+    """NumPy's default is float64. Without jax_enable_x64, the twin computes in float32."""
+    function, parameters = operator.attrgetter(name)(accelerated), DOCUMENTS[name]["parameters"]
+    for case in DOCUMENTS[name]["cases"]:
+        values = {key: vectors.own(value, accelerated) for key, value in case["inputs"].items()}
+        with jax.enable_x64(False):
+            answer = jax.eval_shape(functools.partial(vectors.apply, function, parameters, values))
+        assert np.float64 not in [leaf.dtype for leaf in jax.tree.leaves(answer)]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("layer", [
+    lambda params, x, choice: accelerated.routers.mixture_of_tokens.mixture_of_tokens(params, x),
+    lambda params, x, choice: accelerated.layer_variants.input_gated_ffn(params, x, choice.token, choice.gate),
+    lambda params, x, choice: accelerated.layer_variants.null_expert_ffn(params, x, choice.token, choice.gate),
+    lambda params, x, choice: accelerated.routers.expert_choice.expert_choice_ffn(params, x, choice),
+], ids=["mixture of tokens", "input-gated", "null experts", "expert choice"])  # fmt: skip
+def test_a_layer_takes_float64_of_numpy_without_a_warning(layer):
+    params = {"router": np.ones((3, 2)), "up": np.ones((2, 3, 5)), "down": np.ones((2, 5, 3))}
+    choice = oracle.routers.expert_choice.expert_choice_router(np.eye(2), 2)
+    with jax.enable_x64(False):
+        answer = jax.eval_shape(functools.partial(layer, params, np.ones((2, 3)), choice))
+    assert jax.tree.leaves(answer)[0].dtype == np.float32
 
 
 def changed(value):
