@@ -194,7 +194,7 @@ def test_the_table_of_a_sweep_holds_finished_runs_alone(text_file, tmp_path):
 
 
 def test_a_task_collects_after_another_one_and_then_all_that_is_finished(text_file, tmp_path):
-    """If two tasks write a table at once, the last table has the newly finished run of the other task."""
+    """If two tasks write a table at once, the last table has the newly finished run of the other task. No row is lost."""
     grid, out = read_grid(str(write_grid(tmp_path, text_file))), tmp_path / "out"
     sweep_folder.claim_sweep_folder(out, grid)
     write_run(out, grid, 0, 40)
@@ -208,8 +208,9 @@ def test_a_task_collects_after_another_one_and_then_all_that_is_finished(text_fi
     assert [row["hyper_id"] for row in table(out)] == ["0", "0", "1", "1"]
     write_run(out, grid, 2, 40)
     write_rows(sweep_folder.folder_of_run(out, 0, grid.runs[0]) / "results.csv", [])  # a run that is trained again
+    (sweep_folder.folder_of_run(out, 1, grid.runs[1]) / "results.csv").unlink()
     sweep_folder.collect_rows(out)
-    assert [row["hyper_id"] for row in table(out)] == ["1", "1", "2", "2"]
+    assert [row["hyper_id"] for row in table(out)] == ["0", "0", "1", "1", "2", "2"]
 
 
 def test_a_sweep_that_goes_on_counts_all_of_its_runs(text_file, tmp_path, monkeypatch):

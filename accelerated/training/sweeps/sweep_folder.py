@@ -119,7 +119,8 @@ def _are_of_all_steps(rows: list[dict], config: TrainConfig) -> bool:
 def collect_rows(folder: Path) -> list[dict]:
     """Write results.csv of a sweep from the tables of its finished runs, and return the rows.
 
-    Each task of a job array calls this after its runs, under a lock, so the last task writes the complete table.
+    Each task of a job array calls this after its runs, under a lock, so the last task writes the complete table. A run
+    whose own table is damaged or gone keeps its rows, until it is finished again.
     """
     folder, rows = Path(folder), []
     with locked(folder / "runs", wait=True, holder="another collection"):
@@ -128,8 +129,8 @@ def collect_rows(folder: Path) -> list[dict]:
             try:
                 rows_of_run = read_results(run_folder)[0]
             except InputError:  # the run or the report reports this error
-                rows_of_run = before.get(i, [])
-            rows += rows_of_run if _are_of_all_steps(rows_of_run, config) else had.get(i, [])
+                rows_of_run = []
+            rows += rows_of_run if _are_of_all_steps(rows_of_run, config) else before.get(i) or had.get(i, [])
         write_rows(folder / "results.csv", rows)
     return rows
 
