@@ -148,11 +148,14 @@ def _ended(said: object, code: int) -> int:
 
 def _missing(error: ModuleNotFoundError, command: str) -> str:
     """Return the message on a missing package of an extra. For any other package, raise the error."""
-    extras = NEEDED.get(command, "laws")
+    extras = NEEDED.get(command, "laws").split(",")
     package = (error.name or "").partition(".")[0]
-    if not any(package in EXTRAS[extra] for extra in extras.split(",")):
+    bringing = [extra for extra, packages in EXTRAS.items() if package in packages]
+    if not bringing:
         raise error
-    return f"{package} is missing; install it with: pip install 'routelaws[{extras}]'"
+    if not set(bringing) & set(extras):  # an option of the command needs more: `report` of a run needs `train`
+        extras = [extra for extra in EXTRAS if extra in (*extras, bringing[0])]
+    return f"{package} is missing; install it with: pip install 'routelaws[{','.join(extras)}]'"
 
 
 def _run(command: str, arguments: list[str]) -> None:

@@ -196,6 +196,21 @@ def test_a_missing_extra_is_named(capsys, monkeypatch, command):
     assert stderr == f"routelaws: tyro is missing; install it with: pip install 'routelaws[{extra}]'\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "package", "extras"),
+    [("report", "optax", "train,laws"), ("report", "tyro", "laws"), ("inspect", "matplotlib.pyplot", "train,laws"),
+     ("sweep", "rich", "train,laws"), ("train", "orbax.checkpoint", "train"), ("plan", "pandas", "laws")],
+)  # fmt: skip
+def test_the_extra_of_an_option_is_named(capsys, monkeypatch, command, package, extras):
+    def absent(*_):
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+    monkeypatch.setattr(cli, "_run", absent)
+    code, _, stderr = run(capsys, command, "anywhere")
+    line = f"{package.partition('.')[0]} is missing; install it with: pip install 'routelaws[{extras}]'"
+    assert (code, stderr) == (2, f"routelaws: {line}\n")
+
+
 def test_a_package_that_no_extra_brings_is_a_fault_of_ours(monkeypatch):
     monkeypatch.setitem(sys.modules, "routelaws.accelerated.commands.fit", None)
     with pytest.raises(ModuleNotFoundError):
@@ -257,7 +272,8 @@ def test_laws_are_fitted_without_what_trains(tmp_path):
         ["fit", *choice, "--json"],
         ["predict", *choice, "--n", "1e8", "--experts", "8"],
     ]
-    others = [[command, "--help"] for command, extras in EXTRAS_OF.items() if "train" in extras]
+    others = [[command, "--help"] for command, extras in EXTRAS_OF.items() if "train" in extras and command != "inspect"]
+    others += [["inspect", "nothing"]]  # its help needs no extra package
     check_one_extra(tmp_path, "laws", "train", commands, others)
 
 
