@@ -135,8 +135,12 @@ def _predicted(form: Form, theta: np.ndarray, logs: np.ndarray) -> tuple[np.ndar
 
 
 def ended(problem: Problem, residual: np.ndarray, J: np.ndarray, value: float) -> bool:
-    """Return whether the search has converged at θ: one more step, without damping, would hardly lower S."""
-    unit = J / (np.linalg.norm(J, axis=0) + FAINT)
+    """Return whether the search has converged at θ: one more step, without damping, would hardly lower S.
+
+    Unknowns that have vanished are left out: the step would move them by many orders of magnitude, to no effect.
+    """
+    J = J[:, np.abs(J).max(axis=0) >= GONE]
+    unit = J / np.linalg.norm(J, axis=0)
     pull = np.clip(residual, -problem.delta, problem.delta) @ unit
     inner = np.sqrt(np.where(np.abs(residual) <= problem.delta, 1.0, law_descent.OUTER_SHARE[1]))[:, None] * unit
     step = np.linalg.solve(inner.T @ inner + 1e-12 * np.eye(pull.size), pull)

@@ -272,7 +272,9 @@ def test_laws_are_fitted_without_what_trains(tmp_path):
         ["fit", *choice, "--json"],
         ["predict", *choice, "--n", "1e8", "--experts", "8"],
     ]
-    others = [[command, "--help"] for command, extras in EXTRAS_OF.items() if "train" in extras and command != "inspect"]
+    others = [
+        [command, "--help"] for command, extras in EXTRAS_OF.items() if "train" in extras and command != "inspect"
+    ]
     others += [["inspect", "nothing"]]  # its help needs no extra package
     check_one_extra(tmp_path, "laws", "train", commands, others)
 

@@ -3,6 +3,8 @@ import pytest
 
 from routelaws.accelerated.kernels import vector
 from routelaws.accelerated.laws import _descent, additive, fine_grained, hoffmann, joint
+from routelaws.reference.laws import _descent as plain_descent
+from routelaws.reference.laws.joint import _JOINT
 
 RANDOM = np.random.default_rng(3)
 RUNS = [RANDOM.uniform(1e7, 1e10, 20), RANDOM.uniform(1e9, 1e12, 20), RANDOM.integers(1, 65, 20).astype(float)]
@@ -36,3 +38,21 @@ def test_loops_predict_the_law_and_how_it_turns(name):
     step = 1e-5 * np.eye(theta.size)
     sides = [(_descent.look(problem, theta + h)[0] - _descent.look(problem, theta - h)[0]) / 2e-5 for h in step]
     np.testing.assert_allclose(turn, np.stack(sides, axis=1), atol=1e-8)
+
+
+@pytest.mark.parametrize("log_bend", [-28.0, -32.0, -36.0])
+def test_a_search_with_a_vanished_unknown_has_converged(log_bend):
+    """These losses have E_max = ∞. A search may stop where the bend is tiny but above 0: no step changes a loss."""
+    axes = np.geomspace(1e8, 1e9, 4), np.geomspace(1e10, 1e11, 4), 2.0 ** np.arange(4)
+    columns = tuple(axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
+    truth = joint.JointCoefficients(36, -0.19, -0.23, 0.01, 36, -0.18, 0.55, -0.026, 2.0, np.inf, 1.36)
+    loss = joint.predict_joint(*columns, truth) * np.exp(np.random.default_rng(2).normal(0, 2e-3, 64))
+    problem = _descent.problem_of(joint._joint(), columns, loss, None)
+    theta = _descent.best_of(problem, problem.form.starts(problem.logs, problem.log_loss)).theta
+    theta[9] = log_bend
+    residual, turn = _descent.look(problem, theta)
+    assert _descent.ended(problem, residual, turn, residual @ residual / 2)
+    assert plain_descent.ended(plain_descent.problem_of(_JOINT, columns, loss, None, problem.centres), theta)
+    theta[0] += 1e-3
+    residual, turn = _descent.look(problem, theta)
+    assert not _descent.ended(problem, residual, turn, residual @ residual / 2)

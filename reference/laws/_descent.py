@@ -153,14 +153,15 @@ def best_of(problem: Problem, starts: np.ndarray) -> Found:
 def ended(problem: Problem, theta: np.ndarray) -> bool:
     """Return whether the search has converged at θ: one more step, without damping, would hardly lower S.
 
-    Residuals that are only rounding count as converged.
+    Residuals that are only rounding count as converged. Unknowns that have vanished are left out: the step would move
+    them by many orders of magnitude, to no effect.
     """
     predicted, J = problem.model(theta)
-    residual = predicted - problem.log_loss
-    unit = J / (np.linalg.norm(J, axis=0) + FAINT)
+    residual, J = predicted - problem.log_loss, J[:, ~gone(problem, theta)]
+    unit = J / np.linalg.norm(J, axis=0)
     pull = unit.T @ (problem.weight * clipped(residual, problem.delta))
     v = problem.weight * np.where(np.abs(residual) <= problem.delta, 1.0, OUTER_SHARE[1])
-    step = np.linalg.solve((unit.T * v) @ unit + 1e-12 * np.eye(theta.size), pull)
+    step = np.linalg.solve((unit.T * v) @ unit + 1e-12 * np.eye(pull.size), pull)
     return bool(pull @ step <= PROMISE * huber_sum(problem, theta) + problem.log_loss.size * (10 * ROUNDING) ** 2)
 
 
