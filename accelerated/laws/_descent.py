@@ -17,7 +17,7 @@ from routelaws.reference.laws._huber import check_delta
 
 from ..cores import available_cores
 from ..kernels import law_descent
-from ..kernels.law_descent import FAINT, ROUNDING
+from ..kernels.law_descent import ROUNDING
 from ..kernels.law_terms import coefficient, predict
 
 STEPS = np.array([200, 3000])  # most steps in the first and in the second half of a search

@@ -52,7 +52,7 @@ def test_a_search_with_a_vanished_unknown_has_converged(log_bend):
     theta[9] = log_bend
     residual, turn = _descent.look(problem, theta)
     assert _descent.ended(problem, residual, turn, residual @ residual / 2)
-    assert plain_descent.ended(plain_descent.problem_of(_JOINT, columns, loss, None, problem.centres), theta)
+    assert plain_descent.ended(plain_descent.problem_of(_JOINT, columns, loss, None, _JOINT.centres(columns)), theta)
     theta[0] += 1e-3
     residual, turn = _descent.look(problem, theta)
     assert not _descent.ended(problem, residual, turn, residual @ residual / 2)
