@@ -194,7 +194,10 @@ def test_the_table_of_a_sweep_holds_finished_runs_alone(text_file, tmp_path):
 
 
 def test_a_task_collects_after_another_one_and_then_all_that_is_finished(text_file, tmp_path):
-    """If two tasks write a table at once, the last table has the newly finished run of the other task. No row is lost."""
+    """If two tasks write a table at once, the last table has the newly finished run of the other task.
+
+    The rows of a run without a table of its own stay.
+    """
     grid, out = read_grid(str(write_grid(tmp_path, text_file))), tmp_path / "out"
     sweep_folder.claim_sweep_folder(out, grid)
     write_run(out, grid, 0, 40)
