@@ -2,13 +2,16 @@
 
 import math
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from routelaws.accelerated import laws as fast
+from routelaws.accelerated.laws import _descent as fast_descent
 from routelaws.conformance.bounds import check
 from routelaws.reference import laws as oracle
+from routelaws.reference.laws import _descent as oracle_descent
 
 twins = pytest.mark.parametrize("laws", [fast, oracle], ids=["accelerated", "reference"])
 
@@ -55,6 +58,19 @@ def test_one_more_run_has_the_scatter_of_the_rows_too(laws):
     assert found.law == (interval.low, interval.high)
     for end, wanted in zip(found.run, (2.0 * math.exp(-half), 2.0 * math.exp(half)), strict=True):
         check("laws.intervals.value", abs(end / wanted - 1))
+
+
+@pytest.mark.parametrize("of", [
+    fast.fitting._error_variance,
+    oracle.fitting._error_variance,
+    lambda residual, delta: fast_descent.error_variance(SimpleNamespace(delta=delta), residual, 6)[0],
+    lambda residual, delta: oracle_descent.error_variance(
+        oracle_descent.Problem(lambda theta: (residual, None), 0.0, 1.0, delta * np.ones(10)), np.ones(6))[0],
+])  # fmt: skip
+def test_rows_beyond_delta_widen_the_error_of_a_huber_fit(of):
+    """8 of 10 rows are within delta: Σ clipped²/(10 - 6) = (8 + 2 · 4)/4, and K/m = (1 + 6/10 · 0.2/0.8)/0.8."""
+    found = of(np.array([1.0, -1.0] * 4 + [3.0, -3.0]), 2.0)
+    check("laws.intervals.value", abs(found / (4 * (1.15 / 0.8) ** 2) - 1))
 
 
 WORDS = {

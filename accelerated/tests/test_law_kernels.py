@@ -1,21 +1,24 @@
 import numpy as np
 import pytest
 
+from routelaws.accelerated import laws as fast
 from routelaws.accelerated.kernels import vector
-from routelaws.accelerated.laws import _descent, additive, fine_grained, hoffmann, joint
+from routelaws.accelerated.laws import _descent, fine_grained, hoffmann, joint
+from routelaws.reference import laws as oracle
 from routelaws.reference.laws import _descent as plain_descent
 from routelaws.reference.laws.joint import _JOINT
 
 RANDOM = np.random.default_rng(3)
 RUNS = [RANDOM.uniform(1e7, 1e10, 20), RANDOM.uniform(1e9, 1e12, 20), RANDOM.integers(1, 65, 20).astype(float)]
 LAWS = {
-    "fine-grained": (lambda: additive._form(fine_grained.FINE_GRAINED), fine_grained.predict_fine_grained,
+    "fine-grained": (lambda laws: laws.additive._form(fine_grained.FINE_GRAINED), fine_grained.predict_fine_grained,
                      fine_grained.PUBLISHED["E=64"].coefficients, RUNS),
-    "kaplan": (hoffmann._kaplan, hoffmann.predict_kaplan,
-               hoffmann.KaplanCoefficients(0.076, 8.8e13, 0.095, 5.4e13), RUNS[:2]),
-    "joint": (joint._joint, joint.predict_joint, joint.PUBLISHED["joint"].coefficients, RUNS),
+    "kaplan": (lambda laws: laws.hoffmann._kaplan() if laws is fast else laws.hoffmann._KAPLAN,
+               hoffmann.predict_kaplan, hoffmann.KaplanCoefficients(0.076, 8.8e13, 0.095, 5.4e13), RUNS[:2]),
+    "joint": (lambda laws: laws.joint._joint() if laws is fast else laws.joint._JOINT,
+              joint.predict_joint, joint.PUBLISHED["joint"].coefficients, RUNS),
 }  # fmt: skip
-"""For each law: the form, a prediction in NumPy, coefficients, and columns of a table."""
+"""For each law: its form in a twin, a prediction in NumPy, coefficients, and columns of a table."""
 
 
 @pytest.mark.parametrize(("ours", "exact"), [(vector.exp, np.exp), (vector.log, np.log)])
@@ -30,14 +33,31 @@ def test_exponentials_and_logarithms_are_those_of_more_digits(ours, exact):
 
 @pytest.mark.parametrize("name", LAWS)
 def test_loops_predict_the_law_and_how_it_turns(name):
-    form, predict, truth, columns = LAWS[name]
-    problem = _descent.problem_of(form(), columns, np.full(20, np.e), None)
-    theta = form().internal(truth, problem.centres)
+    form_of, predict, truth, columns = LAWS[name]
+    form = form_of(fast)
+    problem = _descent.problem_of(form, columns, np.full(20, np.e), None)
+    theta = form.internal(truth, problem.centres)
     residual, turn = _descent.look(problem, theta)
     np.testing.assert_allclose(residual + 1, np.log(predict(*columns, truth)), rtol=1e-12)
     step = 1e-5 * np.eye(theta.size)
     sides = [(_descent.look(problem, theta + h)[0] - _descent.look(problem, theta - h)[0]) / 2e-5 for h in step]
     np.testing.assert_allclose(turn, np.stack(sides, axis=1), atol=1e-8)
+
+    def coefficients(theta):
+        return _descent.coefficients(form, theta, problem.centres)
+
+    values, turn = coefficients(theta)
+    np.testing.assert_allclose(values, truth, rtol=1e-9)
+    sides = [(coefficients(theta + h)[0] - coefficients(theta - h)[0]) / 2e-5 for h in step]
+    np.testing.assert_allclose(turn / values[:, None], np.stack(sides, axis=1) / values[:, None], rtol=1e-5, atol=1e-5)
+
+    same = form_of(oracle)
+    centres = same.centres(columns)
+    theta = same.internal(truth, centres)
+    predicted, J = same.bind(columns, centres)(theta)
+    np.testing.assert_allclose(np.exp(predicted), predict(*columns, truth), rtol=1e-12)
+    np.testing.assert_allclose(J, _descent.look(problem, theta)[1], atol=1e-12)
+    np.testing.assert_allclose(same.natural(theta, centres), truth, rtol=1e-9)
 
 
 @pytest.mark.parametrize("log_bend", [-28.0, -32.0, -36.0])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from routelaws.conformance.bounds import check
+from routelaws.conformance.plain.laws import Student
 from routelaws.conformance.suite.strategies_additive import CASES, WIDE, huber_sum
 from routelaws.reference import laws as reference
 from routelaws.reference.laws import additive, fine_grained, hoffmann, joint
@@ -195,10 +196,10 @@ def test_starts_of_one_s_own(backend):
         check("laws.additive.objective", abs(mine.objective / usual.objective - 1))
 
 
-def profile_limit(fit, columns, loss, delta, level: float) -> float:
+def profile_limit(fit, predicted, loss, delta, level: float) -> float:
     """Return the limit of the sum, from the definition at the top of `_profile.py`."""
-    residual = np.log(hoffmann.predict_hoffmann(*columns, fit.coefficients) / loss)
-    rows, unknowns = residual.size, 5
+    residual = np.log(predicted / loss)
+    rows, unknowns = residual.size, len(fit.coefficients)
     inside = np.ones(rows) if delta is None else np.abs(residual) <= delta
     share = inside.mean()
     pull = residual if delta is None else np.clip(residual, -delta, delta)
@@ -213,7 +214,7 @@ def test_the_ends_of_an_interval_are_where_the_sum_reaches_its_limit(backend, de
     """With one coefficient fixed at the end, SciPy's best sum over the other four is the limit."""
     columns, loss = noisy(CASES["hoffmann"], LAW, 9, 4e-3)
     fit = reference.hoffmann.fit_hoffmann(*columns, loss, delta)
-    limit = profile_limit(fit, columns, loss, delta, 0.9)
+    limit = profile_limit(fit, hoffmann.predict_hoffmann(*columns, fit.coefficients), loss, delta, 0.9)
     found = backend.laws.hoffmann.hoffmann_intervals(*columns, loss, delta, 0.9)
     assert [each.name for each in found] == list(LAW._fields)
     for i, each in enumerate(found):
@@ -315,6 +316,43 @@ def test_a_law_of_one_s_own(backend):
         loss = module.predict_additive(law, Tokens(400.0, 0.3, 1.7), [tokens])
         for found, wanted in zip(module.fit_additive(law, [tokens], loss).coefficients, (400, 0.3, 1.7), strict=True):
             check("laws.additive.exact_coefficient", abs(found / wanted - 1))
+
+
+class Power(NamedTuple):
+    b: float
+    beta: float
+
+
+@pytest.mark.asks("laws.additive.predict_additive", "laws.additive.fit_additive", "laws.additive.additive_intervals")
+def test_the_intervals_of_a_single_power(backend):
+    """ln L = ln b - β ln D is a line, so least squares gives Student's intervals.
+
+    At both ends of Huber's interval of β the least sum over b is the limit.
+    """
+    tokens, delta = np.geomspace(1e9, 1e12, 8), 5e-3
+    lines = np.stack([np.ones(9), -np.log([*tokens, 1e13])], axis=1)
+    for module in (backend.laws.additive, additive):
+        law = module.AdditiveLaw("one power", Power, ("tokens",), (("b", {"beta": "tokens"}),))
+        loss = module.predict_additive(law, Power(30.0, 0.1), [tokens])
+        loss = loss * np.exp(np.random.default_rng(3).normal(0, 1e-2, 8))
+        student = Student(lines[:8], np.log(loss), 0.9)
+        for at, weights in ((None, np.eye(2)), ([[1e13]], lines[8:])):
+            intervals = module.additive_intervals(law, [tokens], loss, None, 0.9, at)
+            for found, line in zip(intervals, weights, strict=True):
+                ends, wanted = np.array(found[1:4]), np.array(student.interval(line))
+                error = np.abs((ends if found.name == "beta" else np.log(ends)) - wanted).max()
+                check("laws.additive.end", float(error), scale=wanted[2] - wanted[1], message=found.name)
+        fit = module.fit_additive(law, [tokens], loss, delta)
+        limit = profile_limit(fit, module.predict_additive(law, fit.coefficients, [tokens]), loss, delta, 0.9)
+        _, beta = module.additive_intervals(law, [tokens], loss, delta, 0.9)
+        for end in (beta.low, beta.high):
+            levels = np.log(loss) + end * np.log(tokens)
+            tight = {"bounds": (levels.min(), levels.max()), "options": {"xatol": 1e-12}}
+            least = optimize.minimize_scalar(lambda x, at=levels: huber_sum(x - at, delta), **tight).fun
+            check("laws.additive.profile", abs(least / limit - 1), message=f"{beta} {end}")
+        floored = module.AdditiveLaw("power and floor", Tokens, ("tokens",), (("b", {"beta": "tokens"}), ("c", {})))
+        *_, floor = module.additive_intervals(floored, [tokens], np.exp(1 - lines[:8, 1] ** 2 / 1e3), None, 0.9)
+        assert (floor.value, floor.low) == (0.0, 0.0), "ln L falls ever faster"
 
 
 @pytest.mark.asks(because="printed coefficients are no function")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_close_bounded
 from routelaws.conformance.plain.laws import Student
+from routelaws.reference import laws as reference_laws
 from routelaws.reference.laws import downstream as reference
 from routelaws.reference.laws import downstream_sums as reference_sums
 
@@ -111,12 +112,20 @@ def test_rows_at_the_guess_rate_are_left_out(backend):
         assert falling.status == "accuracy does not rise"
 
 
-@pytest.mark.asks("*.predict_interval", "laws.downstream.fit_direct", "laws.downstream.fit_repeated")
-@pytest.mark.parametrize("name, guess_rate, at", [("direct", 0.25, (1e22,)), ("repeated", 0.0, (1e22, 20.0))])
+@pytest.mark.asks(
+    "*.predict_interval",
+    "laws.downstream.fit_direct",
+    "laws.downstream.fit_repeated",
+    "laws.downstream_sums.fit_ceiling",
+    "laws.accuracy.accuracy_ranges",
+)
+@pytest.mark.parametrize(
+    "name, guess_rate, at", [("direct", 0.25, (1e22,)), ("ceiling", 0.25, (1e22,)), ("repeated", 0.0, (1e22, 20.0))]
+)
 def test_intervals_of_lines_are_students(backend, name, guess_rate, at):
-    """ln(-ln Q') is a line in ln C. For pass@k it is linear in ln C, ln k and their product."""
-    random, attempts = np.random.default_rng(1), np.tile([1.0, 4.0, 16.0], 4)
-    columns = [FLOPS] if name == "direct" else [FLOPS, attempts]
+    """ln(-ln Q') is a line in ln C. For pass@k it is linear in ln C, ln k and their product. No ceiling is seen."""
+    random, attempts = np.random.default_rng(2), np.tile([1.0, 4.0, 16.0], 4)
+    columns = [FLOPS, attempts] if name == "repeated" else [FLOPS]
 
     def design(*columns):
         logs = np.log(columns)
@@ -126,14 +135,20 @@ def test_intervals_of_lines_are_students(backend, name, guess_rate, at):
     target = target + 0.02 * random.normal(size=12)
     accuracy = guess_rate + (1 - guess_rate) * np.exp(-np.exp(target))
     student, weights = Student(design(*columns), target, 0.9), design(*np.array(at)[:, None])[0]
-    for module in (backend.laws.downstream, reference):
-        rate = {"guess_rate": guess_rate} if name == "direct" else {}
-        fit = getattr(module, f"fit_{name}")(*columns, accuracy, least_gain=0.0, **rate)
+    for laws in (backend.laws, reference_laws):
+        module, rate = laws.downstream, {} if name == "repeated" else {"guess_rate": guess_rate}
+        file = laws.downstream_sums if name == "ceiling" else module
+        fit = getattr(file, f"fit_{name}")(*columns, accuracy, least_gain=0.0, **rate)
+        assert fit.status == ("no ceiling is seen" if name == "ceiling" else "interior")
         for observation in (False, True):
             _, low, high = student.interval(weights, more=float(observation))
             wanted = guess_rate + (1 - guess_rate) * np.exp(-np.exp([high, low]))
             found = module.predict_interval(fit, *at, level=0.9, observation=observation)
             assert_close_bounded("laws.downstream.prediction", found, wanted, what="predict_interval")
+        if name != "repeated":  # the slope is -alpha
+            _, alpha, *_ = laws.accuracy.accuracy_ranges(fit, columns, accuracy, 0.9)
+            wanted = student.interval(np.array([0.0, -1.0]))
+            assert_close_bounded("laws.downstream.prediction", alpha[2:5], wanted, what="accuracy_ranges")
 
 
 @pytest.mark.asks(
