@@ -96,8 +96,8 @@ IN_TRAINING = (
     "dense", "wide FFNs", "hash, k = 2, G = 2, drops", "S-BASE, drops", "BASE", "quantile", "top 1, drops",
     "top 2, G = 2, sigmoid, drops the least", "top 2 with a bias", "DeepSeek-V3", "GPT-OSS", "GShard",
     "RL-R with everything", "expert choice",
-    "Mixture of Tokens", "fine-grained", "joint", "Mixture of Tokens in the upper blocks", "masked", "padding",
-    *MISSING,
+    "one token of a mixture", "fine-grained", "joint", "Mixture of Tokens in the upper blocks", "padding, RL-R",
+    "padding, masked, S-BASE", *MISSING,
 )  # fmt: skip
 IN_EVALUATION = ("S-BASE, drops", "RL-R")
 """Compiled in `make test`; `make test-all` compiles the others."""
