@@ -17,6 +17,7 @@ from routelaws.conformance.engine.names import defaults_of, public_functions
 from routelaws.conformance.tests.planting import own_shares  # noqa: F401
 from routelaws.conformance.tests.test_runner import run as run_command
 from routelaws.reference import notation
+from routelaws.reference.laws.log_linear import SeparableCoefficients
 from routelaws.reference.routers import top_k
 
 Z = np.array([[0.5, -1.0, 0.25], [2.0, -0.0, 0.0]])
@@ -130,6 +131,15 @@ def test_the_first_call_that_differs_is_written(tmp_path):
     content = opened(tmp_path / Path(file).name)
     assert np.array_equal(content["logits"], Z) and file.startswith("shown")
     assert content["again"].item().endswith("--profile nightly --export-failing shown")
+
+
+@pytest.mark.parametrize("value, differs", [(np.nan, False), (np.inf, True), (1.0, True)])
+def test_a_result_that_is_nan_like_the_reference_s_does_not_differ(value, differs):
+    """No size has this loss, because the loss does not fall with size."""
+    arguments = np.ones(2), np.full(2, 3.0), SeparableCoefficients(0.1, -0.1, 0.3)
+    path = "laws.log_linear.size_for_loss"
+    call = failing_calls.Call(path, arguments, {}, "float64", True, np.array([np.nan, value]))
+    assert failing_calls._differs(call) == differs
 
 
 def test_a_broken_rule_is_shown_by_the_call_that_broke_it(tmp_path):

@@ -350,6 +350,8 @@ def test_a_row_is_found_by_a_name_that_is_its_own():
     rows = [report.Row(path, "right", 1, None, 0, "", "") for path in ("a.softmax", "a.predict_loss", "b.predict_loss")]
     found = report.Report("mine", {}, tuple(rows), ())
     assert found["softmax"] is rows[0] and found["b.predict_loss"] is rows[2]
+    assert found.rooms() == ["a 2 of 2", "b 1 of 1"]
+    assert found._replace(rows=(*rows[:2], rows[2]._replace(verdict="missing"))).rooms() == ["a 2 of 2", "none of b"]
     with pytest.raises(KeyError, match="predict_loss can be a.predict_loss, b.predict_loss"):
         found["predict_loss"]
     with pytest.raises(KeyError, match="softmix is no function of this report"):
@@ -543,6 +545,13 @@ class TestBackend:
         backend = stranger(softmax=notation.softmax, dtypes=("float32",))
         with pytest.raises(pytest.skip.Exception, match="float64 is not among the dtypes of mine"):
             backend.notation.softmax.guarded((np.zeros((2, 4)),), {}, "float64")
+
+    def test_a_result_in_less_than_the_precision_asked_for(self):
+        backend = stranger(softmax=lambda z: notation.softmax(z).astype(np.float32))
+        softmax = backend.notation.softmax.guarded
+        assert softmax((np.zeros((2, 4)),), {}, "float32").dtype == np.float32
+        with pytest.raises(backends.Broken, match="returned dtype float32 instead of float64"):
+            softmax((np.zeros((2, 4)),), {}, "float64")
 
     @pytest.mark.parametrize("dtypes", ["float32", ("float16",), ("float32", "fp8"), ()])
     def test_precisions_that_no_test_knows(self, dtypes):
@@ -892,6 +901,7 @@ def test_a_dialect_is_named_before_it_is_called_wrong():
 
     assert (row(mismatch, named).verdict, row(mismatch, named).detail) == ("differs", words)
     assert (row(mismatch).kind, row(mismatch).detail) == ("wrong", "expected 5, found 4")
+    assert row(mismatch, raised, named).failed == 2, "two faults of one test, and one of another"
     assert row(raised, named).kind == "raises" and row(raised, named).detail.endswith(f"apart from that {words}")
 
 
@@ -905,6 +915,19 @@ def test_an_exit_code_is_that_of_the_worst_fault(verdicts, outside, code):
     rows = tuple(report.Row("softmax", verdict, 1, None, failed, "", "") for verdict, failed in verdicts.items())
     trouble = Trouble("mine", "", "wrong", "the fixture failed", "test_notation.py::test_softmax")
     assert report.Report("mine", {}, rows, (trouble,) * outside).exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("of_pytest", "codes", "code"),
+    [(0, [0, 0], 0), (1, [0, 3], 3), (1, [3, 1], 1), (1, [0, 0], 1), (5, [0, 0], 0), (5, [0, 3], 3), (4, [], 2)],
+)
+def test_an_exit_code_is_that_of_the_worst_backend(monkeypatch, of_pytest, codes, code):
+    def main(arguments, plugins):
+        plugins[0].reports = [SimpleNamespace(exit_code=code) for code in codes]
+        return of_pytest
+
+    monkeypatch.setattr(runner.pytest, "main", main)
+    assert runner.run_suite(Options(("mine",)))[0] == code
 
 
 def test_compiled_programs_are_dropped_before_the_system_runs_out_of_maps(monkeypatch):

@@ -1,6 +1,7 @@
 import itertools
 from types import SimpleNamespace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -450,6 +451,20 @@ def test_gates_of_all_experts_have_no_order():
         return gates
 
     assert "choice" in facts(lambda z, k: mimics.qwen3(z, k)) and "choice" not in facts(dense)
+
+
+def test_tokens_that_change_an_expert_in_bfloat16_are_counted():
+    """In bfloat16 this router adds 1 to the logit of expert 0."""
+
+    def route(z, k):
+        more = np.eye(1, z.shape[1], dtype=np.float32) * (z.dtype == jnp.bfloat16)
+        return mimics.qwen3(np.asarray(z, np.float32) + more, k)
+
+    backend, z = backend_of(route), np.random.default_rng(0).standard_normal((256, 8)).astype(np.float32)
+    backend.dtypes = ("float32", "bfloat16")
+    second = np.sort(z, axis=1)[:, -2]
+    moved = int(((z[:, 0] < second) & (z[:, 0] + 1 > second)).sum())
+    assert dict(backend.stance(stances.TOP_K).finding.facts)["bfloat16"] == f"{moved} of 256 tokens change an expert"
 
 
 def test_two_inputs_do_not_name_a_dialect():
