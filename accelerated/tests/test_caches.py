@@ -36,6 +36,7 @@ def test_made_for_this_user_alone_whatever_the_umask(tmp_path):
 
 
 def test_a_folder_that_others_can_read_alone_is_used(root):
+    (root / "programs/link").symlink_to("one")  # any user may write to it, by its mode
     assert private_folder(root, "programs") == root / "programs"
     assert [path.stat().st_mode & 0o777 for path in (root, root / "programs")] == [0o755, 0o700]
 

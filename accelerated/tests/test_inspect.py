@@ -275,7 +275,7 @@ def test_the_own_routing_replayed_gives_the_own_loss(run_of):
 
 def test_stored_gates_and_experts_are_used(run_of):
     """Gates of 0 remove the experts. Permuted experts with permuted ids give the same loss."""
-    run = run_of(router="top_k", k=2)
+    run = run_of(router="top_k", k=2, activation="swiglu")
     trace = trace_run(run, ids_of(run, 64), "top_k")
     own = replayed(run, trace.token, trace.expert, trace.gate)["loss"]
     silent = jax.tree.map(np.copy, run.params)

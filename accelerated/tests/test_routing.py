@@ -66,12 +66,12 @@ def test_the_best_matching_is_the_best_of_all_permutations(random):
 
 def test_experts_that_choose_their_tokens_match_too():
     """If a token may have any number of experts, agreement is common choices divided by the mean number of choices."""
-    first, second = np.array([[0, 1], [-1, -1], [1, -1]]), np.array([[1], [0], [0]])
+    first, second = np.array([[0, 1], [-1, -1], [1, -1]]), np.array([[1], [-1], [0]])
     found = diagnostics.matched_agreement(first, second, 2, np.array([[0, 1, 2]]))
-    assert found.agreement == pytest.approx(2 / 3) and found.partner.tolist() == [1, 0]
+    assert found.agreement == pytest.approx(2 / 2.5) and found.partner.tolist() == [1, 0]
     with pytest.raises(ValueError, match=r"shapes \(3, 2\) and \(2, 1\)"):
         diagnostics.matched_agreement(first, second[:2], 2, np.array([[0, 1, 2]]))
-    with pytest.raises(ValueError, match="experts are .* in 3 choices; needed: 0 to 0, or -1"):
+    with pytest.raises(ValueError, match="experts are .* in 2.5 choices; needed: 0 to 0, or -1"):
         diagnostics.matched_agreement(first, second, 1, np.array([[0, 1, 2]]))
 
 
