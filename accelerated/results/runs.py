@@ -17,7 +17,7 @@ from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
 from ..laws.planning import Budget
 from ..tables.schema import DENSE
-from ..tables.selection import RouterRows, last_evaluations, of_router, select_rows
+from ..tables.selection import CLARK, RouterRows, last_evaluations, of_router, select_rows
 from ..tables.table import named, naming, read_tables
 from ..wording import by_reason, in_short, once, plural
 from .accuracy_rows import Choice, read_groups
@@ -69,8 +69,8 @@ class Runs:
         """
         if rows is None:
             return self
-        if self.rows is not None and "clark" not in (rows, self.rows):
-            rows = f"({self.rows}) and ({rows})"
+        if self.rows is not None:
+            rows = " and ".join(f"({CLARK if each == 'clark' else each})" for each in (self.rows, rows))
         return Runs(self.frame, self.paths, rows, self.loss)
 
     def of_loss(self, column: str | None) -> "Runs":

@@ -16,6 +16,7 @@ from .conditions import names_in, row_mask
 from .schema import DENSE, OBJECTIVES, run_names
 
 CLARK_COLUMNS = ("routing_frequency", "k", "seed")
+CLARK = "routing_frequency == 0.5 and k == 1 and seed == 42"
 Axes = Literal["experts", "compute", "dense", "every", "one E", "one kind"]
 
 
@@ -168,7 +169,7 @@ def _chosen(frame, rows: str | None) -> np.ndarray:
         missing = [name for name in CLARK_COLUMNS if name not in frame]
         if missing:
             raise InputError(f"rows clark: column {missing[0]} is missing; needed: {', '.join(CLARK_COLUMNS)}")
-        return ((frame["routing_frequency"] == 0.5) & (frame["k"] == 1) & (frame["seed"] == 42)).to_numpy()
+        rows = CLARK
     return row_mask(frame, rows)
 
 

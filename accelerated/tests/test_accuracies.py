@@ -50,12 +50,14 @@ def test_the_papers_own_layout(tmp_path):
     assert "tpr is nominal" in said and "1 row skipped: an earlier row" in said and "3 rows of other metrics" in said
 
 
-def test_parameters_and_flops_are_taken_as_they_stand(tmp_path):
+def test_parameters_and_flops_are_taken_as_they_stand_and_derived_where_blank(tmp_path):
     lines = LONG.splitlines()
-    text = "\n".join([lines[0] + ",params,flops", *(line + ",1.1e8,1.5e18" for line in lines[1:4])])
-    table = read_accuracies(write(tmp_path, text))
+    known = [lines[0] + ",params,flops", *(line + ",1.1e8,1.5e18" for line in lines[1:4])]
+    table = read_accuracies(write(tmp_path, "\n".join(known)))
     assert (table.parameters.tolist(), table.flops.tolist()) == ([1.1e8], [1.5e18])
     assert not any("6 ·" in remark for remark in table.remarks)
+    table = read_accuracies(write(tmp_path, "\n".join([*known, lines[7] + ",,"])))
+    assert (table.parameters.tolist(), table.flops.tolist()) == ([1.1e8, 1e8], [1.5e18, 6 * 1e8 * 8e9])
 
 
 def test_one_row_a_run(tmp_path):
@@ -107,7 +109,7 @@ RATES = {
     1 / 3: "social_iqa siqa cb anli_r1 mnli pubmedqa",
     1 / 4: "arc_easy arc_challenge ARC-Challenge hellaswag HellaSwag openbookqa sciq mmlu MMLU mmlu_STEM mmlu_stem "
     "mmlu_virology mmlu_high_school_physics mmlu_zeroshot mmlu_5shot hellaswag_zeroshot norm_hellaswag arc_easy-v1 "
-    "arc_easy_v2 race medqa_4options gpqa_main_n_shot arc_challenge_25-shot",
+    "arc_easy_v2 arc_easy_version2 race medqa_4options gpqa_main_n_shot arc_challenge_25-shot",
     1 / 5: "commonsense_qa commonsenseqa mathqa",
     1 / 10: "mmlu_pro MMLU-Pro mmlu_pro_law mmlu_pro_5shot leaderboard_mmlu_pro",
     0.0: "gsm8k lambada_openai triviaqa",
@@ -205,10 +207,11 @@ def repository(rows: list[dict]) -> dict[str, str]:
 def test_small_files_become_one_table_that_is_checked(tmp_path, monkeypatch):
     row = {"run": "c4-1", "training_set": "c4", "params": "10", "params_no_embed": "5", "tokens": "200",
            "chinchilla_multiplier": "1.0", "loss_c4": "3.5", "acc_quiz": "0.25"}  # fmt: skip
-    files = repository([row | {"run": "c4-2", "tokens": "400"}, row])
+    smaller = row | {"run": "c4-0", "params": "5", "tokens": "400"}
+    files = repository([row | {"run": "c4-2", "tokens": "400"}, row, smaller])
     packed = archive(tmp_path / "here.tar.gz", files)
     wanted = b"run,training_set,params,params_no_embed,tokens,chinchilla_multiplier,loss_c4,acc_quiz\r\n"
-    wanted += b"c4-1,c4,10,5,200,1.0,3.5,0.25\r\nc4-2,c4,10,5,400,1.0,3.5,0.25\r\n"
+    wanted += b"c4-0,c4,5,5,400,1.0,3.5,0.25\r\nc4-1,c4,10,5,200,1.0,3.5,0.25\r\nc4-2,c4,10,5,400,1.0,3.5,0.25\r\n"
     assert overtraining_runs(packed) == wanted
 
     import pooch

@@ -178,11 +178,14 @@ def test_the_history_of_runs_by_the_api(here):
     pandas.testing.assert_frame_equal(converted(["dense-256.jsonl", "moe8-256.jsonl"])[0], frame)
 
 
-def test_runs_that_did_not_end_are_named(here):
-    rows = [("Name", "State", "E", "d", "val"), ("a", "finished", 1, 256, 3.5), ("b", "crashed", 8, 256, 3.25)]
+@pytest.mark.parametrize(("count", "more"), [(1, ""), (12, " and 2 more")])
+def test_runs_that_did_not_end_are_named(here, count, more):
+    rows = [("Name", "State", "E", "d", "val"), ("a", "finished", 1, 256, 3.5)]
+    rows += [(f"b{i}", "crashed", 8, 256, 3.25) for i in range(count)]
     columns = {"hyper_id": "Name", "num_experts": "E", "d_model": "d", "loss_validation": "val"}
     done = convert_runs(write("runs.csv", rows), "t.csv", columns, SET | {"num_blocks": "8", "num_heads": "8"})
-    assert done.remarks[0] == "not finished, by the column State: b (crashed); their rows are kept like all others"
+    listed = ", ".join(f"b{i} (crashed)" for i in range(min(count, 10))) + more
+    assert done.remarks[0] == f"not finished, by the column State: {listed}; their rows are kept like all others"
 
 
 # TensorBoard's CSV
@@ -480,7 +483,7 @@ REFUSED_NAMES = {
         f"{STANDS}, although most runs have one row; {APART}, if these rows are evaluations of one run",
     ),
     "a state": (
-        *marked("State", "finished", "finished", "crashed"),
+        *marked("State", "finished", "crashed", "finished"),
         f"{STANDS}, but by its column State the table has one row per run; {APART} pass a column of ids",
     ),
     "a status, with steps that rise": (
@@ -561,6 +564,14 @@ def test_the_branch_that_a_history_abandoned_is_left_out(here, clock, name):
 def test_rows_of_all_branches_that_a_history_abandoned_are_counted(here):
     frame, remarks = converted(history("moe8-256.jsonl", [*BACK, (1200, 3.45)]))
     assert frame["step"].tolist() == [1000, 1200] and "moe8-256 from step 1200 (4 rows)" in remarks[0]
+
+
+def test_a_column_that_is_named_for_the_runs_of_a_log_goes_before_their_names(here):
+    paths = [history(f"{run}.jsonl", BACK[:2], trial=trial) for run, trial in (("a", 7), ("b", 3))]
+    constants = SET | {"num_experts": "8", "dense_parameter_count": "1e6"}
+    convert_runs(paths, "table.csv", LOSS | {"hyper_id": "trial"}, constants)
+    frame = read_table("table.csv")
+    assert frame["hyper_id"].tolist() == [7, 7, 3, 3] and frame["run"].tolist() == ["a", "a", "b", "b"]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])

@@ -127,6 +127,8 @@ def test_a_study_by_hand(monkeypatch):
     assert (pair.first, pair.second, pair.tasks, pair.first_wins, pair.second_wins) == ("direct", "ceiling", 3, 1, 1)
     found = [pair.first_error, pair.second_error, pair.first_median, pair.second_median, pair.p]
     assert found == pytest.approx([0.425 / 3, 0.475 / 3, 0.2, 0.175, 1.0])
+    [row] = findings._pairs_table(study).rows
+    assert row == ["direct", "ceiling", "3", "1 to 1", "0.1417 to 0.1583", "0.2000 to 0.1750", "1"]
 
 
 def test_laws_whose_errors_differ_by_rounding_tie():

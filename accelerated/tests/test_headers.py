@@ -18,6 +18,7 @@ APPLIED = [
     (N, "N / 1e6", "20", 2e7), (N, "params (k)", "512", 512_000), (N, "params (M)", "4.6B", 4.6e9),
     (P, "P in M", "30", 3e7),
     (N, "params", "20e6", 2e7), (N, "params_m", "2e12", 2e12), (N, "non-embedding params (N)", "1e7", 1e7),
+    (N, "params_m", "5000;2e8", 2e8),
     (D, "tokens (B)", "10.870", 10_870_000_000), (D, "D [B tokens]", "2", 2e9), (D, "tokens (T)", "0.3", 3e11),
     (D, "tokens (T)", "3e11", 3e11), (D, "Btok", "+3", 3e9), (D, "tokens_t", "1e9", 1e9),
     (D, "million tokens", "9", 9e6),
@@ -40,16 +41,13 @@ REFUSED = [
 
 
 def converted(tmp_path, name: str, header: str, cell: str):
-    """Convert a run whose column `name` has this header. Other columns agree with nearly every number."""
-    cells = {"run": "a", "num_experts": "1", "step": "1", "loss": "3"} | {
-        key: CELLS[key] for key in CELLS if key != name
-    }
-    cells[header] = cell
+    """Convert runs with these cells, separated by ;, below this header. Other columns agree with nearly any number."""
+    cells = {"num_experts": "1", "step": "1", "loss": "3"} | {key: CELLS[key] for key in CELLS if key != name}
     if name == P:
         cells |= {"num_experts": "8", "router_type": "Mine"}
-    (tmp_path / "own.csv").write_text(
-        "\n".join(",".join(f'"{text}"' for text in line) for line in (cells, cells.values()))
-    )
+    rows = [cells | {"run": f"r{i}", header: each} for i, each in enumerate(cell.split(";"))]
+    lines = [rows[0], *(row.values() for row in rows)]
+    (tmp_path / "own.csv").write_text("\n".join(",".join(f'"{text}"' for text in line) for line in lines))
     columns = {"hyper_id": "run", "loss_validation": "loss"} | ({name: header} if header != name else {})
     return convert_runs(tmp_path / "own.csv", tmp_path / "t.csv", columns).remarks
 
@@ -57,7 +55,7 @@ def converted(tmp_path, name: str, header: str, cell: str):
 @pytest.mark.parametrize(("name", "header", "cell", "number"), APPLIED)
 def test_a_unit_in_a_header_is_applied_and_said(tmp_path, name, header, cell, number):
     said = converted(tmp_path, name, header, cell)
-    assert read_table(tmp_path / "t.csv")[name].tolist() == [number]
+    assert read_table(tmp_path / "t.csv")[name].tolist()[-1] == number
     scaled = "e" not in cell.lower() and cell[-1] not in "BM" or cell == "3e4" or cell == "1e-3"
     times = [remark for remark in said if remark.startswith(f"{name}: times ")]
     assert len(times) == scaled and all(f", by the header {header!r}, such as {cell} as " in remark for remark in times)

@@ -16,8 +16,9 @@ from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.results.planning.options import costs_of, costs_of_kind, law_point, says_tokens
 from routelaws.accelerated.results.planning.plan import notes
 from routelaws.accelerated.results.planning.rankings import SEED, Ranking, frontier, published_rankings
+from routelaws.accelerated.results.plotting import _draw_frontier
 from routelaws.accelerated.results.prediction import beyond
-from routelaws.accelerated.results.rows import law_columns
+from routelaws.accelerated.results.rows import law_columns, training_flops
 from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables.selection import select_rows
 from routelaws.reference.accounting import SIZES, count
@@ -175,6 +176,21 @@ def test_a_plan_asks_a_law_at_the_columns_that_a_fit_reads():
             assert [float(column[0]) for column in found.values()] == pytest.approx(wanted, rel=1e-9), (kind, names)
 
 
+def test_training_flops_go_before_flops_and_these_before_a_count_and_6_N_D():
+    frame = pandas.DataFrame({
+        "training_flops": [1e20, *[math.nan] * 3], "flops": [2e20, 3e20, *[math.nan] * 2], "step": 1000,
+        "flops_per_step": [1e15] * 3 + [math.nan], "dense_parameter_count": 1e8, "tokens": 1e9,
+    })  # fmt: skip
+    assert training_flops(frame).tolist() == [1e20, 3e20, 3e18, 6e17]
+
+
+def test_a_next_run_of_unknown_cost_is_proposed(tmp_path):
+    """The table has neither tokens nor steps."""
+    table().assign(step=1).drop(columns=["batch_size", "sequence_length"]).to_csv(tmp_path / "t.csv", index=False)
+    found = read(tmp_path / "t.csv").next_run("b", router="Hash", law="separable")
+    assert len(found.proposals) == 25 and found.too_dear == 0 and "not known" in repr(found)
+
+
 def test_a_table_says_how_many_tokens_runs_had_if_it_says_so_of_all():
     frame = pandas.DataFrame({"step": [1, 2, 3], "tokens": [1e9, np.nan, 1e9]})
     assert not says_tokens(frame) and says_tokens(frame.iloc[[0, 2]]) and not says_tokens(frame[["step"]])
@@ -276,6 +292,14 @@ def test_the_figure_of_a_plan_has_plain_numbers(path):
     assert panel.get_title() == "separable, own fit"
     assert {label.get_text() for label in panel.get_legend().get_texts()} == {"Dense", *GAIN}
     pyplot.close(figure)
+
+
+def test_a_frontier_is_dashed_where_it_ends_beyond_the_runs():
+    from matplotlib.figure import Figure
+
+    panel = Figure().subplots()
+    _draw_frontier(panel, "Hash", [(x, 1.0, x in (3, 4)) for x in range(1, 7)], None)
+    assert [line.get_linestyle() for line in panel.lines[1:]] == ["-", "--", "--", "--", "-"]
 
 
 def test_the_notes_on_a_ranking_are_the_approved_ones(approved):

@@ -19,6 +19,7 @@ from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.outline import Report
 from routelaws.accelerated.report.sweep_report import write_report
 from routelaws.accelerated.report.sweep_sections import evaluation_words, registered_section
+from routelaws.accelerated.results import encoding
 from routelaws.accelerated.results.blocks import markdown as as_markdown
 from routelaws.accelerated.results.reproduction import resamples
 from routelaws.accelerated.results.reproduction.router_fits import negative
@@ -446,6 +447,9 @@ def test_a_run_of_another_kind_than_the_law_is_not_predicted(tmp_path):
     (same,) = [entry for entry in entries if (entry["router"], entry["E"]) == ("S-Base", 8) and entry is not other]
     made = [SimpleNamespace(hyper_id=i, router="S-Base", experts=8, loss=2.0) for i in same["runs"] + other["runs"]]
     assert len(registered._against(same, made)["measured"]) == 2
+    said = {"written": "today", "held_out": held, "predictions": entries}
+    (tmp_path / "sweep" / registered.FILE).write_text(encoding.dumps(said))
+    assert registered.score(read_sweep(tmp_path / "sweep"))["scored"] == len(held) - 2
 
 
 def test_a_run_is_a_hit_inside_the_interval_of_one_more_run():

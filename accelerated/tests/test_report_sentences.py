@@ -72,6 +72,11 @@ SLOPES = {
     "laws 0 derived slopes 2": {"negative": "no, it is positive"},
 }
 
+NOTHING = {
+    "pairs": [], "experts_per_token cells": [], "routing_frequency cells": [], "table loss_columns": ["loss"],
+    "headlines other_kinds": False, "laws": [law | {"measured_slopes": []} for law in RESULTS["laws"]],
+}  # fmt: skip
+
 OF_A_TABLE = {
     "no certain gain": {"headlines gains": {"below": 0}},
     "some gains": {"headlines gains": {"below": 4}},
@@ -125,7 +130,11 @@ OF_A_TABLE = {
     "a bend": {"laws 0 misfit bend": {"p": 0.04}, "laws 0 misfit": {"beyond_seeds": None, "largest_size": None}},
     "one form is missing": {"forms 0 missing": "the reason", "headlines bounded_best": False},
     "blank losses": {"rows blank": [{"hyper_id": i, "losses": ["loss_c4", "loss_pile"]} for i in (3, 7)]},
-    "a text without a law": {"transfer 3 missing": "the reason"},
+    "a text without a law": {"transfer 3": {"missing": "the reason", "loss": "loss_my_books"}},
+    "small dense runs": {"dense sizes": [10_000_000, 100_000_000]},
+    "a bend of the only law": {
+        "laws 0 missing": "the reason", "headlines misfit": {"bent": ["S-Base"]}, "headlines fading": None,
+    },
     "slopes do not fade": {"headlines slopes_fade": False},
     "k without a comparison": {"experts_per_token": {"versus_growth": {}, "versus_dense": {}}},
     "no kind is off": {"headlines kinds_off": []},
@@ -136,10 +145,8 @@ OF_A_TABLE = {
         "rows cells_missing": [{"router": router, "N": 1e7, "E": 4} for router in ("Hash", "Dense")],
     },
     "many gaps": {"rows cells_missing": [{}] * 13},
-    "nothing to compare": {
-        "pairs": [], "experts_per_token cells": [], "routing_frequency cells": [], "table loss_columns": ["loss"],
-        "headlines other_kinds": False, "laws 0 measured_slopes": [], "laws 1 measured_slopes": [],
-    },
+    "nothing to compare": NOTHING,
+    **{f"nothing in {path}": {path: value} for path, value in NOTHING.items()},
     "E_start at 1": {"laws 0 status": "E_start at 1"},
     "nothing is determined": {f"laws 0 coefficients {name}": OPEN for name in LAW["coefficients"]} | {
         "laws 0 derived N_cutoff": OPEN,
@@ -220,3 +227,4 @@ def test_the_sentences_are_the_approved_ones(approved):
         said += [f"# {name}", *new]
         seen |= set(new) if sweep == SWEEP else set()
     approved("report-sentences.txt", "\n".join(said) + "\n", 0)
+    assert set(SHORT) <= set(FULL)

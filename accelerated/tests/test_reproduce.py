@@ -1,6 +1,7 @@
 import json
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -12,7 +13,8 @@ from routelaws.accelerated.report import engine as command
 from routelaws.accelerated.report import outline
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
-from routelaws.accelerated.report.figures.style import COLOURS, colour_of, label_ends, panel_grid
+from routelaws.accelerated.report.figures.coefficients import _forest
+from routelaws.accelerated.report.figures.style import COLOURS, MORE_COLOURS, colour_of, label_ends, panel_grid
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results import blocks, encoding, fit
 from routelaws.accelerated.results.comparisons import ablations, pairs
@@ -22,7 +24,7 @@ from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.misfit import equal_variances
 from routelaws.accelerated.results.reproduction import advice, resamples
 from routelaws.accelerated.results.reproduction.gather import gather, used_rows
-from routelaws.accelerated.results.reproduction.table import Table, open_runs
+from routelaws.accelerated.results.reproduction.table import Table, open_runs, size_labels
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 from .small_tables import run, write
@@ -278,8 +280,9 @@ def test_pairs_by_hand():
     for wanted, scatter in ((1, SCATTER), (3, SCATTER | {"equal_p": 0.01})):  # the scatter at N = 1,000
         first, second = pairs.compare_routers(runs, 0.1, scatter)[0]["cells"]
         assert second["percent_reach"] == pytest.approx(wanted * first["percent_reach"])
-    uneven = pairs.compare_routers([*runs, run("B", 100, 8, 1.0)], 0.1, None)[0]
-    assert uneven["turned"] == {"cells": 1, "N": 1000, "E": 4, "percent": pytest.approx(-50)}
+    more = [run("B", 100, 8, 1.0), run("A", 1000, 8, 2.0), run("B", 1000, 8, 2.5)]
+    uneven = pairs.compare_routers([*runs, *more], 0.1, None)[0]
+    assert uneven["turned"] == {"cells": 2, "N": 1000, "E": 4, "percent": pytest.approx(-50)}
     assert pairs.compare_routers(runs, None, None)[0]["cells"][0]["size_ratio"] is None
     assert pairs.equal_dense_size(2.0, {"intercept": 1.2, "slope": -0.1}) == pytest.approx(1e12 / 1024)
 
@@ -492,16 +495,27 @@ def test_the_label_of_a_line_that_leaves_its_panel_stands_at_the_edge():
     )
 
 
+def test_an_interval_that_goes_beyond_its_axis_has_an_arrow_there():
+    interval = {"value": 2.0, "low": -math.inf, "high": math.inf}
+    law = {"router": "Hash", "coefficients": {"a": interval}, "derived": {"N_cutoff": None}}
+    for (low, high), arrows in (((-9, 9), {(1.0, "<"), (4.0, ">")}), ((1.5, 9), {(4.0, ">")}), ((1.5, 3), set())):
+        _, (panel,) = panel_grid(1, 4.0)
+        interval |= {"low": low, "high": high}
+        _forest(panel, law, "a", 0, (1.0, 4.0), "black")
+        assert {(line.get_xdata()[0], line.get_marker()) for line in panel.lines[1:-1]} == arrows
+
+
 def test_a_figure_without_data_is_removed(tmp_path):
-    (tmp_path / "levels.png").write_bytes(b"old")
+    for ending in ("png", "svg"):
+        (tmp_path / f"levels.{ending}").write_bytes(b"old")
     results, runs = gather(open_runs(write(make_frame(()), tmp_path)))
-    assert figures.draw_all(tmp_path, results, runs) == [] and not (tmp_path / "levels.png").exists()
+    assert figures.draw_all(tmp_path, results, runs) == [] and not list(tmp_path.glob("levels.*"))
 
 
 def test_routers_without_a_colour_of_their_own_get_different_ones():
     results = {"table": {"routers": ["Hash", "a", "b", "c"]}}
     found = [colour_of(results, router) for router in results["table"]["routers"]]
-    assert len(set(found)) == 4 and found[0] == COLOURS["Hash"]
+    assert found == [COLOURS["Hash"], *MORE_COLOURS[:3]]
 
 
 def test_what_is_not_determined_is_not_given_as_a_number(tmp_path):
@@ -536,6 +550,21 @@ def test_rows_and_loss_can_be_chosen(tmp_path):
         "a share of routed blocks other than 0.5": 3,
         "dense with wider feed-forward layers": 3,
     }
+
+
+@pytest.mark.parametrize(
+    ("labels", "shown"),
+    [(["small", "small", "large"], ["small", "large"]), (["one", "one", "one"], ["1.0K", "2.0K"]),
+     (["a", "b", "c"], ["1.0K", "2.0K"]), (["", "", "large"], ["1.0K", "2.0K"])],
+)  # fmt: skip
+def test_labels_of_a_table_are_taken_if_each_size_has_its_own(labels, shown):
+    last = pandas.DataFrame({"dense_parameter_count": [1000, 1000, 2000], "model_size_label": labels})
+    assert list(size_labels(SimpleNamespace(last=last)).values()) == shown
+
+
+def test_resamples_in_the_linear_limit_count_as_unbounded():
+    statuses = {"interior": 5, "E_max unbounded": 2, "E_start at 1, E_max unbounded": 1, "linear limit": 3}
+    assert resamples._unbounded(SimpleNamespace(statuses=statuses)) == 6
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,20 @@ def test_objectives_are_not_mixed():
     assert len(selection.frame) == 16
 
 
+@pytest.mark.parametrize(
+    ("column", "values", "axes", "kept"),
+    [("routing_frequency", (0.25, 1.0), "experts", 1.0), ("granularity", (2, 8), "experts", 2),
+     ("objective", ("masked", "causal"), "experts", "causal"), ("num_experts", None, "one E", 64)],
+)  # fmt: skip
+def test_a_tie_of_two_kinds_has_the_choice_of_the_docs(column, values, axes, kept):
+    frame = make_frame()
+    if values:
+        frame[column] = frame["hyper_id"].mod(2).map(dict(enumerate(values)))
+    (selection,) = select_rows(frame, axes=axes)
+    assert set(selection.frame[column][selection.frame["router_type"] == "S-Base"]) == {kept}
+    assert sum(f"{column} is not the most common" in run["reason"] for run in selection.left_out) > 5
+
+
 def test_dense_runs_join_every_router():
     frame = make_frame()
     frame.loc[frame["num_experts"] > 8, "router_type"] = "Hash"

@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import re
 
 import numpy as np
 import pytest
@@ -61,6 +62,23 @@ def test_a_number_beyond_the_range_of_its_column_is_named(tmp_path, name):
     for value in ("1e20", "1e308"):
         with pytest.raises(InputError, match=f"row 1, column {name}: '{value}'; needed: "):
             read_table(write(tmp_path / "t.csv", **{name: value}))
+
+
+LOWEST = dict.fromkeys(
+    ("hyper_id", "step", "tokens", "initial_tokens", "learning_rate", "dropped_fraction", "idle_experts", "epochs",
+     "router_agreement", "router_entropy", "standard_error", "wall_seconds", "training_flops"), 0,
+) | dict.fromkeys(
+    ("k", "sequence_length", "batch_size", "vocab_size", "evaluation_tokens", "evaluation_documents", "unique_tokens",
+     "flops_per_step"), 1,
+) | {"router_information": -20, "seed": -(2.0**64)}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOWEST)
+def test_the_least_number_of_a_column_is_allowed_and_less_is_named(tmp_path, name):
+    read_table(write(tmp_path / "t.csv", **{name: LOWEST[name]}))
+    less = 2 * LOWEST[name] if name == "seed" else LOWEST[name] - 1
+    with pytest.raises(InputError, match=f"row 1, column {name}: '{re.escape(str(less))}'; needed: "):
+        read_table(write(tmp_path / "t.csv", **{name: less}))
 
 
 def test_the_load_of_a_balanced_expert_may_be_a_rounding_below_1(tmp_path):

@@ -337,6 +337,9 @@ def test_a_row_that_is_there_twice_counts_once_and_that_is_said(folder, name):
     assert again.attrs["remarks"] == ["left out: 3 rows, because each equals an earlier row in every cell: 37, 38, 39"]
     (remark,) = read_table(write(folder / name, [*rows, rows[4]])).attrs["remarks"]
     assert remark == "left out: row 37, which equals an earlier row in every cell"
+    (remark,) = read_table(write(folder / name, [*rows, *rows[:11]])).attrs["remarks"]
+    first = ", ".join(map(str, range(37, 47)))
+    assert remark == f"left out: 11 rows, because each equals an earlier row in every cell: {first}, ..."
     rows[4][HEADER.index("note")] = ""  # two blanks are equal
     assert len(read_table(write(folder / name, [*rows, rows[4]]))) == 36
 

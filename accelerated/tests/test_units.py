@@ -33,6 +33,7 @@ def test_amounts(read, text, value):
 
 
 def test_every_letter_of_an_amount():
+    assert tokens_of("0", "--cached-tokens", 0.0) == 0
     for i, letter in enumerate("KMBT", 1):
         for each in (letter, letter.lower()):
             amounts = parameters_of(f"2{each}"), tokens_of(f"2 {each} tokens", "--tokens"), flops_of(f"2{each}")
