@@ -9,6 +9,7 @@ import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.laws.held_out import HeldOut
 from routelaws.accelerated.report import engine as command
 from routelaws.accelerated.report import outline
 from routelaws.accelerated.report.engine import markdown
@@ -17,7 +18,7 @@ from routelaws.accelerated.report.figures.coefficients import _forest
 from routelaws.accelerated.report.figures.style import COLOURS, MORE_COLOURS, colour_of, label_ends, panel_grid
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results import blocks, encoding, fit
-from routelaws.accelerated.results.comparisons import ablations, pairs
+from routelaws.accelerated.results.comparisons import ablations, forms, pairs
 from routelaws.accelerated.results.comparisons import runs as comparison_runs
 from routelaws.accelerated.results.comparisons.runs import seed_scatter, twice
 from routelaws.accelerated.results.encoding import constants
@@ -285,6 +286,22 @@ def test_pairs_by_hand():
     assert uneven["turned"] == {"cells": 2, "N": 1000, "E": 4, "percent": pytest.approx(-50)}
     assert pairs.compare_routers(runs, None, None)[0]["cells"][0]["size_ratio"] is None
     assert pairs.equal_dense_size(2.0, {"intercept": 1.2, "slope": -0.1}) == pytest.approx(1e12 / 1024)
+
+
+def test_forms_are_compared_row_by_row_and_size_by_size():
+    """A form misses both rows of one of three sizes. This is certain by the six rows, and open by the three sizes."""
+    size, errors = np.repeat([1e7, 1e8, 1e9], 2), np.sqrt(1 + np.repeat([3.0, -0.3, -0.3], 2))
+    rows, best = fit.Rows("Hash", (size,), size), SimpleNamespace(status="interior", rmsle=0.1)
+
+    def fit_of(errors):
+        held_out = HeldOut(errors, float(np.sqrt(np.mean(errors**2))), 6, 6)
+        made = object.__new__(fit.Fit)
+        made.__dict__ |= {"held_out": held_out, "held_out_size": held_out, "rows": rows, "best": best}
+        return made
+
+    _, other = forms._scored({"separable": fit_of(np.ones(6)), "bilinear": fit_of(errors)}, 6)
+    verdicts = [other[key]["verdict"] for key in ("leave_one_out", "leave_one_size_out")]
+    assert verdicts == ["worse", "as good as the best"]
 
 
 def test_dense_runs_that_hardly_fall_give_sizes_beyond_the_largest_float():
