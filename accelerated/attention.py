@@ -84,7 +84,6 @@ def _attend(query, key, value, relative, mask, causal):
 
 
 def _logits(query, key, relative, mask, causal):
-    """Return [H, b, Q, K] in at least float32, −∞ for hidden keys."""
     heads, b, length, width = query.shape
     keys = key.shape[2]
     logits = jnp.einsum("hbic,hbjc->hbij", query, key)

@@ -136,7 +136,6 @@ def _obey(command: str, arguments: list[str]) -> None:
 
 
 def _close_output() -> None:
-    """Discard the rest of standard output, because Python would try to write it at exit."""
     with contextlib.suppress(OSError, ValueError):  # standard output may not be a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -147,7 +146,6 @@ def _ended(said: object, code: int) -> int:
 
 
 def _missing(error: ModuleNotFoundError, command: str) -> str:
-    """Return the message on a missing package of an extra. For any other package, raise the error."""
     extras = NEEDED.get(command, "laws").split(",")
     package = (error.name or "").partition(".")[0]
     bringing = [extra for extra, packages in EXTRAS.items() if package in packages]
@@ -159,7 +157,6 @@ def _missing(error: ModuleNotFoundError, command: str) -> str:
 
 
 def _run(command: str, arguments: list[str]) -> None:
-    """Run a command: call the function of the same name in its file, unless that file reads the flags itself."""
     module = importlib.import_module(f"{__package__}.commands.{command.replace('-', '_')}")
     if hasattr(module, "main"):
         module.main(arguments)

@@ -242,7 +242,6 @@ def expert_ffn(
 
 
 def _activated(hidden, activation, linear):
-    """Return the nonlinearity of x · up, with x · linear for SwiGLU."""
     _check_activation(activation, linear)
     return _PHI[activation](hidden) if linear is None else _PHI[activation](hidden, linear)
 
@@ -425,7 +424,6 @@ def routed_ffn(
 
 
 def _run_in_slots(params, x, expert, gate, placement: Placement, activation) -> jax.Array:
-    """Run the assignments with a slot: all slots of all experts in one product."""
     num_experts, slots = placement.token.shape
     # PLACE
     row = jnp.where(placement.kept, expert * slots + placement.slot, num_experts * slots)

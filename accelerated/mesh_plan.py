@@ -296,7 +296,6 @@ def parameter_count(config: ModelConfig) -> int:
 
 
 def _others(size: int) -> float:
-    """Return (n - 1) / n, the share of the data that a device sends in a ring of n devices."""
     return (size - 1) / size
 
 

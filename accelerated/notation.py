@@ -203,12 +203,10 @@ def _or_nan(values: jax.Array, valid: jax.Array) -> jax.Array:
 
 
 def _total(values, axis_name):
-    """Return the sum over a mapped axis; without an axis, return the values."""
     return values if axis_name is None else jax.lax.psum(values, axis_name)
 
 
 def _gathered(values: jax.Array, axis_name) -> jax.Array:
-    """Concatenate the rows of all members of a mapped axis, or of several axes."""
     return jax.lax.all_gather(values, axis_name, tiled=True)
 
 

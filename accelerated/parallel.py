@@ -202,7 +202,6 @@ def ragged_all_to_all(
 
 
 def _on_all(collective, axis_name, *arrays):
-    """Run a collective along a mapped axis or, without one, over the leading axis of the arrays."""
     if axis_name is not None:
         return collective(*arrays, axis_name)
     return jax.vmap(lambda *arrays: collective(*arrays, _DEVICES), axis_name=_DEVICES)(*arrays)

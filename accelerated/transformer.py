@@ -422,7 +422,6 @@ def _cast(tree, dtype):
 
 
 def _attend(block: dict, h: jax.Array, seen: dict) -> jax.Array:
-    """Return the residual stream after attention. `seen` are options of `_attention`."""
     x = layer_norm(block["attention_norm"], h)
     return h + _attention(_cast(block["attention"], h.dtype), x, **seen)
 

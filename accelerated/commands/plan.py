@@ -148,7 +148,6 @@ def plan(
 
 
 def _refuse_budget(flags: BudgetFlags, resamples: int | None, out: Path | None, published: bool) -> None:
-    """Raise `InputError` for a flag that cannot be used with --next."""
     unused = {"memory": flags.memory, "inference-tokens": flags.inference_tokens, "tokens": flags.tokens, "out": out}
     unused |= {"cached-tokens": flags.cached_tokens, "resamples": resamples}
     refuse(
@@ -161,7 +160,6 @@ def _refuse_budget(flags: BudgetFlags, resamples: int | None, out: Path | None, 
 def _ranked(
     fit: FitFlags, tables: tuple[Path, ...], flags: BudgetFlags, published: bool, level: float, resamples: int | None
 ) -> Plan:
-    """Return the plan. With `published` and no table, it has only the published coefficients."""
     budget, tokens = flags.budget(), None if flags.tokens is None else tokens_of(flags.tokens, "--tokens")
     check_level(level)
     check_resamples(resamples)

@@ -106,7 +106,6 @@ def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
 
 
 def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
-    """Return the meshes to plan: the run's mesh, or all meshes over which the model can be divided."""
     model, mesh, batch_size = config.model, config.mesh, config.batch_size
     if mesh is not None:
         shape = parse_mesh(mesh)
@@ -221,7 +220,6 @@ def _cells(entry: dict, scale: float) -> list[str]:
 
 
 def _verdict(report: dict) -> list[str]:
-    """Return lines on the best mesh. If no mesh fits, name larger or more devices."""
     best, least, larger = report["best"], report["least_memory"], report["smallest_that_fits"]
     if best is not None:
         how = "with --rematerialise (a third more arithmetic)" if best["recomputed"] else "without rematerialisation"

@@ -105,7 +105,6 @@ def _predict_published(law: Law, published: str, at: dict, tables: tuple[Path, .
 
 
 def _released(law: Law, rows: str | None) -> tuple[tuple[Path, ...], str | None]:
-    """Return the released table to which a law is fitted by default, and its rows."""
     if law.measured == "loss":
         return (released_table(),), rows_of_released(law, rows)
     if law.measured == "accuracy":

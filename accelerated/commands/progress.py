@@ -143,12 +143,10 @@ class Progress:
             self.bars.remove_task(self.tasks.pop(run))
 
     def _start_seconds(self) -> float | None:
-        """Return the mean time from a run's start to the end of its first call; None before any call."""
         taken = [at - self.started[run] for run, (at, _) in self.stepped.items() if run in self.started]
         return sum(taken) / len(taken) if taken else None
 
     def _seconds_left(self) -> float | None:
-        """Return the seconds left for all runs; None after too few steps."""
         if len(self.finished) == len(self.costs):
             return 0.0
         now, work, seconds = self.now, 0.0, 0.0
@@ -171,7 +169,6 @@ class Progress:
 
 
 def _clock(seconds: float) -> str:
-    """Return seconds as minutes and seconds, with hours if needed."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

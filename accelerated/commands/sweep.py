@@ -80,7 +80,6 @@ def sweep(
 
 
 def _part(index: int | None, of: int | None, hold_out: str | None, runs: int) -> Part:
-    """Return the part of a grid that the flags select."""
     if index is None:
         raise InputError(f"--of {of}: --index is missing; add the index of this task")
     if hold_out is not None:
@@ -97,7 +96,6 @@ def _part(index: int | None, of: int | None, hold_out: str | None, runs: int) ->
 def _train_part(
     grid: Grid, out: Path, part: Part, jobs: int | None, have: Path | None, told: Callable[[Watch], Watch]
 ) -> None:
-    """Train the runs of one task, and print the number of finished runs of the grid."""
     with Progress(grid.runs, runs_of_part(grid, part)) as watch:
         rows = run_sweep(grid, out, jobs=jobs, watch=told(watch), part=part, have=have)
     done = len({row["hyper_id"] for row in rows})

@@ -129,7 +129,6 @@ def fields_of_decay(folder: Path) -> dict:
 
 
 def _trunk(decay_from: Path | None, at: int | None) -> Trunk | None:
-    """Return the trunk and step where the run begins; None for step 0."""
     if (decay_from is None) != (at is None):
         flag, missing = ("--at", "--decay-from RUN") if decay_from is None else ("--decay-from", "--at STEP")
         raise InputError(f"{flag}: {missing} is missing")

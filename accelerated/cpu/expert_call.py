@@ -107,7 +107,6 @@ def _add_experts(pieces, n, start, split):
 
 @jit
 def _add_columns(pieces, n, start, split, hidden, threads):
-    """Append pieces of hidden columns of the experts in `split`. Each has as much work as a piece of `_add_rows`."""
     left, panels = _rows_of(start, split), (hidden + PANEL - 1) // PANEL
     for e in range(split.size):
         if split[e]:

@@ -86,14 +86,12 @@ def _named(matrices: dict) -> dict:
 
 
 def _row(matrices) -> int:
-    """Return the row stride of hidden vectors in the loops."""
     from .tiles import ROW_PADDING
 
     return matrices["up"].shape[-1] + ROW_PADDING
 
 
 def _kept(matrices) -> list[str]:
-    """Return the shapes of the arrays before the nonlinearity, rows sorted by expert; SwiGLU has two arrays."""
     return [f"{name} [T k, F]" for name in ("before", "linear before")][: len(matrices) - 1]
 
 

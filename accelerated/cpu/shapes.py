@@ -52,7 +52,6 @@ def shape_of(spec: str, sizes: dict) -> tuple[tuple[int, ...], jnp.dtype]:
 
 
 def _parse(spec: str) -> tuple[str, list[list[str]], str | None]:
-    """Return the name, the factors of each axis, and the dtype if there is one."""
     name, axes, dtype = _SPEC.fullmatch(spec).group("name", "axes", "dtype")
     return name, [axis.split() for axis in axes.split(", ") if axis], dtype
 

@@ -87,8 +87,6 @@ _address_of_help = address_of(HELP[0], 1)
 
 @intrinsic
 def _call(typing, function, argument):
-    """Call the C function at an address, void * (void *), and return its result."""
-
     def generate(context, builder, signature, arguments):
         function, argument = arguments
         kind = ir.FunctionType(_BYTES, [_BYTES]).as_pointer()
@@ -100,8 +98,6 @@ def _call(typing, function, argument):
 
 @intrinsic
 def _run_piece(typing, function, job, piece, memory):
-    """Call the function of type `RUNS_PIECE` at an address."""
-
     def generate(context, builder, signature, arguments):
         function, *rest = arguments
         kind = ir.FunctionType(ir.VoidType(), [_LONG] * 3).as_pointer()

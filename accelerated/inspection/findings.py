@@ -105,7 +105,6 @@ def findings(trace: Trace, other: Trace | None = None, seed: int = 0) -> list[Bl
 
 
 def _check_comparable(trace: Trace, other: Trace) -> None:
-    """Raise `InputError` if the experts of two traces cannot be matched."""
     if not np.array_equal(trace.token, other.token):
         raise InputError(f"--against: {other.name} has other tokens; use models with the same tokenizer, and --text")
     shapes = [(len(of.block), of.experts) for of in (trace, other)]
@@ -234,7 +233,6 @@ def _spans(blocks: list[str]) -> list[str]:
 
 
 def _faults_of(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
-    """Return sentences on faults of a block's router; without numbers if `short`."""
     wrong, lines = block.faults, []
     if wrong.collapsed:
         who, verb = ("expert", "takes") if len(wrong.collapsed) == 1 else ("experts", "take")
@@ -253,7 +251,6 @@ def _faults_of(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
 
 
 def _notes_on(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
-    """Return notes on a block without faults: an uneven load, or choices that differ in training."""
     lines = []
     busiest = max(block.load)
     if busiest >= UNEVEN and not block.faults.collapsed:
@@ -266,7 +263,6 @@ def _notes_on(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
 
 
 def _decided_by(trace: Trace, block: BlockFindings, _: bool) -> list[str]:
-    """Return sentences on the labels that decide the expert of a token."""
     if block.faults.collapsed or not block.most:
         return []
     shares = {name: share(told, block.most) for name, told in block.information.items()}
@@ -279,7 +275,6 @@ def _decided_by(trace: Trace, block: BlockFindings, _: bool) -> list[str]:
 
 
 def _compared(_: Trace, block: BlockFindings, __: bool) -> list[str]:
-    """Return a sentence on the agreement with another model's experts."""
     if block.matched is None:
         return []
     alike = (block.matched.agreement - block.matched.baseline) / max(1 - block.matched.baseline, 1e-9)

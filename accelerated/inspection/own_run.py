@@ -241,7 +241,6 @@ def _largest_share(logits, params: dict, shape: tuple, real, model: ModelConfig)
 
 
 def _chosen(choice: ExpertChoice, shape: tuple, model: ModelConfig) -> tuple[jax.Array, jax.Array]:
-    """Return the mask of the experts that chose each token, and their gates, both [n_r, T, E]."""
     places = _groups(jnp.arange(shape[0] * shape[1]).reshape(*shape, 1), None, model, False)[0][..., 0]
 
     def of_block(token, gate):

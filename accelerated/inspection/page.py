@@ -144,7 +144,6 @@ def _panel(trace: Trace, block: BlockFindings, i: int, experts: list[int]) -> st
 
 
 def _tokens(trace: Trace, i: int) -> str:
-    """Return the beginning of the text, one span per token."""
     spans, line_end = [], "\n"
     for piece, expert, gate in zip(trace.piece[:SHOWN], trace.expert[i], trace.gate[i], strict=False):
         chosen = [(int(e), float(g)) for e, g in zip(expert, gate, strict=True) if e >= 0]
@@ -183,7 +182,6 @@ def _experts(block: BlockFindings, experts: list[int]) -> str:
 
 
 def _words(words: list[Word]) -> str:
-    """Return tokens with the number of occurrences that an expert takes. Spaces become a symbol and a count."""
     items = []
     for word in words:
         piece = re.sub(" +", lambda run: "␣" + f"×{len(run[0])}" * (len(run[0]) > 1), word.piece)
@@ -236,7 +234,6 @@ def _bar(value: float, mark: float) -> str:
 
 
 def _table(heads: list[str], rows: list[list[str]], kind: str = "") -> str:
-    """Return a table of HTML cells, without a header if all headings are empty."""
     head = f"<tr>{''.join(f'<th>{cell}</th>' for cell in heads)}</tr>" if any(heads) else ""
     lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="wide"><table class="{kind}">{head}{lines}</table></div>\n'

@@ -122,7 +122,6 @@ EVENNESS = {
 
 
 def _figure(run: SweepRun) -> str:
-    """Return the figure of losses and loads; "" for a run without a log."""
     if not run.log:
         return ""
     load = load_of(run) if run.config.model.num_routed and run.load else None
@@ -139,7 +138,6 @@ def _figure(run: SweepRun) -> str:
 
 
 def _experts(folder: Path, config: TrainConfig, tell) -> tuple[str, str]:
-    """Return the statistics of the experts on a sample, and style rules; or the reason for missing statistics."""
     if not config.model.num_routed:
         return "", ""
     head = "<h2>What the experts learned</h2>\n"
@@ -155,7 +153,6 @@ def _experts(folder: Path, config: TrainConfig, tell) -> tuple[str, str]:
 
 
 def _settings(config: TrainConfig) -> str:
-    """Return the settings that differ from the defaults, and all settings in a foldable list."""
     defaults = TrainConfig().fields()
     rows = [[name, setting(value), setting(defaults[name])] for name, value in config.fields().items()]
     changed = _html([Heading("Settings", 1), Table(["changed", "value", "default"], [r for r in rows if r[1] != r[2]])])
@@ -165,7 +162,6 @@ def _settings(config: TrainConfig) -> str:
 
 
 def _repeat(folder: Path, run: SweepRun) -> str:
-    """Return the command that repeats the run, and the conditions for equal results."""
     record = read_record(folder)
     texts = [] if record is None else [f"{name}: {digest}" for name, digest in record.texts.items()]
     blocks = [

@@ -126,7 +126,6 @@ class StreamedModel:
         return keep
 
     def _run(self, tokens: torch.Tensor) -> None:
-        """Run the model to the last layer with a router."""
         last = [layer for layer in self._layers if any(name.startswith(f"{layer}.") for name in self._routers)][-1]
         try:
             with contextlib.ExitStack() as stack:
@@ -318,7 +317,6 @@ def _as_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide the warnings and progress bars of transformers."""
     log = transformers.utils.logging
     verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()

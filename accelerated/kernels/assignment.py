@@ -300,7 +300,6 @@ def _cheapest_chain(links, price, wanted, cost, before, limit):
 
 @jit
 def _move(target, before, whole, expert, own, links, cheapest, ring):
-    """Move one token along each link of the path that ends at `target`. Return the start of the path."""
     reserve = whole.shape[1]
     k = target
     while before[k] >= 0:

@@ -90,7 +90,6 @@ def auction(near, price, k, places, increment, most):
 
 @jit
 def _push(bid, holder, e, at, level, t):
-    """Add a bid to the heap of expert e, which has `at` entries."""
     while at > 0 and bid[e, (at - 1) // 2] > level:
         bid[e, at], holder[e, at] = bid[e, (at - 1) // 2], holder[e, (at - 1) // 2]
         at = (at - 1) // 2
@@ -99,7 +98,6 @@ def _push(bid, holder, e, at, level, t):
 
 @jit
 def _replace_lowest(bid, holder, e, level, t):
-    """Replace the lowest bid of expert e, whose heap is full."""
     places, at = bid.shape[1], 0
     while 2 * at + 1 < places:
         below = 2 * at + 1

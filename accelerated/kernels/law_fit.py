@@ -171,7 +171,6 @@ def evaluate(problem, work):
 
 @jit
 def _shape(t, w, log_top):
-    """Return (alpha, ratio, 1 - ratio) at a point of the unit square; see `shape` of the reference."""
     low, high = math.expm1(w * log_top), math.expm1((1.0 - w) * log_top)
     alpha = math.expm1(t * log_top) / math.expm1(log_top)
     return alpha, low / (low + high), high / (low + high)
@@ -489,7 +488,6 @@ def _independent(problem, psi, work):
 
 @jit
 def _smallest_piece(found, weights, constant):
-    """Return the smallest piece of the domain among those with the lowest residual sum."""
     lowest, total = np.inf, 0.0
     for piece in range(len(found)):
         lowest = min(lowest, found[piece, 3] + constant)
@@ -554,7 +552,6 @@ def fit_one(log_size, log_loss, level, cell, extra, weights, table, starts, care
 
 @jit
 def _fixed_part(problem, psi, gain, interaction):
-    """Return intercept and size at centred size 0, given gain and interaction."""
     along_0 = along_1 = 0.0
     for i in range(psi.size):
         left = problem[LOSS, i] - psi[i] * (gain * problem[ONE, i] + interaction * problem[SIZE, i])

@@ -44,7 +44,6 @@ def predict(law, theta, logs, predicted, turn, scratch):
 
 @jit
 def _need_unknowns(law, unknowns, columns):
-    """Raise ValueError if a law has too few unknowns or columns."""
     number, multiplier, powers = law
     if number == ADDITIVE:
         if multiplier.size == 0 or powers.shape != (multiplier.size, columns):

@@ -111,7 +111,6 @@ def _follow(problem: Problem, starts: np.ndarray, most: np.ndarray, asked=None, 
 
 
 def _table(problem: Problem, one_more: bool) -> tuple:
-    """Return logs, log losses, weights and deltas of the rows, with space for one more row if needed."""
     rows, more = problem.log_loss.size, int(one_more)
     return (
         np.pad(problem.logs, ((0, 0), (0, more))),
@@ -128,7 +127,6 @@ def look(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _predicted(form: Form, theta: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return ln L̂ [n] and its derivatives [p, n]."""
     predicted, turn = np.empty(logs.shape[1]), np.empty((theta.size, logs.shape[1]))
     predict(form.law, theta, np.ascontiguousarray(logs), predicted, turn, np.empty((2, predicted.size)))
     return predicted, turn

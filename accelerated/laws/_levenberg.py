@@ -112,12 +112,10 @@ def _huber_sum(residual, weight, delta):
 
 
 def _residual_and_jacobian(model, parameters, data, target):
-    """Return the residuals [n] and the derivatives of the prediction [n, p]."""
     return target - model(parameters, data), jax.jacfwd(model)(parameters, data)
 
 
 def _damped_step(residual, jacobian, weight, delta, damping):
-    """Return the step [p] of damped and reweighted least squares."""
     pull = weight * jnp.minimum(1.0, delta / jnp.maximum(jnp.abs(residual), 1e-300))
     curvature = jacobian.T @ (pull[:, None] * jacobian)
     scale = jnp.sqrt(jnp.maximum(jnp.diag(curvature), 1e-290))

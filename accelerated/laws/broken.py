@@ -16,7 +16,6 @@ jnp = Later("jax.numpy")
 
 
 def _accuracies(theta, x):
-    """Return the accuracies of (a, b, c0, ln d1, ln f1, c1) at x = ln C minus its mean; NaN for an extreme width."""
     a, b, c0, log_break, log_width, c1 = theta
     width = jnp.exp(log_width)
     exponent = -c0 * x - c1 * width * jnp.logaddexp(0.0, (x - log_break) / width)
@@ -24,7 +23,6 @@ def _accuracies(theta, x):
 
 
 def _model(x: np.ndarray) -> tuple:
-    """Return the law at the rows x [n] for `_levenberg.search`."""
     return _accuracies, x
 
 

@@ -200,7 +200,6 @@ def _cells(level: np.ndarray, size: np.ndarray, words: Words) -> np.ndarray:
 
 
 def _need_independent(offset: np.ndarray, psi: np.ndarray, words: Words) -> None:
-    """Raise ValueError if the columns 1, n, psi and psi n, [n] each, are linearly dependent; n is `offset`."""
     design = np.stack([np.ones_like(psi), offset, psi, psi * offset], axis=1)
     triangle = np.linalg.qr(design / np.maximum(np.linalg.norm(design, axis=0), 1e-300), mode="r")
     if np.linalg.svd(triangle, compute_uv=False)[-1] < law_fit.INDEPENDENT:

@@ -35,13 +35,11 @@ def _kaplan():
 
 
 def _internal_kaplan(values, centres: np.ndarray) -> np.ndarray:
-    """Return θ from the coefficients."""
     alpha_N, N_c, alpha_D, D_c = values
     return np.array([alpha_N, alpha_N * (math.log(N_c) - centres[0]), alpha_D, alpha_D * (math.log(D_c) - centres[1])])
 
 
 def _starts_kaplan(logs: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
-    """Return the 36 starts of the reference, [36, 4]."""
     return np.array(
         [
             (ratio * alpha_D, alpha_D * first, alpha_D, alpha_D * second)

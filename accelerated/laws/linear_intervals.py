@@ -102,7 +102,6 @@ def bilinear_intervals(
 def _of_covariance(
     names: Sequence[str], values: Sequence[float], covariance: np.ndarray, quantile: float
 ) -> list[Range]:
-    """Return each value ± quantile standard errors."""
     reaches = quantile * np.sqrt(np.diag(covariance))
     return [
         Range(name, None, float(value), float(value - reach), float(value + reach), "")

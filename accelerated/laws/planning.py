@@ -88,7 +88,6 @@ def fine_grained_optimum(
 
 
 def _lowest_point(function: Callable, low: float, high: float) -> float:
-    """Return the only minimum of a function between `low` and `high`. It may be at `low` or `high`."""
     from scipy.optimize import minimize_scalar
 
     if not low < high:

@@ -115,7 +115,6 @@ def jackknife(
 
 
 def _fits(columns, weights: np.ndarray) -> WeightedFits:
-    """Return the fits of the table itself and then of each weighting."""
     # Search the table first, with more starts than a resample needs. Both searches go to the last digit at every edge.
     whole = fit_weighted(*columns, np.ones((1, weights.shape[1])), scan=16, starts=4, careful=True)
     more = {} if len(weights) > 100 else {"scan": 16, "starts": 4}

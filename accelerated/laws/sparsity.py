@@ -11,7 +11,6 @@ from . import _smooth, additive
 
 
 def _form():
-    """Return the law in the interface of `_descent.py`, with the starts of the reference."""
     form = additive._form(reference.SPARSITY)
     return form._replace(starts=lambda logs, log_loss: reference._starts(float(log_loss.mean())))
 

@@ -16,13 +16,11 @@ jax = Later("jax")
 
 
 def _accuracies(theta, loss):
-    """Return the logistic of (a, k, m, b) at losses [n]."""
     a, k, m, b = theta
     return a * jax.nn.sigmoid(k * (loss - m)) + b
 
 
 def _model(loss: np.ndarray) -> tuple:
-    """Return the logistic at the rows for `_levenberg.search`."""
     return _accuracies, loss
 
 

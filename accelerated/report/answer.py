@@ -43,7 +43,6 @@ def findings(report: Report) -> list[str | None]:
 
 
 def _chance(sweep: dict) -> str:
-    """Return a sentence on the sizes where routing lowers the loss by more than chance."""
     outcomes = [outcome for outcome in sweep["outcomes"] if outcome["sizes"]]
     if not outcomes:
         return "**Is the gain more than chance?** Not known: no size has both a dense run and a routed run with k = 1."

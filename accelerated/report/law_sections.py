@@ -67,7 +67,6 @@ def _printed(printed: dict) -> list[str]:
 
 
 def _open_points(report: Report) -> list[Block]:
-    """Return sentences on open questions of the fits, each once with its routers."""
     points = once((law["router"], list(_left_open(report, law))) for law in report.fitted)
     lines = bullets(f"{who(routers, report.fitted)}{words}" for words, routers in points.items())
     return ["**What the runs do not determine:**", *lines] if lines else []
@@ -217,7 +216,6 @@ def _by_other_means(report: Report) -> list[Block]:
 
 
 def _of_the_draws(entries: list[dict]) -> str:
-    """Return a sentence on the number of resamples, and of resamples without a result."""
     sentence = f"Each bootstrap has {entries[0]['resamples']:,} resamples (seed {entries[0]['seed']})."
     lost = [
         f"{router_name(e['router'])} {e['undetermined_runs']} of runs, {e['undetermined_sizes']} of sizes"

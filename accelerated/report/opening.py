@@ -93,7 +93,6 @@ def _how_long(sweep: dict) -> str:
 
 
 def _held(report: Report) -> list[Block]:
-    """Return sentences on the content of a table, and on the comparison with the paper."""
     table, sizes = report.table, [report.size(size) for size in report.table["sizes"]]
     ends = sizes[0] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     routed = "all dense"

@@ -131,7 +131,6 @@ def _bought(point: dict) -> list[str]:
 
 
 def _versus(ablation: dict) -> list[Block]:
-    """Return the differences between k and other uses of FLOPs."""
     others = {"the next larger model": ablation["versus_growth"], "wider dense layers": ablation["versus_dense"]}
     rows = [
         [name, f"k = {k}", str(e["values"]), str(e["less"]), figure(e["mean"], "+.4f"), span(e, "+.4f")]

@@ -44,7 +44,6 @@ def _error_words(sweep: dict) -> str:
 
 
 def _measured_on(sweep: dict) -> list[Block]:
-    """Return the amount of evaluation text, and the errors of single losses."""
     if not sweep["errors"]:
         return []
     errors = " to ".join(map(significant, sweep["errors"]))
@@ -151,7 +150,6 @@ def _loads(report: Report) -> list[Block]:
 
 
 def _learning(report: Report) -> list[Block]:
-    """Return the diagnostics of each routed run, and the routers that have not learned."""
     rows = []
     for each in report.sweep["learning"]:
         agreement = "" if each.agreement is None else f"{figure(each.agreement, '.2f')} ({figure(each.chance, '.2f')})"

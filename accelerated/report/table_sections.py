@@ -197,7 +197,6 @@ def _gap(report: Report, cell: dict) -> str:
 
 
 def _lacking(report: Report) -> list[Block]:
-    """Return the comparisons for which the table has no runs."""
     results, table = report.results, report.table
     no_compute = not any(entry["missing"] is None for entry in results["utilisation"])
     lacking = {

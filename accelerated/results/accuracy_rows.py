@@ -193,7 +193,6 @@ def _columns(columns: dict, law: Law, mask: np.ndarray) -> list[np.ndarray]:
 
 
 def _columns_of_tasks(table: Accuracies, law: Law, tasks: tuple[str, ...]) -> dict[str, list[tuple[str, int | None]]]:
-    """Return {task: [(column, attempts)]} of the named tasks."""
     there = _by_attempts(table) if "attempts" in law.columns else {name: [(name, None)] for name in table.accuracies}
     for task in tasks:
         if task not in there:
@@ -225,7 +224,6 @@ def _guess(law: Law, task: str, guess: float | None, rates, table: Accuracies) -
 
 
 def _below_guessing(accuracies: np.ndarray, rate: float | None) -> list[str]:
-    """Return a warning of a wrong guess rate if many accuracies are far below the rate."""
     below = accuracies[accuracies < (rate or 0.0) - LEAST_GAIN]
     if below.size <= SOME * accuracies.size:
         return []

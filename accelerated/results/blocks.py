@@ -216,7 +216,6 @@ def show(blocks: Iterable[Block], console=None) -> None:
 
 
 def _lines(block: Block) -> list[str]:
-    """Return the lines of a block on a terminal; for a table, its title."""
     if isinstance(block, Table):
         return [block.title] * bool(block.title)
     if isinstance(block, Heading):

@@ -121,7 +121,6 @@ def _coefficients(fit) -> dict:
 
 
 def _derived(fit) -> dict:
-    """Return the cut-off and the slopes with their intervals, for laws that have them."""
     entries = {}
     if fit.cutoff is not None:
         name, value = fit.cutoff
@@ -133,7 +132,6 @@ def _derived(fit) -> dict:
 
 
 def _errors_left_out(fit) -> dict:
-    """Return the RMSLE of held-out rows; None if no fit could predict them."""
     if fit.rows.runs is None:
         kinds = {fit.law.columns[0]: fit.held_out}
     else:

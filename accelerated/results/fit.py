@@ -259,7 +259,6 @@ def _title(fit) -> str:
 
 
 def _coefficients_table(fit) -> Table:
-    """Return a table of one fit: each number with its interval and verdict, and the errors."""
     worded = any(item.words for item in fit.intervals)
     heads = ["", "best fit"] + [f"{100 * fit.level:g} % interval"] * bool(fit.intervals) + ["precision"] * worded
     heads += ["by least squares"] * (fit.least_squares is not None)
@@ -301,7 +300,6 @@ def errors_of(fit) -> dict[str, str]:
 
 
 def _held_out_cell(held_out: HeldOut, digits: str) -> str:
-    """Return the error on held-out rows, and the number of rows that could not be predicted."""
     missing = held_out.errors.size - held_out.predicted
     note = f" ({missing} of {held_out.errors.size} rows could not be predicted)" if missing else ""
     return figure(held_out.rmsle, digits) + note
@@ -337,7 +335,6 @@ def fitted(law: Law, columns, measured: np.ndarray, huber: float | None = None) 
 
 
 def _optimum_words(fit: Fit) -> list[str]:
-    """Return sentences on a bad optimum of a law that is not for the loss."""
     sentences = [] if fit.status == "interior" else [f"the optimum: {fit.status}"]
     if fit.intervals and all(math.isnan(item.low) for item in fit.intervals):
         first = fit.law.columns[0]
@@ -378,7 +375,6 @@ def fit_each(
 
 
 def _check_losses_differ(selection: RouterRows, loss_column: str) -> None:
-    """Raise `InputError` if all rows have the same loss."""
     losses = selection.frame[loss_column]
     if len(losses) > 1 and losses.nunique() == 1:
         what = f"{loss_column} is {losses.iloc[0]:g} in all {len(losses)} rows"
@@ -386,7 +382,6 @@ def _check_losses_differ(selection: RouterRows, loss_column: str) -> None:
 
 
 def _perhaps_dense(selection: RouterRows) -> str:
-    """Return advice if an unknown router has one expert in all rows."""
     rows = selection.frame[selection.frame["router_type"] == selection.router]
     if selection.router == DENSE or rows.empty or (rows["num_experts"] != 1).any():
         return ""

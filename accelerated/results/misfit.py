@@ -333,7 +333,6 @@ def _pulling_run(fit, miss: np.ndarray) -> list[Outlier]:
 
 
 def _rmsle_of(law, columns, loss: np.ndarray, huber: float | None) -> float | None:
-    """Return the RMSLE of a fit to some rows; None if the rows do not determine the law."""
     try:
         return law.fit(*columns, loss, **({} if huber is None else {"huber": huber})).rmsle
     except ValueError:

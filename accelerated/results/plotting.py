@@ -128,7 +128,6 @@ def plot_profiles(profiles: list):
 
 
 def _draw_profile(panel, profile, shade: float) -> None:
-    """Draw runs, law and parabola of one budget, and each minimum that lies among the runs."""
     from matplotlib import colormaps
 
     colour, (sizes, by_law) = colormaps["viridis"](shade), profile.curve

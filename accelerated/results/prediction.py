@@ -248,7 +248,6 @@ def _extrapolation(fit, point: dict[str, float]) -> list[str]:
 
 
 def _doubts(fit, point: dict[str, float]) -> list[str]:
-    """Return cautions for a bend of the residuals, or for a law that is not determined."""
     cautions = _bends(fit, point)
     if not fit.determined:
         cautions.append(
@@ -258,7 +257,6 @@ def _doubts(fit, point: dict[str, float]) -> list[str]:
 
 
 def _bends(fit, point: dict[str, float]) -> list[str]:
-    """Return a warning if the residuals bend with N, and the point lies outside the sizes of the rows."""
     misfit, size = fit.misfit, point.get("dense_parameters")
     if misfit is None or misfit.bend is None or misfit.bend.test.p >= CLEAR or size is None:
         return []
@@ -272,7 +270,6 @@ def _bends(fit, point: dict[str, float]) -> list[str]:
 
 
 def _impossible(fit, *intervals: Range) -> list[str]:
-    """Return a warning if an accuracy, or an end of its interval, is not between 0 and 1."""
     if fit.law.measured != "accuracy":
         return []
     value = intervals[0].value
@@ -349,7 +346,6 @@ def prediction_blocks(found) -> list[Block]:
 
 
 def _predictions_table(found) -> Table:
-    """Return the predictions as a table; with Huber's sum, a column of least squares replaces the intervals."""
     fits, predictions = found.fits, found.predictions
     first, measured = ("router", "loss") if fits.loss else ("fit of", fits.law.measured)
     if any(each.least_squares is not None for each in predictions):

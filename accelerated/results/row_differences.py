@@ -132,7 +132,6 @@ def row_doubts(selection, loss_column: str) -> list[Difference]:
 
 
 def _repeated_text(frame, names: dict[int, str]) -> list[Difference]:
-    """Return the routed and the dense runs with more passes over their text than MOST_PASSES."""
     epochs, entries = column_or_nan(frame, "epochs"), []
     epochs = np.where(np.isnan(epochs), training_tokens(frame) / column_or_nan(frame, "unique_tokens"), epochs)
     dense = (frame["router_type"] == DENSE).to_numpy()
@@ -242,7 +241,6 @@ def _tokens(frame) -> Difference | None:
 
 
 def _values(frame, name: str) -> Difference | None:
-    """Return a difference if a column of the table has several values. Blanks do not count."""
     if name not in frame:
         return None
     values = frame[name]
@@ -270,7 +268,6 @@ def _names(frame, name: str) -> Difference | None:
 
 
 def _measured(values: list[str]) -> bool:
-    """Return whether a column has numbers with decimals. Such a measurement does not name a group."""
     numbers, wrong = to_numbers(values)
     return not wrong.any() and bool((numbers % 1 != 0).any())
 

@@ -162,7 +162,6 @@ def column_remarks(selections: Iterable[RouterRows], law: Law) -> list[str]:
 
 
 def _read(frame, name: str, law: Law) -> np.ndarray:
-    """Return a column of a law, [n]."""
     source = COLUMNS.get(name, name)
     followed = isinstance(source, Callable)
     values, source = (source(frame), name) if followed else (None, source)

@@ -54,7 +54,6 @@ def newton(row_step, group, g, plan, residual, tolerance: float, max_newton: int
 
 
 def _solve_graph(weights: jax.Array, excess: jax.Array, ground: jax.Array) -> jax.Array:
-    """Return v with Σ_j w_ej (v_e − v_j) + ground_e v_e = excess_e. See the reference."""
     index = jnp.arange(len(excess))
 
     def links(weights, e):

@@ -353,7 +353,6 @@ def _bidding(scores: jax.Array, k: int, mask: jax.Array | None, first: jax.Array
 
 
 def _increment(epsilon: float | None, spread: jax.Array, num_experts: int) -> jax.Array:
-    """Return the last increment of the auction, above 0: the larger of the request and the prices' resolution."""
     wanted = EPSILON * spread if epsilon is None else jnp.asarray(epsilon, spread.dtype)
     epsilon = jnp.maximum(wanted, 4 * num_experts * spread * jnp.finfo(spread.dtype).eps)
     return jnp.where(spread > 0, epsilon, 1)

@@ -143,7 +143,6 @@ def log_policy(
 
 
 def _nucleus(logits, k, nucleus):
-    """Return [T, E] bool, the experts of the nucleus; all experts in a row of NaN."""
     num_experts = logits.shape[1]
     _check_k(k, num_experts)
     if not 0 < nucleus <= 1:

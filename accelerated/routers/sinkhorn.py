@@ -274,7 +274,6 @@ def _group(logits: jax.Array, valid: jax.Array, admitted, mask: jax.Array | None
 
 
 def _unfinished(tolerance: float, max_sweeps: int, num_sweeps: int | None, residual: jax.Array, sweeps: jax.Array):
-    """Return whether to take another sweep."""
     if num_sweeps is not None:
         return sweeps < num_sweeps
     return (sweeps < max_sweeps) & ~(residual <= tolerance)
@@ -374,7 +373,6 @@ def _log_sweeps(group: _Group, g: jax.Array, sweeps: jax.Array, unfinished):
 
 
 def _row_step(group: _Group, g: jax.Array, temperature: jax.Array | None = None):
-    """Return the plan [T, E] after a row step, the mass of each expert [E], and the residual."""
     values = group.logits + g
     if temperature is not None:
         values = values / temperature

@@ -120,7 +120,6 @@ def top_k_router(
 
 
 def _has_room(group, k, groups_per_token, expert_mask):
-    """Return whether every choice of groups has k admitted experts. Without a traced mask, raise an error if not."""
     if isinstance(expert_mask, jax.core.Tracer):
         sizes = jnp.zeros(group.max() + 1, jnp.int32).at[group].add(_as_bool(expert_mask).astype(jnp.int32))
         rising = jnp.sort(jnp.where(sizes == 0, len(group) + 1, sizes))[:groups_per_token]
@@ -146,7 +145,6 @@ def _in_best_groups(scores, expert_groups, groups_per_token, group_score, admitt
 
 
 def _kept(expert, mask):
-    """Return [T, k] bool, the choices of real tokens."""
     if mask is None:
         return jnp.ones(expert.shape, bool)
     return jnp.broadcast_to(_real_tokens(mask, len(expert))[:, None], expert.shape)

@@ -140,7 +140,6 @@ def add_run(path, run: dict) -> None:
 
 
 def _rows_with(path: Path, run: dict) -> list[dict]:
-    """Return the rows of a table of runs, and the row of one run."""
     rows = []
     if path.exists():
         with open(path, newline="", encoding="utf-8") as file:
@@ -289,7 +288,6 @@ def _derived(tokens, tpr, parameters, flops, wanted) -> tuple[np.ndarray, np.nda
 
 
 def _not_used(twice: int, passed: int) -> list[str]:
-    """Return remarks on repeated rows, and on rows of other metrics."""
     remarks = []
     if twice:
         remarks.append(f"{plural(twice, 'row')} skipped: an earlier row has the same run, benchmark and metric")

@@ -162,7 +162,6 @@ def compare(frame, rows: np.ndarray, problems: Problems) -> list[str]:
 
 
 def _judge(identity: Identity, numbers: Numbers, rows: np.ndarray, problems: Problems) -> str | None:
-    """Return a remark on rows outside the range of an identity. Rows far outside are problems."""
     values, (least, most) = numbers(identity.column), identity.expected(numbers)
     off = np.where(values > most, values / most, np.where(values < least, values / least, 1.0))
     apart = np.maximum(off, 1 / off)
@@ -184,7 +183,6 @@ def _judge(identity: Identity, numbers: Numbers, rows: np.ndarray, problems: Pro
 
 
 def _cause(identity: Identity, numbers: Numbers, at: int, value: float, least: float, most: float) -> str:
-    """Return the slip that explains a number best, or else the advice of the identity."""
     factors = {cause: float(np.broadcast_to(f, len(numbers.frame))[at]) for cause, f in identity.slips(numbers).items()}
     fitting = [cause for cause, f in factors.items() if least * f / NEAR <= value <= most * f * NEAR]
     nearest = min(fitting, key=lambda cause: abs(math.log(value / (least * factors[cause]))), default=None)
@@ -196,7 +194,6 @@ def _shown(value: float) -> str:
 
 
 def _implausible(numbers: Numbers) -> list[str]:
-    """Return remarks on implausible numbers that no other column contradicts."""
     size, tokens, remarks = numbers("dense_parameter_count"), numbers.tokens(), []
     if (middle := float(np.median(size))) < SMALLEST:
         remarks.append(f"dense_parameter_count: the median is {middle:.4g}; is it in millions? {SIZES}")
@@ -218,7 +215,6 @@ def _implausible(numbers: Numbers) -> list[str]:
 
 
 def _units(column: str, numerator: bool = True) -> dict[str, float]:
-    """Return {slip: factor} for a column in a wrong unit. `numerator` is false if the range grows with the column."""
     return {f"is {column} in {unit}": 1 / scale if numerator else scale for unit, scale in SCALES.items()}
 
 
@@ -241,8 +237,6 @@ def _shape(name: str) -> Callable:
 
 
 def _with_embedding(name: str) -> Callable:
-    """Return the slips of a count of parameters."""
-
     def slips(numbers: Numbers) -> dict:
         embedding = np.nan_to_num(numbers("vocab_size") * numbers("d_model"), nan=0.0)
         share = embedding / numbers.by_shape(name)
@@ -303,7 +297,6 @@ def _slips_of_step(numbers: Numbers) -> dict:
 
 
 def _training(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the range of the training FLOPs from N and the tokens."""
     return tuple(3 * each * numbers.tokens() for each in numbers.forward())
 
 

@@ -113,7 +113,6 @@ def _one_line(expression: str) -> str:
 
 
 def _parsed(text: str) -> ast.expr:
-    """Return the tree of an expression that is neither too long nor too deep."""
     where = f"rows {shorten(text)}"
     if not text:
         raise InputError(f"{where}: is empty; needed: a condition such as seed == 42, or: clark")

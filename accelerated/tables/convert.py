@@ -142,7 +142,6 @@ def parse_pairs(items, flag: str) -> dict[str, str]:
 
 
 def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str) -> None:
-    """Raise `InputError` for errors that show before a file is read."""
     if out.exists() or out.is_symlink():
         raise InputError(f"{out}: already exists and is not overwritten; choose another --out")
     if not out.name.endswith((".csv", ".csv.gz")):
@@ -201,7 +200,6 @@ def _converted(
 
 
 def _units_by_name(columns: dict[str, str], cells, unit: str) -> list[str]:
-    """Return a remark on each loss whose column name suggests another unit."""
     remarks = []
     for name in (name for name in cells if name.startswith("loss_")):
         called = columns.get(name, name)
@@ -214,7 +212,6 @@ def _units_by_name(columns: dict[str, str], cells, unit: str) -> list[str]:
 
 
 def _size_by_name(columns: dict[str, str], cells) -> list[str]:
-    """Return a remark if the name of another column suggests that it is N without the embedding."""
     source = columns.get("dense_parameter_count")
     other = next((name for name in cells if re.search(_LEAVES_OUT, name, re.IGNORECASE)), None)
     if source is None or other is None or re.search(_LEAVES_OUT, source, re.IGNORECASE):
@@ -232,7 +229,6 @@ def _located(message: str, at: list[str] | None) -> str:
 
 
 def _renamed(cells: dict[str, list[str]], columns: dict[str, str], keep) -> tuple[dict, list[str]]:
-    """Return the cells under the table's names, other kept cells, and the dropped columns."""
     same_name = [name for name in TABLE_COLUMNS if name in cells and name not in columns]
     table = {name: list(cells[source]) for name, source in columns.items()}
     table |= {name: list(cells[name]) for name in (*same_name, *keep) if name not in table}
@@ -253,7 +249,6 @@ def _losses(cells: dict[str, list[str]], known, unit: str) -> list[str]:
 
 
 def _joined(names: list[str], tables: list[dict[str, list[str]]]) -> tuple[dict, list[str]]:
-    """Return several tables as one, with new run numbers, and remarks."""
     joined, remarks, first, rows = {SOURCE: []}, [], 0, 0
     for name, cells in zip(names, tables, strict=True):
         ids, codes = np.unique([int(float(cell)) for cell in cells["hyper_id"]], return_inverse=True)
@@ -290,7 +285,6 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
 
 
 def _harmless(cells: dict[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return cells that a spreadsheet does not run as formulas, and a remark on each changed column."""
     safe = {name: column if range_of(name) else harmless(column) for name, column in cells.items()}
     counts = {name: sum(map(operator.ne, column, safe[name])) for name, column in cells.items()}
     remarks = [

@@ -60,7 +60,6 @@ def _counted(table: Cells, name: str, i: int, numbers: dict[str, list], given: f
 
 
 def _needed(name: str, router: str, wide: float) -> tuple[str, ...]:
-    """Return the columns from which N, P or FLOPs of a row are computed."""
     if name == "dense_parameter_count":
         return _SHAPE
     routed = () if router == DENSE else ("num_experts", "k")
@@ -69,7 +68,6 @@ def _needed(name: str, router: str, wide: float) -> tuple[str, ...]:
 
 
 def _lacking(name: str, router: str, known: dict[str, float | None]) -> str:
-    """Return the reason why N, P or FLOPs of a row cannot be computed."""
     absent = [column for column in _needed(name, router, known["flop_increase"] or 1) if known[column] is None]
     if absent:
         return f"not known: {', '.join(absent)}"

@@ -87,7 +87,6 @@ def _router(table: Cells) -> None:
 
 
 def _tell_of_dense(table: Cells) -> None:
-    """Add a remark on an unknown router with one expert in all rows: it is probably another name for dense."""
     experts, routers = table.number("num_experts"), table.cells["router_type"]
     for router in dict.fromkeys(routers):
         counts = [experts[i] for i, cell in enumerate(routers) if cell == router]
@@ -126,7 +125,6 @@ def _runs(table: Cells) -> None:
 
 
 def _number_configurations(table: Cells) -> None:
-    """Number the runs by an id or, without one, by their names and configurations."""
     told = [name for name in (*CONFIGURATION_COLUMNS, *_RECIPE) if name in table.cells]
     columns, marks = {name: table.cells[name] for name in told}, marks_of(table.marks)
     if table.names:
@@ -148,7 +146,6 @@ def _number_configurations(table: Cells) -> None:
 
 
 def _steps(table: Cells) -> None:
-    """Fill in step from tokens. Without tokens every run must have one row."""
     blank = table.blank("step")
     if not blank:
         return

@@ -82,7 +82,6 @@ def _is_history(path, cells: dict[str, list[str]]) -> bool:
 
 
 def _checked(path, cells: dict[str, list[str]], needed: str) -> dict[str, np.ndarray]:
-    """Return columns of numbers. A blank in a needed column is an error."""
     problems, numbers = Problems(path), {}
     for name, texts in cells.items():
         numbers[name], wrong = to_numbers(texts)
@@ -180,7 +179,6 @@ def _as_logged(path: Path, cells: dict[str, list[str]], runs: list[str], steps: 
 
 
 def _unfolded(path, cells: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return a table with every dictionary in a cell expanded to columns."""
     folded = [
         name
         for name, texts in cells.items()

@@ -80,7 +80,6 @@ def _is_no_count(header: str) -> bool:
 
 
 def _units_in(header: str, of_flops: bool, of_tokens: bool) -> tuple[set[float], set[float]]:
-    """Return the certain scales and the possible scales of a header."""
     if of_flops and re.search(_PF_DAYS, header, re.IGNORECASE):
         return {8.64e19}, set()
     certain = {_WORDS[word.lower()] for word in re.findall(_WORD, header, re.IGNORECASE)}

@@ -118,7 +118,6 @@ def check_ids(table: Cells, keys: list, column: str, marks: dict[str, str]) -> N
 
 
 def _check_order(table: Cells, several: dict, called, many: bool) -> None:
-    """Raise `InputError` if the steps of a run go back, unless all runs are sorted newest first."""
     steps, tokens = table.number("step"), table.number("tokens")
     steps = tokens if np.isnan(steps).all() else steps
     back, forth = [], False

@@ -114,7 +114,6 @@ def take_apart(text: Text, problems: Problems) -> Iterator[Cells]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[io.TextIOBase]:
-    """Open a file as text. Reading errors of the body become `InputError`."""
     try:
         with contextlib.ExitStack() as stack:
             raw = stack.enter_context(opened(path))
@@ -136,7 +135,6 @@ def _opened(path: Path) -> Iterator[io.TextIOBase]:
 
 
 def _pieces(path: Path, stream: io.TextIOBase) -> Iterator[str]:
-    """Yield the text of a file, up to the limit on unpacked text."""
     most, read = math.inf, 0
     if path.suffix == ".gz":
         most = limit_of("unpacked", max(SMALL, UNPACKED * path.stat().st_size))
@@ -206,7 +204,6 @@ class _Object(list):
 
 
 def _flat(pairs: _Object, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the names and cells of an object. Dots join nested names."""
     for name, value in pairs:
         name = prefix + printable(name.strip())
         if isinstance(value, _Object):

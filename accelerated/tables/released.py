@@ -120,7 +120,6 @@ def _entry(path: str, row: dict, key: str):
 
 
 def _text_of(result: dict) -> str:
-    """Return the name of the text of a loss: the folder of its shards."""
     return posixpath.basename(posixpath.dirname("".join(result["val_data"][:1])))
 
 

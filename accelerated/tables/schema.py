@@ -319,7 +319,6 @@ def groups_of(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _check_kinds(frame, rows: np.ndarray, problems: Problems) -> None:
-    """Check the names of routers and objectives, each row's numbers against its router_type, and P against N."""
     _check_names(frame, rows, problems)
     kind = frame["router_type"]
     dense = kind.isin([name for name in kind.unique() if name.casefold() == DENSE.casefold()]).to_numpy()
@@ -356,7 +355,6 @@ def _check_names(frame, rows: np.ndarray, problems: Problems) -> None:
 
 
 def _check_constant(frame, name: str, run, first, rows: np.ndarray, problems: Problems) -> None:
-    """Add a problem for each run in which a column changes: the first row that differs from the run's first row."""
     import pandas
 
     values = pandas.factorize(frame[name])[0]  # blanks become -1, so they are equal
@@ -369,7 +367,6 @@ def _check_constant(frame, name: str, run, first, rows: np.ndarray, problems: Pr
 
 
 def _check_repeated(frame, rows: np.ndarray, problems: Problems) -> np.ndarray:
-    """Return the mask of rows that repeat an earlier row. A contradiction of an earlier row is a problem."""
     import pandas
 
     keys = ["hyper_id", "step"]

@@ -120,7 +120,6 @@ def _routers(last, axes: Axes) -> list[str]:
 
 
 def _rows_of(router: str, last, reasons, names: dict, ends, apart: bool) -> RouterRows:
-    """Return the runs of a router, with the dense runs unless `apart`, and the excluded runs with reasons."""
     router_rows = last["router_type"].isin([router] if apart else [router, DENSE])
     left_out = [
         {"hyper_id": int(run), "reason": reason} | ({"run": names[run]} if run in names else {})
@@ -174,7 +173,6 @@ def _chosen(frame, rows: str | None) -> np.ndarray:
 
 
 def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
-    """Return the first reason for the exclusion of each run; "" for a used run."""
     import pandas
 
     named = set() if rows is None else names_in(rows)
@@ -196,20 +194,17 @@ def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
 
 
 def _commonest(values, of_a_tie):
-    """Return the most frequent value of a column. `of_a_tie` chooses among several. An empty column has None."""
     counts = values.value_counts()
     return of_a_tie(counts[counts == counts.max()].index, default=None)
 
 
 def _of_other_objective(last) -> list[tuple]:
-    """Return the runs of the rarer objective, as [(where, reason)]."""
     objective = last["objective"].where(last["objective"].isin(OBJECTIVES), OBJECTIVES[0])
     common = _commonest(objective, min)
     return [(objective != common, f"objective is not the most common, {common}")]
 
 
 def _without_costs(last) -> list[tuple]:
-    """Return the runs without the variables of a law in compute, as [(where, reason)]."""
     return [
         (last[name].isna() if name in last else last["step"] >= 0, f"{name} is not known")
         for name in ("flops_per_step", "total_parameter_count")
@@ -217,7 +212,6 @@ def _without_costs(last) -> list[tuple]:
 
 
 def _too_wide(last, dense) -> list[tuple]:
-    """Return the dense runs with more FLOPs than N implies, as [(where, reason)]."""
     if "flop_increase" not in last:
         return []
     wide = last["flop_increase"].fillna(1) != 1
@@ -225,7 +219,6 @@ def _too_wide(last, dense) -> list[tuple]:
 
 
 def _of_other_experts(last, dense) -> list[tuple]:
-    """Return the runs outside a law for one number of experts, as [(where, reason)]."""
     dropped = [(dense, "dense, but the law is for one number of experts")]
     for router in set(last["router_type"][~dense]):
         router_rows = last["router_type"] == router
@@ -236,7 +229,6 @@ def _of_other_experts(last, dense) -> list[tuple]:
 
 
 def _of_uncommon_kind(last, dense) -> list[tuple]:
-    """Return the runs with an uncommon k, routing frequency or granularity, as [(where, reason)]."""
     dropped = []
     if "k" in last:
         dropped.append((last["k"].fillna(1) != 1, "k is not 1"))

@@ -50,7 +50,6 @@ def _as_source(log: Log, name: str) -> Source:
 
 
 def _unfinished(cells) -> list[str]:
-    """Return a remark if a table of runs from Weights & Biases has unfinished runs."""
     if not {"Name", "State"} <= set(cells):
         return []
     states = [

@@ -78,11 +78,6 @@ def _read(path, *, careful: bool = False):
 
 
 def _checked(path, parts: list[_Part], problems: Problems):
-    """Return the parts of a table as a frame, without repeated rows.
-
-    Raises:
-        InputError: there are no rows, values are wrong, or runs contradict each other.
-    """
     rows = np.concatenate([np.zeros(0, np.int64), *(part.rows for part in parts)])
     if not len(rows):
         problems.raise_if_any()
@@ -164,7 +159,6 @@ def _even(data: np.ndarray, width: int) -> bool:
 
 
 def _careful_part(cells: Cells, problems: Problems) -> _Part:
-    """Return the rows and columns of cells without wrong rows. Record every problem."""
     import pandas
 
     rows, columns = np.array(cells.rows, dtype=np.int64), {}
@@ -275,7 +269,6 @@ def listed(paths) -> list:
 
 
 def _numbered_anew(paths: Sequence, frames: list):
-    """Return the tables as one, with new run numbers."""
     import pandas
 
     remarks, first = [], 0

@@ -251,7 +251,6 @@ class TrainConfig:
             raise InputError(f"routing {self.routing} is for one device; leave out mesh {self.mesh}")
 
     def _check_init(self) -> None:
-        """Raise `InputError` if an `init_` field is out of range, or is set without `init_from`."""
         if not 0 <= self.init_noise < math.inf:
             raise InputError(f"init_noise is {self.init_noise}; it has to be at least 0 and finite")
         if not 0 <= self.init_redraw <= 1:
@@ -261,7 +260,6 @@ class TrainConfig:
                 raise InputError(f"{name} is {getattr(self, name)}, but init_from is missing; add it")
 
     def _check_schedule(self) -> None:
-        """Raise `InputError` if the schedule is unknown, or does not use a field that is set."""
         for name, allowed in (("schedule", SCHEDULES), ("decay_shape", SHAPES)):
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
@@ -278,7 +276,6 @@ class TrainConfig:
             )
 
     def _check_groups(self) -> None:
-        """Raise `InputError` if a batch of training or evaluation cannot be divided into the router's groups."""
         model = self.model
         if not model.record.grouped:
             return
@@ -386,7 +383,6 @@ def read_fields(values: dict, where: str) -> dict:
 
 
 def _convert(name: str, value, kind: type, where: str):
-    """Return `value` as the type of its field: whole numbers become floats if needed, lists become tuples."""
     kind = kind.__name__ if isinstance(kind, type) else str(kind)
     if value is None and "None" in kind:
         return None

@@ -37,8 +37,6 @@ def failing_layer(config: TrainConfig, table: np.ndarray | None, params: dict, w
 
 
 def _bad_activations(model: ModelConfig, params: dict, forward: Callable) -> str | None:
-    """Describe the first block whose activations are not finite; None if all are finite."""
-
     @jax.jit
     def finite(params, blocks):
         return jnp.isfinite(forward(first_blocks(params, model, blocks)).output.logits).all()
@@ -50,8 +48,6 @@ def _bad_activations(model: ModelConfig, params: dict, forward: Callable) -> str
 
 
 def _bad_gradient(model: ModelConfig, params: dict, forward: Callable) -> str:
-    """Describe the router loss or the gradient that is not finite."""
-
     def total_and_result(params):
         result = forward(params)
         return result.total, result
@@ -74,7 +70,6 @@ def _bad_gradient(model: ModelConfig, params: dict, forward: Callable) -> str:
 
 
 def _forward(config: TrainConfig, params: dict, *, windows: np.ndarray, number: int, given: RunInputs) -> Loss:
-    """Return the training loss of a batch as the step computes it."""
     tokens, noise, hidden = drawn(config, windows, number, given)
     options = {"noise": noise, "table": given.table, "hidden": hidden, "compute_dtype": compute_dtype(config)}
     return loss(params, tokens, config.model, training=True, **options)
@@ -126,7 +121,6 @@ def _norms_of_blocks(gradient: dict, model: ModelConfig) -> np.ndarray:
 
 
 def _first_bad(tree: dict) -> str | None:
-    """Return the path of the first array with an entry that is not finite."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if not bool(jnp.isfinite(leaf).all()):
             return "/".join(str(part.key) for part in path)

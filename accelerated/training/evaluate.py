@@ -72,7 +72,6 @@ def evaluate_run(
 
 
 def _own(folder: Path, run: SavedRun, config, tell) -> dict:
-    """Return {name: windows} of the evaluation texts of a run."""
     files = prepare_tokens(read_corpus(config.corpus or None), config.model.vocab_size, tell=tell)
     sets = open_text(config, files)[1]
     check_text(folder, run.texts, files, sets, config, "name another text with --corpus")
@@ -82,7 +81,6 @@ def _own(folder: Path, run: SavedRun, config, tell) -> dict:
 
 
 def _others(run: SavedRun, config, corpus: Sequence[str]) -> dict:
-    """Return {path: windows} of other texts. The run's tokenizer encodes them."""
     sizes = {"sequence_length": config.sequence_length, "batch_size": config.batch_size}
     wanted = max(1, config.evaluation_tokens // (config.batch_size * config.sequence_length))
     return {path: windows_of_text(path, run, **sizes, num_batches=wanted) for path in map(str, corpus)}

@@ -74,7 +74,6 @@ def generate(
 
 
 def _next_logits(run: SavedRun) -> Callable:
-    """Return a jitted function (window [S], position of the last token) -> logits [V] of the next token."""
     model = run.config.model
 
     @jax.jit

@@ -134,7 +134,6 @@ class Run:
         self.dropped = (0.0, 0)  # sum and number of steps since the last evaluation
 
     def _open_texts(self, folder: Path, tokens: TokenFiles) -> None:
-        """Open the texts and the stored routing. Raise `InputError` if they differ from those of the folder."""
         note = attention_of(self.config).note
         if note:
             self._tell(f"{folder}: {note}")
@@ -148,7 +147,6 @@ class Run:
             self._check_replay(recorded)
 
     def _check_origins(self, tokenizer: Path) -> None:
-        """Raise `InputError` if the trunk, or the run that lends its weights, does not fit this run."""
         if self.trunk is not None and not self._saved().steps():
             check_trunk(self.trunk, self.config)
             check_lender(self.trunk.folder, tokenizer, self.table)
@@ -208,7 +206,6 @@ class Run:
         return step, state
 
     def _go_on(self, begun: Restored, how: str) -> None:
-        """Take over the counts of a checkpoint, and report where the run begins."""
         step, steps = begun.step, self.config.steps
         self._tell(f"{self.folder}: {how if step < steps else 'is finished, at'} step {step:,} of {steps:,}")
         self.batches.set_state(begun.extra["position"])
@@ -219,18 +216,15 @@ class Run:
         self.initial_tokens = begun.extra.get("initial_tokens", self.initial_tokens)
 
     def _check_saved(self, step: int, extra: dict) -> None:
-        """Raise `InputError` if the files of the folder do not match a checkpoint."""
         check_files(self.folder, self.config, record_in(extra), f"the checkpoint of step {step:,}")
 
     def _nothing_kept(self, step: int) -> Kept:
-        """Return the start of a run without a checkpoint: step 0 or the trunk's step, with empty log and table."""
         check_untrained(self.folder, self.config.steps, {stop for stop in self.checkpoint_steps if stop > step})
         if (self.folder / "log.jsonl").exists():
             self._tell(f"{self.folder}: the run stopped before its first checkpoint; it starts from step {step:,}")
         return Kept([], [], b"")
 
     def _kept(self, record: Record | None, step: int) -> Kept:
-        """Return the log and table with which a run resumes from a checkpoint."""
         if record is None:
             self._tell(f"{self.folder}: {NO_RECORD}")
             return kept_files_of_older(self.folder, step, self.evaluation_steps)
@@ -242,11 +236,9 @@ class Run:
         return Record(*static, rows, windows, self.log.mark())
 
     def _row_is_missing(self, step: int) -> bool:
-        """Return whether this step needs an evaluation and has no row yet."""
         return step in self.evaluation_steps and not any(int(row["step"]) == step for row in self.rows)
 
     def _train_from(self, step: int, state: TrainState, checkpoints: Checkpoints) -> None:
-        """Train from a step to the end. Calls of several steps end at each evaluation and checkpoint."""
         config = self.config
         train_steps = make_train_steps(config, self.table, self.layout)
         evaluate = make_evaluate(config, self.table, layout=self.layout)
@@ -274,7 +266,6 @@ class Run:
         self._publish()
 
     def _take(self, n: int, step: int, state: TrainState, train_steps: Callable, checkpoints: Checkpoints):
-        """Take n steps after `step` in one compiled call, check and log them, and return the state."""
         started = time.perf_counter()
         batches = self._batches(n)
         held = None if self.replay is None else self.replay.after(step, n)
@@ -340,12 +331,10 @@ class Run:
         )
 
     def _save(self, step: int, state: TrainState, checkpoints: Checkpoints) -> int:
-        """Save the state and the counts after a step. Return the step."""
         checkpoints.save(step, state._asdict(), self._extra())
         return step
 
     def _extra(self) -> dict:
-        """Return the fields of a checkpoint other than arrays."""
         position = self.batches.get_state()
         counted = {"dropped": list(self.dropped), "skipped": self.skipped, "trunk": self.branched_off}
         counted["initial_tokens"] = self.initial_tokens
@@ -378,7 +367,6 @@ class Run:
             return f"the layer could not be found ({type(error).__name__})"
 
     def _diverged(self, what: str, checkpoints: Checkpoints) -> str:
-        """Return the error line of a diverged run: the event, the last good checkpoint and the remedy."""
         checkpoints.wait()
         left = next((f"the last good checkpoint is at step {step:,}" for step in checkpoints.steps()), None)
         rate = f"the learning rate {self.config.peak_learning_rate():.3g} may be too high: use a lower one"
@@ -406,7 +394,6 @@ class Run:
         self.watch("step", step=step, loss=float(losses[-1]), tokens_per_second=rate)
 
     def _evaluate(self, step: int, evaluate, params: dict, checkpoints: Checkpoints) -> None:
-        """Evaluate and log. `_publish` writes the row of the table."""
         evaluations = {name: hosts.whole(evaluate(params, text.tokens)) for name, text in self.evaluation_sets.items()}
         by_window = {
             name: self._rows_of(name, result.counted).sums(result.loss) for name, result in evaluations.items()

@@ -57,7 +57,6 @@ def check_mesh(model: ModelConfig, mesh: str | None, balancing_group: str, batch
 
 
 def _check_batch(model: ModelConfig, mesh: str, shape: MeshShape, batch_size: int) -> None:
-    """Raise `InputError` if the sequences of a batch cannot be divided over a mesh."""
     if batch_size % shape.shards():
         raise InputError(
             f"batch_size is {batch_size}; mesh {mesh} cuts it into {shape.shards()} equal parts; use a multiple "
@@ -74,7 +73,6 @@ def _check_batch(model: ModelConfig, mesh: str, shape: MeshShape, batch_size: in
 
 
 def _check_weights(model: ModelConfig, mesh: str, shape: MeshShape) -> None:
-    """Raise `InputError` if the experts, the heads or the hidden units cannot be divided over a mesh."""
     if model.num_routed and model.expert_count % shape.expert:
         raise InputError(
             f"mesh {mesh}: expert {shape.expert} does not divide the {model.expert_count} experts of a layer"

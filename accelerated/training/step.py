@@ -210,7 +210,6 @@ def _look(state: TrainState, now: tuple, given: RunInputs, config: TrainConfig, 
 def _changed(
     state: TrainState, numbers: BatchNumbers, gradient, rate, norm, *, config, layout, shardings
 ) -> TrainState:
-    """Return the state after one update, with the learning rate `rate` and the gradient norm `norm`."""
     updates, opt_state = optimizer(config, rate, norm).update(gradient, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
     if layout is not None:  # the one all-gather of a step makes the updated parts whole
@@ -232,7 +231,6 @@ def wait_for(metrics: StepMetrics, begun: float) -> None:
 
 
 def _put(tree, shardings):
-    """Return arrays on their target devices. Shapes of `jax.eval_shape` stay unchanged."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
         return tree
     return jax.device_put(tree, shardings)

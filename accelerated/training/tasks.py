@@ -209,7 +209,6 @@ def summary(questions: list[Question], scores: list[list[Scores]]) -> dict:
 
 
 def _training(folder: Path, config) -> dict:
-    """Return the training tokens and the last losses of a run, from the last row of its table."""
     counted = config.accounting()
     per_step, rows = config.batch_size * config.sequence_length, read_results(folder)[0]
     steps = int(rows[-1]["step"]) if rows else config.steps

@@ -79,7 +79,6 @@ class WindowRows:
         return WindowLosses(self._window, self._document, self._tokens, total)
 
     def _summed(self, values: np.ndarray) -> np.ndarray:
-        """Return, for each row, the sum of the values of its predicted tokens."""
         stretches = np.add.reduceat(values, self._begins)
         return np.bincount(self._row, weights=stretches, minlength=len(self._window))
 

@@ -49,7 +49,6 @@ def slopes_figure(results: dict, runs: list[Run]):
 
 
 def _draw_measured_slopes(panel, law: dict, shift: float, colour) -> None:
-    """Draw the measured slopes of a router and the slopes of its law, shifted by `shift` decades of N."""
     entries = law["measured_slopes"]
     at = np.array([entry["N"] for entry in entries]) * 10**shift
     _whiskers(panel, at, entries, "slope", colour)
@@ -170,7 +169,6 @@ def _printed(law: dict, name: str) -> float:
 
 
 def _whiskers(panel, at: np.ndarray, entries: list[dict], key: str, colour) -> None:
-    """Draw intervals as bars, without ends that are None or infinite."""
     for x, entry in zip(at, entries, strict=True):
         low, high = (
             entry[key] if entry[end] is None or not np.isfinite(entry[end]) else entry[end] for end in ("low", "high")

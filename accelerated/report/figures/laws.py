@@ -165,7 +165,6 @@ def _draw_worth(panel, results: dict, law: dict, points: dict) -> list[float]:
 
 
 def _draw_dense_curve(panel, law: dict, low: float, high: float) -> None:
-    """Draw the law at E = 1 from low to high, dashed beyond the trained sizes."""
     at = np.geomspace(low, high, 50)
     inside = (at >= law["sizes"][0]) & (at <= law["sizes"][-1])
     line = predict_curve(curve_of(law), at, np.ones(at.size))

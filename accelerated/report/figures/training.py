@@ -127,14 +127,12 @@ def _shown_runs(sweep: "Sweep") -> "list[tuple[int, list[SweepRun]]]":
 
 
 def _curve(run: "SweepRun", kind: str, field: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the millions of tokens at each log line of this kind, and the values of a field in these lines."""
     per_step = run.config.batch_size * run.config.sequence_length / 1e6
     lines = [line for line in run.log if line.get("kind") == kind and field in line]
     return np.array([line["step"] * per_step for line in lines]), np.array([line[field] for line in lines])
 
 
 def _smoothed(values: np.ndarray) -> np.ndarray:
-    """Return running means over a fortieth of the values, with shorter windows at the ends."""
     half = len(values) // 80
     totals = np.concatenate([[0.0], np.cumsum(values)])
     first = np.maximum(np.arange(len(values)) - half, 0)

@@ -227,7 +227,6 @@ def _by_law(below: Rows, above: Rows, rate: float, least_gain: float, name: str,
 
 
 def _of_same_rows(below: Rows, above: Rows, rate: float, least_gain: float, name: str) -> np.ndarray:
-    """Fit a law to the rows of the direct law."""
     used = (below.accuracy > rate + least_gain) & (below.accuracy < 1)
     return _by_law(Rows(*(column[used] for column in below)), above, rate, least_gain, name)
 
@@ -282,7 +281,6 @@ def study_blocks(study: Study, remarks: list[str]) -> list[Block]:
 
 
 def _left_out_lines(study: Study) -> list[str]:
-    """Return a line for each shown law without a fit to some tasks: the tasks and a reason."""
     lines = []
     for law in SHOWN:
         if missing := study.left_out.get(law):

@@ -173,7 +173,6 @@ def seed_scatter(runs: list[Run], point=point_of) -> dict | None:
 
 
 def _squares(groups: list[list[Run]]) -> tuple[float, int]:
-    """Return the sum of squared deviations of log10 L from the mean of each group, and its degrees of freedom."""
     logs = [np.log10([run.loss for run in group]) for group in groups]
     return sum(float(np.sum((each - each.mean()) ** 2)) for each in logs), sum(each.size - 1 for each in logs)
 

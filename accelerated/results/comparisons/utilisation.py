@@ -62,7 +62,6 @@ def kind_of(run: Run, usual: float | None) -> str:
 
 
 def _fitted(selection: RouterRows, runs: list[Run], loss_column: str, usual: float | None) -> dict:
-    """Return the (F, B) law of some runs, with points; "missing" is the reason for no fit."""
     if not runs:
         return {"missing": "the table has no flops_per_step or total_parameter_count", "kinds": [], "points": []}
     try:
@@ -101,7 +100,6 @@ def _by_kind(kinds: list[str], misses: np.ndarray) -> list[dict]:
 
 
 def _points(runs: list[Run], kinds: list[str], fit: Fit, fitted: np.ndarray) -> list[dict]:
-    """Return each run as a point (see `utilisation_laws`)."""
     (flops, utilisation), coefficients = fit.rows.columns, fit.best.coefficients
     if math.isnan(coefficients.a):
         return []

@@ -125,7 +125,6 @@ def _profile(fit: Fit, axes: tuple[int, int], runs: np.ndarray, flops: np.ndarra
 
 
 def _why(sizes: np.ndarray, measured: Minimum, law: Minimum, apart: MinimumDifference) -> str:
-    """Return the reason why the minima of a parabola and of a law differ."""
     if math.isnan(measured.size):
         return "no minimum: the parabola opens downwards"
     if math.isnan(law.size):
@@ -184,7 +183,6 @@ def _times(log: float) -> str:
 
 
 def _growth(found: list[Profile]) -> list[str]:
-    """Return lines on the growth of the best size with the budget, if there are enough budgets."""
     lines = []
     for name in dict.fromkeys(each.name for each in found):
         own = [each for each in found if each.name == name and _inside(each.sizes, each.parabola)]

@@ -141,7 +141,6 @@ def _with_twice(values) -> list[float]:
 
 
 def _cost(frame, n: float, experts: float) -> float:
-    """Return the training FLOPs of a run; NaN if the table does not give the tokens."""
     costs = costs_of(frame, experts)
     return float(TRAINING * costs.flops(n) * costs.tokens(n)) if costs.tokens else np.nan
 
@@ -176,7 +175,6 @@ def _runs_table(found: NextRuns, top: int) -> Table:
 
 
 def _row(each: Proposal, now: float) -> list[str]:
-    """Return a run as text: N, E, cost, interval, width, width relative to `now`, and whether the run is new."""
     run = each.run
     return [
         count(run.at[0]),

@@ -278,7 +278,6 @@ def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) ->
 
 
 def _option_of_runs(fit: Fit, costs: Costs, point: Callable, budget: Budget) -> Option:
-    """Return loss and costs of a kind of model. Raise ValueError if the budget needs a missing column."""
     if costs.total is None and math.isfinite(budget.memory):
         raise ValueError("column total_parameter_count is not known; a limit of memory needs it")
     if costs.cache is None and budget.cached_tokens > 0:
@@ -385,7 +384,6 @@ def _in_width(loss: Callable, train: Callable, serve: Callable, held: Callable) 
 
 
 def _of_experts(expansion: float, granularity: float, tokens: float | None) -> Model:
-    """Return the model of the fine-grained law with E = `expansion`, whose size is the width d."""
     law, per_block = fine_grained.PUBLISHED[f"E={expansion:g}"].coefficients, fine_grained.WIDTH_PER_BLOCK
     active = fine_grained.fine_grained_active
 

@@ -185,7 +185,6 @@ def _titles(ranking: Ranking, level: float) -> list[str]:
 
 
 def _cells(ranking: Ranking, place: int, line: Line) -> list[str]:
-    """Return the cells of an option, one for each of `_titles`."""
     shown = [str(place), line.model.router, f"{line.model.num_experts:g}"]
     if _has_many(ranking):
         shown.append(f"{line.model.k}")
@@ -232,7 +231,6 @@ def notes(ranking: Ranking, most: int | None = None) -> list[str]:
 
 
 def _of_left_out(left_out: dict[str, str]) -> list[str]:
-    """Return the first reasons for excluded options, with the first options of each."""
     sentences, reasons = [], by_reason(left_out)
     for reason, names in list(reasons.items())[:REASONS]:
         shown = "; ".join(names[:REASONS]) + f"; {len(names) - REASONS} more" * (len(names) > REASONS)
@@ -270,7 +268,6 @@ def _of_fits(ranking: Ranking) -> list[str]:
 
 
 def _of_intervals(best: Line) -> list[str]:
-    """Return the assumptions of the intervals."""
     sentence = "intervals are for the law's value and assume that the form of the law is right"
     if best.by_size is not None and not math.isnan(best.by_size.low + best.by_size.high):
         low, high = best.by_size.low, best.by_size.high

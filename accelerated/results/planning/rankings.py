@@ -163,7 +163,6 @@ def ranked(models: list[Model], budget: Budget) -> tuple[list[tuple[Model, Choic
 
 
 def _sensible_choice(model: Model, budget: Budget) -> Choice:
-    """Return a model at its best size. Raise ValueError if no size fits, or the size is too far from all runs."""
     choice = best_choice(model.option, budget, model.tokens)
     for each in model.beyond(choice):
         if not TOO_FAR[0] <= each.value / each.end <= TOO_FAR[1]:

@@ -55,7 +55,6 @@ def gather(
 
 
 def _laws(table: Table, own: Table, good: list[Run], huber: float | None, tell) -> dict:
-    """Return every fitted law of the trusted runs `good`. `own` has the rows of the chosen seeds."""
     tell("dense power law")
     results = {"dense": dense_law(own, good)}
     tell("bounded law of each router, with intervals")
@@ -157,7 +156,6 @@ def _repeated(group: list[Run]) -> dict:
 
 
 def _why_not(table: Table, runs: list[Run]) -> list[dict]:
-    """Return the reasons why runs are in no (N, E) law. Only the first reason of a run counts."""
     every, reasons = table.runs, {}
     usual = usual_frequency(every)
     for run in runs:

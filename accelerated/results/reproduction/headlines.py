@@ -111,7 +111,6 @@ def _misfit(laws: list[dict], scatter: dict | None, forms: list[dict]) -> dict |
 
 
 def _by_law(worst: float, laws: list[dict], scatter: dict | None) -> str | None:
-    """Return how much of the largest residual the laws cause."""
     if scatter is None:
         return None
     if worst > CHANCE * scatter["percent"]:

@@ -76,7 +76,6 @@ def _asked(law: dict, top: float) -> list[tuple[Quantity, dict]]:
 
 
 def _undecided(runs: Bootstrap, groups: Bootstrap) -> dict:
-    """Return, for both bootstraps, the number of resamples without a law or without a finite E_max."""
     return {
         "undetermined_runs": runs.undetermined,
         "undetermined_sizes": groups.undetermined,

@@ -54,7 +54,6 @@ def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[d
 
 
 def _law(table: Table, selection: RouterRows, fit: Fit | str, dense: dict, huber: float | None) -> dict:
-    """Return the entry of a router. Without a law, `fit` is the reason."""
     size, experts, loss = columns_of(selection, table.loss_column)
     entry = _rows(selection, size, experts, table.loss_column)
     if isinstance(fit, str):
@@ -79,14 +78,12 @@ def _rows(selection, size: np.ndarray, experts: np.ndarray, loss_column: str) ->
 
 
 def _doubts(selection: RouterRows, loss_column: str) -> dict:
-    """Return the differences between rows that a law ignores, the shorter runs, and sentences on both."""
     differing = differences(selection.frame) + row_doubts(selection, loss_column)
     shorter = shorter_runs(selection.frame)
     return {"differences": differing, "shorter": shorter, "cautions": warnings(differing, shorter, None, None)}
 
 
 def _beyond_the_fit(table: Table, selection: RouterRows, fit: Fit, dense: dict) -> dict:
-    """Return a report's other numbers on a law: gains by size, equivalent dense sizes, measured slopes."""
     size, experts, loss = fit.rows.columns[0], fit.rows.columns[1], fit.rows.measured
     sizes, top = np.unique(size), float(experts.max())
     cells = _shown_cells(size, experts)
@@ -126,7 +123,6 @@ def _gains(sizes: np.ndarray, top: float, intervals: list[dict]) -> list[dict]:
 
 
 def _shown_cells(size: np.ndarray, experts: np.ndarray) -> list[tuple]:
-    """Return the (N, E) whose equivalent dense size the report shows (see `SHOWN_EXPERTS`)."""
     counts = np.unique(experts)
     shown = [float(e) for e in counts if e in (*SHOWN_EXPERTS, counts[-1])]
     return [(n, e) for n in np.unique(size) for e in shown if np.any((size == n) & (experts == e))]

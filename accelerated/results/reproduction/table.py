@@ -169,7 +169,6 @@ def seeds_chosen(table: Table) -> bool:
 
 
 def _is_released(last) -> bool:
-    """Return whether the table has the released dense runs, identified by their losses."""
     if "loss_validation" not in last:
         return False
     dense = last[last["router_type"] == DENSE]
@@ -204,7 +203,6 @@ def _run(table: Table, row: dict, tokens: float) -> Run:
 
 
 def _suspicion(row: dict, frequency: float | None) -> str:
-    """Return the reason why a released run is not trusted; "" if it is."""
     run = (row["hyper_id"], row["router_type"], row["num_experts"], frequency)
     for suspect in paper.SUSPECTS:
         cell = (suspect.hyper_id, suspect.router, suspect.experts, suspect.frequency)

@@ -113,7 +113,6 @@ def _trained(sweep: Sweep) -> dict:
 
 
 def _evaluated(sweep: Sweep) -> dict:
-    """Return the amount of evaluation text and the errors of the losses, if the runs have window losses."""
     known = [run for run in sweep.runs if math.isfinite(run.standard_error)]
     return {
         "errors": _ends(run.standard_error for run in known),
@@ -123,7 +122,6 @@ def _evaluated(sweep: Sweep) -> dict:
 
 
 def _done_how(sweep: Sweep) -> dict:
-    """Return the facts that a repetition of the sweep needs: sessions, seeds, devices, code, command."""
     return {
         "sessions": len(sweep.sessions),
         "jobs": _values(session.get("jobs", 1) for session in sweep.sessions),

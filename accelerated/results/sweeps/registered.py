@@ -154,7 +154,6 @@ def predictions(sweep: Sweep, held: list[int]) -> list[dict]:
 
 
 def _of_another_kind(fit, router: str, kind: dict[str, float]) -> str:
-    """Say how a run differs from the runs of its law; "" if it does not differ."""
     frame = fit.rows.runs.frame
     for name, value in kind.items():
         there = set(frame[name][frame["router_type"] == router].dropna()) if name in frame else set()
@@ -164,7 +163,6 @@ def _of_another_kind(fit, router: str, kind: dict[str, float]) -> str:
 
 
 def _fit(frame, router: str):
-    """Return the first law that the rows of a router determine, or the reason for none."""
     reason = "no run of this router is smaller"
     for name in ("dense",) if router == DENSE else LAWS:
         try:

@@ -99,7 +99,6 @@ def _against(
 
 
 def _settings(configs: list[TrainConfig]) -> dict[str, list]:
-    """Return the different fields of runs, with the value of each run."""
     fields = [config.fields() for config in configs]
     values = {name: [settings[name] for settings in fields] for name in fields[0] if name not in HOW_IT_RAN}
     return {name: column for name, column in values.items() if any(value != column[0] for value in column)}

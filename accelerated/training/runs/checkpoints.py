@@ -106,7 +106,6 @@ class Checkpoints:
             self._write(step, shapes, held, extra)
 
     def _write(self, step: int, shapes: dict, held: dict, extra: dict) -> None:
-        """Let Orbax begin to write `held`, the copy of a state. `shapes` has the shapes of the state."""
         state = packing.unpacked(held[PACKED], shapes) if PACKED in held else held["state"]
         metadata = {"whole": _digest(state, step, extra), "extra": extra, "beside": digest_of_json(extra)}
         metadata[PACKED] = PACKED in held
@@ -246,7 +245,6 @@ class Checkpoints:
         raise InputError(f"{self.folder}: checkpoint at step {step:,} is damaged ({reason}); use another one")
 
     def _read(self, step: int, like: dict, check: Callable[[int, dict], None] | None) -> Restored:
-        """Read a checkpoint, each process its part. If one process fails, the checkpoint is damaged for all."""
         state, wrong = None, None
         try:
             with _alone():
@@ -292,7 +290,6 @@ class Checkpoints:
 
 
 def _whole_metadata(path: Path) -> dict:
-    """Return the description inside a checkpoint. A wrong digest raises `ValueError`."""
     metadata = ocp.checkpointables_metadata(path).custom_metadata
     if metadata.get("beside", digest_of_json(metadata["extra"])) != digest_of_json(metadata["extra"]):
         raise ValueError("its content does not match its digest")
@@ -352,13 +349,11 @@ def _copy_in_place(tree: dict) -> dict:
 
 
 def _wanted(leaf) -> jax.ShapeDtypeStruct:
-    """Return the shape, dtype and sharding to read an array with. The default is the first local device."""
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def _placed(array: np.ndarray, wanted: jax.ShapeDtypeStruct) -> jax.Array:
-    """Return an array on its target devices; each process fills its own part."""
     return jax.make_array_from_callback(array.shape, wanted.sharding, lambda place: array[place])
 
 

@@ -119,7 +119,6 @@ class StepsRouting:
 
 
 def _check_tokens(path: Path, token: np.ndarray, first: int, last: int, batches: TrainingBatches) -> None:
-    """Raise `InputError` if the tokens of a file differ from the tokens of a run's batches."""
     position = batches.get_state()
     batches.set_state(position | {"next_batch": first - 1})
     windows = batches.stacked(last - first + 1)

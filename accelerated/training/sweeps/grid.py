@@ -96,7 +96,6 @@ def read_grid(preset_or_file: str, overrides: dict | None = None, most: int = MO
 
 
 def _file_of(preset_or_file: str) -> Path:
-    """Return the TOML file of a preset, or the given path."""
     path = Path(preset_or_file)
     if path.suffix == ".toml":
         return path
@@ -115,7 +114,6 @@ def _axes(table: dict) -> dict[str, list]:
 
 
 def _expand(content: dict, tables: list[dict[str, list]], overrides: dict, where: str) -> Iterator[dict]:
-    """Yield the fields of each run: for every [[runs]], all combinations of its values."""
     base, sizes = content.get("base", {}), content.get("sizes", {})
     for axes in tables:
         for values in itertools.product(*axes.values()):

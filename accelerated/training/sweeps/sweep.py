@@ -188,7 +188,6 @@ class Task(NamedTuple):
 
 
 def _tasks(grid: Grid, folder: Path, tokens: list[TokenFiles]) -> list[Task]:
-    """Return the runs of a grid with their folders, trunks, and checkpoints to keep for other runs."""
     folders, trunks = [folder_of_run(folder, i, run) for i, run in enumerate(grid.runs)], trunks_of(grid)
     tasks = [Task(i, run, folders[i], tokens[i]) for i, run in enumerate(grid.runs)]
     for i, trunk in trunks.items():
@@ -199,7 +198,6 @@ def _tasks(grid: Grid, folder: Path, tokens: list[TokenFiles]) -> list[Task]:
 
 
 def _unfinished(tasks: list[Task], later: Collection[int], had: Collection[int], watch: Watch) -> list[Task]:
-    """Return the runs to train now, and report finished runs."""
     todo = []
     for task in tasks:
         if task.hyper_id in had or is_finished(task.folder, task.config):
@@ -257,7 +255,6 @@ def cost(config: TrainConfig) -> float:
 
 
 def _train_here(todo: list[Task], watch: Watch) -> dict[int, str]:
-    """Train the runs in sequence in this process. Return {hyper_id: message} of the failed runs."""
     failures = {}
     for task in todo:
         watch("start", run=task.hyper_id)
@@ -359,8 +356,6 @@ def _start_worker(sender, lock) -> None:
 
 
 def _train_in_worker(task: Task) -> str | None:
-    """Train one run. Return the message of an input error, or `STOPPED`."""
-
     def watch(kind, **fields):
         with _lock:
             _sender.send((kind, {"run": task.hyper_id, **fields}))
@@ -381,7 +376,6 @@ def _train_in_worker(task: Task) -> str | None:
 
 @contextmanager
 def _environment(settings: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for processes started in the body, and restore the old ones."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:

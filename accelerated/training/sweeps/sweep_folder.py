@@ -257,7 +257,6 @@ def checked_rows(table: Path, grid: Grid, unique_tokens: list[int]) -> list[dict
 
 
 def _difference(row: dict, config: TrainConfig, unique_tokens: int) -> str:
-    """Return the first column in which a row differs from its run of the grid; "" if none."""
     planned = run_columns(config) | {"unique_tokens": unique_tokens}
     for name, value in planned.items():
         cell = row.get(name, "")

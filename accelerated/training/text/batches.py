@@ -206,7 +206,6 @@ def _spread_windows(
 
 
 def _document_ends(tokens: np.ndarray) -> np.ndarray:
-    """Return the positions of the end-of-document tokens, without reading the whole text at once."""
     part = 2**24
     ends = [
         start + np.flatnonzero(tokens[start : start + part] == END_OF_DOCUMENT) for start in range(0, len(tokens), part)
@@ -215,7 +214,6 @@ def _document_ends(tokens: np.ndarray) -> np.ndarray:
 
 
 def _count_windows(what: str, tokens: int, sequence_length: int, batch_size: int) -> int:
-    """Return the number of windows of the tokens. Too few for a batch is an error."""
     if sequence_length < 1 or batch_size < 1:
         raise InputError(f"sequence length {sequence_length} and batch size {batch_size}; both must be at least 1")
     windows = (tokens - 1) // sequence_length

@@ -182,8 +182,6 @@ def _why_not_there(path: str) -> str:
 
 
 def _walk(root: str, skip: Sequence[str] = ()) -> Iterator[Source]:
-    """Yield every file below `root` whose path has no hidden part. Links to folders are not followed."""
-
     def refuse(error: OSError):
         raise InputError(f"{error.filename}: cannot be read: {error.strerror}")
 
@@ -268,7 +266,6 @@ def _decode(data: bytes, source: Source) -> str | None:
 
 
 def _json_lines(text: str, source: Source) -> Iterator[Document]:
-    """Yield the text of every line except blank ones."""
     # Not splitlines(): it also breaks at characters that JSON allows within a string.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -354,7 +351,6 @@ def name_hash(name: str) -> float:
 
 
 def _measure(training: Iterable[Document], validation: Iterable[Document]) -> tuple[int, str]:
-    """Return the length of all text in bytes of UTF-8, and the content hash."""
     digest, size = blake2b(SPLIT_RULE.encode(), digest_size=16), 0
     for half in (training, validation):
         digest.update(b"half")

@@ -32,7 +32,6 @@ def packed(tree: dict) -> Pieces:
 
 
 def _cut(leaves: list) -> list[np.ndarray]:
-    """Return the concatenation of arrays of one dtype, in pieces."""
     line = np.concatenate([np.ravel(leaf) for leaf in leaves])
     length = PIECE // line.itemsize
     return [line[start : start + length] for start in range(0, max(1, line.size), length)]
@@ -61,7 +60,6 @@ def unpacked(pieces: Pieces, like: dict) -> dict:
 
 
 def _parts(lines: dict[np.dtype, np.ndarray], leaves: list) -> list[np.ndarray]:
-    """Return the arrays of a tree, cut in order from the long arrays."""
     starts, arrays = dict.fromkeys(lines, 0), []
     for leaf in leaves:
         start = starts[leaf.dtype]

@@ -124,7 +124,6 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> bytes:
 
 
 def _train(lines: Iterator[str], vocab_size: int) -> bytes:
-    """Return the bytes of a model trained on the lines. SentencePiece raises RuntimeError if it fails."""
     import sentencepiece
 
     model = io.BytesIO()
@@ -153,7 +152,6 @@ def _train(lines: Iterator[str], vocab_size: int) -> bytes:
 
 
 def _sample(texts: Sequence[str]) -> list[str]:
-    """Return every n-th text, about `SAMPLE` characters in all."""
     total = sum(map(len, texts))
     return list(texts[:: max(1, -(-total // SAMPLE))])
 
@@ -181,7 +179,6 @@ def _learned_characters(texts: Iterable[str], most: int) -> set[str]:
 
 
 def _lines(texts: Iterable[str], learned: set[str]) -> Iterator[str]:
-    """Yield the runs of learned characters, line by line."""
     others = set().union(*texts) - learned
     breaks = {ord(character): "\n" for character in others}
     for text in texts:

@@ -142,7 +142,6 @@ def changed_files(files: TokenFiles, before: str) -> list[str]:
 
 
 def _make_entry(corpus: Corpus, vocab_size: int, folder: Path, tell: Callable[[str], None]) -> TokenFiles:
-    """Build the entry in a temporary folder, then rename it."""
     _remove_stale(folder.parent)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_BUILDING, ignore_cleanup_errors=True) as building:
         entry = Path(building) / "entry"
@@ -178,7 +177,6 @@ def _write_entry(corpus: Corpus, vocab_size: int, entry: Path, tell: Callable[[s
 
 
 def _write_tokens(path: Path, documents: Sequence[Document], tokenizer: Tokenizer, dtype: str) -> int:
-    """Write the tokens of the documents, each with an end-of-document token. Return the number of tokens."""
     total = 0
     with open(path, "xb") as file:
         for start in range(0, len(documents), DOCUMENTS_AT_ONCE):
@@ -191,7 +189,6 @@ def _write_tokens(path: Path, documents: Sequence[Document], tokenizer: Tokenize
 
 
 def _publish(entry: Path, folder: Path) -> None:
-    """Rename a complete entry. If another run has published the entry first, drop ours."""
     try:
         os.rename(entry, folder)
     except OSError:
@@ -244,7 +241,6 @@ def _read_entry(folder: Path) -> TokenFiles:
 
 
 def _read_meta(folder: Path) -> dict:
-    """Return the content of meta.json. A missing or changed file raises `_Damaged`."""
     try:
         meta = read_json(folder / "meta.json", {"body": META, "checksum": str})
     except (OSError, InputError) as error:
