@@ -364,24 +364,9 @@ def _mean_of_choices(routing, config, mask):
     return routing._replace(gate=gate if mask is None else jnp.where(mask[:, None], gate, 0))
 
 
-def _hash_routing(tokens, config, table, held, mask, expert_mask):
-    """Return the routing of HASH. It reads only token ids [b, S] or positions; gates are 1/k."""
-    ids = tokens
-    if config.hash in ("previous", "bigram"):
-        ids = hashes.previous_tokens(tokens)
-    elif config.hash == "position":
-        ids = hashes.position_ids(tokens)
-    ids = ids.reshape(-1)
-    table = jnp.asarray(_default_table(config, tokens.shape[1]) if table is None else table)
-    if config.hash == "bigram":
-        expert = hashes.bigram_experts(tokens.reshape(-1), ids, table, config.expert_count)
-        routing = hashes.fixed_router(expert, config.expert_count, mask=mask, expert_mask=expert_mask)
-    else:
-        routing = hashes.table_router(ids, table, config.expert_count, mask=mask, expert_mask=expert_mask)
-    routing = _mean_of_choices(routing, config, mask)
-    return routing if held is None else held._replace(gate=routing.gate)
-
-
 _default_table = calling(reference._default_table, hashes=hashes)
+_hash_routing = calling(
+    reference._hash_routing, hashes=hashes, _default_table=_default_table, _mean_of_choices=_mean_of_choices
+)
 _table_of_clusters = calling(reference._table_of_clusters, hashes=hashes)
 hash_table = calling(reference.hash_table, hashes=hashes, _table_of_clusters=_table_of_clusters)

@@ -16,7 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from routelaws.reference.notation import _check_k
-from routelaws.reference.routers.hash_layer import HASH_GATES, Clusters, multi_hash  # noqa: F401 - all for users
+from routelaws.reference.routers.hash_layer import (  # noqa: F401 - all for users
+    HASH_GATES,
+    Clusters,
+    dispersed_table,
+    modulo_table,
+    multi_hash,
+)
 
 from ..errors import InputError
 from ..notation import (
@@ -168,50 +174,6 @@ def _without_repeats(picks):
     return table.astype(np.int32)
 
 
-def _steps(num_experts, k):
-    """Return the steps s for which 0, s, … (k − 1) s differ modulo E: from (E − 1) // k on, then the smaller ones.
-
-    j s and i s differ modulo E if and only if E / gcd(s, E) does not divide j − i.
-    """
-    steps, first = np.arange(num_experts), (num_experts - 1) // k
-    steps = steps[num_experts // np.gcd(steps, num_experts) >= k]
-    return np.roll(steps, -np.searchsorted(steps, first))
-
-
-def modulo_table(vocab_size: int, num_experts: int, k: int = 1) -> np.ndarray:
-    """Return the table [V, k]: the remainder of the id, then further experts at equal steps from it.
-
-    Choice j of token t is (t + j s) mod E. The ids form runs of E: 0 to E − 1, E to 2 E − 1 and so on. All ids of a run
-    use the same step s. A step is valid if the k choices of a token differ. The next run uses the next valid step. The
-    steps rise from (E − 1) // k on, and then from the smallest again. (Our choice, as in double hashing: the remainder
-    gives the start, the quotient the step.)
-
-    Within a run, choice j is the first choice shifted cyclically, so it names every expert once. Therefore
-
-    - for each choice, the numbers of vocabulary tokens of two experts differ by at most one;
-    - if ids are sorted by frequency, the loads of all k choices together are at least as even as the loads at k = 1.
-
-    The first step separates the most frequent tokens: the k experts of a token are about E / k apart. No two of the E
-    tokens in the first run have the same set of experts if k < E.
-
-    Limits: the k experts of the most frequent token get its whole share. If the vocabulary is not sorted by frequency,
-    the numbers of token ids are even, but not the loads. There are at most E (E − 1) / 2 different sets of experts.
-    Random tables have more for k > 2.
-
-    Args:
-        vocab_size: V.
-        num_experts: E.
-        k: experts per token, 1 <= k <= E.
-
-    Raises:
-        ValueError: k is out of range.
-    """
-    _check_k(k, num_experts)
-    ids, steps = np.arange(vocab_size), _steps(num_experts, k)
-    step = steps[ids // num_experts % len(steps)]
-    return ((ids[:, None] + step[:, None] * np.arange(k)) % num_experts).astype(np.int32)
-
-
 def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
     """Return [V, k] experts drawn uniformly, without repeats within a row.
 
@@ -262,7 +224,8 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
         raise InputError("counts have to be integers of at least 0")
     # Sort by the complement in rising order, because the negative of an unsigned count would wrap.
     order = np.argsort(~counts.astype(np.int64), kind="stable")
-    experts, steps = np.arange(num_experts), _steps(num_experts, num_experts)
+    experts = np.arange(num_experts)
+    steps = experts[np.gcd(experts, num_experts) == 1]  # each of these reaches every expert
     table, (load, held) = np.empty((len(counts), k), np.int32), np.zeros((2, num_experts), np.int64)
     for place, (token, count) in enumerate(zip(order.tolist(), counts[order].tolist(), strict=True)):
         least = load.min()
@@ -346,27 +309,6 @@ def clustered_table(clusters: Clusters, embeddings: np.ndarray, k: int = 1) -> n
     for piece, distances in _pieces(embeddings, np.asarray(clusters.centres)):
         table[piece] = np.argsort(distances, axis=1, kind="stable")[:, :k]
     return table
-
-
-def dispersed_table(cluster: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
-    """Return the table [V, k] in which the tokens of one cluster go to the experts in turn.
-
-    The function sorts tokens by cluster, then by id, and looks up each token's rank in `modulo_table`. So for each
-    choice, the numbers of vocabulary tokens of two experts differ by at most one. Within a cluster they differ by at
-    most two (by one for the first choice). The reason is that a cluster covers whole runs of ranks and parts of at most
-    two runs. The function ignores token frequency, so the loads are about as even as with a random table.
-
-    Args:
-        cluster: [V] integers, from `cluster_tokens`; there may be more or fewer clusters than experts.
-        num_experts: E.
-        k: experts per token, 1 <= k <= E.
-
-    Raises:
-        ValueError: k is out of range.
-    """
-    place = np.empty(len(cluster), np.int64)
-    place[np.argsort(np.asarray(cluster), kind="stable")] = np.arange(len(cluster))
-    return modulo_table(len(cluster), num_experts, k)[place]
 
 
 def bigram_experts(token_ids: jax.Array, previous: jax.Array, tables: jax.Array, num_experts: int) -> jax.Array:
