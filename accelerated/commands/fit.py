@@ -5,10 +5,9 @@ from pathlib import Path
 
 import tyro
 
-from ..results.accuracy_rows import Choice
 from ..results.blocks import show
 from ..results.encoding import dumps
-from ..results.rows import law_of
+from ..results.rows import Choice, law_of
 from ..results.runs import fit_table, fits_blocks, with_options
 from .flags import refuse
 from .terminal import Working

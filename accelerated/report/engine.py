@@ -3,7 +3,7 @@
     1. READ     `table.open_runs`         a table
     2. FIND     `reproduction.gather`     every number, as a dictionary
     3. DRAW     `figures.draw_all`        figures/NAME.png and .svg, from these numbers
-    4. SAY      `report_text`             report.md from the sections, and report.html from that
+    4. SAY      `markdown`                report.md from the sections, and report.html from that
 
 A report is for readers who have not read the paper. It describes all finished runs, also with negative results.
 """
@@ -111,7 +111,12 @@ def markdown(
     results: dict, drawn: list[str], sweep: dict | None = None, numbers: str = "results.json", full: bool = False
 ) -> str:
     """Return the report; arguments as the fields of `outline.Report`."""
-    return report_text(Report(results, drawn, sweep, numbers, full))
+    report = Report(results, drawn, sweep, numbers, full)
+    body = [block for section in (FULL if full else SHORT) for block in section(report)]
+    if not full:
+        last = sweep_sections.training_figure if sweep else run_sections.pairs_figure
+        return blocks_markdown([*first_page(report), *body, *last(report), *table_sections.more_section(report)])
+    return blocks_markdown([*first_page(report), *_contents(body), *body])
 
 
 def advised(results: dict) -> dict:
@@ -125,14 +130,6 @@ def write_files(folder: Path, numbers: str, content: dict, text: str) -> Path:
     write_atomically(folder / "report.html", page(text, folder))
     write_atomically(folder / "report.md", text)
     return folder / "report.md"
-
-
-def report_text(report: Report) -> str:
-    body = [block for section in (FULL if report.full else SHORT) for block in section(report)]
-    if not report.full:
-        last = sweep_sections.training_figure if report.sweep else run_sections.pairs_figure
-        return blocks_markdown([*first_page(report), *body, *last(report), *table_sections.more_section(report)])
-    return blocks_markdown([*first_page(report), *_contents(body), *body])
 
 
 def _contents(body: list[Block]) -> list[Block]:

@@ -14,7 +14,9 @@ from routelaws.reference._lazy import lazy
 
 _MODULES = ("blocks", "encoding", "fit", "misfit", "planning", "prediction", "runs")
 _NAMES = {
-    "runs": ("Budget", "Fits", "NextRuns", "Plan", "Runs", "read"),
+    "runs": ("Fits", "Runs", "read"),
+    "planning.plan": ("Budget", "Plan"),
+    "planning.next_run": ("NextRuns",),
     "fit": ("Fit",),
     "prediction": ("Prediction", "Predictions"),
 }

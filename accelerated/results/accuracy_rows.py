@@ -7,7 +7,6 @@ runs         `leverage_of_runs`    the leverages of a router's runs over the den
 
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -26,23 +25,12 @@ from ..tables.selection import RouterRows, select_rows
 from ..tables.table import read_tables, table_path
 from ..wording import plural
 from .row_differences import left_out_lines
-from .rows import COLUMNS, Rows, column_remarks, training_flops
+from .rows import COLUMNS, Choice, Rows, column_remarks, training_flops
 
 SOME = 0.1
 """A warning follows if more than this share of a task's accuracies is far below the guess rate. Our choice."""
 
 _ATTEMPTS = re.compile(r"(.+?)[ _]pass@(\d+)")
-
-
-class Choice(NamedTuple):
-    """A user's choices for a table of accuracies or leverages, besides the law."""
-
-    loss: str | None = None  # the text whose loss a two-stage law uses; for leverages: column of the loss
-    rows: str | None = None
-    task: tuple[str, ...] = ()
-    tasks: Path | None = None  # a table of guess rates
-    guess_rate: float | None = None
-    options: dict = {}  # more keyword arguments of the fit
 
 
 def read_groups(law: Law, path: Path, choice: Choice) -> tuple[list[Rows], dict[str, str], list[str]]:

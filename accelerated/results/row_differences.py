@@ -24,13 +24,14 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import in_line
-from ..tables.agreement import column_or_nan, training_tokens
+from ..tables.agreement import training_tokens
 from ..tables.schema import (
     BLANK,
     DENSE,
     NAME_COLUMNS,
     TABLE_COLUMNS,
     called,
+    column_or_nan,
     range_of,
     run_names,
     to_numbers,

@@ -17,8 +17,8 @@ from routelaws.reference.accounting import TABLE_VOCAB_SIZE
 from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
 from ..laws.utilisation import TABLE_TOKENS_PER_STEP, compute_columns
-from ..tables.agreement import column_or_nan, or_one, tokens_per_step, training_steps, training_tokens
-from ..tables.schema import RELEASED_COLUMNS, to_numbers
+from ..tables.agreement import or_one, tokens_per_step, training_steps, training_tokens
+from ..tables.schema import RELEASED_COLUMNS, column_or_nan, to_numbers
 from ..tables.selection import RouterRows
 
 TRAINING = 3.0
@@ -120,6 +120,17 @@ class Rows(NamedTuple):
     def label(self) -> str:
         """The printed name of the rows."""
         return f"{self.name} on {self.part}" if self.part else self.name
+
+
+class Choice(NamedTuple):
+    """A user's choices for a table of accuracies or leverages, besides the law."""
+
+    loss: str | None = None  # the text whose loss a two-stage law uses; for leverages: column of the loss
+    rows: str | None = None
+    task: tuple[str, ...] = ()
+    tasks: Path | None = None  # a table of guess rates
+    guess_rate: float | None = None
+    options: dict = {}  # more keyword arguments of the fit
 
 
 def rows_of_runs(selection: RouterRows, law: Law, loss_column: str) -> Rows:

@@ -12,25 +12,25 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
-from ..laws.planning import Budget
 from ..tables.schema import DENSE
 from ..tables.selection import CLARK, RouterRows, last_evaluations, of_router, select_rows
 from ..tables.table import named, naming, read_tables
 from ..wording import by_reason, in_short, once, plural
-from .accuracy_rows import Choice, read_groups
 from .blocks import Block, Table, figure, text, to_html
 from .encoding import head_of, plain
 from .fit import LEVEL, Fit, check_huber, errors_of, fit_blocks, fit_each, fit_some, fit_with_intervals
 from .misfit import floor_lines, warning_lines
-from .planning.next_run import FLAGS, NextRuns, propose
-from .planning.plan import Plan, plan_of
-from .planning.rankings import check_resamples, published_rankings, table_ranking
 from .plotting import plot_fits
 from .prediction import Predictions, point_of, predict_all
-from .rows import column_remarks, law_lines, law_of, rows_of_runs
+from .rows import Choice, column_remarks, law_lines, law_of, rows_of_runs
+
+if TYPE_CHECKING:  # a fit does not need the code of a plan
+    from .planning.next_run import NextRuns
+    from .planning.plan import Budget, Plan
 
 LOSS = "loss_validation"
 """Default column of the loss."""
@@ -129,13 +129,13 @@ class Runs:
 
     def plan(
         self,
-        budget: Budget,
+        budget: "Budget",
         tokens: float | None = None,
         law: str | Law = "routed-bounded",
         level: float = LEVEL,
         resamples: int | None = None,
         published: bool = True,
-    ) -> Plan:
+    ) -> "Plan":
         """Rank the models within a budget, by a law fitted to each router and to the dense runs.
 
         Args:
@@ -150,6 +150,9 @@ class Runs:
             InputError: `fit` raises this error; no model fits the budget, or the table lacks data that the budget
                 needs.
         """
+        from .planning.plan import plan_of
+        from .planning.rankings import check_resamples, published_rankings, table_ranking
+
         law = law_of(law, "plan") if isinstance(law, str) else law
         check_resamples(resamples)
         with naming(self.paths):
@@ -186,7 +189,7 @@ class Runs:
         law: str | Law = "routed-bounded",
         level: float = LEVEL,
         flops: float = math.inf,
-    ) -> NextRuns:
+    ) -> "NextRuns":
         """Return the possible next runs, sorted by the interval of a number after each run, narrowest first.
 
         Args:
@@ -201,6 +204,8 @@ class Runs:
         Raises:
             InputError: `fit` raises this error; the law has no such number, or every run costs more than `flops`.
         """
+        from .planning.next_run import FLAGS, propose
+
         law = law_of(law, "plan --next") if isinstance(law, str) else law
         selections = of_router(self.selections(law.axes), router)
         if len(selections) != 1:
@@ -345,6 +350,8 @@ def fit_table(
         return runs.fit(law, router, level, huber, tell, **choice.options)
     if len(paths) > 1:
         raise InputError(f"{len(paths)} tables are given; a law of {law.measured} takes one")
+    from .accuracy_rows import read_groups
+
     check_huber(law, huber)
     groups, reasons, remarks = read_groups(law, paths[0], choice)
     fits, where = [], named(paths)

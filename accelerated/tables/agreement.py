@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import InputError
 from .counting import INPUTS, WORDS, count_of, routing_options_of
-from .schema import DENSE, Problems, cell_text, groups_of
+from .schema import DENSE, Problems, cell_text, column_or_nan, groups_of
 from .units import PARAMETERS, amount
 
 THOUSANDFOLD = 900.0
@@ -64,12 +64,6 @@ class Numbers:
         """Return a column, [n] float64; all NaN if missing."""
         return column_or_nan(self.frame, name)
 
-    def tokens_per_step(self) -> np.ndarray:
-        return tokens_per_step(self.frame)
-
-    def tokens(self) -> np.ndarray:
-        return training_tokens(self.frame)
-
     def shared(self) -> np.ndarray:
         """Return the number of shared experts of each row; 0 if routing_options does not name any."""
         if "routing_options" not in self.frame:
@@ -100,10 +94,6 @@ class Numbers:
         runs = self.frame[there].iloc[first]
         counts = np.array([_counted(name, row) for row in runs.drop_duplicates().to_dict("records")])
         return counts[runs.groupby(there, dropna=False, sort=False).ngroup().to_numpy()][run]
-
-
-def column_or_nan(frame, name: str) -> np.ndarray:
-    return frame[name].to_numpy(dtype=np.float64) if name in frame else np.full(len(frame), np.nan)
 
 
 def or_one(frame, name: str) -> np.ndarray:
@@ -194,7 +184,7 @@ def _shown(value: float) -> str:
 
 
 def _implausible(numbers: Numbers) -> list[str]:
-    size, tokens, remarks = numbers("dense_parameter_count"), numbers.tokens(), []
+    size, tokens, remarks = numbers("dense_parameter_count"), training_tokens(numbers.frame), []
     if (middle := float(np.median(size))) < SMALLEST:
         remarks.append(f"dense_parameter_count: the median is {middle:.4g}; is it in millions? {SIZES}")
     ratio = tokens / size
@@ -274,7 +264,7 @@ def _step(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
 
     If the FLOPs of all rows are 6 N per token within 1 %, they were computed from N, and the range is 6 N.
     """
-    tokens = np.where(np.isnan(numbers.by_shape("flops_per_step")), numbers.tokens_per_step(), np.nan)
+    tokens = np.where(np.isnan(numbers.by_shape("flops_per_step")), tokens_per_step(numbers.frame), np.nan)
     least, most = (each * tokens for each in numbers.forward())
     ratio = numbers("flops_per_step") / (3 * least)
     ratio = ratio[np.isfinite(ratio)]
@@ -283,7 +273,7 @@ def _step(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _slips_of_step(numbers: Numbers) -> dict:
-    steps, tokens = numbers("step"), numbers.tokens_per_step()
+    steps, tokens = numbers("step"), tokens_per_step(numbers.frame)
     return {
         "is it the training FLOPs of the whole run, which belong in the column training_flops": 3 * steps,
         "is it the forward FLOPs of the whole run (a third of training_flops)": steps,
@@ -297,7 +287,7 @@ def _slips_of_step(numbers: Numbers) -> dict:
 
 
 def _training(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    return tuple(3 * each * numbers.tokens() for each in numbers.forward())
+    return tuple(3 * each * training_tokens(numbers.frame) for each in numbers.forward())
 
 
 def _slips_of_training(numbers: Numbers) -> dict:
@@ -314,7 +304,7 @@ def _slips_of_training(numbers: Numbers) -> dict:
 
 
 def _epochs(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    passes = numbers.tokens() / numbers("unique_tokens")
+    passes = training_tokens(numbers.frame) / numbers("unique_tokens")
     return passes, passes
 
 

@@ -38,7 +38,7 @@ from .cells import Cells, harmless
 from .deriving import derive, replace_cells, to_nats
 from .headers import apply_headers
 from .log import RUN
-from .schema import BLANK, NAME_COLUMNS, TABLE_COLUMNS, outside, range_of, to_numbers
+from .schema import BLANK, TABLE_COLUMNS, name_column, outside, range_of, to_numbers
 from .sources import Source, check_names, configured, sources_of, with_loss
 from .table import CONVERTED, SOURCE, listed, read_table, span
 
@@ -178,7 +178,7 @@ def _converted(
         )
     at, remarks, table = source.at, [*source.remarks], Cells(source.name, cells, constants)
     table.marks, table.is_log = {name: source.cells[name] for name in dropped}, at is not None
-    if name := next((name for name in NAME_COLUMNS if name in dropped), None):
+    if name := name_column(dropped):
         table.names = source.cells[name]
         dropped.remove(name)
     if dropped:

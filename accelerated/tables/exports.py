@@ -26,10 +26,10 @@ import numpy as np
 
 from ..errors import InputError
 from .events import event_files, read_events
-from .identity import marks_of, name_column, shown, told_apart
+from .identity import marks_of, shown, told_apart
 from .log import STEP, Log, latest_branch, restart_remarks, whole_text
 from .reading import is_json, read_cells
-from .schema import BLANK, Problems, shorten, to_numbers
+from .schema import BLANK, Problems, name_column, shorten, to_numbers
 from .table import table_path
 
 SCALARS = ["Wall time", "Step", "Value"]

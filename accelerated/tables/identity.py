@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import InputError
 from ..wording import in_short
 from .cells import Cells
-from .schema import BLANK, CONFIGURATION_COLUMNS, NAME_COLUMNS, shorten
+from .schema import BLANK, CONFIGURATION_COLUMNS, shorten
 
 IDS = (
     "id", "run_id", "run id", "run.id", "run_uuid", "hash", "run_hash", "run hash", "run.hash", "sys/id",
@@ -132,10 +132,6 @@ def _check_order(table: Cells, several: dict, called, many: bool) -> None:
             f"{table.runs}: {called(key)} goes back {back}; sort the rows of a run by step, or, if these are two"
             " runs, give each its own name"
         )
-
-
-def name_column(cells) -> str | None:
-    return next((name for name in NAME_COLUMNS if name in cells), None)
 
 
 def shown(name: str) -> str:

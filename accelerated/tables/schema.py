@@ -6,6 +6,7 @@ runs whose rows contradict each other.
 """
 
 import contextlib
+import functools
 import math
 import re
 from collections.abc import Iterator
@@ -178,9 +179,14 @@ def with_numbers(frame):
     return changed
 
 
+def name_column(columns) -> str | None:
+    """Return the column with the names of runs: the first of NAME_COLUMNS; None without such a column."""
+    return next((name for name in NAME_COLUMNS if name in columns), None)
+
+
 def run_names(frame) -> dict[int, str]:
     """Return the names of the runs of a table, by hyper_id; {} without names in the columns of NAME_COLUMNS."""
-    column = next((name for name in NAME_COLUMNS if name in frame), None)
+    column = name_column(frame)
     if column is None:
         return {}
     cells = frame[column].astype(str).str.strip()
@@ -308,6 +314,10 @@ def check_runs(frame, rows: np.ndarray, problems: Problems):
     return _check_repeated(frame, rows, problems)
 
 
+def column_or_nan(frame, name: str) -> np.ndarray:
+    return frame[name].to_numpy(dtype=np.float64) if name in frame else np.full(len(frame), np.nan)
+
+
 def groups_of(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the group of each row, and the first position of each group."""
     import pandas
@@ -323,9 +333,7 @@ def _check_kinds(frame, rows: np.ndarray, problems: Problems) -> None:
     kind = frame["router_type"]
     dense = kind.isin([name for name in kind.unique() if name.casefold() == DENSE.casefold()]).to_numpy()
 
-    def column(name):
-        return frame[name].to_numpy() if name in frame else np.full(len(frame), np.nan)
-
+    column = functools.partial(column_or_nan, frame)
     experts = column("num_experts")
     checks = [
         ("num_experts", dense & (experts != 1), "1, since router_type is Dense"),
@@ -390,7 +398,7 @@ def _check_repeated(frame, rows: np.ndarray, problems: Problems) -> np.ndarray:
 
 
 def _called(frame, at: int) -> str:
-    names = next((name for name in NAME_COLUMNS if name in frame), None)
+    names = name_column(frame)
     return called(frame["hyper_id"].iat[at], names and str(frame[names].iat[at]).strip())
 
 

@@ -12,7 +12,7 @@ from .exports import read_piece
 from .log import RUN, STEP, Log, as_cells, put_together
 from .reading import read_cells
 from .schema import RELEASED_COLUMNS
-from .table import SOURCE, named
+from .table import SOURCE, check_once, named
 
 
 class Source(NamedTuple):
@@ -28,9 +28,7 @@ def sources_of(paths: list) -> list[Source]:
     """Return the inputs of the conversion in the given order. All pieces of a log form one input."""
     if not paths:
         raise InputError("nothing to convert is given; needed: a table, an export, or a folder of event files")
-    twice = next((path for path in paths if paths.count(path) > 1), None)
-    if twice is not None:
-        raise InputError(f"{twice}: is given twice; give it once")
+    check_once(paths)
     pieces = [(path, read_piece(path)) for path in paths]
     logs = [(path, piece) for path, piece in pieces if isinstance(piece, Log)]
     sources, names = [], [path for path, _ in logs]

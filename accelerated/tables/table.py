@@ -238,11 +238,16 @@ def read_tables(paths):
         InputError: `read_table` raises this error; a path is given twice.
     """
     paths = listed(paths)
+    check_once(paths)
+    frames = [read_table(table_path(path)) for path in paths]
+    return frames[0] if len(frames) == 1 else _numbered_anew(paths, frames)
+
+
+def check_once(paths: list) -> None:
+    """Raise `InputError` if a path is given twice."""
     twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:
         raise InputError(f"{twice}: is given twice; give it once")
-    frames = [read_table(table_path(path)) for path in paths]
-    return frames[0] if len(frames) == 1 else _numbered_anew(paths, frames)
 
 
 def named(paths) -> str:

@@ -10,7 +10,7 @@ from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws import downstream
 from routelaws.accelerated.results.comparisons import downstream as findings
-from routelaws.accelerated.results.comparisons.downstream import Rows, _laws, compare_laws, sign_test
+from routelaws.accelerated.results.comparisons.downstream import _PREDICTORS, Rows, compare_laws, sign_test
 from routelaws.accelerated.tables.accuracies import Accuracies, read_accuracies, read_guess_rates
 from routelaws.conformance.engine.data_folder import released_file
 
@@ -52,8 +52,8 @@ def test_what_cannot_be_compared_is_named(changes, message):
 
 def test_guess_rates_that_are_given_go_before_those_of_the_table(monkeypatch):
     """The law predicts the guess rate, so the rate in use shows."""
-    predictors = {"rate": lambda below, above, rate: np.full(len(above.flops), rate)}
-    monkeypatch.setattr(findings, "_laws", lambda least_gain: predictors)
+    predictors = {"rate": lambda below, above, rate, least_gain: np.full(len(above.flops), rate)}
+    monkeypatch.setattr(findings, "_PREDICTORS", predictors)
     wrong = dict.fromkeys(("arc_easy", "arc_challenge", "mmlu_virology"), np.zeros(14))
     table = made_table()._replace(accuracies=wrong, guess_rates={"arc_easy": 0.5, "arc_challenge": 0.5})
     study = compare_laws(table, 3e19, {"arc_easy": 0.125})
@@ -75,7 +75,7 @@ def test_a_law_of_log_accuracy_takes_the_rows_that_are_far_enough_above_guessing
     flops = np.geomspace(1e18, 1e20, 12)
     rows = Rows(np.sqrt(flops), np.cbrt(flops), flops, 3 - gain, 0.25 + gain)
     with pytest.raises(ValueError, match="0 of 12 rows have an accuracy above 0.45|0 rows|at least 6 rows"):
-        _laws(0.2)[name](rows, rows, 0.25)
+        _PREDICTORS[name](rows, rows, 0.25, 0.2)
 
 
 @pytest.mark.parametrize(
@@ -96,21 +96,22 @@ def test_a_law_predicts_the_runs_above_the_cut_where_it_is_true(name):
     runs, order = Rows(size, tokens, flops, loss, known), np.argsort(flops)
     below, above = (Rows(*(column[part] for column in runs)) for part in (order[:8], order[8:]))
     # A law sees only size, tokens and FLOPs of the runs above the cut.
-    found = _laws(0.0)[name](below, above._replace(loss=np.full(4, np.nan), accuracy=np.full(4, np.nan)), 0.25)
+    unseen = above._replace(loss=np.full(4, np.nan), accuracy=np.full(4, np.nan))
+    found = _PREDICTORS[name](below, unseen, 0.25, 0.0)
     assert found == pytest.approx(known[order[8:]], rel=1e-6)
 
 
 def test_no_change_is_the_accuracy_of_the_largest_budget_below_the_cut():
     below = Rows(*np.array([[1.0, 3, 2], [1, 1, 1], [1, 3, 2], [4, 3, 3.5], [0.3, 0.6, 0.5]]))
     above = Rows(*np.array([[9.0, 8], [1, 1], [9, 8], [2, 2.5], [0.8, 0.7]]))
-    assert _laws(0.05)["no change"](below, above, 0.25).tolist() == [0.6, 0.6]
+    assert _PREDICTORS["no change"](below, above, 0.25, 0.05).tolist() == [0.6, 0.6]
 
 
 def test_a_study_by_hand(monkeypatch):
     """The laws are means. A run at the cut is fitted, and each training set has a separate fit."""
-    laws = {"direct": lambda below, above, rate: np.full(len(above.flops), below.accuracy.mean()),
-            "ceiling": lambda below, above, rate: np.full(len(above.flops), below.accuracy.max())}  # fmt: skip
-    monkeypatch.setattr(findings, "_laws", lambda least_gain: laws)
+    laws = {"direct": lambda below, above, *_: np.full(len(above.flops), below.accuracy.mean()),
+            "ceiling": lambda below, above, *_: np.full(len(above.flops), below.accuracy.max())}  # fmt: skip
+    monkeypatch.setattr(findings, "_PREDICTORS", laws)
     flops, sets = np.array([1.0, 2, 3, 4, 1, 2, 3, 4]), np.array(["a"] * 4 + ["b"] * 4)
     tasks = {
         "x": [0.1, 0.3, 0.5, 0.7, 0.2, 0.4, 0.4, 0.3],  # means 0.2 and 0.3 have errors 0.3, 0.5, 0.1 and 0

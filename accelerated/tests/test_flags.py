@@ -26,10 +26,10 @@ from routelaws.accelerated.commands.predict import PointFlags, predict
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.report import engine
-from routelaws.accelerated.results.accuracy_rows import Choice
 from routelaws.accelerated.results.comparisons import downstream as downstream_laws
 from routelaws.accelerated.results.encoding import dumps
 from routelaws.accelerated.results.prediction import INPUTS, point_of, predict_all
+from routelaws.accelerated.results.rows import Choice
 from routelaws.accelerated.results.runs import fit_table, read
 from routelaws.conformance.plain.laws import Bounded
 

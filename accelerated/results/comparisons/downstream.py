@@ -19,7 +19,6 @@ same rows" use only the rows of the direct law.
 
 import functools
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -162,19 +161,19 @@ def _misses(table: Accuracies, loss: str, below, above, rates: dict[str, float],
 
     Each training set of a task has its own fit.
     """
-    laws, errors, reasons = _laws(least_gain), {}, {}
+    errors, reasons = {}, {}
     for task in table.accuracies:
         rate = guess_rate(task, rates) or 0.0
         for group in dict.fromkeys(table.training_set[below | above].tolist()):
             sides = [_rows(table, task, loss, side & (table.training_set == group)) for side in (below, above)]
             empty = [side for side, rows in zip(("at or below", "above"), sides, strict=True) if not len(rows.flops)]
             if empty:
-                for law in laws:
+                for law in _PREDICTORS:
                     reasons.setdefault(law, {})[task] = f"no run {' or '.join(empty)} the cut has this accuracy"
                 continue
-            for law, predict in laws.items():
+            for law, predict in _PREDICTORS.items():
                 try:
-                    misses = np.abs(np.clip(predict(*sides, rate), 0.0, 1.0) - sides[1].accuracy)
+                    misses = np.abs(np.clip(predict(*sides, rate, least_gain), 0.0, 1.0) - sides[1].accuracy)
                 except (ValueError, ArithmeticError) as error:
                     reasons.setdefault(law, {})[task] = str(error)
                     misses = np.full(len(sides[1].flops), np.nan)
@@ -209,11 +208,6 @@ def _rows(table: Accuracies, task: str, loss: str, mask: np.ndarray) -> Rows:
     mask = mask & np.isfinite(table.accuracies[task])
     columns = (table.parameters, table.tokens, table.flops, table.losses[loss], table.accuracies[task])
     return Rows(*(column[mask] for column in columns))
-
-
-def _laws(least_gain: float) -> dict[str, Callable]:
-    """Return {name: (rows below, rows above, guess rate) -> predicted accuracies above}."""
-    return {name: functools.partial(predict, least_gain=least_gain) for name, predict in _PREDICTORS.items()}
 
 
 def _by_law(below: Rows, above: Rows, rate: float, least_gain: float, name: str, huber: float | None = None):

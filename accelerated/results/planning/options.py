@@ -22,8 +22,8 @@ from ...laws import fine_grained, hoffmann, joint
 from ...laws.catalogue import Law
 from ...laws.choosing import Choice, Option
 from ...laws.planning import EXPERT_COUNTS, GRANULARITIES, LEAST_WIDTH, Budget
-from ...tables.agreement import column_or_nan, or_one, training_steps, training_tokens
-from ...tables.schema import DENSE
+from ...tables.agreement import or_one, training_steps, training_tokens
+from ...tables.schema import DENSE, column_or_nan
 from ..fit import Fit
 from ..prediction import Beyond, beyond
 from ..row_differences import SAME
@@ -113,9 +113,7 @@ def _at_experts(size: np.ndarray, count: np.ndarray, values: np.ndarray, experts
         if experts in medians:
             at_size[float(n)] = medians[experts]
         elif at.size > 1:
-            k = int(np.clip(np.searchsorted(at, experts), 1, at.size - 1))
-            slope = (height[k] - height[k - 1]) / (at[k] - at[k - 1])
-            value = float(height[k - 1] + slope * (experts - at[k - 1]))
+            value = float(_line(at, height, experts))
             if value > 0:
                 at_size[float(n)] = value
     return at_size
@@ -134,11 +132,16 @@ def _between(size: np.ndarray, known: dict[float, float]) -> Callable | None:
         t = np.log(np.asarray(N, dtype=np.float64))
         if at.size == 1:
             return np.exp(height[0] + t - at[0])
-        k = np.clip(np.searchsorted(at, t), 1, at.size - 1)
-        slope = (height[k] - height[k - 1]) / (at[k] - at[k - 1])
-        return np.exp(height[k - 1] + slope * (t - at[k - 1]))
+        return np.exp(_line(at, height, t))
 
     return value
+
+
+def _line(at: np.ndarray, height: np.ndarray, x) -> np.ndarray:
+    """Interpolate linearly between sorted points. Beyond the ends, the end lines continue."""
+    k = np.clip(np.searchsorted(at, x), 1, at.size - 1)
+    slope = (height[k] - height[k - 1]) / (at[k] - at[k - 1])
+    return height[k - 1] + slope * (x - at[k - 1])
 
 
 REACH = 10.0

@@ -82,7 +82,8 @@ class Plan(NamedTuple):
             colours: {router: colour}; default: matplotlib's.
         """
         shown = [ranking for ranking in self.rankings if ranking.lines]
-        panels = [(_panel_title(ranking), frontier(ranking, self.budget)) for ranking in shown]
+        sources = ["own fit" if ranking.rows else "printed coefficients" for ranking in shown]
+        panels = [(f"{each.law}, {of}", frontier(each, self.budget)) for each, of in zip(shown, sources, strict=True)]
         return plot_frontiers(panels, self.budget.flops, colours or {})
 
     @property
@@ -155,16 +156,9 @@ def plan_blocks(plan: Plan, top: int | None = 10) -> list[Block]:
         else:
             blocks.append("no options")
         blocks.append(Notes(notes(ranking, top)))
-        blocks += _isoflop_blocks(ranking.profiles)
+        if profiles := ranking.profiles:
+            blocks += [Heading(ISOFLOP_HEAD), *profile_blocks(profiles)]
     return [*blocks, "", NOT_COMPARABLE]
-
-
-def _isoflop_blocks(profiles: list[Profile]) -> list[Block]:
-    return [Heading(ISOFLOP_HEAD), *profile_blocks(profiles)] if profiles else []
-
-
-def _panel_title(ranking: Ranking) -> str:
-    return f"{ranking.law}, {'own fit' if ranking.rows else 'printed coefficients'}"
 
 
 def heading(ranking: Ranking, table: str, loss: str) -> str:

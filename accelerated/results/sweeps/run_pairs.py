@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import InputError
+from ...tables.table import check_once
 from ...training.configuration import TrainConfig
 from ...training.runs.run_folder import read_config, read_results
 from ...training.window_losses import WindowLosses, loss_difference, mean_loss, standard_error
@@ -57,8 +58,7 @@ def beside(folders: Sequence[str | Path]) -> RunsBeside:
         InputError: a folder has no run or no evaluation, or is given twice.
     """
     folders = [Path(folder) for folder in folders]
-    if len(set(folders)) < len(folders):
-        raise InputError(f"{next(f for f in folders if folders.count(f) > 1)}: is given twice; give it once")
+    check_once(folders)
     configs = [read_config(folder) for folder in folders]
     rows, windows = zip(*map(_last_evaluation, folders), strict=True)
     runs = []
