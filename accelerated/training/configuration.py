@@ -9,7 +9,6 @@ import difflib
 import json
 import math
 import tomllib
-from importlib import resources
 from pathlib import Path
 
 from routelaws.reference.accounting import Accounting
@@ -220,18 +219,15 @@ class TrainConfig:
             raise InputError(f"the model has {parameters:.3g} parameters; it can have {MOST_PARAMETERS:.3g} at most")
 
     def _check_counts(self) -> None:
-        for name in ("sequence_length", "batch_size", "steps", "evaluations", "evaluation_tokens", "steps_per_call"):
-            _check_whole(name, getattr(self, name), 1)
-        _check_whole("seed", self.seed, 0)
+        counts = ("sequence_length", "batch_size", "steps", "evaluations", "evaluation_tokens", "steps_per_call")
+        for name in (*counts, "checkpoint_every", "keep_last", "keep_every"):
+            if name not in ("checkpoint_every", "keep_every") or getattr(self, name) is not None:
+                _check_whole(name, getattr(self, name), 1)
+        for name in ("seed", "skip_bad_batches"):
+            _check_whole(name, getattr(self, name), 0)
         if self.batch_size * self.sequence_length > LARGEST:
             tokens = f"batch_size {self.batch_size} times sequence_length {self.sequence_length}"
             raise InputError(f"{tokens} is {self.batch_size * self.sequence_length}; it has to be at most {LARGEST}")
-        if self.checkpoint_every is not None:
-            _check_whole("checkpoint_every", self.checkpoint_every, 1)
-        _check_whole("keep_last", self.keep_last, 1)
-        _check_whole("skip_bad_batches", self.skip_bad_batches, 0)
-        if self.keep_every is not None:
-            _check_whole("keep_every", self.keep_every, 1)
 
     def _check_rates(self) -> None:
         if not 1 < self.loss_limit:
@@ -410,8 +406,7 @@ NEEDED = {
 
 def designs() -> dict[str, Path]:
     """Return {name: file} of the designs. A file has the fields of a small model of a public design."""
-    folder = resources.files(__package__) / "designs"
-    return {Path(str(item)).stem: Path(str(item)) for item in folder.iterdir() if item.name.endswith(".toml")}
+    return {path.stem: path for path in (Path(__file__).parent / "designs").glob("*.toml")}
 
 
 def read_config_file(design_or_file: str) -> dict:

@@ -82,8 +82,8 @@ def hosts_of(
     if distributed not in (None, "auto"):
         raise InputError(f"--distributed is {distributed!r}; allowed: auto")
     if distributed == "auto":
-        if len(missing) < 3:
-            raise InputError("--distributed auto finds the other processes itself; leave out " + _rest(flags))
+        if extra := ", ".join(name for name in flags if name not in missing):
+            raise InputError("--distributed auto finds the other processes itself; leave out " + extra)
         _check_launcher(environment)
         return Hosts()
     if len(missing) == 3:
@@ -110,10 +110,6 @@ def _check_place(coordinator: str, processes: int, process_id: int) -> None:
         raise InputError(f"--processes {processes} is out of range; use 1 or more")
     if not 0 <= process_id < processes:
         raise InputError(f"--process-id {process_id} is out of range; use 0 to {processes - 1}")
-
-
-def _rest(given: dict) -> str:
-    return ", ".join(name for name, value in given.items() if value is not None)
 
 
 @contextlib.contextmanager
@@ -167,28 +163,24 @@ def writer_first(what: str) -> Iterator[None]:
         wait_for_all(what)
 
 
-def own_rows(sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int = 1) -> np.ndarray:
-    """Return, for one axis of a global array, the sorted indices of the entries on this process's devices.
-
-    Args:
-        axis: the axis; by default the sequences of batches [n, b, S + 1].
-    """
+def own_rows(sharding: jax.sharding.Sharding, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the sorted indices of the sequences of batches [n, b, S + 1] on this process's devices."""
     indices = sharding.addressable_devices_indices_map(shape).values()
-    return np.unique(np.concatenate([np.arange(shape[axis])[index[axis]] for index in indices]))
+    return np.unique(np.concatenate([np.arange(shape[1])[index[1]] for index in indices]))
 
 
 def batch_of_all(
-    own: np.ndarray, rows: np.ndarray, sharding: jax.sharding.Sharding, shape: tuple[int, ...], axis: int = 1
+    own: np.ndarray, rows: np.ndarray, sharding: jax.sharding.Sharding, shape: tuple[int, ...]
 ) -> jax.Array:
-    """Return the global array, made of the rows that each process has read.
+    """Return the global batches [n, b, S + 1], made of the sequences that each process has read.
 
     Args:
         rows: indices of these rows, from `own_rows`.
     """
 
     def piece(index):
-        wanted = np.searchsorted(rows, np.arange(shape[axis])[index[axis]])
-        return own.take(wanted, axis)
+        wanted = np.searchsorted(rows, np.arange(shape[1])[index[1]])
+        return own.take(wanted, 1)
 
     return jax.make_array_from_callback(shape, sharding, piece)
 

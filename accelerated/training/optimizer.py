@@ -37,33 +37,23 @@ def optimizer(
     schedule = _schedule(config) if rate is None else lambda _: rate
 
     def decayed(params):
-        return jax.tree_util.tree_map_with_path(lambda path, _: _is_decayed(path), params)
+        return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in NOT_DECAYED, params)
 
     def clipped(gradient, _):
         # Multiply by a factor: optax.clip_by_global_norm divides each entry, and XLA then stores a second gradient.
-        share = _clipping(optax.tree.norm(gradient) if norm is None else norm, config)
+        total = optax.tree.norm(gradient) if norm is None else norm
+        share = jnp.where(total < config.gradient_clip, 1, config.gradient_clip / total)
         return jax.tree.map(lambda leaf: leaf * share.astype(leaf.dtype), gradient)
 
     def slowed(updates, _):
-        return jax.tree_util.tree_map_with_path(lambda path, leaf: leaf * _slowing(path, config), updates)
+        factors = {"router": config.router_rate, "router_bias": config.router_rate}
+        return jax.tree_util.tree_map_with_path(lambda path, leaf: leaf * factors.get(path[-1].key, 1.0), updates)
 
     return optax.chain(
         optax.stateless(clipped),
         optax.adamw(schedule, *BETAS, eps=EPSILON, weight_decay=config.weight_decay, mask=decayed),
         optax.stateless(slowed),
     )
-
-
-def _is_decayed(path) -> bool:
-    return path[-1].key not in NOT_DECAYED
-
-
-def _slowing(path, config) -> float:
-    return config.router_rate if path[-1].key in ("router", "router_bias") else 1.0
-
-
-def _clipping(norm, config):
-    return jnp.where(norm < config.gradient_clip, 1, config.gradient_clip / norm)
 
 
 def rates_of_steps(config: TrainConfig) -> jax.Array:

@@ -179,9 +179,7 @@ def _differentiate(config: TrainConfig, base_method: str, layout: Layout | None)
 
     def objective(params, tokens, noise, hidden, table, spread=None, held=None):
         options = {"noise": noise, "table": table, "hidden": hidden, "compute_dtype": dtype}
-        options |= {} if held is None else {"held": held}
-        options |= {"rematerialise": config.rematerialise, "attention": attention}
-        options |= {} if spread is None else {"spread": spread}
+        options |= {"rematerialise": config.rematerialise, "attention": attention, "held": held, "spread": spread}
         result = loss(params, tokens, model, training=True, base_method=base_method, **options)
         output = result.output
         return result.total, BatchNumbers(result.cross_entropy, output.auxiliary, output.dropped_fraction, output.bias)
@@ -297,8 +295,7 @@ def _of_batch(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the loss of each token [b, S] and the load of each expert, with routing as in evaluation."""
     options = {"table": table, "hidden": hidden, "compute_dtype": dtype, "attention": attention}
-    options |= {} if spread is None else {"spread": spread}
-    output = loss(params, tokens, model, training=False, **options).output
+    output = loss(params, tokens, model, training=False, spread=spread, **options).output
     targets = tokens[:, 1:] if hidden is None else tokens
     losses = optax.softmax_cross_entropy_with_integer_labels(output.logits.astype(jnp.float32), targets)
     return losses, _load(output.routing, model)

@@ -34,6 +34,7 @@ from ..errors import InputError
 from ..files import read_bytes
 from ..json_files import parse_json, shown
 from ..transformer import apply
+from ..wording import plural
 from .evaluate import changed_model
 from .runs.run_folder import read_config, read_results
 from .runs.weights import load_run
@@ -102,7 +103,7 @@ def evaluate_task(
         )
     run = load_run(folder, telling(tell))
     score = jax.jit(functools.partial(_score, config=model, table=run.table, dtype=compute_dtype(config)))
-    tell(f"{task}: {len(questions)} question{'' if len(questions) == 1 else 's'}")
+    tell(f"{task}: {plural(len(questions), 'question')}")
     scores = score_questions(
         questions,
         run.tokenizer.encode,

@@ -21,7 +21,6 @@ Fields in [[runs]] override fields of the size, which override [base]. All runs 
 import itertools
 import math
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,8 +44,7 @@ class Grid(NamedTuple):
 
 def presets() -> dict[str, Path]:
     """Return the files of the package's grids, by name."""
-    folder = resources.files(__package__) / "presets"
-    return {Path(str(item)).stem: Path(str(item)) for item in folder.iterdir() if item.name.endswith(".toml")}
+    return {path.stem: path for path in (Path(__file__).parent / "presets").glob("*.toml")}
 
 
 def read_grid(preset_or_file: str, overrides: dict | None = None, most: int = MOST_RUNS) -> Grid:

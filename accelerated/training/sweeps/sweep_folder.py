@@ -124,7 +124,7 @@ def collect_rows(folder: Path) -> list[dict]:
     """
     folder, rows = Path(folder), []
     with locked(folder / "runs", wait=True, holder="another collection"):
-        before, had = _collected(folder), read_had(folder)
+        before, had = _by_run(read_rows(Path(folder) / "results.csv")), read_had(folder)
         for i, (run_folder, config) in enumerate(_runs(folder)):
             try:
                 rows_of_run = read_results(run_folder)[0]
@@ -137,7 +137,7 @@ def collect_rows(folder: Path) -> list[dict]:
 
 def check_collected(folder: Path) -> None:
     """Raise `InputError` if a new results.csv of a sweep would lose rows."""
-    table = _collected(folder)
+    table = _by_run(read_rows(Path(folder) / "results.csv"))
     for i, (run_folder, config) in enumerate(_runs(folder) if table else []):
         if i in table and is_finished(run_folder, config):
             if [as_text(row) for row in table[i]] != [as_text(row) for row in read_results(run_folder)[0]]:
@@ -158,13 +158,6 @@ def check_plan(folder: Path) -> None:
             name, planned, saved = different
             what = f"{name} of run {i} is {shown(planned)}, but {shown(saved)} in {run_folder / 'config.json'}"
             raise InputError(f"{path}: {what}; restore sweep.json")
-
-
-def _collected(folder: Path) -> dict[int, list[dict]]:
-    table = {}
-    for row in read_rows(Path(folder) / "results.csv"):
-        table.setdefault(int(row["hyper_id"]), []).append(row)
-    return table
 
 
 def _runs(folder: Path) -> list[tuple[Path, TrainConfig]]:
