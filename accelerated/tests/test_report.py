@@ -30,7 +30,7 @@ from routelaws.accelerated.training.configuration import TrainConfig, from_mappi
 from routelaws.accelerated.training.runs.result_rows import result_row, write_rows
 from routelaws.accelerated.training.sweeps.grid import Grid, read_grid
 from routelaws.accelerated.training.sweeps.sweep_folder import claim_sweep_folder, folder_of_run, read_plan
-from routelaws.accelerated.training.window_losses import WindowLosses, write_window_losses
+from routelaws.accelerated.training.window_losses import FILE, WindowLosses, as_csv
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 LAWS = {
@@ -80,7 +80,7 @@ def make_sweep(folder, laws=LAWS, noise=0.002, runs=None, finished=None, collect
             rows.append(result_row(config, i, step, losses, windows, dropped, load, step / 10, learned=learned))
         path = folder_of_run(folder, i, config)
         path.mkdir(parents=True)
-        write_window_losses(path, windows)
+        (path / FILE).write_text(as_csv(windows), encoding="utf-8")
         write_rows(path / "results.csv", rows)
         if logs:
             write_atomically(path / "log.jsonl", make_log(config, final, random))

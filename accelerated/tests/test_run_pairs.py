@@ -8,7 +8,7 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.results.sweeps.run_pairs import beside, run_table
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.runs.result_rows import result_row, write_rows
-from routelaws.accelerated.training.window_losses import WindowLosses, write_window_losses
+from routelaws.accelerated.training.window_losses import FILE, WindowLosses, as_csv
 
 
 def make_run(folder, sums, step=1000, document=(0, 1, 2), **fields):
@@ -19,7 +19,7 @@ def make_run(folder, sums, step=1000, document=(0, 1, 2), **fields):
     (folder / "config.json").write_text(config.to_json())
     mean = {"validation": sum(sums) / 30}
     write_rows(folder / "results.csv", [result_row(config, 0, step, mean, windows, 0.0, np.zeros((0, 0)), 1.0)])
-    write_window_losses(folder, windows)
+    (folder / FILE).write_text(as_csv(windows), encoding="utf-8")
     return folder
 
 

@@ -11,16 +11,17 @@ import pytest
 from routelaws import accelerated, reference
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training.window_losses import (
+    FILE,
     EvaluationText,
     WindowLosses,
     WindowRows,
+    as_csv,
     documents,
     loss_difference,
     mean_loss,
     read_window_losses,
     standard_error,
     window_losses,
-    write_window_losses,
 )
 
 ONE = WindowLosses(np.array([0, 1, 1, 2]), np.array([0, 0, 1, 2]), np.array([2, 1, 1, 2]), np.array([4.0, 1, 3, 8]))
@@ -108,7 +109,7 @@ def test_there_is_no_difference_on_other_windows(name):
 
 def test_window_losses_are_written_and_read_to_the_last_digit(tmp_path):
     losses = ONE._replace(loss=np.random.default_rng(2).gamma(2.0, 1.0, 4) / 3)
-    write_window_losses(tmp_path, losses)
+    (tmp_path / FILE).write_text(as_csv(losses), encoding="utf-8")
     found = read_window_losses(tmp_path)
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(losses, found, strict=True))
     with open(tmp_path / "validation_windows.csv", newline="") as file:

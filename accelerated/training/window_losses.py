@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ..files import read_bytes, write_atomically
+from ..files import read_bytes
 
 FILE = "validation_windows.csv"
 """File of a run folder with the window losses of its last evaluation."""
@@ -139,12 +139,8 @@ def as_csv(losses: WindowLosses) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_window_losses(folder: Path, losses: WindowLosses) -> None:
-    write_atomically(Path(folder) / FILE, as_csv(losses))
-
-
 def read_window_losses(folder: Path) -> WindowLosses | None:
-    """Return the window losses that `write_window_losses` wrote, None if there is no file.
+    """Return the window losses in a run folder, None if there is no file.
 
     Raises:
         InputError: the file cannot be read, or has another form.

@@ -12,6 +12,8 @@ and two runs can build the same entry at the same time. If an entry is damaged l
 is built again.
 """
 
+import functools
+import hashlib
 import json
 import os
 import re
@@ -20,7 +22,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from ...caches import CACHE, cache_folder, private_folder, user_cache
 from ...errors import InputError, in_line
 from ...files import write_atomically
 from ...json_files import NUMBER, read_json
+from ..runs.record import digest_of_json
 from .corpus import Corpus, Document
 from .tokenizer import END_OF_DOCUMENT, Tokenizer, train_tokenizer
 
@@ -172,7 +174,7 @@ def _write_entry(corpus: Corpus, vocab_size: int, entry: Path, tell: Callable[[s
         "files": corpus.files if len(corpus.files) <= MOST_FILES else {},
         "checksums": {name: _file_checksum(entry / name) for name in _FILES},
     }
-    text = json.dumps({"body": body, "checksum": _checksum(body)}, indent=1)
+    text = json.dumps({"body": body, "checksum": digest_of_json(body)}, indent=1)
     write_atomically(entry / "meta.json", text + "\n")
 
 
@@ -245,21 +247,14 @@ def _read_meta(folder: Path) -> dict:
         meta = read_json(folder / "meta.json", {"body": META, "checksum": str})
     except (OSError, InputError) as error:
         raise _Damaged(f"meta.json is damaged ({error})") from None
-    if meta["checksum"] != _checksum(meta["body"]):
+    if meta["checksum"] != digest_of_json(meta["body"]):
         raise _Damaged("meta.json is damaged (wrong checksum)")
     return meta["body"]
 
 
-def _checksum(body: dict) -> str:
-    return blake2b(json.dumps(body, sort_keys=True).encode("utf-8"), digest_size=16).hexdigest()
-
-
 def _file_checksum(path: Path) -> str:
-    digest = blake2b(digest_size=16)
     with open(path, "rb") as file:
-        while part := file.read(2**20):
-            digest.update(part)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, functools.partial(hashlib.blake2b, digest_size=16)).hexdigest()
 
 
 def _tell_on_standard_error(line: str) -> None:
