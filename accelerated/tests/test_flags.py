@@ -370,12 +370,12 @@ def reproduce_takes_rows_loss_and_delta(said):
 @of("downstream", "positional", "--cut", "--tasks", "--loss", "--ratio", "--least-gain", "--json")
 def downstream_takes_what_it_is_told(said):
     """A law that predicts the guess rate plus the least gain shows both in its error."""
-    laws = lambda gain: {"direct": lambda below, above, rate: np.full(len(above.flops), rate + gain)}  # noqa: E731
+    laws = {"direct": lambda below, above, rate, gain: np.full(len(above.flops), rate + gain)}
     chosen = [row for row in ACCURACIES if row["tokens"] == 20 * row["params"]]
     above = [row for row in chosen if 6 * row["params"] * row["tokens"] > 1e20]
     flags = ("--cut", "1e20", "--tasks", "rates.csv", "--loss", "books", "--ratio", "20", "--least-gain", "0.125")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(downstream_laws, "_laws", laws)
+        patch.setattr(downstream_laws, "_PREDICTORS", laws)
         found, plain = (said("downstream", "accuracies.csv", "--json", *more) for more in (flags, ("--cut", "1e21")))
     assert (found["cut"], found["loss"], plain["loss"]) == (1e20, "books", "web")
     assert (found["scored_runs"], found["fitted_runs"]) == (len(above), len(chosen) - len(above))
@@ -421,8 +421,8 @@ def test_downstream_takes_the_released_runs_where_no_table_is_given(said, monkey
     save(Path("overtraining_runs.csv"), [row | {"loss_c4_val": row["loss_books"]} for row in ACCURACIES])
     save(Path("downstream_tasks.csv"), RATES)
     monkeypatch.setattr(downstream_command, "released_table", Path)
-    laws = {"direct": lambda below, above, rate: np.full(len(above.flops), rate)}
-    monkeypatch.setattr(downstream_laws, "_laws", lambda gain: laws)
+    laws = {"direct": lambda below, above, rate, gain: np.full(len(above.flops), rate)}
+    monkeypatch.setattr(downstream_laws, "_PREDICTORS", laws)
     found = said("downstream", "--cut", "1e20", "--json")
     missed = [abs(0.125 - row["acc_two"]) for row, flops in zip(ACCURACIES, FLOPS, strict=True) if flops > 1e20]
     assert found["loss"] == "c4_val" and found["errors"]["direct"]["two"] == pytest.approx(np.mean(missed))
