@@ -137,7 +137,6 @@ def _forward(query, key, value, relative, mask, causal):
 
 
 def _backward(causal, kept, gradient):
-    """Return the gradients of query, key, value and the relative keys from the gradient of the output."""
     query, key, value, relative, mask, mixed, largest, total, weights = kept
     if weights is None:
         weights = jnp.exp(_logits(query, key, relative, mask, causal) - largest).astype(value.dtype)

@@ -345,7 +345,6 @@ def _kept(expert, num_experts, slots, capacity_factor, order, priority, asked, o
 
 
 def _by_device(params, x, expert, gate, kept, activation, axis_name, ragged, native, most):
-    """Send every kept assignment to the device of its expert, and add up the returned outputs."""
     per_device = len(params["up"])
     device = expert // per_device  # [T, k]
     run = functools.partial(_run_received, params, activation)

@@ -63,7 +63,6 @@ def experts(
 
 
 def _check(activation, matrices, x, gate, queue) -> dict:
-    """Return the sizes T, k, E, d and f."""
     if activation not in ACTIVATIONS:
         raise InputError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
     names = ("up", "down", "linear") if activation == "swiglu" else ("up", "down")

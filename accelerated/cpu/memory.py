@@ -16,8 +16,6 @@ _LONG = ir.IntType(64)
 
 
 def _pointer_to(number):
-    """Return a function that converts an address to a pointer to numbers of this type."""
-
     @intrinsic
     def pointer(typing, address):
         def generate(context, builder, signature, arguments):

@@ -200,5 +200,4 @@ def _flag(name: str, value) -> list[str]:
 
 
 def _html(blocks: list[Block]) -> str:
-    """Return blocks as HTML. Wide tables scroll."""
     return scrolling(to_html(blocks)) + "\n"

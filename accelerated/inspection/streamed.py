@@ -147,7 +147,6 @@ class StreamedModel:
 
     @contextlib.contextmanager
     def _streamed(self, name: str, layer: nn.Module, windows: int, last: bool) -> Iterator[None]:
-        """Let a layer load its weights, run window by window, and free its weights."""
         forward = layer.forward
 
         def window(values, i: int):

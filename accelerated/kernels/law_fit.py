@@ -331,7 +331,6 @@ def search(problem, extra, constant, log_alpha, logit, free_alpha, free_logit, s
 
 @jit
 def _slopes(problem, extra, log_alpha, logit, work):
-    """Return the residual sum, and minus the gradient of half the sum by log alpha and logit."""
     value = _value(problem, extra, log_alpha, logit, work)
     _gradient(problem, extra, math.exp(log_alpha), logit, work)
     return value, _dot(work[TURN_0], work[RESIDUAL]), _dot(work[TURN_1], work[RESIDUAL])
@@ -404,7 +403,6 @@ def _best_starts(values, starts):
 
 @jit
 def _search_piece(problem, extra, constant, values, free_alpha, free_logit, starts, careful, work):
-    """Search a piece of the domain from the lowest points of its scan. Return (alpha, ratio, rest, residual sum)."""
     scan, log_top = len(values), math.log1p(extra[-1])
     settled = SETTLED if careful else SETTLED_SOON
     # The last line of the scan is the edge E_start = 1; its first column is the edge of unbounded E_max.

@@ -246,7 +246,6 @@ def _slopes(problem, delta, alpha, logit, linear, work):
 
 @jit
 def _step(slope, inner, scales, free_alpha, free_logit, damping):
-    """Return the damped step of the free variables, and the predicted decrease."""
     a00, a11 = inner[0, 0] + damping * scales[0], inner[1, 1] + damping * scales[1]
     d0, d1, descends = _solve_two(a00, inner[0, 1], a11, slope[0], slope[1], free_alpha, free_logit)
     # A matrix that is not positive needs more damping. Infinity causes a trial step that fails and raises the damping.

@@ -70,8 +70,6 @@ def _compiled():
 
 
 def _search(model, data, target, weight, starts, delta):
-    """Return the parameters, the sum, the residuals and the derivatives of the best start."""
-
     def terms(residual):
         return _huber_sum(residual, weight, delta)
 

@@ -17,7 +17,6 @@ _GRID = 49
 
 
 def _best_start(columns: list[np.ndarray], limit: float) -> tuple[float, str]:
-    """Return the least-squares A_start, and whether it is at an end of its range."""
     from scipy.optimize import minimize_scalar
 
     def squares(log_start: float) -> float:

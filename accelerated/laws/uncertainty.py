@@ -93,7 +93,6 @@ def _ends(table: LevelTable, reduced, fit: RoutedFit, quantity: Quantity, limit:
 
 
 def _natural(table: LevelTable, quantity: Quantity, value: float) -> float:
-    """Return a value of the kernel in the units of the quantity."""
     name = quantity.name
     if name in ("E_start", "E_max"):
         return math.inf if value == 0 else -1.0 / value

@@ -196,7 +196,6 @@ def _unfolded(path, cells: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def _entries(path, row: int, column: str, text: str) -> dict[str, str]:
-    """Return the entries of a dictionary in a cell. Dots join nested names."""
     if text.strip() in BLANK:
         return {}
     try:

@@ -76,8 +76,6 @@ def downstream_tasks(archive: Path) -> bytes:
 
 
 class _Archive:
-    """The files of a repository in an archive, all below one folder."""
-
     def __init__(self, path: Path):
         self.path = path
 

@@ -316,7 +316,6 @@ class Run:
         return n, self.config.batch_size, self.config.sequence_length + 1
 
     def _batches(self, n: int):
-        """Return the next n batches of all processes."""
         rows = self.batches.stacked(n)
         if self.own_rows is None:
             return rows

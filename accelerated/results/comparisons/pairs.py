@@ -150,7 +150,6 @@ def _difference(one: float, other: float, reach: float | None, alpha: float | No
 
 
 def _turned(cells: list[dict], mean: float) -> dict:
-    """Return the number of cells whose sign differs from the mean's, and the cell with the largest difference."""
     other = [cell for cell in cells if cell["percent"] * mean < 0]
     worst = max(other, key=lambda cell: abs(cell["percent"]), default={"N": None, "E": None, "percent": None})
     return {"cells": len(other)} | {name: worst[name] for name in ("N", "E", "percent")}

@@ -381,7 +381,6 @@ def _dense(with_cache: bool, tokens: float | None) -> Model:
 
 
 def _in_width(loss: Callable, train: Callable, serve: Callable, held: Callable) -> Option:
-    """Return an option whose size is the width d."""
     cache = partial(joint.joint_cache, cached_tokens=1.0)
     return Option(loss, train, serve, held, cache, LEAST_WIDTH, WIDEST, "width d")
 
