@@ -6,7 +6,6 @@ from pathlib import Path
 import tyro
 
 from ..errors import InputError
-from ..inspection.replay import replay
 from ..tables.accuracies import add_run
 from ..training.evaluate import evaluate_run
 from ..training.tasks import MEASURES, evaluate_task, table_row
@@ -78,6 +77,8 @@ def evaluate(
 
 
 def _tell_replay(folder: Path, routing: Path, json: bool) -> None:
+    from ..inspection.replay import replay
+
     losses = replay(folder, routing, remark)
     if json:
         print(dump_json(losses))

@@ -13,7 +13,6 @@ from rich.progress import Progress as Bars
 
 from ..results.blocks import Terminal
 from ..training.configuration import TrainConfig
-from ..training.sweeps.sweep import cost
 
 QUIET = 30.0
 """Seconds between progress lines of a single run without bars."""
@@ -25,9 +24,9 @@ SURE = 5.0
 class Progress:
     """A `Watch` that shows the current runs, loss, speed, and the time left for all runs.
 
-    The time left is the work left (by `sweep.cost`) divided by the speed of this session. The speed is measured from
-    the first steps of each run on, because a small run needs a quarter of its time to compile. Each run that has not
-    made a step adds the mean starting time of other runs.
+    The time left is the work left (see `TrainConfig.cost`) divided by the speed of this session. The speed is measured
+    from the first steps of each run on, because a small run needs a quarter of its time to compile. Each run that has
+    not made a step adds the mean starting time of other runs.
 
     Args:
         runs: the configurations, by hyper_id.
@@ -39,7 +38,7 @@ class Progress:
         self, runs: Sequence[TrainConfig], chosen: Sequence[int] | None = None, console: Console | None = None
     ):
         self.runs, self.console = runs, console or Terminal(stderr=True)
-        self.costs = {run: cost(runs[run]) for run in (range(len(runs)) if chosen is None else chosen)}
+        self.costs = {run: runs[run].cost() for run in (range(len(runs)) if chosen is None else chosen)}
         self.steps_done: dict[int, int] = {}  # {run: steps}, of running and finished runs
         self.finished: dict[int, float | None] = {}  # {run: loss}
         self.losses: dict[int, float] = {}

@@ -16,7 +16,6 @@ from ..training.loop import Run
 from ..training.mesh import open_mesh, parse_mesh
 from ..training.runs.run_folder import read_config
 from ..training.runs.trunk import Trunk
-from ..training.sweeps.board import Board
 from ..training.sweeps.workers import compute_where_called, keep_freed_memory
 from ..training.text.corpus import read_corpus
 from ..training.text.tokens import prepare_tokens
@@ -144,7 +143,10 @@ def run_of(config: TrainConfig, out: Path, tensorboard: bool = False, trunk: Tru
     corpus = read_corpus(config.corpus or None)
     with Progress([config]) as shown, hosts.own_folder(out) as folder:
         watch = shown if hosts.is_writer() else silent
-        watch = Board(watch, {0: (folder, config)}) if tensorboard else watch
+        if tensorboard:
+            from ..training.sweeps.board import Board
+
+            watch = Board(watch, {0: (folder, config)})
         watch("say", line=corpus.summary())
         with hosts.writer_first("tokens"):
             tokens = prepare_tokens(corpus, config.model.vocab_size, tell=lambda line: watch("say", line=line))

@@ -144,6 +144,12 @@ class TrainConfig:
         """Return N, P, F and B of the model at this run's sequence length."""
         return self.model.accounting(self.sequence_length)
 
+    def cost(self) -> float:
+        """Return the FLOPs of the run, an estimate of its time."""
+        overhead = 2e5  # per token: the cost of a tiny model, where FLOPs do not matter
+        per_token = 3 * self.accounting().flops_per_token + overhead
+        return per_token * self.steps * self.batch_size * self.sequence_length
+
     def peak_learning_rate(self) -> float:
         """Return the learning rate of the configuration or, if there is none, of `learning_rate_rule`."""
         if self.learning_rate is not None:

@@ -235,7 +235,7 @@ def in_order(tasks: list[Task]) -> list[Task]:
     before = Counter()
 
     def place(task: Task) -> tuple:
-        program, length = str(fields_of_programs(task.config)), cost(task.config)
+        program, length = str(fields_of_programs(task.config)), task.config.cost()
         before[program] += 1
         return -round(math.log10(length), 1), before[program], -length
 
@@ -245,13 +245,6 @@ def in_order(tasks: list[Task]) -> list[Task]:
 def fields_of_programs(config: TrainConfig) -> dict:
     """Return the fields of a run that may change its programs."""
     return {name: value for name, value in config.fields().items() if name not in NOT_IN_PROGRAMS}
-
-
-def cost(config: TrainConfig) -> float:
-    """Return the FLOPs of a run, an estimate of its time."""
-    overhead = 2e5  # per token: the cost of a tiny model, where FLOPs do not matter
-    per_token = 3 * config.accounting().flops_per_token + overhead
-    return per_token * config.steps * config.batch_size * config.sequence_length
 
 
 def _train_here(todo: list[Task], watch: Watch) -> dict[int, str]:
