@@ -27,7 +27,7 @@ from ..training.text.batches import training_batches
 from ..training.text.corpus import read_corpus
 from ..training.text.texts import check_text
 from ..training.text.tokenizer import END_OF_DOCUMENT
-from ..training.text.tokens import load_tokens, prepare_tokens
+from ..training.text.tokens import TokenFiles, load_tokens, prepare_tokens
 from ..training.watch import telling
 from ..transformer import _run, apply, draw_noise, loss
 from .trace import Trace, at_most, read_text
@@ -46,14 +46,17 @@ def trace_folder(folder: Path, text: Path | None = None, *, tokens: int, tell=pr
     run = load_run(folder, telling(tell))
     if not run.config.model.num_routed:
         raise InputError(f"{folder}: the model is dense and has no router; inspect a routed run")
-    ids = _validation_start(folder, run, tokens, tell) if text is None else _ids_of(text, run)[:tokens]
-    return trace_run(run, ids, str(folder))
+    if text is not None:
+        return trace_run(run, _ids_of(text, run)[:tokens], str(folder))
+    files = _tokens_of_run(folder, run, tell)
+    start = np.array(load_tokens(files.validation, files.dtype)[:tokens], np.int32)
+    return trace_run(run, start, str(folder))
 
 
-def _validation_start(folder: Path, run: SavedRun, tokens: int, tell) -> np.ndarray:
+def _tokens_of_run(folder: Path, run: SavedRun, tell) -> TokenFiles:
     files = prepare_tokens(read_corpus(run.config.corpus or None), run.config.model.vocab_size, tell=tell)
     check_text(folder, run.texts, files, {}, run.config, "inspect another with --text")
-    return np.array(load_tokens(files.validation, files.dtype)[:tokens], np.int32)
+    return files
 
 
 def _ids_of(text: Path, run: SavedRun) -> np.ndarray:
@@ -106,8 +109,7 @@ def trace_steps(folder: Path, first: int, last: int, tell=print) -> Trace:
     config, model = run.config, run.config.model
     if not model.num_routed or model.record.grouped or model.objective != "causal":
         raise InputError(f"{folder}: --split train is for causal models whose tokens choose experts; leave it out")
-    files = prepare_tokens(read_corpus(config.corpus or None), model.vocab_size, tell=tell)
-    check_text(folder, run.texts, files, {}, config, "inspect another with --text")
+    files = _tokens_of_run(folder, run, tell)
     sizes = {"sequence_length": config.sequence_length, "batch_size": config.batch_size}
     batches = training_batches(files, **sizes, seed=config.seed)
     batches.set_state(batches.get_state() | {"next_batch": first - 1})

@@ -14,7 +14,7 @@ from ...files import read_npy
 from ...routed_block import hash_table
 from ..configuration import TrainConfig
 from ..runs.record import WRITTEN_ANEW
-from ..runs.run_folder import HASH_TABLE, read_hash_table
+from ..runs.run_folder import HASH_TABLE, read_hash_table, table_shape
 from ..runs.weights import load_run
 from .tokens import TokenFiles, load_tokens
 
@@ -51,11 +51,10 @@ def hash_table_of(config: TrainConfig, tokens: TokenFiles, tokenizer: Path) -> n
     Raises:
         InputError: the embeddings cannot be used.
     """
-    model, options = config.model, {}
-    if model.router != "hash" or model.hash == "position":
+    model, shape, options = config.model, table_shape(config.model), {}
+    if shape is None:
         return None
     if model.hash in ("random", "multi", "bigram"):
-        shape = (2, model.vocab_size) if model.hash == "bigram" else (model.vocab_size, model.choices)
         key = blake2b(f"hash {config.seed}".encode(), digest_size=16).digest()
         options["uniforms"] = np.random.Generator(np.random.PCG64(int.from_bytes(key, "big"))).random(shape)
     elif model.hash == "balanced":
