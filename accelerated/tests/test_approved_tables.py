@@ -212,8 +212,7 @@ SEARCHED = ("fit-hoffmann.txt", "predict-hoffmann.txt", "accuracy-huber.txt")
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SEARCHED else ()) for name in OTHERS]
 )
 def test_other_commands(approved, said, name, monkeypatch):
-    laws = downstream._laws
-    monkeypatch.setattr(downstream, "_laws", lambda gain: {law: laws(gain)[law] for law in QUICK_LAWS})
+    monkeypatch.setattr(downstream, "_PREDICTORS", {law: downstream._PREDICTORS[law] for law in QUICK_LAWS})
     save("own.csv", own_log())
     save("more.csv", own_log("2", 0.02))
     save("accuracies.csv", accuracies())
