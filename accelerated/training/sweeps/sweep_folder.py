@@ -124,7 +124,7 @@ def collect_rows(folder: Path) -> list[dict]:
     """
     folder, rows = Path(folder), []
     with locked(folder / "runs", wait=True, holder="another collection"):
-        before, had = _by_run(read_rows(Path(folder) / "results.csv")), read_had(folder)
+        before, had = _by_run(read_rows(folder / "results.csv")), read_had(folder)
         for i, (run_folder, config) in enumerate(_runs(folder)):
             try:
                 rows_of_run = read_results(run_folder)[0]
