@@ -88,12 +88,32 @@ def test_an_end_more_than_ten_times_the_other_is_loose(laws):
 
 
 @twins
-def test_an_activation_near_the_end_of_its_range_is_inside_it(laws):
-    """The search for A_start begins at 1e-6; twice this number is still a coefficient."""
-    truth = laws.leverage.PUBLISHED._replace(A_start=2e-6, A_max=math.inf)
-    A, G, C = (v.ravel() for v in np.meshgrid([3e-7, 1e-6, 3e-6, 1e-5], [2.0, 4.0, 8.0], [1e18, 1e20]))
+@pytest.mark.parametrize(
+    ("start", "status"),
+    [(2e-6, "interior"), (2e-7, "A_start at its lower end"), (0.5, "interior"), (5.0, "A_start at its upper end")],
+)
+def test_an_activation_at_the_ends_of_its_range(laws, start, status):
+    """The search for A_start goes from 1e-6 to 1; twice or half these numbers are still coefficients."""
+    truth = laws.leverage.PUBLISHED._replace(A_start=start, A_max=math.inf)
+    A, G, C = (v.ravel() for v in np.meshgrid(start * 10 ** np.arange(-1, 1, 0.5), [2.0, 4.0, 8.0], [1e18, 1e20]))
     found = laws.leverage.fit_leverage(A, G, C, laws.leverage.leverage(A, G, C, truth))
-    assert found.status == "interior" and round(found.coefficients.A_start * 1e6, 4) == 2
+    assert found.status == status
+    assert round(found.coefficients.A_start / min(max(start, 1e-6), 1.0), 2) == 1
+
+
+@twins
+@pytest.mark.parametrize(("factor", "size"), [(1e-9, 1.0), (1e12, 10.0)])
+def test_the_best_size_is_at_least_a_parameter_and_leaves_a_token(laws, factor, size):
+    best = laws.planning.hoffmann_optimum(60.0, laws.hoffmann.HoffmannCoefficients(factor, 0.3, 1.0, 0.3, 1.7))
+    assert (round(best.parameters, 9), round(best.tokens, 9)) == (size, 10 / size)
+
+
+def test_a_change_of_unit_leaves_the_law():
+    """B̂ = u Ê', with u = 0.02."""
+    old = np.array([-0.08, -0.11, 0.01, 1.1, 2.0, 300.0])
+    new = oracle.utilisation.UtilisationCoefficients(*(oracle.utilisation._change_of_unit(0.02) @ old), 0.2)
+    wanted = oracle.routed.predict_loss(3.0, 1 + (0.7 - 0.2) / 0.02, oracle.routed.RoutedCoefficients(*old))
+    check("laws.intervals.value", abs(float(oracle.utilisation.predict_loss(3.0, 0.7, new) / wanted) - 1))
 
 
 def test_counts_of_experts_may_differ_by_any_factor():

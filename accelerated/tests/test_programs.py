@@ -44,6 +44,7 @@ def test_a_process_is_told_where(tmp_path):
 def test_the_users_own_choice_stands(tmp_path):
     assert said(tmp_path, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "own")) == str(tmp_path / "own")
     assert said(tmp_path, JAX_COMPILATION_CACHE_DIR="gs://bucket/own") == "gs://bucket/own"
+    assert not Path("gs:").exists(), "a bucket is no folder here"
     assert said(tmp_path, JAX_COMPILATION_CACHE_DIR="") == ""
 
 

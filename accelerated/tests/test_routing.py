@@ -91,7 +91,10 @@ def test_what_the_expert_says_about_the_token(random):
     label = random.integers(0, 4 * EXPERTS, TOKENS)
     fixed = diagnostics.information(label, (label % EXPERTS)[:, None], EXPERTS, shuffles(random))
     assert fixed.bits == pytest.approx(np.log2(EXPERTS), abs=0.01) and fixed.baseline < 0.1
-    chance = diagnostics.information(label, random.integers(0, EXPERTS, (TOKENS, 1)), EXPERTS, shuffles(random))
+    expert, orders = random.integers(0, EXPERTS, (TOKENS, 1)), shuffles(random)
+    chance = diagnostics.information(label, expert, EXPERTS, orders)
+    moved = [diagnostics.information(label[order], expert, EXPERTS, orders[:1]).bits for order in orders]
+    assert chance[1:] == pytest.approx((np.mean(moved), np.std(moved)), rel=1e-9)
     assert abs(chance.bits - chance.baseline) < 6 * chance.spread and chance.bits > 0.01
     one = diagnostics.information(label, np.zeros((TOKENS, 1), int), EXPERTS, shuffles(random))
     assert one == (0, 0, 0)
