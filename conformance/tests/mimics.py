@@ -3,6 +3,8 @@
 Each is route(logits, k, bias, mask) -> (expert [T, k], gate [T, k]), in float32 like a library.
 """
 
+import functools
+
 import numpy as np
 
 from routelaws.conformance.dialects.designs import _sparsemixer
@@ -117,6 +119,8 @@ DESIGNS = {
     "GPT-OSS": (gpt_oss, "right", "softmax over chosen"),
     "DeepSeek-V3 without its constant": (deepseek, "right", DEEPSEEK),
     "DeepSeek-V3 in one group": (with_eps, "differs", "sigmoid, sum over chosen, times 2.5"),
+    "DeepSeek-V3 in groups of two": (
+        functools.partial(deepseek, groups=8, taken=4), "right", DEEPSEEK.replace("2 of 4", "4 of 8")),
     "PhiMoE": (phimoe, "differs", "sparsemixer"),
     "two groups that may hold fewer than k": (
         in_two_groups, "right", "softmax over chosen, 1 of 2 groups by their best expert"),

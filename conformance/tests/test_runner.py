@@ -23,11 +23,11 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 import routelaws
 from routelaws.conformance import __main__, bounds
-from routelaws.conformance.engine import backends, harness, plugin, report, runner
+from routelaws.conformance.engine import backends, harness, page, plugin, report, runner
 from routelaws.conformance.engine.ledger import Ledger, Trouble
 from routelaws.conformance.engine.names import full_names, options_of, public_functions
 from routelaws.conformance.engine.options import Options
-from routelaws.conformance.engine.values import as_numpy, difference
+from routelaws.conformance.engine.values import as_numpy, difference, equal
 from routelaws.conformance.suite import test_dialects
 from routelaws.reference import balance, notation
 from routelaws.reference.laws import dense, downstream
@@ -497,6 +497,7 @@ class TestBackend:
     ])  # fmt: skip
     def test_structure(self, found, problem):
         assert re.search(problem, difference(found, np.zeros((3, 1)), ""))
+        assert equal(found, np.copy(found)) and not equal(found, found[:, None])
         routing = top_k.top_k_router(np.eye(3))
         assert re.search(problem, difference(routing._replace(gate=found), routing, "")[len("in gate: ") :])
 
@@ -798,6 +799,8 @@ def test_the_quick_profile_leaves_out_what_a_backend_calls_slow(monkeypatch):
     for profile, slow in (("quick", {"laws.downstream.normalise"}), ("default", set())):
         suite = plugin.Suite(Options.made(["mine"], profile=profile))
         assert suite.left_out(suite.backends["mine"]) == slow
+        suite.ledger.slack = lambda name: (name,)
+        assert suite.slack("mine", backends.OURS) == ("mine",) * (profile != "quick") and not suite.slack("mine", "")
     with pytest.raises(backends.BackendError, match="no_such does not name"):
         backends.Backend("mine", SimpleNamespace(slow=("no_such",)), Ledger())
 
@@ -914,7 +917,9 @@ def test_an_exit_code_is_that_of_the_worst_fault(verdicts, outside, code):
     """The verdicts have their numbers of failed tests. A failed test that called no function is as bad as a defect."""
     rows = tuple(report.Row("softmax", verdict, 1, None, failed, "", "") for verdict, failed in verdicts.items())
     trouble = Trouble("mine", "", "wrong", "the fixture failed", "test_notation.py::test_softmax")
-    assert report.Report("mine", {}, rows, (trouble,) * outside).exit_code == code
+    found = report.Report("mine", {}, rows, (trouble,) * outside)
+    assert found.exit_code == code
+    assert ('<span class="bad">' in page._section(found)) == any(verdicts.values())
 
 
 @pytest.mark.parametrize(

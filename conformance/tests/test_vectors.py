@@ -5,6 +5,7 @@ import functools
 import inspect
 import json
 import operator
+from collections import namedtuple
 from types import SimpleNamespace
 
 import jax
@@ -14,7 +15,7 @@ import pytest
 from routelaws import accelerated
 from routelaws import reference as oracle
 from routelaws.conformance.engine.harness import altered, cast
-from routelaws.conformance.vectors import cases
+from routelaws.conformance.vectors import cases, checks
 from routelaws.conformance.vectors import files as vectors
 from routelaws.conformance.vectors.files import FOLDER, check_vectors, decode, encode, read_vectors, write_vectors
 from routelaws.conformance.vectors.rules import RULES
@@ -227,6 +228,12 @@ def last_optimum(scores, k=1):
 def test_another_tie_rule_is_called_that(name, other):
     found = check_vectors(FOLDER, altered(oracle, name, other), only=[name])
     assert found and {failure.kind for failure in found} == {"tie rule"}, found
+
+
+def test_the_bound_of_a_covariance_is_a_product_of_errors():
+    record = namedtuple("Fit", "covariance")(np.diag([4.0, 9.0]))
+    [check] = checks.everything(record, "vectors.line")
+    assert np.rint(4 * check["bound"] / check["bound"][0, 0]).tolist() == [[4, 6], [6, 9]]
 
 
 def test_records_can_be_dicts_or_tuples():
