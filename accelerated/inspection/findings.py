@@ -57,6 +57,9 @@ matched_agreement = calling(diagnostics.matched_agreement, best_matching=best_ma
 UNEVEN = 2.0
 """Multiple of an even load above which a sentence reports the busiest expert. Our choice."""
 
+BY_CHANCE = "training and evaluation choose the same experts no more often than by chance"
+"""The sentence on a router that has not learned, without the numbers of a block."""
+
 MANY = 8
 """Number of routed blocks above which sentences omit the numbers of single blocks. Our choice."""
 
@@ -236,7 +239,7 @@ def _faults_of(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
     wrong, lines = block.faults, []
     if wrong.collapsed:
         who, verb = ("expert", "takes") if len(wrong.collapsed) == 1 else ("experts", "take")
-        which = f"{who} {listed(wrong.collapsed)}" if not short else f"{trace.choices} {who}"
+        which = f"{len(wrong.collapsed)} {who}" if short else f"{who} {listed(wrong.collapsed)}"
         lines.append(f"the router has collapsed: {which} {verb} (almost) every token")
     elif wrong.dead and short:
         lines.append("some experts are dead; the column 'without a token' counts them")
@@ -246,7 +249,8 @@ def _faults_of(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
     if wrong.uniform:
         lines.append("the router is uniform: all experts are about equally likely for every token")
     if trace.trained is not None and trace.experts > trace.choices:
-        lines += not_learned(trace.choices / trace.experts, block.agreement, None)
+        reasons = not_learned(trace.choices / trace.experts, block.agreement, None)
+        lines += [BY_CHANCE] if reasons and short else reasons
     return lines
 
 

@@ -142,7 +142,9 @@ def test_no_part_of_the_validation_text_is_left_out(tmp_path, windows, num_batch
     assert set(np.diff(chosen)) <= {int(np.floor(step)), int(np.ceil(step))}
 
 
-def test_every_token_knows_its_document(tmp_path):
+@pytest.mark.parametrize("part", [batches.PART, 10])
+def test_every_token_knows_its_document(tmp_path, monkeypatch, part):
+    monkeypatch.setattr(batches, "PART", part)
     files = token_files(tmp_path / "entry", validation=9 * S + 1)
     lengths = [3, 1, 20, 7, 30]  # with end tokens; the rest is a document without an end token
     tokens = np.full(9 * S + 1, 7, dtype="uint16")

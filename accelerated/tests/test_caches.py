@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from routelaws.accelerated import caches
 from routelaws.accelerated.caches import private_folder, user_cache
 from routelaws.accelerated.errors import InputError
 
@@ -123,6 +124,37 @@ def test_a_user_without_a_home(monkeypatch):
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     with pytest.raises(FileNotFoundError, match="no home folder"):
         user_cache()
+
+
+LIMITS = {"JAX_COMPILATION_CACHE_MAX_SIZE": "1073741824", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
+OWN = {"JAX_COMPILATION_CACHE_MAX_SIZE": "7"}
+
+
+@pytest.mark.parametrize(
+    ("given", "jaxlib", "added"),
+    [
+        ({}, "0.10.2", {caches.PROGRAMS: "ROOT/programs"} | LIMITS),
+        (OWN, "1.0.0", {caches.PROGRAMS: "ROOT/programs"} | LIMITS | OWN),
+        ({}, "0.9.9", {}),
+        ({caches.PROGRAMS: ""}, "0.10.2", {}),
+        ({caches.PROGRAMS: "ROOT/mine"}, "0.10.2", {}),
+        ({caches.PROGRAMS: "gs://bucket/mine"}, "0.10.2", {}),
+    ],
+)
+def test_programs_are_kept_where_the_user_says(root, monkeypatch, given, jaxlib, added):
+    """JAX reads the variables when it is imported, so they are not set later."""
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(caches, "version", lambda package: jaxlib)
+    given, added = ({name: value.replace("ROOT", str(root)) for name, value in of.items()} for of in (given, added))
+    environment = {caches.CACHE: str(root)} | given
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(caches.os, "environ", environment)
+        caches.keep_programs()
+        assert environment == {caches.CACHE: str(root)} | given
+        patch.delitem(sys.modules, "jax", raising=False)
+        caches.keep_programs()
+    assert environment == {caches.CACHE: str(root)} | given | added
+    assert (root / "mine").is_dir() == (given.get(caches.PROGRAMS) == f"{root}/mine") and not (root / "gs:").exists()
 
 
 LOOP = """

@@ -13,7 +13,7 @@ from routelaws.accelerated.errors import InputError, StorageError
 from routelaws.accelerated.training.runs import checkpoints
 from routelaws.accelerated.training.text import packing
 
-TREE = {"a": [np.float32([[1, 2]])], "b": np.int32([7]), "c": np.float32(3), "d": np.zeros((0, 4), np.float32)}
+TREE = {"a": [np.float32([[1, 2]])], "b": np.int32([7]), "c": np.float32(3), "d": np.zeros((0, 4), np.int16)}
 PLACES = [checkpoints.PACKED, "state"]
 
 
@@ -48,6 +48,7 @@ def test_arrays_are_laid_end_to_end_by_dtype():
     pieces = packing.packed(TREE)
     assert {name: [part.tolist() for part in parts] for name, parts in pieces.items()} == {
         "float32": [[1.0, 2.0, 3.0]],
+        "int16": [[]],
         "int32": [[7]],
     }
     assert_same(packing.unpacked(pieces, TREE), TREE)

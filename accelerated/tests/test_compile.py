@@ -7,7 +7,7 @@ import time
 
 from numba import types
 
-from routelaws.accelerated.kernels import assignment
+from routelaws.accelerated.kernels import assignment, compile
 
 FIRST_CALL = """
 import sys
@@ -67,6 +67,11 @@ def test_a_loop_whose_callee_has_changed_is_compiled_again(tmp_path):
     for kept in (tmp_path / "cache").rglob("*.nb*"):
         os.utime(kept, (now - 40, now - 40))
     assert said(5, now - 30) == ["12", "0"]
+
+
+def test_a_debugger_gets_the_function_itself(monkeypatch):
+    monkeypatch.setattr(compile.config, "DISABLE_JIT", True)
+    assert compile.jit(os.path.join) is os.path.join
 
 
 def test_a_loop_is_compiled_once_for_constants_and_short_integers():

@@ -1,4 +1,4 @@
-"""Fields at and beyond their limits: each configuration is right, or has its approved message."""
+"""Fields at and beyond their limits: each configuration has its approved name and cells, or its approved message."""
 
 import math
 
@@ -6,6 +6,7 @@ import pytest
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training.configuration import from_mapping
+from routelaws.accelerated.training.runs.result_rows import routing_options, schedule_words
 
 CASES = (
     # whole numbers and their limits
@@ -43,15 +44,31 @@ CASES = (
     {"dtype": "float16"}, {"attention": "none"}, {"attention": "tokamax", "mesh": "data=1"}, {"mesh": "data=3"},
     {"mesh": "data=2", "routing": "file.npz"}, {"eval": ["c4"]}, {"eval": ["c4="]}, {"eval": ["none=file"]},
     {"eval": ["c4=file"]}, {"stepz": 1}, {"zzz": 1}, {"blocks": "two"}, {"corpus": "text"}, [],
+    {"mesh": "expert=2"}, {"mesh": "model=2"}, {"mesh": "model=4"}, {"balancing_group": "none"},
+    {"balancing_group": "global"}, {"mesh": "expert=2", "router": "hash", "experts": 3},
+    {"mesh": "model=2", "router": "hash", "experts": 4, "granularity": 256},
+    {"mesh": "data=8", "router": "mixture_of_tokens", "experts": 4},
+    # names of options
+    {"router": "expert_choice", "experts": 2, "granularity": 2, "sequence_length": 6, "grouping": "sequence",
+     "group_size": 2},
+    {"router": "hash", "experts": 4, "hash": "random", "k": 2, "routing_frequency": 1.0, "layout": "upper"},
+    {"router": "top_k", "experts": 4, "k": 2, "granularity": 4, "expert_groups": 8, "groups_per_token": 4,
+     "group_score": "best", "gate_scale": 0.5, "shared_experts": 3, "router_bias": True, "balance_scope": "sequence"},
+    {"router": "top_k", "experts": 4, "output_norm": True, "activation": "swiglu", "positions": "rotary", "seed": 7},
+    {"router": "mixture_of_tokens", "experts": 4, "emit": "experts", "learned_temperature": True},
+    {"router": "sinkhorn", "experts": 4, "objective": "masked"}, {"flop_increase": 2, "blocks": 4},
+    {"schedule": "wsd", "decay": 0.35, "decay_shape": "sqrt"}, {"schedule": "constant"},
 )  # fmt: skip
 
 
 def said_of(fields) -> str:
     try:
-        from_mapping(fields, "case").check()
+        config = from_mapping(fields, "case")
+        config.check()
     except InputError as error:
         return str(error)
-    return "right"
+    schedule = f"{schedule_words(config)}, from {config.peak_learning_rate():.4g} at step {config.stable_steps()}"
+    return f"right: {config.name()} [{routing_options(config.model)}] [{schedule}]"
 
 
 @pytest.mark.filterwarnings("ignore:expert_choice")

@@ -17,6 +17,7 @@ import pytest
 from routelaws import accelerated, conformance
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.files import (
+    REMEDIES,
     append_to,
     file_line,
     locked,
@@ -148,6 +149,30 @@ def test_lines_are_added_through_no_link(tmp_path):
     with pytest.raises(OSError):
         append_to(tmp_path / "link")
     assert (tmp_path / "log").read_text() == "one\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "; free some space"), (errno.EDQUOT, "; free some space of your quota"),
+        (errno.EFBIG, "; allow larger files"), (errno.EROFS, "; choose another --out, or make it writable"),
+        (errno.EACCES, "; name another one, or allow yourself to use this one"),
+        (errno.EPERM, "; name another one, or allow yourself to use this one"),
+        (errno.ENAMETOOLONG, "; choose a shorter name"), (errno.ELOOP, "; remove the loop of symbolic links"),
+        (errno.EIO, ""),
+    ],
+)  # fmt: skip
+def test_a_file_that_a_command_cannot_use_has_its_remedy(number, remedy):
+    """A folder that cannot be written has other remedies than a file that cannot be read."""
+    reason = os.strerror(number)
+    assert file_line(OSError(number, reason, b"a/file")) == f"a/file: {reason}{remedy}"
+    assert file_line(OSError(number, reason)) == f"{reason}{remedy}"
+    of_out = REMEDIES.get(number, "make it readable and writable")
+    assert (
+        storage_line("out", reason, number)
+        == f"out: {reason}; {of_out} and repeat the command (complete files are kept)"
+    )
+    assert number not in (errno.EACCES, errno.EPERM) or of_out == "choose another --out, or make it writable"
 
 
 KILLED = """

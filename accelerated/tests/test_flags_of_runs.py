@@ -20,6 +20,7 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.commands import export, plan_mesh, train
+from routelaws.accelerated.commands.inspect import _first_and_last
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.routed_block import hash_table
 from routelaws.accelerated.training import loop, step
@@ -532,7 +533,8 @@ def test_the_routing_of_training_batches_is_written(text_file, tmp_path):
     run = saved_start(SMALL | {"router": "hash", "experts": 4, "steps": 4}, text_file, tmp_path / "run")
     told("inspect", run, "--split", "train", "--steps", "2:3", "--out", tmp_path / "a.npz")
     with np.load(tmp_path / "a.npz") as stored:
-        assert set(stored["step"]) == {2, 3} and (stored["expert"][0, :, 0] == stored["token"] % 4).all()
+        assert set(stored["step"]) == {2, 3} and _first_and_last("2:2") == (2, 2)
+        assert (stored["expert"][0, :, 0] == stored["token"] % 4).all()
     for words, line in (
         (["--split", "train"], "--split train and --steps go together"),
         (["--split", "train", "--steps", "3:2"], "--steps 3:2: needed: the first and the last step"),
@@ -691,4 +693,5 @@ def test_a_step_is_exported_for_the_platforms(tmp_path):
     said = told("export", "--out", tmp_path / "step", *words)
     loaded = load_train_step((tmp_path / "step").read_bytes()).exported
     assert loaded.platforms == ("tpu", "cuda") and loaded.in_avals[-6].shape == (3, 4, 17)
-    assert f"{tmp_path / 'step'}: dense-d8-L2-s42 for tpu, cuda" in said
+    size = f"{(tmp_path / 'step').stat().st_size:,} bytes, 3 steps of 4 x 16 tokens per call"
+    assert said == f"{tmp_path / 'step'}: dense-d8-L2-s42 for tpu, cuda: {size}\n"

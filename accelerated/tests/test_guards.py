@@ -1,13 +1,17 @@
 """Faults in training: one line, an exit code, and a folder that can resume."""
 
+import contextlib
+import dataclasses
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +26,9 @@ from routelaws.accelerated.training import diagnosis, loop, step
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.runs import checkpoints
 from routelaws.accelerated.training.runs.result_rows import read_rows
+from routelaws.accelerated.training.runs.resuming import check_untrained
 from routelaws.accelerated.training.runs.run_folder import read_log
+from routelaws.accelerated.training.runs.trunk import check_growth
 from routelaws.accelerated.training.sweeps import sweep_folder
 from routelaws.accelerated.training.sweeps.sweep_folder import read_sessions
 from routelaws.accelerated.training.text.corpus import read_corpus
@@ -212,18 +218,66 @@ def test_a_gradient_that_overflows_alone_is_named_too(small_fields):
     assert said.endswith("the first non-finite gradient is in block 2 of 3")
 
 
-def test_a_router_whose_share_of_the_loss_overflows_is_named_by_its_block(small_fields, monkeypatch):
-    """The second routed block of four is block 4."""
+GRADIENT = {
+    "embedding": [3.0, 4.0],
+    "blocks": {"scale": [[1.0], [2.0], [2.0], [1.0]]},
+    "dense_ffn": {"up": [[0.0], [4.0]]},  # of blocks 1 and 3
+    "routed_ffn": {"up": [[2.0], [0.0]]},  # of blocks 2 and 4
+    "final_norm": {"scale": [0.0]},
+}
+NAN, NO_SHARE = float("nan"), (1.0, 1.0)
+BACKWARD = "in the backward pass, the first non-finite gradient is in "
+FAULTS = {
+    "the router loss of block 4 is not finite": ({}, (1.0, np.inf)),
+    BACKWARD + "block 3 of 4": ({"dense_ffn": {"up": [[NAN], [NAN]]}}, NO_SHARE),
+    BACKWARD + "block 2 of 4": ({"routed_ffn": {"up": [[NAN], [0.0]]}}, NO_SHARE),
+    BACKWARD + "the embedding": ({"embedding": [NAN, 0.0]}, NO_SHARE),
+    "everything is finite; the largest gradient is in the embedding, norm 5": ({}, NO_SHARE),
+    "everything is finite; the largest gradient is in block 3 of 4, norm 4.47": ({"embedding": [3.0, 1.0]}, NO_SHARE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wanted", FAULTS)
+def test_a_fault_without_bad_activations_is_named(small_fields, monkeypatch, wanted):
+    """A loss with a planted gradient: blocks 2 and 4 of four are routed."""
+    changes, shares = FAULTS[wanted]
+    gradient = jax.tree.map(np.float32, GRADIENT | changes, is_leaf=lambda node: isinstance(node, list))
 
     def told(params, tokens, model, **options):
-        shares = jnp.array([1.0, jnp.inf])
-        total = params["embedding"].sum() + shares.sum()
-        return Loss(total, total, Output(params["embedding"], None, shares, shares, None, None), None)
+        total = sum(jax.tree.leaves(jax.tree.map(lambda leaf, slope: (leaf * slope).sum(), params, gradient)))
+        output = Output(params["embedding"], None, jnp.array(shares), jnp.array(shares), None, None)
+        return Loss(total, total, output, None)
 
     monkeypatch.setattr(diagnosis, "loss", told)
     config = from_mapping({**small_fields, "router": "sinkhorn", "experts": 4, "blocks": 4}, "test")
-    said = diagnosis.failing_layer(config, None, {"embedding": np.zeros(3)}, np.zeros((4, 17), np.int32), 0)
-    assert said == "the router loss of block 4 is not finite"
+    params = jax.tree.map(np.zeros_like, gradient)
+    assert diagnosis.failing_layer(config, None, params, np.zeros((4, 17), np.int32), 0) == wanted
+
+
+@pytest.mark.parametrize(
+    ("numbers", "wrong"),
+    [
+        ((NAN, 1.0, 1.0), "the training loss is nan at step 6"),
+        ((1.0, np.inf, NAN), "the router loss is inf at step 6"),
+        ((1.0, 1.0, np.inf), "the norm of the gradient is inf at step 6"),
+        ((70.0, 1.0, 2.0), "the training loss is 70 at step 6, above 57.04, 10 ln V"),
+    ],
+)
+def test_a_bad_batch_is_told_logged_and_counted(small_fields, tmp_path, numbers, wrong):
+    """The second of three batches after step 4. The run may skip two batches, and has skipped one."""
+    config, told, log = from_mapping({**small_fields, "skip_bad_batches": 2}, "test"), [], []
+    run = SimpleNamespace(
+        config=config, folder="run", skipped=1, log=SimpleNamespace(write=lambda **line: log.append(line))
+    )
+    run._tell, run._failing_layer = told.append, lambda params, windows, number: f"{windows} of step {number}"
+    run._diverged = lambda what, checkpoints: what
+    leaves = [np.array([1.0, number, 1.0]) for number in (*numbers, 0.0)]
+    metrics = step.StepMetrics(*leaves, np.array([False, True, False]))
+    loop.Run._look_for_bad(run, 4, ["a", "b", "c"], metrics, {}, None)
+    assert told == [f"run: {wrong}; the batch is skipped, 2 of at most 2"] and run.skipped == 2
+    assert log == [{"kind": "skipped", "step": 6, "reason": wrong}]
+    with pytest.raises(loop.DivergedError, match=re.escape(f"{wrong}; b of step 5")):
+        loop.Run._look_for_bad(run, 4, ["a", "b", "c"], metrics, {}, None)
 
 
 # SIGNALS, LOCKS, FILES
@@ -287,6 +341,31 @@ def test_stopped_before_the_first_checkpoint_it_says_that_it_starts_anew(train, 
     code, said = train(out)
     assert code == 0 and said[0] == f"{out}: the run stopped before its first checkpoint; it starts from step 0"
     assert table(out) == table(whole)
+
+
+@pytest.mark.parametrize(
+    ("reached", "saved", "proves"),
+    [(8, (8, 16, 24), False), (16, (8, 16, 24), False), (17, (8, 16, 24), True), (24, (24,), False), (0, (24,), False)],
+)
+def test_a_log_past_the_second_checkpoint_proves_that_there_was_one(tmp_path, reached, saved, proves):
+    """The second checkpoint begins only after the first is complete."""
+    (tmp_path / "log.jsonl").write_text(json.dumps({"kind": "train", "step": reached}) + "\n")
+    with pytest.raises(InputError, match="was trained up to step 17 but") if proves else contextlib.nullcontext():
+        check_untrained(tmp_path, 24, set(saved))
+
+
+def test_a_run_may_grow_up_to_the_first_step_of_its_decay(small_fields):
+    before = from_mapping({**small_fields, "schedule": "wsd", "warmup_steps": 0, "decay": 0.25}, "test")
+    after = dataclasses.replace(before, steps=48)
+    check_growth("run", before, after, [18, 8])
+    check_growth("run", before, after, [])
+    for saved, there in (([24, 18, 16], "16, 18"), ([24, 19], "no checkpoint")):
+        with pytest.raises(InputError) as error:
+            check_growth("run", before, after, saved)
+        assert str(error.value) == (
+            "run: cannot grow from 24 to 48 steps, because its learning rate decays from step 18 on; "
+            f"train another --out with --decay-from run --at one of {there}"
+        )
 
 
 # JOB ARRAYS

@@ -17,6 +17,7 @@ from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands import train
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.inspection import findings as told
+from routelaws.accelerated.inspection import page as html_page
 from routelaws.accelerated.inspection import run_page
 from routelaws.accelerated.inspection.own_run import trace_batches, trace_folder, trace_run
 from routelaws.accelerated.inspection.page import page
@@ -177,6 +178,47 @@ def test_logits_and_gates_are_those_of_the_model(run_of, layout, blocks):
     assert trace.block.tolist() == blocks and np.allclose(chosen, trace.gate, atol=1e-5)
 
 
+CALM = told.BlockFindings(
+    block=2, load=[1.5, 0.5, 1.25, 0.75], entropy=0.5, most=2.0, agreement=0.95, dropped=None, unchosen=0.0,
+    information={name: diagnostics.Information(0.125, 0.0625, 0.0) for name in told.LABELS},
+    faults=diagnostics.Faults([], [], False), words=[[]] * 4,
+)  # fmt: skip
+TELLS = {"token": 1.75, "previous": 1.9, "position": 0.5}
+VARIANTS = {
+    "no label": {},
+    "one collapsed": {"faults": diagnostics.Faults([0, 1, 2], [3], False)},
+    "two collapsed": {"faults": diagnostics.Faults([0], [2, 3], False)},
+    "uniform": {"faults": diagnostics.Faults([], [], True)},
+    "one dead, busy": {"faults": diagnostics.Faults([3], [], False), "load": [1.0, 2.5, 0.5, 0.0]},
+    "training differs": {"agreement": 0.75},
+    "training by chance": {"agreement": 0.2505},
+    "no choice": {"most": 0.0},
+    "few tokens": {"most": 0.1},
+    **{f"by the {name}": {"information": CALM.information | {name: diagnostics.Information(bits, 0.0, 0.0)}}
+       for name, bits in TELLS.items()},
+    **{f"matched {share}": {"matched": diagnostics.Matched(share, 0.25, 0.01, np.arange(4), np.ones(4))}
+       for share in (0.99, 0.7, 0.4, 0.3)},
+}  # fmt: skip
+
+
+def test_each_finding_has_its_approved_sentence(run_of, approved):
+    """With its numbers, and without them as one of many blocks."""
+    run = run_of(router="top_k")
+    trace = trace_run(run, ids_of(run, 64), "top_k")
+    lines = []
+    for name, changes in VARIANTS.items():
+        for blocks in ([2], [2, 4, 5, 6, 7, 8, 9, 10, 12]):
+            found = [CALM._replace(block=block, **changes) for block in blocks]
+            said = *told.fault_sentences(trace, found), *told.sentences(trace, found)
+            lines += [f"{name}, {len(blocks)}:", *(f"  {line}" for line in said)]
+    approved("inspect-sentences.txt", "\n".join(lines) + "\n")
+
+
+def test_a_page_of_many_experts_shows_the_busiest(monkeypatch):
+    monkeypatch.setattr(html_page, "LISTED", 2)
+    assert html_page._shown_experts([CALM, CALM._replace(load=[1.0, 1.0, 1.0, 1.0])]) == [[0, 2], [0, 1]]
+
+
 class Page(html.parser.HTMLParser):
     def __init__(self):
         super().__init__()
@@ -312,10 +354,11 @@ def test_the_command_of_a_run_repeats_it(small_fields, monkeypatch):
 
 
 def test_the_command_of_a_decay_begins_at_its_trunk(small_fields, tmp_path, monkeypatch):
-    trunk = from_mapping({**small_fields, "schedule": "constant", "warmup_steps": 4, "keep_every": 8}, "test")
+    fields = {"schedule": "constant", "warmup_steps": 4, "keep_every": 8, "rematerialise": True}
+    trunk = from_mapping({**small_fields, **fields}, "test")
     (tmp_path / "the trunk").mkdir()
     (tmp_path / "the trunk" / "config.json").write_text(trunk.to_json())
-    decay = dataclasses.replace(trunk, schedule="wsd", steps=20, decay=0.5, keep_every=10)
+    decay = dataclasses.replace(trunk, schedule="wsd", steps=20, decay=0.5, keep_every=10, rematerialise=False)
     run = SweepRun(0, decay, {"trunk": "the trunk@8"}, [], None)
     config, _, begun = parsed(run_page.command(tmp_path / "first", run), monkeypatch)
     assert config == decay and begun == (tmp_path / "the trunk", 8)

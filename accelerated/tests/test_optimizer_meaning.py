@@ -25,6 +25,7 @@ SHAPES = {
     "embedding": (3, 2),
     "blocks": {"attention_norm": {"scale": (2, 2), "offset": (2, 2)}, "attention": {"query": (2, 2, 1, 2)}},
     "routed_ffn": {"up": (1, 2, 2, 3), "down": (1, 2, 3, 2), "router": (1, 2, 2), "bias": (1, 2),
+                   "router_bias": (1, 2), "log_temperature": (1, 1),
                    "baseline": {"hidden": (1, 2, 2), "out": (1, 2)}},
     "final_norm": {"scale": (2,), "offset": (2,)},
 }  # fmt: skip
@@ -60,7 +61,7 @@ def adamw(params: dict, gradients: list) -> list[dict]:
             second[path] = 0.95 * second[path] + 0.05 * g**2
             direction = first[path] / (1 - 0.9**t) / (np.sqrt(second[path] / (1 - 0.95**t)) + 1e-8)
             decay = CONFIG.weight_decay * leaf * (path[-1] in DECAYED)
-            rate = RATES[t - 1] * (CONFIG.router_rate if path[-1] == "router" else 1)
+            rate = RATES[t - 1] * (CONFIG.router_rate if path[-1] in ("router", "router_bias") else 1)
             moved[path] = leaf - rate * (direction + decay)
         params = moved
         after.append(moved)
@@ -87,7 +88,7 @@ def draw_gradients(random, shapes) -> list[dict]:
     """
     gradients = [draw(random, shapes) for _ in range(4)]
     for i, gradient in enumerate(gradients):
-        sizes = iter(10.0 ** random.uniform(-3, 0, 12))
+        sizes = iter(10.0 ** random.uniform(-3, 0, 14))
         gradient = jax.tree.map(lambda leaf, sizes=sizes: leaf * next(sizes), gradient)
         factor = CONFIG.gradient_clip * (0.5 if i == 2 else 10) / norm_of(gradient)
         gradients[i] = jax.tree.map(lambda leaf, factor=factor: leaf * factor, gradient)
@@ -134,6 +135,22 @@ def test_every_parameter_of_a_model_is_known_to_be_decayed_or_not():
             vectors = 1 + (path[0].key != "final_norm")  # stacked over blocks
             undecayed = leaf.ndim <= vectors and path[0].key != "embedding"
             assert (path[-1].key in optimizer.NOT_DECAYED) == undecayed, path
+
+
+def test_a_model_that_exceeds_the_memory_is_named_with_both_sizes(monkeypatch):
+    """Weights and two moments: 12 bytes for each parameter."""
+    config = from_mapping({"d_model": 2**11, "blocks": 64, "heads": 16})
+    needed = 12 * config.accounting().total_parameters
+    memory = {"SC_PHYS_PAGES": needed, "SC_PAGE_SIZE": 1}
+    monkeypatch.setattr(optimizer.os, "sysconf", memory.get)
+    optimizer.check_memory(config)
+    memory["SC_PHYS_PAGES"] //= 2
+    with pytest.raises(InputError) as error:
+        optimizer.check_memory(config)
+    assert str(error.value) == (
+        "the model has 3.49e+09 parameters, with the optimizer's moments 42 GB; this machine has 21 GB; choose a "
+        "smaller model"
+    )
 
 
 def test_the_learning_rate_of_each_step_by_hand():

@@ -8,6 +8,8 @@ import pytest
 import scipy.stats
 
 from routelaws.accelerated.inspection import findings
+from routelaws.accelerated.training import routing
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.routing import RouterReport
 from routelaws.reference import diagnostics
 
@@ -162,6 +164,21 @@ def test_a_verdict_names_what_was_not_learned():
         " (by chance 25.0%)"
     )
     assert report(exchange=1.0002).verdict().endswith("exchanging its experts multiplies the loss by 1.0002")
+
+
+def test_a_report_is_of_the_choices_of_narrow_experts(monkeypatch):
+    """Two of eight narrow experts per token, in two blocks. RL-R has one policy for each block."""
+    config = from_mapping({"router": "top_k", "experts": 4, "granularity": 2, "blocks": 2, "routing_frequency": 1.0})
+    first, second = np.array([[0, 1], [2, 3], [4, 5], [6, 7]]), np.array([[1, 0], [2, 4], [0, 1], [6, 7]])
+    evaluated, trained = np.stack([first, first])[None], np.stack([first, second])[None]
+    policy = np.stack([np.full((4, 8), 1 / 8), np.eye(8)[:4]])[None]
+    routings = np.array([[5, 6, 7, 8]]), evaluated, trained, policy
+    monkeypatch.setattr(routing, "_compiled", lambda *_: lambda params, batches, table: routings)
+    monkeypatch.setattr(routing, "exchange_experts", lambda params, order: order)
+    found = routing.report_routing(config, {}, None, np.zeros((9, 16, 129)), lambda order: order.shape)
+    assert (found.experts, found.chance, found.exchange) == (8, 2 / 8, (2, 8))
+    assert found.agreement == [1.0, (1 + 0.5 + 0 + 1) / 4] and found.entropy == pytest.approx([np.log(8), 0])
+    assert found.columns()["router_entropy"] == pytest.approx(0.5) and found.columns()["router_agreement"] == 0.8125
 
 
 def logged(run):

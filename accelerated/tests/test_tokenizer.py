@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.training.text import tokenizer as tokenizer_module
 from routelaws.accelerated.training.text import tokens as module
 from routelaws.accelerated.training.text.corpus import read_corpus
 from routelaws.accelerated.training.text.tokenizer import (
@@ -79,6 +80,12 @@ def test_identifiers_are_as_stated(tokenizer):
     assert len(tokenizer.encode("        ")) < 4  # runs of spaces are pieces
 
 
+def test_a_long_text_is_trained_on_every_nth_piece(monkeypatch):
+    monkeypatch.setattr(tokenizer_module, "SAMPLE", 100)
+    for pieces, chosen in ((20, range(20)), (21, range(0, 21, 2)), (61, range(0, 61, 4))):
+        assert tokenizer_module._sample([f"{i:05d}" for i in range(pieces)]) == [f"{i:05d}" for i in chosen]
+
+
 def test_training_twice_gives_the_same_bytes():
     assert train_tokenizer([TEXT], V) == train_tokenizer([TEXT], V)
 
@@ -107,8 +114,8 @@ def test_long_lines_without_spaces():
     ("text", "vocab_size", "words"),
     [
         (TEXT, 200, "use 264 or more"),
-        (TEXT, 50_000, "supports at most"),
-        ("a b c", 500, "supports at most"),
+        (TEXT, 50_000, r"--vocab-size 50000: it supports at most \d+ pieces; give more text, or use fewer pieces$"),
+        ("a", 500, r"--vocab-size 500: it supports at most \d+ pieces; give more text$"),
         ("\n\n\n", 300, "has only line ends"),
         ("", 300, "has only line ends"),
     ],
@@ -129,7 +136,9 @@ def test_the_most_that_is_named_is_what_works():
 # TOKENS
 
 
-def test_tokens_are_the_text_with_an_end_after_every_piece(corpus, cache):
+@pytest.mark.parametrize("at_once", [module.DOCUMENTS_AT_ONCE, 3])
+def test_tokens_are_the_text_with_an_end_after_every_piece(corpus, cache, monkeypatch, at_once):
+    monkeypatch.setattr(module, "DOCUMENTS_AT_ONCE", at_once)
     files = prepare_tokens(corpus, V, tell=quiet)
     tokenizer = files.load_tokenizer()
     for half, path, count in (

@@ -148,7 +148,8 @@ def test_weights_are_not_lent_to_another_table_or_tokenizer(small_fields, tmp_pa
         weights.check_lender(tmp_path / "lender", tmp_path / "other.model", lender.table)
 
 
-@pytest.mark.parametrize("embeddings", [np.zeros((10, 4)), np.full((300, 4), 1e200), np.full((300, 4), np.nan), 3.0])
+@pytest.mark.parametrize("embeddings", [np.zeros((10, 4)), np.full((300, 4), 1e200), np.full((300, 4), np.nan), 3.0,
+                                        np.where(np.arange(1200).reshape(300, 4) == 7, np.nan, 0)])  # fmt: skip
 def test_embeddings_that_cannot_be_clustered_are_named(tmp_path, embeddings):
     np.save(tmp_path / "wrong.npy", embeddings)
     with pytest.raises(InputError, match=r"shape .*; numbers \[300, d\] below 1e.100 needed"):

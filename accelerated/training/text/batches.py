@@ -34,6 +34,9 @@ MOST_ENCODED = 2**22
 ENCODED_FOR_ONE = 16
 """A longer text is encoded up to this many characters for each token that the evaluation needs."""
 
+PART = 2**24
+"""Number of tokens that are searched for ends of documents at a time."""
+
 
 class TrainingBatches(grain.DatasetIterator):
     """An endless iterator of batches [b, S+1] int32, made by `training_batches`.
@@ -206,11 +209,8 @@ def _spread_windows(
 
 
 def _document_ends(tokens: np.ndarray) -> np.ndarray:
-    part = 2**24
-    ends = [
-        start + np.flatnonzero(tokens[start : start + part] == END_OF_DOCUMENT) for start in range(0, len(tokens), part)
-    ]
-    return np.concatenate(ends)
+    starts = range(0, len(tokens), PART)
+    return np.concatenate([start + np.flatnonzero(tokens[start : start + PART] == END_OF_DOCUMENT) for start in starts])
 
 
 def _count_windows(what: str, tokens: int, sequence_length: int, batch_size: int) -> int:
