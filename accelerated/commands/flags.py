@@ -206,13 +206,13 @@ def check_level(level: float) -> None:
 
 
 def value_of(flag: str, arguments: list[str]) -> str | None:
-    """Return the value of a flag before the parser reads the flags."""
-    for i, argument in enumerate(arguments):
-        if argument == flag:
-            return arguments[i + 1] if i + 1 < len(arguments) else None
-        if argument.startswith(f"{flag}="):
-            return argument.partition("=")[2]
-    return None
+    """Return the value of a flag before the parser reads the flags: the last one, as the parser does."""
+    value = None
+    for argument, following in zip(arguments, [*arguments[1:], None], strict=True):
+        name, equals, text = argument.partition("=")
+        if name.startswith("--") and name.replace("_", "-") == flag:
+            value = text if equals else following
+    return value
 
 
 FLAG = "--limit"

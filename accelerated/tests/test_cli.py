@@ -1,7 +1,9 @@
 """The command line: exit codes, one line for each error, and no files after an error."""
 
+import errno
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +15,8 @@ import pytest
 
 import routelaws
 from routelaws.accelerated import cli
+from routelaws.accelerated.errors import InputError, WorkerDiedError
+from routelaws.accelerated.training.stopping import Resumable
 
 
 def run(capsys, *arguments):
@@ -292,6 +296,39 @@ import threading
 assert threading.active_count() == 1
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+ENDS = [
+    ("fit", InputError("the table is empty"), 2, "the table is empty"),
+    ("sweep", WorkerDiedError("a worker was killed"), 1, "a worker was killed"),
+    ("train", Resumable("stopped; repeat the command to resume"), 0, "stopped; repeat the command to resume"),
+    ("fit", KeyboardInterrupt(), 130, "interrupted"),
+    ("sweep", KeyboardInterrupt(), 130, "interrupted; repeat the command to resume from the last checkpoint"),
+    ("fit", MemoryError("Unable to allocate\nmore"), 2, "not enough memory: Unable to allocate; choose smaller sizes"),
+    ("train", RuntimeError("RESOURCE_EXHAUSTED: 9 GB"), 2,
+     "not enough memory: RESOURCE_EXHAUSTED: 9 GB; choose smaller sizes"),
+    ("fit", FileNotFoundError(errno.ENOENT, "No such file", "a.csv"), 2, "a.csv: No such file"),
+    ("fit", FULL, 2, f"{FULL.strerror}; free some space"),
+    ("fit", BrokenPipeError(), 0, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "error", "code", "line"), ENDS)
+def test_each_end_of_a_command_has_its_code_and_line(capsys, monkeypatch, command, error, code, line):
+    def run(*_):
+        raise error
+
+    monkeypatch.setattr(cli, "_run", run)
+    monkeypatch.setattr(cli, "keep_programs", lambda: None)
+    assert cli.main([command]) == code
+    assert capsys.readouterr().err == ("" if line is None else f"routelaws: {line}\n")
+
+
+def test_a_fault_of_ours_is_no_lack_of_memory(monkeypatch):
+    monkeypatch.setattr(cli, "_run", lambda *_: (_ for _ in ()).throw(RuntimeError("ours")))
+    with pytest.raises(RuntimeError, match="ours"):
+        cli.main(["fit"])
 
 
 def test_no_warning_of_numpy_reaches_the_terminal(monkeypatch):

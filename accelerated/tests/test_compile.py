@@ -69,6 +69,23 @@ def test_a_loop_whose_callee_has_changed_is_compiled_again(tmp_path):
     assert said(5, now - 30) == ["12", "0"]
 
 
+def test_machine_code_older_than_a_source_is_deleted(tmp_path):
+    """A source from the future, as on a shared disk, does not count."""
+    now = time.time()
+    for name, age in (
+        ("a.py", 50),
+        ("b.py", -1000),
+        ("old.nbi", 60),
+        ("old.nbc", 60),
+        ("new.nbi", 40),
+        ("old.txt", 60),
+    ):
+        (tmp_path / name).write_text("")
+        os.utime(tmp_path / name, (now - age, now - age))
+    compile._forget_stale.__wrapped__(tmp_path, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.py", "b.py", "new.nbi", "old.txt"}
+
+
 def test_a_debugger_gets_the_function_itself(monkeypatch):
     monkeypatch.setattr(compile.config, "DISABLE_JIT", True)
     assert compile.jit(os.path.join) is os.path.join

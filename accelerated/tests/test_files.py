@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from routelaws import accelerated, conformance
-from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.errors import InputError, StorageError
 from routelaws.accelerated.files import (
     REMEDIES,
     append_to,
@@ -24,6 +24,7 @@ from routelaws.accelerated.files import (
     read_bytes,
     read_npy,
     remove_left,
+    storage_errors,
     storage_line,
     write_atomically,
     write_once,
@@ -173,6 +174,17 @@ def test_a_file_that_a_command_cannot_use_has_its_remedy(number, remedy):
         == f"out: {reason}; {of_out} and repeat the command (complete files are kept)"
     )
     assert number not in (errno.EACCES, errno.EPERM) or of_out == "choose another --out, or make it writable"
+
+
+def test_an_error_of_storage_names_the_file_or_the_folder():
+    for error, where in ((OSError(errno.EIO, "broken", "a"), "a"), (OSError(errno.EIO, "broken"), "out")):
+        with (
+            pytest.raises(StorageError, match=f"^{where}: broken; make it readable and writable"),
+            storage_errors("out"),
+        ):
+            raise error
+    with pytest.raises(BrokenPipeError), storage_errors("out"):
+        raise BrokenPipeError("the reader closed the pipe")
 
 
 KILLED = """

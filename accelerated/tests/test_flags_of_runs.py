@@ -179,8 +179,8 @@ def test_flags_of_a_run_give_the_run_that_they_spell(command, monkeypatch, tmp_p
         assert asked(monkeypatch, command, words_of(fields | more)) == wanted
     file = tmp_path / "run.toml"
     file.write_text("\n".join(f"{k} = {json.dumps(v)}" for k, v in (fields | more).items()))
-    found = asked(monkeypatch, command, ["--config", str(file), "--seed", "6"])
-    assert found == dataclasses.replace(wanted, seed=6)
+    for words in (["--config", str(file)], ["--config", "mixtral", f"--config={file}"]):  # the last file counts
+        assert asked(monkeypatch, command, [*words, "--seed", "6"]) == dataclasses.replace(wanted, seed=6)
 
 
 def test_texts_may_be_given_one_by_one(monkeypatch, tmp_path):
@@ -403,6 +403,8 @@ def test_a_decay_has_the_fields_of_its_trunk(lender, monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(train, "run_of", lambda config, out, board, trunk: seen.append((config, trunk)))
     words = ("train", "--out", tmp_path / "run", "--decay-from", tmp_path / "trunk")
+    assert told(*(word.replace("y-f", "y_f") if word == "--decay-from" else word for word in words), "--at", "32") == ""
+    assert seen.pop()[0] == dataclasses.replace(trunk, schedule="wsd", steps=40)
     plans = {(): (40, 0.2), ("--decay", "0.36"): (50, 0.36), ("--steps", "64"): (64, 0.2), ("--seed", "8"): (40, 0.2)}
     for more, (steps, decay) in plans.items():
         assert told(*words, "--at", "32", *more) == ""
@@ -443,7 +445,8 @@ def test_flags_of_several_processes_reach_what_joins_them(tmp_path):
     assert "--process-id 5 is out of range; use 0 to 1" in told(*out, *words)
     words = ("--coordinator", "nowhere", "--processes", "2", "--process-id", "1")
     assert "--coordinator nowhere: HOST:PORT of process 0 is needed" in told(*out, *words)
-    assert "mesh data=2 needs 2 devices" in told(*out, *words_of(SMALL | {"mesh": "data=2"}))
+    line = "mesh data=2 needs 2 devices, but JAX sees 1 (cpu); change the mesh, or set JAX_NUM_CPU_DEVICES=2 on a CPU"
+    assert told(*out, *words_of(SMALL | {"mesh": "data=2"})) == f"2: routelaws: {line}\n"
 
 
 @of("evaluate", "positional", "--group-size", "--one-hot", "--tokens", "--corpus", "--json")

@@ -22,7 +22,7 @@ from routelaws.accelerated import cli, files
 from routelaws.accelerated.commands import sweep as sweep_command
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.schema import TIME_COLUMNS
-from routelaws.accelerated.training import diagnosis, loop, step
+from routelaws.accelerated.training import diagnosis, loop, step, stopping
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.runs import checkpoints
 from routelaws.accelerated.training.runs.result_rows import read_rows
@@ -170,6 +170,19 @@ def test_a_run_that_goes_on_counts_on(small_fields, tmp_path):
     assert after._extra() == before._extra()
 
 
+def test_a_line_of_the_log_is_of_the_steps_that_were_taken(small_fields, monkeypatch):
+    """The second of four batches of 4 x 16 tokens was skipped. The call took two seconds for all four."""
+    config, log, seen = from_mapping(small_fields, "test"), [], []
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: 12.0))
+    run = SimpleNamespace(config=config, dropped=(0.5, 2), log=SimpleNamespace(write=lambda **line: log.append(line)))
+    run.watch = lambda kind, **fields: seen.append((kind, fields))
+    leaves = [np.array([1.0, 99.0, 2.0, 6.0]) * share for share in (1, 0.5, 2, 0.125)]
+    loop.Run._record_steps(run, 8, 4, step.StepMetrics(*leaves, np.array([False, True, False, False])), 10.0)
+    line = {"kind": "train", "step": 8, "loss": 3.0, "auxiliary": 1.5, "gradient_norm": 6.0, "dropped_fraction": 0.375}
+    assert log == [line | {"tokens_per_second": 128}] and run.dropped == (0.5 + 9 / 8, 5)
+    assert seen == [("step", {"step": 8, "loss": 6.0, "tokens_per_second": 128.0})]
+
+
 SLOW = pytest.mark.slow
 
 
@@ -295,6 +308,24 @@ def test_a_signal_saves_and_ends_well_and_the_same_command_goes_on(train, whole,
     code, said = train(tmp_path / "run")
     assert code == 0 and said[0] == f"{tmp_path / 'run'}: resumes at step 12 of 24"
     assert table(tmp_path / "run") == table(whole)
+
+
+def test_a_second_interrupt_ends_at_once_and_a_second_termination_changes_nothing():
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with stopping.stoppable():
+        assert not stopping.asked()
+        with stopping.held():
+            for _ in range(2):
+                signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+            assert stopping.asked()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        with pytest.raises(stopping.Resumable, match="nothing new to save"):
+            signal.raise_signal(signal.SIGTERM)
+    assert before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+    with stopping.stoppable():
+        assert not stopping.asked()
 
 
 def test_a_run_that_another_process_trains_is_refused(train, tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ import pytest
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.schema import TIME_COLUMNS
+from routelaws.accelerated.training import hosts
 from routelaws.accelerated.training.hosts import Hosts, batch_of_all, hosts_of, launcher, own_rows
 from routelaws.accelerated.training.text.batches import training_batches
 from routelaws.accelerated.training.text.corpus import read_corpus
@@ -126,6 +127,28 @@ def test_rows_of_one_process_are_put_where_they_belong():
     sharding, batch = jax.NamedSharding(mesh, jax.P(None, "data")), np.arange(2 * 4 * 3).reshape(2, 4, 3)
     rows = own_rows(sharding, batch.shape)
     assert np.array_equal(batch_of_all(batch[:, rows], rows, sharding, batch.shape), batch)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_process_0_prepares_and_writes_and_others_read_copies(tmp_path, monkeypatch, index):
+    """A body that process 0 runs first, and the folder in which each process works."""
+    seen = []
+    monkeypatch.setattr(jax, "process_index", lambda: index)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(hosts, "wait_for_all", seen.append)
+    with hosts.writer_first("tokens"):
+        seen.append("body")
+    assert seen == [["body", "tokens"], ["tokens", "body"]][index] and hosts.is_writer() == (index == 0)
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("config.json", ".lock"):
+        (tmp_path / name).write_text(name)
+    with hosts.own_folder(tmp_path) as folder:
+        assert (folder == tmp_path) == (index == 0)
+        assert index == 0 or [path.name for path in folder.iterdir()] == ["config.json"]
+        (folder / "config.json").write_text("changed")
+    assert (tmp_path / "config.json").read_text() == ["changed", "config.json"][index] and folder.exists() == (
+        index == 0
+    )
 
 
 def free_port(*wanted: int) -> int:

@@ -22,7 +22,7 @@ from routelaws.accelerated.inspection import run_page
 from routelaws.accelerated.inspection.own_run import trace_batches, trace_folder, trace_run
 from routelaws.accelerated.inspection.page import page
 from routelaws.accelerated.inspection.replay import replayed
-from routelaws.accelerated.inspection.trace import write_trace
+from routelaws.accelerated.inspection.trace import Trace, write_trace
 from routelaws.accelerated.results.blocks import count
 from routelaws.accelerated.results.sweeps.findings import learning_of
 from routelaws.accelerated.results.sweeps.folder import SweepRun
@@ -212,6 +212,24 @@ def test_each_finding_has_its_approved_sentence(run_of, approved):
             said = *told.fault_sentences(trace, found), *told.sentences(trace, found)
             lines += [f"{name}, {len(blocks)}:", *(f"  {line}" for line in said)]
     approved("inspect-sentences.txt", "\n".join(lines) + "\n")
+
+
+def test_a_page_has_its_approved_text(approved):
+    """Two blocks of four experts: one of token choice, and one in which experts choose their tokens."""
+    token = np.array([1, 5, 6, 5, 7, 5, 6, 5])
+    piece = np.array(["", "a  b", "\n", "a  b", "<c>", "a  b", "\n", "a  b"])
+    first = np.stack([token % 3, (token + 1) % 3], axis=1)
+    second = np.where(np.arange(8)[:, None] % 4 < [3, 1], first[::-1], -1)
+    gate = np.where(np.stack([first, second]) >= 0, [0.75, 0.125], 0)
+    places = {"sequence": np.zeros(8, int), "position": np.arange(8)}
+    choices = {"block": np.array([2, 4]), "expert": np.stack([first, second]), "gate": gate, "experts": 4}
+    trace = Trace("a <run>", token, piece, **places, **choices, dropped=np.array([0.0, 0.25]))
+    regular = trace._replace(block=trace.block[:1], expert=first[None], gate=gate[:1], trained=first[None])
+    steps = regular._replace(step=np.arange(8), trained=None)
+    mixed = regular._replace(mixes=True, expert=first[None, :, :1], gate=gate[:1, :, :1], trained=None)
+    shown = html_page.microscope(trace, told.findings(trace), "<other>").replace("><", ">\n<")
+    more = [html_page._about(each, None) for each in (regular, steps, mixed)]
+    approved("inspect-page.txt", "\n".join([shown, *more, html_page.rules(trace, told.findings(trace)), ""]))
 
 
 def test_a_page_of_many_experts_shows_the_busiest(monkeypatch):
@@ -407,6 +425,7 @@ def test_the_page_of_a_run_shows_losses_experts_and_settings(small_fields, tmp_p
         assert f"<td>{float(row['loss_validation']):.4f}</td>" in shown
     assert "Block 2: the token itself" in shown and "Load and tokens of each expert" in shown
     assert "<td>experts</td><td>4</td><td>1</td>" in shown and "--experts 4" in shown
+    assert shown.count("<td>experts</td>") == 2 and shown.count("<td>warmup</td>") == 1, "changed, and every setting"
     assert main(["report", str(folder), "--full"]) == 2 and "--full is for" in capsys.readouterr().err
 
 

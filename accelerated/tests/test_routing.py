@@ -1,5 +1,6 @@
 """Diagnostics of routers on known routings, and a run's report on its router."""
 
+import dataclasses
 import json
 from itertools import permutations
 
@@ -173,9 +174,16 @@ def test_a_report_is_of_the_choices_of_narrow_experts(monkeypatch):
     evaluated, trained = np.stack([first, first])[None], np.stack([first, second])[None]
     policy = np.stack([np.full((4, 8), 1 / 8), np.eye(8)[:4]])[None]
     routings = np.array([[5, 6, 7, 8]]), evaluated, trained, policy
-    monkeypatch.setattr(routing, "_compiled", lambda *_: lambda params, batches, table: routings)
+    sizes = []
+    monkeypatch.setattr(
+        routing, "_compiled", lambda *_: lambda params, batches, table: sizes.append(len(batches)) or routings
+    )
+    monkeypatch.setattr(routing, "information", lambda *_: diagnostics.Information(2.0, 0.5, 0.0))
     monkeypatch.setattr(routing, "exchange_experts", lambda params, order: order)
     found = routing.report_routing(config, {}, None, np.zeros((9, 16, 129)), lambda order: order.shape)
+    wide = dataclasses.replace(config, batch_size=256)
+    routing.report_routing(wide, {}, None, np.zeros((9, 256, 129)), lambda order: order.shape)
+    assert sizes == [8, 1] and found.information == [1.5, 1.5]
     assert (found.experts, found.chance, found.exchange) == (8, 2 / 8, (2, 8))
     assert found.agreement == [1.0, (1 + 0.5 + 0 + 1) / 4] and found.entropy == pytest.approx([np.log(8), 0])
     assert found.columns()["router_entropy"] == pytest.approx(0.5) and found.columns()["router_agreement"] == 0.8125

@@ -88,6 +88,9 @@ def test_long_runs_are_started_first_and_then_those_that_share_their_programs(te
 
 
 def test_the_lists_of_a_grid_are_multiplied(text_file, tmp_path):
+    texts = 'eval = ["c4=x.txt", "pile=y.txt"]\ncorpus = ["x.txt", "y.txt"]\nsize = "a"'
+    [run] = read_grid(str(write_grid(tmp_path, text_file, SMALL.replace('size = "a"', texts, 1)))).runs[:1]
+    assert (run.eval, run.corpus) == (("c4=x.txt", "pile=y.txt"), ("x.txt", "y.txt")), "a list of texts is one value"
     grid = read_grid(str(write_grid(tmp_path, text_file)))
     assert grid.name == "tiny"
     assert [(run.model.router, run.model.experts, run.model.d_model) for run in grid.runs] == [
@@ -237,6 +240,12 @@ def test_a_sweep_that_goes_on_counts_all_of_its_runs(text_file, tmp_path, monkey
     ):
         sweep.run_sweep(again, tmp_path / "out", watch=lambda kind, **fields: told.append((kind, fields["run"])))
     assert told == [("finished", 0), ("finished", 2)] and trained == [1]
+    for name in ("_train_in_workers", "_train_here"):
+        monkeypatch.setattr(
+            sweep, name, lambda todo, *_: {task.hyper_id: f"run {task.hyper_id} diverged" for task in todo}
+        )
+    with pytest.raises(InputError, match="^1 of 1 runs failed; the first failure: run 1 diverged$"):
+        sweep.run_sweep(again, tmp_path / "out", watch=lambda *_, **__: None, part=sweep.Part(1, 2))
 
 
 def test_runs_of_another_table_are_not_trained_again(text_file, tmp_path, monkeypatch):

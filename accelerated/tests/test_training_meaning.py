@@ -302,7 +302,10 @@ def test_as_many_tokens_are_evaluated_as_are_asked_for(whole, text_file, monkeyp
     monkeypatch.setattr(evaluate, "make_evaluate", lambda *_: counted)
     for corpus, name in (((), "validation"), ((str(text_file),), str(text_file))):
         found = evaluate.evaluate_run(whole.folder, tokens=128, corpus=corpus, tell=lambda line: None)
-        assert found[f"tokens_{name}"] == 128
+        assert found[f"tokens_{name}"] == 128 and found[f"standard_error_{name}"] == 0.0
+    monkeypatch.setattr(evaluate, "documents", lambda losses: 1)
+    found = evaluate.evaluate_run(whole.folder, tokens=128, tell=lambda line: None)
+    assert found["standard_error_validation"] is None
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="other compilers round bfloat16 elsewhere in each program")

@@ -9,7 +9,7 @@ import pytest
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import loop
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.evaluate import evaluate_run
+from routelaws.accelerated.training.evaluate import changed_model, evaluate_run
 from routelaws.accelerated.training.generate import generate
 from routelaws.accelerated.training.runs import run_folder, weights
 from routelaws.accelerated.training.step import initial_state, make_evaluate, make_train_steps
@@ -243,6 +243,37 @@ def test_what_is_hidden_in_evaluation_is_the_same_for_every_seed(small_fields):
         hidden.append(np.asarray(found.counted))
     assert np.array_equal(*hidden) and (hidden[0].sum(axis=2) == round(0.15 * 16)).all()
     assert not np.array_equal(hidden[0][0], hidden[0][1]), "and another in every batch"
+
+
+GROUPED = {"experts": 2, "batch_size": 6, "sequence_length": 8, "group_size": 2}
+DIVIDE = "--group-size {} has to divide the run's {}"
+NEIGHBOURS = {"grouping": "sequence", "objective": "masked"}
+GROUPS = [
+    ({"router": "mixture_of_tokens"}, (None, True), (2, True)),
+    ({"router": "mixture_of_tokens"}, (3, False), (3, False)),
+    ({"router": "mixture_of_tokens"}, (4, False), DIVIDE.format(4, "batch size 6")),
+    ({"router": "mixture_of_tokens"} | NEIGHBOURS, (4, False), (4, False)),
+    ({"router": "mixture_of_tokens"} | NEIGHBOURS, (3, False), DIVIDE.format(3, "sequence length 8")),
+    ({"router": "expert_choice", "grouping": "sequence"}, (6, False), (6, False)),
+    ({"router": "expert_choice", "grouping": "sequence"}, (4, False), DIVIDE.format(4, "batch size 6")),
+    ({"router": "expert_choice"}, (None, True),
+     "--one-hot is for mixture_of_tokens; this run's router is expert_choice"),
+    ({"router": "top_k", "group_size": None}, (1, False),
+     "--group-size is for expert_choice and mixture_of_tokens; this run's router is top_k"),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:expert_choice within sequences")
+@pytest.mark.parametrize(("fields", "given", "wanted"), GROUPS)
+def test_an_evaluation_in_other_groups_fits_the_run(fields, given, wanted):
+    """In evaluation, expert choice groups sequences by position, also if training groups the tokens of a sequence."""
+    fields = {name: value for name, value in (GROUPED | fields).items() if value is not None}
+    try:
+        model = changed_model(from_mapping(fields), *given)
+    except InputError as error:
+        assert str(error) == wanted
+    else:
+        assert (model.group_size, model.one_hot) == wanted
 
 
 BAD = {

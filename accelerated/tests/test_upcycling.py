@@ -146,6 +146,7 @@ def _is_tree(node) -> bool:
             {"router": "dense", "experts": 1, "init_noise": 0.5},
             "init_noise is 0.5, but .*dense has no dense FFNs to copy",
         ),
+        ({"router": "dense", "experts": 1, "init_redraw": 0.5}, "init_redraw is 0.5, but .*dense has no dense FFNs"),
     ],
 )
 def test_a_lender_that_does_not_fit_is_one_clear_line(small_fields, lender, tmp_path, changes, message):
