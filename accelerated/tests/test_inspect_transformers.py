@@ -175,7 +175,7 @@ class TestPlanted:
         found = told.findings(trace)
         assert [block.faults.dead for block in found] == [*[[]] * (len(found) - 1), [5]] and found[-1].load[5] == 0
         said = told.fault_sentences(trace, found)
-        assert said == [f"Block {trace.block[-1]}: 1 expert is dead, no token chooses it: 5."]
+        assert said == [f"Block {trace.block[-1]}: 1 expert is dead (chosen by no token): 5."]
 
     def test_a_collapsed_router_is_named(self, name, model_of, traced):
         takers = list(range(2, 2 + SIZES["num_experts_per_tok"]))[: ARCHITECTURES[name].get("num_experts_per_tok", 2)]

@@ -91,11 +91,7 @@ def test_training_twice_gives_the_same_bytes():
 
 
 @pytest.mark.parametrize("vocab_size", [SMALLEST_VOCABULARY, 265, 300, 400])
-@pytest.mark.parametrize(
-    "text",
-    [TEXT, "".join(map(chr, range(0x4E00, 0x5200))) * 3, TEXT + "\0\u2581\t" * 3000],
-    ids=["code", "chinese", "never learned"],
-)
+@pytest.mark.parametrize("text", [TEXT, "".join(map(chr, range(0x4E00, 0x5200))) * 3], ids=["code", "chinese"])
 def test_the_vocabulary_is_exactly_as_asked(text, vocab_size):
     tokenizer = Tokenizer(train_tokenizer([text], vocab_size))
     assert tokenizer.vocab_size == vocab_size
