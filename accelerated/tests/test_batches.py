@@ -110,9 +110,13 @@ def test_what_was_read_ahead_leaves_the_position_where_it_was(files):
 @pytest.mark.parametrize("change", [{"seed": 1}, {"batch_size": B + 1}, {"sequence_length": S + 1}])
 def test_a_position_of_another_run_is_refused(files, change):
     state = stream(files).get_state()
-    with pytest.raises(InputError, match=next(iter(change))) as caught:
+    with pytest.raises(InputError) as caught:
         stream(files, **change).set_state(state)
-    assert "\n" not in str(caught.value)
+    [(name, value)] = change.items()
+    assert str(caught.value) == (
+        f"the saved position in the text is for {name} {state[name]}, but this run has {value}; "
+        "resume with the settings of the saved run"
+    )
 
 
 def test_a_position_in_another_text_is_refused(files, tmp_path):

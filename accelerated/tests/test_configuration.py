@@ -51,7 +51,8 @@ CASES = (
     # names of options
     {"router": "expert_choice", "experts": 2, "granularity": 2, "sequence_length": 6, "grouping": "sequence",
      "group_size": 2},
-    {"router": "hash", "experts": 4, "hash": "random", "k": 2, "routing_frequency": 1.0, "layout": "upper"},
+    {"router": "hash", "experts": 4, "hash": "random", "k": 2, "routing_frequency": 0.125, "blocks": 8,
+     "layout": "upper"},
     {"router": "top_k", "experts": 4, "k": 2, "granularity": 4, "expert_groups": 8, "groups_per_token": 4,
      "group_score": "best", "gate_scale": 0.5, "shared_experts": 3, "router_bias": True, "balance_scope": "sequence"},
     {"router": "top_k", "experts": 4, "output_norm": True, "activation": "swiglu", "positions": "rotary", "seed": 7},

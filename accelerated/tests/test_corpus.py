@@ -94,6 +94,26 @@ def test_missing_corpus(tmp_path, monkeypatch, path):
     assert "no such file or folder" in (said := message(read_corpus, [path])) or "no files there" in said
 
 
+def test_what_may_not_be_read_is_named(tmp_path, monkeypatch):
+    """Root may read everything, so the system's answer is made up."""
+    write(tmp_path, {"a.txt": lines(40), "shut/b.txt": lines(40)})
+    scan, stat = os.scandir, os.stat
+
+    def refuse(call):
+        def asked(path, *given, **options):
+            if str(path).endswith("shut"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return call(path, *given, **options)
+
+        return asked
+
+    monkeypatch.setattr(os, "scandir", refuse(scan))
+    assert message(read_corpus, [str(tmp_path)]) == f"{tmp_path}/shut: cannot be read: Permission denied"
+    monkeypatch.setattr(os, "stat", refuse(stat))
+    assert module._why_not_there(f"{tmp_path}/shut") == "cannot be read: Permission denied"
+    assert module._why_not_there(f"{tmp_path}/none") == "no such file or folder"
+
+
 # READ
 
 

@@ -1,5 +1,8 @@
 """The exported train step: for every router, for absent devices, and equal to the step here."""
 
+import importlib
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -98,7 +101,7 @@ def test_a_program_passes_over_as_many_bad_batches_as_it_is_told(small_fields):
     assert moved(left=2) and not moved(left=1) and not moved()
 
 
-def test_what_cannot_be_exported_or_loaded_is_one_line(tmp_path, capsys):
+def test_what_cannot_be_exported_or_loaded_is_one_line(tmp_path, capsys, monkeypatch):
     assert cli.main(["export", "--out", str(tmp_path / "a"), "--platforms", "abacus"]) == 2
     assert capsys.readouterr().err == (
         "routelaws: platforms is 'abacus'; allowed: cpu, cuda, tpu, at least one of them\n"
@@ -113,3 +116,7 @@ def test_what_cannot_be_exported_or_loaded_is_one_line(tmp_path, capsys):
     assert not (tmp_path / "a").exists()
     with pytest.raises(InputError, match="cannot read this as an exported train step"):
         load_train_step(b"not a program")
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
+    monkeypatch.setattr(jax.export, "deserialize", lambda content: importlib.import_module("flatbuffers"))
+    with pytest.raises(ModuleNotFoundError, match="flatbuffers"):  # the command line names the extra
+        load_train_step(b"a program")

@@ -19,6 +19,7 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.schema import TIME_COLUMNS
 from routelaws.accelerated.training import hosts
 from routelaws.accelerated.training.hosts import Hosts, batch_of_all, hosts_of, launcher, own_rows
+from routelaws.accelerated.training.stopping import Resumable
 from routelaws.accelerated.training.text.batches import training_batches
 from routelaws.accelerated.training.text.corpus import read_corpus
 from routelaws.accelerated.training.text.tokens import prepare_tokens
@@ -149,6 +150,35 @@ def test_process_0_prepares_and_writes_and_others_read_copies(tmp_path, monkeypa
     assert (tmp_path / "config.json").read_text() == ["changed", "config.json"][index] and folder.exists() == (
         index == 0
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [(None, ["shutdown"]), (Resumable("stopped"), ["shutdown"]), (ValueError("a fault"), [])],
+    ids=["done", "stopped", "a fault"],
+)
+def test_processes_part_together_unless_one_fails(monkeypatch, error, ends):
+    """A process that fails does not wait for the others."""
+    seen = []
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *place, **_: seen.append(place))
+    monkeypatch.setattr(jax.distributed, "shutdown", lambda: seen.append("shutdown"))
+    with pytest.raises(type(error)) if error else contextlib.nullcontext(), hosts.joined(Hosts("a:1", 2, 1)):
+        if error:
+            raise error
+    assert seen == [("a:1", 2, 1), *ends]
+
+
+def test_others_that_cannot_be_reached_are_one_line(monkeypatch):
+    def initialize(*_, **__):
+        raise RuntimeError("\nDEADLINE_EXCEEDED: 1 of 2 tasks\nmore lines")
+
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    with pytest.raises(InputError) as caught, hosts.joined(Hosts("a:1", 2, 1)):
+        pass
+    line = "the other processes could not be joined within 300 s: DEADLINE_EXCEEDED: 1 of 2 tasks"
+    assert str(caught.value) == line
 
 
 def free_port(*wanted: int) -> int:

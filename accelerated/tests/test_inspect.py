@@ -3,6 +3,7 @@
 import dataclasses
 import html.parser
 import math
+import re
 import shlex
 from pathlib import Path
 from typing import NamedTuple
@@ -17,13 +18,15 @@ from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands import train
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.inspection import findings as told
+from routelaws.accelerated.inspection import own_run, run_page
 from routelaws.accelerated.inspection import page as html_page
-from routelaws.accelerated.inspection import run_page
 from routelaws.accelerated.inspection.own_run import trace_batches, trace_folder, trace_run
 from routelaws.accelerated.inspection.page import page
 from routelaws.accelerated.inspection.replay import replayed
 from routelaws.accelerated.inspection.trace import Trace, write_trace
+from routelaws.accelerated.notation import ExpertChoice
 from routelaws.accelerated.results.blocks import count
+from routelaws.accelerated.results.blocks import text as in_terminal
 from routelaws.accelerated.results.sweeps.findings import learning_of
 from routelaws.accelerated.results.sweeps.folder import SweepRun
 from routelaws.accelerated.training.runs import run_folder
@@ -65,7 +68,11 @@ def with_constant_input(run, router):
 def test_the_expert_of_a_hash_tells_all_about_the_token(run_of):
     run = run_of(router="hash")
     trace = trace_run(run, ids_of(run), "hash")
-    assert (trace.expert[:, :, 0] == trace.token % EXPERTS).all() and trace.logits is None and not trace.dropped.any()
+    assert (
+        (trace.expert[:, :, 0] == trace.token % EXPERTS).all()
+        and trace.logits is None
+        and trace.dropped.tolist() == [0, 0]
+    )
     for block in told.findings(trace):
         loads = np.bincount(trace.token % EXPERTS)
         assert block.information["token"].bits == pytest.approx(scipy.stats.entropy(loads, base=2), rel=1e-9)
@@ -211,6 +218,8 @@ def test_each_finding_has_its_approved_sentence(run_of, approved):
             found = [CALM._replace(block=block, **changes) for block in blocks]
             said = *told.fault_sentences(trace, found), *told.sentences(trace, found)
             lines += [f"{name}, {len(blocks)}:", *(f"  {line}" for line in said)]
+    matched = CALM._replace(block=4, **VARIANTS["matched 0.7"], dropped=0.125, unchosen=0.25)
+    lines += [told.summary(trace, [CALM])[0], in_terminal(told.summary(trace, [CALM, matched], "other"), 200)]
     approved("inspect-sentences.txt", "\n".join(lines) + "\n")
 
 
@@ -227,7 +236,7 @@ def test_a_page_has_its_approved_text(approved):
     regular = trace._replace(block=trace.block[:1], expert=first[None], gate=gate[:1], trained=first[None])
     steps = regular._replace(step=np.arange(8), trained=None)
     mixed = regular._replace(mixes=True, expert=first[None, :, :1], gate=gate[:1, :, :1], trained=None)
-    shown = html_page.microscope(trace, told.findings(trace), "<other>").replace("><", ">\n<")
+    shown = re.sub("(</(?:tr|p|li|h3)>)", r"\1\n", html_page.microscope(trace, told.findings(trace), "<other>"))
     more = [html_page._about(each, None) for each in (regular, steps, mixed)]
     approved("inspect-page.txt", "\n".join([shown, *more, html_page.rules(trace, told.findings(trace)), ""]))
 
@@ -586,6 +595,23 @@ def test_inspect_writes_what_train_replays(small_fields, tmp_path, capsys):
     own = losses_of(make_run(second, tmp_path / "own"))
     replayed = losses_of(make_run({**second, "routing": str(path)}, tmp_path / "replayed"))
     assert replayed[0] == pytest.approx(own[0], rel=1e-6)
+
+
+def test_a_routing_without_steps_begins_with_step_1(top_k_replay, tmp_path):
+    stored = steps_of(top_k_replay.stored, 1, 6)
+    np.savez(tmp_path / "routing.npz", token=stored["token"], expert=stored["expert"])
+    run = make_run({**top_k_replay.fields, "routing": str(tmp_path / "routing.npz")}, tmp_path / "run")
+    assert (run.replay.first, run.replay.last) == (1, 6)
+    assert [run.replay.after(step, 4) is None for step in (0, 5, 6)] == [False, False, True]
+
+
+def test_experts_that_choose_have_their_tokens_in_the_order_of_the_text():
+    """Two sequences of three tokens in groups by position: in group p, token i is token p of sequence i."""
+    model = from_mapping({"router": "expert_choice", "experts": 2, "group_size": 2, "sequence_length": 4}, "test").model
+    model = dataclasses.replace(model, grouping="position")
+    choice = ExpertChoice(np.array([[[[0], [1]], [[1], [1]], [[0], [0]]]]), np.arange(1.0, 7).reshape(1, 3, 2, 1), None)
+    chosen, gates = own_run._chosen(choice, (2, 3), model)
+    assert gates[0].tolist() == [[1, 0], [0, 0], [5, 6], [0, 2], [3, 4], [0, 0]] and (chosen == (gates != 0)).all()
 
 
 def test_a_stopped_run_goes_on_with_the_same_routing_alone(top_k_replay, tmp_path):

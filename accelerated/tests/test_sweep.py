@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import functools
+import json
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from routelaws.accelerated.commands import report
 from routelaws.accelerated.errors import InputError, WorkerDiedError
 from routelaws.accelerated.files import locked
 from routelaws.accelerated.tables.schema import TIME_COLUMNS
@@ -161,6 +163,21 @@ def test_a_folder_in_use_is_refused_and_left_alone(text_file, tmp_path):
         sweep.run_sweep(other, tmp_path / "out", watch=lambda *_, **__: None)
     with pytest.raises(InputError, match="holds no sweep"):
         sweep.run_sweep(grid, tmp_path, watch=lambda *_, **__: None)
+
+
+@pytest.mark.parametrize("kept", ["sweep.json", "runs", None])
+def test_a_table_is_collected_from_a_whole_sweep_alone(text_file, tmp_path, kept):
+    """A copy may have only the table and the plan."""
+    grid, out = read_grid(str(write_grid(tmp_path, text_file))), tmp_path / "out"
+    sweep_folder.claim_sweep_folder(out, grid)
+    (out / "results.csv").write_text("hyper_id,step,loss_validation\n0,20,3.0\n")
+    before = (out / "results.csv").read_bytes()
+    if kept == "sweep.json":
+        (out / "runs").rmdir()
+    elif kept == "runs":
+        (out / "sweep.json").unlink()
+    report._collect(out)
+    assert ((out / "results.csv").read_bytes() == before) == (kept is not None)
 
 
 def test_a_run_is_finished_at_its_last_step_and_not_before(text_file, tmp_path):
@@ -373,6 +390,24 @@ def test_a_session_counts_from_when_the_command_began(tmp_path):
         pass
     [session] = sweep_folder.read_sessions(tmp_path)
     assert session["started"] == begun and 100 <= session["last"] - begun <= time.time() - begun
+
+
+def test_a_session_goes_on_after_a_full_disk(tmp_path, monkeypatch):
+    """The disk is full at the second and the third note."""
+    notes, full = [], threading.Event()
+
+    def write(path, content):
+        notes.append(json.loads(content)[0]["last"])
+        if len(notes) == 4:
+            full.set()
+        if len(notes) in (2, 3):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sweep_folder, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(sweep_folder, "write_atomically", write)
+    with sweep_folder.session(tmp_path, time.time(), jobs=2):
+        assert full.wait(30)
+    assert notes == sorted(notes) and notes[-1] > notes[0]
 
 
 def test_the_sessions_of_a_sweep_are_those_of_all_its_tasks(tmp_path):

@@ -17,6 +17,7 @@ import pytest
 from jax.experimental import io_callback
 
 from routelaws.accelerated import transformer
+from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import evaluate, loop, step
 from routelaws.accelerated.training import generate as writing
 from routelaws.accelerated.training.configuration import from_mapping
@@ -306,6 +307,10 @@ def test_as_many_tokens_are_evaluated_as_are_asked_for(whole, text_file, monkeyp
     monkeypatch.setattr(evaluate, "documents", lambda losses: 1)
     found = evaluate.evaluate_run(whole.folder, tokens=128, tell=lambda line: None)
     assert found["standard_error_validation"] is None
+    other = whole.tokens._replace(tokenizer=text_file)  # as of another version of SentencePiece
+    monkeypatch.setattr(evaluate, "prepare_tokens", lambda *_, **__: other)
+    with pytest.raises(InputError, match="the tokenizer of its text has changed; name another text with --corpus"):
+        evaluate.evaluate_run(whole.folder, tell=lambda line: None)
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="other compilers round bfloat16 elsewhere in each program")
@@ -340,6 +345,7 @@ def test_text_is_continued_from_its_last_tokens(whole, monkeypatch):
         return SimpleNamespace(logits=jax.nn.one_hot(best, 300))
 
     monkeypatch.setattr(writing, "apply", told)
+    monkeypatch.setattr(writing, "MOST_TOKENS", 6)
     config = from_mapping({**whole.config.fields(), **{"objective": "causal", "mask_rate": 0.15}}, "test")
     monkeypatch.setattr(writing, "read_config", lambda folder: config)
     for prompt in ("ba ke", "ti " * 30):  # shorter and longer than the window

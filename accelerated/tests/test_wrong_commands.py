@@ -77,6 +77,19 @@ convert runs.csv --keep source --out out.csv
 downstream tasks.csv --cut 1e9
 evaluate folder --corpus text --routing file.npz
 generate nowhere
+generate nowhere --tokens 0
+generate nowhere --seed -1
+generate nowhere --temperature -0.5
+generate nowhere --temperature inf
+train --out out --config nowhere.toml
+train --out out --decay-from nowhere
+train --out out --at 3
+train --out out --distributed auto --processes 2
+train --out out --coordinator 10.0.0.1:65536 --processes 2 --process-id 0
+sweep smoke --out out --index 0 --of 99
+sweep smoke --out out --index 99
+sweep smoke --out out --index 2 --of 2
+export --out out --platforms cpu --attention tokamax
 """.strip().splitlines()
 
 HEAD = "hyper_id,step,router_type,num_experts,dense_parameter_count,loss_validation"
