@@ -129,20 +129,6 @@ def test_what_a_shell_puts_in_place_of_a_command_is_read(tmp_path):
         read_bytes(tmp_path / "pipe")
 
 
-@pytest.mark.parametrize(
-    ("number", "of_name", "of_storage"),
-    [
-        (errno.EACCES, "; name another one, or allow yourself to use this one", "choose another --out, or make it w"),
-        (errno.ENOSPC, "; free some space", "free some space and repeat the command"),
-        (errno.ELOOP, "; remove the loop of symbolic links", "make it readable and writable and repeat"),
-        (errno.EIO, "", "make it readable and writable and repeat"),
-    ],
-)
-def test_an_error_ends_with_its_remedy(number, of_name, of_storage):
-    assert file_line(OSError(number, "no", "here")) == f"here: no{of_name}"
-    assert storage_line("here", "no", number).startswith(f"here: no; {of_storage}")
-
-
 def test_lines_are_added_through_no_link(tmp_path):
     with append_to(tmp_path / "log") as log:
         log.write("one\n")
