@@ -38,7 +38,10 @@ TABLE = [
 ]
 
 
-def check_row(backend, size, router_type, num_experts, k, frequency, increase, total, flops_per_step) -> None:
+@pytest.mark.asks("accounting.count")
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: "-".join(map(str, row[:4])))
+def test_known_rows(backend, row):
+    size, router_type, num_experts, k, frequency, increase, total, flops_per_step = row
     for module in (backend.accounting, reference):
         shape = module.SIZES[size]
         found = module.count(*shape[:4], router_type, num_experts, k, frequency, increase)
@@ -46,12 +49,6 @@ def check_row(backend, size, router_type, num_experts, k, frequency, increase, t
         assert found.total_parameters == total, f"P of {size} {router_type} {num_experts}: {found}"
         assert found.flops_per_token * module.TABLE_TOKENS_PER_STEP == flops_per_step, f"F of {size}: {found}"
         assert found.utilisation == found.total_parameters / found.flops_per_token
-
-
-@pytest.mark.asks("accounting.count")
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: "-".join(map(str, row[:4])))
-def test_known_rows(backend, row):
-    check_row(backend, *row)
 
 
 @pytest.mark.asks("accounting.count")

@@ -56,7 +56,10 @@ def test_auxiliary_loss(backend, drawn, precision, dialect, score):
     check_auxiliary_loss(backend, drawn, precision, dialect, score)
 
 
-def check_value_at_balance(backend, k: int, dialect: str, seed: int) -> None:
+@pytest.mark.asks("balance.auxiliary_loss", "balance.value_at_balance", "transformer.loss")
+@pytest.mark.parametrize("k", [1, 2])
+@given(dialect=dialects, seed=seeds)
+def test_value_at_balance(backend, k, dialect, seed):
     """Equal shares give the stated value for any probabilities. Equal probabilities give it for any shares."""
     num_experts, num_tokens = 4, 12
     random = np.random.default_rng(seed)
@@ -70,13 +73,6 @@ def check_value_at_balance(backend, k: int, dialect: str, seed: int) -> None:
         found = run_varied(backend, AUXILIARY, "float32", z, expert, dialect=dialect).loss
         scale = unit_of(z, "float32") * wanted
         assert_close_bounded("balance.loss", found, wanted, scale, what=f"auxiliary_loss at balance, {dialect}, k {k}")
-
-
-@pytest.mark.asks("balance.auxiliary_loss", "balance.value_at_balance", "transformer.loss")
-@pytest.mark.parametrize("k", [1, 2])
-@given(dialect=dialects, seed=seeds)
-def test_value_at_balance(backend, k, dialect, seed):
-    check_value_at_balance(backend, k, dialect, seed)
 
 
 @pytest.mark.asks("balance.auxiliary_loss", "transformer.loss")
@@ -99,7 +95,8 @@ def test_one_expert_is_always_balanced(backend):
     assert (float(found.loss), found.share.tolist(), found.probability.tolist()) == (1, [1], [1])
 
 
-def check_tiny_sigmoids(backend) -> None:
+@pytest.mark.asks("balance.auxiliary_loss", "transformer.loss")
+def test_tiny_sigmoids_are_not_balance(backend):
     z = np.full((12, 4), -100.0)
     z[:, 0] += 20
     expert = np.zeros((12, 1), int)
@@ -107,11 +104,6 @@ def check_tiny_sigmoids(backend) -> None:
         found = run_varied(backend, AUXILIARY, precision, z, expert, score="sigmoid")
         wanted = 4 / (1 + 3 * math.exp(-20))
         assert_close_bounded("balance.loss", found.loss, wanted, unit_of(z, precision) * 4, what="tiny sigmoids")
-
-
-@pytest.mark.asks("balance.auxiliary_loss", "transformer.loss")
-def test_tiny_sigmoids_are_not_balance(backend):
-    check_tiny_sigmoids(backend)
 
 
 def auxiliary_sum(point, expert, loss, record, dialect, score):
@@ -125,26 +117,6 @@ def z_of(point, loss):
     return loss(point["logits"])
 
 
-def check_auxiliary_gradient(backend, drawn: Logits, dialect: str, score: str, seed: int) -> None:
-    z, expert = drawn.values, top_k_indices(drawn.values, drawn.k)
-    direction = np.random.default_rng(seed).standard_normal(z.shape)
-    held = reference.auxiliary_loss(z, expert, dialect=dialect)
-
-    def value(point):
-        return reference.auxiliary_loss(point, expert, dialect=dialect, score=score, held=held).loss
-
-    wanted = central_difference(value, z, direction)
-    point = {"own": z, "held": z, "share": held.share}
-    options = dict(loss=backend.balance.auxiliary_loss, record=backend.balance.AuxiliaryLoss, dialect=dialect)
-    found = gradient(auxiliary_sum, point, expert, score=score, **options)
-    what = f"gradient of auxiliary_loss, {z.shape}, {dialect}, {score}"
-    assert_same(found["share"], np.zeros_like(held.share), what=f"{what}, with respect to the share")
-    for name in ("own", "held"):
-        inner = float((found[name] * direction).sum())
-        scale = (1 + np.abs(z).max()) ** 2
-        assert_close_bounded("balance.gradient", inner, wanted, scale, what=f"{what}, {name} share")
-
-
 @pytest.mark.asks("balance.auxiliary_loss", "notation.top_k_indices", "transformer.loss")
 @given(
     drawn=logits(families=("free", "tied"), shapes=SHAPES),
@@ -153,7 +125,23 @@ def check_auxiliary_gradient(backend, drawn: Logits, dialect: str, score: str, s
 )
 def test_auxiliary_gradient(backend, drawn, score, seed):
     """The other dialects scale this one or count fewer choices."""
-    check_auxiliary_gradient(backend, drawn, "gshard", score, seed)
+    z, expert = drawn.values, top_k_indices(drawn.values, drawn.k)
+    direction = np.random.default_rng(seed).standard_normal(z.shape)
+    held = reference.auxiliary_loss(z, expert, dialect="gshard")
+
+    def value(point):
+        return reference.auxiliary_loss(point, expert, dialect="gshard", score=score, held=held).loss
+
+    wanted = central_difference(value, z, direction)
+    point = {"own": z, "held": z, "share": held.share}
+    options = dict(loss=backend.balance.auxiliary_loss, record=backend.balance.AuxiliaryLoss, dialect="gshard")
+    found = gradient(auxiliary_sum, point, expert, score=score, **options)
+    what = f"gradient of auxiliary_loss, {z.shape}, {score}"
+    assert_same(found["share"], np.zeros_like(held.share), what=f"{what}, with respect to the share")
+    for name in ("own", "held"):
+        inner = float((found[name] * direction).sum())
+        scale = (1 + np.abs(z).max()) ** 2
+        assert_close_bounded("balance.gradient", inner, wanted, scale, what=f"{what}, {name} share")
 
 
 def check_z_loss(backend, drawn: Logits, precision: str) -> None:
@@ -179,21 +167,6 @@ def test_z_loss_gradient(backend, drawn, seed):
     assert_close_bounded("balance.gradient", inner, wanted, (1 + np.abs(z).max()) ** 2, what="gradient of z_loss")
 
 
-def check_update_bias(backend, bias, counts, precision: str, rate: float, recentre: str) -> None:
-    """Compare with the sign of Σ count - E count in Python's integers."""
-    found = run(backend, BIAS, precision, bias, counts, rate=rate, recentre=recentre)
-    wanted = reference.update_bias(bias, counts, rate=rate, recentre=recentre)
-    what = f"update_bias, counts {counts.tolist()}, rate {rate}, recentre {recentre}, {precision}"
-    scale = UNIT[precision] * (np.abs(bias).max() + rate)
-    assert_close_bounded("balance.bias", found, wanted, scale, what=what)
-    if recentre == "none":
-        signs = [
-            (sum(counts.tolist()) > len(counts) * c) - (sum(counts.tolist()) < len(counts) * c) for c in counts.tolist()
-        ]
-        moved = np.sign(np.asarray(found, np.float64) - bias.astype(precision))
-        assert_same(moved, signs, what=f"{what}: which way")
-
-
 @st.composite
 def biases(draw):
     """Draw bias and counts of E experts: random, balanced, off by one, and too large for 32 bits."""
@@ -214,7 +187,19 @@ def biases(draw):
 @pytest.mark.asks("balance.update_bias")
 @given(drawn=biases(), precision=precisions, recentre=st.sampled_from(reference.RECENTRE))
 def test_update_bias(backend, drawn, precision, recentre):
-    check_update_bias(backend, *drawn, precision, 0.25, recentre)
+    """Compare with the sign of Σ count - E count in Python's integers."""
+    (bias, counts), rate = drawn, 0.25
+    found = run(backend, BIAS, precision, bias, counts, rate=rate, recentre=recentre)
+    wanted = reference.update_bias(bias, counts, rate=rate, recentre=recentre)
+    what = f"update_bias, counts {counts.tolist()}, rate {rate}, recentre {recentre}, {precision}"
+    scale = UNIT[precision] * (np.abs(bias).max() + rate)
+    assert_close_bounded("balance.bias", found, wanted, scale, what=what)
+    if recentre == "none":
+        signs = [
+            (sum(counts.tolist()) > len(counts) * c) - (sum(counts.tolist()) < len(counts) * c) for c in counts.tolist()
+        ]
+        moved = np.sign(np.asarray(found, np.float64) - bias.astype(precision))
+        assert_same(moved, signs, what=f"{what}: which way")
 
 
 @pytest.mark.asks("balance.update_bias")

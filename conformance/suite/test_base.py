@@ -140,23 +140,6 @@ def padded(drawn: Scores, seed: int, padding: float) -> tuple[np.ndarray, np.nda
     return np.where(mask[:, None], drawn.values, padding), mask
 
 
-def check_padding(backend, drawn: Scores, k: int, seed: int, precision: str) -> None:
-    """Real tokens get the result without padding. Padded tokens get experts 0, 1, ... and count nowhere."""
-    k = min(k, drawn.values.shape[1])
-    values, mask = padded(drawn, seed, 1e6)
-    alone = reference.balanced_assignment(values[mask], k)
-    what = f"balanced_assignment, {drawn.family} {values.shape}, k {k}, {precision}, mask {mask.astype(int).tolist()}"
-    expert = np.tile(np.arange(k), (len(mask), 1))
-    expert[mask] = alone.expert
-    for found in (
-        run(backend, ASSIGNMENT, precision, values, traced={"mask": mask}, k=k),
-        reference.balanced_assignment(values, k, mask=mask),
-    ):
-        assert_same(found.expert, expert, what=f"{what}: expert")
-        found = found._replace(expert=np.asarray(found.expert)[mask])
-        check_certificate(values[mask], found, precision, what, k)
-
-
 @pytest.mark.asks("routers.base.balanced_assignment")
 @given(drawn=scores(), precision=precisions, k=ks)
 def test_assignment(backend, drawn, precision, k):
@@ -204,7 +187,20 @@ def test_tie_rule_of_sets(backend, seed, shape):
 @pytest.mark.asks("routers.base.balanced_assignment")
 @given(drawn=scores(shapes=((13, 3), (6, 8))), k=ks, seed=seeds, precision=precisions)
 def test_padding(backend, drawn, k, seed, precision):
-    check_padding(backend, drawn, k, seed, precision)
+    """Real tokens get the result without padding. Padded tokens get experts 0, 1, ... and count nowhere."""
+    k = min(k, drawn.values.shape[1])
+    values, mask = padded(drawn, seed, 1e6)
+    alone = reference.balanced_assignment(values[mask], k)
+    what = f"balanced_assignment, {drawn.family} {values.shape}, k {k}, {precision}, mask {mask.astype(int).tolist()}"
+    expert = np.tile(np.arange(k), (len(mask), 1))
+    expert[mask] = alone.expert
+    for found in (
+        run(backend, ASSIGNMENT, precision, values, traced={"mask": mask}, k=k),
+        reference.balanced_assignment(values, k, mask=mask),
+    ):
+        assert_same(found.expert, expert, what=f"{what}: expert")
+        found = found._replace(expert=np.asarray(found.expert)[mask])
+        check_certificate(values[mask], found, precision, what, k)
 
 
 @pytest.mark.asks("routers.base.balanced_assignment")
@@ -314,7 +310,9 @@ def test_no_gradient_through_the_assignment(backend):
     assert_same(found["scores"], np.zeros((8, 2)), what="gradient through balanced_assignment")
 
 
-def check_evaluation(backend, drawn: Scores, k: int = 1) -> None:
+@pytest.mark.asks("routers.base.base_router")
+@given(drawn=scores(shapes=((1, 4), (13, 3))), k=st.integers(1, 2))
+def test_evaluation(backend, drawn, k):
     """In evaluation, other tokens do not change the experts and gates of a token."""
     values = drawn.values
     together = run(backend, ROUTER, "float32", values, training=False, k=k)
@@ -322,12 +320,6 @@ def check_evaluation(backend, drawn: Scores, k: int = 1) -> None:
     assert_same(alone.expert[::-1], together.expert, what="evaluation in another order: expert")
     assert_nearly_same(alone.gate[::-1], together.gate, what="evaluation in another order: gate")
     assert_same(together.expert, largest(values, k), what="evaluation takes the largest logits")
-
-
-@pytest.mark.asks("routers.base.base_router")
-@given(drawn=scores(shapes=((1, 4), (13, 3))), k=st.integers(1, 2))
-def test_evaluation(backend, drawn, k):
-    check_evaluation(backend, drawn, k)
 
 
 @pytest.mark.asks("routers.base.balanced_assignment", "routers.base.dual_bound", "routers.base.base_router")

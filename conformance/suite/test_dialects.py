@@ -51,11 +51,6 @@ def test_low_precision_is_no_dialect(name):
     check_speaks_itself_alone("gates", name, rounded)
 
 
-def check_capacities(T: int, E: int, k: int, c: float, wanted: dict) -> None:
-    for dialect in SUBJECTS["capacity"].dialects:
-        assert dialect.function(T, E, k, c) == wanted[dialect.name], (dialect.name, T, E, k, c)
-
-
 BY_HAND = {
     (10, 4, 2, 1.25): dict(
         ours=7, megatron=7, deepspeed=7, tutel=6, megablocks=6, maxtext=6, flaxformer=4, axlearn=3, grug=7,
@@ -71,18 +66,10 @@ BY_HAND = {
 
 @pytest.mark.parametrize("case", BY_HAND)
 def test_capacities_by_hand(case):
-    check_capacities(*case, BY_HAND[case])
-
-
-def check_values_at_balance(num_experts: int, k: int) -> None:
-    logits = np.zeros((num_experts, num_experts))
-    expert = (np.arange(num_experts)[:, None] + np.arange(k)) % num_experts
-    wanted = {"tokens": k, "gshard": 1 / num_experts**2, "gates": k / num_experts}
-    for dialect in SUBJECTS["balance loss"].dialects:
-        found = dialect.function(logits, expert)
-        assert dialects._same(np.asarray(found), np.float64(wanted.get(dialect.name, 1.0))), dialect.name
-    parts = logits[None].repeat(3, axis=0), expert[None, :, :1].repeat(3, axis=0)
-    assert [round(dialect.function(*parts), 9) for dialect in SUBJECTS["scope"].dialects] == [1.0, 1.0, 3.0]
+    wanted = BY_HAND[case]
+    T, E, k, c = case
+    for dialect in SUBJECTS["capacity"].dialects:
+        assert dialect.function(T, E, k, c) == wanted[dialect.name], (dialect.name, T, E, k, c)
 
 
 def test_the_code_of_gshard_does_not_compute_the_loss_of_its_paper():
@@ -98,10 +85,17 @@ def test_the_code_of_gshard_does_not_compute_the_loss_of_its_paper():
 
 @pytest.mark.parametrize(("num_experts", "k"), [(4, 1), (4, 2), (8, 3)])
 def test_values_at_balance(num_experts, k):
-    check_values_at_balance(num_experts, k)
+    logits = np.zeros((num_experts, num_experts))
+    expert = (np.arange(num_experts)[:, None] + np.arange(k)) % num_experts
+    wanted = {"tokens": k, "gshard": 1 / num_experts**2, "gates": k / num_experts}
+    for dialect in SUBJECTS["balance loss"].dialects:
+        found = dialect.function(logits, expert)
+        assert dialects._same(np.asarray(found), np.float64(wanted.get(dialect.name, 1.0))), dialect.name
+    parts = logits[None].repeat(3, axis=0), expert[None, :, :1].repeat(3, axis=0)
+    assert [round(dialect.function(*parts), 9) for dialect in SUBJECTS["scope"].dialects] == [1.0, 1.0, 3.0]
 
 
-def check_activations() -> None:
+def test_activations_by_hand():
     """Compare values at 1 and -3, to six digits. GELU is x times the standard normal distribution function."""
     wanted = {
         "GELU by tanh": [0.841192, -0.003637],
@@ -112,10 +106,6 @@ def check_activations() -> None:
     }
     for dialect in SUBJECTS["activation"].dialects:
         assert np.round(dialect.function(np.array([1.0, -3.0])), 6).tolist() == wanted[dialect.name], dialect.name
-
-
-def test_activations_by_hand():
-    check_activations()
 
 
 LOG = np.log
@@ -162,18 +152,14 @@ WORKED = {
 """Inputs and answers computed by hand."""
 
 
-def check_worked_out(subject: str, name: str) -> None:
+@pytest.mark.parametrize(("subject", "name"), WORKED)
+def test_worked_out_by_hand(subject, name):
     for inputs, wanted in WORKED[subject, name]:
         found = np.asarray(speaker(subject, name)(*inputs))
         assert dialects._same(found, np.asarray(wanted)), f"{subject}, {name}: {found.tolist()}, by hand {wanted}"
 
 
-@pytest.mark.parametrize(("subject", "name"), WORKED)
-def test_worked_out_by_hand(subject, name):
-    check_worked_out(subject, name)
-
-
-def check_the_norm_of_expert_choice() -> None:
+def test_the_norm_of_expert_choice():
     """The gates are 1, so expert 0 returns tokens 0 and 1 unchanged. No expert takes token 2."""
     one, x = np.eye(4)[None], np.array([[10.0, 10, 10, 14], [2, 4, 4, 2], [1, 2, 3, 4]])
     inputs = one, one, x, np.array([[0, 1]]), np.ones((1, 2))
@@ -182,10 +168,6 @@ def check_the_norm_of_expert_choice() -> None:
     third = 1 / np.sqrt(3)
     wanted = [[-third, -third, -third, 3 * third], [-1, 1, 1, -1], [0, 0, 0, 0]]
     assert dialects._same(normed, np.array(wanted)), normed
-
-
-def test_the_norm_of_expert_choice():
-    check_the_norm_of_expert_choice()
 
 
 def largest_load_after_steps(name: str, seed: int) -> float:
@@ -207,7 +189,8 @@ def test_how_many_dialects_there_are():
     assert sum({id(subject.dialects): len(subject.dialects) for subject in SUBJECTS.values()}.values()) == 72
 
 
-def check_activation_is_named_wherever_it_is(name: str) -> None:
+@pytest.mark.parametrize("name", [dialect.name for dialect in SUBJECTS["activation"].dialects])
+def test_an_activation_is_named_wherever_it_is(name):
     """The classifier finds another activation in an expert and in a routed layer."""
     activation = speaker("activation", name)
 
@@ -224,11 +207,6 @@ def check_activation_is_named_wherever_it_is(name: str) -> None:
     experts = SimpleNamespace(gelu=activation, expert_ffn=expert_ffn, routed_ffn=routed_ffn)
     found = dialects.classify_backend(SimpleNamespace(experts=experts))
     assert len(found) == 3 and all(verdict.matches == (name,) for verdict in found.values()), found
-
-
-@pytest.mark.parametrize("name", [dialect.name for dialect in SUBJECTS["activation"].dialects])
-def test_an_activation_is_named_wherever_it_is(name):
-    check_activation_is_named_wherever_it_is(name)
 
 
 def ours(twin) -> dict:
@@ -345,43 +323,26 @@ def test_a_whole_backend():
     assert found == {"drop order": ("token",), "balance loss": ("tokens",), "ties": ("higher index",)}
 
 
-def check_the_smallest_difference() -> None:
-    """The rule is ours except for one more slot at k = 2 and ten tokens or more."""
-    right = speaker("capacity", "ours")
-    verdict = classify("capacity", lambda T, E, k, c: right(T, E, k, c) + (k == 2 and T >= 10))
-    wanted = dict(num_tokens=10, num_experts=4, k=2, capacity_factor=1.25)
-    assert verdict.matches == () and verdict.counterexample == (wanted, 7, 8)
-    words = " ".join(describe(verdict).split())
-    assert "matches none of the 13 known dialects" in words and "it gives 7, but your function gives 8" in words
-
-
-def check_conditions() -> None:
-    """Answers that keep too few tokens or choose too small a score match no dialect with several right answers."""
-
-    def too_few(expert, num_experts, capacity):
-        return speaker("drop order", "0/1 mask")(expert, num_experts, max(capacity - 1, 0), None)
-
-    def smallest(scores, k):
-        return np.argsort(-scores, axis=1)[:, ::-1][:, :k]
-
-    assert classify("drop order", too_few).matches == classify("ties", smallest).matches == ()
-
-
-def check_inputs_are_copies() -> None:
-    def rude(logits, expert):
-        answer = speaker("gates", "softmax")(logits, expert)
-        logits[...] = 0
-        return answer
-
-    assert classify("gates", rude).matches == ("softmax",)
-
-
 class TestVerdict:
     def test_of_a_stranger_has_the_smallest_difference(self):
-        check_the_smallest_difference()
+        """The rule is ours except for one more slot at k = 2 and ten tokens or more."""
+        right = speaker("capacity", "ours")
+        verdict = classify("capacity", lambda T, E, k, c: right(T, E, k, c) + (k == 2 and T >= 10))
+        wanted = dict(num_tokens=10, num_experts=4, k=2, capacity_factor=1.25)
+        assert verdict.matches == () and verdict.counterexample == (wanted, 7, 8)
+        words = " ".join(describe(verdict).split())
+        assert "matches none of the 13 known dialects" in words and "it gives 7, but your function gives 8" in words
 
     def test_of_what_meets_no_condition(self):
-        check_conditions()
+        """Answers that keep too few tokens or choose too small a score match no dialect with several right answers."""
+
+        def too_few(expert, num_experts, capacity):
+            return speaker("drop order", "0/1 mask")(expert, num_experts, max(capacity - 1, 0), None)
+
+        def smallest(scores, k):
+            return np.argsort(-scores, axis=1)[:, ::-1][:, :k]
+
+        assert classify("drop order", too_few).matches == classify("ties", smallest).matches == ()
 
     def test_is_the_same_for_the_same_seed(self):
         first, second = (classify("ties", lambda scores, k: np.argsort(-scores)[:, :k] * 0) for _ in range(2))
@@ -403,7 +364,12 @@ class TestVerdict:
         assert without.matches == ("token",) and "MaxText" in describe(without)
 
     def test_inputs_are_copies(self):
-        check_inputs_are_copies()
+        def rude(logits, expert):
+            answer = speaker("gates", "softmax")(logits, expert)
+            logits[...] = 0
+            return answer
+
+        assert classify("gates", rude).matches == ("softmax",)
 
     def test_an_unknown_subject(self):
         with pytest.raises(ValueError, match="subject is 'gate'; allowed: capacity, drop order, gates"):

@@ -43,7 +43,8 @@ BY_HAND = {
 }
 
 
-def check_orders_by_hand(backend) -> None:
+@pytest.mark.asks("experts.dispatch")
+def test_orders_by_hand(backend):
     expert = np.array([[1, 0], [0, 1], [0, 1], [0, 1]])
     masks = {"tokens": [1, 0, 1, 1], "choices": [[1, 0], [1, 0], [1, 1], [1, 1]]}
     for (order, masked), slots in BY_HAND.items():
@@ -66,11 +67,13 @@ def check_orders_by_hand(backend) -> None:
 
 
 @pytest.mark.asks("experts.dispatch")
-def test_orders_by_hand(backend):
-    check_orders_by_hand(backend)
-
-
-def check_dispatch_options(backend, selection: Selection, capacity: int, order: str, masked: str) -> None:
+@given(
+    selection=selections(shapes=((9, 4),)),
+    capacity=st.sampled_from([1, 3]),
+    order=orders,
+    masked=st.sampled_from(["nothing", "tokens", "choices"]),
+)
+def test_dispatch_options(backend, selection, capacity, order, masked):
     expert, random = selection.expert, np.random.default_rng(selection.seed)
     traced = {}
     if order == "priority":
@@ -85,17 +88,6 @@ def check_dispatch_options(backend, selection: Selection, capacity: int, order: 
         assert_same(getattr(found, name), getattr(wanted, name), what=f"{what}: {name}")
 
 
-@pytest.mark.asks("experts.dispatch")
-@given(
-    selection=selections(shapes=((9, 4),)),
-    capacity=st.sampled_from([1, 3]),
-    order=orders,
-    masked=st.sampled_from(["nothing", "tokens", "choices"]),
-)
-def test_dispatch_options(backend, selection, capacity, order, masked):
-    check_dispatch_options(backend, selection, capacity, order, masked)
-
-
 def fate(backend, expert, order: str, priority) -> np.ndarray:
     """Return [T, k] bool, the assignments that get one of three slots of one of four experts."""
     traced = {"priority": priority} if order == "priority" else {}
@@ -105,7 +97,8 @@ def fate(backend, expert, order: str, priority) -> np.ndarray:
     return np.asarray(found.kept)
 
 
-def check_what_later_tokens_change(backend) -> None:
+@pytest.mark.asks("experts.dispatch")
+def test_what_later_tokens_change(backend):
     depends = {("choice", 1): False, ("choice", 2): True, ("token", 2): False, ("priority", 1): True}
     for (order, k), wanted in depends.items():
         changed = False
@@ -117,11 +110,6 @@ def check_what_later_tokens_change(backend) -> None:
             other[5:] = (expert[5:] + 1) % 3
             changed |= bool((fate(backend, expert, order, priority) != fate(backend, other, order, priority))[:5].any())
         assert changed == wanted, f"order {order}, k {k}: earlier tokens depend on later ones: {changed}"
-
-
-@pytest.mark.asks("experts.dispatch")
-def test_what_later_tokens_change(backend):
-    check_what_later_tokens_change(backend)
 
 
 def check_order_of_drops(backend, selection: Selection, factor: float, order: str) -> None:
@@ -146,8 +134,12 @@ def test_order_of_drops(backend):
     check_order_of_drops(backend, Selection(expert, 4, "random", 6), 0.6, "priority")
 
 
-def check_padding(backend, selection: Selection, factor: float, order: str, precision: str) -> None:
+@pytest.mark.asks("experts.routed_ffn")
+@given(selection=selections(shapes=((9, 4),)), factor=st.sampled_from([math.inf, 1.0]), order=orders)
+def test_padding(backend, selection, factor, order):
     """In both twins, six real tokens of nine get the same result as without padding. Padded tokens get 0."""
+    precision = "float32"
+    order = order if factor < math.inf else "choice"  # the order matters only with a capacity
     inputs = layer(selection, precision)
     mask = np.zeros(9, bool)
     mask[np.random.default_rng(selection.seed).choice(9, 6, replace=False)] = True
@@ -172,13 +164,8 @@ def check_padding(backend, selection: Selection, factor: float, order: str, prec
 
 
 @pytest.mark.asks("experts.routed_ffn")
-@given(selection=selections(shapes=((9, 4),)), factor=st.sampled_from([math.inf, 1.0]), order=orders)
-def test_padding(backend, selection, factor, order):
-    """The order matters only with a capacity."""
-    check_padding(backend, selection, factor, order if factor < math.inf else "choice", "float32")
-
-
-def check_capacity_of_real(backend, num_experts: int, hundredths: int) -> None:
+@pytest.mark.parametrize("num_experts, hundredths", [(3, 110), (2, 120)])
+def test_capacity_of_real(backend, num_experts, hundredths):
     """All tokens choose one expert. Exactly as many as the capacity for real tokens get a slot."""
     params = {"up": np.ones((num_experts, 1, 1)), "down": np.ones((num_experts, 1, 1))}
     x, expert = np.ones((40, 1)), np.full((40, 1), num_experts - 1)
@@ -189,12 +176,6 @@ def check_capacity_of_real(backend, num_experts: int, hundredths: int) -> None:
         found = np.asarray(run(backend, "experts.routed_ffn", "float32", params, x, expert, x, **options).output)
         wanted = min(num_real, -(-hundredths * num_real // (100 * num_experts)))  # in integers
         assert (found != 0).sum() == wanted, f"c {hundredths}/100, E {num_experts}: {num_real} real tokens"
-
-
-@pytest.mark.asks("experts.routed_ffn")
-@pytest.mark.parametrize("num_experts, hundredths", [(3, 110), (2, 120)])
-def test_capacity_of_real(backend, num_experts, hundredths):
-    check_capacity_of_real(backend, num_experts, hundredths)
 
 
 @pytest.mark.asks("experts.routed_ffn", "routers.top_k.gshard_router")
@@ -239,7 +220,9 @@ def counted(expert: np.ndarray, turns) -> np.ndarray:
     return slot
 
 
-def check_crowd(backend, num_tokens: int, k: int, order: str) -> None:
+@pytest.mark.asks("experts.dispatch")
+@pytest.mark.parametrize("num_tokens, k, order", [(300, 2, "choice"), (70_000, 1, "choice"), (70_000, 1, "priority")])
+def test_a_crowd_queues(backend, num_tokens, k, order):
     expert, capacity = crowd(num_tokens, k), num_tokens - num_tokens // 20
     turns = [(t, choice) for choice in range(k) for t in range(num_tokens)]
     traced = {}
@@ -258,12 +241,6 @@ def check_crowd(backend, num_tokens: int, k: int, order: str) -> None:
         assert_same(placement.slot, slot, what=f"{name}, {what}: slot")
         assert_same(placement.kept, slot < capacity, what=f"{name}, {what}: kept")
         assert_same(placement.token, token, what=f"{name}, {what}: token")
-
-
-@pytest.mark.asks("experts.dispatch")
-@pytest.mark.parametrize("num_tokens, k, order", [(300, 2, "choice"), (70_000, 1, "choice"), (70_000, 1, "priority")])
-def test_a_crowd_queues(backend, num_tokens, k, order):
-    check_crowd(backend, num_tokens, k, order)
 
 
 def check_crowded_layer(backend, expert: np.ndarray, factor: float, precision: str) -> None:
@@ -295,18 +272,14 @@ def test_a_crowd_is_served(backend, factor):
         check_crowded_layer(backend, (np.arange(384) < 257).astype(int)[:, None], factor, BFLOAT16)
 
 
-def check_counts_of_a_crowd(backend, num_tokens: int) -> None:
+@pytest.mark.asks("balance.expert_counts")
+@pytest.mark.parametrize("num_tokens", CROWDS)
+def test_a_crowd_is_counted(backend, num_tokens):
     expert, mask = crowd(num_tokens, 2), np.arange(num_tokens) < num_tokens - 10
     for traced, number in (({}, num_tokens), ({"mask": mask}, num_tokens - 10)):
         wanted = [sum(1 for e in expert[:number].ravel().tolist() if e == wanted) for wanted in range(3)]
         found = run_varied(backend, "balance.expert_counts", "float32", expert, traced=traced, num_experts=3)
         assert_same(found, wanted, what=f"expert_counts of {number} tokens that crowd an expert")
-
-
-@pytest.mark.asks("balance.expert_counts")
-@pytest.mark.parametrize("num_tokens", CROWDS)
-def test_a_crowd_is_counted(backend, num_tokens):
-    check_counts_of_a_crowd(backend, num_tokens)
 
 
 def cut(params: dict, granularity: int) -> dict:
@@ -318,12 +291,15 @@ def cut(params: dict, granularity: int) -> dict:
     }
 
 
-def check_fine_grained(backend, selection: Selection, granularity: int, factor: float) -> None:
+@pytest.mark.asks("experts.routed_ffn")
+@pytest.mark.parametrize("granularity, factor", [(1, 0.6), (2, 0.6), pytest.param(3, math.inf, marks=pytest.mark.slow)])
+def test_fine_grained(backend, granularity, factor):
     """Experts cut into G parts give the coarse layer, with its drops and derivatives.
 
     The same tokens queue for each part (for k = 1 in the order "choice", in general in the order "token"), so the same
     tokens are dropped.
     """
+    selection = Selection(np.arange(18).reshape(9, 2) % 5 % 3, 3, "random", 3)
     inputs = layer(selection)
     weights = np.random.default_rng(selection.seed).standard_normal(inputs["x"].shape)
     parts = selection.expert[..., None] * granularity + np.arange(granularity)
@@ -354,12 +330,6 @@ def check_fine_grained(backend, selection: Selection, granularity: int, factor: 
     coarse["params"] = cut(coarse["params"], granularity)
     for part, (ours, theirs) in enumerate(zip(jax.tree.leaves(found), jax.tree.leaves(coarse), strict=True)):
         assert_close_bounded("experts.fine_grained", ours, theirs, UNIT["float64"] * whole, what=f"{what}, leaf {part}")
-
-
-@pytest.mark.asks("experts.routed_ffn")
-@pytest.mark.parametrize("granularity, factor", [(1, 0.6), (2, 0.6), pytest.param(3, math.inf, marks=pytest.mark.slow)])
-def test_fine_grained(backend, granularity, factor):
-    check_fine_grained(backend, Selection(np.arange(18).reshape(9, 2) % 5 % 3, 3, "random", 3), granularity, factor)
 
 
 def check_gradient_of_real(backend, selection: Selection, factor: float) -> None:
@@ -394,7 +364,9 @@ def test_gradient_of_real(backend, factor):
         check_gradient_of_real(backend, Selection(expert, 4, "random", seed), factor)
 
 
-def check_lost_numbers(backend) -> None:
+@pytest.mark.asks("experts.routed_ffn")
+@pytest.mark.twin
+def test_a_gate_that_is_not_a_number_is_not_lost(backend):
     """A NaN gate makes the output NaN, even without a slot."""
     inputs = layer(Selection(np.zeros((9, 1), int), 4, "one expert", 1))
     inputs["gate"][7] = np.nan
@@ -403,12 +375,6 @@ def check_lost_numbers(backend) -> None:
     assert np.isnan(found[7]).all() and np.isfinite(np.delete(found, 7, axis=0)).all(), found
     with pytest.raises(ValueError, match=r"priority: entry \(7, 0\) is nan"):
         reference.routed_ffn(*arrays, 0.4, order="priority")
-
-
-@pytest.mark.asks("experts.routed_ffn")
-@pytest.mark.twin
-def test_a_gate_that_is_not_a_number_is_not_lost(backend):
-    check_lost_numbers(backend)
 
 
 @pytest.mark.asks("experts.dispatch")

@@ -87,7 +87,8 @@ def test_choice_of_other_shapes(backend, num_tokens, num_experts):
     check_choice(backend, Logits(z.astype(float), "free", 1), "float32", 1.0, "softmax", True)
 
 
-def check_ties(backend) -> None:
+@pytest.mark.asks("routers.expert_choice.expert_choice_router")
+def test_ties(backend):
     """Equal logits go to the lower token indices, also for zeros of both signs."""
     z = np.zeros(SHAPE)
     z[::2] = -0.0
@@ -99,12 +100,17 @@ def check_ties(backend) -> None:
 
 
 @pytest.mark.asks("routers.expert_choice.expert_choice_router")
-def test_ties(backend):
-    check_ties(backend)
+@given(
+    drawn=logits(families=("lattice", "tied"), shapes=(SHAPE,)),
+    precision=precisions,
+    factor=st.sampled_from([2.0, float("inf")]),
+    seed=seeds,
+)
+def test_padding(backend, drawn, precision, factor, seed):
+    """Four real tokens of seven give the choice without padding. Empty slots repeat the first token with gate 0.
 
-
-def check_padding(backend, drawn: Logits, precision: str, factor: float, seed: int) -> None:
-    """Four real tokens of seven give the choice without padding. Empty slots repeat the first token with gate 0."""
+    The sigmoid makes ties and order follow the logits.
+    """
     mask, z = np.random.default_rng(seed).permutation(7) < 4, drawn.values
     real, padded = np.flatnonzero(mask), np.where(mask[:, None], z, np.nan)
     options = dict(capacity_factor=factor, score="sigmoid")
@@ -130,23 +136,12 @@ def check_padding(backend, drawn: Logits, precision: str, factor: float, seed: i
         assert_close_bounded("expert_choice.gate", gate[:, :taken], alone.gate, scale, what=f"{name}{what}: gate")
 
 
-@pytest.mark.asks("routers.expert_choice.expert_choice_router")
-@given(
-    drawn=logits(families=("lattice", "tied"), shapes=(SHAPE,)),
-    precision=precisions,
-    factor=st.sampled_from([2.0, float("inf")]),
-    seed=seeds,
-)
-def test_padding(backend, drawn, precision, factor, seed):
-    """The sigmoid makes ties and order follow the logits."""
-    check_padding(backend, drawn, precision, factor, seed)
-
-
 def padded_output(point, mask, router, ffn):
     return ffn(point["params"], point["x"], router(point["logits"], 1.0, mask=mask)).sum()
 
 
-def check_padding_gradient(backend) -> None:
+@pytest.mark.asks("routers.expert_choice.expert_choice_router", "routers.expert_choice.expert_choice_ffn")
+def test_padding_gradient(backend):
     """NaN in the padding changes neither outputs nor gradients."""
     params, x = weights(3, 4)
     z, mask = np.random.default_rng(1).standard_normal(SHAPE), np.array([0, 1, 1, 0, 1, 0, 1])
@@ -161,22 +156,13 @@ def check_padding_gradient(backend) -> None:
     assert_same(found[1]["logits"][mask == 0], np.zeros((3, 4)), what="gradient of the logits in the padding")
 
 
-@pytest.mark.asks("routers.expert_choice.expert_choice_router", "routers.expert_choice.expert_choice_ffn")
-def test_padding_gradient(backend):
-    check_padding_gradient(backend)
-
-
-def check_tiny_probabilities(backend) -> None:
+@pytest.mark.asks("routers.expert_choice.expert_choice_router")
+def test_tiny_probabilities_are_told_apart(backend):
     """Probabilities exp(-200) and exp(-201) are both 0 in 32 bits. Their logarithms are not."""
     z = np.zeros(SHAPE)
     z[:, 0] = [-200, -300, -201, -250, -400, -199, -500]
     found = run_varied(backend, ROUTER, "float32", z, capacity_factor=2.0, score="softmax")
     assert_same(found.token[0], [5, 0, 2, 3], what="expert_choice_router of tiny probabilities")
-
-
-@pytest.mark.asks("routers.expert_choice.expert_choice_router")
-def test_tiny_probabilities_are_told_apart(backend):
-    check_tiny_probabilities(backend)
 
 
 def weights(seed: int, num_experts: int, precision: str = "float64"):
@@ -273,18 +259,14 @@ def test_gradient(backend, score):
         check_gradient(backend, score, seed)
 
 
-def check_groups(backend) -> None:
+@pytest.mark.asks("routers.expert_choice.group_by_position", "routers.expert_choice.ungroup_by_position")
+def test_groups(backend):
     x = np.arange(6 * 2 * 3).reshape(6, 2, 3)
     for module in (backend.routers.expert_choice, reference):
         groups = module.group_by_position(jnp.asarray(x) if module is not reference else x, 3)
         wanted = [x[[0, 1, 2], 0], x[[0, 1, 2], 1], x[[3, 4, 5], 0], x[[3, 4, 5], 1]]
         assert_same(groups, wanted, what="group_by_position")
         assert_same(module.ungroup_by_position(groups, 2), x, what="ungroup_by_position")
-
-
-@pytest.mark.asks("routers.expert_choice.group_by_position", "routers.expert_choice.ungroup_by_position")
-def test_groups(backend):
-    check_groups(backend)
 
 
 def outputs_of(x, z, params, module, by_position):
@@ -317,14 +299,6 @@ def change(backend, by_position: bool, module) -> np.ndarray:
     return changed
 
 
-def check_causality(backend) -> None:
-    """With groups of one position, only this position changes, in the two sequences of the group."""
-    wanted = np.zeros((4, 5), bool)
-    wanted[:2, 3] = True
-    for module in (backend.routers.expert_choice, reference):
-        assert_same(change(backend, True, module), wanted, what="outputs that change, by position")
-
-
 @pytest.mark.asks(
     "routers.expert_choice.expert_choice_router",
     "routers.expert_choice.expert_choice_ffn",
@@ -332,7 +306,11 @@ def check_causality(backend) -> None:
     "routers.expert_choice.ungroup_by_position",
 )
 def test_groups_of_one_position_are_causal(backend):
-    check_causality(backend)
+    """With groups of one position, only this position changes, in the two sequences of the group."""
+    wanted = np.zeros((4, 5), bool)
+    wanted[:2, 3] = True
+    for module in (backend.routers.expert_choice, reference):
+        assert_same(change(backend, True, module), wanted, what="outputs that change, by position")
 
 
 @pytest.mark.asks(

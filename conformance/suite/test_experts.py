@@ -187,7 +187,9 @@ def weighted_output(point, expert, weights, mask=None, *, routed_ffn, factor, or
     return (routed_ffn(*arrays, factor, order=order, mask=mask).output * weights).sum()
 
 
-def check_gradient(backend, selection: Selection, factor: float) -> None:
+@pytest.mark.asks("experts.routed_ffn")
+@given(selection=selections(shapes=((9, 4), (16, 3))), factor=st.sampled_from([math.inf, 1.0, 0.6]))
+def test_gradient(backend, selection, factor):
     """Compare the backend's autodiff with differences of the reference, one input at a time in a random direction."""
     inputs = layer(selection)
     weights = np.random.default_rng(selection.seed + 2).standard_normal(inputs["x"].shape)
@@ -205,12 +207,6 @@ def check_gradient(backend, selection: Selection, factor: float) -> None:
         what = f"gradient of routed_ffn, {selection.expert.shape}, {selection.loads}, c {factor}, in {name}"
         wanted = central_difference(value, inputs[name], direction, 2.0**-13)
         assert_close_bounded("experts.gradient", inner(found[name], direction), wanted, scale, what=what)
-
-
-@pytest.mark.asks("experts.routed_ffn")
-@given(selection=selections(shapes=((9, 4), (16, 3))), factor=st.sampled_from([math.inf, 1.0, 0.6]))
-def test_gradient(backend, selection, factor):
-    check_gradient(backend, selection, factor)
 
 
 @pytest.mark.asks("experts.routed_ffn")

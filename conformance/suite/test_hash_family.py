@@ -38,8 +38,11 @@ def check_table(found, wanted, num_experts: int, what: str) -> None:
     assert_same(found, wanted, what=what)
 
 
-def check_modulo_table(backend, vocab_size: int, num_experts: int, k: int) -> None:
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
+@given(size=sizes())
+def test_modulo_table(backend, size):
     """The first choice is the remainder. In each run of E ids, each choice is the first one shifted cyclically."""
+    vocab_size, num_experts, k = size
     found = backend.routers.hash_layer.modulo_table(vocab_size, num_experts, k)
     what = f"modulo_table, V {vocab_size}, E {num_experts}, k {k}"
     check_table(found, reference.modulo_table(vocab_size, num_experts, k), num_experts, what)
@@ -48,12 +51,6 @@ def check_modulo_table(backend, vocab_size: int, num_experts: int, k: int) -> No
     for first in range(0, vocab_size, num_experts):
         run = turned[first : first + num_experts]
         assert_same(run, np.broadcast_to(run[0], run.shape), what=f"{what}: distances in the run of id {first}")
-
-
-@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
-@given(size=sizes())
-def test_modulo_table(backend, size):
-    check_modulo_table(backend, *size)
 
 
 @pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
@@ -75,18 +72,14 @@ def test_every_pair_of_experts_has_a_token(backend):
     assert len({tuple(row) for row in found.tolist()}) == 20
 
 
-def check_random_table(backend, size, seed: int) -> None:
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.random_table")
+@given(size=sizes(), seed=seeds)
+def test_random_table(backend, size, seed):
     vocab_size, num_experts, k = size
     uniforms = np.random.default_rng(seed).random((vocab_size, k))
     uniforms[0] = 1 - 2.0**-53  # the largest float64 below 1
     found = backend.routers.hash_layer.random_table(uniforms, num_experts)
     check_table(found, reference.random_table(uniforms, num_experts), num_experts, f"random_table, {size}")
-
-
-@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.random_table")
-@given(size=sizes(), seed=seeds)
-def test_random_table(backend, size, seed):
-    check_random_table(backend, size, seed)
 
 
 @pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.random_table")
@@ -198,19 +191,15 @@ def test_clusters_are_found(backend):
         assert found.converged
 
 
-def check_cluster_ties(backend) -> None:
+@pytest.mark.asks(
+    "routers.hash_layer.hash_layer", "routers.hash_layer.cluster_tokens", "routers.hash_layer.clustered_table"
+)
+def test_cluster_ties(backend):
     """Integer distances are exact: the lower of two equal centres wins, and the other does not move."""
     embeddings, centres = np.array([[0.0, 0], [2, 0], [1, 0]]), np.array([[0.0, 0], [2, 0], [2, 0], [9, 9]])
     check_clusters(backend, embeddings, centres, 1)
     found = backend.routers.hash_layer.cluster_tokens(embeddings, centres, max_rounds=1)
     assert found.cluster.tolist() == [0, 1, 0] and found.centres.tolist() == [[0.5, 0], [2, 0], [2, 0], [9, 9]]
-
-
-@pytest.mark.asks(
-    "routers.hash_layer.hash_layer", "routers.hash_layer.cluster_tokens", "routers.hash_layer.clustered_table"
-)
-def test_cluster_ties(backend):
-    check_cluster_ties(backend)
 
 
 def check_dispersed_table(backend, cluster, num_experts: int, k: int) -> None:
@@ -233,7 +222,10 @@ def test_dispersed_table(backend, size, clusters, seed):
     check_dispersed_table(backend, cluster, num_experts, k)
 
 
-def check_table_router(backend, precision: str, gate: str, k: int, seed: int) -> None:
+@pytest.mark.asks("routers.hash_layer.table_router", "routers.hash_layer.random_table")
+@given(precision=st.sampled_from(PRECISIONS), gate=st.sampled_from(reference.HASH_GATES), seed=seeds)
+def test_table_router(backend, precision, gate, seed):
+    k = 2
     random = np.random.default_rng(seed)
     ids, table = random.integers(0, 24, 12), reference.random_table(random.random((24, k)), 5)
     found = run_varied(backend, TABLE, precision, ids, table, num_experts=5, gate=gate)
@@ -255,12 +247,6 @@ def check_table_router(backend, precision: str, gate: str, k: int, seed: int) ->
         assert_close_bounded("hash.residual", routing.residual, residual, scale, what=f"{name}: residual")
 
 
-@pytest.mark.asks("routers.hash_layer.table_router", "routers.hash_layer.random_table")
-@given(precision=st.sampled_from(PRECISIONS), gate=st.sampled_from(reference.HASH_GATES), seed=seeds)
-def test_table_router(backend, precision, gate, seed):
-    check_table_router(backend, precision, gate, 2, seed)
-
-
 def check_padded(found, alone, mask, scale, precision: str, what: str) -> None:
     """The routing of a padded group equals that of its real tokens. Padding has gate 0 and no mass."""
     expert, gate, plan = (np.asarray(field) for field in (found.expert, found.gate, found.plan))
@@ -277,7 +263,14 @@ def check_padded(found, alone, mask, scale, precision: str, what: str) -> None:
     assert_close_bounded("top_k.load", found.residual, alone.residual, scale, what=f"{what}: residual")
 
 
-def check_padding(backend, precision: str, gate: str, seed: int) -> None:
+@pytest.mark.asks(
+    "routers.hash_layer.hash_layer",
+    "routers.hash_layer.table_router",
+    "routers.hash_layer.fixed_router",
+    "routers.hash_layer.random_table",
+)
+@given(precision=st.sampled_from(PRECISIONS), gate=st.sampled_from(reference.HASH_GATES), seed=seeds)
+def test_padding(backend, precision, gate, seed):
     """Eight tokens of twelve are real. The padding has invalid ids."""
     random = np.random.default_rng(seed)
     mask, table = random.permutation(12) < 8, reference.random_table(random.random((24, 2)), 5)
@@ -296,17 +289,6 @@ def check_padding(backend, precision: str, gate: str, seed: int) -> None:
         check_padded(found, alone, mask, 0, precision, what)
 
 
-@pytest.mark.asks(
-    "routers.hash_layer.hash_layer",
-    "routers.hash_layer.table_router",
-    "routers.hash_layer.fixed_router",
-    "routers.hash_layer.random_table",
-)
-@given(precision=st.sampled_from(PRECISIONS), gate=st.sampled_from(reference.HASH_GATES), seed=seeds)
-def test_padding(backend, precision, gate, seed):
-    check_padding(backend, precision, gate, seed)
-
-
 @pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.table_router", "routers.hash_layer.modulo_table")
 def test_hash_layer_is_the_table_of_remainders(backend):
     ids = np.array([0, 7, 3, 23, 11, 4])
@@ -319,10 +301,18 @@ def test_hash_layer_is_the_table_of_remainders(backend):
         assert_same(field, wanted, what="reference, table_router of remainders")
 
 
-def check_multi_hash(backend, precision: str, seed: int) -> None:
+@pytest.mark.asks(
+    "experts.gelu",
+    "experts.routed_ffn",
+    "routers.hash_layer.hash_layer",
+    "routers.hash_layer.table_router",
+    "routers.hash_layer.multi_hash",
+)
+@pytest.mark.parametrize("precision", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+def test_multi_hash(backend, precision):
     """k narrow experts from a bank equal GELU of the joined [B_h1 x, ..., B_hk x], times the joined [C_h1, ...]."""
     num_experts, k, d, f = 3, 2, 4, 6
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     up, down, x, ids = (
         random.standard_normal((num_experts, d, f)),
         random.standard_normal((num_experts, f, d)),
@@ -351,19 +341,9 @@ def check_multi_hash(backend, precision: str, seed: int) -> None:
     assert_close_bounded("hash.multi", output, wanted, scale, what=f"MultiHash through routed_ffn, {precision}")
 
 
-@pytest.mark.asks(
-    "experts.gelu",
-    "experts.routed_ffn",
-    "routers.hash_layer.hash_layer",
-    "routers.hash_layer.table_router",
-    "routers.hash_layer.multi_hash",
-)
-@pytest.mark.parametrize("precision", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
-def test_multi_hash(backend, precision):
-    check_multi_hash(backend, precision, 0)
-
-
-def check_bigram(backend, seed: int) -> None:
+@pytest.mark.asks("routers.hash_layer.fixed_router", "routers.hash_layer.bigram_experts")
+@given(seed=seeds)
+def test_bigram(backend, seed):
     random = np.random.default_rng(seed)
     ids, previous, tables = random.integers(0, 6, 12), random.integers(0, 6, 12), random.integers(0, 5, (2, 6))
     found = run_varied(backend, BIGRAM, "float32", ids, previous, tables, num_experts=5)
@@ -374,13 +354,10 @@ def check_bigram(backend, seed: int) -> None:
     assert_same(routing.expert, by_hand, what="fixed_router of bigrams")
 
 
-@pytest.mark.asks("routers.hash_layer.fixed_router", "routers.hash_layer.bigram_experts")
-@given(seed=seeds)
-def test_bigram(backend, seed):
-    check_bigram(backend, seed)
-
-
-def check_neighbours(backend) -> None:
+@pytest.mark.asks(
+    "routers.hash_layer.hash_layer", "routers.hash_layer.previous_tokens", "routers.hash_layer.position_ids"
+)
+def test_neighbours(backend):
     """Sequences are independent, and the hash of the previous token ignores the current token."""
     ids = np.array([[3, 4, 5], [6, 7, 8]])
     for module in (backend.routers.hash_layer, reference):
@@ -391,13 +368,6 @@ def check_neighbours(backend) -> None:
             (module.position_ids(given_ids), [[0, 1, 2], [0, 1, 2]], "position_ids"),
         ):
             assert_same(found, wanted, what=what)
-
-
-@pytest.mark.asks(
-    "routers.hash_layer.hash_layer", "routers.hash_layer.previous_tokens", "routers.hash_layer.position_ids"
-)
-def test_neighbours(backend):
-    check_neighbours(backend)
 
 
 @pytest.mark.asks(

@@ -12,8 +12,14 @@ from routelaws.reference.routers import hash_layer as reference
 pytestmark = pytest.mark.asks("routers.hash_layer.hash_layer")
 
 
-def check_hash_layer(backend, ids: np.ndarray, num_experts: int, precision: str) -> None:
+@given(
+    ids=st.sampled_from([1, 7, 24]).flatmap(lambda n: st.lists(st.integers(0, 2**31 - 1), min_size=n, max_size=n)),
+    num_experts=st.sampled_from([1, 2, 5, 8]),
+    precision=st.sampled_from(PRECISIONS),
+)
+def test_hash_layer(backend, ids, num_experts, precision):
     """Compare selection and gate exactly. Compare plan, load and residual up to rounding, which grows with T."""
+    ids = np.array(ids)
     found = run(backend, "routers.hash_layer.hash_layer", precision, ids, num_experts=num_experts)
     wanted = reference.hash_layer(ids, num_experts)
     what = f"hash_layer, T {len(ids)}, E {num_experts}, {precision}"
@@ -24,15 +30,6 @@ def check_hash_layer(backend, ids: np.ndarray, num_experts: int, precision: str)
     assert_close_bounded("hash.load", found.load, wanted.load, unit * len(ids) * wanted.load, what=f"{what}: load")
     scale = unit * (len(ids) * (wanted.residual + 1) + 1)
     assert_close_bounded("hash.residual", found.residual, wanted.residual, scale, what=f"{what}: residual")
-
-
-@given(
-    ids=st.sampled_from([1, 7, 24]).flatmap(lambda n: st.lists(st.integers(0, 2**31 - 1), min_size=n, max_size=n)),
-    num_experts=st.sampled_from([1, 2, 5, 8]),
-    precision=st.sampled_from(PRECISIONS),
-)
-def test_hash_layer(backend, ids, num_experts, precision):
-    check_hash_layer(backend, np.array(ids), num_experts, precision)
 
 
 def test_neighbouring_ids_go_to_different_experts(backend):

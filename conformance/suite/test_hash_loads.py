@@ -42,8 +42,11 @@ def sets_of(table) -> set[frozenset]:
     return {frozenset(row) for row in np.asarray(table).tolist()}
 
 
-def check_remainder(backend, vocab_size: int, num_experts: int, k: int) -> None:
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
+@pytest.mark.parametrize("size", GRID)
+def test_every_choice_of_the_remainder_is_as_even_as_the_first(backend, size):
     """Each choice is as even as the first, for Zipf's law and for equal tokens. All k together are more even."""
+    vocab_size, num_experts, k = size
     table = backend.routers.hash_layer.modulo_table(vocab_size, num_experts, k)
     what = f"modulo_table, V {vocab_size}, E {num_experts}, k {k}"
     check_choices(table, num_experts, what)
@@ -61,12 +64,6 @@ def check_remainder(backend, vocab_size: int, num_experts: int, k: int) -> None:
 
 
 @pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
-@pytest.mark.parametrize("size", GRID)
-def test_every_choice_of_the_remainder_is_as_even_as_the_first(backend, size):
-    check_remainder(backend, *size)
-
-
-@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
 def test_no_expert_serves_every_token(backend):
     """For V = 1024, E = 16 and G = 4, each of 64 experts has 64 of the 1024 tokens, and at most 14 % of the text."""
     table = np.asarray(backend.routers.hash_layer.modulo_table(1024, 64, 4))
@@ -74,8 +71,12 @@ def test_no_expert_serves_every_token(backend):
     assert (loads_of(table, zipf(1024), 64).sum(axis=0) / 64).max() < 1.4 * zipf(1024)[0]
 
 
-def check_sets(backend) -> None:
-    """The steps give the number of different sets of experts, and each token of the first run has its own set."""
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
+def test_tokens_with_the_same_remainder_have_other_experts(backend):
+    """The steps give the number of different sets of experts, and each token of the first run has its own set.
+
+    Otherwise granularity would change nothing.
+    """
     for num_experts, k in ((5, 2), (12, 4), (16, 2), (9, 3)):
         table = backend.routers.hash_layer.modulo_table(num_experts**2, num_experts, k)
         circle = [
@@ -87,14 +88,11 @@ def check_sets(backend) -> None:
         assert len(sets_of(np.asarray(table)[:num_experts])) == num_experts, (num_experts, k)
 
 
-@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
-def test_tokens_with_the_same_remainder_have_other_experts(backend):
-    """Otherwise granularity would change nothing."""
-    check_sets(backend)
-
-
-def check_balanced(backend, vocab_size: int, num_experts: int, k: int) -> None:
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.balanced_table")
+@pytest.mark.parametrize("size", [size for size in GRID if size[0] >= 300])
+def test_a_balanced_table_is_as_even_as_can_be(backend, size):
     """The loads are as even as possible for any table, and experts do not form fixed groups."""
+    vocab_size, num_experts, k = size
     shares = zipf(vocab_size)
     table = backend.routers.hash_layer.balanced_table(np.rint(1e7 * shares).astype(int), num_experts, k)
     what = f"balanced_table, V {vocab_size}, E {num_experts}, k {k}"
@@ -104,12 +102,6 @@ def check_balanced(backend, vocab_size: int, num_experts: int, k: int) -> None:
     check("hash.balanced", loads.mean(axis=0).max(), even, message=f"{what}: loads {loads.mean(axis=0)}")
     if 1 < k < num_experts - 1:
         assert len(sets_of(table)) >= 2 * num_experts, f"{what}: {len(sets_of(table))} sets of experts"
-
-
-@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.balanced_table")
-@pytest.mark.parametrize("size", [size for size in GRID if size[0] >= 300])
-def test_a_balanced_table_is_as_even_as_can_be(backend, size):
-    check_balanced(backend, *size)
 
 
 def check_drawn(loads, shares, num_experts: int, k: int, what: str) -> None:
@@ -132,8 +124,11 @@ def test_a_random_table_is_even_but_for_chance(backend, size):
         check_drawn(loads_of(table, shares, num_experts), shares, num_experts, k, f"random_table {size}, seed {seed}")
 
 
-def check_dispersed(backend, size, clusters: int) -> None:
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.dispersed_table")
+@pytest.mark.parametrize("size", [size for size in GRID if size[2] < size[1]])
+def test_a_dispersed_table_is_even_by_every_choice(backend, size):
     """Numbers of ids are even for every choice. Loads under Zipf's law are like those of a random table."""
+    clusters = size[1]
     vocab_size, num_experts, k = size
     shares, what = zipf(vocab_size), f"dispersed_table {size}, {clusters} clusters"
     cluster = np.random.default_rng(clusters).integers(0, clusters, vocab_size)
@@ -142,9 +137,3 @@ def check_dispersed(backend, size, clusters: int) -> None:
     numbers = np.array([np.bincount(column, minlength=num_experts) for column in table.T])
     assert np.ptp(numbers, axis=1).max() <= 1, f"{what}: tokens per expert by each choice {numbers}"
     check_drawn(loads_of(table, shares, num_experts), shares, num_experts, k, what)
-
-
-@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.dispersed_table")
-@pytest.mark.parametrize("size", [size for size in GRID if size[2] < size[1]])
-def test_a_dispersed_table_is_even_by_every_choice(backend, size):
-    check_dispersed(backend, size, size[1])

@@ -95,8 +95,11 @@ def test_weights_of_other_shapes(backend, num_tokens, num_experts):
     check_weights(backend, Logits(z.astype(float), "free", 1), 1.0, "float32", False)
 
 
-def check_one_hot(backend, z: np.ndarray, precision: str, masked: bool) -> None:
+@pytest.mark.asks("notation.one_hot", "routers.mixture_of_tokens.mixing_weights")
+@given(drawn=logits(shapes=(SHAPE,)), precision=precisions, masked=st.booleans())
+def test_one_hot(backend, drawn, precision, masked):
     """The first largest token has weight 1, exactly, for ties and both signs of zero."""
+    z = drawn.values
     mask = PADDING if masked else np.ones(len(z), bool)
     wanted = np.zeros(z.shape)
     wanted[mask] = weights_by_formula(z[mask], 1.0, one_hot=True)
@@ -108,13 +111,8 @@ def check_one_hot(backend, z: np.ndarray, precision: str, masked: bool) -> None:
     assert_same(found, wanted, what=f"mixing_weights, one_hot, masked {masked}, {precision}")
 
 
-@pytest.mark.asks("notation.one_hot", "routers.mixture_of_tokens.mixing_weights")
-@given(drawn=logits(shapes=(SHAPE,)), precision=precisions, masked=st.booleans())
-def test_one_hot(backend, drawn, precision, masked):
-    check_one_hot(backend, drawn.values, precision, masked)
-
-
-def check_ties(backend) -> None:
+@pytest.mark.asks("routers.mixture_of_tokens.mixing_weights")
+def test_ties_go_to_the_lower_token(backend):
     z = np.zeros(SHAPE)
     z[::2] = -0.0
     wanted = np.zeros(SHAPE)
@@ -126,11 +124,7 @@ def check_ties(backend) -> None:
 
 
 @pytest.mark.asks("routers.mixture_of_tokens.mixing_weights")
-def test_ties_go_to_the_lower_token(backend):
-    check_ties(backend)
-
-
-def check_extreme(backend) -> None:
+def test_extreme_logits(backend):
     """For gaps of 1e4 and more the weights are exactly one-hot, without overflow."""
     random = np.random.default_rng(0)
     order = np.stack([random.permutation(7) for _ in range(4)], axis=1).astype(float) - 3
@@ -140,24 +134,6 @@ def check_extreme(backend) -> None:
         assert_same(reference.mixing_weights(z, temperature), wanted, what="reference, extreme logits")
         found = run(backend, WEIGHTS, "float32", z, temperature)
         assert_same(found, wanted, what=f"mixing_weights of logits of size {size}, temperature {temperature}")
-
-
-@pytest.mark.asks("routers.mixture_of_tokens.mixing_weights")
-def test_extreme_logits(backend):
-    check_extreme(backend)
-
-
-def check_infinite_temperature(backend) -> None:
-    z = np.random.default_rng(1).standard_normal(SHAPE) * 10
-    wanted = np.full(SHAPE, 1 / 7)
-    for found in (reference.mixing_weights(z, np.inf), run(backend, WEIGHTS, "float64", z, np.inf)):
-        assert_close_bounded("mixture.weights", found, wanted, UNIT["float64"], what="weights at temperature infinity")
-    params, x = layer(1)
-    found = run(backend, LAYER, "float64", params, x, np.inf).output
-    # Every token gets the sum of the experts' outputs for the mean token, divided by g.
-    one = sum(expert_ffn(up, down, x.mean(axis=0)) for up, down in zip(params["up"], params["down"], strict=True)) / 7
-    scale = size_of(params, x, np.inf, "float64", wanted)
-    assert_close_bounded("mixture.output", found, np.tile(one, (7, 1)), scale, what="uniform mixing")
 
 
 @pytest.mark.asks("routers.mixture_of_tokens.mixture_of_tokens")
@@ -214,7 +190,16 @@ def test_weights_of_giving_back(backend, seed, precision, temperature, masked):
     "experts.expert_ffn", "routers.mixture_of_tokens.mixing_weights", "routers.mixture_of_tokens.mixture_of_tokens"
 )
 def test_infinite_temperature_mixes_uniformly(backend):
-    check_infinite_temperature(backend)
+    z = np.random.default_rng(1).standard_normal(SHAPE) * 10
+    wanted = np.full(SHAPE, 1 / 7)
+    for found in (reference.mixing_weights(z, np.inf), run(backend, WEIGHTS, "float64", z, np.inf)):
+        assert_close_bounded("mixture.weights", found, wanted, UNIT["float64"], what="weights at temperature infinity")
+    params, x = layer(1)
+    found = run(backend, LAYER, "float64", params, x, np.inf).output
+    # Every token gets the sum of the experts' outputs for the mean token, divided by g.
+    one = sum(expert_ffn(up, down, x.mean(axis=0)) for up, down in zip(params["up"], params["down"], strict=True)) / 7
+    scale = size_of(params, x, np.inf, "float64", wanted)
+    assert_close_bounded("mixture.output", found, np.tile(one, (7, 1)), scale, what="uniform mixing")
 
 
 def layer(seed: int, precision: str = "float64", shape=SHAPE, lattice: bool = False):
@@ -244,10 +229,11 @@ def size_of(params, x, temperature, precision, weights):
     return UNIT[precision] * (1 + z.max()) * terms.max(axis=1, keepdims=True)
 
 
-def check_layer(
-    backend, seed: int, precision: str, temperature: float, activation: str, one_hot: bool, masked: bool
-) -> None:
+@pytest.mark.asks("experts.gelu", "routers.mixture_of_tokens.mixture_of_tokens")
+@given(seed=seeds, precision=precisions, temperature=temperatures, form=st.sampled_from(FORMS), masked=st.booleans())
+def test_layer(backend, seed, precision, temperature, form, masked):
     """Compare both twins with three products. Padding holds random numbers and changes nothing."""
+    activation, one_hot = form
     params, x = layer(seed, precision, lattice=one_hot)
     mask = PADDING if masked else np.ones(len(x), bool)
     options = dict(one_hot=one_hot, activation=activation)
@@ -268,12 +254,6 @@ def check_layer(
         size = 4 + np.abs(x) @ np.abs(params["router"]) / temperature
         unit = UNIT[precision] * (size + size.max(axis=0)) * weights
         assert_close_bounded("mixture.logits", found.weights, ours.weights, unit, what=f"{what}: weights")
-
-
-@pytest.mark.asks("experts.gelu", "routers.mixture_of_tokens.mixture_of_tokens")
-@given(seed=seeds, precision=precisions, temperature=temperatures, form=st.sampled_from(FORMS), masked=st.booleans())
-def test_layer(backend, seed, precision, temperature, form, masked):
-    check_layer(backend, seed, precision, temperature, *form, masked)
 
 
 def weighted_output(point, outward, mask, function, **options):
@@ -366,7 +346,9 @@ def test_padding_has_no_gradient(backend):
 # Special cases.
 
 
-def check_group_of_one(backend, num_experts: int) -> None:
+@pytest.mark.asks("experts.expert_ffn", "routers.mixture_of_tokens.mixture_of_tokens")
+@pytest.mark.parametrize("num_experts", [1, 4])
+def test_a_group_of_one(backend, num_experts):
     """One token alone has weights 1 and the sum over all experts. One expert is the dense layer."""
     params, x = layer(3, "float32", (1, num_experts))
     for found in (reference.mixture_of_tokens(params, x), run(backend, LAYER, "float32", params, x)):
@@ -374,12 +356,6 @@ def check_group_of_one(backend, num_experts: int) -> None:
         wanted = sum(expert_ffn(up, down, x) for up, down in zip(params["up"], params["down"], strict=True))
         scale = size_of(params, x, np.inf, "float32", np.ones((1, num_experts)))
         assert_close_bounded("mixture.output", found.output, wanted, scale, what=f"group of one, {num_experts} experts")
-
-
-@pytest.mark.asks("experts.expert_ffn", "routers.mixture_of_tokens.mixture_of_tokens")
-@pytest.mark.parametrize("num_experts", [1, 4])
-def test_a_group_of_one(backend, num_experts):
-    check_group_of_one(backend, num_experts)
 
 
 # Causality.
@@ -413,7 +389,22 @@ def change(routers, grouping: str, group_size: int, position: int, compiled: boo
     return differs(after, before).any(axis=2), before
 
 
-def check_who_sees_whom(backend, grouping: str, group_size: int, position: int) -> None:
+@pytest.mark.asks(
+    "routers.expert_choice.group_by_position",
+    "routers.expert_choice.ungroup_by_position",
+    "routers.mixture_of_tokens.mixture_of_tokens",
+    "routers.mixture_of_tokens.group_within_sequence",
+    "routers.mixture_of_tokens.ungroup_within_sequence",
+)
+@pytest.mark.parametrize(
+    "grouping, group_size, position",
+    [
+        pytest.param("position", 2, 2, id="one position: causal"),  # changes in two sequences
+        pytest.param("sequence", 2, 3, id="within a sequence: the future leaks"),
+        pytest.param("position", 1, 2, id="one token: independent of the batch"),
+    ],
+)
+def test_who_sees_whom(backend, grouping, group_size, position):
     """Exactly the group of the changed token changes. Groups under vmap equal a loop over them."""
     wanted = np.zeros((4, 4), bool)
     if grouping == "position":
@@ -435,39 +426,16 @@ def check_who_sees_whom(backend, grouping: str, group_size: int, position: int) 
 
 
 @pytest.mark.asks(
-    "routers.expert_choice.group_by_position",
-    "routers.expert_choice.ungroup_by_position",
-    "routers.mixture_of_tokens.mixture_of_tokens",
-    "routers.mixture_of_tokens.group_within_sequence",
-    "routers.mixture_of_tokens.ungroup_within_sequence",
-)
-@pytest.mark.parametrize(
-    "grouping, group_size, position",
-    [
-        pytest.param("position", 2, 2, id="one position: causal"),  # changes in two sequences
-        pytest.param("sequence", 2, 3, id="within a sequence: the future leaks"),
-        pytest.param("position", 1, 2, id="one token: independent of the batch"),
-    ],
-)
-def test_who_sees_whom(backend, grouping, group_size, position):
-    check_who_sees_whom(backend, grouping, group_size, position)
-
-
-def check_groups(backend) -> None:
-    x = np.arange(2 * 6 * 3).reshape(2, 6, 3)
-    for module in (backend.routers.mixture_of_tokens, reference):
-        groups = module.group_within_sequence(jnp.asarray(x) if module is not reference else x, 3)
-        assert_same(groups, [x[0, :3], x[0, 3:], x[1, :3], x[1, 3:]], what="group_within_sequence")
-        assert_same(module.ungroup_within_sequence(groups, 6), x, what="ungroup_within_sequence")
-
-
-@pytest.mark.asks(
     "routers.mixture_of_tokens.mixture_of_tokens",
     "routers.mixture_of_tokens.group_within_sequence",
     "routers.mixture_of_tokens.ungroup_within_sequence",
 )
 def test_groups(backend):
-    check_groups(backend)
+    x = np.arange(2 * 6 * 3).reshape(2, 6, 3)
+    for module in (backend.routers.mixture_of_tokens, reference):
+        groups = module.group_within_sequence(jnp.asarray(x) if module is not reference else x, 3)
+        assert_same(groups, [x[0, :3], x[0, 3:], x[1, :3], x[1, 3:]], what="group_within_sequence")
+        assert_same(module.ungroup_within_sequence(groups, 6), x, what="ungroup_within_sequence")
 
 
 def check_low_precision(backend) -> None:

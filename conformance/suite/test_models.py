@@ -207,7 +207,14 @@ def test_model_with_other_weights(backend, name):
     check_model(backend, name, 2)
 
 
-def check_float32(backend, name: str) -> None:
+def type_of(backend, routing):
+    return getattr(backend.notation, type(routing).__name__)(*routing)
+
+
+@pytest.mark.asks(*MODEL_FUNCTIONS, "transformer.loss")
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_float32(backend, name):
     config = build(reference, name)
     params, tokens, noise, table = rounded(draw(config, 4), "float32")
     wanted = reference.loss(params, tokens, config, training=True, noise=noise, table=table)
@@ -230,17 +237,6 @@ def check_float32(backend, name: str) -> None:
     assert_close_bounded(
         "transformer.loss", found.total, wanted.total, (1 + len(found.output.auxiliary)) * scale, what=what
     )
-
-
-def type_of(backend, routing):
-    return getattr(backend.notation, type(routing).__name__)(*routing)
-
-
-@pytest.mark.asks(*MODEL_FUNCTIONS, "transformer.loss")
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_float32(backend, name):
-    check_float32(backend, name)
 
 
 @pytest.mark.asks(*MODEL_FUNCTIONS, "transformer.loss")
@@ -388,7 +384,11 @@ ONE_EXPERT = {
 }
 
 
-def check_one_expert(backend, name: str) -> None:
+@pytest.mark.asks(*MODEL_FUNCTIONS, "experts.routed_ffn", "transformer.apply")
+@pytest.mark.parametrize(
+    "name", [n if n in ("top_k", "quantile") else pytest.param(n, marks=pytest.mark.slow) for n in ONE_EXPERT]
+)
+def test_one_expert_is_the_dense_model(backend, name):
     """With one expert the routed model is the dense model. With a sigmoid gate it is gate times the dense FFN."""
     config = build(reference, "", **ONE_EXPERT[name])
     params, tokens, _, _ = draw(config, 7)
@@ -405,15 +405,11 @@ def check_one_expert(backend, name: str) -> None:
     assert_close_bounded("transformer.logits", routed, plain, scale, what=f"{name} with one expert against dense")
 
 
-@pytest.mark.asks(*MODEL_FUNCTIONS, "experts.routed_ffn", "transformer.apply")
-@pytest.mark.parametrize(
-    "name", [n if n in ("top_k", "quantile") else pytest.param(n, marks=pytest.mark.slow) for n in ONE_EXPERT]
+@pytest.mark.asks(
+    *MODEL_FUNCTIONS, "experts.routed_ffn", "transformer.apply", "transformer.carry_bias", "transformer.loss"
 )
-def test_one_expert_is_the_dense_model(backend, name):
-    check_one_expert(backend, name)
-
-
-def check_bias(backend, name: str) -> None:
+@pytest.mark.parametrize("name", ["quantile, drops", "top_k with a bias, token order", "reinforce"])
+def test_bias(backend, name):
     """The carried bias routes the next batch. Without a bias the weights do not change."""
     config = build(backend.transformer, name)
     params, tokens, noise, table = draw(build(reference, name), 8)
@@ -428,14 +424,6 @@ def check_bias(backend, name: str) -> None:
     assert_same(still, params["routed_ffn"]["bias"], what=f"bias of {name} in evaluation")
 
 
-@pytest.mark.asks(
-    *MODEL_FUNCTIONS, "experts.routed_ffn", "transformer.apply", "transformer.carry_bias", "transformer.loss"
-)
-@pytest.mark.parametrize("name", ["quantile, drops", "top_k with a bias, token order", "reinforce"])
-def test_bias(backend, name):
-    check_bias(backend, name)
-
-
 @pytest.mark.asks("transformer.parameter_shapes")
 @pytest.mark.parametrize("name", MODELS)
 def test_parameter_shapes(backend, name):
@@ -444,7 +432,8 @@ def test_parameter_shapes(backend, name):
         assert found == reference.parameter_shapes(build(configuration, name, **fields)), f"{name}, {fields}"
 
 
-def check_slots_of_gshard(backend) -> None:
+@pytest.mark.asks("experts.routed_ffn", "routed_block.routed_block", "transformer.parameter_shapes")
+def test_second_experts_that_are_left_out_take_no_slot(backend):
     """Dropped second experts take no slot.
 
     Half of 30 tokens choose expert 0 and then 1, and the other half 1 and then 0. The gates are 0.88 and 0.12. Each
@@ -473,11 +462,6 @@ def check_slots_of_gshard(backend) -> None:
         for module, output in (("backend", found), ("reference", block(*arrays, config, training=True, **traced))):
             share, what = output.dropped_fraction, f"{module}: share dropped with uniforms of {uniform}"
             assert_close_bounded("experts.dropped", share, wanted, UNIT["float64"] * wanted, what=what)
-
-
-@pytest.mark.asks("experts.routed_ffn", "routed_block.routed_block", "transformer.parameter_shapes")
-def test_second_experts_that_are_left_out_take_no_slot(backend):
-    check_slots_of_gshard(backend)
 
 
 DEVIATIONS = {
@@ -515,7 +499,8 @@ def test_deviations_by_hand(backend, name):
             assert several and set(several) == {deviation}, (ending, found)
 
 
-def check_added_losses(backend) -> None:
+@pytest.mark.asks("routed_block.routed_block", "routed_block.decide")
+def test_added_losses(backend):
     """Compute the additions of top_k to the loss in loops.
 
     The loss has twice the balance loss and a quarter of the z-loss. The bias moves by a half towards experts whose
@@ -540,11 +525,6 @@ def check_added_losses(backend) -> None:
     for decided in (found, routed_block.decide(*arrays, config, training=True)):
         assert_close_bounded("balance.loss", decided.auxiliary, wanted, scale * wanted, what="what top_k adds")
         assert_same(decided.bias, [0.5 if count < 3.5 else -0.5 for count in counts], what="bias after a step")
-
-
-@pytest.mark.asks("routed_block.routed_block", "routed_block.decide")
-def test_added_losses(backend):
-    check_added_losses(backend)
 
 
 @pytest.mark.asks("routed_block.routed_block", "routed_block.decide")

@@ -66,7 +66,9 @@ def test_hidden_positions(backend, shape, data, rate):
     check_hidden_positions(backend, uniforms, rate)
 
 
-def check_both_directions(backend, length: int) -> None:
+@pytest.mark.asks("transformer.attention")
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_attention_in_both_directions(backend, length):
     """Compare with the reference, and with a reversed sequence with negative distances.
 
     The sine of a distance changes its sign with the distance and the cosine does not. Sines are the first half of a
@@ -86,12 +88,6 @@ def check_both_directions(backend, length: int) -> None:
     assert_close_bounded("transformer.logits", back[:, ::-1], wanted, scale, what=f"backwards, S = {length}")
 
 
-@pytest.mark.asks("transformer.attention")
-@pytest.mark.parametrize("length", [1, 2, 5])
-def test_attention_in_both_directions(backend, length):
-    check_both_directions(backend, length)
-
-
 def check_masked(backend, name: str, seed: int, **changes) -> None:
     base, own = MENU[name]
     models.check_model(backend, base, seed, hidden=hidden_of(seed), **own, **MASKED, **changes)
@@ -103,7 +99,13 @@ def test_the_masked_objective(backend, name):
     check_masked(backend, name, 11)
 
 
-def check_hidden_is_not_seen(backend, name: str) -> None:
+@pytest.mark.asks(*models.MODEL_FUNCTIONS, "transformer.hidden_positions", "transformer.loss")
+@models.each_of(
+    ("hash of the token before, k = 2, G = 2",),
+    ["hash of the token before, k = 2, G = 2", "bigram hash", "MultiHash", "mixture", "mixture of neighbours",
+     "sinkhorn, k = 4, G = 2"],
+)  # fmt: skip
+def test_hidden_tokens_are_not_seen(backend, name):
     """Other tokens at the hidden positions give the same logits and another loss."""
     base, own = MENU[name]
     changes = own | MASKED
@@ -126,16 +128,6 @@ def check_hidden_is_not_seen(backend, name: str) -> None:
     )
     assert_nearly_same(after.output.logits, before.output.logits, what=f"logits of {name}, hidden tokens changed")
     assert abs(float(after.cross_entropy) - float(before.cross_entropy)) > 1e-6, "the targets did not change"
-
-
-@pytest.mark.asks(*models.MODEL_FUNCTIONS, "transformer.hidden_positions", "transformer.loss")
-@models.each_of(
-    ("hash of the token before, k = 2, G = 2",),
-    ["hash of the token before, k = 2, G = 2", "bigram hash", "MultiHash", "mixture", "mixture of neighbours",
-     "sinkhorn, k = 4, G = 2"],
-)  # fmt: skip
-def test_hidden_tokens_are_not_seen(backend, name):
-    check_hidden_is_not_seen(backend, name)
 
 
 @pytest.mark.asks(*models.MODEL_FUNCTIONS, "transformer.apply")

@@ -30,7 +30,8 @@ ROUTED_BLOCKS = {
 """By hand: R is 1/2, 1, 1/4, 1/3 (three times, with fewer digits), 1/6, 1/12, 1."""
 
 
-def check_routed_blocks(backend) -> None:
+@pytest.mark.asks("accounting.routed_blocks")
+def test_routed_blocks(backend):
     """The result is an integer, also for a rounded R."""
     for (num_blocks, frequency), wanted in ROUTED_BLOCKS.items():
         found = backend.accounting.routed_blocks(num_blocks, frequency)
@@ -38,12 +39,8 @@ def check_routed_blocks(backend) -> None:
         assert found == wanted, f"routed_blocks({num_blocks}, {frequency}): expected {wanted}, found {found}"
 
 
-@pytest.mark.asks("accounting.routed_blocks")
-def test_routed_blocks(backend):
-    check_routed_blocks(backend)
-
-
-def check_good_quantities(backend) -> None:
+@pytest.mark.asks("laws.uncertainty.check_quantity")
+def test_check_quantity(backend):
     module = backend.laws.uncertainty
     for name, place in uncertainty.PLACE.items():
         N, E = (8e7 if "N" in place else math.nan), (16.0 if "E" in place else math.nan)
@@ -53,12 +50,8 @@ def check_good_quantities(backend) -> None:
         assert np.array_equal(numbers, [N, E], equal_nan=True), f"check_quantity of {name}: N, E {numbers}"
 
 
-@pytest.mark.asks("laws.uncertainty.check_quantity")
-def test_check_quantity(backend):
-    check_good_quantities(backend)
-
-
-def check_finite_values(backend) -> None:
+@pytest.mark.asks("notation.check_finite")
+def test_check_finite(backend):
     precision = precisions_of(backend)[0]
     largest = np.finfo(precision).max
     for values in (np.arange(6.0).reshape(2, 3), np.zeros((0, 2)), np.array(2.5), np.array([-0.0, largest, -largest])):
@@ -67,17 +60,14 @@ def check_finite_values(backend) -> None:
         assert_same(found, values, what=f"check_finite of shape {values.shape}")
 
 
-@pytest.mark.asks("notation.check_finite")
-def test_check_finite(backend):
-    check_finite_values(backend)
-
-
 def chosen(drawn: Logits) -> np.ndarray:
     """Return experts [T, 2], the second choice and the last."""
     return np.argsort(-drawn.values, axis=1, kind="stable")[:, [1, -1]]
 
 
-def check_gate_values(backend, drawn: Logits, precision: str) -> None:
+@pytest.mark.asks("routers.sinkhorn.gate_values")
+@given(drawn=logits(shapes=SHAPES), precision=precisions)
+def test_gate_values(backend, drawn, precision):
     z, expert = drawn.values, chosen(drawn)
     spread = 2 + np.ptp(z, axis=1, keepdims=True) + np.abs(z).max()
     for gate in reference.routers.sinkhorn.GATES:
@@ -88,13 +78,10 @@ def check_gate_values(backend, drawn: Logits, precision: str) -> None:
         assert_close_bounded("sinkhorn.gate", found, wanted, scale, what=what)
 
 
-@pytest.mark.asks("routers.sinkhorn.gate_values")
-@given(drawn=logits(shapes=SHAPES), precision=precisions)
-def test_gate_values(backend, drawn, precision):
-    check_gate_values(backend, drawn, precision)
-
-
-def check_chosen_gates(backend, drawn: Logits, precision: str, score: str, normalisation: str) -> None:
+@pytest.mark.asks("routers.top_k.chosen_gates")
+@given(drawn=logits(shapes=SHAPES), precision=precisions, form=st.sampled_from(FORMS))
+def test_chosen_gates(backend, drawn, precision, form):
+    score, normalisation = form
     z, expert, options = drawn.values, chosen(drawn), dict(score=score, normalisation=normalisation)
     wanted = reference.routers.top_k.chosen_gates(z, expert, **options)
     found = run_varied(backend, "routers.top_k.chosen_gates", precision, z, expert, **options)
@@ -103,13 +90,9 @@ def check_chosen_gates(backend, drawn: Logits, precision: str, score: str, norma
     assert_close_bounded("top_k.gate", found, wanted, scale, what=what)
 
 
-@pytest.mark.asks("routers.top_k.chosen_gates")
-@given(drawn=logits(shapes=SHAPES), precision=precisions, form=st.sampled_from(FORMS))
-def test_chosen_gates(backend, drawn, precision, form):
-    check_chosen_gates(backend, drawn, precision, *form)
-
-
-def check_selection_scores(backend, drawn: Logits, precision: str) -> None:
+@pytest.mark.asks("routers.expert_choice.selection_scores")
+@given(drawn=logits(shapes=SHAPES), precision=precisions)
+def test_selection_scores(backend, drawn, precision):
     """Log-probabilities agree up to rounding. For the sigmoid they are the logits."""
     z, path = drawn.values, "routers.expert_choice.selection_scores"
     what = f"selection_scores, {drawn.family} {z.shape}, {precision}"
@@ -117,12 +100,6 @@ def check_selection_scores(backend, drawn: Logits, precision: str) -> None:
     wanted = reference.routers.expert_choice.selection_scores(z, "softmax")
     found = run_varied(backend, path, precision, z, score="softmax")
     assert_close_bounded("expert_choice.score", found, wanted, unit_of(z, precision), what=f"{what}, softmax")
-
-
-@pytest.mark.asks("routers.expert_choice.selection_scores")
-@given(drawn=logits(shapes=SHAPES), precision=precisions)
-def test_selection_scores(backend, drawn, precision):
-    check_selection_scores(backend, drawn, precision)
 
 
 def both(backend, name: str, **changes):
@@ -143,7 +120,21 @@ def one_router(params: dict) -> dict:
     return found
 
 
-def check_block(backend, name: str, training: bool) -> None:
+ROUTED_BLOCK = (
+    "experts.routed_ffn",
+    "routed_block.routed_block",
+    "routed_block.decide",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+)
+"""The functions that a test of a whole routed block asks for."""
+
+
+@pytest.mark.asks(*ROUTED_BLOCK)
+@pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_block(backend, training):
+    name = "top_k with a bias, token order"
     precision = precisions_of(backend)[0]
     config, own = both(backend, name)
     params, tokens, noise, _ = models.draw(config, 16)
@@ -163,23 +154,6 @@ def check_block(backend, name: str, training: bool) -> None:
     models.assert_tree("transformer.block", found, wanted, UNIT[precision], what=what)
 
 
-ROUTED_BLOCK = (
-    "experts.routed_ffn",
-    "routed_block.routed_block",
-    "routed_block.decide",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-)
-"""The functions that a test of a whole routed block asks for."""
-
-
-@pytest.mark.asks(*ROUTED_BLOCK)
-@pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_block(backend, training):
-    check_block(backend, "top_k with a bias, token order", training)
-
-
 TIGHT = {
     "GShard": dict(capacity_factor=0.4), "MultiHash": dict(capacity_factor=0.6),
     "base, k = 2, G = 2": dict(capacity_factor=0.7), "sinkhorn, k = 4, G = 2": dict(capacity_factor=0.7),
@@ -191,7 +165,15 @@ BLOCKS = [name for name, fields in models.MODELS.items() if "router" in fields a
 SLOWLY = ("mixture with two temperatures", "sinkhorn above, normed", "fine-grained")
 
 
-def check_padded_block(backend, name: str) -> None:
+@pytest.mark.asks(
+    "experts.routed_ffn",
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOWLY else n for n in BLOCKS])
+def test_padded_block(backend, name):
     precision, mask = precisions_of(backend)[0], RAGGED
     config, own = both(backend, name, **TIGHT.get(name, {}))
     params, tokens, noise, table = models.draw(config, 16)
@@ -215,18 +197,6 @@ def check_padded_block(backend, name: str) -> None:
     for field, (ours, theirs) in pairs.items():
         scale = UNIT[precision] * max(1.0, float(np.abs(theirs).max(initial=0)))
         assert_close_bounded("transformer.block", ours, theirs, scale, what=f"routed_block of {name}, padded: {field}")
-
-
-@pytest.mark.asks(
-    "experts.routed_ffn",
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-)
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOWLY else n for n in BLOCKS])
-def test_padded_block(backend, name):
-    check_padded_block(backend, name)
 
 
 HOLDING = [name for name in BLOCKS if name in TIGHT or name in ("top_k with a bias, token order", "bigram hash")]
@@ -272,7 +242,9 @@ def test_a_selection_is_held(backend, name):
     check_held(backend, name)
 
 
-def check_evaluation(backend, name: str) -> None:
+@pytest.mark.asks(*ROUTED_BLOCK)
+@pytest.mark.parametrize("name", HOLDING)
+def test_decisions_in_evaluation(backend, name):
     """In evaluation a router has no noise, adds nothing to the loss, and keeps its bias."""
     precision = precisions_of(backend)[0]
     config, own = both(backend, name)
@@ -286,13 +258,14 @@ def check_evaluation(backend, name: str) -> None:
     models.assert_tree("transformer.block", found, wanted, UNIT[precision], what=f"decide of {name} in evaluation")
 
 
-@pytest.mark.asks(*ROUTED_BLOCK)
-@pytest.mark.parametrize("name", HOLDING)
-def test_decisions_in_evaluation(backend, name):
-    check_evaluation(backend, name)
-
-
-def check_held_credit(backend) -> None:
+@pytest.mark.asks(
+    "routed_block.routed_block",
+    "routed_block.hash_table",
+    "transformer.parameter_shapes",
+    "transformer.draw_noise",
+    "transformer.loss",
+)
+def test_the_credit_of_a_policy_is_held(backend):
     """The loss uses the given rewards and advantages, which are from other weights."""
     precision, name = precisions_of(backend)[0], "reinforce"
     config, own = both(backend, name, policy_weight=1.0)
@@ -313,17 +286,6 @@ def check_held_credit(backend) -> None:
     assert abs(free.total - wanted.total) > 1e-3, "another credit has to matter"
     scale = UNIT[precision] * max(1.0, abs(wanted.total))
     assert_close_bounded("transformer.model", found.total, wanted.total, scale, what="loss with a credit that is held")
-
-
-@pytest.mark.asks(
-    "routed_block.routed_block",
-    "routed_block.hash_table",
-    "transformer.parameter_shapes",
-    "transformer.draw_noise",
-    "transformer.loss",
-)
-def test_the_credit_of_a_policy_is_held(backend):
-    check_held_credit(backend)
 
 
 FILLED = [

@@ -40,27 +40,6 @@ def check_bias(backend, drawn: Scores, k: int, seed: int, precision: str, num_st
     assert_close_bounded("quantile.bias", found, wanted, scale, what=what)
 
 
-def check_descent(backend, drawn: Scores, k: int) -> None:
-    """No step raises the bound. At k = 1, the bound is at least the optimum of BASE."""
-    values, num_experts = drawn.values, drawn.values.shape[1]
-    k = min(k, num_experts)
-    bias, before = np.zeros(num_experts), np.inf
-    optimum = base.balanced_assignment(values).objective if k == 1 else -np.inf
-    scale = UNIT["float64"] * values.size * np.abs(values).max()
-    for step in range(6):
-        bound = bound_of(values, bias, k)
-        theirs = float(run(backend, BOUND, "float64", values, bias, k=k))
-        what = f"{drawn.family} {values.shape}, k {k}, step {step}"
-        for excess, message in (
-            (abs(theirs - bound), f"dual_bound, {what}: {theirs}, here {bound}"),
-            (optimum - bound, f"quantile_bias, {what}: {bound} is no bound on {optimum}"),
-            (bound - before, f"quantile_bias, {what}: from {before} up to {bound}"),
-        ):
-            check("quantile.descent", max(excess, 0.0), scale, message=message)
-        before = bound
-        bias = np.asarray(run(backend, BIAS, "float64", values, bias, k=k), np.float64)
-
-
 @pytest.mark.asks("routers.quantile.quantile_bias")
 @given(
     drawn=scores(shapes=SHAPES),
@@ -83,7 +62,24 @@ def test_two_steps_of_every_family(backend):
 @pytest.mark.asks("routers.base.balanced_assignment", "routers.base.dual_bound", "routers.quantile.quantile_bias")
 @given(drawn=scores(shapes=SHAPES), k=st.sampled_from(KS))
 def test_descent(backend, drawn, k):
-    check_descent(backend, drawn, k)
+    """No step raises the bound. At k = 1, the bound is at least the optimum of BASE."""
+    values, num_experts = drawn.values, drawn.values.shape[1]
+    k = min(k, num_experts)
+    bias, before = np.zeros(num_experts), np.inf
+    optimum = base.balanced_assignment(values).objective if k == 1 else -np.inf
+    scale = UNIT["float64"] * values.size * np.abs(values).max()
+    for step in range(6):
+        bound = bound_of(values, bias, k)
+        theirs = float(run(backend, BOUND, "float64", values, bias, k=k))
+        what = f"{drawn.family} {values.shape}, k {k}, step {step}"
+        for excess, message in (
+            (abs(theirs - bound), f"dual_bound, {what}: {theirs}, here {bound}"),
+            (optimum - bound, f"quantile_bias, {what}: {bound} is no bound on {optimum}"),
+            (bound - before, f"quantile_bias, {what}: from {before} up to {bound}"),
+        ):
+            check("quantile.descent", max(excess, 0.0), scale, message=message)
+        before = bound
+        bias = np.asarray(run(backend, BIAS, "float64", values, bias, k=k), np.float64)
 
 
 def check_router(backend, drawn: Scores, k: int, seed: int, precision: str, gate: str) -> None:
@@ -164,7 +160,9 @@ def gate_sum(point, weights, router, k, gate):
     return (router(point["logits"], point["bias"], k, gate=gate).gate * weights).sum()
 
 
-def check_gate_gradient(backend, gate: str, k: int, seed: int) -> None:
+@pytest.mark.asks("routers.quantile.quantile_router")
+@given(seed=seeds, gate=st.sampled_from(("sigmoid", "softmax")), k=st.sampled_from(KS))
+def test_gate_gradient(backend, seed, gate, k):
     drawn = draw_scores("random", (13, 3), 1.0, seed)
     random = np.random.default_rng(seed)
     point = {"logits": drawn.values, "bias": draw_bias(drawn, seed)}
@@ -185,27 +183,17 @@ def check_gate_gradient(backend, gate: str, k: int, seed: int) -> None:
     assert_close_bounded("quantile.gradient", found, wanted, np.abs(weights).sum(), what=what)
 
 
-@pytest.mark.asks("routers.quantile.quantile_router")
-@given(seed=seeds, gate=st.sampled_from(("sigmoid", "softmax")), k=st.sampled_from(KS))
-def test_gate_gradient(backend, seed, gate, k):
-    check_gate_gradient(backend, gate, k, seed)
-
-
 def bias_sum(point, weights, step):
     return (step(point["scores"], point["bias"]) * weights).sum()
 
 
-def check_no_gradient_through_the_step(backend) -> None:
+@pytest.mark.asks("routers.quantile.quantile_bias")
+def test_no_gradient_through_the_step(backend):
     drawn = draw_scores("random", (8, 2), 1.0, 0)
     point = {"scores": drawn.values, "bias": draw_bias(drawn, 1)}
     found = gradient(bias_sum, point, np.array([1.0, 2.0]), step=backend.routers.quantile.quantile_bias)
     for name, leaf in found.items():
         assert_same(leaf, np.zeros(point[name].shape), what=f"gradient through quantile_bias to {name}")
-
-
-@pytest.mark.asks("routers.quantile.quantile_bias")
-def test_no_gradient_through_the_step(backend):
-    check_no_gradient_through_the_step(backend)
 
 
 def check_shards(backend) -> None:

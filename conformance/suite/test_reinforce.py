@@ -104,7 +104,8 @@ def test_policy(backend, drawn, precision, nucleus):
     check_policy(backend, drawn, precision, nucleus)
 
 
-def check_nucleus_of_ties(backend) -> None:
+@pytest.mark.asks("routers.reinforce.log_policy")
+def test_nucleus_of_ties(backend):
     """Equal probabilities are exact in every precision: lower indices are in the nucleus, and the last one at 1."""
     z = np.array([[0.0, -0.0, 0.0, -0.0], [-0.0, 2.0, 0.0, 2.0], [-0.0, 0.0, -900.0, -900.0]])[[0, 1, 2, 2, 1, 0, 0]]
     for k, nucleus, wanted in (
@@ -119,11 +120,6 @@ def check_nucleus_of_ties(backend) -> None:
             found = np.asarray(run_varied(backend, POLICY, precision, z, k=k, nucleus=nucleus)) > -np.inf
             assert_same(found, wanted, what=f"nucleus {nucleus} of ties, k {k}, {precision}")
         assert_same(reference.log_policy(z, k, nucleus) > -np.inf, wanted, what="reference, nucleus of ties")
-
-
-@pytest.mark.asks("routers.reinforce.log_policy")
-def test_nucleus_of_ties(backend):
-    check_nucleus_of_ties(backend)
 
 
 def check_router(
@@ -189,7 +185,11 @@ def test_other_shapes(backend, shape):
     check_terms(backend, Logits(z, "free", shape[1]), "float32", 1.0, 1, jit=True)
 
 
-def check_log_probability(backend, drawn: Logits, precision: str, nucleus: float, seed: int) -> None:
+@pytest.mark.asks(
+    "routers.reinforce.reinforce_router", "routers.reinforce.log_policy", "routers.reinforce.log_probability"
+)
+@given(drawn=logits(shapes=SHAPES), precision=precisions, nucleus=nuclei, seed=seeds)
+def test_log_probability(backend, drawn, precision, nucleus, seed):
     """Compare step by step without replacement; −∞ for an expert outside the nucleus."""
     z, k = drawn.values, drawn.k
     nucleus = clear_nucleus(z, nucleus)
@@ -204,15 +204,8 @@ def check_log_probability(backend, drawn: Logits, precision: str, nucleus: float
     assert_same(np.asarray(found) == -np.inf, outside, what=f"{what}: outside")
 
 
-@pytest.mark.asks(
-    "routers.reinforce.reinforce_router", "routers.reinforce.log_policy", "routers.reinforce.log_probability"
-)
-@given(drawn=logits(shapes=SHAPES), precision=precisions, nucleus=nuclei, seed=seeds)
-def test_log_probability(backend, drawn, precision, nucleus, seed):
-    check_log_probability(backend, drawn, precision, nucleus, seed)
-
-
-def check_one_expert(backend) -> None:
+@pytest.mark.asks("routers.reinforce.log_probability", "routers.reinforce.policy_terms", "transformer.loss")
+def test_one_expert(backend):
     """With one expert the log-probability is log 1 and has no gradient."""
     z, expert, reward = np.array([[3.0], [-0.0], [-80.0]]), np.zeros((3, 1), int), np.array([-1.0, -2.0, -0.5])
     assert_same(run(backend, LOG_PROBABILITY, "float32", z, expert), np.zeros(3), what="log_probability, one expert")
@@ -220,11 +213,6 @@ def check_one_expert(backend) -> None:
     arrays = {"logits": z, "value": np.zeros(3)}, expert, reward, np.ones(3, bool)
     found = gradient(terms_loss, *arrays, precision="float32", terms=backend.routers.reinforce.policy_terms)
     assert_same(found["logits"], np.zeros((3, 1)), what="gradient with one expert")
-
-
-@pytest.mark.asks("routers.reinforce.log_probability", "routers.reinforce.policy_terms", "transformer.loss")
-def test_one_expert(backend):
-    check_one_expert(backend)
 
 
 def share_of(row: np.ndarray, chosen: tuple) -> float:
@@ -236,8 +224,13 @@ def share_of(row: np.ndarray, chosen: tuple) -> float:
     return share
 
 
-def check_sampling(backend, k: int, nucleus: float, seed: int) -> None:
+@pytest.mark.asks(
+    "routers.reinforce.reinforce_router", "routers.reinforce.log_policy", "routers.reinforce.log_probability"
+)
+@pytest.mark.parametrize("k, nucleus", [(1, 1.0), (2, 0.8), slow(2, 1.0), slow(1, 0.8)])
+def test_sampling(backend, k, nucleus):
     """Compare the count of each ordered choice, and the sum of squares, with the probabilities."""
+    seed = k
     row, num_draws = np.log([1.0, 3.0, 2.0, 0.5]), 30_000
     z = np.tile(row, (num_draws, 1)).astype(np.float32).astype(float)
     found = run_varied(backend, ROUTER, "float32", z, traced={"gumbel": noise(z.shape, seed)}, k=k, nucleus=nucleus)
@@ -257,14 +250,6 @@ def check_sampling(backend, k: int, nucleus: float, seed: int) -> None:
         squares += (counts[chosen] - expected) ** 2 / expected
     freedom = len(outcomes) - 1
     check("reinforce.sampling", max(0.0, squares - freedom), (2 * freedom) ** 0.5, message="sum of squares")
-
-
-@pytest.mark.asks(
-    "routers.reinforce.reinforce_router", "routers.reinforce.log_policy", "routers.reinforce.log_probability"
-)
-@pytest.mark.parametrize("k, nucleus", [(1, 1.0), (2, 0.8), slow(2, 1.0), slow(1, 0.8)])
-def test_sampling(backend, k, nucleus):
-    check_sampling(backend, k, nucleus, seed=k)
 
 
 def draw_terms(z: np.ndarray, seed: int) -> dict:
@@ -320,7 +305,8 @@ def test_terms(backend, drawn, precision, nucleus, seed, held):
     check_terms(backend, drawn, precision, nucleus, seed, **traced)
 
 
-def check_hand_made_terms(backend) -> None:
+@pytest.mark.asks("routers.reinforce.policy_terms")
+def test_hand_made_terms(backend):
     """Four tokens, two experts, π = 1/4 and 3/4, and default weights. All numbers are by hand."""
     z, expert = np.tile(np.log([[1.0, 3.0]]), (4, 1)), np.array([[0], [1], [1], [1]])
     value, reward = np.full(4, -2.0), np.array([-1.0, -2.0, -4.0, -2.0])
@@ -334,11 +320,6 @@ def check_hand_made_terms(backend) -> None:
         what = f"policy_terms by hand, {precision}"
         assert_close_bounded("reinforce.terms", terms[:5], wanted, 16 * UNIT[precision], what=what)
         assert_same(terms.advantage, [1, 0, -2, 0], what=f"{what}: advantage")
-
-
-@pytest.mark.asks("routers.reinforce.policy_terms")
-def test_hand_made_terms(backend):
-    check_hand_made_terms(backend)
 
 
 def terms_loss(point, expert, reward, mask, terms, **options):
@@ -403,7 +384,8 @@ def routing_sum(point, router, k, nucleus):
     return found.gate.sum() + (found.plan**2).sum() + found.residual
 
 
-def check_no_gradient(backend) -> None:
+@pytest.mark.asks("routers.reinforce.reinforce_router", "routers.reinforce.policy_terms", "transformer.loss")
+def test_what_has_no_gradient(backend):
     """A reward and a held advantage have gradient 0. So has a held routing, because the gate is constant."""
     z = np.random.default_rng(0).standard_normal((7, 4))
     expert, more = random_experts(z, 1, 1.0, 0), draw_terms(z, 0)
@@ -417,11 +399,6 @@ def check_no_gradient(backend) -> None:
     )
     for name in ("logits", "gumbel"):
         assert_same(found[name], np.zeros((7, 4)), what=f"gradient of a routing with respect to the {name}")
-
-
-@pytest.mark.asks("routers.reinforce.reinforce_router", "routers.reinforce.policy_terms", "transformer.loss")
-def test_what_has_no_gradient(backend):
-    check_no_gradient(backend)
 
 
 def value_sum(point, weights, state_value):
@@ -462,7 +439,8 @@ def test_state_value(backend):
         check_state_value(backend, seed)
 
 
-def check_reward_to_go(backend) -> None:
+@pytest.mark.asks("routers.reinforce.reward_to_go")
+def test_reward_to_go(backend):
     """Sums of integers are exact."""
     reward = np.array([[[1, 2, 4, 8, 0, -1], [0, 0, 5, 0, 0, 3]]] * 3, float)
     wanted = np.array([[[14, 13, 11, 7, -1, -1], [8, 8, 8, 3, 3, 3]]] * 3, float)
@@ -474,11 +452,6 @@ def check_reward_to_go(backend) -> None:
         found = run(backend, TO_GO, precision, given)
         assert_close_bounded("reinforce.to_go", found, reference.reward_to_go(given), scale, what="reward_to_go")
     assert_same(reference.reward_to_go(reward), wanted, what="reference, reward_to_go")
-
-
-@pytest.mark.asks("routers.reinforce.reward_to_go")
-def test_reward_to_go(backend):
-    check_reward_to_go(backend)
 
 
 @pytest.mark.asks(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.compare import assert_close_bounded, assert_same, central_difference
 from routelaws.conformance.engine.harness import PRECISIONS, gradient, precisions_of, run_varied
-from routelaws.conformance.suite.strategies import Logits, logits
+from routelaws.conformance.suite.strategies import logits
 from routelaws.conformance.suite.test_balance import unit_of
 from routelaws.reference import balance as reference
 from routelaws.reference.notation import top_k_indices
@@ -18,7 +18,16 @@ MASKS = (None, np.array([1, 1, 0, 1] + [0, 0, 0, 0] + [0, 0, 1, 0], bool))
 """Three sequences of four tokens: all real; or one with padding, one all padding, one with a single real token."""
 
 
-def check_sequences(backend, drawn: Logits, precision: str, dialect: str, score: str, mask) -> None:
+@pytest.mark.asks("balance.sequence_loss", "notation.top_k_indices")
+@given(
+    drawn=logits(shapes=((12, 4),)),
+    precision=st.sampled_from(PRECISIONS),
+    dialect=st.sampled_from(("assignments", "first_choice")),
+    score=st.sampled_from(reference.SCORES),
+    padded=st.booleans(),
+)
+def test_sequence_loss(backend, drawn, precision, dialect, score, padded):
+    mask = MASKS[padded]
     z, expert, options = drawn.values, top_k_indices(drawn.values, drawn.k), dict(dialect=dialect, score=score)
     real = np.ones(12, bool) if mask is None else mask
     rows = [np.arange(4 * i, 4 * i + 4)[real[4 * i : 4 * i + 4]] for i in range(3)]
@@ -55,18 +64,6 @@ def check_sequences(backend, drawn: Logits, precision: str, dialect: str, score:
     assert_close_bounded(
         "balance.loss", found.loss, wanted, unit * wanted + 4 * tiny, what=f"{what}: loss of held shares"
     )
-
-
-@pytest.mark.asks("balance.sequence_loss", "notation.top_k_indices")
-@given(
-    drawn=logits(shapes=((12, 4),)),
-    precision=st.sampled_from(PRECISIONS),
-    dialect=st.sampled_from(("assignments", "first_choice")),
-    score=st.sampled_from(reference.SCORES),
-    padded=st.booleans(),
-)
-def test_sequence_loss(backend, drawn, precision, dialect, score, padded):
-    check_sequences(backend, drawn, precision, dialect, score, MASKS[padded])
 
 
 @pytest.mark.asks("balance.sequence_loss")

@@ -306,7 +306,8 @@ def masked_gate_sum(point, weights, mask, router):
     return (router(point["logits"], 1, mask=mask, num_sweeps=3).gate * weights).sum()
 
 
-def check_no_gradient_into_padding(backend) -> None:
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
+def test_no_gradient_into_padding(backend):
     drawn = Logits(draw_scores("random", (13, 3), 1.0, 5).values, "random", 1)
     mask, values = padded(drawn, 2)
     values[~mask] = np.nan
@@ -315,11 +316,6 @@ def check_no_gradient_into_padding(backend) -> None:
     )["logits"]
     assert_same(found[~mask], np.zeros(found[~mask].shape), what="gradient into padded rows")
     assert np.abs(found[mask]).min() > 0
-
-
-@pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
-def test_no_gradient_into_padding(backend):
-    check_no_gradient_into_padding(backend)
 
 
 def test_a_mask_needs_a_real_token():
@@ -442,7 +438,15 @@ def plan_sum(point, weights, plan, num_sweeps):
     return (plan(point["logits"], num_sweeps=num_sweeps).plan * weights).sum()
 
 
-def check_gate_gradient(backend, drawn: Logits, gate: str, training: bool, seed: int) -> None:
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
+@given(
+    # Use few shapes and distant logits: plan entries of a row are not close, so both twins select the same experts.
+    drawn=logits(families=("skewed",), shapes=((13, 3), (6, 8))),
+    gate=st.sampled_from(reference.GATES),
+    training=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_gate_gradient(backend, drawn, gate, training, seed):
     z, k = drawn.values, drawn.k
     random = np.random.default_rng(seed)
     weights, direction = random.standard_normal((len(z), k)), {"logits": random.standard_normal(z.shape)}
@@ -460,19 +464,8 @@ def check_gate_gradient(backend, drawn: Logits, gate: str, training: bool, seed:
     assert_close_bounded("sinkhorn.gradient", found, wanted, scale, what=f"gradient of gates, {z.shape}, {gate}")
 
 
-@pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
-@given(
-    # Use few shapes and distant logits: plan entries of a row are not close, so both twins select the same experts.
-    drawn=logits(families=("skewed",), shapes=((13, 3), (6, 8))),
-    gate=st.sampled_from(reference.GATES),
-    training=st.booleans(),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_gate_gradient(backend, drawn, gate, training, seed):
-    check_gate_gradient(backend, drawn, gate, training, seed)
-
-
-def check_no_gradient_through_the_plan(backend) -> None:
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
+def test_no_gradient_through_the_plan(backend):
     z = np.array([[3.0, 0.0, 0.5], [2.0, 0.0, 1.0], [1.0, 0.0, -1.0]])
     weights = np.array([[1.0, -2.0, 0.5], [0.3, 1.5, -1.0], [-0.7, 0.2, 2.0]])
     value = [np.sum(reference.sinkhorn_plan(moved).plan * weights) for moved in (z, z + np.eye(3))]
@@ -482,11 +475,6 @@ def check_no_gradient_through_the_plan(backend) -> None:
             plan_sum, {"logits": z}, weights, plan=backend.routers.sinkhorn.sinkhorn_plan, num_sweeps=num_sweeps
         )
         assert_same(found["logits"], np.zeros((3, 3)), what="gradient through sinkhorn_plan")
-
-
-@pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")
-def test_no_gradient_through_the_plan(backend):
-    check_no_gradient_through_the_plan(backend)
 
 
 @pytest.mark.asks("routers.sinkhorn.sinkhorn_plan")

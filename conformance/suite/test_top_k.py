@@ -138,7 +138,8 @@ def test_tiny_sigmoids(backend, normalisation):
         check_bias(backend, drawn, np.array([12.0, 14.0, -16.0, 13.0]), precision, "sigmoid", normalisation)
 
 
-def check_bias_ties(backend) -> None:
+@pytest.mark.asks("routers.top_k.top_k_router")
+def test_bias_ties(backend):
     """Scores 1/2 plus equal biases are exact in every precision, so the lower index wins."""
     z = np.tile([0.0, -0.0, 0.0, -0.0], (7, 1))
     for bias, wanted in (
@@ -155,11 +156,6 @@ def check_bias_ties(backend) -> None:
             assert_same(found.expert, [wanted] * 7, what=f"top_k_router of ties, bias {bias}, {precision}")
             assert_same(found.gate, np.full((7, 2), 0.5), what=f"gates of ties, bias {bias}, {precision}")
         assert reference.top_k_router(z, 2, score="sigmoid", bias=np.array(bias, float)).expert.tolist() == [wanted] * 7
-
-
-@pytest.mark.asks("routers.top_k.top_k_router")
-def test_bias_ties(backend):
-    check_bias_ties(backend)
 
 
 def check_switch(backend, drawn: Logits, precision: str, paths=(SWITCH, TOP_K)) -> None:
@@ -301,7 +297,9 @@ def constant_gate_sum(point, router, normalisation, allow):
     return router(point["logits"], normalisation=normalisation, allow_constant_gate=allow).gate.sum()
 
 
-def check_constant_gate_is_refused(backend) -> None:
+@pytest.mark.asks("routers.top_k.top_k_router")
+@pytest.mark.twin
+def test_constant_gate_is_refused(backend):
     """A gate that is always 1 gives the router no gradient, so it needs `allow_constant_gate`."""
     z = np.random.default_rng(0).standard_normal((7, 4))
     for module, array in ((backend.routers.top_k, jnp.asarray), (reference, np.asarray)):
@@ -315,12 +313,7 @@ def check_constant_gate_is_refused(backend) -> None:
 
 
 @pytest.mark.asks("routers.top_k.top_k_router")
-@pytest.mark.twin
-def test_constant_gate_is_refused(backend):
-    check_constant_gate_is_refused(backend)
-
-
-def check_constant_gate(backend) -> None:
+def test_constant_gate(backend):
     z = np.random.default_rng(0).standard_normal((7, 4))
     for module, array in ((backend.routers.top_k, jnp.asarray), (reference, np.asarray)):
         for normalisation in ("sum", "softmax"):
@@ -334,27 +327,19 @@ def check_constant_gate(backend) -> None:
 
 
 @pytest.mark.asks("routers.top_k.top_k_router")
-def test_constant_gate(backend):
-    check_constant_gate(backend)
-
-
-def check_saturated_scores(backend) -> None:
+def test_saturated_scores_are_still_told_apart(backend):
     """In 32 bits σ(20) = σ(30) = 1, but the logits differ."""
     z = np.tile([20.0, 30.0, 25.0, 0.0], (7, 1))
     found = run_varied(backend, TOP_K, "float32", z, k=2, score="sigmoid")
     assert_same(found.expert, [[1, 2]] * 7, what="top_k_router of saturated scores")
 
 
-@pytest.mark.asks("routers.top_k.top_k_router")
-def test_saturated_scores_are_still_told_apart(backend):
-    check_saturated_scores(backend)
-
-
 def padded_sum(point, mask, router, **options):
     return (router(point["logits"], mask=mask, **options).gate * (1 + jnp.arange(14).reshape(7, 2))).sum()
 
 
-def check_padding_gradient(backend) -> None:
+@pytest.mark.asks("routers.top_k.top_k_router", "routers.top_k.gshard_router")
+def test_padding_gradient(backend):
     """NaN in the padding gets no gradient and changes none."""
     z, mask = np.random.default_rng(1).standard_normal((7, 4)), np.array([1, 0, 1, 1, 0, 1, 1])
     module = backend.routers.top_k
@@ -366,11 +351,6 @@ def check_padding_gradient(backend) -> None:
         assert_nearly_same(pair[1]["logits"], pair[0]["logits"], what=f"gradient of {router.__name__} beside padding")
         lively = (pair[0]["logits"] != 0).any(axis=1)
         assert_same(lively, mask > 0, what=f"gradient of {router.__name__}: rows")
-
-
-@pytest.mark.asks("routers.top_k.top_k_router", "routers.top_k.gshard_router")
-def test_padding_gradient(backend):
-    check_padding_gradient(backend)
 
 
 @pytest.mark.asks("routers.top_k.switch_router", "routers.top_k.top_k_router", "routers.top_k.gshard_router")

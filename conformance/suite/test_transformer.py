@@ -153,8 +153,16 @@ def held_loss(floats, params, expert, tokens, loss, config, held_type):
     return loss(params, tokens, config, training=True, held=held).total
 
 
-def check_held(backend, drawn: Case) -> None:
+HELD_MODELS = ("hash that drops", "sinkhorn, k = 3, sigmoid, drops")
+
+
+@pytest.mark.asks("transformer.loss")
+@pytest.mark.parametrize(
+    "name", [name if name in HELD_MODELS else pytest.param(name, marks=pytest.mark.slow) for name in ROUTED]
+)
+def test_held_carries_no_gradient(backend, name):
     """A change of the held values changes the loss, but their gradient is 0."""
+    drawn = case(name, 3)
     held = reference.loss(drawn.params, drawn.tokens, drawn.config).output.routing
     moved = moved_routing(held, drawn.config.experts)
     here, there = (reference.loss(drawn.params, drawn.tokens, drawn.config, held=h).total for h in (held, moved))
@@ -179,23 +187,18 @@ def check_held(backend, drawn: Case) -> None:
         assert_same(value, np.zeros_like(value), what=f"gradient of the loss of {drawn.name} in held {name}")
 
 
-HELD_MODELS = ("hash that drops", "sinkhorn, k = 3, sigmoid, drops")
-
-
-@pytest.mark.asks("transformer.loss")
+@pytest.mark.asks("experts.routed_ffn", "transformer.apply")
 @pytest.mark.parametrize(
-    "name", [name if name in HELD_MODELS else pytest.param(name, marks=pytest.mark.slow) for name in ROUTED]
+    "name",
+    ["sinkhorn", "sinkhorn, k = 3, sigmoid, drops", pytest.param("sinkhorn, k = 2, no limit", marks=pytest.mark.slow)],
 )
-def test_held_carries_no_gradient(backend, name):
-    check_held(backend, case(name, 3))
-
-
-def check_which_blocks_are_routed(backend, drawn: Case) -> None:
+def test_which_blocks_are_routed(backend, name):
     """Block i is routed iff (i + 1) mod 1/R = 0.
 
     The gates of routed block r depend only on the dense FFNs before it. This shows the order of the tree and the places
     of the routed blocks.
     """
+    drawn = case(name, 2)
     config = drawn.config
     assert config.router == "sinkhorn"
     gates = np.asarray(run_apply(backend, drawn).routing.gate)  # [n_r, T, k]
@@ -210,15 +213,6 @@ def check_which_blocks_are_routed(backend, drawn: Case) -> None:
             moved = [bool(differs(found[r], gates[r]).any()) for r in range(len(routed))]
             wanted = [place > block for place in routed]
             assert moved == wanted, f"{drawn.name}: {name} {index} changed, as block {block}; gates moved: {moved}"
-
-
-@pytest.mark.asks("experts.routed_ffn", "transformer.apply")
-@pytest.mark.parametrize(
-    "name",
-    ["sinkhorn", "sinkhorn, k = 3, sigmoid, drops", pytest.param("sinkhorn, k = 2, no limit", marks=pytest.mark.slow)],
-)
-def test_which_blocks_are_routed(backend, name):
-    check_which_blocks_are_routed(backend, case(name, 2))
 
 
 def flat(tree: dict, path=()) -> dict:
