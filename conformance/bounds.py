@@ -130,7 +130,6 @@ BOUNDS["laws.uncertainty.outside"] = Bound(
 BOUNDS["laws.uncertainty.loops"] = Bound(
     1e-10, "relative error, or absolute error below 1", "other formulas give the same numbers"
 )
-BOUNDS["laws.uncertainty.angle"] = Bound(1e-8, "error in radians", "the test rounds its own cosines to nine digits")
 BOUNDS["laws.uncertainty.attained"] = Bound(
     5e-3, "relative error of the residual sum", "the test scans 161 x 161 shapes, so its error is a spacing squared"
 )
@@ -478,9 +477,6 @@ BOUNDS["base.certificate"] = Bound(
 BOUNDS["base.optimum"] = Bound(
     1, "u T max |s|", "scores are multiples of 2^-51 of the largest score, and only their sum rounds", "0"
 )
-BOUNDS["base.deviation"] = Bound(
-    1e-6, "relative error, or absolute error of scores near 1", "one side sums in float32, the other in plain Python"
-)
 BOUNDS["base.auction"] = Bound(
     10, "u T (max |s| + max price)", "the auction runs in float32 and errs as base.certificate does"
 )
@@ -526,9 +522,6 @@ BOUNDS["reinforce.credit"] = Bound(
 BOUNDS["experts.gelu"] = Bound(4, "u (|x| + |x|^3)", measured="1.9")
 BOUNDS["experts.ffn"] = Bound(8, "u |x||U||D|", "the worst case is d + f + 6 = 16", "3.5")
 BOUNDS["experts.loops"] = Bound(
-    40, "u of the largest entry, which counts as at least 1", "the loops sum in another order", "14"
-)
-BOUNDS["attention.loops"] = Bound(
     40, "u of the largest entry, which counts as at least 1", "the loops sum in another order", "14"
 )
 BOUNDS["experts.nonlinearity"] = Bound(

@@ -71,6 +71,14 @@ def assert_same(actual, expected, *, what: str) -> None:
         )
 
 
+def assert_held(found, held, precision: str, *, fields=("load", "plan", "residual", "expert"), what: str) -> None:
+    """Fail unless a result has these fields of the choice that the call held, rounded to the precision."""
+    for name in fields:
+        kept = np.asarray(getattr(held, name))
+        kept = kept if kept.dtype.kind == "i" else kept.astype(precision)
+        assert_same(getattr(found, name), kept, what=f"{what}: held {name}")
+
+
 def _reordered(actual: np.ndarray, expected: np.ndarray) -> str:
     """Return a sentence if every row has the expected integers in another order; else return ""."""
     rows = expected.ndim == 2 and expected.shape[1] > 1 and expected.dtype.kind in "iu"

@@ -102,7 +102,11 @@ WIDE = {
 """Laws far beyond the printed ones. Terms in the middle of a table are drawn from 0.02 to 5 nats."""
 
 
-def huber_sum(residual: np.ndarray, delta: float | None) -> float:
-    """Return the sum of Huber terms by another formula than the twins; half the sum of squares without delta."""
+def huber_terms(residual: np.ndarray, delta: float | None) -> np.ndarray:
+    """Return Huber's terms by another formula than the twins; half the squares without delta."""
     inner = np.abs(residual) if delta is None else np.minimum(np.abs(residual), delta)
-    return float(np.sum(inner * (np.abs(residual) - inner / 2)))
+    return inner * (np.abs(residual) - inner / 2)
+
+
+def huber_sum(residual: np.ndarray, delta: float | None) -> float:
+    return float(huber_terms(residual, delta).sum())

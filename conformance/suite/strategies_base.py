@@ -43,6 +43,13 @@ def scores(families=FAMILIES, shapes=SHAPES, scales=SCALES) -> st.SearchStrategy
     return st.builds(draw_scores, *(st.sampled_from(menu) for menu in (families, shapes, scales)), seeds)
 
 
+def gates_of(values: np.ndarray, gate: str) -> np.ndarray:
+    """Return [T, E], the softmax or the sigmoid of each logit."""
+    with np.errstate(over="ignore"):  # exp overflows for a large logit; its sigmoid is 0
+        e = np.exp(values - values.max(axis=1, keepdims=True))
+        return e / e.sum(axis=1, keepdims=True) if gate == "softmax" else 1 / (1 + np.exp(-values))
+
+
 def bound_of(values: np.ndarray, prices: np.ndarray, k: int = 1) -> float:
     """Return the upper bound of these prices on every balanced assignment, term by term."""
     num_tokens, num_experts = values.shape

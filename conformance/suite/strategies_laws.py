@@ -21,10 +21,37 @@ TABLE_3 = {
 """The paper's Table 3, as printed."""
 
 
+LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
+"""A law near those of Table 3."""
+
+
 class Runs(NamedTuple):
     dense_parameters: np.ndarray
     num_experts: np.ndarray
     loss: np.ndarray
+
+
+def grid(noise: float, seed: int, law=LAW, sizes=SIZES, experts=EXPERTS) -> Runs:
+    """Return a full grid of a law, with normal noise in log10 L."""
+    size, count = (v.ravel() for v in np.meshgrid(sizes, experts))
+    scatter = np.random.default_rng(seed).normal(0, noise, size.size)
+    return Runs(size, count, predict_loss(size, count, law) * 10**scatter)
+
+
+def near_linear(noise: float) -> Runs:
+    """Return rows that are linear in E, so that the data do not determine the scale of Ê."""
+    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
+    log_loss = 1.1 - 0.08 * np.log10(size) - 0.05 * (experts - 1) / 511
+    return Runs(size, experts, 10 ** (log_loss + np.random.default_rng(3).normal(0, noise, size.size)))
+
+
+def linear_design(name: str, size: np.ndarray, experts: np.ndarray, sizes: np.ndarray | None = None) -> np.ndarray:
+    """Return [n, p], the columns of a linear law. Per-size lines have first b of every size, then d of every size."""
+    x, e, one = np.log10(size), np.log10(experts), np.ones(size.size)
+    if name == "per-size":
+        here = size[:, None] == (np.unique(size) if sizes is None else sizes)
+        return np.concatenate([here * e[:, None], here * one[:, None]], axis=1)
+    return np.stack({"dense": [-x, one], "separable": [x, e, one], "bilinear": [x, e, x * e, one]}[name], axis=1)
 
 
 @st.composite

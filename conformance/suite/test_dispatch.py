@@ -3,7 +3,6 @@
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -375,23 +374,3 @@ def test_a_gate_that_is_not_a_number_is_not_lost(backend):
     assert np.isnan(found[7]).all() and np.isfinite(np.delete(found, 7, axis=0)).all(), found
     with pytest.raises(ValueError, match=r"priority: entry \(7, 0\) is nan"):
         reference.routed_ffn(*arrays, 0.4, order="priority")
-
-
-@pytest.mark.asks("experts.dispatch")
-@pytest.mark.twin
-def test_what_is_not_allowed_is_named(backend):
-    for module, array in ((backend.experts, jnp.asarray), (reference, np.asarray)):
-        expert = array(np.zeros((4, 2), int))
-        with pytest.raises(ValueError, match="order is 'first'; allowed: choice, token, priority"):
-            module.dispatch(expert, 2, 2, order="first")
-        with pytest.raises(ValueError, match="order is 'priority' and priority is missing"):
-            module.dispatch(expert, 2, 2, order="priority")
-        with pytest.raises(ValueError, match="order is 'token' and priority is given"):
-            module.dispatch(expert, 2, 2, order="token", priority=array(np.zeros((4, 2))))
-        with pytest.raises(ValueError, match=r"priority has shape \(4, 1\); \(4, 2\) is needed"):
-            module.dispatch(expert, 2, 2, order="priority", priority=array(np.zeros((4, 1))))
-        for shape in ((3,), (4, 1), (2, 4)):
-            with pytest.raises(ValueError, match=r"mask has shape .*; \[4\] or \[4, 2\] .*is needed"):
-                module.dispatch(expert, 2, 2, mask=array(np.ones(shape, bool)))
-    with pytest.raises(ValueError, match="0 entries that are true"):
-        reference.dispatch(np.zeros((4, 2), int), 2, 2, mask=np.zeros(4, bool))

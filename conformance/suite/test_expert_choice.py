@@ -1,6 +1,4 @@
-"""Expert choice: tokens up to rounding, gates and outputs by formula, and causality of groups."""
-
-import functools
+"""Expert choice: tokens up to rounding, gates and outputs by formula."""
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +11,14 @@ from routelaws.conformance.bounds import BOUNDS, UNIT, bound_in
 from routelaws.conformance.compare import (
     assert_admissible_top_k,
     assert_close_bounded,
+    assert_held,
     assert_nearly_same,
     assert_same,
     central_difference,
-    differs,
 )
 from routelaws.conformance.engine.harness import PRECISIONS, gradient, run, run_varied
 from routelaws.conformance.suite.strategies import Logits, logits
+from routelaws.conformance.suite.test_top_k import unit_of
 from routelaws.reference.experts import expert_ffn
 from routelaws.reference.notation import ExpertChoice
 from routelaws.reference.routers import expert_choice as reference
@@ -33,12 +32,6 @@ FACTORS = (0.5, 2.0)
 precisions = st.sampled_from(PRECISIONS)
 scores = st.sampled_from(reference.SCORES)
 seeds = st.integers(0, 2**32 - 1)
-
-
-def unit_of(z: np.ndarray, precision: str) -> np.ndarray:
-    """Return [T, 1], the relative error of the scores of each token: u per unit of the exponent."""
-    spread = np.abs(z - z.max(axis=1, keepdims=True)).max(axis=1, keepdims=True)
-    return UNIT[precision] * (4 + spread + np.abs(z).max(axis=1, keepdims=True))
 
 
 def check_choice(backend, drawn: Logits, precision: str, factor: float, score: str, jit: bool = False) -> None:
@@ -64,8 +57,7 @@ def check_choice(backend, drawn: Logits, precision: str, factor: float, score: s
 
     held = backend.notation.ExpertChoice(*wanted)
     found = run_varied(backend, ROUTER, precision, z, traced={"held": held}, jit=jit, **options)
-    assert_same(found.token, wanted.token, what=f"{what}: held token")
-    assert_same(found.experts_per_token, wanted.experts_per_token, what=f"{what}: held experts_per_token")
+    assert_held(found, wanted, precision, fields=("token", "experts_per_token"), what=what)
     check_gates(found, wanted, z, precision, f"held, {what}")
 
 
@@ -267,80 +259,3 @@ def test_groups(backend):
         wanted = [x[[0, 1, 2], 0], x[[0, 1, 2], 1], x[[3, 4, 5], 0], x[[3, 4, 5], 1]]
         assert_same(groups, wanted, what="group_by_position")
         assert_same(module.ungroup_by_position(groups, 2), x, what="ungroup_by_position")
-
-
-def outputs_of(x, z, params, module, by_position):
-    """Return [b, S, d]: expert choice over groups of one position in two sequences, or over whole sequences."""
-
-    def route(x, z):
-        return module.expert_choice_ffn(params, x, module.expert_choice_router(z, 0.75))
-
-    groups = [module.group_by_position(part, 2) for part in (x, z)] if by_position else [x, z]
-    if module is reference:
-        found = np.array([route(*group) for group in zip(*groups, strict=True)])
-    else:
-        found = jax.vmap(route)(*groups)
-    return module.ungroup_by_position(found, x.shape[1]) if by_position else found
-
-
-def change(backend, by_position: bool, module) -> np.ndarray:
-    """Return [b, S] bool, the outputs that change with position 3 of sequence 1 in 12 random batches."""
-    changed = np.zeros((4, 5), bool)
-    compute = functools.partial(outputs_of, module=module, by_position=by_position)
-    if module is not reference:
-        compute = jax.jit(compute)
-    for seed in range(12):
-        random = np.random.default_rng(seed)
-        params, (x, z) = weights(seed, 4)[0], (random.standard_normal((4, 5, n)) for n in (3, 4))
-        moved_x, moved_z = x.copy(), z.copy()
-        moved_x[1, 3], moved_z[1, 3] = random.standard_normal(3), 3 * random.standard_normal(4)
-        before, after = (np.asarray(compute(*inputs, params)) for inputs in ((x, z), (moved_x, moved_z)))
-        changed |= differs(after, before).any(axis=2)
-    return changed
-
-
-@pytest.mark.asks(
-    "routers.expert_choice.expert_choice_router",
-    "routers.expert_choice.expert_choice_ffn",
-    "routers.expert_choice.group_by_position",
-    "routers.expert_choice.ungroup_by_position",
-)
-def test_groups_of_one_position_are_causal(backend):
-    """With groups of one position, only this position changes, in the two sequences of the group."""
-    wanted = np.zeros((4, 5), bool)
-    wanted[:2, 3] = True
-    for module in (backend.routers.expert_choice, reference):
-        assert_same(change(backend, True, module), wanted, what="outputs that change, by position")
-
-
-@pytest.mark.asks(
-    "routers.expert_choice.expert_choice_router",
-    "routers.expert_choice.expert_choice_ffn",
-    "routers.expert_choice.group_by_position",
-    "routers.expert_choice.ungroup_by_position",
-)
-def test_whole_sequences_leak_the_future(backend):
-    for module in (backend.routers.expert_choice, reference):
-        found = change(backend, False, module)
-        assert found[1].all() and not found[[0, 2, 3]].any(), found
-
-
-@pytest.mark.asks(
-    "routers.expert_choice.expert_choice_router",
-    "routers.expert_choice.group_by_position",
-    "routers.expert_choice.ungroup_by_position",
-)
-@pytest.mark.twin
-def test_what_is_not_allowed_is_named(backend):
-    for module, array in ((backend.routers.expert_choice, jnp.asarray), (reference, np.asarray)):
-        with pytest.raises(ValueError, match="score is 'tanh'; allowed: softmax, sigmoid"):
-            module.expert_choice_router(array(np.zeros(SHAPE)), score="tanh")
-        with pytest.raises(ValueError, match="capacity_factor is 0"):
-            module.expert_choice_router(array(np.zeros(SHAPE)), 0.0)
-        with pytest.raises(ValueError, match="mask has shape"):
-            module.expert_choice_router(array(np.zeros(SHAPE)), mask=array(np.ones(4, bool)))
-        for size in (0, 3):
-            with pytest.raises(ValueError, match=f"group_size is {size}; it has to divide the 4 sequences"):
-                module.group_by_position(array(np.zeros((4, 5))), size)
-        with pytest.raises(ValueError, match="sequence_length is 3; it has to divide the 10 groups"):
-            module.ungroup_by_position(array(np.zeros((10, 2))), 3)

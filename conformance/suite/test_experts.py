@@ -67,15 +67,6 @@ def test_expert_capacity_of_known_cases(backend, arguments, wanted):
         assert module.expert_capacity(*arguments) == wanted
 
 
-@pytest.mark.asks("experts.expert_capacity")
-@pytest.mark.twin
-@pytest.mark.parametrize("factor", [0.0, -1.0, math.nan])
-def test_a_capacity_factor_of_nothing_is_named(backend, factor):
-    for module in (backend.experts, reference):
-        with pytest.raises(ValueError, match=f"capacity_factor is {factor}"):
-            module.expert_capacity(4, 2, 1, factor)
-
-
 def check_dispatch(backend, selection: Selection, capacity: int) -> None:
     what = f"dispatch, {selection.expert.shape}, E {selection.num_experts}, C {capacity}, {selection.loads}"
     options = dict(num_experts=selection.num_experts, capacity=capacity)

@@ -66,12 +66,6 @@ def test_steps_by_hand(backend):
             assert_same(found, by_hand, what=f"modulo_table at the ids of expert 0, E {num_experts}, k {k}")
 
 
-@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.modulo_table")
-def test_every_pair_of_experts_has_a_token(backend):
-    found = backend.routers.hash_layer.modulo_table(5 * 4, 5, 2)
-    assert len({tuple(row) for row in found.tolist()}) == 20
-
-
 @pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.random_table")
 @given(size=sizes(), seed=seeds)
 def test_random_table(backend, size, seed):
@@ -393,42 +387,3 @@ def test_an_id_that_is_not_in_the_table_is_not_lost(backend):
         assert_same(np.isnan(found.gate), [[False, False], [False, False], [False, True]], what=f"expert {bad} of 4")
         with pytest.raises(ValueError, match="previous reach from .*allowed: 0 to 3"):
             reference.bigram_experts(np.zeros(3, int), ids, table.T.repeat(2, 0), 2)
-
-
-@pytest.mark.asks(
-    "routers.hash_layer.hash_layer",
-    "routers.hash_layer.fixed_router",
-    "routers.hash_layer.modulo_table",
-    "routers.hash_layer.random_table",
-    "routers.hash_layer.balanced_table",
-    "routers.hash_layer.cluster_tokens",
-    "routers.hash_layer.multi_hash",
-)
-@pytest.mark.twin
-def test_what_is_not_allowed_is_named(backend):
-    for module in (backend.routers.hash_layer, reference):
-        for k in (0, 3):
-            with pytest.raises(ValueError, match=f"k is {k}; it has to be between 1 and the number of experts, 2"):
-                module.modulo_table(4, 2, k)
-            with pytest.raises(ValueError, match=f"k is {k}"):
-                module.balanced_table(np.ones(4, int), 2, k)
-            with pytest.raises(ValueError, match=f"k is {k}"):
-                module.random_table(np.zeros((4, k)), 2)
-        with pytest.raises(ValueError, match="below 1"):
-            module.random_table(np.ones((4, 1)), 2)
-        with pytest.raises(ValueError, match="uniforms: entry"):
-            module.random_table(np.full((4, 1), np.nan), 2)
-        with pytest.raises(ValueError, match="integers of at least 0"):
-            module.balanced_table(np.array([1, -1]), 2)
-        with pytest.raises(ValueError, match="integers of at least 0"):
-            module.balanced_table(np.array([1.5, 1]), 2)
-        with pytest.raises(ValueError, match="gate is 'max'; allowed: mean, sum"):
-            module.fixed_router(np.zeros((3, 1), int), 2, gate="max")
-        with pytest.raises(ValueError, match="embeddings: entry"):
-            module.cluster_tokens(np.array([[np.inf]]), np.zeros((1, 1)))
-        with pytest.raises(ValueError, match="allowed: 0 to 1"):
-            module.multi_hash(np.array([[2]]), 2)
-    with pytest.raises(ValueError, match=r"token 1 has experts \[1, 1\]; they have to be distinct"):
-        reference.fixed_router(np.array([[0, 1], [1, 1]]), 2)
-    with pytest.raises(ValueError, match="allowed: 0 to 1"):
-        reference.fixed_router(np.array([[2]]), 2)

@@ -32,33 +32,30 @@ def quiet(name: str, quantity, log_loss: np.ndarray, more: float = 0.0) -> tuple
     )
 
 
-def check_law(law, name: str, parts=("intervals", "slopes", "prediction")) -> None:
+def check_law(law, name: str) -> None:
     truth, cells = TRUTHS[name]
     first, second, log_loss = noisy(truth, cells, QUIET, 3)
     columns, loss = (first, second), 10**log_loss
     fit = law.fit(*columns, loss)
-    if "intervals" in parts:
-        ranges = law.intervals(fit, columns, loss, LEVEL)
-        assert [item.name for item in ranges] == NAMED[name] and all(item.at is None and item.words for item in ranges)
-        for item in ranges:
-            value = getattr(fit.coefficients, item.name, None)
-            if item.name == CUTOFFS[name]:
-                wanted = quiet(name, lambda t: -t.b / t.c, log_loss)
-                close(np.log10(item[2:5]), wanted, item.name)
-                assert law.cutoff(fit)[0] == item.name
-                value = law.cutoff(fit)[1]
-            else:
-                close(item[2:5], quiet(name, lambda t, field=item.name: getattr(t, field), log_loss), item.name)
-            check("laws.intervals.value", abs(value / item.value - 1), message=item.name)
-    if "slopes" in parts:
-        for item in law.slopes(fit, columns, loss, LEVEL):
-            wanted = quiet(name, lambda t, at=item.at: t.b + t.c * math.log10(at), log_loss)
-            close(item[2:5], wanted, f"slope at {item.at}")
-    if "prediction" in parts:
-        found = law.predict_interval(fit, columns, loss, PLACES[name], LEVEL)
-        for ends, more in ((found.law, 0.0), (found.run, 1.0)):
-            wanted = quiet(name, lambda t: t.log_loss(*PLACES[name]), log_loss, more)
-            close(np.log10([found.value, *ends]), wanted, f"loss, {more:g}")
+    ranges = law.intervals(fit, columns, loss, LEVEL)
+    assert [item.name for item in ranges] == NAMED[name] and all(item.at is None and item.words for item in ranges)
+    for item in ranges:
+        value = getattr(fit.coefficients, item.name, None)
+        if item.name == CUTOFFS[name]:
+            wanted = quiet(name, lambda t: -t.b / t.c, log_loss)
+            close(np.log10(item[2:5]), wanted, item.name)
+            assert law.cutoff(fit)[0] == item.name
+            value = law.cutoff(fit)[1]
+        else:
+            close(item[2:5], quiet(name, lambda t, field=item.name: getattr(t, field), log_loss), item.name)
+        check("laws.intervals.value", abs(value / item.value - 1), message=item.name)
+    for item in law.slopes(fit, columns, loss, LEVEL):
+        wanted = quiet(name, lambda t, at=item.at: t.b + t.c * math.log10(at), log_loss)
+        close(item[2:5], wanted, f"slope at {item.at}")
+    found = law.predict_interval(fit, columns, loss, PLACES[name], LEVEL)
+    for ends, more in ((found.law, 0.0), (found.run, 1.0)):
+        wanted = quiet(name, lambda t: t.log_loss(*PLACES[name]), log_loss, more)
+        close(np.log10([found.value, *ends]), wanted, f"loss, {more:g}")
 
 
 @pytest.mark.asks("*.predict_interval", "*.cutoff", "laws.smooth_intervals.words", "laws.uncertainty.profile_intervals")

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
-from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES
+from routelaws.conformance.suite.strategies_laws import EXPERTS, LAW, SIZES
 from routelaws.reference import laws as reference_laws
 from routelaws.reference.laws import catalogue as reference
-from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
+from routelaws.reference.laws.routed import predict_loss
 
 NAMES = ("dense", "per-size", "separable", "bilinear", "routed-bounded", "routed-utilisation")
 LATER = ("compute", "sparsity")
@@ -44,7 +44,7 @@ def columns_of(law, count: int = 6) -> list[np.ndarray]:
 def loss_of(seed: int) -> np.ndarray:
     """Return losses near a law, in the order of `columns_of`."""
     size, experts = (v.ravel() for v in np.meshgrid(SIZES[:3], EXPERTS[:6]))
-    exact = predict_loss(size, experts, RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0))
+    exact = predict_loss(size, experts, LAW)
     return exact * 10 ** np.random.default_rng(seed).normal(0, 2e-3, size.size)
 
 

@@ -8,10 +8,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
-from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES
+from routelaws.conformance.suite.strategies_laws import EXPERTS, LAW, SIZES
 from routelaws.reference import laws as reference
 from routelaws.reference.laws import choosing, fine_grained, hoffmann, joint, planning
-from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
+from routelaws.reference.laws.routed import predict_loss
 
 HOFFMANN = hoffmann.PUBLISHED["besiroglu"].coefficients
 JOINT = joint.PUBLISHED["joint"].coefficients
@@ -66,9 +66,8 @@ def of_a_table(experts: float) -> choosing.Option:
     def between(values):
         return lambda N: np.exp(np.interp(np.log(N), np.log(KNOTS), np.log(values)))
 
-    law = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
     return choosing.Option(
-        lambda N, D: predict_loss(N, experts, law),
+        lambda N, D: predict_loss(N, experts, LAW),
         between(7 * KNOTS), between(3 * KNOTS), between(KNOTS * (1 + 0.3 * (experts - 1))),
         between([1e4, 2e4, 4e4, 9e4]),
         KNOTS[0], KNOTS[-1],
@@ -167,7 +166,7 @@ def test_a_row_drawn_three_times_is_three_rows(backend, name):
     law = backend.laws.catalogue.LAWS[name]
     size, experts = (v.ravel() for v in np.meshgrid(SIZES[:3], EXPERTS[:5]))
     times = np.random.default_rng(2).integers(0, 4, size.size)
-    loss = predict_loss(size, experts, RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)) * 1.01**times
+    loss = predict_loss(size, experts, LAW) * 1.01**times
     columns = [{"dense_parameters": size, "num_experts": experts}[column] for column in law.columns]
     at = [np.array([place]) for place in (2e9, 30.0)][: len(columns)]
     fit = law.fit(*(np.repeat(column, times) for column in columns), np.repeat(loss, times))
@@ -181,7 +180,7 @@ def test_a_row_drawn_three_times_is_three_rows(backend, name):
 def test_resampled_losses_are_those_of_the_drawn_rows(backend, name, seed):
     random = np.random.default_rng(seed)
     size, experts = (v.ravel() for v in np.meshgrid(SIZES[:3], EXPERTS[:5]))
-    loss = predict_loss(size, experts, RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0))
+    loss = predict_loss(size, experts, LAW)
     loss = loss * 10 ** random.normal(0, 2e-3, size.size)
     weights = reference.bootstrap_weights(random.random((4, size.size)))
     weights[0] = np.where(size == SIZES[0], 3.0, 0.0)  # one size does not determine the law

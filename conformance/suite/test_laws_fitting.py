@@ -174,12 +174,12 @@ def test_order_and_whole_repetition_do_not_matter(backend, runs, seed):
     assert once.status == twice.status and twice.rows == 2 * once.rows
 
 
-def check_covariance(found, wanted):
+def check_covariance(name: str, found, wanted) -> None:
     """Compare two covariances in units of the second one's standard errors."""
     error = np.sqrt(np.diag(wanted.covariance))
     assert np.array_equal(np.diag(found.covariance) == 0, error == 0)
     unit = np.where(error > 0, error, 1.0)
-    check("laws.fitting.covariance", float(np.abs((found.covariance - wanted.covariance) / unit / unit[:, None]).max()))
+    check(name, float(np.abs((found.covariance - wanted.covariance) / unit / unit[:, None]).max()))
 
 
 @pytest.mark.asks("*.predict_loss")
@@ -192,7 +192,7 @@ def test_covariance_agrees_on_every_face(backend, law):
     loss = loss * 10 ** (1e-5 * (log_size - 8.0) * (log_size - log_size.mean()) ** 2)
     found, wanted = backend.laws.fitting.fit_routed(size, experts, loss), reference.fit_routed(size, experts, loss)
     assert found.status == wanted.status != "linear limit"
-    check_covariance(found, wanted)
+    check_covariance("laws.fitting.covariance", found, wanted)
 
 
 @pytest.mark.asks("*.predict_loss")
@@ -221,4 +221,4 @@ def test_released_table(backend, router):
         check("laws.routed.cutoff", abs(routed.cutoff(fit.coefficients) / cutoff - 1))
     check("laws.fitting.objective", abs(found.objective / wanted.objective - 1))
     check("laws.fitting.prediction", prediction_error(found, wanted, runs, backend.laws.fitting), scale=3.0)
-    check_covariance(found, wanted)
+    check_covariance("laws.fitting.covariance", found, wanted)

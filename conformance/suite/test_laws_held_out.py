@@ -8,8 +8,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
-from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES, Runs, noisy_tables, released_runs
-from routelaws.reference.laws import catalogue, routed
+from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES, Runs, grid, noisy_tables, released_runs
+from routelaws.reference.laws import catalogue
 from routelaws.reference.laws import held_out as reference
 
 FORMS = ("dense", "per-size", "separable", "bilinear", "routed-bounded", "routed-utilisation")
@@ -28,11 +28,8 @@ def columns_of(name: str, runs: Runs) -> list[np.ndarray]:
     return [runs.dense_parameters, runs.num_experts]
 
 
-def table(noise: float = 3e-3, sizes=SIZES[:4], experts=EXPERTS[::2]) -> Runs:
-    size, count = (v.ravel() for v in np.meshgrid(sizes, experts))
-    law = routed.RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
-    scatter = np.random.default_rng(8).normal(0, noise, size.size)
-    return Runs(size, count, routed.predict_loss(size, count, law) * 10**scatter)
+def table(noise: float = 3e-3, sizes=SIZES[:4]) -> Runs:
+    return grid(noise, 8, sizes=sizes, experts=EXPERTS[::2])
 
 
 def agree(found, wanted, bound: str, what: str) -> None:
@@ -93,10 +90,14 @@ def test_each_error_is_that_of_a_fit_without_the_row(backend, name):
 
 
 @pytest.mark.asks("laws.held_out.leave_one_out")
-def test_a_law_of_the_users_own_is_refitted(backend):
-    """The law is the mean of log10 L. Without row i the error is n/(n - 1) times the row's distance from the mean."""
+@pytest.mark.parametrize("name", ["mean", "dense"])
+def test_a_law_of_the_users_own_is_refitted(backend, name):
+    """The law is the mean of log10 L. Without row i the error is n/(n - 1) times the row's distance from the mean.
+
+    A known name must not lead to the catalogue's shortcut.
+    """
     law = backend.laws.catalogue.LAWS["dense"]._replace(
-        name="mean",
+        name=name,
         fit=lambda size, loss: np.log10(loss).mean(),
         predict=lambda fit, size: np.full(size.shape, 10.0**fit),
     )
@@ -105,17 +106,6 @@ def test_a_law_of_the_users_own_is_refitted(backend):
         found = module.leave_one_out(law, [np.array([1e6, 1e7, 1e8])], loss)
         for error, by_hand in zip(found.errors, [0.3, 0.15, -0.45], strict=True):
             check("laws.held_out.closed", abs(error - by_hand))
-
-
-@pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_out")
-def test_a_changed_fit_is_not_taken_for_that_of_the_catalogue(backend):
-    """A law with a known name but another fit must not use the catalogue's shortcut."""
-    law = backend.laws.catalogue.LAWS["dense"]
-    flat = law._replace(fit=lambda size, loss: np.log10(loss).mean(), predict=lambda fit, size: 10.0**fit + 0 * size)
-    runs = table()
-    found = backend.laws.held_out.leave_one_out(flat, [runs.dense_parameters], runs.loss)
-    usual = backend.laws.held_out.leave_one_out(law, [runs.dense_parameters], runs.loss)
-    assert found.rmsle > 1.05 * usual.rmsle
 
 
 @pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_out", "laws.held_out.leave_one_group_out")
@@ -255,20 +245,6 @@ def test_comparison_of_forms(backend):
     )
 
 
-@pytest.mark.asks("*.predict_loss", "laws.held_out.leave_one_group_out", "laws.held_out.compare_forms")
-def test_two_groups_are_enough_for_a_standard_error(backend):
-    runs = table(1e-3, SIZES)
-    columns = {"dense_parameters": runs.dense_parameters, "num_experts": runs.num_experts}
-    found, wanted = (
-        module.compare_forms([laws["separable"], laws["bilinear"]], columns, runs.loss, np.arange(runs.loss.size) % 2)
-        for module, laws in ((backend.laws.held_out, backend.laws.catalogue.LAWS), (reference, catalogue.LAWS))
-    )
-    for ours, theirs in zip(found.leave_one_group_out, wanted.leave_one_group_out, strict=True):
-        error = abs(ours.standard_error - theirs.standard_error)
-        check("laws.held_out.paired", error, theirs.held_out.rmsle**2, message=ours.name)
-    assert wanted.leave_one_group_out[0].standard_error > 0
-
-
 def standard_error_of_a_mean(found) -> float:
     """Return the textbook's standard error. The paired error equals it for groups of one row."""
     first, best = found.leave_one_out[1].held_out.errors, found.leave_one_out[3].held_out.errors
@@ -282,16 +258,17 @@ def test_comparisons_agree(backend, seed):
     runs = table()
     runs = runs._replace(loss=runs.loss * 10 ** random.normal(0, 5e-3, runs.loss.size))
     columns = {"dense_parameters": runs.dense_parameters, "num_experts": runs.num_experts}
-    both = [
-        module.compare_forms([laws[name] for name in LINEAR], columns, runs.loss, runs.dense_parameters)
-        for module, laws in ((backend.laws.held_out, backend.laws.catalogue.LAWS), (reference, catalogue.LAWS))
-    ]
-    for ours, theirs in zip(both[0][0] + both[0][1], both[1][0] + both[1][1], strict=True):
-        assert (ours.name, ours.verdict) == (theirs.name, theirs.verdict)
-        for one, other in ((ours.excess, theirs.excess), (ours.standard_error, theirs.standard_error)):
-            assert math.isnan(one) == math.isnan(other)
-            if not math.isnan(other):
-                check("laws.held_out.paired", abs(one - other))
+    for groups in (runs.dense_parameters, np.arange(runs.loss.size) % 2):  # two groups are enough
+        both = [
+            module.compare_forms([laws[name] for name in LINEAR], columns, runs.loss, groups)
+            for module, laws in ((backend.laws.held_out, backend.laws.catalogue.LAWS), (reference, catalogue.LAWS))
+        ]
+        for ours, theirs in zip(both[0][0] + both[0][1], both[1][0] + both[1][1], strict=True):
+            assert (ours.name, ours.verdict) == (theirs.name, theirs.verdict)
+            for one, other in ((ours.excess, theirs.excess), (ours.standard_error, theirs.standard_error)):
+                assert math.isnan(one) == math.isnan(other)
+                if not math.isnan(other):
+                    check("laws.held_out.paired", abs(one - other))
 
 
 @pytest.mark.asks(
@@ -309,7 +286,8 @@ def test_a_form_that_predicts_fewer_rows_is_never_best(backend):
         assert (lines.verdict, plane.verdict) == ("predicts fewer rows", "best")
 
 
-PAPER = {"S-Base": (0.0061, 0.0042), "RL-R": (0.0068, 0.0037), "Hash": (0.0068, 0.0040)}
+PAPER = {"S-Base": (0.0029, 0.0061, 0.0042), "RL-R": (0.0022, 0.0068, 0.0037), "Hash": (0.0033, 0.0068, 0.0040)}
+"""Leave-one-out RMSLE of per-size lines (dense runs of all seeds), separable and bilinear (seed 42), to four digits."""
 
 
 @pytest.mark.asks("laws.held_out.leave_one_out", "laws.held_out.leave_one_group_out")
@@ -320,7 +298,9 @@ def test_released_errors(backend, router):
     runs = released_runs(router)
     laws, module = backend.laws.catalogue.LAWS, backend.laws.held_out
     rows = {name: module.leave_one_out(laws[name], runs[:2], runs.loss).rmsle for name in FORMS[1:5]}
-    assert (round(rows["separable"], 4), round(rows["bilinear"], 4)) == PAPER[router]
+    every = released_runs(router, seeds=("1", "2", "3", "42"))
+    lines = module.leave_one_out(laws["per-size"], every[:2], every.loss).rmsle
+    assert tuple(round(error, 4) for error in (lines, rows["separable"], rows["bilinear"])) == PAPER[router]
     assert rows["routed-bounded"] < rows["bilinear"] and rows["per-size"] < rows["routed-bounded"]
     sizes = {
         name: module.leave_one_group_out(laws[name], runs[:2], runs.loss, runs.dense_parameters).rmsle

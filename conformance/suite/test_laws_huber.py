@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
-from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES, Runs, noisy_tables, released_runs
+from routelaws.conformance.suite.strategies_additive import huber_sum, huber_terms
+from routelaws.conformance.suite.strategies_laws import EXPERTS, LAW, SIZES, Runs, grid, noisy_tables, released_runs
+from routelaws.conformance.suite.test_laws_fitting import check_covariance
 from routelaws.reference.laws import fitting as reference
 from routelaws.reference.laws import routed
 
@@ -25,17 +27,9 @@ RELEASED = {
 """Rows, and the least sum of Huber terms at delta = 1e-3. Both twins find it, and so does a scan of 96 x 96 shapes with
 searches from its 60 lowest points."""
 
-LAW = routed.RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
-
 
 def delta_of(runs: Runs, share: float, backend) -> float:
     return share * backend.laws.fitting.fit_routed(*runs).rmsle
-
-
-def terms(residual: np.ndarray, delta: float) -> np.ndarray:
-    """Return Huber's terms by another formula than the twins."""
-    inner = np.minimum(np.abs(residual), delta)
-    return inner * (np.abs(residual) - inner / 2)
 
 
 def residuals(fit, runs: Runs, module) -> np.ndarray:
@@ -56,15 +50,15 @@ def design(runs: Runs, E_start: np.ndarray, beyond: np.ndarray) -> np.ndarray:
     return np.linalg.qr(np.stack(columns, axis=-1))[0]
 
 
-def reweighted(runs: Runs, delta: float, unit: np.ndarray, rounds: int = 60) -> np.ndarray:
+def reweighted(runs: Runs, delta: float, unit: np.ndarray) -> np.ndarray:
     """Return a sum of Huber terms that the law attains at each design [pairs, n, 4], by reweighted least squares."""
     target, residual = np.log10(runs.loss), np.zeros(unit.shape[:2])
-    for _ in range(rounds):
+    for _ in range(60):
         weighted = unit * np.minimum(1.0, delta / np.maximum(np.abs(residual), delta))[..., None]
         normal = np.swapaxes(weighted, 1, 2) @ unit
         solution = np.linalg.solve(normal, np.swapaxes(weighted, 1, 2) @ target[:, None])
         residual = target - (unit @ solution)[..., 0]
-    return terms(residual, delta).sum(axis=1)
+    return huber_terms(residual, delta).sum(axis=1)
 
 
 def lower_bound(fit, runs: Runs, delta: float, module) -> float:
@@ -92,11 +86,7 @@ def check_same(found, wanted, runs: Runs, backend):
     if wanted.status == "linear limit":
         assert np.all(np.isnan(found.covariance)) and np.all(np.isnan(wanted.covariance))
         return
-    deviation = np.sqrt(np.diag(wanted.covariance))
-    assert np.array_equal(np.diag(found.covariance) == 0, deviation == 0)
-    unit = np.where(deviation > 0, deviation, 1.0)
-    error = np.abs((found.covariance - wanted.covariance) / unit / unit[:, None]).max()
-    check("laws.huber.covariance", float(error))
+    check_covariance("laws.huber.covariance", found, wanted)
 
 
 # Use a quarter of the examples, because the reference takes seconds for each.
@@ -110,7 +100,7 @@ def test_noisy_tables_agree_with_the_reference(backend, runs, share):
     check_same(found, wanted, runs, backend)
     for fit, module in ((found, backend.laws.fitting), (wanted, reference)):
         residual = residuals(fit, runs, module)
-        check("laws.huber.sum", abs(float(terms(residual, delta).sum()) / fit.objective - 1))
+        check("laws.huber.sum", abs(huber_sum(residual, delta) / fit.objective - 1))
         check("laws.huber.rmsle", abs(fit.rmsle / math.sqrt(float(np.mean(residual**2))) - 1))
         check("laws.huber.certificate", max(fit.objective / lower_bound(fit, runs, delta, module) - 1, 0.0))
 
@@ -165,12 +155,6 @@ def test_rows_given_twice_count_twice_and_units_cancel(backend, runs, share):
     assert once.status == twice.status == scaled.status and twice.rows == 2 * once.rows
 
 
-def noisy_released_design(noise: float, law=LAW, seed: int = 5) -> Runs:
-    size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
-    wobble = np.random.default_rng(seed).normal(0, noise, size.size)
-    return Runs(size, experts, routed.predict_loss(size, experts, law) * 10**wobble)
-
-
 def with_one_wrong(runs: Runs, by: float, row: int = 33) -> Runs:
     """Multiply one loss by 10^by."""
     return runs._replace(loss=runs.loss * 10.0 ** (by * (np.arange(runs.loss.size) == row)))
@@ -178,7 +162,7 @@ def with_one_wrong(runs: Runs, by: float, row: int = 33) -> Runs:
 
 @pytest.mark.asks("*.predict_loss", "laws.fitting.predict_curve")
 def test_a_wrong_row_pulls_with_delta_however_wrong_it_is(backend):
-    clean, delta = noisy_released_design(1e-3), 1e-3
+    clean, delta = grid(1e-3, 5), 1e-3
     module, moved = backend.laws.fitting, {None: [], delta: []}
     for huber, shifts in moved.items():
         fit = module.fit_routed(*clean, huber)

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
 from routelaws.conformance.plain.laws import Student
-from routelaws.conformance.suite.strategies_laws import grids
-from routelaws.conformance.suite.test_laws_coverage import LINEAR, linear_design
+from routelaws.conformance.suite.strategies_laws import TABLE_3, grids, linear_design
+from routelaws.conformance.suite.test_laws_coverage import LINEAR
 from routelaws.reference import laws as reference_laws
 from routelaws.reference.laws import catalogue, linear_intervals
-from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
+from routelaws.reference.laws.routed import predict_loss
 
 NAMES = ("dense", "per-size", "separable", "bilinear")
 LEVELS = st.sampled_from([0.5, 0.8, 0.95, 0.999])
-LAW = RoutedCoefficients(-0.082, -0.108, 0.009, 1.104, 1.847, 314.478)
+LAW = TABLE_3["S-Base"]
 CROSSINGS = {"dense": ("N_c", [0, 1], [1, 0], 1.0), "bilinear": ("N_cutoff", [0, 1, 0, 0], [0, 0, 1, 0], -1.0)}
 """By law: the name of its ratio, then y, x and the sign in log10 ratio = sign y·β / x·β, for the columns of
-`design_of`.
+`linear_design`.
 """
 
 
@@ -34,15 +34,6 @@ def tables(draw) -> tuple:
     noise = draw(st.sampled_from([1e-4, 3e-3, 3e-2, 0.3]))
     scatter = np.random.default_rng(draw(st.integers(0, 2**32 - 1))).normal(0, noise, size.size)
     return size, experts, predict_loss(size, experts, LAW) * 10**scatter
-
-
-def design_of(name: str, size: np.ndarray, experts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return [n, p], the columns of the law. Per-size lines have first b of every size, then d of every size."""
-    x, e, one = np.log10(size), np.log10(experts), np.ones(size.size)
-    if name == "per-size":
-        here = size[:, None] == sizes
-        return np.concatenate([here * e[:, None], here * one[:, None]], axis=1)
-    return np.stack({"dense": [-x, one], "separable": [x, e, one], "bilinear": [x, e, x * e, one]}[name], axis=1)
 
 
 def numbers(ranges) -> np.ndarray:
@@ -72,8 +63,8 @@ def test_intervals_are_students_in_both_twins(backend, name, table, level, place
     size, experts, loss = table
     at = [float(size[place % size.size]) if name == "per-size" else 3e9, 1.0 + place][: 1 if name == "dense" else 2]
     sizes = np.unique(size)
-    student = Student(design_of(name, size, experts, sizes), np.log10(loss), level)
-    weights = design_of(name, np.array([at[0]]), np.array([at[-1]]), sizes)[0]
+    student = Student(linear_design(name, size, experts, sizes), np.log10(loss), level)
+    weights = linear_design(name, np.array([at[0]]), np.array([at[-1]]), sizes)[0]
     wanted = np.array([student.interval(weights), student.interval(weights, more=1.0)])
     coefficients = np.array([student.interval(line) for line in np.eye(weights.size)])
     for laws in (backend.laws.catalogue.LAWS, catalogue.LAWS):
@@ -98,7 +89,7 @@ def test_a_ratio_has_the_interval_of_what_is_not_rejected(backend, name, table, 
     """At every finite end Student's t of y - r x is the quantile."""
     size, experts, loss = table
     what, y, x, sign = CROSSINGS[name]
-    student = Student(design_of(name, size, experts, np.unique(size)), np.log10(loss), level)
+    student = Student(linear_design(name, size, experts, np.unique(size)), np.log10(loss), level)
     y, x = np.array(y), np.array(x)
 
     def share(weights) -> float:
@@ -176,7 +167,7 @@ def test_designs_are_those_that_the_laws_are_linear_in(backend):
         for name in NAMES:
             columns = [size, experts][: len(catalogue.LAWS[name].columns)]
             fit = catalogue.LAWS[name].fit(*columns, loss)
-            wanted = design_of(name, size, experts, np.unique(size))
+            wanted = linear_design(name, size, experts, np.unique(size))
             if name == "per-size":
                 wanted = wanted.reshape(-1, 2, 3).swapaxes(1, 2).reshape(-1, 6)  # for each size, b and then d
             found = getattr(module, f"{name.replace('-', '_')}_design")(fit, *columns)

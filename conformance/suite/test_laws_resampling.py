@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_same
-from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES, Runs, noisy_tables, released_runs
+from routelaws.conformance.suite.strategies_laws import (
+    EXPERTS,
+    SIZES,
+    Runs,
+    grid,
+    near_linear,
+    noisy_tables,
+    released_runs,
+)
 from routelaws.reference.laws import resampling as reference
 from routelaws.reference.laws import routed
 from routelaws.reference.laws import uncertainty as reference_uncertainty
@@ -27,9 +35,7 @@ def asked(backend, names=NAMES, place=PLACE) -> tuple[list, list]:
 
 
 def table(noise: float = 3e-3, sizes=SIZES[:4], experts=EXPERTS[::2], law=LAW, seed: int = 8) -> Runs:
-    size, count = (v.ravel() for v in np.meshgrid(sizes, experts))
-    scatter = np.random.default_rng(seed).normal(0, noise, size.size)
-    return Runs(size, count, routed.predict_loss(size, count, law) * 10**scatter)
+    return grid(noise, seed, law, sizes, experts)
 
 
 def agree(found, wanted, spread: float) -> None:
@@ -197,12 +203,6 @@ def test_values_are_those_of_the_profile(backend):
         for one, other in zip(found, profile, strict=True):
             agree(one._replace(low=0.0, high=0.0), other._replace(low=0.0, high=0.0), spread_of(other))
             assert one.extrapolated == other.extrapolated
-
-
-def near_linear(noise: float) -> Runs:
-    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
-    log_loss = 1.1 - 0.08 * np.log10(size) - 0.05 * (experts - 1) / 511
-    return Runs(size, experts, 10 ** (log_loss + np.random.default_rng(3).normal(0, noise, size.size)))
 
 
 @pytest.mark.asks("laws.resampling.bootstrap")

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_close_bounded
+from routelaws.conformance.suite.test_laws_downstream import mirrored
 from routelaws.reference.laws import two_stage as reference
 
 FLOPS = np.geomspace(1e18, 1e21, 14)
@@ -19,10 +20,6 @@ LOGISTICS = st.builds(
     st.floats(3.0, 3.4),
     st.floats(0.0, 0.25),
 )
-
-
-def mirrored(module, record):
-    return getattr(module, type(record).__name__)(*record)
 
 
 @pytest.mark.asks("laws.two_stage.fit_two_stage", "laws.two_stage.predict_two_stage")

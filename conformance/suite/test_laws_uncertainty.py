@@ -11,7 +11,16 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import BOUNDS, check
-from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES, Runs, noisy_tables, released_runs
+from routelaws.conformance.suite.strategies_laws import (
+    EXPERTS,
+    LAW,
+    SIZES,
+    Runs,
+    grid,
+    near_linear,
+    noisy_tables,
+    released_runs,
+)
 from routelaws.reference.laws import routed
 from routelaws.reference.laws import uncertainty as reference
 
@@ -40,13 +49,6 @@ def compare(found, wanted):
             else:
                 assert a == b
     assert np.array_equal(found.extrapolated, wanted.extrapolated) and np.array_equal(found.at, wanted.at)
-
-
-def near_linear(noise: float) -> Runs:
-    """Draw rows that are linear in E, so that the data do not determine the scale of Ê."""
-    size, experts = (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
-    log_loss = 1.1 - 0.08 * np.log10(size) - 0.05 * (experts - 1) / 511
-    return Runs(size, experts, 10 ** (log_loss + np.random.default_rng(3).normal(0, noise, size.size)))
 
 
 @pytest.mark.asks(because="the quantile is a helper of all intervals")
@@ -214,10 +216,7 @@ def test_no_allowed_law_lies_outside(backend, runs, seed):
 
 
 def attained_table(noise: float) -> Runs:
-    size, experts = (v.ravel() for v in np.meshgrid(SIZES[::2], EXPERTS[::2]))
-    law = routed.RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
-    scatter = np.random.default_rng(11).normal(0, noise, size.size)
-    return Runs(size, experts, routed.predict_loss(size, experts, law) * 10**scatter)
+    return grid(noise, 11, sizes=SIZES[::2], experts=EXPERTS[::2])
 
 
 @pytest.mark.asks("*.predict_loss", "laws.uncertainty.profile_intervals")
@@ -433,7 +432,7 @@ def test_what_lies_outside_the_table_says_so(backend, wanted, outside):
 @pytest.mark.parametrize(("E_max", "outside"), [(EXPERTS[-1] - 0.5, False), (EXPERTS[-1] + 0.5, True)])
 def test_a_limit_just_below_or_above_the_last_count(backend, E_max, outside):
     module, (size, experts) = backend.laws.uncertainty, (v.ravel() for v in np.meshgrid(SIZES[:4], EXPERTS))
-    law = routed.RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, E_max)
+    law = LAW._replace(E_max=E_max)
     [found] = module.profile_intervals(
         size, experts, routed.predict_loss(size, experts, law), [module.Quantity("E_max")]
     )

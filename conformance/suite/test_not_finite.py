@@ -102,20 +102,6 @@ def test_too_few_experts(backend, path, name):
     assert nan.all(), f"{path}, {name}: {nan}"
 
 
-@pytest.mark.asks("routers.top_k.top_k_router")
-@pytest.mark.twin
-def test_a_mask_that_does_not_fit_is_named(backend):
-    z = np.zeros((4, 3), np.float32)
-    wrong = {
-        r"expert_mask has shape \(4,\); \[3\] is needed, an entry for each expert": np.ones(4, bool),
-        "expert_mask is float32; bool is needed, True for an expert that may be chosen": np.array([0, 0, -np.inf], "f"),
-    }
-    for message, mask in wrong.items():
-        for library in (backend, reference):
-            with pytest.raises(ValueError, match=message):
-                library.routers.top_k.top_k_router(z, expert_mask=mask)
-
-
 @pytest.mark.asks("routers.sinkhorn.sinkhorn_router", "experts.routed_ffn")
 @pytest.mark.twin
 def test_a_choice_that_the_mask_leaves_out(backend):

@@ -39,9 +39,9 @@ WITH_MASKED = (
 """One model for each way in which tokens of a batch interact."""
 
 
-def hidden_of(seed: int, length: int = models.LENGTH):
+def hidden_of(seed: int):
     """Return the hidden tokens of a small batch, [b, S]."""
-    uniforms = np.random.default_rng([seed, 1]).random((models.BATCH, length))
+    uniforms = np.random.default_rng([seed, 1]).random((models.BATCH, models.LENGTH))
     return reference.hidden_positions(uniforms, MASKED["mask_rate"])
 
 
@@ -88,15 +88,11 @@ def test_attention_in_both_directions(backend, length):
     assert_close_bounded("transformer.logits", back[:, ::-1], wanted, scale, what=f"backwards, S = {length}")
 
 
-def check_masked(backend, name: str, seed: int, **changes) -> None:
-    base, own = MENU[name]
-    models.check_model(backend, base, seed, hidden=hidden_of(seed), **own, **MASKED, **changes)
-
-
 @pytest.mark.asks(*models.MODEL_FUNCTIONS, "experts.routed_ffn", "transformer.hidden_positions", "transformer.loss")
 @models.each_of(("mixture of neighbours",), WITH_MASKED)
 def test_the_masked_objective(backend, name):
-    check_masked(backend, name, 11)
+    base, own = MENU[name]
+    models.check_model(backend, base, 11, hidden=hidden_of(11), **own, **MASKED)
 
 
 @pytest.mark.asks(*models.MODEL_FUNCTIONS, "transformer.hidden_positions", "transformer.loss")
@@ -207,36 +203,57 @@ ADDED = 3
 """Number of padded positions added to a batch."""
 
 
-def with_padding(values, on_the_left: bool, fill, axis: int = 1):
+def with_padding(values, side: str, fill, axis: int = 1):
     """Return values [.., S, ...] with `ADDED` more positions along an axis."""
     ends = [(0, 0)] * np.ndim(values)
-    ends[axis] = (ADDED, 0) if on_the_left else (0, ADDED)
+    ends[axis] = (ADDED, 0) if side == "left" else (0, ADDED)
     return np.pad(values, ends, constant_values=fill)
 
 
-def check_padding_changes_nothing(backend, name: str, on_the_left: bool, training: bool) -> None:
+FROM_THE_START = ("hash of the token before, k = 2, G = 2", "hash of the position", "bigram hash")
+"""Hashes that count from the start of a row, which padding on the left moves."""
+
+ROUTERS = (
+    "sinkhorn above, normed", "base, k = 2, G = 2", "quantile, drops", "GShard", "top_k with a bias, token order",
+    "expert_choice", "mixture",
+)  # fmt: skip
+PADDED = [("reinforce with everything", side, True) for side in ("left", "right")] + [
+    pytest.param(name, side, training, marks=pytest.mark.slow)
+    for names, side, training in (
+        (FROM_THE_START, "right", True),
+        (ROUTERS, "left", True),
+        (("base, k = 2, G = 2", "expert_choice in sequences", "GShard"), "right", False),  # evaluation differs
+    )
+    for name in names
+]
+"""Model, side of the padding, and training. Rewards that sum later rewards exclude padding, too."""
+
+
+@pytest.mark.asks(*models.MODEL_FUNCTIONS, "transformer.loss")
+@pytest.mark.parametrize(("name", "side", "training"), PADDED)
+def test_padding_changes_nothing(backend, name, side, training):
     """Compare a batch with padded positions with the reference on the batch without them."""
     base, own = MENU[name]
     config = models.build(reference, base, **own)
     params, tokens, noise, table = models.draw(config, 14)
     wanted = reference.loss(params, tokens, config, training=training, noise=noise, table=table)
-    mask = with_padding(np.ones(tokens[:, :-1].shape, bool), on_the_left, False)
+    mask = with_padding(np.ones(tokens[:, :-1].shape, bool), side, False)
     traced = {"mask": mask} | ({} if table is None else {"table": table})
     if noise is not None:
         apart = noise.reshape(len(noise), *wanted.output.logits.shape[:2], *noise.shape[2:])
-        padded = with_padding(apart, on_the_left, 0.5, axis=2)
+        padded = with_padding(apart, side, 0.5, axis=2)
         traced["noise"] = padded.reshape(len(noise), mask.size, *noise.shape[2:])
     found = run(
         backend,
         "transformer.loss",
         "float64",
         params,
-        with_padding(tokens, on_the_left, 7),
+        with_padding(tokens, side, 7),
         traced=traced,
         config=models.build(backend.transformer, base, **own),
         training=training,
     )
-    what = f"loss of {name}, training {training}, with padding on the {'left' if on_the_left else 'right'}"
+    what = f"loss of {name}, training {training}, with padding on the {side}"
     real = np.asarray(found.output.logits)[mask].reshape(wanted.output.logits.shape)
     pairs = [(real, wanted.output.logits, "logits")]
     pairs += [(getattr(found, field), getattr(wanted, field), field) for field in ("cross_entropy", "total")]
@@ -250,36 +267,7 @@ def check_padding_changes_nothing(backend, name: str, on_the_left: bool, trainin
             assert_close_bounded("transformer.model", ours, theirs, scale, what=f"{what}: {field}")
 
 
-FROM_THE_START = ("hash of the token before, k = 2, G = 2", "hash of the position", "bigram hash")
-"""Hashes that count from the start of a row, which padding on the left moves."""
-
-
 @pytest.mark.asks(*models.MODEL_FUNCTIONS, "transformer.loss")
-@models.each_of(("reinforce with everything",), ("reinforce with everything", *FROM_THE_START))
-def test_padding_on_the_right_changes_nothing(backend, name):
-    """Rewards that sum later rewards exclude padding, too."""
-    check_padding_changes_nothing(backend, name, False, True)
-
-
-@pytest.mark.asks(*models.MODEL_FUNCTIONS, "transformer.loss")
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["base, k = 2, G = 2", "expert_choice in sequences", "GShard"])
-def test_padding_changes_no_evaluation(backend, name):
-    """These are the routers whose evaluation differs from training."""
-    check_padding_changes_nothing(backend, name, False, False)
-
-
-@pytest.mark.asks(*models.MODEL_FUNCTIONS, "transformer.loss")
-@models.each_of(
-    ("reinforce with everything",),
-    ["reinforce with everything", "sinkhorn above, normed", "base, k = 2, G = 2", "quantile, drops", "GShard",
-     "top_k with a bias, token order", "expert_choice", "mixture"],
-)  # fmt: skip
-def test_padding_on_the_left_changes_nothing(backend, name):
-    check_padding_changes_nothing(backend, name, True, True)
-
-
-@pytest.mark.asks(*models.MODEL_FUNCTIONS, "transformer.hidden_positions", "transformer.loss")
 @pytest.mark.twin
 def test_what_belongs_together_is_asked_for(backend):
     for module in (backend.transformer, reference):
@@ -289,8 +277,5 @@ def test_what_belongs_together_is_asked_for(backend):
             module.loss(params, tokens, masked)
         with pytest.raises(ValueError, match="hidden is given and the objective is causal"):
             module.loss(params, tokens, causal, hidden=hidden_of(0))
-        for rate in (0.0, 1.5):
-            with pytest.raises(ValueError, match=f"mask_rate is {rate}; it has to be above 0 and at most 1"):
-                module.hidden_positions(np.zeros((1, 2)), rate)
     with pytest.raises(ValueError, match="no token has a target"):
         reference.loss(params, tokens, causal, mask=np.zeros(tokens[:, :-1].shape, bool))

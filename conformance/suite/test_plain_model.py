@@ -33,7 +33,7 @@ MODELS = {
     "S-BASE, k = 2, sigmoid": dict(FOUR, router="sinkhorn", k=2, gate="sigmoid"),
     "BASE": dict(FOUR, router="base"),
     "BASE, k = 2, softmax": dict(FOUR, router="base", k=2, gate="softmax"),
-    "quantile": dict(FOUR, router="quantile", blocks=4),
+    "quantile": dict(FOUR, router="quantile", blocks=4, router_scale=3.0),
     "quantile, k = 2": dict(FOUR, router="quantile", k=2, capacity_factor=0.8),
     "top 1, drops": dict(FOUR, router="top_k", capacity_factor=0.75, balance_weight=0.3, z_weight=0.1, blocks=4),
     "top 2, drops in turn": dict(FOUR, router="top_k", k=2, capacity_factor=0.6, drop_order="token", z_weight=0.02),

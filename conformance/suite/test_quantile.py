@@ -6,9 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import UNIT, check
-from routelaws.conformance.compare import assert_admissible_top_k, assert_close_bounded, assert_same, central_difference
+from routelaws.conformance.compare import (
+    assert_admissible_top_k,
+    assert_close_bounded,
+    assert_held,
+    assert_same,
+    central_difference,
+)
 from routelaws.conformance.engine.harness import CAPABILITIES, PRECISIONS, gradient, run
-from routelaws.conformance.suite.strategies_base import FAMILIES, Scores, bound_of, draw_scores, scores
+from routelaws.conformance.suite.strategies_base import FAMILIES, Scores, bound_of, draw_scores, gates_of, scores
 from routelaws.reference.routers import base
 from routelaws.reference.routers import quantile as reference
 from routelaws.reference.routers.hash_layer import fixed_router
@@ -96,12 +102,7 @@ def check_router(backend, drawn: Scores, k: int, seed: int, precision: str, gate
     wanted = reference.quantile_router(values, bias, k, gate=gate, held=held)
     traced = {"held": backend.notation.Routing(*held)}
     found = run(backend, ROUTER, precision, values, bias, traced=traced, k=k, gate=gate)
-    for name in ("expert", "load", "plan", "residual"):
-        assert_same(
-            getattr(found, name),
-            np.asarray(getattr(held, name)).astype("int32" if name == "expert" else precision),
-            what=f"{what}: held {name}",
-        )
+    assert_held(found, held, precision, what=what)
     for routing in (found, wanted):
         check_gates(routing, values, gate, precision, f"{what}, held")
 
@@ -119,10 +120,7 @@ def check_routing(found, values: np.ndarray, bias: np.ndarray, gate: str, precis
 
 
 def check_gates(found, values: np.ndarray, gate: str, precision: str, what: str) -> None:
-    with np.errstate(over="ignore"):
-        e = np.exp(values - values.max(axis=1, keepdims=True))
-        activated = e / e.sum(axis=1, keepdims=True) if gate == "softmax" else 1 / (1 + np.exp(-values))
-    gates = np.take_along_axis(activated, np.asarray(found.expert), axis=1)
+    gates = np.take_along_axis(gates_of(values, gate), np.asarray(found.expert), axis=1)
     spread = 2 + np.ptp(values, axis=1, keepdims=True) + np.abs(values).max()
     scale = UNIT[precision] * spread * gates + np.finfo(precision).tiny
     assert_close_bounded("quantile.gate", found.gate, gates, scale, what=f"{what}: gate")
@@ -222,16 +220,3 @@ def test_shards(backend):
     if "jit" not in getattr(backend, "capabilities", CAPABILITIES):
         pytest.skip("axis_name is of JAX")
     check_shards(backend)
-
-
-@pytest.mark.asks("routers.quantile.quantile_bias", "routers.quantile.quantile_router")
-@pytest.mark.twin
-def test_what_is_not_allowed_is_named(backend):
-    for module, array in ((backend.routers.quantile, jnp.asarray), (reference, np.asarray)):
-        arguments = array(np.zeros((4, 2))), array(np.zeros(2))
-        for k in (0, 3):
-            for call in (module.quantile_bias, module.quantile_router):
-                with pytest.raises(ValueError, match=f"k is {k}"):
-                    call(*arguments, k)
-        with pytest.raises(ValueError, match="gate is 'tanh'; allowed: softmax, sigmoid"):
-            module.quantile_router(*arguments, gate="tanh")

@@ -67,13 +67,3 @@ def test_gradient_of_the_gates(backend):
     scale = np.abs(weights).sum()
     assert_close_bounded("top_k.gradient", float((found * direction).sum()), wanted, scale, what="sparsemixer gates")
     assert (np.asarray(found)[0, 2] == 0) and np.abs(wanted) > 0.01
-
-
-@pytest.mark.asks("routers.sparsemixer.sparsemixer_router")
-@pytest.mark.twin
-def test_what_is_not_allowed_is_named(backend):
-    for router in (backend.routers.sparsemixer.sparsemixer_router, reference.sparsemixer_router):
-        with pytest.raises(ValueError, match="jitter is -0.5; it has to be at least 0"):
-            router(np.zeros((2, 3)), jitter=-0.5)
-        with pytest.raises(ValueError, match="num_experts is 1; two experts"):
-            router(np.zeros((2, 1)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from routelaws import reference
-from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES
+from routelaws.conformance.suite.strategies_laws import EXPERTS, LAW, SIZES
 from routelaws.conformance.vectors.files import FOLDER, apply, check_vectors, own, read_vectors
 from routelaws.reference.laws.planning import Budget
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
@@ -104,7 +104,7 @@ def test_an_option_that_makes_no_sense_is_named(backend, name):
 
 
 N, E = (v.ravel() for v in np.meshgrid(SIZES[:3], EXPERTS[:5]))
-LOSS = predict_loss(N, E, RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)) * (1 + 1e-3 * np.arange(15) % 3)
+LOSS = predict_loss(N, E, LAW) * (1 + 1e-3 * np.arange(15) % 3)
 
 
 def quantity(laws, *asked):
