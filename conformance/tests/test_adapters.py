@@ -4,7 +4,6 @@ import doctest
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import hypothesis
 import numpy as np
@@ -17,10 +16,10 @@ from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded
 from routelaws.conformance.dialects import classifier as dialects
 from routelaws.conformance.engine import backends, report, stances
-from routelaws.conformance.engine.ledger import Ledger, Trouble
+from routelaws.conformance.engine.ledger import Trouble
 from routelaws.conformance.suite import test_experts, test_top_k
 from routelaws.conformance.suite.strategies import Logits, Selection, lattice
-from routelaws.conformance.tests.planting import own_shares  # noqa: F401
+from routelaws.conformance.tests.planting import behind, own_shares, stranger  # noqa: F401
 from routelaws.reference import experts as reference
 from routelaws.reference import notation
 from routelaws.reference.routers import top_k
@@ -31,10 +30,6 @@ FOLDER = "routelaws.conformance.adapters"
 def only_one(k: int) -> None:
     if k != 1:
         raise NotImplementedError(f"k {k}, only 1")
-
-
-def stranger(**names):
-    return backends.Backend("mine", SimpleNamespace(**names), Ledger())
 
 
 def without_stances(**names):
@@ -126,14 +121,6 @@ class TestNotOffered:
             jax.jit(lambda z: backend.routers.top_k.top_k_router(z, 2).gate)(np.eye(3))
         assert row(backend, "routers.top_k.top_k_router").examples == 0
 
-    def test_other_processes(self):
-        first, second = Ledger(), Ledger()
-        for ledger in (first, second):
-            ledger.called("mine", "notation.softmax")
-            ledger.declined("mine", "notation.softmax", "option axis")
-        first.add(second.as_lists())
-        assert first.not_offered == {("mine", "notation.softmax", "option axis"): 2}
-
     def test_a_dialect_is_found_on_the_other_inputs(self):
         def gates(z, e):
             only_one(e.shape[1])
@@ -172,10 +159,6 @@ def test_importing_the_folder_imports_no_library():
 
 
 Z = lattice(np.random.default_rng(0), 7, 4)
-
-
-def behind(namespace):
-    return backends.Backend("mine", namespace, Ledger())
 
 
 def softmax_route(logits, k):

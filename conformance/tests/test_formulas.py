@@ -131,10 +131,6 @@ def law(g, default=None):
 
 def accuracy(g):
     k, columns, guess = law(g), g["*columns"], g.get("guess_rate", 0.0)
-    return of_accuracy(k, columns, guess)
-
-
-def of_accuracy(k, columns, guess):
     if hasattr(k, "delta"):
         x, y = log(columns[0]), log(columns[1])
         surprise = np.exp(k.c + k.alpha * x + k.beta * y + k.delta * x * y)
@@ -151,11 +147,6 @@ def first(k, columns):
 
 def second(k, loss):
     return k.a / (1 + np.exp(-k.k * (loss - k.m))) + k.b if hasattr(k, "k") else k.a * loss + k.b
-
-
-def stages(g):
-    k, columns = law(g), g["*columns"]
-    return second(k, k.A / columns[0] ** k.alpha + (k.B / columns[1] ** k.beta + k.E if len(columns) > 1 else 0))
 
 
 def broken(g):
@@ -271,7 +262,7 @@ FORMULAS = {
     "laws.downstream.predict_accuracy": accuracy,
     "laws.downstream.normalise": lambda g: 1 - (1 - g["accuracy"]) / (1 - g.get("guess_rate", 0.0)),
     "laws.downstream.pass_at_k": passed,
-    "laws.accuracy.predict_stages": stages,
+    "laws.accuracy.predict_stages": lambda g: second(law(g), first(law(g), g["*columns"])),
     "laws.two_stage.predict_first": lambda g: first(g["stage_1"], g["*columns"]),
     "laws.two_stage.predict_second": lambda g: second(g["stage_2"], g["loss"]),
     "laws.two_stage.predict_two_stage": lambda g: second(

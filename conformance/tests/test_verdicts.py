@@ -8,8 +8,8 @@ import pytest
 from routelaws.conformance.adapters import blocks
 from routelaws.conformance.dialects.judge import derivative, judge
 from routelaws.conformance.engine import backends, report, stances
-from routelaws.conformance.engine.ledger import Ledger
 from routelaws.conformance.tests import mimics
+from routelaws.conformance.tests.planting import behind, stranger
 from routelaws.reference import balance
 from routelaws.reference.notation import softmax
 from routelaws.reference.routers import top_k
@@ -182,7 +182,7 @@ class TestGradients:
         namespace = blocks.backend(
             route, name="mine", convert=lambda array, dtype: torch.from_numpy(array), capabilities=("torch",)
         )
-        finding = backends.Backend("mine", namespace, Ledger()).stance(stances.TOP_K).finding
+        finding = behind(namespace).stance(stances.TOP_K).finding
         assert (finding.kind, finding.dialect) == (broken, "softmax over all experts"), finding
 
     @pytest.mark.parametrize("broken", ["", "gate", "loss"])
@@ -199,10 +199,10 @@ class TestGradients:
             chances = torch.softmax(logits.detach() if broken == "loss" else logits, dim=1).mean(0)
             return {"loss": logits.shape[1] * (share * chances).sum()}
 
-        backend = backends.Backend("mine", SimpleNamespace(
+        backend = stranger(
             top_k_router=top_k_router, auxiliary_loss=auxiliary_loss, capabilities=("torch",), dtypes=("float32",),
             from_numpy=lambda array, dtype: torch.from_numpy(array),
-        ), Ledger())  # fmt: skip
+        )  # fmt: skip
         found = {path: backend.stance(path).finding for path in (stances.TOP_K, "balance.auxiliary_loss")}
         kinds = {path: finding.kind for path, finding in found.items()}
         assert kinds == {stances.TOP_K: "no gradient" * (broken == "gate"),
@@ -242,7 +242,7 @@ def backend_of(route, *offers, **names) -> backends.Backend:
         return dict(zip(("expert", "gate"), route(logits, k, bias), strict=True))
 
     router = biased if "bias" in offers else plain
-    return backends.Backend("mine", SimpleNamespace(top_k_router=router, dtypes=("float32",), **names), Ledger())
+    return stranger(top_k_router=router, dtypes=("float32",), **names)
 
 
 def row_of(backend) -> report.Row:
@@ -293,7 +293,7 @@ def test_padding_of_a_stranger_is_finite():
         return {"loss": balance.auxiliary_loss(logits, expert, mask=mask, dialect="tokens").loss}
 
     namespace = SimpleNamespace(auxiliary_loss=auxiliary_loss, dtypes=("float32",))
-    backend, mask = backends.Backend("mine", namespace, Ledger()), np.array([True, False, True])
+    backend, mask = behind(namespace), np.array([True, False, True])
     z, expert = np.where(mask[:, None], np.eye(3), np.nan), np.zeros((3, 1), int)
     found = backend.balance.auxiliary_loss.guarded((z, expert), {"mask": mask, "dialect": "tokens"}, "float32")
     assert np.isfinite(seen[-1]).all() and np.isfinite(found.loss)
@@ -313,7 +313,7 @@ def test_a_fused_gate_is_read():
                     taken[expert[t, choice]] += 1
             return places
 
-        return backends.Backend("mine", blocks.backend(route, name="mine"), Ledger())
+        return behind(blocks.backend(route, name="mine"))
 
     whole, crowded = (row_of(fused(capacity)) for capacity in (0, 1))
     assert (whole.verdict, whole.dialect) == ("right", "softmax over chosen"), whole.detail
@@ -359,7 +359,7 @@ def test_a_loss_that_is_drawn():
         noisy = logits + random.gumbel(size=logits.shape)
         return {"loss": balance.auxiliary_loss(noisy, np.argmax(noisy, 1)[:, None]).loss}
 
-    backend = backends.Backend("drawn", SimpleNamespace(auxiliary_loss=loss, dtypes=("float64",)), Ledger())
+    backend = stranger(auxiliary_loss=loss, dtypes=("float64",))
     found = backend.stance("balance.auxiliary_loss").finding
     assert (found.verdict, found.kind) == ("defect", "not deterministic")
 
@@ -380,7 +380,7 @@ def test_a_router_that_gives_each_expert_a_gate_is_another_design(k):
             raise NotImplementedError(f"k {wanted}")
         return softmax(z)
 
-    row = row_of(backends.Backend("dense", blocks.backend(route, name="dense"), Ledger()))
+    row = row_of(behind(blocks.backend(route, name="dense")))
     assert row.verdict == "differs" and "a token has more nonzero gates; at logits [[" in row.detail
 
 
@@ -413,7 +413,7 @@ def test_small_gates_that_are_dropped_show_and_are_no_groups(least):
         np.put_along_axis(gates, expert, np.where(gate < least, 0, gate), axis=1)
         return gates
 
-    found = backends.Backend("mine", blocks.backend(route, name="mine"), Ledger()).stance(stances.TOP_K).finding
+    found = behind(blocks.backend(route, name="mine")).stance(stances.TOP_K).finding
     assert (found.verdict, found.dialect) == ("differs", "softmax over chosen"), found
 
 
@@ -442,7 +442,7 @@ def test_a_fault_where_groups_hold_fewer_than_k_is_a_fact():
 
 def test_gates_of_all_experts_have_no_order():
     def facts(route):
-        backend = backends.Backend("mine", blocks.backend(route, name="mine"), Ledger())
+        backend = behind(blocks.backend(route, name="mine"))
         return dict(backend.stance(stances.TOP_K).finding.facts)
 
     def dense(z, k):
