@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from ..errors import InputError
-from ._projection import INDEPENDENT, check_range, plural
+from ._projection import INDEPENDENT, check_lengths, check_range, plural
 
 CRITERION = "mean squared difference of log10 losses"
 
@@ -24,18 +24,12 @@ def check_columns(**columns: np.ndarray) -> tuple[np.ndarray, ...]:
     Raises:
         ValueError: an entry is not finite or out of its range, or the columns do not have one axis and equal lengths.
     """
-    checked = []
+    checked = {}
     for name, values in columns.items():
         allowed = {"least": 1.0} if name == "num_experts" else {"above": 0.0}
-        checked.append(np.atleast_1d(check_range(name, values, **allowed)))
-    shapes = [column.shape for column in checked]
-    if checked[0].ndim != 1 or len(set(shapes)) > 1:
-        *names, last = columns
-        raise InputError(
-            f"{', '.join(names)} and {last} have shapes {', '.join(map(str, shapes[:-1]))} and {shapes[-1]}; "
-            "needed: one axis, the same length"
-        )
-    return tuple(np.log10(column) for column in checked)
+        checked[name] = np.atleast_1d(check_range(name, values, **allowed))
+    check_lengths(**checked)
+    return tuple(np.log10(column) for column in checked.values())
 
 
 def need_rows(rows: int, coefficients: int, law: str) -> None:

@@ -71,6 +71,17 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
+def check_lengths(**columns: np.ndarray) -> None:
+    """Raise InputError unless the columns have one axis and equal lengths."""
+    shapes = [column.shape for column in columns.values()]
+    if len(shapes[0]) != 1 or len(set(shapes)) > 1:
+        *names, last = columns
+        raise InputError(
+            f"{', '.join(names)} and {last} have shapes {', '.join(map(str, shapes[:-1]))} and {shapes[-1]}; "
+            "needed: one axis, the same length"
+        )
+
+
 def check_rows(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, words: Words = ROUTED_WORDS
 ) -> Rows:
@@ -78,11 +89,7 @@ def check_rows(
     size = np.atleast_1d(check_range("dense_parameters", dense_parameters, above=0.0))
     experts = np.atleast_1d(check_range("num_experts", num_experts, least=1.0))
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
-    if not (size.ndim == 1 and size.shape == experts.shape == loss.shape):
-        raise InputError(
-            f"dense_parameters, num_experts and loss have shapes {size.shape}, {experts.shape} and {loss.shape}; "
-            "needed: one axis, the same length"
-        )
+    check_lengths(dense_parameters=size, num_experts=experts, loss=loss)
     if size.size < LEAST_ROWS:
         raise InputError(
             f"{plural(size.size, 'row')}; the bounded law has 6 coefficients and needs at least {LEAST_ROWS} rows"

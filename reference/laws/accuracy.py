@@ -15,14 +15,15 @@ log10(-ln Q'). It is NaN for a law fitted to Q.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from . import broken, downstream, two_stage
 from .downstream import AccuracyFit
-from .intervals import Predicted, Range
-from .smooth_intervals import words
+from .intervals import Predicted, Range, _both_intervals
+from .smooth_intervals import _student_ranges
 from .uncertainty import student_quantile
 
 _FACTORS = ("A", "B", "E")  # the covariance uses their logarithms
@@ -136,17 +137,7 @@ def accuracy_ranges(
         ValueError: `level` is out of its range, or the fit has no more rows than coefficients.
     """
     unknowns = len(fit.coefficients) - (fit.status == "no ceiling is seen")
-    quantile = student_quantile(level, fit.rows - unknowns)
-    ranges = []
-    for (name, value), variance in zip(fit.coefficients._asdict().items(), np.diag(fit.covariance), strict=True):
-        half = quantile * math.sqrt(variance) if variance >= 0 else math.nan
-        if math.isnan(half):
-            ranges.append(Range(name, None, value, math.nan, math.nan, ""))
-            continue
-        with np.errstate(over="ignore"):
-            low, high = value * np.exp([-half, half]) if name in _FACTORS else (value - half, value + half)
-        ranges.append(Range(name, None, value, float(low), float(high), words(name in _FACTORS, value, low, high)))
-    return ranges
+    return _student_ranges(fit, _FACTORS, student_quantile(level, fit.rows - unknowns))
 
 
 def accuracy_prediction(
@@ -161,10 +152,7 @@ def accuracy_prediction(
     Raises:
         ValueError: `downstream.predict_interval` raises this error.
     """
-    low, high = downstream.predict_interval(fit, *at, level=level)
-    run_low, run_high = downstream.predict_interval(fit, *at, level=level, observation=True)
-    value = float(predict_fitted(fit, *at))
-    return Predicted(value, (float(low), float(high)), (float(run_low), float(run_high)))
+    return _both_intervals(predict_fitted(fit, *at), partial(downstream.predict_interval, fit, *at, level=level))
 
 
 def _stages(form: type, fit: two_stage.TwoStageFit, *columns: np.ndarray) -> AccuracyFit:

@@ -23,7 +23,7 @@ import numpy as np
 from ..errors import InputError
 from ._huber import check_delta
 from ._levenberg import search
-from ._projection import check_range, plural
+from ._projection import check_lengths, check_range, plural
 
 LEAST_SQUARES = "half the sum of squared differences of accuracies"
 HUBER = "sum of Huber terms of accuracies, delta"
@@ -108,10 +108,7 @@ def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e
     flops = np.atleast_1d(check_range("flops", flops, above=0.0))
     accuracy = np.atleast_1d(check_range("accuracy", accuracy, least=0.0))
     check_range("1 - accuracy", 1 - accuracy, least=0.0)
-    if flops.ndim != 1 or flops.shape != accuracy.shape:
-        raise InputError(
-            f"flops and accuracy have shapes {flops.shape} and {accuracy.shape}; needed: one axis, the same length"
-        )
+    check_lengths(flops=flops, accuracy=accuracy)
     if flops.size < 7 or np.unique(flops).size < 4:
         raise InputError(
             f"{plural(flops.size, 'row')} of {plural(np.unique(flops).size, 'budget')}; the broken law has 6 "

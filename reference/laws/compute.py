@@ -23,13 +23,14 @@ budgets of 1e18 to 3e20. The losses at 1e21 and 1e23 were measured afterwards (`
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ..errors import InputError
-from ._projection import check_range, plural
-from .intervals import Predicted, Range
+from ._projection import check_lengths, check_range, plural
+from .intervals import Predicted, Range, _both_intervals
 from .uncertainty import student_quantile
 
 Status = Literal["interior", "loss does not fall with compute"]
@@ -163,10 +164,7 @@ def _check_rows(flops: np.ndarray, loss: np.ndarray, floor: float) -> tuple[np.n
     """Return both columns as float64 [n]."""
     flops = np.atleast_1d(check_range("flops", flops, above=0.0))
     loss = np.atleast_1d(check_range("loss", loss, above=floor))
-    if flops.ndim != 1 or flops.shape != loss.shape:
-        raise InputError(
-            f"flops and loss have shapes {flops.shape} and {loss.shape}; needed: one axis, the same length"
-        )
+    check_lengths(flops=flops, loss=loss)
     if flops.size < 3 or np.unique(flops).size < 2:
         raise InputError(
             f"{plural(flops.size, 'row')} of {plural(np.unique(flops).size, 'budget')}; the compute law needs at "
@@ -225,10 +223,7 @@ def compute_prediction(
 ) -> Predicted:
     """Return the predicted loss at a budget, with two intervals (see `intervals.Predicted`), for `catalogue.Law`."""
     (flops,) = at
-    low, high = predict_interval(fit, flops, level, observation=False)
-    run_low, run_high = predict_interval(fit, flops, level, observation=True)
-    value = float(predict_loss(flops, fit.coefficients))
-    return Predicted(value, (float(low), float(high)), (float(run_low), float(run_high)))
+    return _both_intervals(predict_loss(flops, fit.coefficients), partial(predict_interval, fit, flops, level))
 
 
 def speedup(worse: np.ndarray, better: np.ndarray, coefficients: ComputeCoefficients = PUBLISHED) -> np.ndarray:

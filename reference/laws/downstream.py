@@ -31,7 +31,7 @@ import numpy as np
 from ..errors import InputError
 from ._columns import independent, least_squares
 from ._levenberg import power_terms
-from ._projection import check_range
+from ._projection import check_lengths, check_range
 from .uncertainty import student_quantile
 
 Status = Literal["interior", "accuracy does not rise", "no ceiling is seen", "one term vanishes"]
@@ -313,14 +313,9 @@ def _in_logs(values: np.ndarray, form: type) -> np.ndarray:
 
 def _rows(columns: dict, accuracy: np.ndarray, guess_rate: float, least_gain: float, unknowns: int):
     """Return the logarithms of the columns and ln(-ln Q') of the used rows, and the mask of these rows."""
-    checked = [np.atleast_1d(check_range(name, column, above=0.0)) for name, column in columns.items()]
+    checked = {name: np.atleast_1d(check_range(name, column, above=0.0)) for name, column in columns.items()}
     accuracy = np.atleast_1d(_check_accuracy(accuracy))
-    if accuracy.ndim != 1 or any(column.shape != accuracy.shape for column in checked):
-        shapes = [str(column.shape) for column in (*checked, accuracy)]
-        raise InputError(
-            f"{', '.join(columns)} and accuracy have shapes {', '.join(shapes[:-1])} and {shapes[-1]}; "
-            "needed: one axis, the same length"
-        )
+    check_lengths(**checked, accuracy=accuracy)
     gain = float(check_range("least_gain", least_gain, least=0.0))
     used = (accuracy > _check_guess_rate(guess_rate) + gain) & (accuracy < 1)
     if used.sum() <= unknowns:
@@ -330,7 +325,7 @@ def _rows(columns: dict, accuracy: np.ndarray, guess_rate: float, least_gain: fl
             "rows, or lower least_gain"
         )
     target = np.log(-np.log(normalise(accuracy[used], guess_rate)))
-    return [np.log(column[used]) for column in checked], target, used
+    return [np.log(column[used]) for column in checked.values()], target, used
 
 
 def _fit_line(form: type, columns: dict, accuracy, guess_rate: float, least_gain: float) -> AccuracyFit:

@@ -16,7 +16,7 @@ same value in the law's first column are one group. Losses enter as log10, coeff
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +56,12 @@ class Predicted(NamedTuple):
     value: float
     law: tuple[float, float]
     run: tuple[float, float]
+
+
+def _both_intervals(value, interval: Callable) -> Predicted:
+    """Return a prediction with the intervals interval(observation=...) of the law and of one more run, as floats."""
+    law, run = (tuple(float(end) for end in interval(observation=more)) for more in (False, True))
+    return Predicted(float(value), law, run)
 
 
 def range_of(interval: Interval) -> Range:

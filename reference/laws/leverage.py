@@ -28,15 +28,16 @@ finds A_start. A_max is not fitted: the paper's 5.28e16 is practically infinite,
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ..errors import InputError
 from ._columns import effective, independent, least_squares, need_rows
-from ._projection import check_range
-from .intervals import Predicted, Range
-from .smooth_intervals import words
+from ._projection import check_lengths, check_range
+from .intervals import Predicted, Range, _both_intervals
+from .smooth_intervals import _student_ranges
 from .uncertainty import student_quantile
 
 Counting = Literal["definition", "routed", "mixed"]
@@ -243,9 +244,7 @@ def fit_leverage(
 
 def _check_columns(named: dict[str, np.ndarray]) -> list[np.ndarray]:
     columns = [check_range(name, np.atleast_1d(column), above=0.0) for name, column in named.items()]
-    if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1:
-        shapes = [str(column.shape) for column in columns]
-        raise InputError(f"{', '.join(named)} have shapes {', '.join(shapes)}; needed: one axis, the same length")
+    check_lengths(**dict(zip(named, columns, strict=True)))
     return columns
 
 
@@ -290,17 +289,7 @@ def leverage_intervals(
         columns, measured: the rows of the fit; not needed here.
         level: between 0 and 1.
     """
-    quantile, ranges = student_quantile(level, fit.rows - 5), []
-    names, values = fit.coefficients._fields[:5], fit.coefficients[:5]  # A_max is given
-    for name, value, variance in zip(names, values, np.diag(fit.covariance), strict=True):
-        half = quantile * math.sqrt(variance) if variance >= 0 else math.nan
-        with np.errstate(over="ignore"):  # not determined: no end
-            low, high = value - half, value + half
-            if name == "A_start":
-                low, high = (value * np.exp([-half, half])).tolist()
-        verdict = "" if math.isnan(half) else words(name == "A_start", value, low, high)
-        ranges.append(Range(name, None, value, low, high, verdict))
-    return ranges
+    return _student_ranges(fit, ("A_start",), student_quantile(level, fit.rows - 5))
 
 
 def leverage_prediction(
@@ -315,10 +304,7 @@ def leverage_prediction(
     Raises:
         ValueError: `predict_interval` raises this error.
     """
-    low, high = predict_interval(fit, *at, level)
-    run_low, run_high = predict_interval(fit, *at, level, observation=True)
-    value = float(leverage(*at, fit.coefficients))
-    return Predicted(value, (float(low), float(high)), (float(run_low), float(run_high)))
+    return _both_intervals(leverage(*at, fit.coefficients), partial(predict_interval, fit, *at, level))
 
 
 def _gradient(coefficients: LeverageCoefficients, activation, tian_granularity, flops) -> np.ndarray:

@@ -84,6 +84,21 @@ def smooth_prediction(
     return Predicted(row.value, (row.low, row.high), (row.value * low, row.value * high))
 
 
+def _student_ranges(fit, factors: Sequence[str], quantile: float) -> list[Range]:
+    """Return the value ± `quantile` standard errors of each fitted coefficient; for `factors`, of its logarithm.
+
+    Given coefficients come last and have no variance. A variance that is NaN gives ends that are NaN.
+    """
+    ranges = []
+    for name, value, variance in zip(fit.coefficients._fields, fit.coefficients, np.diag(fit.covariance), strict=False):
+        half = quantile * math.sqrt(variance) if variance >= 0 else math.nan
+        with np.errstate(over="ignore"):  # a factor that the rows leave open has no upper end
+            low, high = value * np.exp([-half, half]) if name in factors else (value - half, value + half)
+        verdict = "" if math.isnan(half) else words(name in factors, value, low, high)
+        ranges.append(Range(name, None, value, float(low), float(high), verdict))
+    return ranges
+
+
 def words(positive: bool, value: float, low: float, high: float) -> str:
     """Return the verdict on a coefficient, in the words of `uncertainty.verdict`.
 

@@ -29,7 +29,7 @@ import numpy as np
 from ..errors import InputError
 from . import _smooth, additive
 from ._descent import Form
-from ._projection import check_range, plural
+from ._projection import check_lengths, check_range, plural
 from .additive import AdditiveFit, AdditiveInterval, AdditiveLaw
 from .intervals import Predicted, Range
 from .smooth_intervals import smooth_prediction, smooth_ranges
@@ -214,8 +214,7 @@ def fit_sparsity(
     tokens = np.atleast_1d(check_range("tokens", tokens, above=0.0))
     idle = np.atleast_1d(_check_sparsity(sparsity))
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
-    if loss.ndim != 1 or not size.shape == tokens.shape == idle.shape == loss.shape:
-        raise InputError("total_parameters, tokens, sparsity and loss: needed: one axis, the same length")
+    check_lengths(total_parameters=size, tokens=tokens, sparsity=idle, loss=loss)
     counts = [np.unique(column).size for column in (size, tokens, idle)]
     if loss.size < 11 or counts[0] < 2 or counts[1] < 2 or counts[2] < 3:
         raise InputError(
