@@ -14,7 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from routelaws.reference.laws._huber import check_delta
-from routelaws.reference.laws._projection import ROUTED_WORDS, Words, check_range, expert_curve, plural
+from routelaws.reference.laws._projection import (
+    ROUTED_WORDS,
+    Words,
+    check_lengths,
+    check_range,
+    expert_curve,
+    need_rows,
+)
 from routelaws.reference.laws.fitting import *  # noqa: F403 - records, statuses and prediction
 from routelaws.reference.laws.fitting import LossCurve, RoutedFit, Status
 from routelaws.reference.laws.routed import RoutedCoefficients
@@ -158,7 +165,8 @@ def level_table(
     size = np.atleast_1d(check_range("dense_parameters", dense_parameters, above=0.0))
     experts = np.atleast_1d(check_range("num_experts", num_experts, least=1.0))
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
-    _need_columns(size, experts, loss)
+    check_lengths(dense_parameters=size, num_experts=experts, loss=loss)
+    need_rows(size.size, 6, "bounded")
     extra, level = np.unique(experts - 1.0, return_inverse=True)
     if extra.size < law_fit.LEAST_LEVELS:
         raise InputError(
@@ -171,19 +179,6 @@ def level_table(
     for psi in (np.log1p(extra)[level], extra[level]):  # the smallest and the largest possible psi
         _need_independent(log_size - centre, psi, words)
     return LevelTable(log_size - centre, centre, np.log10(loss), level.astype(np.int64), cell.astype(np.int64), extra)
-
-
-def _need_columns(size: np.ndarray, experts: np.ndarray, loss: np.ndarray) -> None:
-    if size.ndim != 1 or size.shape != experts.shape or size.shape != loss.shape:
-        raise InputError(
-            f"dense_parameters, num_experts and loss have shapes {size.shape}, {experts.shape} and {loss.shape}; "
-            "needed: one axis, the same length"
-        )
-    if size.size < law_fit.LEAST_ROWS:
-        raise InputError(
-            f"{plural(size.size, 'row')}; the bounded law has 6 coefficients and needs at least "
-            f"{law_fit.LEAST_ROWS} rows"
-        )
 
 
 def _cells(level: np.ndarray, size: np.ndarray, words: Words) -> np.ndarray:

@@ -12,8 +12,7 @@ import math
 
 import numpy as np
 
-from ..errors import InputError
-from ._projection import INDEPENDENT, check_lengths, check_range, plural
+from ._projection import check_lengths, check_range
 
 CRITERION = "mean squared difference of log10 losses"
 
@@ -32,13 +31,11 @@ def check_columns(**columns: np.ndarray) -> tuple[np.ndarray, ...]:
     return tuple(np.log10(column) for column in checked.values())
 
 
-def need_rows(rows: int, coefficients: int, law: str) -> None:
-    """Raise InputError unless the table has more rows than the law has coefficients."""
-    if rows <= coefficients:
-        raise InputError(
-            f"{plural(rows, 'row')}; the {law} law has {coefficients} coefficients and needs at least "
-            f"{coefficients + 1} rows"
-        )
+def check_accuracy(accuracy: np.ndarray) -> np.ndarray:
+    """Return accuracies as float64. Raise ValueError unless each is between 0 and 1."""
+    checked = check_range("accuracy", accuracy, least=0.0)
+    check_range("1 - accuracy", 1 - checked, least=0.0)
+    return checked
 
 
 def least_squares(design: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
@@ -61,10 +58,18 @@ def least_squares(design: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, n
     return solution, squares / (rows - unknowns) * inverse @ inverse.T, squares / rows
 
 
-def independent(design: np.ndarray) -> bool:
-    """Return whether the columns of `design` are linearly independent, up to rounding."""
-    length = np.linalg.norm(design, axis=0)
-    return bool(np.all(length > 0)) and np.linalg.matrix_rank(design / length, tol=INDEPENDENT) == design.shape[1]
+def log_sum(log_terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ln Σₜ exp of [n, m], and the shares [n, m] of the terms. The largest term is subtracted before exp.
+
+    Example:
+        >>> total, shares = log_sum(np.log([[1.0, 3.0]]) + 1000.0)
+        >>> (total - 1000.0).round(6).tolist() == np.log([4.0]).round(6).tolist(), shares.round(6).tolist()
+        (True, [[0.25, 0.75]])
+    """
+    largest = log_terms.max(axis=1, keepdims=True)
+    parts = np.exp(log_terms - largest)
+    total = parts.sum(axis=1, keepdims=True)
+    return (largest + np.log(total))[:, 0], parts / total
 
 
 def effective(extra: np.ndarray, start: float, limit: float) -> np.ndarray:

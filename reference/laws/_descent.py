@@ -42,7 +42,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ._huber import check_delta, clipped, terms
+from ._huber import check_delta, clipped, error_variance, terms
 
 STEPS = (200, 3000)  # most steps in the first and in the second half of the search
 OUTER_SHARE = (1.0, 1e-3)  # factor of the weight of a row beyond delta, in each half
@@ -183,31 +183,17 @@ def brought_back(problem: Problem, form: Form, theta: np.ndarray) -> np.ndarray:
     return theta
 
 
-def error_variance(problem: Problem, theta: np.ndarray) -> tuple[float, float]:
-    """Return the error variance, and the share m of the rows within δ.
-
-    The covariance of θ is the error variance times (JᵀJ)⁻¹. The error variance is Σ clipped²/(n - p) · (K/m)² with K =
-    1 + (p/n)(1 - m)/m (Huber 1981, Robust Statistics, section 7.6; as in `fitting._error_variance`). In least squares m
-    = K = 1. The variance is NaN if no row is within δ.
-    """
-    residual = problem.model(theta)[0] - problem.log_loss
-    rows, unknowns = residual.size, theta.size
-    share = float(np.mean(np.abs(residual) <= problem.delta))
-    if share == 0:
-        return math.nan, 0.0
-    widening = (1 + unknowns / rows * (1 - share) / share) / share
-    return float(np.sum(clipped(residual, problem.delta) ** 2)) / (rows - unknowns) * widening**2, share
-
-
 def covariance(problem: Problem, form: Form, theta: np.ndarray, centres) -> np.ndarray:
     """Return the Gauss-Newton covariance [p, p] of the coefficients; NaN for vanished coefficients.
 
-    The covariance of θ is `error_variance` times (JᵀJ)⁻¹. Central differences give the derivatives of the coefficients
-    with respect to θ (`turns`). The covariance is valid for small errors. The intervals of `_profile.py` do not use it.
+    The covariance of θ is the error variance (`_huber.py`) times (JᵀJ)⁻¹. Central differences give the derivatives of
+    the coefficients with respect to θ (`turns`). The covariance is valid for small errors. The intervals of
+    `_profile.py` do not use it.
     """
     free = ~gone(problem, theta)
-    variance, _ = error_variance(problem, theta)
-    J = problem.model(theta)[1][:, free]
+    predicted, J = problem.model(theta)
+    variance, _ = error_variance(predicted - problem.log_loss, problem.delta, theta.size)
+    J = J[:, free]
     scale = np.linalg.norm(J, axis=0)
     inverse = np.linalg.pinv(J / scale) / scale[:, None]
     with np.errstate(invalid="ignore"):  # inf - inf, of vanished coefficients

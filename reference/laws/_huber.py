@@ -65,6 +65,20 @@ def terms(residual: np.ndarray, delta: float) -> np.ndarray:
     return np.where(size <= delta, size**2 / 2, delta * (size - delta / 2))
 
 
+def error_variance(residual: np.ndarray, delta: float | np.ndarray, unknowns: int) -> tuple[float, float]:
+    """Return the error variance of a fit, and the share m of the rows within delta.
+
+    The variance is Σ clipped²/(n - p) · (K/m)² with K = 1 + (p/n)(1 - m)/m for p unknowns (Huber 1981, Robust
+    Statistics, section 7.6). In least squares (delta is infinite) m = K = 1. The formula assumes that all errors have
+    one distribution, symmetric about the law. The variance is NaN if no row is within delta.
+    """
+    share = float(np.mean(np.abs(residual) <= delta))
+    if share == 0:
+        return math.nan, 0.0
+    widening = (1 + unknowns / residual.size * (1 - share) / share) / share
+    return float(np.sum(clipped(residual, delta) ** 2)) / (residual.size - unknowns) * widening**2, share
+
+
 def solve(rows: Rows, rise: float, bend: float, delta: float) -> tuple[float, np.ndarray]:
     """Minimise the sum of Huber terms at one shape.
 

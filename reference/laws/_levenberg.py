@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ._columns import log_sum
 from ._huber import terms
 
 ROUNDS = 400  # most steps, including rejected ones
@@ -110,12 +111,8 @@ def power_terms(features: np.ndarray) -> Callable:
     """
 
     def model(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        exponents = features @ parameters  # [n, terms]
-        top = exponents.max(axis=1)
-        parts = np.exp(exponents - top[:, None])  # the largest becomes 1, to avoid overflow
-        total = parts.sum(axis=1)
-        shares = parts / total[:, None]
-        return top + np.log(total), np.einsum("nj,njp->np", shares, features)
+        total, shares = log_sum(features @ parameters)
+        return total, np.einsum("nj,njp->np", shares, features)
 
     return model
 

@@ -28,7 +28,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ._descent import FAR, Problem, descend, error_variance, huber_sum
+from ._descent import FAR, Problem, descend, huber_sum
+from ._huber import error_variance
 
 HALVINGS = 30  # bisection steps for each end
 STIFFNESS = 1e4  # weight of the added row; f then differs from v by about 1e-4 standard errors
@@ -84,9 +85,10 @@ def _end(
 
 def _limits(problem: Problem, theta: np.ndarray, target: Callable, quantile: float) -> tuple[float, float, float]:
     """Return the limit of S, the first step outward (exact for a linear law), and the weight of the added row."""
-    variance, share = error_variance(problem, theta)
+    predicted, J = problem.model(theta)
+    variance, share = error_variance(predicted - problem.log_loss, problem.delta, theta.size)
     rise = max(quantile**2 / 2 * variance * share, problem.log_loss.size * LEAST_RISE)
-    J, turn = problem.model(theta)[1], target(theta)[1]
+    turn = target(theta)[1]
     scale = np.linalg.norm(J, axis=0) + 1e-150
     # the error of the target at row variance 1, √(turn · (JᵀJ)⁻¹ turn), times √(2 rise)
     reach = math.sqrt(2 * rise) * float(np.linalg.norm(np.linalg.pinv((J / scale).T) @ (turn / scale)))

@@ -26,7 +26,6 @@ GOLDEN = (math.sqrt(5) - 1) / 2  # 0.618, the share of an interval that a golden
 STEPS = 37  # golden-section steps; they leave 2/48 · 0.618³⁷ = 8e-10 of the interval around a scan point
 STRAIGHT = 1e-14  # below these rise·top and bend·top, rounding of the losses hides the curvature of ψ
 RESOLUTION = 1e-10  # log10; the search itself moves predictions by this much (root mean square)
-LEAST_ROWS = 7  # one more than the coefficients: a residual needs it
 LEAST_EXPERT_COUNTS = 4  # ψ is 0 at E = 1 and 1 at the top; two more E fix rise and bend
 LEAST_CELLS = 6  # different (N, E): one for each coefficient
 INDEPENDENT = 1e-8  # columns of length 1 are dependent if a singular value is below this
@@ -82,6 +81,21 @@ def check_lengths(**columns: np.ndarray) -> None:
         )
 
 
+def need_rows(rows: int, coefficients: int, law: str) -> None:
+    """Raise InputError unless the table has more rows than the law has coefficients."""
+    if rows <= coefficients:
+        raise InputError(
+            f"{plural(rows, 'row')}; the {law} law has {coefficients} coefficients and needs at least "
+            f"{coefficients + 1} rows"
+        )
+
+
+def independent(design: np.ndarray) -> bool:
+    """Return whether the columns of `design` are linearly independent, up to rounding."""
+    length = np.linalg.norm(design, axis=0)
+    return bool(np.all(length > 0)) and np.linalg.matrix_rank(design / length, tol=INDEPENDENT) == design.shape[1]
+
+
 def check_rows(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, words: Words = ROUTED_WORDS
 ) -> Rows:
@@ -90,10 +104,7 @@ def check_rows(
     experts = np.atleast_1d(check_range("num_experts", num_experts, least=1.0))
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
     check_lengths(dense_parameters=size, num_experts=experts, loss=loss)
-    if size.size < LEAST_ROWS:
-        raise InputError(
-            f"{plural(size.size, 'row')}; the bounded law has 6 coefficients and needs at least {LEAST_ROWS} rows"
-        )
+    need_rows(size.size, 6, "bounded")
     _check_told_apart(size, experts, words)
     return Rows(np.log10(size), experts - 1.0, np.log10(loss))
 
@@ -121,12 +132,10 @@ def _check_told_apart(size: np.ndarray, experts: np.ndarray, words: Words) -> No
 def _independent(log_size: np.ndarray, extra_experts: np.ndarray) -> bool:
     """Return whether the four columns (`fitting.py`, step 2) are independent at both extremes of ψ."""
     offset = log_size - log_size.mean()
-    for psi in (np.log1p(extra_experts), extra_experts):
-        design = np.stack([np.ones_like(psi), offset, psi, psi * offset], axis=1)
-        length = np.linalg.norm(design, axis=0)
-        if np.any(length == 0) or np.linalg.matrix_rank(design / length, tol=INDEPENDENT) < 4:
-            return False
-    return True
+    return all(
+        independent(np.stack([np.ones_like(psi), offset, psi, psi * offset], axis=1))
+        for psi in (np.log1p(extra_experts), extra_experts)
+    )
 
 
 def shape(t: float, w: float, top: float) -> tuple[float, float]:

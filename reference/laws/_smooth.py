@@ -13,18 +13,14 @@ from ..errors import InputError
 from . import _descent, _profile
 from ._columns import check_columns
 from ._descent import Form
-from ._projection import INDEPENDENT, check_range, plural
+from ._projection import check_range, independent, need_rows
 from .uncertainty import student_quantile
 
 
 def check_table(name: str, columns: dict, loss: np.ndarray, coefficients: int) -> tuple[tuple, np.ndarray]:
     """Return the columns and the loss. Raise ValueError as `fit_additive` does."""
     *logs, log_loss = check_columns(**columns, loss=loss)
-    if log_loss.size <= coefficients:
-        raise InputError(
-            f"{plural(log_loss.size, 'row')}; the {name} law has {coefficients} coefficients and needs at least "
-            f"{coefficients + 1} rows"
-        )
+    need_rows(log_loss.size, coefficients, name)
     for column, log in zip(columns, logs, strict=True):
         count = np.unique(log).size
         if count < 3:
@@ -32,9 +28,7 @@ def check_table(name: str, columns: dict, loss: np.ndarray, coefficients: int) -
                 f"{count} different {column}; the {name} law needs at least 3, to distinguish its power from the "
                 "constant term"
             )
-    centred = np.stack([log - log.mean() for log in logs], axis=1)
-    unit = centred / np.linalg.norm(centred, axis=0)
-    if np.linalg.matrix_rank(unit, tol=INDEPENDENT) < len(logs):
+    if not independent(np.stack([log - log.mean() for log in logs], axis=1)):
         raise InputError(f"{', '.join(columns)} rise together in these rows, so their powers cannot be distinguished")
     return tuple(np.asarray(values, dtype=np.float64) for values in columns.values()), np.asarray(loss, np.float64)
 
@@ -54,9 +48,7 @@ def fitted(form: Form, kind: type, columns: tuple, loss: np.ndarray, huber: floa
     best = _descent.best_of(problem, starts)
     away = _descent.gone(problem, best.theta)
     values = np.where(away, form.limits, form.natural(best.theta, centres))
-    J = problem.model(best.theta)[1][:, ~away]
-    free = np.linalg.matrix_rank(J / np.linalg.norm(J, axis=0), tol=INDEPENDENT) == J.shape[1]
-    status = "interior" if free else "not determined"
+    status = "interior" if independent(problem.model(best.theta)[1][:, ~away]) else "not determined"
     if away.any():
         names = [name for name, out in zip(form.names, away, strict=True) if out]
         status = f"{', '.join(names)} at the limit"
@@ -140,20 +132,6 @@ def _begin(form: Form, columns: tuple, centres, problem, starts: np.ndarray | No
         positive = ", ".join(name for name, above in zip(form.names, form.positive, strict=True) if above)
         raise InputError(f"starts: {positive} have to be above 0")
     return np.array([form.internal(start, centres) for start in starts])
-
-
-def log_sum(log_terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return ln Σₜ exp of [n, m], and the shares [n, m] of the terms. The largest term is subtracted before exp.
-
-    Example:
-        >>> total, shares = log_sum(np.log([[1.0, 3.0]]) + 1000.0)
-        >>> (total - 1000.0).round(6).tolist() == np.log([4.0]).round(6).tolist(), shares.round(6).tolist()
-        (True, [[0.25, 0.75]])
-    """
-    largest = log_terms.max(axis=1, keepdims=True)
-    parts = np.exp(log_terms - largest)
-    total = parts.sum(axis=1, keepdims=True)
-    return (largest + np.log(total))[:, 0], parts / total
 
 
 def share_out(terms: int, floor: bool, log_loss: np.ndarray) -> list[np.ndarray]:

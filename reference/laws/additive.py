@@ -13,7 +13,7 @@ The fit
 
        ln L̂ = ln Σₜ exp(Xₜ·θ)                                                      (log-sum-exp)
 
-   To avoid overflow, subtract the largest ln term before exp and add it after ln (`_smooth.log_sum`).
+   To avoid overflow, subtract the largest ln term before exp and add it after ln (`_columns.log_sum`).
 2. Its derivatives are means of X over the terms. With pₜ = termₜ / L̂ the share of a term in the loss,
 
        ∂ ln L̂/∂θⱼ = Σₜ exp(Xₜ·θ) Xₜⱼ / Σₜ exp(Xₜ·θ) = Σₜ pₜ Xₜⱼ
@@ -38,6 +38,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import _smooth
+from ._columns import log_sum
 from ._descent import Form
 from ._projection import check_range
 
@@ -241,7 +242,7 @@ class _Unknowns:
         X = self.design([np.log(values) - centre for values, centre in zip(columns, centres, strict=True)])
 
         def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            predicted, shares = _smooth.log_sum(X @ theta)
+            predicted, shares = log_sum(X @ theta)
             return predicted, np.sum(shares[:, :, None] * X, axis=1)
 
         return model

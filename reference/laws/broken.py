@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
+from ._columns import check_accuracy
 from ._huber import check_delta
 from ._levenberg import search
 from ._projection import check_lengths, check_range, plural
@@ -106,8 +107,7 @@ def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e
     """
     delta = math.inf if huber is None else check_delta(huber, "in units of the accuracy")
     flops = np.atleast_1d(check_range("flops", flops, above=0.0))
-    accuracy = np.atleast_1d(check_range("accuracy", accuracy, least=0.0))
-    check_range("1 - accuracy", 1 - accuracy, least=0.0)
+    accuracy = np.atleast_1d(check_accuracy(accuracy))
     check_lengths(flops=flops, accuracy=accuracy)
     if flops.size < 7 or np.unique(flops).size < 4:
         raise InputError(

@@ -29,9 +29,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ._columns import independent, least_squares
+from ._columns import check_accuracy, least_squares
 from ._levenberg import power_terms
-from ._projection import check_lengths, check_range
+from ._projection import check_lengths, check_range, independent
 from .uncertainty import student_quantile
 
 Status = Literal["interior", "accuracy does not rise", "no ceiling is seen", "one term vanishes"]
@@ -144,7 +144,7 @@ def normalise(accuracy: np.ndarray, guess_rate: float = 0.0) -> np.ndarray:
         >>> normalise([0.25, 0.625, 1.0], 0.25).tolist()
         [0.0, 0.5, 1.0]
     """
-    return (_check_accuracy(accuracy) - guess_rate) / (1 - _check_guess_rate(guess_rate))
+    return (check_accuracy(accuracy) - guess_rate) / (1 - _check_guess_rate(guess_rate))
 
 
 def pass_at_k(samples: int, correct: int, attempts: int) -> float:
@@ -258,12 +258,6 @@ def fit_repeated(flops: np.ndarray, attempts: np.ndarray, accuracy: np.ndarray, 
     return _fit_line(RepeatedCoefficients, {"flops": flops, "attempts": attempts}, accuracy, 0.0, least_gain)
 
 
-def _check_accuracy(accuracy: np.ndarray) -> np.ndarray:
-    checked = check_range("accuracy", accuracy, least=0.0)
-    check_range("1 - accuracy", 1 - checked, least=0.0)
-    return checked
-
-
 def _check_guess_rate(guess_rate: float) -> float:
     if not 0 <= guess_rate < 1:
         raise InputError(f"guess_rate is {guess_rate}; needed: at least 0 and below 1")
@@ -314,7 +308,7 @@ def _in_logs(values: np.ndarray, form: type) -> np.ndarray:
 def _rows(columns: dict, accuracy: np.ndarray, guess_rate: float, least_gain: float, unknowns: int):
     """Return the logarithms of the columns and ln(-ln Q') of the used rows, and the mask of these rows."""
     checked = {name: np.atleast_1d(check_range(name, column, above=0.0)) for name, column in columns.items()}
-    accuracy = np.atleast_1d(_check_accuracy(accuracy))
+    accuracy = np.atleast_1d(check_accuracy(accuracy))
     check_lengths(**checked, accuracy=accuracy)
     gain = float(check_range("least_gain", least_gain, least=0.0))
     used = (accuracy > _check_guess_rate(guess_rate) + gain) & (accuracy < 1)

@@ -207,7 +207,9 @@ def _describe(rows: Rows, status: Status, rise: float, bend: float, huber: float
     intercept, size, gain, interaction = (float(value) for value in solution)
     curve = LossCurve(intercept - size * centre, size, gain - interaction * centre, interaction, rise, bend, top)
     coefficients = _coefficients(curve, status)
-    covariance = _covariance(rows, coefficients, status, _error_variance(residual, huber))
+    # The search covers all six coefficients, so there are n - 6 degrees of freedom even on an edge.
+    variance, _ = _huber.error_variance(residual, math.inf if huber is None else huber, 6)
+    covariance = _covariance(rows, coefficients, status, variance)
     return RoutedFit(coefficients, curve, objective, math.sqrt(square), status, covariance, residual.size, criterion)
 
 
@@ -224,25 +226,8 @@ def _coefficients(curve: LossCurve, status: Status) -> RoutedCoefficients:
     return RoutedCoefficients(a, b, c, d, E_start, E_max)
 
 
-def _error_variance(residual: np.ndarray, huber: float | None) -> float:
-    """Return the error variance: the residual variance, or the estimate below for a Huber fit.
-
-    The variance has n - 6 degrees of freedom even on an edge, since the search covers all six coefficients. For a Huber
-    fit it is Σ clipped²/(n - 6) · (K/m)² with K = 1 + (6/n)(1 - m)/m (Huber 1981, Robust Statistics, section 7.6). Here
-    m is the share of the rows within delta, and the residuals are clipped at delta. The formula assumes that all errors
-    have one distribution, symmetric about the law. The variance is NaN if no row is within delta.
-    """
-    if huber is None:
-        return float(np.sum(residual**2)) / (residual.size - 6)
-    share = float(np.mean(np.abs(residual) <= huber))
-    if share == 0:
-        return math.nan
-    widening = (1 + 6 / residual.size * (1 - share) / share) / share
-    return float(np.sum(_huber.clipped(residual, huber) ** 2)) / (residual.size - 6) * widening**2
-
-
 def _covariance(rows: Rows, coefficients: RoutedCoefficients, status: Status, error_variance: float) -> np.ndarray:
-    """Return the Gauss-Newton covariance of the six coefficients, `_error_variance` times (JᵀJ)⁻¹.
+    """Return the Gauss-Newton covariance of the six coefficients, `error_variance` times (JᵀJ)⁻¹.
 
     J comes from `_derivatives`. A coefficient on an edge (E_start = 1, E_max = ∞) is fixed: its row and column are 0.
     In the linear limit every entry is NaN. The covariance is a quadratic approximation, but the valley of E_start and

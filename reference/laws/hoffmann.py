@@ -39,6 +39,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import _smooth, additive
+from ._columns import log_sum
 from ._descent import Form
 from ._projection import check_range
 from .additive import AdditiveFit, AdditiveInterval, AdditiveLaw, Published
@@ -257,7 +258,7 @@ def _bind_kaplan(columns: tuple, centres: np.ndarray):
     def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         alpha_N, u, alpha_D, v = theta
         z = np.stack([(u - alpha_N * n) / alpha_D, v / alpha_D - d], axis=1)
-        total, shares = _smooth.log_sum(z)
+        total, shares = log_sum(z)
         first, second = shares.T
         by_power = total - first * z[:, 0] - second * (z[:, 1] + d)  # ∂ ln L̂/∂alpha_D
         return alpha_D * total, np.stack([-first * n, first, by_power, second], axis=1)

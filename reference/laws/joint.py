@@ -43,7 +43,7 @@ import numpy as np
 
 from ..errors import InputError
 from . import _smooth
-from ._columns import effective
+from ._columns import effective, log_sum
 from ._descent import ABSENT, Form
 from ._projection import check_range
 from .additive import AdditiveFit, AdditiveInterval, Published
@@ -316,7 +316,7 @@ def _bind(columns: tuple, centres: np.ndarray):
         by_bend = -by_rise * bend * x / (1 + bend * x)
         in_size = np.stack([ones, n, psi, psi * n], axis=1)  # the factors of (ln a, α, δ, γ)
         in_data = np.stack([ones, d, psi, psi * d], axis=1)
-        predicted, shares = _smooth.log_sum(np.stack([in_size @ first, in_data @ second, log_c * ones], axis=1))
+        predicted, shares = log_sum(np.stack([in_size @ first, in_data @ second, log_c * ones], axis=1))
         # The two terms change with ψ by δ + γ n and by ω + ζ d.
         with_psi = shares[:, 0] * (first[2] + first[3] * n) + shares[:, 1] * (second[2] + second[3] * d)
         by_shape = with_psi[:, None] * np.stack([by_rise, by_bend], axis=1)

@@ -34,8 +34,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ._columns import effective, independent, least_squares, need_rows
-from ._projection import check_lengths, check_range
+from ._columns import effective, least_squares
+from ._projection import check_lengths, check_range, independent, need_rows
 from .intervals import Predicted, Range, _both_intervals
 from .smooth_intervals import _student_ranges
 from .uncertainty import student_quantile
@@ -221,9 +221,9 @@ def fit_leverage(
         ValueError: lengths differ, an entry is not finite or not above 0, there are fewer than 7 rows, or the rows
             cannot separate the coefficients. The rows need two different C, three different G and three different A.
     """
-    columns = _check_columns(
-        {"activation": activation, "tian_granularity": tian_granularity, "flops": flops, "leverage": leverage}
-    )
+    named = {"activation": activation, "tian_granularity": tian_granularity, "flops": flops, "leverage": leverage}
+    columns = [check_range(name, np.atleast_1d(column), above=0.0) for name, column in named.items()]
+    check_lengths(**dict(zip(named, columns, strict=True)))
     if not A_max >= 10:
         raise InputError(f"A_max is {A_max}; needed: at least 10")
     need_rows(columns[0].size, 6, "leverage")
@@ -240,12 +240,6 @@ def fit_leverage(
         inverse = np.linalg.pinv(_gradient(coefficients, *columns[:3]))
         covariance = objective * leverage.size / (leverage.size - 5) * inverse @ inverse.T
     return LeverageFit(coefficients, objective, math.sqrt(objective), status, covariance, activation.size, CRITERION)
-
-
-def _check_columns(named: dict[str, np.ndarray]) -> list[np.ndarray]:
-    columns = [check_range(name, np.atleast_1d(column), above=0.0) for name, column in named.items()]
-    check_lengths(**dict(zip(named, columns, strict=True)))
-    return columns
 
 
 def predict_interval(

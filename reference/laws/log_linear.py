@@ -29,8 +29,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ._columns import CRITERION, check_columns, crossing, independent, least_squares, need_rows, reach, worth
-from ._projection import INDEPENDENT, check_range
+from ._columns import CRITERION, check_columns, crossing, least_squares, reach, worth
+from ._projection import INDEPENDENT, check_range, independent, need_rows
 
 
 class PerSizeCoefficients(NamedTuple):

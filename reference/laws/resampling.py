@@ -50,7 +50,8 @@ from ..errors import InputError
 from ..notation import check_finite
 from ._projection import check_rows, expert_curve
 from .fitting import RoutedFit, fit_routed
-from .uncertainty import Interval, Quantity, _extrapolated, check_quantity, student_quantile
+from .intervals import jackknife_ends
+from .uncertainty import Interval, Quantity, _extrapolated, check_quantity
 
 _LOG_SCALE = ("E_start", "E_max", "N_cutoff", "effective_parameters", "prediction")
 """Quantities that the jackknife handles in log10: they are positive, and their errors are relative."""
@@ -220,25 +221,20 @@ def jackknife(
     groups = _check_groups(groups, columns[0].size)
     names = np.unique(groups)
     folds = [_fit_or_none(*(column[groups != name] for column in columns)) for name in names]
-    quantile = student_quantile(level, names.size - 1)
     intervals, missing = [], []
     for quantity in quantities:
         value = _value(fit, quantity)
         values = np.array([math.nan if fold is None else _value(fold, quantity) for fold in folds])
-        low, high = _student_ends(quantity.name, value, values, quantile)
+        low, high = _student_ends(quantity.name, value, values, level)
         intervals.append(_interval(columns, quantity, value, low, high, level))
         usable = np.isfinite(_scaled(quantity.name, values))
         missing.append(tuple(float(name) for name in names[~usable]))
     return Jackknife(intervals, missing)
 
 
-def _student_ends(name: str, value: float, values: np.ndarray, quantile: float) -> tuple[float, float]:
+def _student_ends(name: str, value: float, values: np.ndarray, level: float) -> tuple[float, float]:
     """Return the ends of a jackknife interval, NaN if the table or a fold has no finite value."""
-    best, folds = float(_scaled(name, np.array(value))), _scaled(name, values)
-    if not (math.isfinite(best) and np.all(np.isfinite(folds))):
-        return math.nan, math.nan
-    spread = math.sqrt((folds.size - 1) / folds.size * float(np.sum((folds - folds.mean()) ** 2)))
-    low, high = best - quantile * spread, best + quantile * spread
+    low, high = jackknife_ends(float(_scaled(name, np.array(value))), _scaled(name, values), level)
     if name not in _LOG_SCALE:
         return low, high
     with np.errstate(over="ignore", under="ignore"):

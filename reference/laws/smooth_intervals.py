@@ -20,7 +20,7 @@ import numpy as np
 from ._columns import CRITERION
 from .additive import AdditiveFit
 from .intervals import Predicted, Range
-from .uncertainty import student_quantile
+from .uncertainty import _HALF, _TWOFOLD, _words, student_quantile
 
 _LOG_10 = math.log(10)
 
@@ -108,17 +108,8 @@ def words(positive: bool, value: float, low: float, high: float) -> str:
         >>> words(True, 0.5, 0.0, 1.2)
         'bounded from above only'
     """
-    below, above = low > (0.0 if positive else -math.inf), high < math.inf
-    if not (below or above):
-        return "not identified"
-    if not (below and above):
-        return "bounded from below only" if below else "bounded from above only"
-    narrow = high <= 2 * low if positive else high - low <= abs(value) / 2
-    if narrow:
-        return "pinned down"
-    if low <= 0 <= high:
-        return "soft, sign open"
-    return "loose" if max(low / high, high / low) > 10 else "soft"
+    narrow = high <= _TWOFOLD * low if positive else high - low <= _HALF * abs(value)
+    return _words(low, high, 0.0 if positive else -math.inf, narrow)
 
 
 # What this file does not do: find the ends of an interval (`_profile.py`).

@@ -24,9 +24,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ._columns import least_squares
+from ._columns import check_accuracy, least_squares
 from ._levenberg import power_terms, search
-from ._projection import check_range, plural
+from ._projection import check_lengths, check_range, plural
 from .compute import fit_compute
 
 Link = Literal["linear", "logistic"]
@@ -196,10 +196,8 @@ def _both(stage_1: LossCoefficients, columns: tuple, loss, accuracy, link: Link)
     """Fit stage 2 and return the errors of each stage and of both together."""
     columns = [np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in columns]
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
-    accuracy = np.atleast_1d(check_range("accuracy", accuracy, least=0.0))
-    check_range("1 - accuracy", 1 - accuracy, least=0.0)
-    if accuracy.shape != loss.shape:
-        raise InputError(f"loss and accuracy have shapes {loss.shape} and {accuracy.shape}; needed: the same length")
+    accuracy = np.atleast_1d(check_accuracy(accuracy))
+    check_lengths(loss=loss, accuracy=accuracy)
     if link not in ("linear", "logistic"):
         raise InputError(f"link {link!r} is not known; allowed: linear, logistic")
     least = 3 if link == "linear" else 5

@@ -193,24 +193,27 @@ def verdict(interval: Interval) -> str:
     """
     name, value, low, high = interval.quantity.name, interval.value, interval.low, interval.high
     floor = {"E_start": 1.0, "E_max": 1.0, "N_cutoff": 0.0, "effective_parameters": 0.0}.get(name, -math.inf)
-    above, below = high < math.inf, low > floor  # False for NaN
     if name in _LOGARITHMIC:
         narrow = high <= _TWOFOLD * low
     elif name in ("prediction", "observation"):
         narrow = high <= _FIVE_PERCENT * low
     else:
         narrow = high - low <= _HALF * abs(value)
-    if above and below and narrow:
-        words = "pinned down"
-    elif above and below and low <= 0 <= high:
-        words = "soft, sign open"
-    elif above and below:
-        words = "loose" if max(low / high, high / low) > _TENFOLD else "soft"
-    elif above or below:
-        words = "bounded from above only" if above else "bounded from below only"
-    else:
-        words = "not identified"
-    return words + (", extrapolated" if interval.extrapolated else "")
+    return _words(low, high, floor, narrow) + (", extrapolated" if interval.extrapolated else "")
+
+
+def _words(low: float, high: float, floor: float, narrow: bool) -> str:
+    """Return the verdict on an interval. Its lower end is open at `floor` or below."""
+    above, below = high < math.inf, low > floor  # False for NaN
+    if not (above or below):
+        return "not identified"
+    if not (above and below):
+        return "bounded from above only" if above else "bounded from below only"
+    if narrow:
+        return "pinned down"
+    if low <= 0 <= high:
+        return "soft, sign open"
+    return "loose" if max(low / high, high / low) > _TENFOLD else "soft"
 
 
 def slope_interval(
