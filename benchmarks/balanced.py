@@ -31,6 +31,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from routelaws.accelerated.results.blocks import Table, markdown
+
 SIZE, REPEATS, SEED = (1024, 16), 3, 0
 
 INPUTS = ("random", "skewed", "anisotropic", "tied", "integer")
@@ -172,7 +174,7 @@ def measure(kind: str, num_tokens: int, num_experts: int, repeats: int, seed: in
     return lines
 
 
-HEAD = ("scores", "method", "objective", "dual bound", "gap", "missing", "imbalance", "time ratio", "")
+HEADS = ["scores", "method", "objective", "dual bound", "gap", "missing", "imbalance", "time ratio", ""]
 
 
 def cells(line: Result) -> list[str]:
@@ -180,10 +182,9 @@ def cells(line: Result) -> list[str]:
     return [line.inputs, line.method, *numbers, f"{line.imbalance:.3f}", f"{line.ratio:.2g}", line.note]
 
 
-def markdown(lines: list[Result]) -> str:
-    rows = [HEAD, ["---", "---"] + ["---:"] * 6 + ["---"], *map(cells, lines)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+def table(lines: list[Result]) -> str:
+    return markdown([Table(HEADS, [cells(line) for line in lines])])
 
 
 if __name__ == "__main__":
-    print(markdown([line for kind in INPUTS for line in measure(kind, *SIZE, REPEATS, SEED)]))
+    print(table([line for kind in INPUTS for line in measure(kind, *SIZE, REPEATS, SEED)]), end="")

@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from routelaws.accelerated.results.blocks import Table, markdown
+
 SIZES = ("1024x16x1x1", "1024x16x4x1", "32000x4x4x1", "32000x16x1x2", "32000x16x4x1", "32000x64x4x1", "32000x64x4x2")
 
 DIMENSION = 8
@@ -90,16 +92,15 @@ def measure(config, positions: int, seed: int) -> Result:
     return Result(size, config.hash, loads.sum(axis=0).max() * experts / choices, loads.max() * reached, least, sets)
 
 
-HEAD = ("V x E x G x k", "hash", "largest / mean", "of one choice", "least possible", "sets")
+HEADS = ["V x E x G x k", "hash", "largest / mean", "of one choice", "least possible", "sets"]
 
 
 def cells(line: Result) -> list[str]:
     return [line.size, line.hash, f"{line.largest:.2f}", f"{line.choice:.2f}", f"{line.least:.2f}", f"{line.sets:,}"]
 
 
-def markdown(lines: list[Result]) -> str:
-    rows = [HEAD, ["---", "---"] + ["---:"] * 4, *map(cells, lines)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+def table(lines: list[Result]) -> str:
+    return markdown([Table(HEADS, [cells(line) for line in lines])])
 
 
 def lines_of(size: str) -> list[Result]:
@@ -113,4 +114,4 @@ def lines_of(size: str) -> list[Result]:
 
 
 if __name__ == "__main__":
-    print(markdown([line for size in sys.argv[1:] or SIZES for line in lines_of(size)]))
+    print(table([line for size in sys.argv[1:] or SIZES for line in lines_of(size)]), end="")

@@ -144,15 +144,13 @@ def _attention(weights, x):
     return jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)) @ x @ weights["value"] @ weights["output"]
 
 
-def expected_loss(params: dict, given: Problem, draws: jax.Array, nucleus: float = 1.0) -> jax.Array:
+def expected_loss(params: dict, given: Problem, draws: jax.Array) -> jax.Array:
     """Return Σ over draws of π(draw) loss(draw): a differentiable function of the weights, routers included."""
-    runs = jax.vmap(lambda draw: run(params, given, draw, nucleus))(draws)
+    runs = jax.vmap(lambda draw: run(params, given, draw))(draws)
     return -(jnp.exp(runs.log_probability) * runs.reward.mean(axis=1)).sum()
 
 
-def estimator(
-    params: dict, given: Problem, draw: jax.Array, credited: jax.Array, value: jax.Array, nucleus: float = 1.0
-) -> dict:
+def estimator(params: dict, given: Problem, draw: jax.Array, credited: jax.Array, value: jax.Array) -> dict:
     """Return the training gradient of one draw: the gradient of its loss plus each routed layer's policy term.
 
     Args:
@@ -161,19 +159,11 @@ def estimator(
     """
 
     def training_loss(params):
-        routing = run(params, given, draw, nucleus)
+        routing = run(params, given, draw)
         loss = -routing.reward.mean()
         for logits, expert in zip(routing.logits, draw, strict=True):
-            loss += reinforce.policy_terms(
-                logits,
-                expert,
-                value,
-                credited,
-                policy_weight=1.0,
-                baseline_weight=0.0,
-                balance_weight=0.0,
-                nucleus=nucleus,
-            ).loss
+            weights = {"policy_weight": 1.0, "baseline_weight": 0.0, "balance_weight": 0.0}
+            loss += reinforce.policy_terms(logits, expert, value, credited, **weights).loss
         return loss
 
     return jax.grad(training_loss)(params)
@@ -193,21 +183,21 @@ def routers_of(tree: dict) -> list:
     return [weights["router"] for weights in tree.values() if isinstance(weights, dict) and "router" in weights]
 
 
-def estimate(given: Problem, draws: jax.Array, nucleus: float = 1.0) -> Estimate:
+def estimate(given: Problem, draws: jax.Array) -> Estimate:
     """Compare the estimators with the truth by enumeration.
 
     Returns:
         `Estimate`, each field [len(ESTIMATORS)].
     """
-    runs = jax.vmap(lambda draw: run(given.params, given, draw, nucleus))(draws)
+    runs = jax.vmap(lambda draw: run(given.params, given, draw))(draws)
     probability = jnp.exp(runs.log_probability)  # [n]
-    truth = jax.grad(expected_loss)(given.params, given, draws, nucleus)
+    truth = jax.grad(expected_loss)(given.params, given, draws)
     credits = {credit: function(runs.reward) for credit, function in CREDITS.items()}
     credited = jnp.stack([credits[credit] for credit, _ in ESTIMATORS])  # [estimators, n, T]
     value = jnp.stack([BASELINES[kind](probability @ credits[credit]) for credit, kind in ESTIMATORS])
 
     def compare(credited, value):
-        each = jax.vmap(lambda draw, r: estimator(given.params, given, draw, r, value, nucleus))(draws, credited)
+        each = jax.vmap(lambda draw, r: estimator(given.params, given, draw, r, value))(draws, credited)
         mean = jax.tree.map(lambda leaf: jnp.tensordot(probability, leaf, 1), each)
         routers, wanted = (_flat(routers_of(tree)) for tree in (mean, truth))
         spread = jnp.concatenate([leaf.reshape(len(draws), -1) for leaf in routers_of(each)], axis=1) - routers

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 DISTURBED = 0.05
 """Share of all cores; an idle Linux machine uses about 0.01."""
 
@@ -89,9 +91,7 @@ def interleave(
 
 def median_and_quartiles(values: Sequence[float]) -> tuple[float, list[float]]:
     """Return the median and [first quartile, third quartile], interpolated linearly."""
-    if len(values) == 1:
-        return values[0], [values[0], values[0]]
-    first, middle, third = statistics.quantiles(values, n=4, method="inclusive")
+    first, middle, third = np.percentile(values, (25, 50, 75)).tolist()
     return middle, [first, third]
 
 

@@ -17,7 +17,7 @@ def test_a_small_linear_program():
         assert line.gap >= -1e-5 or line.imbalance > 1, name
     gaps = [lines[f"entropy {entropy:g}, plan"].gap for entropy in balanced.ENTROPIES]
     assert gaps[0] > 0.1 > gaps[2] and lines["quantile, 100 steps"].bound < lines["quantile, 1 steps"].bound
-    assert balanced.markdown([exact]).count("\n") == 2
+    assert balanced.table([exact]).count("\n") == 3
 
 
 def test_a_bound_below_the_optimum_is_an_error(monkeypatch):
