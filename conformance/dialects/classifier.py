@@ -94,7 +94,7 @@ def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
     """
     if subject not in SUBJECTS:
         raise ValueError(f"subject is {subject!r}; allowed: {', '.join(SUBJECTS)}")
-    parameters, dialects, make_inputs, _, bare = SUBJECTS[subject]
+    parameters, dialects, make_inputs, bare = SUBJECTS[subject]
     inputs = make_inputs(seed)
     arguments = len(parameters) if _takes(function, len(parameters)) else len(parameters) - 1
     answers = [tuple(_call(function, values[:arguments], bare) for _ in range(2)) for values in inputs]

@@ -31,7 +31,6 @@ class Subject(NamedTuple):
     parameters: tuple[str, ...]  # parameters of the function, in order
     dialects: tuple[Dialect, ...]  # ours first
     inputs: Callable[[int], list[tuple]]  # seed -> inputs, the smallest first
-    same: tuple[frozenset, ...] = ()  # sets of dialects that are the same function
     bare: Callable | None = None  # normalises an answer before a comparison, such as the order of groups
 
 
@@ -244,8 +243,6 @@ GATES = (
     Dialect("1/k", "the constant 1/k", ("routelaws' RL-R",), lambda z, e: np.full(e.shape, 1 / e.shape[1])),
     Dialect("1", "the constant 1", ("routelaws' MultiHash",), lambda z, e: np.ones(e.shape)),
 )  # fmt: skip
-
-_SAME_GATES = (frozenset({"softmax, sum over chosen", "softmax over chosen"}),)
 
 
 def _logit_inputs(seed: int) -> list[tuple]:
@@ -656,7 +653,7 @@ _ACTIVATION = Subject(("x",), ACTIVATION, _activation_inputs)
 SUBJECTS = {
     "capacity": Subject(("num_tokens", "num_experts", "k", "capacity_factor"), CAPACITY, _capacity_inputs),
     "drop order": Subject(("expert", "num_experts", "capacity", "priority"), DROP_ORDER, _drop_inputs),
-    "gates": Subject(("logits", "expert"), GATES, _logit_inputs, _SAME_GATES),
+    "gates": Subject(("logits", "expert"), GATES, _logit_inputs),
     "balance loss": Subject(("logits", "expert"), BALANCE_LOSS, _logit_inputs),
     "scope": Subject(("logits", "expert"), SCOPE, _scope_inputs),
     "ties": Subject(("scores", "k"), TIES, _tie_inputs),

@@ -243,8 +243,7 @@ def _call(function, parameters, inputs, precision, convert):
             return [prepared(child) for child in value]
         return value
 
-    values = {name: prepared(value) for name, value in inputs.items()}
-    return apply(function, parameters, values)
+    return apply(function, parameters, prepared(inputs))
 
 
 def _field(result, fields: list[str]) -> Callable[[str], np.ndarray]:
@@ -268,7 +267,3 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m routelaws.conformance.vectors", description=write_vectors.__doc__)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="output folder; created if it is missing")
     write_vectors(parser.parse_args(arguments).out)
-
-
-if __name__ == "__main__":
-    main()

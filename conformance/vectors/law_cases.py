@@ -129,9 +129,9 @@ def predicts(path: str, columns: dict, **laws) -> Callable[[], Answer]:
     return lambda: answers(f"laws.{path}", "Each entry within its bound.", BY_FORMULA, menu, "vectors.closed")
 
 
-def _some(columns: dict, rows: int = 5) -> dict:
-    """Return rows of a table at equal steps, with its first and its last row."""
-    at = np.linspace(0, len(next(iter(columns.values()))) - 1, rows).round().astype(int)
+def _some(columns: dict) -> dict:
+    """Return five rows of a table at equal steps, with its first and its last row."""
+    at = np.linspace(0, len(next(iter(columns.values()))) - 1, 5).round().astype(int)
     return {name: values[at] for name, values in columns.items()}
 
 
