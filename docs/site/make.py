@@ -22,7 +22,6 @@ import points  # noqa: E402
 
 MARK = ".made-by-docs-site"  # this program may empty a folder with this file
 NOTEBOOKS = "lessons.zip"
-NO_CONTENTS = "---\nhtml_theme.sidebar_secondary.remove: true\n---\n\n"
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".md": "markdown", ".yml": "yaml"}
 
 
@@ -118,7 +117,7 @@ def with_download(text: str) -> str:
     """Return the page of a lesson, without a table of contents, and with a link to the notebooks below its title."""
     title = pages.TITLE.search(text)
     link = f"\n\n{{download}}`Download all lessons as notebooks <{NOTEBOOKS}>`"
-    return f"{NO_CONTENTS}{text[: title.end()]}{link}{text[title.end() :]}"
+    return f"{pages.NO_CONTENTS}{text[: title.end()]}{link}{text[title.end() :]}"
 
 
 def write_notebooks(path: Path, lessons: list[str], root: Path = pages.ROOT) -> None:

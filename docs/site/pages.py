@@ -25,6 +25,9 @@ GUIDES = {  # in the order of reading; other pages come last
     "Background": ("study/README", "study/details", "study/recipes", "choices", "balanced_assignment", "hash_loads"),
 }
 STANDING_IN = {"README.md": "index", ".": "index", "docs": "docs/index"}  # {path: page for links to it}
+NO_CONTENTS = "---\nhtml_theme.sidebar_secondary.remove: true\n---\n\n"
+"""The head of a page without the list of its headings on the right."""
+
 FENCED = re.compile(r"(^[ ]*(`{3,}).*?^[ ]*\2`*[ ]*$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 TITLE = re.compile(r"^# +(.+)$", re.MULTILINE)

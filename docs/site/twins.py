@@ -9,8 +9,9 @@ import textwrap
 from pathlib import Path
 
 import griffe
+import pages
+from pages import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SINGLE = (
     "accelerated/cpu",
     "accelerated/kernels",
@@ -188,10 +189,6 @@ def column(thing: griffe.Object | None, room: str, source: str, content: str) ->
     return f':::{{container}} twin\n{room} · <a href="{source}.html{line}">source</a>\n\n{content}\n:::'
 
 
-ALONE = "---\nhtml_theme.sidebar_secondary.remove: true\n---\n\n"
-"""The head of a page without the list of its headings on the right."""
-
-
 def page(name: str, sides: dict[str, griffe.Module], known: dict[str, dict[str, str]]) -> str:
     """Return the page of a module.
 
@@ -213,7 +210,7 @@ def page(name: str, sides: dict[str, griffe.Module], known: dict[str, dict[str, 
     members = {room: public(module) for room, module in sides.items()}
     here = {each: f"routelaws.{sides[room].path}.{each}" for room in reversed(sides) for each in members[room]}
     contents = " · ".join(reference(each, here) for each in members[next(iter(sides))])
-    parts = [f"{ALONE}# {breakable(name)}\n", f"{contents}\n", row(sides, told, "twins modules")]
+    parts = [f"{pages.NO_CONTENTS}# {breakable(name)}\n", f"{contents}\n", row(sides, told, "twins modules")]
     for each in dict.fromkeys(each for paths in members.values() for each in paths):
         parts += [f"## {each}\n", row({room: paths.get(each) for room, paths in members.items()}, entry)]
     return "\n".join(parts)
