@@ -257,8 +257,14 @@ def crowded_block(name: str):
     return config, rounded(params, "float32"), x, random.integers(0, 13, (7, 43)), noise
 
 
-def check_crowded_block(backend, name: str, training: bool) -> None:
+@pytest.mark.asks("experts.routed_ffn", "routed_block.routed_block", "transformer.parameter_shapes")
+@pytest.mark.twin
+@pytest.mark.parametrize(
+    "name, training", [("top_k", True), ("sinkhorn", False), ("quantile", True), ("reinforce", True)]
+)
+def test_crowded_blocks(backend, name, training):
     """From the same x in bfloat16 and weights in float32, everything except products of experts is in float32."""
+    precisions_of(backend, (BFLOAT16,))
     config, params, x, tokens, noise = crowded_block(name)
     wanted = routed_block.routed_block(params, x, tokens, config, training=training, noise=noise)
     config = backend.transformer.ModelConfig(**vars(config))
@@ -284,13 +290,3 @@ def check_crowded_block(backend, name: str, training: bool) -> None:
         )
     if wanted.policy is not None:
         assert_close_bounded("routed_block.raised", found.policy.logits, z, UNIT["float32"] * size, what=what)
-
-
-@pytest.mark.asks("experts.routed_ffn", "routed_block.routed_block", "transformer.parameter_shapes")
-@pytest.mark.twin
-@pytest.mark.parametrize(
-    "name, training", [("top_k", True), ("sinkhorn", False), ("quantile", True), ("reinforce", True)]
-)
-def test_crowded_blocks(backend, name, training):
-    precisions_of(backend, (BFLOAT16,))
-    check_crowded_block(backend, name, training)

@@ -111,26 +111,20 @@ def test_what_later_tokens_change(backend):
         assert changed == wanted, f"order {order}, k {k}: earlier tokens depend on later ones: {changed}"
 
 
-def check_order_of_drops(backend, selection: Selection, factor: float, order: str) -> None:
-    """Test `routed_ffn`; "priority" is by the gate (the default) and by its negative."""
-    inputs = layer(selection, "float32")
-    arrays = (inputs["params"], inputs["x"], selection.expert, inputs["gate"])
-    for sign in (None, -1) if order == "priority" else (None,):
-        priority = {} if sign is None else {"priority": sign * inputs["gate"]}
-        found = run(
-            backend, "experts.routed_ffn", "float32", *arrays, traced=priority, capacity_factor=factor, order=order
-        )
-        wanted = reference.routed_ffn(*arrays, factor, order=order, **priority)
-        what = f"routed_ffn, order {order}, sign {sign}, {selection.expert.shape}, {selection.loads}, c {factor}"
-        scale = UNIT["float32"] * ffn_scale(inputs, selection.expert)
-        assert_close_bounded("experts.routed_ffn", found.output, wanted.output, scale, what=what)
-
-
 @pytest.mark.asks("experts.routed_ffn")
 def test_order_of_drops(backend):
+    """The priority is the gate by default; its negative reverses the order."""
     random = np.random.default_rng(6)
     expert = np.array([random.permutation(4)[:2] for _ in range(9)])
-    check_order_of_drops(backend, Selection(expert, 4, "random", 6), 0.6, "priority")
+    inputs = layer(Selection(expert, 4, "random", 6), "float32")
+    arrays = (inputs["params"], inputs["x"], expert, inputs["gate"])
+    scale = UNIT["float32"] * ffn_scale(inputs, expert)
+    for priority in ({}, {"priority": -inputs["gate"]}):
+        options = dict(capacity_factor=0.6, order="priority")
+        found = run(backend, "experts.routed_ffn", "float32", *arrays, traced=priority, **options)
+        wanted = reference.routed_ffn(*arrays, **options, **priority)
+        what = f"routed_ffn, order by {'the negative gate' if priority else 'the gate'}"
+        assert_close_bounded("experts.routed_ffn", found.output, wanted.output, scale, what=what)
 
 
 @pytest.mark.asks("experts.routed_ffn")
@@ -307,20 +301,10 @@ def test_fine_grained(backend, granularity, factor):
     options = dict(routed_ffn=backend.experts.routed_ffn, factor=factor, order="token")
     coarse = gradient(weighted_output, inputs, selection.expert, weights, **options)
     found = gradient(weighted_output, fine, expert, weights, **options)
-    output = run(
-        backend,
-        "experts.routed_ffn",
-        "float64",
-        fine["params"],
-        fine["x"],
-        expert,
-        fine["gate"],
-        capacity_factor=factor,
-        order="token",
-    ).output
-    wanted = reference.routed_ffn(
-        inputs["params"], inputs["x"], selection.expert, inputs["gate"], factor, order="token"
-    ).output
+    arrays = fine["params"], fine["x"], expert, fine["gate"]
+    drops = dict(capacity_factor=factor, order="token")
+    output = run(backend, "experts.routed_ffn", "float64", *arrays, **drops).output
+    wanted = reference.routed_ffn(inputs["params"], inputs["x"], selection.expert, inputs["gate"], **drops).output
     scale = UNIT["float64"] * ffn_scale(inputs, selection.expert)
     what = f"G = {granularity}, {selection.expert.shape}, {selection.loads}, c {factor}"
     assert_close_bounded("experts.routed_ffn", output, wanted, scale, what=f"routed_ffn, {what}")

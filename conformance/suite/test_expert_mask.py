@@ -212,8 +212,14 @@ def ask(backend, name: str, values: dict, precision: str, **more):
     return run(backend, call.path, precision, *arrays, traced=traced, jit=jit, **call.options)
 
 
-def check_masked(backend, name: str, seed: int, bits: np.ndarray, padded: bool, precision: str) -> None:
+@pytest.mark.asks(because="its parameter names the function")
+@pytest.mark.parametrize("path, name", ASKED)
+@given(seed=seeds, bits=masks, padded=st.booleans())
+def test_masked_experts_are_not_there(backend, path, name, seed, bits, padded):
     """Check the function's own choice and, if possible, the same choice held."""
+    bits = np.array(bits, bool)
+    assume(is_clear(name, seed, bits))
+    precision = precisions_of(backend)[-1]
     call, admitted = CALLS[name], np.flatnonzero(bits)
     values, options = values_of(seed, admitted), options_of(call.path)
     mask = {"mask": REAL} if padded and "mask" in options else {}
@@ -229,15 +235,6 @@ def check_masked(backend, name: str, seed: int, bits: np.ndarray, padded: bool, 
         record = getattr(backend.balance if "balance" in call.path else backend.notation, type(wanted).__name__)
         found = ask(backend, name, values, precision, **mask, expert_mask=bits, held=record(*wanted))
         compare(found, wanted, precision, f"{what}, held")
-
-
-@pytest.mark.asks(because="its parameter names the function")
-@pytest.mark.parametrize("path, name", ASKED)
-@given(seed=seeds, bits=masks, padded=st.booleans())
-def test_masked_experts_are_not_there(backend, path, name, seed, bits, padded):
-    bits = np.array(bits, bool)
-    assume(is_clear(name, seed, bits))
-    check_masked(backend, name, seed, bits, padded, precisions_of(backend)[-1])
 
 
 TOKENS = ("logits", "scores", "expert", "gate", "gumbel", "uniforms", "value", "reward", "x")

@@ -84,8 +84,12 @@ def test_evenly_spread_uniforms_give_every_choice_equally_often(backend):
     assert set(Counter(map(tuple, found.tolist())).values()) == {1} and len(found) == 12
 
 
-def check_balanced_table(backend, counts, num_experts: int, k: int) -> None:
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.balanced_table")
+@given(size=sizes(), seed=seeds, most=st.sampled_from([0, 2, 10**6]))
+def test_balanced_table(backend, size, seed, most):
     """Check the table and its promise: loads differ at most by the largest count, or twice it if k > 1."""
+    vocab_size, num_experts, k = size
+    counts = np.random.default_rng(seed).integers(0, most, vocab_size, endpoint=True)
     found = backend.routers.hash_layer.balanced_table(counts, num_experts, k)
     what = f"balanced_table, counts {counts.tolist()}, E {num_experts}, k {k}"
     check_table(found, reference.balanced_table(counts, num_experts, k), num_experts, what)
@@ -95,14 +99,6 @@ def check_balanced_table(backend, counts, num_experts: int, k: int) -> None:
     fewest, most = (f(np.bincount(found.ravel(), minlength=num_experts)) for f in (np.min, np.max))
     if len(set(counts.tolist())) == 1:  # equal counts: the experts take tokens in turn
         assert most - fewest <= 1, f"{what}: tokens per expert from {fewest} to {most}"
-
-
-@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.balanced_table")
-@given(size=sizes(), seed=seeds, most=st.sampled_from([0, 2, 10**6]))
-def test_balanced_table(backend, size, seed, most):
-    vocab_size, num_experts, k = size
-    counts = np.random.default_rng(seed).integers(0, most, vocab_size, endpoint=True)
-    check_balanced_table(backend, counts, num_experts, k)
 
 
 @pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.balanced_table")
@@ -196,8 +192,12 @@ def test_cluster_ties(backend):
     assert found.cluster.tolist() == [0, 1, 0] and found.centres.tolist() == [[0.5, 0], [2, 0], [2, 0], [9, 9]]
 
 
-def check_dispersed_table(backend, cluster, num_experts: int, k: int) -> None:
+@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.dispersed_table")
+@given(size=sizes(), clusters=st.sampled_from([1, 3]), seed=seeds)
+def test_dispersed_table(backend, size, clusters, seed):
     """For each choice, the counts of experts differ by at most one over all tokens, and by at most two in a cluster."""
+    vocab_size, num_experts, k = size
+    cluster = np.random.default_rng(seed).integers(0, clusters, vocab_size)
     found = backend.routers.hash_layer.dispersed_table(cluster, num_experts, k)
     what = f"dispersed_table, {cluster.tolist()}, E {num_experts}, k {k}"
     check_table(found, reference.dispersed_table(cluster, num_experts, k), num_experts, what)
@@ -206,14 +206,6 @@ def check_dispersed_table(backend, cluster, num_experts: int, k: int) -> None:
             tokens = np.bincount(found[chosen, choice], minlength=num_experts)
             most = 1 if choice == 0 or isinstance(chosen, slice) else 2
             assert tokens.max() - tokens.min() <= most, f"{what}: tokens per expert by choice {choice}: {tokens}"
-
-
-@pytest.mark.asks("routers.hash_layer.hash_layer", "routers.hash_layer.dispersed_table")
-@given(size=sizes(), clusters=st.sampled_from([1, 3]), seed=seeds)
-def test_dispersed_table(backend, size, clusters, seed):
-    vocab_size, num_experts, k = size
-    cluster = np.random.default_rng(seed).integers(0, clusters, vocab_size)
-    check_dispersed_table(backend, cluster, num_experts, k)
 
 
 @pytest.mark.asks("routers.hash_layer.table_router", "routers.hash_layer.random_table")

@@ -45,25 +45,20 @@ def hidden_of(seed: int):
     return reference.hidden_positions(uniforms, MASKED["mask_rate"])
 
 
-def check_hidden_positions(backend, uniforms, rate: float) -> None:
-    """Compare with the reference and the definition: ties go to the lower index."""
+@pytest.mark.asks("transformer.hidden_positions")
+@pytest.mark.parametrize("shape", [(1, 1), (2, 5), (3, 8)])
+@given(data=st.data(), rate=st.sampled_from([0.01, 0.15, 0.5, 0.9, 1.0]))
+def test_hidden_positions(backend, shape, data, rate):
+    """Compare with the reference and the definition. Few different values make ties likely: the lower index wins."""
+    cells = st.integers(0, 3).map(lambda quarter: quarter / 4)
+    size = math.prod(shape)
+    uniforms = np.array(data.draw(st.lists(cells, min_size=size, max_size=size))).reshape(shape)
     found = np.asarray(run(backend, "transformer.hidden_positions", "float32", uniforms, mask_rate=rate))
     assert_same(found, reference.hidden_positions(uniforms, rate), what=f"hidden of {uniforms}, rate {rate}")
     number = max(1, math.floor(rate * uniforms.shape[1] + 0.5))
     for row, values in zip(found, uniforms.tolist(), strict=True):
         order = sorted(range(len(values)), key=values.__getitem__)  # stable
         assert sorted(order[:number]) == np.flatnonzero(row).tolist(), f"hidden of {values}, rate {rate}"
-
-
-@pytest.mark.asks("transformer.hidden_positions")
-@pytest.mark.parametrize("shape", [(1, 1), (2, 5), (3, 8)])
-@given(data=st.data(), rate=st.sampled_from([0.01, 0.15, 0.5, 0.9, 1.0]))
-def test_hidden_positions(backend, shape, data, rate):
-    """Few different values make ties likely."""
-    cells = st.integers(0, 3).map(lambda quarter: quarter / 4)
-    size = math.prod(shape)
-    uniforms = np.array(data.draw(st.lists(cells, min_size=size, max_size=size))).reshape(shape)
-    check_hidden_positions(backend, uniforms, rate)
 
 
 @pytest.mark.asks("transformer.attention")

@@ -191,9 +191,13 @@ def test_top_k_with_its_defaults(backend, drawn, precision):
     check_switch(backend, drawn, precision, (TOP_K,))
 
 
-def check_gshard(backend, drawn: Logits, uniforms, precision: str) -> None:
+@pytest.mark.asks("routers.top_k.gshard_router")
+@given(drawn=logits(shapes=SHAPES), precision=precisions, seed=seeds, evaluation=st.booleans())
+def test_gshard(backend, drawn, precision, seed, evaluation):
     """The router keeps a second expert if its uniform is below twice its gate."""
-    z = drawn.values
+    z, uniforms = drawn.values, None
+    if not evaluation:
+        uniforms = np.random.default_rng(seed).random(len(z)).astype(np.float32).astype(float)
     what = f"gshard_router, {drawn.family} {z.shape}, {precision}"
     everyone = reference.gshard_router(z)
     kept = np.ones((len(z), 2), bool)
@@ -213,13 +217,6 @@ def check_gshard(backend, drawn: Logits, uniforms, precision: str) -> None:
     assert_close_bounded("top_k.gate", found.gate, wanted.gate, scale, what=f"{what}: gate")
     check_mass(found, wanted.expert, kept, z.shape[1], precision, what)
     check_held(backend, GSHARD, drawn, wanted, precision, {}, what)
-
-
-@pytest.mark.asks("routers.top_k.gshard_router")
-@given(drawn=logits(shapes=SHAPES), precision=precisions, seed=seeds, evaluation=st.booleans())
-def test_gshard(backend, drawn, precision, seed, evaluation):
-    uniforms = np.random.default_rng(seed).random(len(drawn.values)).astype(np.float32).astype(float)
-    check_gshard(backend, drawn, None if evaluation else uniforms, precision)
 
 
 @pytest.mark.asks("routers.top_k.gshard_router")

@@ -45,25 +45,6 @@ def chosen_by_definition(z, bias, options) -> tuple[np.ndarray, np.ndarray]:
     return np.array([experts for experts, _ in rows]), np.array([margin for _, margin in rows])
 
 
-def check_groups(backend, z, bias, precision, options) -> None:
-    """Tokens close to a tie get clear logits instead."""
-    _, margin = chosen_by_definition(z, bias, options)
-    z = np.where(margin[:, None] > 64 * unit_of(z, precision), z, CLEAR)
-    wanted, _ = chosen_by_definition(z, bias, options)
-    what = f"top_k_router, {options}, bias {bias is not None}, {precision}"
-    ours = reference.top_k_router(z, bias=bias, **options)
-    assert_same(ours.expert, wanted, what=f"reference, {what}: expert")
-    gates = reference.chosen_gates(z, wanted, options.get("score", "softmax"), options.get("normalisation", "none"))
-    gates = options.get("gate_scale", 1) * gates
-    traced = {} if bias is None else {"bias": bias}
-    held = {"held": backend.notation.Routing(*ours)}
-    for more in ({}, held):
-        found = run_varied(backend, TOP_K, precision, z, traced=traced | more, **options)
-        assert_same(found.expert, wanted, what=f"{what}, held {bool(more)}: expert")
-        scale = unit_of(z, precision) * gates + np.finfo(precision).tiny
-        assert_close_bounded("top_k.gate", found.gate, gates, scale, what=f"{what}, held {bool(more)}: gate")
-
-
 @pytest.mark.asks("routers.top_k.top_k_router")
 @given(
     form=st.sampled_from(FORMS),
@@ -73,8 +54,23 @@ def check_groups(backend, z, bias, precision, options) -> None:
 )
 @example(form=FORMS[3], bias=0, precision=PRECISIONS[0], seed=1)  # the sum of four experts would choose other groups
 def test_groups(backend, form, bias, precision, seed):
-    z = 2 * np.random.default_rng(seed).standard_normal((7, 8)).astype(np.float32).astype(float)
-    check_groups(backend, z, BIASES[bias], precision, form)
+    """Tokens close to a tie get clear logits instead."""
+    z, bias = 2 * np.random.default_rng(seed).standard_normal((7, 8)).astype(np.float32).astype(float), BIASES[bias]
+    _, margin = chosen_by_definition(z, bias, form)
+    z = np.where(margin[:, None] > 64 * unit_of(z, precision), z, CLEAR)
+    wanted, _ = chosen_by_definition(z, bias, form)
+    what = f"top_k_router, {form}, bias {bias is not None}, {precision}"
+    ours = reference.top_k_router(z, bias=bias, **form)
+    assert_same(ours.expert, wanted, what=f"reference, {what}: expert")
+    gates = reference.chosen_gates(z, wanted, form.get("score", "softmax"), form.get("normalisation", "none"))
+    gates = form.get("gate_scale", 1) * gates
+    traced = {} if bias is None else {"bias": bias}
+    held = {"held": backend.notation.Routing(*ours)}
+    for more in ({}, held):
+        found = run_varied(backend, TOP_K, precision, z, traced=traced | more, **form)
+        assert_same(found.expert, wanted, what=f"{what}, held {bool(more)}: expert")
+        scale = unit_of(z, precision) * gates + np.finfo(precision).tiny
+        assert_close_bounded("top_k.gate", found.gate, gates, scale, what=f"{what}, held {bool(more)}: gate")
 
 
 @pytest.mark.asks("routers.top_k.top_k_router")
