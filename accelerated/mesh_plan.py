@@ -160,19 +160,32 @@ def sequences_together(config: ModelConfig) -> int:
     return config.group_size if config.record.grouped and by_position else 1
 
 
-def why_not(config: ModelConfig, mesh: MeshShape, batch_size: int) -> str | None:
-    """Return the reason why a model does not fit a mesh; None if it fits."""
-    replicas = mesh.shards()
-    if batch_size % replicas:
-        return f"data x expert = {replicas} does not divide the batch of {batch_size} sequences"
-    if batch_size // replicas % sequences_together(config):
-        return f"a device's {batch_size // replicas} sequences cannot be divided into groups of {config.group_size}"
+def why_not(config: ModelConfig, mesh: MeshShape, batch_size: int, name: str = "") -> str | None:
+    """Return the reason why a model or its batch cannot be divided over a mesh; None if both can.
+
+    Args:
+        config: the model.
+        mesh: the mesh.
+        batch_size: b, for all devices together.
+        name: the mesh in the message; "" for all of its axes.
+    """
+    shards, name = mesh.shards(), name or str(mesh)
+    if batch_size % shards:
+        return f"batch_size is {batch_size}; mesh {name} cuts it into {shards} equal parts; use a multiple of {shards}"
+    sequences = batch_size // shards
+    if sequences % sequences_together(config):
+        return (
+            f"group_size is {config.group_size}; mesh {name} leaves {sequences} sequences to each device, and "
+            f"{config.router} groups sequences of one device; use a divisor of {sequences}"
+        )
     if config.num_routed and config.expert_count % mesh.expert:
-        return f"expert={mesh.expert} does not divide {config.expert_count} experts"
+        return f"mesh {name}: expert {mesh.expert} does not divide the {config.expert_count} experts of a layer"
     if config.heads % mesh.model:
-        return f"model={mesh.model} does not divide {config.heads} heads"
-    narrow = config.ffn_width // config.granularity
-    return f"model={mesh.model} does not divide {narrow} hidden units" if narrow % mesh.model else None
+        return f"mesh {name}: model {mesh.model} does not divide the {config.heads} attention heads"
+    hidden = config.ffn_width // config.granularity
+    if hidden % mesh.model:
+        return f"mesh {name}: model {mesh.model} does not divide the {hidden} hidden units of an FFN"
+    return None
 
 
 def feasible_meshes(config: ModelConfig, devices: int, batch_size: int) -> list[MeshShape]:
@@ -221,9 +234,8 @@ def plan_device(
     Raises:
         InputError: the model does not fit the mesh.
     """
-    problem = why_not(config, mesh, batch_size)
-    if problem is not None:
-        raise InputError(f"mesh {mesh}: {problem}")
+    if problem := why_not(config, mesh, batch_size):
+        raise InputError(problem)
     pieces = _pieces(config, mesh)
     weights = 4 * sum(piece.count for piece in pieces)
     tokens, width = batch_size * sequence_length // mesh.shards(), WIDTHS[dtype]

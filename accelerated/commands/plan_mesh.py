@@ -19,7 +19,6 @@ from ..mesh_plan import (
     plan_device,
     sequences_together,
     smallest_that_fits,
-    why_not,
 )
 from ..tables.units import bytes_of
 from ..training.configuration import TrainConfig
@@ -113,9 +112,6 @@ def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
             raise InputError(
                 f"--mesh {mesh} has {shape.devices()} devices, but --devices is {devices}; make both equal"
             )
-        problem = why_not(model, shape, batch_size)
-        if problem is not None:
-            raise InputError(f"--mesh {mesh}: {problem}")
         return [shape]
     meshes = feasible_meshes(model, devices, batch_size)
     if not meshes:

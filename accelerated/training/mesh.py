@@ -29,7 +29,7 @@ import numpy as np
 from routelaws.reference.configuration import ModelConfig
 
 from ..errors import InputError
-from ..mesh_plan import AXES, MeshShape, parameter_axes, parse_mesh
+from ..mesh_plan import AXES, MeshShape, parameter_axes, parse_mesh, why_not
 from ..parallel import GROUPS, Spread
 
 BATCH_AXES = ("data", "expert")
@@ -51,37 +51,8 @@ def check_mesh(model: ModelConfig, mesh: str | None, balancing_group: str, batch
         if balancing_group != GROUPS[0]:
             raise InputError(f"balancing_group is {balancing_group!r}; it needs a mesh")
         return
-    shape = parse_mesh(mesh)
-    _check_batch(model, mesh, shape, batch_size)
-    _check_weights(model, mesh, shape)
-
-
-def _check_batch(model: ModelConfig, mesh: str, shape: MeshShape, batch_size: int) -> None:
-    if batch_size % shape.shards():
-        raise InputError(
-            f"batch_size is {batch_size}; mesh {mesh} cuts it into {shape.shards()} equal parts; use a multiple "
-            f"of {shape.shards()}"
-        )
-    sequences = batch_size // shape.shards()
-    by_position = model.record.grouped and (model.groups_by_position(True) or model.groups_by_position(False))
-    if by_position and sequences % model.group_size:
-        raise InputError(
-            f"group_size is {model.group_size}; mesh {mesh} leaves {sequences} sequences to each device, and "
-            f"{model.router} "
-            f"groups sequences of one device; use a divisor of {sequences}"
-        )
-
-
-def _check_weights(model: ModelConfig, mesh: str, shape: MeshShape) -> None:
-    if model.num_routed and model.expert_count % shape.expert:
-        raise InputError(
-            f"mesh {mesh}: expert {shape.expert} does not divide the {model.expert_count} experts of a layer"
-        )
-    if model.heads % shape.model:
-        raise InputError(f"mesh {mesh}: model {shape.model} does not divide the {model.heads} attention heads")
-    hidden = model.ffn_width // model.granularity
-    if hidden % shape.model:
-        raise InputError(f"mesh {mesh}: model {shape.model} does not divide the {hidden} hidden units of an FFN")
+    if problem := why_not(model, parse_mesh(mesh), batch_size, mesh):
+        raise InputError(problem)
 
 
 def open_mesh(shape: MeshShape, name: str) -> jax.sharding.Mesh:

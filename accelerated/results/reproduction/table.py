@@ -18,7 +18,7 @@ from ...errors import InputError
 from ...tables.columns import size_label
 from ...tables.conditions import names_in, row_mask
 from ...tables.schema import DENSE
-from ...tables.selection import RouterRows, none_chosen
+from ...tables.selection import RouterRows, none_chosen, select_rows
 from ...tables.table import listed, named
 from ..comparisons.forms import BOUNDED, fit_form
 from ..comparisons.runs import Run
@@ -30,7 +30,7 @@ from . import paper
 
 
 class Table:
-    """The runs of a table and their fits. Each choice of rows and each fit is computed once.
+    """The runs of a table and their fits. Each fit is computed once.
 
     Args:
         source: the runs, with the main choice of rows and the main loss (see `with_main_loss`).
@@ -56,7 +56,6 @@ class Table:
             there = ", ".join(self.loss_columns)
             raise InputError(f"{named(source.paths)}: loss column {source.loss} has no values; available: {there}")
         self._source = source
-        self._chosen: dict[tuple, Runs] = {}
         self._fits: dict[tuple, list[tuple[RouterRows, Fit | str]]] = {}
 
     @property
@@ -95,11 +94,8 @@ class Table:
         """
         if (self.last["router_type"] == DENSE).all():
             return []
-        key = self._key(loss_column, rows)
-        if key not in self._chosen:
-            loss, choice = key
-            self._chosen[key] = Runs(self.frame, self._source.paths, choice, loss)
-        return self._chosen[key].selections()
+        loss, choice = self._key(loss_column, rows)
+        return select_rows(self.frame, choice, loss)
 
     def fits(self, loss_column: str | None = None, rows: str | None = None) -> list[tuple[RouterRows, Fit | str]]:
         """Return the rows of each router (see `law_rows`), with the bounded law or the reason for no fit."""
@@ -110,9 +106,9 @@ class Table:
 
     def profiles(self) -> list[Profile]:
         """Return the isoFLOP profiles of each kind of model; [] if no budget has enough sizes."""
-        runs = Runs(self.frame, self._source.paths, self.rows if self.has_condition else None, self.loss_column)
+        rows = self.rows if self.has_condition else None
         with contextlib.suppress(InputError):  # no row is left
-            return kinds_profiles(runs.selections("one kind"), self.loss_column)
+            return kinds_profiles(select_rows(self.frame, rows, self.loss_column, axes="one kind"), self.loss_column)
         return []
 
     def _key(self, loss_column: str | None, rows: str | None) -> tuple[str, str | None]:
