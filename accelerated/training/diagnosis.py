@@ -77,13 +77,7 @@ def _forward(config: TrainConfig, params: dict, *, windows: np.ndarray, number: 
 
 def special_blocks(model: ModelConfig) -> np.ndarray:
     """Return the indices of the routed (or wide) blocks, from 0."""
-    number = model.num_routed + model.num_wide
-    if not number:
-        return np.arange(0)
-    if model.layout == "upper":
-        return np.arange(model.blocks - number, model.blocks)
-    group = model.blocks // number
-    return np.arange(group - 1, model.blocks, group)
+    return np.flatnonzero([model.is_routed(block) or model.is_wide(block) for block in range(model.blocks)])
 
 
 def _blocks_of(model: ModelConfig) -> dict[str, np.ndarray]:
