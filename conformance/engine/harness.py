@@ -19,6 +19,11 @@ PRECISIONS = ("float64", "float32")
 CAPABILITIES = ("jit", "grad")
 
 
+def jitted(backend) -> bool:
+    """Return whether JAX can compile the functions of a backend."""
+    return "jit" in getattr(backend, "capabilities", CAPABILITIES)
+
+
 def precisions_of(backend, among: tuple[str, ...] = PRECISIONS) -> tuple[str, ...]:
     """Return the precisions of `among` that a backend has. Skip the test if there are none."""
     precisions = tuple(precision for precision in among if precision in getattr(backend, "dtypes", among))

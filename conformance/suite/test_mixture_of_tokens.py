@@ -16,15 +16,7 @@ from routelaws.conformance.compare import (
     central_difference,
     differs,
 )
-from routelaws.conformance.engine.harness import (
-    CAPABILITIES,
-    PRECISIONS,
-    gradient,
-    inner,
-    random_direction,
-    rounded,
-    run,
-)
+from routelaws.conformance.engine.harness import PRECISIONS, gradient, inner, jitted, random_direction, rounded, run
 from routelaws.conformance.suite.strategies import Logits, logits
 from routelaws.reference.experts import expert_ffn, gelu
 from routelaws.reference.routers import expert_choice
@@ -48,10 +40,6 @@ FORMS = (("gelu", False), ("relu", False), ("gelu", True))
 precisions = st.sampled_from(PRECISIONS)
 temperatures = st.sampled_from([0.25, 1.0, 3.0])
 seeds = st.integers(0, 2**32 - 1)
-
-
-def jitted(backend) -> bool:
-    return "jit" in getattr(backend, "capabilities", CAPABILITIES)
 
 
 def weights_by_formula(z: np.ndarray, temperature: float, one_hot: bool = False) -> np.ndarray:

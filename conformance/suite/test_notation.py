@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import CAPABILITIES, PRECISIONS, precisions_of, run
+from routelaws.conformance.engine.harness import PRECISIONS, jitted, precisions_of, run
 from routelaws.conformance.suite.strategies import Logits, logits
 from routelaws.reference import notation as reference
 
@@ -68,5 +68,5 @@ def test_one_hot(backend, size):
     for precision in precisions_of(backend):
         found = run(backend, "notation.one_hot", precision, indices, size=size)
         assert_same(found, reference.one_hot(indices, size), what=f"one_hot {size}")
-        if "jit" in getattr(backend, "capabilities", CAPABILITIES):
+        if jitted(backend):
             assert isinstance(found, jax.Array) and found.dtype == jnp.dtype(precision)

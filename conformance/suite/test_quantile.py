@@ -13,7 +13,7 @@ from routelaws.conformance.compare import (
     assert_same,
     central_difference,
 )
-from routelaws.conformance.engine.harness import CAPABILITIES, PRECISIONS, gradient, run
+from routelaws.conformance.engine.harness import PRECISIONS, gradient, jitted, run
 from routelaws.conformance.suite.strategies_base import FAMILIES, Scores, bound_of, draw_scores, gates_of, scores
 from routelaws.reference.routers import base
 from routelaws.reference.routers import quantile as reference
@@ -217,6 +217,6 @@ def check_shards(backend) -> None:
 
 @pytest.mark.asks("routers.quantile.quantile_bias", "routers.quantile.quantile_router")
 def test_shards(backend):
-    if "jit" not in getattr(backend, "capabilities", CAPABILITIES):
+    if not jitted(backend):
         pytest.skip("axis_name is of JAX")
     check_shards(backend)

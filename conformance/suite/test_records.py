@@ -16,7 +16,7 @@ import pytest
 
 from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import CAPABILITIES, precisions_of, run, run_varied
+from routelaws.conformance.engine.harness import jitted, precisions_of, run, run_varied
 from routelaws.conformance.engine.names import defaults_of, options_of, public_functions
 from routelaws.reference.accounting import ACTIVATIONS
 from routelaws.reference.routers import hash_layer, mixture_of_tokens, sinkhorn, top_k
@@ -178,15 +178,11 @@ def check_records(backend, path: str, most: float) -> None:
         raise left_out[0]
 
 
-def compiles(backend) -> bool:
-    return "jit" in getattr(backend, "capabilities", CAPABILITIES)
-
-
 @pytest.mark.asks(because="its parameter names the router")
 @pytest.mark.parametrize("path", ROUTERS)
 def test_every_field(backend, path):
     """If each call compiles loops, test every option separately."""
-    check_records(backend, path, 1 if compiles(backend) else math.inf)
+    check_records(backend, path, 1 if jitted(backend) else math.inf)
 
 
 @pytest.mark.asks(because="its parameter names the router")
@@ -194,5 +190,5 @@ def test_every_field(backend, path):
 @pytest.mark.parametrize("path", ROUTERS)
 def test_every_combination(backend, path):
     """If there are thousands of combinations, test three options at once: memory holds all compiled programs."""
-    if compiles(backend):
+    if jitted(backend):
         check_records(backend, path, 3 if len(cases(path)) > 1000 else math.inf)

@@ -25,7 +25,7 @@ from routelaws.conformance.compare import (
     assert_same,
     central_difference,
 )
-from routelaws.conformance.engine.harness import CAPABILITIES, PRECISIONS, gradient, run
+from routelaws.conformance.engine.harness import PRECISIONS, gradient, jitted, run
 from routelaws.conformance.suite.strategies import Logits, logits
 from routelaws.conformance.suite.strategies_base import draw_scores
 from routelaws.reference.notation import Routing
@@ -344,7 +344,7 @@ def check_shards(backend, values: np.ndarray, mask: np.ndarray | None, precision
 @pytest.mark.parametrize("scale, masked", [pytest.param(1.0, False, marks=pytest.mark.slow), (1e3, True)])
 def test_shards(backend, scale, masked):
     """Sweeps, and Newton's method with underflowing masses and a shard of padding."""
-    if "jit" not in getattr(backend, "capabilities", CAPABILITIES):
+    if not jitted(backend):
         pytest.skip("axis_name is of JAX")
     values = draw_scores("random", (64, 8), scale, 2).values
     mask = (np.random.default_rng(0).random(64) < 0.8) & (np.arange(64) < 48) if masked else None
