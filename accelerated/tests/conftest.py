@@ -1,11 +1,9 @@
 """Shared fixtures and helpers of the tests."""
 
-import contextlib
 import decimal
 import difflib
 import functools
 import importlib.metadata
-import io
 import json
 import os
 import pathlib
@@ -54,6 +52,15 @@ def flags_of_xla() -> list[str]:
 def own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROUTELAWS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def few_resamples():
+    from routelaws.accelerated.results.reproduction import resamples
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resamples, "RESAMPLES", 20)
         yield
 
 
@@ -282,15 +289,13 @@ def approved():
 @pytest.fixture(scope="session")
 def flags_of():
     """Return the flags in the help of a command, and "positional" if it takes positional arguments."""
-    from routelaws.accelerated import cli
+    from .small_runs import ran
 
     @functools.cache
     def found(command: str) -> tuple[str, ...]:
-        out = io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        with pytest.MonkeyPatch.context() as patch:
             patch.setenv("COLUMNS", "100")
-            cli.main([command, "--help"])
-        said = out.getvalue()
+            _, said, _ = ran(command, "--help")
         names = re.findall(r"^[│ ] (--[a-z][\w-]*)", said, re.MULTILINE)
         return (*(["positional"] if "positional arguments" in said else []), *names)
 
@@ -299,16 +304,17 @@ def flags_of():
 
 @pytest.fixture
 def render_both(monkeypatch):
-    """Return a function that makes a module render the short report whenever it writes the full report."""
+    """Return a function that makes a module render both reports. It returns the last of each: {full: text}."""
 
-    def patch(module):
-        markdown = module.markdown
+    def patch(module) -> dict[bool, str]:
+        markdown, texts = module.markdown, {}
 
         def both(results, drawn, sweep=None, numbers="results.json", full=False):
-            texts = {each: markdown(results, drawn, sweep, numbers, each) for each in (True, False)}
+            texts.update({each: markdown(results, drawn, sweep, numbers, each) for each in (True, False)})
             assert len(texts[False].split()) < 1600 and "](#" not in texts[False]
             return texts[full]
 
         monkeypatch.setattr(module, "markdown", both)
+        return texts
 
     return patch

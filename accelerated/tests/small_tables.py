@@ -1,5 +1,7 @@
 """Results tables and runs of a few rows, for tests of several commands."""
 
+import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,22 @@ def frame_of(size, experts, loss, router="Top-K", **columns) -> pandas.DataFrame
 def write(frame: pandas.DataFrame, folder: Path) -> Path:
     frame.to_csv(folder / "table.csv", index=False)
     return folder / "table.csv"
+
+
+def save(path, rows: list[dict]) -> None:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def strict_json(path: Path) -> dict:
+    """Return the content of a file, after a check that it is strict JSON."""
+
+    def refuse(text):
+        raise AssertionError(f"{text} is not JSON")
+
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
 
 
 def run(router, size, experts, loss, **fields) -> Run:

@@ -75,10 +75,7 @@ BAD = {
     "params": (WIDE.replace("2e6", "x"), "row 2, column params: 'x'; needed: a number, above 0"),
     "score": (LONG.replace("0.50", "50"), "score of arc_easy acc: row 7: '50' is in percent and row 1: '0.40' is not"),
     "loss": (LONG.replace("3.9", "-3.9"), "row 4, column score: '-3.9'; needed: a number, above 0"),
-    "columns": (
-        "a,b\n1,2\n",
-        "is not a table of accuracies; needed: the columns params, tokens and acc_TASK, or",
-    ),
+    "columns": ("a,b\n1,2\n", "is not a table of accuracies; needed: the columns params, tokens and acc_TASK, or"),
     "nothing": (LONG.splitlines()[0] + "\n", "no rows below the header"),
     "metrics": ("\n".join(LONG.splitlines()[:1] + LONG.splitlines()[2:4]), "no row has a metric_type"),
 }

@@ -1,6 +1,5 @@
 """Approved outputs and files of a run that is stopped and resumed, with a fake clock."""
 
-import contextlib
 import io
 import itertools
 import json
@@ -10,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from routelaws.accelerated import cli
 from routelaws.accelerated.commands import progress
 from routelaws.accelerated.training import loop
 from routelaws.accelerated.training.configuration import from_mapping
+
+from .small_runs import ran, words_of
 
 FIELDS = {
     "router": "top_k", "experts": 4, "k": 2, "capacity_factor": 1.25, "steps": 12, "steps_per_call": 2,
@@ -32,15 +32,11 @@ def story(small_fields, tmp_path_factory):
     """Return the folder of a run that stopped before its fifth call and resumed, and its messages."""
     folder = tmp_path_factory.mktemp("approved")
     text = small_fields["corpus"][0]
-    flags = []
-    for name, value in (small_fields | FIELDS).items():
-        flags += [f"--{name.replace('_', '-')}", *(value if isinstance(value, list) else [str(value)])]
+    flags = words_of(small_fields | FIELDS)
 
     def run(*words: str) -> str:
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = cli.main(list(words))
-        said = f"$ routelaws {' '.join(words)}\n{out.getvalue()}[standard error]\n{err.getvalue()}[exit code {code}]\n"
+        code, out, err = ran(*words)
+        said = f"$ routelaws {' '.join(words)}\n{out}[standard error]\n{err}[exit code {code}]\n"
         return said.replace(text, "lines.txt")
 
     said = {}

@@ -1,6 +1,5 @@
 """Approved outputs of the commands that read tables. Other tests check the numbers."""
 
-import csv
 import json
 import math
 from pathlib import Path
@@ -10,8 +9,10 @@ import pytest
 from routelaws.accelerated import cli
 from routelaws.accelerated.report.figures import style
 from routelaws.accelerated.results.comparisons import downstream
-from routelaws.accelerated.results.reproduction import resamples
 from routelaws.conformance.plain.laws import Bounded
+
+from .small_runs import ran
+from .small_tables import save
 
 LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
 SIZES, EXPERTS = (12_000_000, 40_000_000, 130_000_000, 400_000_000), (2, 8, 32, 128)
@@ -53,23 +54,14 @@ def runs() -> list[dict]:
     return rows
 
 
-def save(path, rows):
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 @pytest.fixture
-def said(tmp_path, monkeypatch, capsys):
+def said(tmp_path, monkeypatch, few_resamples):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(resamples, "RESAMPLES", 20)
     save("table.csv", runs())
 
     def run(*words: str) -> str | dict:
-        code = cli.main(list(words))
-        out, err = capsys.readouterr()
+        code, out, err = ran(*words)
         if "--json" in words:
             assert (code, err) == (0, "")
             return {"command": " ".join(words)} | json.loads(out)
@@ -226,11 +218,9 @@ def test_other_commands(approved, said, name, monkeypatch):
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_what_help_says(approved, monkeypatch, capsys, command):
+def test_what_help_says(approved, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "120")
-    with pytest.raises(SystemExit):
-        cli.main([command, "--help"])
-    said = capsys.readouterr().out
+    _, said, _ = ran(command, "--help")
     if command in ("export", "plan-mesh"):  # the flags of a run are the flags of `train`
         said = said.partition(" run options")[0]
     approved(f"help-{command}.txt", said)

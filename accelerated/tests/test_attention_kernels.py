@@ -12,16 +12,15 @@ from routelaws.accelerated import attention_kernels as kernels
 from routelaws.accelerated import cli
 from routelaws.accelerated.attention_kernels import AttentionShape, Choice
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.training import loop
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.evaluate import evaluate_run
 from routelaws.accelerated.training.runs import run_folder
 from routelaws.accelerated.training.runs.export import export_train_step
-from routelaws.accelerated.training.text.corpus import read_corpus
-from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.accelerated.transformer import apply, init, loss
 from routelaws.reference import transformer as reference
 from routelaws.reference.configuration import ModelConfig
+
+from .small_runs import make_run
 
 LIMIT = 1e-6
 """Allowed error, relative to the largest entry, in float64 except for JAX's float32 softmax; measured 7e-8."""
@@ -161,10 +160,9 @@ def test_where_tokamax_is_not_installed_that_is_said(on_cuda, monkeypatch):
 
 
 def trained(fields, folder, **changes):
-    config = from_mapping({**fields, "dtype": "bfloat16", "heads": 2, **changes})
-    tokens, said = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None), []
+    said = []
     watch = lambda kind, **known: said.append(known["line"]) if kind == "say" else None  # noqa: E731
-    return loop.Run(config, folder, tokens, watch=watch).train(), said
+    return make_run(fields, folder, watch, **{"dtype": "bfloat16", "heads": 2} | changes).train(), said
 
 
 def numbers(rows):
@@ -224,18 +222,6 @@ def test_where_tokamax_cannot_be_had_a_command_ends_with_one_line(small_fields, 
     line = "attention is 'tokamax', whose kernels are for GPU and TPU; this process computes on a CPU"
     assert capsys.readouterr().err.strip().splitlines()[-1] == f"routelaws: {line}"
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"attention": "flash"}, "^attention is 'flash'; allowed: auto, own, tokamax$"),
-        ({"attention": "tokamax", "mesh": "data=1"}, "which runs on one device; leave out mesh data=1"),
-    ],
-)
-def test_what_a_run_cannot_ask_for(fields, said):
-    with pytest.raises(InputError, match=said):
-        from_mapping(fields).check()
 
 
 def test_an_exported_step_has_our_own_form(small_fields, on_cuda):

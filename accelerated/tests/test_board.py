@@ -13,16 +13,13 @@ from routelaws.accelerated.tables.events import event_files
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.sweeps.board import Board, scalars
 
+from .small_runs import words_of
+
 pytest.importorskip("tensorboard")
 
 
 def train(out, fields, *flags) -> None:
-    words = [
-        str(word)
-        for name, value in fields.items()
-        for word in (f"--{name.replace('_', '-')}", *(value if isinstance(value, list) else [value]))
-    ]
-    assert cli.main(["train", "--out", str(out), *words, "--tensorboard", *flags]) == 0
+    assert cli.main(["train", "--out", str(out), *words_of(fields), "--tensorboard", *flags]) == 0
 
 
 def table_of(path) -> list[dict]:

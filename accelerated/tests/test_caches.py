@@ -65,11 +65,7 @@ def test_modes_below_a_closed_folder_say_nothing(root):
 @pytest.mark.parametrize(
     ("place", "mode", "told"),
     [
-        (
-            "cache",
-            0o777,
-            r"/cache: .* \(mode 0777\); name another folder with CACHES, or, .*: chmod -R go-w /.*cache$",
-        ),
+        ("cache", 0o777, r"/cache: .* \(mode 0777\); name another folder with CACHES, or, .*: chmod -R go-w /.*cache$"),
         ("cache", 0o775, "mode 0775"),
         ("cache/programs", 0o757, r"/programs: .* \(mode 0757"),
         ("cache/programs/one", 0o666, "other users may write to files in it"),

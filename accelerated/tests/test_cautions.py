@@ -29,7 +29,6 @@ from routelaws.accelerated.results.misfit import (
     outliers,
     warnings,
 )
-from routelaws.accelerated.results.reproduction import resamples
 from routelaws.accelerated.results.reproduction.gather import gather
 from routelaws.accelerated.results.reproduction.table import open_runs
 from routelaws.accelerated.results.row_differences import (
@@ -48,11 +47,7 @@ from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 from .small_tables import frame_of
 
-
-@pytest.fixture(autouse=True)
-def few_resamples(monkeypatch):
-    monkeypatch.setattr(resamples, "RESAMPLES", 20)
-
+pytestmark = pytest.mark.usefixtures("few_resamples")
 
 LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
 SIZES = (1e7, 3e7, 1e8, 3e8, 1e9)
@@ -63,20 +58,24 @@ def make_table(seed: int, noise: float = 1e-3) -> pandas.DataFrame:
     size, experts = (axis.ravel() for axis in np.meshgrid(SIZES, EXPERTS, indexing="ij"))
     log_loss = [LAW.log_loss(n, e) for n, e in zip(size, experts, strict=True)]
     log_loss = log_loss + np.random.default_rng(seed).normal(0, noise, size.size)
-    return frame_of(
-        size,
-        experts,
-        10**log_loss,
-        "Hash",
-        k=1,
-        tokens=1e9,
-        vocab_size=32_000,
-        sequence_length=2048,
-        objective="causal",
-        corpus="c4",
-        routing_frequency=np.where(experts == 1, np.nan, 0.5),
-        granularity=1,
-    )
+    routed = {"routing_frequency": np.where(experts == 1, np.nan, 0.5), "granularity": 1, "k": 1}
+    recipe = {"tokens": 1e9, "vocab_size": 32_000, "sequence_length": 2048, "objective": "causal", "corpus": "c4"}
+    return frame_of(size, experts, 10**log_loss, "Hash", **recipe, **routed)
+
+
+MIXED = {
+    "mixed budget": ("tokens", 1e9, 4e9, "training tokens, which this law ignores (N = "),
+    "two vocabularies": ("vocab_size", 32_000, 50_257, "vocab_size, which this law ignores (32000"),
+    "two activations": ("model_options", "gelu relative", "swiglu rotary", "model_options, which this law ignores ("),
+    "two schedules": ("schedule", "cosine", "wsd linear 0.2", "schedule, which this law ignores (cosine"),
+    "two lengths": ("sequence_length", 2048, 512, "sequence_length, which this law ignores"),
+}
+"""Columns with another value in a third of the rows: the column, the two values, and the warning."""
+
+
+def append(frame: pandas.DataFrame, more: pandas.DataFrame) -> None:
+    for values in more.to_numpy():
+        frame.loc[len(frame)] = values
 
 
 def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
@@ -84,9 +83,11 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
     some = rng.choice(len(frame), len(frame) // 3, replace=False)
     routed = np.flatnonzero(frame["router_type"] != "Dense")
     one = int(rng.choice(routed))
-    if defect == "mixed budget":
-        frame.loc[some, "tokens"] = 4e9
-        return "training tokens, which this law ignores (N = "
+    if defect in MIXED:
+        column, usual, other, words = MIXED[defect]
+        frame[column] = usual
+        frame.loc[some, column] = other
+        return words
     if defect == "tokens by size":
         frame["tokens"] = frame["dense_parameter_count"] ** 0.5 * 1e5
         return "neither training tokens nor tokens per parameter are constant across sizes"
@@ -94,8 +95,7 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
         twice = frame.copy()
         twice["hyper_id"] += 100
         twice["corpus"], twice["loss_validation"] = "pile", twice["loss_validation"] * 0.9
-        for values in twice.to_numpy():
-            frame.loc[len(frame)] = values
+        append(frame, twice)
         return f"corpus, which this law ignores (c4 in {len(twice)} rows; pile in {len(twice)} rows)"
     if defect == "cut short":
         frame.loc[one, ["step", "tokens"]] = 500, 5e8
@@ -107,24 +107,10 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
     if defect == "loss in bits":
         frame.loc[one, "loss_validation"] /= np.log(2)
         return f"hyper_id {one}: loss"
-    if defect == "two vocabularies":
-        frame.loc[some, "vocab_size"] = 50_257
-        return "vocab_size, which this law ignores (32000"
-    if defect == "two activations":
-        frame["model_options"] = "gelu relative"
-        frame.loc[some, "model_options"] = "swiglu rotary"
-        return "model_options, which this law ignores (gelu relative"
-    if defect == "two schedules":
-        frame["schedule"] = "cosine"
-        frame.loc[some, "schedule"] = "wsd linear 0.2"
-        return "schedule, which this law ignores (cosine"
     if defect == "two layouts":
         frame["routing_options"] = np.where(frame["router_type"] == "Dense", "", "spread")
         frame.loc[one, "routing_options"] = "upper"
         return "routing_options, which this law ignores (spread"
-    if defect == "two lengths":
-        frame.loc[some, "sequence_length"] = 512
-        return "sequence_length"
     if defect == "two objectives":
         frame.loc[some[:5], "objective"] = "masked"
         return "objective is not the most common, causal"
@@ -133,14 +119,12 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
         return f"hyper_id {one}: loss_validation is blank"
     if defect == "dense called none":
         more = frame[frame["router_type"] == "Dense"].assign(router_type="none", hyper_id=lambda f: f["hyper_id"] + 100)
-        for values in more.to_numpy():
-            frame.loc[len(frame)] = values
+        append(frame, more)
         return "none: "
     if defect == "two stages":
         twice = frame.assign(hyper_id=frame["hyper_id"] + 100, stage=2)
         frame["stage"] = 1
-        for values in twice.to_numpy():
-            frame.loc[len(frame)] = values
+        append(frame, twice)
         return f"stage, which this law ignores (1 in {len(twice)} rows; 2 in {len(twice)} rows)"
     if defect == "a floor":
         size = frame["dense_parameter_count"].to_numpy()
@@ -163,27 +147,10 @@ def spoil(frame: pandas.DataFrame, defect: str, rng) -> str:
 
 
 DEFECTS = (
-    "mixed budget",
-    "tokens by size",
-    "mixed corpus",
-    "cut short",
-    "diverged",
-    "loss in bits",
-    "two vocabularies",
-    "two activations",
-    "two layouts",
-    "two schedules",
-    "two lengths",
-    "a floor",
-    "embeddings counted",
-    "large models fail",
-    "two objectives",
-    "a loss that is NaN",
-    "dense called none",
-    "two stages",
-    "a perplexity",
-    "scaled losses",
-)
+    *MIXED, "tokens by size", "mixed corpus", "cut short", "diverged", "loss in bits", "two layouts", "a floor",
+    "embeddings counted", "large models fail", "two objectives", "a loss that is NaN", "dense called none",
+    "two stages", "a perplexity", "scaled losses",
+)  # fmt: skip
 
 
 def said(frame, folder) -> str:

@@ -33,6 +33,7 @@ CASES = (
     # routers and groups
     {"router": "sinkhorn"}, {"router": "sinkhorn", "experts": 2}, {"router_rate": 0.5},
     {"router": "hash", "experts": 2, "router_rate": 0.5}, {"router": "top_k", "experts": 2, "router_rate": 0.0},
+    {"router": "reinforce", "reward_to_go": 1},
     {"router": "hash", "experts": 2, "hash": "clustered"}, {"hash_embeddings": "run"},
     {"router": "hash", "experts": 2, "hash": "random", "hash_embeddings": "run"},
     {"router": "hash", "experts": 2, "hash": "dispersed", "hash_embeddings": "run"},

@@ -472,23 +472,14 @@ def test_an_id_tells_runs_of_one_name_apart(here, column, cells):
     assert told(*marked(column, *cells), name=None)[0] == [0, 1, 2]
 
 
-STANDS = "runs.csv: run 'moe8' is in rows 1, 2"
-APART = "give each run a unique name, or"
 REFUSED_NAMES = {
-    "steps that go back": (
-        TWO, ("Name", *SHAPE), "runs.csv: run 'moe8' goes back from step 2000 (row 1) to 1990 (row 2); sort",
-    ),
-    "one row per run": (
-        [*TWO[1::-1], TWO[2], ("wide", 8, 512, 2000, 3.1), ("more", 8, 768, 2000, 3.0)], ("Name", *SHAPE),
-        f"{STANDS}, although most runs have one row; {APART}, if these rows are evaluations of one run",
-    ),
     "a state": (
         *marked("State", "finished", "crashed", "finished"),
-        f"{STANDS}, but by its column State the table has one row per run; {APART} pass a column of ids",
+        "runs.csv: run 'moe8' is in rows 1, 2, but by its column State the table has one row per run; give each",
     ),
     "a status, with steps that rise": (
         *marked("status", *["FINISHED"] * 3),
-        f"{STANDS}, but by its column status the table has one row per run; {APART}",
+        "runs.csv: run 'moe8' is in rows 1, 2, but by its column status the table has one row per run; give each",
     ),
     "a counter of rows": (*marked("id", 0, 1, 2), "runs.csv: run 'moe8' goes back from step 2000 (row 1)"),
     "a counter in capitals": (*marked("ID", 1, 2, 3), "runs.csv: run 'moe8' goes back from step 2000 (row 1)"),

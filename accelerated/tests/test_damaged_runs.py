@@ -17,16 +17,15 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.tables.schema import TIME_COLUMNS
-from routelaws.accelerated.training import loop, step
+from routelaws.accelerated.training import step
 from routelaws.accelerated.training.configuration import PLACES, from_mapping
 from routelaws.accelerated.training.runs import checkpoints, result_rows, run_folder
 from routelaws.accelerated.training.runs.record import Record, check_config, read_record, record_in, write_record
 from routelaws.accelerated.training.runs.resuming import kept_files_of_older
 from routelaws.accelerated.training.sweeps.sweep_folder import collect_rows
-from routelaws.accelerated.training.text.corpus import read_corpus
 from routelaws.accelerated.training.text.tokenizer import train_tokenizer
-from routelaws.accelerated.training.text.tokens import prepare_tokens
+
+from .small_runs import content, make_run, untimed_rows, words_of
 
 PUT_BACK = "; restore it, or delete it and repeat the training command"
 
@@ -42,20 +41,13 @@ def fields(small_fields, tmp_path_factory):
     return {**small_fields, "router": "hash", "experts": 4, "eval": [f"c4={second}"]}
 
 
-def train(fields: dict, folder: Path, said: list | None = None) -> list[dict]:
-    config = from_mapping(fields, "test")
-    tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
-    said = [] if said is None else said
-    return loop.Run(config, folder, tokens, 0, lambda kind, line="", **_: said.append(line)).train()
-
-
 @pytest.fixture(scope="module")
 def runs(fields, tmp_path_factory):
     """Return the folders by name. Tests do not change them."""
     below = tmp_path_factory.mktemp("runs")
     made = {name: below / name for name in ("RUN", "MID", "OLD", "OTHER")}
-    train(fields, made["RUN"])
-    train(fields | {"seed": 2}, made["OTHER"])
+    make_run(fields, made["RUN"]).train()
+    make_run(fields, made["OTHER"], seed=2).train()
     shutil.copytree(made["RUN"], made["MID"])
     shutil.rmtree(made["MID"] / "checkpoints" / "24")
     record = record_in(checkpoints.Checkpoints(made["MID"] / "checkpoints", print).beside())
@@ -77,20 +69,10 @@ def folder(runs, tmp_path, request):
     return Path(shutil.copytree(runs[request.param], tmp_path / request.param))
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
-
-
-def flags(fields: dict) -> list[str]:
-    lists = {"corpus": fields["corpus"], "eval": fields["eval"]}
-    pairs = [(name, value) for name, values in {**fields, **lists}.items() for value in np.atleast_1d(values).tolist()]
-    return [part for name, value in pairs for part in (f"--{name.replace('_', '-')}", str(value))]
-
-
 @pytest.fixture
 def do(fields, capsys, runs):
     def run(command: str, folder: Path) -> tuple[int, str, list[str]]:
-        more = {"train": ["--out", folder, *flags(fields)], "report": [runs["OTHER"], folder]}
+        more = {"train": ["--out", folder, *words_of(fields)], "report": [runs["OTHER"], folder]}
         more |= {"generate": [folder, "--tokens", 3]}
         code = cli.main([command, *map(str, more.get(command, [folder]))])
         said = capsys.readouterr()
@@ -174,7 +156,7 @@ ERRORS = {
     # config.json
     "activation": ("RUN", READS, edit("config.json", '"gelu"', '"relu"'),
                    "config.json: activation is 'relu', but 'gelu'" + IN_RECORD),
-    "experts": ("RUN", READS, edit("config.json", '"experts": 4', '"experts": 8'),
+    "experts": ("RUN", ("evaluate",), edit("config.json", '"experts": 4', '"experts": 8'),
                 "config.json: experts is 8, but 4" + IN_RECORD),
     "d_model 1e9": ("RUN", ("evaluate",), edit("config.json", '"d_model": 8', '"d_model": 1000000000'),
                     "config.json: the model has 5e+19 parameters; it can have 9.01e+15 at most"),
@@ -185,7 +167,7 @@ ERRORS = {
     # hash_table.npy
     "ids too large": ("RUN", ("evaluate", "train"), table(lambda ids: ids + 1),
                       "hash_table.npy: has experts from 1 to 4; the model has 0 to 3" + PUT_BACK),
-    "five rows": ("RUN", ("evaluate", "train"), table(lambda ids: ids[:5]),
+    "five rows": ("RUN", ("evaluate",), table(lambda ids: ids[:5]),
                   "hash_table.npy: holds int32 (5, 1); int32 (300, 1) is needed" + PUT_BACK),
     "one bit": ("RUN", ("evaluate", "train"), flip("hash_table.npy"),
                 "hash_table.npy: is not the hash table of the checkpoint of step 24" + PUT_BACK),
@@ -210,13 +192,13 @@ ERRORS = {
                       "results.csv: vocab_size at step 16 is '301', but '300' in "),
     "the last loss": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows[:-1], _other_loss(rows)]),
                       "results.csv: loss_validation at step 24 is '1.2345', but '"),
-    "a blank cell filled": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows[:-1], _filled(rows)]),
+    "a blank cell filled": ("RUN", ("report",), lines("results.csv", lambda rows: [*rows[:-1], _filled(rows)]),
                             "results.csv: loss_curation_corpus at step 24 is '7', but '' in "),
-    "a row that is lost": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [rows[0], *rows[2:]]),
+    "a row that is lost": ("RUN", ("report",), lines("results.csv", lambda rows: [rows[0], *rows[2:]]),
                            "results.csv: has no row of step 8, but "),
-    "a row twice": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows, rows[-1]]),
+    "a row twice": ("RUN", ("report",), lines("results.csv", lambda rows: [*rows, rows[-1]]),
                     "results.csv: has 4 rows, but "),
-    "a cut row": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows[:-1], rows[-1][:30]]),
+    "a cut row": ("RUN", ("report",), lines("results.csv", lambda rows: [*rows[:-1], rows[-1][:30]]),
                   "results.csv, row 3: has 7 cells; "),
     # validation_windows.csv
     "windows": ("RUN", ("train", "report"), flip("validation_windows.csv"),
@@ -274,10 +256,6 @@ def test_what_was_changed_is_one_line_and_nothing_is_lost(case, folder, command,
 # WHAT IS USED
 
 
-def rows_of(folder: Path) -> list[dict]:
-    return [{**row, **dict.fromkeys(TIME_COLUMNS, "")} for row in result_rows.read_rows(folder / "results.csv")]
-
-
 def without_last_row(folder: Path, runs: dict) -> None:
     """Remove the last row of OLD, as after a kill after the last checkpoint."""
     lines("results.csv", lambda rows: rows[:-1])(folder, runs)
@@ -314,7 +292,7 @@ def test_what_is_whole_is_used_and_what_is_missing_written_again(folder, change,
     change(folder, runs)
     code, _, said = do("train", folder)
     assert code == 0 and line in "\n".join(said), said
-    assert rows_of(folder) == rows_of(runs["RUN"])
+    assert untimed_rows(folder) == untimed_rows(runs["RUN"])
     for name in ("config.json", "tokenizer.model", "hash_table.npy"):
         assert (folder / name).read_bytes() == (runs["RUN"] / name).read_bytes() or name == "config.json"
     assert (folder / "record.json").exists()
@@ -379,7 +357,11 @@ PREDICTED = (
 SWEEPS = [
     ("sessions.json", fill, "null", "its content is null; a list is needed; restore it, or delete it: only the times"),
     ("sessions.json", fill, '[{"started": "x", "last": 1}]', "[0].started is 'x'; a number is needed; restore it"),
+    ("sessions.json", fill, "{", "is not valid JSON"),
     ("sweep.json", fill, '{"name": "x"}', "runs is missing"),
+    ("sweep.json", fill, "[1]", "its content is [1]; an object is needed"),
+    ("sweep.json", fill, '{"name": "x", "runs": []}', "hyper_id of row 1"),
+    ("results.csv", fill, "hyper_id\n1\n", "has no column step"),
     (
         "sweep.json",
         edit,
@@ -392,12 +374,7 @@ SWEEPS = [
         ('"d_model": 16', '"d_model": 32'),
         "run 1 is 001-dense-d32-L2-s42, but runs/ has 001-dense-d16",
     ),
-    (
-        "results.csv",
-        edit,
-        ("3.125", "2.125"),
-        f"the rows of run 1 differ from SWEEP/{SECOND}/results.csv; delete it",
-    ),
+    ("results.csv", edit, ("3.125", "2.125"), f"the rows of run 1 differ from SWEEP/{SECOND}/results.csv; delete it"),
     (f"{SECOND}/results.csv", edit, ("3.125", "x"), "row 1: loss_validation is 'x'; a finite number is needed"),
     (f"{FIRST}/log.jsonl", fill, "5\n", "line 1: its content is 5; an object is needed; restore it"),
     (f"{FIRST}/validation_windows.csv", fill, "x", "is not a table of window losses; restore it"),
@@ -472,23 +449,22 @@ def kill_before(number: int, folder: Path, happen, monkeypatch) -> int:
 
 def files_of(folder: Path) -> tuple:
     log = [{**line, "tokens_per_second": 0} for line in run_folder.read_own_log(folder)]
-    return rows_of(folder), log, (folder / "validation_windows.csv").read_bytes()
+    return untimed_rows(folder), log, (folder / "validation_windows.csv").read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("number", "resumed"),
-    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in KILLS],
+    ("number", "resumed"), [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in KILLS]
 )
 def test_a_kill_between_two_writes_leaves_files_that_agree(number, resumed, fields, runs, tmp_path, monkeypatch):
     """Readers accept the remaining files, and the same command ends with the files of an undisturbed run."""
     folder = tmp_path / "run"
     if resumed:  # a run that resumes from an older checkpoint has fewer writes
         shutil.copytree(runs["MID"], folder)
-    written = kill_before(number, folder, lambda: train(fields, folder), monkeypatch)
+    written = kill_before(number, folder, lambda: make_run(fields, folder).train(), monkeypatch)
     assert written == (min(number, 6) if resumed else number)
     rows, windows = run_folder.read_results(folder)
     run_folder.read_own_log(folder)
     if windows is not None and rows:
         assert np.isclose(windows.loss.sum() / windows.tokens.sum(), float(rows[-1]["loss_validation"]), rtol=1e-9)
-    train(fields, folder)
+    make_run(fields, folder).train()
     assert files_of(folder) == files_of(runs["RUN"])

@@ -152,7 +152,6 @@ def test_the_rate_of_guessing_is_that_of_the_task(tmp_path, capsys, task, flags,
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ("--law direct --task quizz", "--task quizz: no such task in the table; available: quiz, code pass@1"),
         ("--law two-stage-linear --loss c4", "loss 'c4' is not in the table; available: text"),
         ("--law two-stage-linear --guess-rate 0.5", "the law two-stage-linear has no option guess_rate"),
         ("--law direct --guess-rate 1", "guess_rate is 1.0; needed: at least 0 and below 1"),

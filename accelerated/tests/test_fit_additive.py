@@ -26,14 +26,6 @@ def test_tokens_are_those_of_the_table_or_steps_of_its_batches():
         columns_of("hoffmann", **size, tokens=[777, np.nan])
 
 
-def test_active_parameters_count_both_embeddings():
-    base = {"step": [1, 1], "dense_parameter_count": [1e8, 2e8], "num_experts": [1, 8], "tokens": [1e9, 1e9]}
-    assert columns_of("joint", **base, d_model=[512, 512])[0] == [1e8 + 2 * 32_000 * 512, 2e8 + 2 * 32_000 * 512]
-    assert columns_of("joint", **base, d_model=[512, 512], vocab_size=[1000, 1000])[0][1] == 2e8 + 2 * 1000 * 512
-    with pytest.raises(ValueError, match="column d_model is not in the table"):
-        columns_of("joint", **base)
-
-
 def test_each_column_of_a_law_follows_from_its_row():
     """The table has a dense run without k and G, a run with two of 8 experts, and a run with four of 64 narrow experts
     (G = 4).

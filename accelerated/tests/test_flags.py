@@ -5,10 +5,8 @@ print another result. A flag without an entry fails, and so does an entry withou
 the flags of training commands, and `test_commands_truth.py` checks the numbers.
 """
 
-import contextlib
 import csv
 import functools
-import io
 import json
 import math
 import os
@@ -32,6 +30,9 @@ from routelaws.accelerated.results.prediction import INPUTS, point_of, predict_a
 from routelaws.accelerated.results.rows import Choice
 from routelaws.accelerated.results.runs import fit_table, read
 from routelaws.conformance.plain.laws import Bounded
+
+from .small_runs import ran
+from .small_tables import save
 
 LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
 SIZES, EXPERTS = (12_000_000, 40_000_000, 130_000_000, 400_000_000), (2, 8, 32, 128)
@@ -83,13 +84,6 @@ DIRECT = (0.8 * 1e19**0.2, 0.2)
 """A and alpha of the task `exact`, whose guess rate is 0.25."""
 
 
-def save(path, rows) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 ROWS, ACCURACIES = runs(), accuracies()
 MORE = [row | {"num_experts": 64, "loss_validation": 0.99 * row["loss_validation"]} for row in ROWS[4:8]]
 """Rows of a second table."""
@@ -114,16 +108,14 @@ def said(tmp_path_factory):
     """Run a command once in a folder with tables. Return its output, as an object with --json."""
     folder, before = tmp_path_factory.mktemp("flags"), os.getcwd()
     tables = {"table": ROWS, "more": MORE, "accuracies": ACCURACIES, "own": OWN, "runs": OWN_RUNS}
-    for name, rows in (tables | {"rates": RATES, "leverages": LEVERAGES}).items():
+    for name, rows in (tables | {"rates": RATES}).items():
         save(folder / f"{name}.csv", rows)
 
     @functools.cache
     def run(*words: str):
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = cli.main(list(words))
-        assert code == 0, (words, err.getvalue())
-        return json.loads(out.getvalue()) if "--json" in words else out.getvalue() + err.getvalue()
+        code, out, err = ran(*words)
+        assert code == 0, (words, err)
+        return json.loads(out) if "--json" in words else out + err
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -339,10 +331,7 @@ def convert_does_what_its_flags_say(said):
 
 # report, reproduce, downstream
 
-ELSEWHERE = {
-    ("report", "positional"): "test_run_pairs.py",
-    ("report", "--full"): "test_report.py",
-}
+ELSEWHERE = {("report", "positional"): "test_run_pairs.py", ("report", "--full"): "test_report.py"}
 """Flags with tests elsewhere, and the files of these tests."""
 
 
@@ -388,7 +377,6 @@ def downstream_takes_what_it_is_told(said):
 
 
 RATES = [{"task": "two", "random_accuracy": 0.125}, {"task": "exact", "random_accuracy": 0.25}]
-LEVERAGES = [{"activation": 0.1, "tian_granularity": 2, "flops": 1e20, "leverage": 2.0}]
 
 
 def test_every_flag_has_a_check(flags_of):
@@ -489,17 +477,7 @@ IDLE = {
     "--corpus is for texts, but a task uses all of its questions; leave --corpus out": (
         "evaluate", "run", "--task", "x", "--corpus", "x",
     ),
-    "--no-published: --next uses only the table; leave --no-published out": (*NEXT.split(), "--no-published"),
     "--n 1e9: add --next, or leave it out": (*PLAN.split(), "--n", "1e9"),
-    "--loss books: the law direct does not use a loss": "fit accuracies.csv --law direct --loss books".split(),
-    "--loss c4: a table of leverages has no loss; leave --loss out": (
-        "fit",
-        "leverages.csv",
-        "--law",
-        "leverage",
-        "--loss",
-        "c4",
-    ),
 }  # fmt: skip
 """Flags that another flag makes meaningless: errors."""
 

@@ -5,11 +5,9 @@ is read   a field that returns to its default changes shapes, the program of the
 means     a real run has the numbers of its flags; the reference evaluates its model again
 """
 
-import contextlib
 import csv
 import dataclasses
 import functools
-import io
 import json
 import re
 from pathlib import Path
@@ -25,7 +23,6 @@ from routelaws.accelerated.report import engine
 from routelaws.accelerated.routed_block import hash_table
 from routelaws.accelerated.training import loop, step
 from routelaws.accelerated.training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, from_mapping
-from routelaws.accelerated.training.runs.checkpoints import Checkpoints
 from routelaws.accelerated.training.runs.export import load_train_step
 from routelaws.accelerated.training.runs.result_rows import result_row, write_rows
 from routelaws.accelerated.training.runs.run_folder import read_config
@@ -33,14 +30,14 @@ from routelaws.accelerated.training.runs.weights import load_run
 from routelaws.accelerated.training.sweeps import sweep
 from routelaws.accelerated.training.text import hashing
 from routelaws.accelerated.training.text.batches import windows_of_text
-from routelaws.accelerated.training.text.corpus import read_corpus
 from routelaws.accelerated.training.text.tokenizer import END_OF_DOCUMENT, Tokenizer
-from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.accelerated.training.window_losses import WindowLosses
 from routelaws.accelerated.transformer import draw_noise, loss
 from routelaws.reference import configuration
 from routelaws.reference import transformer as reference
 from routelaws.reference.accounting import SIZES
+
+from .small_runs import ran, saved_run, tokens_of, words_of
 
 SMALL = {"vocab_size": 300, "d_model": 8, "blocks": 2, "heads": 1, "sequence_length": 16, "batch_size": 4}
 ROUTED = {"experts": 4, "routing_frequency": 1.0}
@@ -94,17 +91,6 @@ LITERALS = (
     "temperature", "gate_scale",
 )  # fmt: skip
 """Fields whose number appears in the program."""
-
-
-def words_of(fields: dict) -> list[str]:
-    words = []
-    for name, value in fields.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            words += [f"--{flag}", *map(str, value if isinstance(value, tuple | list) else [value])]
-    return words
 
 
 CHECKS: set[tuple[str, str]] = set()
@@ -306,11 +292,9 @@ def test_the_balancing_group_and_the_mesh_are_those_of_the_layout():
 
 
 def told(*words) -> str:
-    """Return the standard output of a command, or the lines of its standard error if it fails."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = cli.main([str(word) for word in words])
-    return out.getvalue() + err.getvalue() if code == 0 else f"{code}: {err.getvalue()}"
+    """Return the outputs of a command, or its exit code and standard error if it fails."""
+    code, out, err = ran(*words)
+    return out + err if code == 0 else f"{code}: {err}"
 
 
 def object_of(*words) -> dict:
@@ -330,13 +314,8 @@ MIXTURE = SMALL | ROUTED | {
 
 def saved_start(fields: dict, text_file, folder: Path) -> Path:
     """Return the folder of a run with four times its initial weights, so that changes show."""
-    config = from_mapping(fields | {"corpus": [str(text_file)]})
-    files = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
-    run, state = loop.Run(config, folder, files), step.initial_state(config)
-    checkpoints, fourfold = Checkpoints(run.folder / "checkpoints", print), jax.tree.map(lambda w: 4 * w, state.params)
-    checkpoints.save(1, state._replace(params=fourfold)._asdict(), run._extra())
-    checkpoints.close()
-    return folder
+    fourfold = lambda state: state._replace(params=jax.tree.map(lambda w: 4 * w, state.params))  # noqa: E731
+    return saved_run(fields | {"corpus": [str(text_file)]}, folder, fourfold)
 
 
 @pytest.fixture(scope="module")
@@ -355,8 +334,7 @@ def oracle(folder: Path, **changes):
 def windows_of(folder: Path, number: int) -> np.ndarray:
     """Return this number of validation tokens of a run, as windows [n, b, S + 1]."""
     config = dataclasses.replace(read_config(folder), evaluation_tokens=number)
-    files = prepare_tokens(read_corpus(config.corpus), 300, tell=lambda line: None)
-    return np.asarray(loop.open_text(config, files)[1]["validation"].tokens)
+    return np.asarray(loop.open_text(config, tokens_of(config))[1]["validation"].tokens)
 
 
 def oracle_loss(folder: Path, windows: np.ndarray, **changes) -> float:
@@ -429,24 +407,14 @@ RUN = {
 
 def test_a_seed_is_that_of_the_weights_and_of_the_order_of_the_text(lender):
     config = read_config(lender)
-    files = prepare_tokens(read_corpus(config.corpus), 300, tell=lambda line: None)
-    other = dataclasses.replace(config, seed=6)
+    files, other = tokens_of(config), dataclasses.replace(config, seed=6)
     weights = [step.initial_state(each).params["embedding"] for each in (config, other)]
     batches = [loop.open_text(each, files)[0].stacked(1) for each in (config, other)]
     keys = [jax.random.key_data(step.run_inputs(each, None).noise_key) for each in (config, other)]
     assert not any(np.array_equal(*pair) for pair in (weights, batches, keys))
 
 
-@of("train", "--distributed", "--coordinator", "--processes", "--process-id")
-def test_flags_of_several_processes_reach_what_joins_them(tmp_path):
-    out = ("train", "--out", tmp_path / "run")
-    assert "--distributed auto: SLURM, Open MPI or a TPU pod" in told(*out, "--distributed", "auto")
-    words = ("--coordinator", "10.0.0.1:1234", "--processes", "2", "--process-id", "5")
-    assert "--process-id 5 is out of range; use 0 to 1" in told(*out, *words)
-    words = ("--coordinator", "nowhere", "--processes", "2", "--process-id", "1")
-    assert "--coordinator nowhere: HOST:PORT of process 0 is needed" in told(*out, *words)
-    line = "mesh data=2 needs 2 devices, but JAX sees 1 (cpu); change the mesh, or set JAX_NUM_CPU_DEVICES=2 on a CPU"
-    assert told(*out, *words_of(SMALL | {"mesh": "data=2"})) == f"2: routelaws: {line}\n"
+of("train", "--distributed", "--coordinator", "--processes", "--process-id")  # in test_hosts.py
 
 
 @of("evaluate", "positional", "--group-size", "--one-hot", "--tokens", "--corpus", "--json")
@@ -521,7 +489,6 @@ def test_a_routing_is_written_as_the_flags_say(lender, tmp_path):
     assert np.allclose(found["blocks"][0]["load"], load)
     assert "ba" in (tmp_path / "a.html").read_text(encoding="utf-8")
     assert object_of("inspect", lender, "--tokens", "50")["tokens"] == 50
-    assert told("inspect", lender, "--tokens", "0") == "2: routelaws: --tokens 0 is out of range; use 1 or more\n"
     assert told("inspect", lender, "--text", tmp_path).endswith("name a text file\n")
     matched = object_of("inspect", lender, "--tokens", "50", "--against", lender)["blocks"][0]["matched"]
     assert matched["agreement"] == 1 and matched["partner"] == sorted(matched["partner"])
@@ -539,7 +506,6 @@ def test_the_routing_of_training_batches_is_written(text_file, tmp_path):
         assert set(stored["step"]) == {2, 3} and _first_and_last("2:2") == (2, 2)
         assert (stored["expert"][0, :, 0] == stored["token"] % 4).all()
     for words, line in (
-        (["--split", "train"], "--split train and --steps go together"),
         (["--split", "train", "--steps", "3:2"], "--steps 3:2: needed: the first and the last step"),
         (["--split", "train", "--steps", "1:2", "--tokens", "9"], "--tokens 9: it cannot be used with --split train"),
     ):
@@ -560,7 +526,6 @@ def test_a_stored_routing_is_replayed(lender, text_file, tmp_path):
     assert "with the experts of" in said and "has experts but no gates" in said
     for name, line in (("c", "expert is out of range; the run has 0 to 3"), ("d", "cannot be read: No such file")):
         assert line in told("evaluate", run, "--routing", tmp_path / f"{name}.npz")
-    assert "leave out the other flags" in told("evaluate", run, "--routing", tmp_path / "a.npz", "--tokens", "9")
     assert "tokens choose experts" in told("evaluate", lender, "--routing", tmp_path / "a.npz")
 
 

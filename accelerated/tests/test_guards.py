@@ -21,30 +21,24 @@ import pytest
 from routelaws.accelerated import cli, files
 from routelaws.accelerated.commands import sweep as sweep_command
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.tables.schema import TIME_COLUMNS
 from routelaws.accelerated.training import diagnosis, loop, step, stopping
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.runs import checkpoints
-from routelaws.accelerated.training.runs.result_rows import read_rows
 from routelaws.accelerated.training.runs.resuming import check_untrained
 from routelaws.accelerated.training.runs.run_folder import read_log
 from routelaws.accelerated.training.runs.trunk import check_growth
 from routelaws.accelerated.training.sweeps import sweep_folder
 from routelaws.accelerated.training.sweeps.sweep_folder import read_sessions
-from routelaws.accelerated.training.text.corpus import read_corpus
-from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.accelerated.transformer import Loss, Output
 from routelaws.reference import configuration
+
+from .small_runs import make_run, untimed_rows, words_of
 
 
 @pytest.fixture(scope="module")
 def flags(small_fields):
     """Return the flags of a run of 24 steps, with evaluations and checkpoints at 8, 16 and 24."""
-    fields = {**small_fields, "blocks": 1}
-    corpus = fields.pop("corpus")[0]
-    return [
-        "train", "--corpus", corpus, *(p for k, v in fields.items() for p in (f"--{k.replace('_', '-')}", str(v)))
-    ]  # fmt: skip
+    return ["train", *words_of(small_fields)]
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +58,6 @@ def train(flags, capsys):
         return code, [line for line in said if "chunks to train on" not in line and not line.startswith("step ")]
 
     return run
-
-
-def table(folder: Path) -> list[dict]:
-    return [{k: v for k, v in row.items() if k not in TIME_COLUMNS} for row in read_rows(folder / "results.csv")]
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
 def at_step(monkeypatch, number: int, happen) -> None:
@@ -158,14 +144,13 @@ def test_a_checkpoint_whose_counts_were_changed_is_damaged(tmp_path):
 
 
 def test_a_run_that_goes_on_counts_on(small_fields, tmp_path):
-    config = from_mapping({**small_fields, "blocks": 1, "steps": 8, "evaluations": 1, "skip_bad_batches": 4}, "test")
-    text = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
-    before = loop.Run(config, tmp_path / "run", text)
+    fields = {**small_fields, "steps": 8, "evaluations": 1, "skip_bad_batches": 4}
+    before = make_run(fields, tmp_path / "run")
     before.seconds, before.dropped, before.skipped = 7.5, (0.5, 2), 3
     written = checkpoints.Checkpoints(before.checkpoints, print)
-    written.save(4, step.initial_state(config)._asdict(), before._extra())
+    written.save(4, step.initial_state(before.config)._asdict(), before._extra())
     written.close()
-    after = loop.Run(config, tmp_path / "run", text)
+    after = make_run(fields, tmp_path / "run")
     assert after._start(checkpoints.Checkpoints(after.checkpoints, print))[0] == 4
     assert after._extra() == before._extra()
 
@@ -307,7 +292,7 @@ def test_a_signal_saves_and_ends_well_and_the_same_command_goes_on(train, whole,
     monkeypatch.undo()
     code, said = train(tmp_path / "run")
     assert code == 0 and said[0] == f"{tmp_path / 'run'}: resumes at step 12 of 24"
-    assert table(tmp_path / "run") == table(whole)
+    assert untimed_rows(tmp_path / "run") == untimed_rows(whole)
 
 
 def test_a_second_interrupt_ends_at_once_and_a_second_termination_changes_nothing():
@@ -357,9 +342,9 @@ def test_a_disk_that_refuses_is_one_line_and_what_is_there_stays(train, whole, t
     code, said = train(out)
     line = f"{out}/results.csv: {os.strerror(number)}; {remedy} and repeat the command (complete files are kept)"
     assert (code, said) == (2, [f"routelaws: {line}"])
-    assert len(table(out)) == 1
+    assert len(untimed_rows(out)) == 1
     monkeypatch.undo()
-    assert train(out)[0] == 0 and table(out) == table(whole)
+    assert train(out)[0] == 0 and untimed_rows(out) == untimed_rows(whole)
     assert read_log(out / "log.jsonl")[-1]["load"] == [] and len(read_log(out / "log.jsonl")) == 9
 
 
@@ -371,7 +356,7 @@ def test_stopped_before_the_first_checkpoint_it_says_that_it_starts_anew(train, 
         (out / name).write_text("".join((out / name).read_text().splitlines(keepends=True)[:lines]))
     code, said = train(out)
     assert code == 0 and said[0] == f"{out}: the run stopped before its first checkpoint; it starts from step 0"
-    assert table(out) == table(whole)
+    assert untimed_rows(out) == untimed_rows(whole)
 
 
 @pytest.mark.parametrize(

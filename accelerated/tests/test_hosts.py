@@ -1,7 +1,6 @@
 """A run on many hosts: the flags, the rows of each process, and equal results of two processes and one."""
 
 import contextlib
-import csv
 import os
 import shutil
 import signal
@@ -18,11 +17,13 @@ from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.schema import TIME_COLUMNS
 from routelaws.accelerated.training import hosts
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.hosts import Hosts, batch_of_all, hosts_of, launcher, own_rows
+from routelaws.accelerated.training.runs.result_rows import read_rows
 from routelaws.accelerated.training.stopping import Resumable
 from routelaws.accelerated.training.text.batches import training_batches
-from routelaws.accelerated.training.text.corpus import read_corpus
-from routelaws.accelerated.training.text.tokens import prepare_tokens
+
+from .small_runs import tokens_of, words_of
 
 SLURM = {name: "1" for name in ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")}
 SLURM["SLURM_STEP_NODELIST"] = "node[1-2]"
@@ -61,22 +62,13 @@ def test_who_started_this_process(environment, name):
     ("flags", "message"),
     [
         (["--coordinator", "10.0.0.1:1234"], "--processes, --process-id: missing; give all three"),
-        (
-            ["--processes", "2", "--process-id", "0"],
-            "--coordinator: missing; give all three",
-        ),
+        (["--processes", "2", "--process-id", "0"], "--coordinator: missing; give all three"),
         (["--distributed", "auto"], "--distributed auto: SLURM, Open MPI or"),
         (["--distributed", "auto", "--processes", "2"], "--distributed auto finds the other processes itself"),
         (["--coordinator", "10.0.0.1", "--processes", "2", "--process-id", "0"], "--coordinator 10.0.0.1: HOST:PORT"),
         (["--coordinator", "a:70000", "--processes", "2", "--process-id", "0"], "--coordinator a:70000: HOST:PORT"),
-        (
-            ["--coordinator", "a:1", "--processes", "2", "--process-id", "2"],
-            "--process-id 2 is out of range; use 0 to",
-        ),
-        (
-            ["--coordinator", "a:1", "--processes", "0", "--process-id", "0"],
-            "--processes 0 is out of range; use 1 or",
-        ),
+        (["--coordinator", "a:1", "--processes", "2", "--process-id", "2"], "--process-id 2 is out of range; use 0 to"),
+        (["--coordinator", "a:1", "--processes", "0", "--process-id", "0"], "--processes 0 is out of range; use 1 or"),
     ],
 )
 def test_flags_that_do_not_go_together_are_one_line(capsys, tmp_path, monkeypatch, flags, message):
@@ -111,7 +103,7 @@ class Cut:
     ],
 )
 def test_a_process_reads_the_rows_of_its_devices_alone(small_fields, places, rows):
-    tokens = prepare_tokens(read_corpus(small_fields["corpus"]), 300, tell=lambda line: None)
+    tokens = tokens_of(from_mapping(small_fields))
     sizes = {"sequence_length": 16, "batch_size": 8, "seed": 1}
     everything = training_batches(tokens, **sizes).stacked(3)
     mine = own_rows(Cut(*places), (3, 8, 17))
@@ -198,12 +190,7 @@ def start(
 ) -> list[subprocess.Popen]:
     """Start the processes of a run, with `devices` in total. `launched` gives the environment of each."""
     settings = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices // processes)}
-    words = [
-        str(word)
-        for name, value in fields.items()
-        for word in (f"--{name.replace('_', '-')}", *(value if isinstance(value, list) else [value]))
-    ]
-    words = [sys.executable, *program, "train", "--out", str(folder), *words, *more]
+    words = [sys.executable, *program, "train", "--out", str(folder), *words_of(fields), *more]
     join = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", str(processes), "--process-id"]
     joins = [[*join, str(i)] if processes > 1 else [] for i in range(processes)]
     if launched is not None:
@@ -230,8 +217,7 @@ def losses(folder) -> list[tuple[int, float]]:
 
 
 def table(folder) -> list[dict]:
-    with open(folder / "results.csv", newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_rows(folder / "results.csv")
 
 
 def check_same_table(found, wanted) -> None:

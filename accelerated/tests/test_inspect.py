@@ -29,6 +29,7 @@ from routelaws.accelerated.results.blocks import count
 from routelaws.accelerated.results.blocks import text as in_terminal
 from routelaws.accelerated.results.sweeps.findings import learning_of
 from routelaws.accelerated.results.sweeps.folder import SweepRun
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.runs import run_folder
 from routelaws.accelerated.training.runs.weights import SavedRun
 from routelaws.accelerated.training.step import initial_state, make_train_steps
@@ -36,7 +37,8 @@ from routelaws.accelerated.training.text.batches import training_batches
 from routelaws.accelerated.transformer import apply, loss
 from routelaws.reference import diagnostics
 
-from .test_training_routers import ROUTERS, cut_at, from_mapping, make_run, tokens_of
+from .small_runs import Cut, cut_at, make_run, tokens_of
+from .test_training_routers import ROUTERS
 
 EXPERTS = 4
 
@@ -48,7 +50,7 @@ def run_of(small_fields):
     def make(**changes):
         config = from_mapping({**small_fields, "experts": EXPERTS, "blocks": 4, **changes}, "test")
         params = jax.tree.map(np.array, initial_state(config).params)
-        return SavedRun(config, params, None, tokens_of(small_fields).load_tokenizer(), {}, None, 0)
+        return SavedRun(config, params, None, tokens_of(config).load_tokenizer(), {}, None, 0)
 
     return make
 
@@ -451,15 +453,13 @@ def test_a_run_without_its_text_has_a_page_and_says_why(small_fields, tmp_path, 
 
 
 def test_a_dense_or_unfinished_run_says_so(small_fields, tmp_path):
-    watch, cut = cut_at(12)
-    with pytest.raises(cut):
-        make_run(small_fields, tmp_path / "run", watch).train()
+    with pytest.raises(Cut):
+        make_run(small_fields, tmp_path / "run", cut_at(12)).train()
     shown = run_page.write_run_page(tmp_path / "run").read_text()
     assert "after 8 of 24 steps" in shown and "The run is not finished" in shown and "experts learned" not in shown
+    with pytest.raises(Cut):
+        make_run(small_fields, tmp_path / "new", cut_at(4)).train()
     with pytest.raises(InputError, match="has no evaluation yet"):
-        watch, cut = cut_at(4)
-        with pytest.raises(cut):
-            make_run(small_fields, tmp_path / "new", watch).train()
         run_page.write_run_page(tmp_path / "new")
 
 
@@ -511,7 +511,8 @@ def without_gates(stored):
 
 def replay(small_fields, folder, name, gates=True):
     fields = {**small_fields, **ROUTERS[name], "steps": 8, "steps_per_call": 2, "evaluations": 1, "checkpoint_every": 4}
-    stored = routing_of_each_step(from_mapping(fields, "test"), tokens_of(fields), 8)
+    config = from_mapping(fields, "test")
+    stored = routing_of_each_step(config, tokens_of(config), 8)
     first = steps_of(stored, 1, 6)
     np.savez(folder / "routing.npz", **(first if gates else without_gates(first)))
     own = losses_of(make_run(fields, folder / "own"))
@@ -615,12 +616,11 @@ def test_experts_that_choose_have_their_tokens_in_the_order_of_the_text():
 
 
 def test_a_stopped_run_goes_on_with_the_same_routing_alone(top_k_replay, tmp_path):
-    watch, cut = cut_at(4)
     fields = {**top_k_replay.fields, "routing": str(tmp_path / "a.npz")}
     stored = steps_of(top_k_replay.stored, 1, 6)
     np.savez(tmp_path / "a.npz", **stored)
-    with pytest.raises(cut):
-        make_run(fields, tmp_path / "run", watch).train()
+    with pytest.raises(Cut):
+        make_run(fields, tmp_path / "run", cut_at(4)).train()
     np.savez(tmp_path / "a.npz", **(stored | {"gate": stored["gate"] * 0.5}))
     with pytest.raises(InputError, match="the file has changed .*restore it"):
         make_run(fields, tmp_path / "run")

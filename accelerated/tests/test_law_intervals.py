@@ -62,14 +62,7 @@ def test_ends_at_a_shape_are_the_reference_s(plain, name):
             residual, *says = _allowed.at_shape(rows, quantity, limit, *curve)
             wanted = [residual, *(on_the_scale_of_the_kernel(quantity, value, centre) for value in says)]
             beyond = math.log10(E) if dense else E - 1
-            asked = (
-                problem,
-                extra,
-                constant,
-                KINDS[name],
-                at if "N" in _allowed.PLACE[name] else -centre,
-                beyond,
-            )
+            asked = (problem, extra, constant, KINDS[name], at if "N" in _allowed.PLACE[name] else -centre, beyond)
             with np.errstate(invalid="ignore"):
                 found = np.array(law_intervals.ends_at(*asked, alpha, ratio, 1 - ratio, limit, work))
             if name == "N_cutoff":  # beyond a right angle c is at most 0, and the value of the reference is infinite

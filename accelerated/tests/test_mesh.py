@@ -13,7 +13,6 @@ import pytest
 from routelaws.accelerated.commands.train import run_of
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.mesh import MeshShape, parse_mesh
 from routelaws.conformance.bounds import check
 from routelaws.reference.routers.records import RECORDS
 
@@ -138,25 +137,8 @@ SPREAD = {"experts": 8, "router": "top_k", "d_model": 16, "heads": 2, "batch_siz
 
 
 @pytest.mark.parametrize(
-    ("text", "shape"), [("data=2,expert=4", (2, 4, 1)), ("model=2", (1, 1, 2)), ("model=3, data=1,expert=2", (1, 2, 3))]
-)
-def test_a_mesh_is_read(text, shape):
-    assert parse_mesh(text) == MeshShape(*shape)
-
-
-@pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"mesh": "data=2,data=2"}, "'data=2' is not AXIS=SIZE; AXIS is one of data, expert, model, each once"),
-        ({"mesh": "rows=2"}, "'rows=2' is not"),
-        ({"mesh": "data=0"}, "a whole number of at least 1"),
-        ({"mesh": "data=２"}, "a whole number of at least 1"),
-        ({"mesh": "data=" + "9" * 5000}, "a whole number of at least 1"),
-        ({"experts": 2**70}, "it has to be at most 2147483647"),
-        ({"kqv_size": 2**31}, "kqv_size is 2147483648; it has to be at most 2147483647"),
-        ({"learning_rate": 10**400}, "it has to be below 2^63"),
-        ({"mesh": ""}, "'' is not"),
-        ({"mesh": "data=3"}, "batch_size is 8; mesh data=3 cuts it into 3 equal parts"),
         ({"mesh": "expert=4", "experts": 6}, "expert 4 does not divide the 6 experts"),
         ({"mesh": "model=4"}, "model 4 does not divide the 2 attention heads"),
         ({"mesh": "model=2", "d_model": 24, "granularity": 32}, "model 2 does not divide the 3 hidden units"),
@@ -173,7 +155,10 @@ def test_what_cannot_be_spread_is_named(fields, message):
 def test_a_mesh_of_other_devices_is_refused():
     """The error comes before the text is read: the corpus does not exist."""
     config = from_mapping(SPREAD | {"mesh": "data=4", "corpus": ["nowhere.txt"]}, "test")
-    with pytest.raises(InputError, match=r"mesh data=4 needs 4 devices, but JAX sees 1 \(cpu\)"):
+    with pytest.raises(
+        InputError,
+        match=r"mesh data=4 needs 4 devices, but JAX sees 1 \(cpu\); .* or set JAX_NUM_CPU_DEVICES=4 on a CPU",
+    ):
         run_of(config, Path("out"))
 
 

@@ -100,25 +100,21 @@ def test_plan_and_fit_refuse_the_same_rows_in_the_same_words(tmp_path):
 
 
 HOSTILE = [
-    (["--flops", "0"], "--flops 0: is less than 1"),
     (["--flops", "1e21 FLOP/s"], "unit FLOP/s is not known"),
-    ([], "--flops is missing"),
-    (["--flops", "1e21", "--memory", "80"], "--memory 80: the unit is missing; needed: memory, such as 80GB or 24GiB"),
     (["--flops", "1e21", "--inference-tokens", "-5"], "--inference-tokens -5: is not an amount"),
-    (["--flops", "1e21", "--dtype", "bf17"], "--dtype bf17: is not an amount; needed: a type of numbers (fp32"),
     (["--flops", "1e21", "--top", "0"], "--top 0 is out of range; use 1 or more"),
     (["--flops", "1e21", "--resamples", "-1"], "--resamples -1: needed"),
-    (["--flops", "1e21", "--law", "mine"], "law 'mine' is not known"),
     (["--flops", "1e10"], "no model fits 1e10 FLOPs; the first reason: even the smallest model"),
     (["--flops", "1e21", "--memory", "1kB"], "no model fits 1e21 FLOPs, 1e-06 GB of memory"),
     (["--flops", "1e12", "--inference-tokens", "1e15"], "beside 1e+15 tokens of inference"),
 ]
 
 
-@pytest.mark.parametrize("flags, said", HOSTILE, ids=[" ".join(flags)[:60] or "none" for flags, _ in HOSTILE])
+@pytest.mark.parametrize("flags, said", HOSTILE, ids=[" ".join(flags)[:60] for flags, _ in HOSTILE])
 def test_what_cannot_be_planned_is_one_clear_line(path, capsys, flags, said):
-    law = [] if "--law" in flags else ["--law", "separable"]
-    assert main(["plan", str(path), *law, *map("=".join, zip(flags[::2], flags[1::2], strict=True))]) == 2
+    assert (
+        main(["plan", str(path), "--law", "separable", *map("=".join, zip(flags[::2], flags[1::2], strict=True))]) == 2
+    )
     output = capsys.readouterr()
     assert output.out == "" and output.err.count("\n") == 1
     assert said in output.err
@@ -383,10 +379,7 @@ def test_sizes_with_tokens_of_their_own(tmp_path):
         (["--next=prediction", "--router=Hash", "--n=1e9"], "--next prediction needs --experts"),
         (["--next=b", "--router=Hash", "--n=1e9"], "--n 1e+09: it cannot be used with --next b"),
         (["--next=slope", "--router=Hash"], "the law separable has no slopes"),
-        (["--next=c", "--router=Hash"], "c: the law separable has no such number; allowed: a, b, d"),
-        (["--next=b", "--router=Hash", "--memory=80GB"], "--memory 80GB: it cannot be used with --next"),
         (["--next=b", "--router=Hash", "--flops=10"], "10 FLOPs are too few for any run; the cheapest run costs"),
-        (["--next=b", "--router=Hash", "--n=-1"], "--n -1: is not an amount; needed: parameters"),
         (["--flops=1e21", "--router=Hash"], "--router Hash: add --next, or leave it out"),
     ],
 )

@@ -249,36 +249,23 @@ def test_the_smallest_number_of_devices_is_that_of_the_type_that_is_asked_for():
     assert smallest_that_fits(SMALL, 1.0, 1, 2, 4) is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--devices", 0], "--devices 0 is out of range; use 1 or more"),
-        (
-            ["--devices", 3],
-            "--devices 3: no mesh has this size; data x expert must divide the batch of 16 sequences, expert must be 1 "
-            "in a dense model, and model must divide the 2 heads",
-        ),
-        (
-            ["--devices", 16, "--router", "mixture_of_tokens", "--experts", 4],
-            "sequences into whole groups of 4, expert must divide the 4 experts, and model must divide the 2 heads",
-        ),
-        (["--devices", 2, "--mesh", "data=4"], "--mesh data=4 has 4 devices, but --devices is 2; make both equal"),
-        (["--devices", 3, "--mesh", "data=3"], "--batch-size is 16; mesh data=3 cuts it into 3 equal parts"),
-        (
-            ["--devices", 2, "--mesh", "rows=2"],
-            "--mesh 'rows=2': 'rows=2' is not AXIS=SIZE; AXIS is one of data, expert, model",
-        ),
-        (["--devices", 2, "--size", "2B"], "--size 2B: the paper has no such size; allowed: 15M, 25M, 55M, 130M"),
-    ],
-)
-def test_what_means_no_plan_is_one_line(capsys, arguments, message):
-    assert cli.main(["plan-mesh", "--memory", "1GB", *map(str, arguments)]) == 2
-    stderr = capsys.readouterr().err
-    assert message in stderr and stderr.count("\n") == 1
+MESHES = [
+    "",
+    "data",
+    "data=0",
+    "data=-1",
+    "data=2,data=2",
+    "data=²",
+    "data=２",
+    "data=" + "9" * 5000,
+    "model=1.5",
+    "rows=2",
+]
 
 
-@pytest.mark.parametrize("text", ["", "data", "data=0", "data=-1", "data=2,data=2", "data=²", "model=1.5"])
+@pytest.mark.parametrize("text", MESHES)
 def test_a_mesh_is_read_in_one_way(text):
     with pytest.raises(InputError, match="is not AXIS=SIZE; AXIS is one of data, expert, model, each once"):
         parse_mesh(text)
     assert parse_mesh("expert=4, data=2") == MeshShape(2, 4, 1) == parse_mesh(str(MeshShape(2, 4, 1)))
+    assert parse_mesh("model=3, data=1,expert=2") == MeshShape(1, 2, 3)

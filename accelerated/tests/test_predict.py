@@ -70,11 +70,8 @@ def test_the_hull():
 def test_what_cannot_be_predicted_is_named(tmp_path):
     path = make_table(tmp_path, 1e-3)
     for at, arguments, message in (
-        (point(1e8), {}, "--experts is missing: the law routed-bounded needs E"),
-        (point(1e8, 0.5), {}, "--experts 0.5: needed: a finite number at least 1"),
         (point(math.inf, 2.0), {}, "--n inf: needed: a finite number above 0"),
         (point(1e8, 4.0), {"law": "dense"}, "--experts 4: the law dense does not use it; needed: --n"),
-        (point(1e8, 4.0), {"law": "cubic"}, "law 'cubic' is not known; allowed: dense"),
         (point(1e8, 4.0), {"router": "Hash"}, "--router Hash: no such router_type in the table; available: Top-K"),
         (point(2e8, 4.0), {"law": "per-size"}, "no line at N = 2e\\+08; available: 10000000, 100000000, 1000000000"),
         (point(None, None, 1.0, 1.0), {"law": "routed-utilisation"}, "router Top-K"),

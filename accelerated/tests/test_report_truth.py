@@ -15,7 +15,6 @@ from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.figures import training as training_figures
 from routelaws.accelerated.results.encoding import plain
-from routelaws.accelerated.results.reproduction import resamples
 from routelaws.accelerated.results.sweeps import findings
 from routelaws.accelerated.results.sweeps.folder import Sweep, SweepRun
 from routelaws.accelerated.tables.selection import RouterRows
@@ -40,22 +39,12 @@ def made_run(hyper_id: int, router: str, size: int, experts: int, loss: float, s
     fields |= {"router": ROUTERS[router], "experts": experts, "d_model": 16 * 2 ** SIZES.index(size), "seed": seed}
     config = from_mapping(fields)
     row = {
-        "router_type": router,
-        "dense_parameter_count": float(size),
-        "num_experts": float(experts),
-        "loss_validation": loss,
-        "dropped_fraction": 0.25,
-        "hyper_id": hyper_id,
-        "step": 400,
-        "k": 1,
-        "seed": seed,
+        "router_type": router, "dense_parameter_count": float(size), "num_experts": float(experts), "k": 1,
+        "seed": seed, "loss_validation": loss, "dropped_fraction": 0.25, "hyper_id": hyper_id, "step": 400,
         "tokens": 819_200.0,
-        "total_parameter_count": size * (1.0 + 0.5 * experts),
-        "learning_rate": 0.01,
-        "wall_seconds": 61.0,
-        "device": "cpu",
-        "commit": "abc",
-    }
+        "total_parameter_count": size * (1.0 + 0.5 * experts), "learning_rate": 0.01, "wall_seconds": 61.0,
+        "device": "cpu", "commit": "abc",
+    }  # fmt: skip
     log = [{"kind": "train", "step": i, "loss": loss + 40 / (i + 9) + 0.05 * (i % 2)} for i in range(1, 401)]
     for step in STEPS:
         shares = [[(i + 1 + step) ** 2 for i in range(experts)], [i + 1 + step for i in range(experts)]]
@@ -83,10 +72,8 @@ def sweep():
 
 
 @pytest.fixture(scope="module")
-def gathered(sweep):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resamples, "RESAMPLES", 20)
-        return findings.gather_sweep(sweep)
+def gathered(sweep, few_resamples):
+    return findings.gather_sweep(sweep)
 
 
 @pytest.fixture(scope="module")

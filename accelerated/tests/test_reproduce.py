@@ -7,7 +7,6 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws.held_out import HeldOut
 from routelaws.accelerated.report import engine as command
@@ -28,7 +27,9 @@ from routelaws.accelerated.results.reproduction.gather import gather, used_rows
 from routelaws.accelerated.results.reproduction.table import Table, open_runs, size_labels
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
-from .small_tables import run, write
+from .small_tables import run, strict_json, write
+
+pytestmark = pytest.mark.usefixtures("few_resamples")
 
 LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 HASH = LAW._replace(b=-0.09, d=LAW.d + (LAW.b + 0.09) * math.log10(2))  # the same dense models as LAW
@@ -40,25 +41,10 @@ def make_frame(routers=(("Hash", HASH), ("S-Base", LAW)), sizes=SIZES, experts=E
     """Return a table of runs with losses on laws. Dense runs are on LAW."""
     table = []
     for size in sizes:
-        table.append(
-            {
-                "router_type": "Dense",
-                "num_experts": 1,
-                "dense_parameter_count": size,
-                "loss_validation": float(loss(size, 1, LAW)),
-            }
-        )
-        table += [
-            {
-                "router_type": router,
-                "num_experts": e,
-                "dense_parameter_count": size,
-                "loss_validation": float(loss(size, e, law)),
-            }
-            for router, law in routers
-            for e in experts
-        ]
-    frame = pandas.DataFrame(table)
+        table.append(("Dense", 1, size, float(loss(size, 1, LAW))))
+        table += [(router, e, size, float(loss(size, e, law))) for router, law in routers for e in experts]
+    names = ["router_type", "num_experts", "dense_parameter_count", "loss_validation"]
+    frame = pandas.DataFrame(table, columns=names)
     frame["loss_validation"] *= 10 ** np.random.default_rng(0).normal(0, noise, len(frame))
     return frame.assign(hyper_id=range(len(frame)), step=1000)
 
@@ -92,11 +78,6 @@ def gathered(frame, folder, **how) -> dict:
     return gather(open_runs(write(frame, folder), **how))[0]
 
 
-@pytest.fixture(autouse=True)
-def few_resamples(monkeypatch):
-    monkeypatch.setattr(resamples, "RESAMPLES", 20)
-
-
 @pytest.fixture
 def without_figures(monkeypatch):
     """Omit the figures, which take most of the time."""
@@ -109,26 +90,36 @@ def both_reports(render_both):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
-    frame = with_ablations(make_frame())
+def made(tmp_path_factory, few_resamples):
+    """Return a report's folder and results, and (law, Huber's delta, columns) of each fit for it."""
+    folder, fitted = tmp_path_factory.mktemp("whole"), fit.fitted
+    kept = SimpleNamespace(folder=folder / "report", results=None, fitted=[])
+
+    def counted(law, columns, measured, huber=None):
+        kept.fitted.append((law.name, huber, *(column.tobytes() for column in (*columns, measured))))
+        return fitted(law, columns, measured, huber)
+
+    def gathering(*given):
+        kept.results, runs = gather(*given)
+        return kept.results, runs
+
+    frame, said = with_ablations(make_frame()), []
     path = write(pandas.concat([frame, frame.iloc[[3]]]), folder)  # the table repeats a row, and the report names it
-    said, patch = [], pytest.MonkeyPatch()
-    patch.setattr(resamples, "RESAMPLES", 20)
-    written = command.write_reproduction(path, folder / "report", tell=said.append, full=True)
-    assert written == folder / "report" / "report.md"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit, "fitted", counted)
+        patch.setattr(command, "gather", gathering)
+        assert command.write_reproduction(path, kept.folder, tell=said.append, full=True) == kept.folder / "report.md"
     assert len(said) > 10
-    patch.undo()
-    return folder / "report"
+    return kept
+
+
+@pytest.fixture(scope="module")
+def whole(made):
+    return made.folder
 
 
 def results_of(folder) -> dict:
-    """Return results.json, after a check that it is strict JSON."""
-
-    def refuse(text):
-        raise AssertionError(f"{text} is not JSON")
-
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"), parse_constant=refuse)
+    return strict_json(folder / "results.json")
 
 
 def test_the_report_is_the_approved_one(whole, approved):
@@ -153,53 +144,17 @@ def test_the_report_is_whole(whole):
     assert page_.count("<table>") == page_.count('<div class="wide"><table>') and "figures/" not in page_
 
 
-def numbers_in(value) -> list[float]:
-    """Return every number of a JSON value, including numeric keys."""
-    if isinstance(value, dict):
-        keys = [float(key) for key in value if re.fullmatch(r"[\d.]+", key)]
-        return keys + [number for item in value.values() for number in numbers_in(item)]
-    if isinstance(value, list):
-        return [number for item in value for number in numbers_in(item)]
-    return [abs(float(value))] if isinstance(value, (int, float)) and not isinstance(value, bool) else []
-
-
-def sentences_in(value) -> list[str]:
-    """Return every reason for a missing result in a JSON value."""
-    if isinstance(value, list):
-        return [text for item in value for text in sentences_in(item)]
-    if not isinstance(value, dict):
-        return []
-    own = [value.get("missing"), value.get("because") if value.get("verdict") == "cannot be judged" else None]
-    return [text for text in own if text] + [text for item in value.values() for text in sentences_in(item)]
-
-
-def test_the_same_table_gives_the_same_report_and_the_short_one_is_approved(whole, approved):
-    results, _ = gather(open_runs(whole.parent / "table.csv"))
-    assert json.loads(json.dumps(encoding.plain(command.advised(results)))) == results_of(whole)
-    drawn = [name for name in figures.FIGURES if name != "isoflop"]
-    text = markdown(results, drawn, full=True)
-    assert text == (whole / "report.md").read_text(encoding="utf-8")
-    assert page(text, whole) == (whole / "report.html").read_text(encoding="utf-8")
-    short = markdown(results, drawn)
+def test_the_file_of_numbers_is_whole_and_the_short_report_the_approved_one(made, whole, approved):
+    assert json.loads(json.dumps(encoding.plain(command.advised(made.results)))) == results_of(whole)
+    short = markdown(made.results, [name for name in figures.FIGURES if name != "isoflop"])
     approved("reproduce-short.md", short, 1e-3)
     assert len(short.split()) < 1300 and "](#" not in short and page(short, whole).count("<figure>") == 2
 
 
-def test_no_law_is_fitted_twice_to_the_same_rows(tmp_path, monkeypatch):
+def test_no_law_is_fitted_twice_to_the_same_rows(made):
     """Sections share the fits of a choice of rows, also if two choices are equal."""
-    fitted, seen = fit.fitted, []
-
-    def counted(law, columns, measured, huber=None):
-        seen.append((law.name, huber, *(column.tobytes() for column in (*columns, measured))))
-        return fitted(law, columns, measured, huber)
-
-    monkeypatch.setattr(fit, "fitted", counted)
-    gathered(with_ablations(make_frame(sizes=SIZES[:2])), tmp_path)
-    assert len(seen) == len(set(seen)) and {name for name, *_ in seen} >= {
-        "dense",
-        "routed-bounded",
-        "routed-utilisation",
-    }
+    assert len(made.fitted) == len(set(made.fitted))
+    assert {name for name, *_ in made.fitted} >= {"dense", "routed-bounded", "routed-utilisation"}
 
 
 def test_a_mean_and_a_line_by_hand():
@@ -435,15 +390,8 @@ def test_the_verdict_on_the_router_turns_round(against, verdict):
     entries = []
     for other, ends in against.items():  # names are in order, so S-Base is the first of its pair with Zed
         first, second = sorted([other, "S-Base"])
-        entries.append(
-            {
-                "first": first,
-                "second": second,
-                "overall": interval(*ends),
-                "cells": [{"percent": ends[1]}],
-                "sizes": [{"percent": interval(*ends)}],
-            }
-        )
+        pair = {"first": first, "second": second, "overall": interval(*ends)}
+        entries.append(pair | {"cells": [{"percent": ends[1]}], "sizes": [{"percent": interval(*ends)}]})
     assert judged("router", pairs=entries) == verdict
     for each in advised("router", pairs=entries)["evidence"].get("against", []):
         low, _, high = against[each["other"]]  # of the first loss minus the second
@@ -544,12 +492,8 @@ def test_what_is_not_determined_is_not_given_as_a_number(tmp_path):
     assert not law["coefficients"]["E_max"]["determined"] and law["coefficients"]["a"]["determined"]
     assert re.search(r"^\| HASH \|( [^|]+ \|){5} open \([\d.]+ to ∞\) \|", text, re.MULTILINE)
     noisy = next(entry for entry in results["transfer"] if entry["loss"] == "loss_c4")
-    assert [name for name, own in constants(noisy).items() if not own["determined"]] == [
-        "d",
-        "E_start",
-        "E_max",
-        "N_cutoff",
-    ]
+    open_ones = [name for name, own in constants(noisy).items() if not own["determined"]]
+    assert open_ones == ["d", "E_start", "E_max", "N_cutoff"]
     assert re.search(r"\| C4 \| HASH \| 21 \| (-?[\d.]+ \| ){3}(open \| ){3}", text)
 
 
@@ -584,24 +528,12 @@ def test_resamples_in_the_linear_limit_count_as_unbounded():
     assert resamples._unbounded(SimpleNamespace(statuses=statuses)) == 6
 
 
-@pytest.mark.parametrize(
-    ("spoil", "says"),
-    [(lambda f: f.drop(columns="num_experts"), "num_experts"),
-     (lambda f: f.assign(loss_validation=np.nan), "every loss is blank"),
-     (lambda f: f.assign(loss_validation=-1.0), "loss_validation"), (lambda f: f.iloc[:0], "no rows"),
-     (lambda f: f.drop(columns="loss_validation"), "loss_")],
-)  # fmt: skip
-def test_a_bad_table_is_one_clear_line_and_exit_code_2(tmp_path, spoil, says, capsys):
-    path = write(spoil(make_frame()), tmp_path)
-    assert main(["reproduce", str(path), "--out", str(tmp_path / "out")]) == 2
-    captured = capsys.readouterr()
-    assert re.search(rf"^routelaws: .*{says}", captured.err, re.MULTILINE | re.DOTALL) and captured.out == ""
-    assert "Traceback" not in captured.err
-    assert not (tmp_path / "out" / "report.md").exists()
-
-
 def test_other_input_that_is_wrong(tmp_path):
-    path = write(make_frame(), tmp_path)
+    path = write(make_frame().assign(loss_validation=np.nan), tmp_path)
+    with pytest.raises(InputError, match="every loss is blank"):
+        command.write_reproduction(path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    write(make_frame(), tmp_path)
     with pytest.raises(InputError, match="loss column loss_pile has no values; available: loss_validation"):
         command.write_reproduction(path, tmp_path / "out", loss="loss_pile")
     with pytest.raises(InputError, match="rows 'no such column > 1'"):
@@ -627,11 +559,5 @@ def test_numbers_as_they_are_written():
     assert blocks.span([None, 1.0], ".1f") == "not known"
     assert [blocks.share(each) for each in (1.0, 0.5, 0.25, 0.3)] == ["1", "1/2", "1/4", "0.3"]
     numbers = (9.94e-5, 1e-4, 0.0123, 123456.0, 999_999.0, 1.25e6)
-    assert [blocks.significant(each) for each in numbers] == [
-        "9.9e-05",
-        "0.0001",
-        "0.012",
-        "120000",
-        "1000000",
-        "1.2e+06",
-    ]
+    said = "9.9e-05 0.0001 0.012 120000 1000000 1.2e+06"
+    assert [blocks.significant(each) for each in numbers] == said.split()

@@ -20,7 +20,6 @@ from routelaws.accelerated.report.outline import Report
 from routelaws.accelerated.report.run_sections import pairs_section
 from routelaws.accelerated.results.comparisons import ablations, utilisation
 from routelaws.accelerated.results.comparisons import runs as comparison_runs
-from routelaws.accelerated.results.reproduction import resamples
 from routelaws.accelerated.results.reproduction import router_fits as fits
 from routelaws.accelerated.results.reproduction.gather import gather
 from routelaws.accelerated.results.reproduction.headlines import headlines
@@ -53,17 +52,8 @@ def make_frame() -> pandas.DataFrame:
             runs += [(router, size, e, law.loss(size, e), 1, 0.5, 1.0, 42) for e in COUNTS]
         runs.append(("S-Base", size, 32, BASE.loss(size, 32) / 1.02, 2, 0.5, 1.0, 42))
         runs.append(("S-Base", size, 32, BASE.loss(size, 32) * 1.01, 1, 0.25, 1.0, 42))
-    names = (
-        "router_type",
-        "dense_parameter_count",
-        "num_experts",
-        "loss_validation",
-        "k",
-        "routing_frequency",
-        "flop_increase",
-        "seed",
-    )
-    last = pandas.DataFrame(runs, columns=names).assign(hyper_id=range(len(runs)), step=2000)
+    names = "router_type dense_parameter_count num_experts loss_validation k routing_frequency flop_increase seed"
+    last = pandas.DataFrame(runs, columns=names.split()).assign(hyper_id=range(len(runs)), step=2000)
     last["loss_c4"] = last["loss_validation"] ** 1.25
     cost = 1 + 0.3 * (last["k"] - 1 + last["flop_increase"] - 1)
     last["flops_per_step"] = last["dense_parameter_count"] * 524_288 * 2 * cost
@@ -73,12 +63,10 @@ def make_frame() -> pandas.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def gathered(tmp_path_factory):
+def gathered(tmp_path_factory, few_resamples):
     path = tmp_path_factory.mktemp("truth") / "table.csv"
     make_frame().to_csv(path, index=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resamples, "RESAMPLES", 20)
-        return gather(open_runs(path))
+    return gather(open_runs(path))
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.routing import RouterReport
 from routelaws.reference import diagnostics
 
-from .test_training_routers import make_run
+from .small_runs import make_run
 
 TOKENS, EXPERTS = 4096, 8
 

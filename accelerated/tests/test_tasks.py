@@ -14,18 +14,15 @@ import pytest
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.accuracies import add_run, read_accuracies
-from routelaws.accelerated.training import loop, tasks
-from routelaws.accelerated.training.configuration import from_mapping
+from routelaws.accelerated.training import tasks
 from routelaws.accelerated.training.runs import weights
-from routelaws.accelerated.training.runs.checkpoints import Checkpoints
 from routelaws.accelerated.training.runs.run_folder import read_config
-from routelaws.accelerated.training.step import initial_state
 from routelaws.accelerated.training.tasks import Question, read_task, score_questions, summary
-from routelaws.accelerated.training.text.corpus import read_corpus
 from routelaws.accelerated.training.text.tokenizer import Tokenizer
-from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.reference import configuration
 from routelaws.reference import transformer as reference
+
+from .small_runs import saved_run
 
 CHOICES = [
     {"context": "import o", "choices": ["s", "t", "pen"], "answer": 0, "note": "passed over"},
@@ -42,14 +39,8 @@ def write(path, entries):
 
 @pytest.fixture(scope="module")
 def run_folder(small_fields, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tasks") / "run"
-    config = from_mapping({**small_fields, "steps": 8, "evaluations": 1, "router": "hash", "experts": 2}, "test")
-    files = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
-    run = loop.Run(config, folder, files)
-    checkpoints = Checkpoints(run.folder / "checkpoints", print)
-    checkpoints.save(1, initial_state(config)._asdict(), run._extra())
-    checkpoints.close()
-    return folder
+    fields = {**small_fields, "steps": 8, "evaluations": 1, "router": "hash", "experts": 2}
+    return saved_run(fields, tmp_path_factory.mktemp("tasks") / "run")
 
 
 def oracle_logits(folder, ids: list[int]) -> np.ndarray:

@@ -17,17 +17,10 @@ from routelaws.accelerated.training.evaluate import evaluate_run
 from routelaws.accelerated.training.runs import checkpoints, run_folder, weights
 from routelaws.accelerated.training.runs.result_rows import COLUMNS, read_rows, result_row, size_label
 from routelaws.accelerated.training.runs.trunk import Trunk
-from routelaws.accelerated.training.text.corpus import read_corpus
-from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.accelerated.training.window_losses import WindowLosses, documents, read_window_losses, standard_error
 from routelaws.accelerated.transformer import loss
 
-
-def make_run(fields, folder, watch=lambda *_, **__: None, *, trunk=None, keep=(), **changes):
-    config = from_mapping({**fields, **changes}, "test")
-    tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
-    return loop.Run(config, folder, tokens, 7, watch, trunk=trunk, keep=keep)
-
+from .small_runs import Cut, cut_at, make_run, tokens_of
 
 ROUTED = {"router": "sinkhorn", "experts": 4, "capacity_factor": 1.25}
 ALMOST_FRESH = {**ROUTED, "steps": 4, "evaluations": 1, "learning_rate": 1e-9}
@@ -36,7 +29,7 @@ ALMOST_FRESH = {**ROUTED, "steps": 4, "evaluations": 1, "learning_rate": 1e-9}
 @pytest.fixture(scope="module")
 def trained(small_fields, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained") / "run"
-    return folder, make_run(small_fields, folder, steps=120, evaluations=4, **ROUTED).train()
+    return folder, make_run(small_fields, folder, hyper_id=7, steps=120, evaluations=4, **ROUTED).train()
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +80,7 @@ def test_the_table_says_how_well_its_loss_is_known(small_fields, trained):
     """`transformer.loss` gives the window losses again. Their errors are by document."""
     folder, rows = trained
     config = run_folder.read_config(folder)
-    tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
-    text = loop.open_text(config, tokens)[1]["validation"]
+    text = loop.open_text(config, tokens_of(config))[1]["validation"]
     params, last = weights.load_run(folder).params, rows[-1]
     one = jax.jit(functools.partial(loss, config=config.model, training=False))
     by_window = {
@@ -148,16 +140,6 @@ def test_more_evaluation_texts_fill_their_columns(small_fields, text_file, tmp_p
     other = evaluate_run(tmp_path / "run", corpus=[str(text_file)])  # with the run's tokenizer; its text is not needed
     assert [name for name in other if name.startswith("loss_")] == [f"loss_{text_file}"]
     assert np.isclose(other[f"loss_{text_file}"], float(rows[-1]["loss_c4"]), rtol=1e-6)
-    with pytest.raises(InputError, match="one of c4"):
-        from_mapping({**small_fields, "eval": ["books=x"]}, "test").check()
-
-
-class Cut(Exception): ...
-
-
-def cut_at_20(kind, **fields):
-    if kind == "step" and fields["step"] == 20:
-        raise Cut
 
 
 def losses(rows):
@@ -181,7 +163,7 @@ def test_a_decay_from_a_trunk_is_the_run_trained_alone(small_fields, trunk, tmp_
     alone = make_run(small_fields, tmp_path / "alone", **WSD).train()
     branch = {"trunk": Trunk(trunk, 18), "checkpoint_every": 4, **WSD}
     with pytest.raises(Cut):
-        make_run(small_fields, tmp_path / "branch", cut_at_20, **branch).train()
+        make_run(small_fields, tmp_path / "branch", cut_at(20), **branch).train()
     said = []
     rows = make_run(small_fields, tmp_path / "branch", lambda kind, **f: said.append(f.get("line")), **branch).train()
     assert f"{tmp_path / 'branch'}: branches off {trunk} at step 18 of 24" in said
@@ -196,11 +178,7 @@ def test_a_trunk_that_does_not_fit_is_one_clear_line(small_fields, trunk, tmp_pa
         make_run(small_fields, tmp_path / "branch", trunk=Trunk(trunk, at), **WSD | changes)
 
     for at, changes, message in (
-        (
-            12,
-            {},
-            "has no checkpoint at step 12; available: 6, 18, 24; train with a different --checkpoint-every",
-        ),
+        (12, {}, "has no checkpoint at step 12; available: 6, 18, 24; train with a different --checkpoint-every"),
         (6, {"seed": 2}, "its seed is 1, not 2"),
         (6, {"warmup_steps": 8}, "its learning rate at step 1 is 0.01.*both must be equal up to step 6"),
         (18, {"decay": 0.75}, "its learning rate at step 8 is .*, but .* in this run; .*: begin earlier"),

@@ -63,11 +63,7 @@ def test_compute_takes_dense_and_routed_runs_however_their_flops_are_said(tmp_pa
     frame, estimated = other_ways(isoflop(router))[way]
     [fit] = said(capsys, frame, tmp_path, "fit", "--law", "compute", "--floor", "1.6")["fits"]
     found = {name: each["value"] for name, each in fit["coefficients"].items()}
-    assert (fit["router"], found["A"], found["alpha"]) == (
-        router,
-        pytest.approx(A, 1e-2),
-        pytest.approx(ALPHA, 1e-3),
-    )
+    assert (fit["router"], found["A"], found["alpha"]) == (router, pytest.approx(A, 1e-2), pytest.approx(ALPHA, 1e-3))
     report = said(capsys, frame, tmp_path, "predict", "--law", "compute", "--at", "flops=1e21", "--floor", "1.6")
     assert report["predictions"][0]["value"] == pytest.approx(2.62, abs=0.005)
     assert report["remarks"] == [ESTIMATED] * estimated

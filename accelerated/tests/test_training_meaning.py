@@ -24,11 +24,11 @@ from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.runs import run_folder, weights
 from routelaws.accelerated.training.runs.checkpoints import Checkpoints
 from routelaws.accelerated.training.text.batches import training_batches
-from routelaws.accelerated.training.text.corpus import read_corpus
 from routelaws.accelerated.training.text.tokenizer import END_OF_DOCUMENT, Tokenizer
-from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.accelerated.transformer import hidden_positions
 from routelaws.conformance.bounds import check
+
+from .small_runs import Cut, tokens_of
 
 BOTH = {
     "router": "top_k", "experts": 4, "k": 2, "sample_second": True, "objective": "masked", "mask_rate": 0.25,
@@ -96,10 +96,6 @@ def told_loss(params, tokens, model, *, training, noise=None, hidden=None, **opt
     return transformer.Loss(value * (1 + at_point), value, output, None)
 
 
-class Cut(Exception):
-    pass
-
-
 def shared(make):
     """Return the maker of a program, so that new and resumed runs of a configuration compile once."""
 
@@ -123,7 +119,7 @@ def train(patch, fields, folder, cuts=(), **changes):
     patch.setattr(loop, "make_evaluate", evaluations)
     patch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: watched.seconds))
     config = from_mapping({**fields, **BOTH, **changes}, "test")
-    tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
+    tokens = tokens_of(config)
 
     def watch(kind, **told):
         watched.told(kind, **told)

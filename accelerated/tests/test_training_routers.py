@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.training import loop
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.evaluate import changed_model, evaluate_run
 from routelaws.accelerated.training.generate import generate
@@ -15,30 +14,12 @@ from routelaws.accelerated.training.runs import run_folder, weights
 from routelaws.accelerated.training.step import initial_state, make_evaluate, make_train_steps
 from routelaws.accelerated.training.text import hashing
 from routelaws.accelerated.training.text.batches import validation_batches
-from routelaws.accelerated.training.text.corpus import read_corpus
-from routelaws.accelerated.training.text.tokens import load_tokens, prepare_tokens
+from routelaws.accelerated.training.text.tokens import load_tokens
 from routelaws.reference.routers.records import EXAMPLES
 
+from .small_runs import Cut, cut_at, make_run, tokens_of
+
 SHORT = {"steps": 8, "evaluations": 1, "steps_per_call": 4}
-
-
-def tokens_of(fields):
-    return prepare_tokens(read_corpus(tuple(fields["corpus"])), fields["vocab_size"], tell=lambda line: None)
-
-
-def make_run(fields, folder, watch=lambda *_, **__: None, **changes):
-    return loop.Run(from_mapping({**fields, **changes}, "test"), folder, tokens_of(fields), 0, watch)
-
-
-def cut_at(step):
-    class Cut(Exception):
-        pass
-
-    def watch(kind, **fields):
-        if kind == "step" and fields["step"] == step:
-            raise Cut
-
-    return watch, Cut
 
 
 ROUTERS = EXAMPLES | {
@@ -57,9 +38,8 @@ def test_it_learns_and_goes_on_where_it_was_cut(small_fields, tmp_path, name):
     fields = {**small_fields, **ROUTERS[name], "steps": 48, "checkpoint_every": 12, "evaluations": 2}
     whole = make_run(fields, tmp_path / "whole").train()
     assert float(whole[-1]["loss_validation"]) < math.log(300) - 0.2
-    watch, cut = cut_at(20)
-    with pytest.raises(cut):
-        make_run(fields, tmp_path / "cut", watch).train()
+    with pytest.raises(Cut):
+        make_run(fields, tmp_path / "cut", cut_at(20)).train()
     resumed = make_run(fields, tmp_path / "cut").train()
     for row, other in zip(whole, resumed, strict=True):
         for column in ("loss_validation", "dropped_fraction", "max_load", "idle_experts"):
@@ -98,12 +78,13 @@ def test_a_table_is_kept_and_can_be_read_by_others(small_fields, tmp_path, kind)
     table, config = np.load(tmp_path / "run" / run_folder.HASH_TABLE), from_mapping(fields, "test")
     assert table.dtype == np.int32
     assert table.shape == ((2, 300) if kind == "bigram" else (300, config.model.choices))
-    again = hashing.hash_table_of(config, tokens_of(fields), tokens_of(fields).tokenizer)
+    tokens = tokens_of(config)
+    again = hashing.hash_table_of(config, tokens, tokens.tokenizer)
     assert np.array_equal(table, again), "a table follows from the run's seed and text"
-    other = hashing.hash_table_of(from_mapping({**fields, "seed": 2}, "test"), tokens_of(fields), None)
+    other = hashing.hash_table_of(from_mapping({**fields, "seed": 2}, "test"), tokens, None)
     assert np.array_equal(table, other) == (kind not in ("random", "multi", "bigram")), "and from no other seed"
     if kind == "balanced":
-        text = np.asarray(load_tokens(tokens_of(fields).train, tokens_of(fields).dtype))
+        text = np.asarray(load_tokens(tokens.train, tokens.dtype))
         counts = np.bincount(text, minlength=300)
         loads = np.bincount(table.ravel(), np.repeat(counts, 2), 4)
         assert np.ptp(loads) <= counts.max()
@@ -111,7 +92,7 @@ def test_a_table_is_kept_and_can_be_read_by_others(small_fields, tmp_path, kind)
 
 def test_all_of_the_text_is_counted(small_fields, monkeypatch):
     monkeypatch.setattr(hashing, "COUNTED", 1000)
-    tokens = tokens_of(small_fields)
+    tokens = tokens_of(from_mapping(small_fields))
     text = np.asarray(load_tokens(tokens.train, tokens.dtype))
     assert len(text) % 1000 and np.array_equal(hashing.count_tokens(tokens, 300), np.bincount(text, minlength=300))
 
@@ -160,8 +141,6 @@ def test_embeddings_that_cannot_be_clustered_are_named(tmp_path, embeddings):
 def test_clusters_come_from_another_run(small_fields, tmp_path):
     make_run({**small_fields, **SHORT}, tmp_path / "dense").train()
     fields = {**small_fields, **SHORT, "router": "hash", "experts": 4, "hash": "dispersed"}
-    with pytest.raises(InputError, match="hash_embeddings is missing; add it"):
-        make_run(fields, tmp_path / "without")
     run = make_run(fields, tmp_path / "run", hash_embeddings=str(tmp_path / "dense"))
     assert np.bincount(run.table.ravel()).tolist() == [75] * 4
     np.save(tmp_path / "wrong.npy", np.zeros((10, 4)))
@@ -222,7 +201,7 @@ def test_a_masked_run_is_evaluated_again_and_writes_no_text(small_fields, tmp_pa
 
 def test_evaluation_keeps_neighbours_apart(small_fields):
     """Successive windows are in different batches, so a router that groups sequences sees no later text."""
-    tokens = tokens_of(small_fields)
+    tokens = tokens_of(from_mapping(small_fields))
     found = validation_batches(tokens, sequence_length=16, batch_size=4, num_batches=5)
     text = np.asarray(load_tokens(tokens.validation, tokens.dtype))
     chosen = sorted(found.window.ravel())
@@ -274,26 +253,3 @@ def test_an_evaluation_in_other_groups_fits_the_run(fields, given, wanted):
         assert str(error) == wanted
     else:
         assert (model.group_size, model.one_hot) == wanted
-
-
-BAD = {
-    "batch": ({"router": "mixture_of_tokens", "experts": 3}, "groups 3 sequences; use a multiple of 3"),
-    "embeddings": ({"hash_embeddings": "x.npy"}, "hash_embeddings is only for"),
-    "tokens of an expert": (
-        {"router": "expert_choice", "experts": 3, "group_size": 3, "batch_size": 3, "grouping": "sequence"},
-        "k 1 times sequence_length 16 divided by experts 3",
-    ),
-    "neighbours": (
-        {"router": "mixture_of_tokens", "experts": 3, "grouping": "sequence", "objective": "masked"},
-        "sequence_length is 16; mixture_of_tokens groups 3 neighbours",
-    ),
-    "true or false": ({"router": "reinforce", "reward_to_go": 1}, "reward_to_go is 1; true or false is needed"),
-}
-
-
-@pytest.mark.filterwarnings("ignore:expert_choice within sequences")
-@pytest.mark.parametrize("bad", BAD)
-def test_what_is_not_allowed_is_named(small_fields, bad):
-    change, message = BAD[bad]
-    with pytest.raises(InputError, match=message):
-        from_mapping({**small_fields, **change}, "test").check()

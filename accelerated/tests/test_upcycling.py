@@ -9,16 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.training import loop
-from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.runs.checkpoints import Checkpoints
 from routelaws.accelerated.training.runs.weights import load_run
-from routelaws.accelerated.training.text.corpus import read_corpus
-from routelaws.accelerated.training.text.tokens import prepare_tokens
 from routelaws.conformance.compare import assert_close_bounded
 from routelaws.reference import transformer
 from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.upcycling import upcycle
+
+from .small_runs import make_run, saved_run
 
 SHAPE = {"vocab_size": 12, "d_model": 8, "blocks": 4, "heads": 1}
 EXACT = {
@@ -93,9 +91,7 @@ def test_the_dense_blocks_are_those_that_stay_dense():
 
 def begun(fields: dict, folder, **changes):
     """Return a new run, its checkpoints, and its initial step and state."""
-    config = from_mapping(fields | changes)
-    tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
-    run = loop.Run(config, folder, tokens)
+    run = make_run(fields, folder, **changes)
     kept = Checkpoints(run.checkpoints, print)
     return run, kept, *run._start(kept)
 
@@ -103,12 +99,10 @@ def begun(fields: dict, folder, **changes):
 @pytest.fixture(scope="module")
 def lender(small_fields, tmp_path_factory):
     """Return the folder of a dense run with a checkpoint at step 4 and moments of 2."""
-    folder = tmp_path_factory.mktemp("lender") / "dense"
-    run, kept, _, state = begun(small_fields, folder)
-    moments = jax.tree.map(lambda leaf: np.full_like(leaf, 2), state.optimizer)
-    kept.save(4, state._replace(optimizer=moments)._asdict(), run._extra())
-    kept.close()
-    return folder
+    moments_of_2 = lambda state: state._replace(  # noqa: E731
+        optimizer=jax.tree.map(lambda leaf: np.full_like(leaf, 2), state.optimizer)
+    )
+    return saved_run(small_fields, tmp_path_factory.mktemp("lender") / "dense", moments_of_2, at=4)
 
 
 def test_a_run_begins_with_the_experts_of_a_dense_run(small_fields, lender, tmp_path):
@@ -140,8 +134,6 @@ def _is_tree(node) -> bool:
     ("changes", "message"),
     [
         ({"d_model": 16}, "has different shapes; the first: .* needed"),
-        ({"init_from": None, "init_noise": 0.5}, "init_noise is 0.5, but init_from is missing; add it"),
-        ({"init_redraw": 1.5}, "init_redraw is 1.5; it has to be between 0 and 1"),
         (
             {"router": "dense", "experts": 1, "init_noise": 0.5},
             "init_noise is 0.5, but .*dense has no dense FFNs to copy",

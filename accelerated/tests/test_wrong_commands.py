@@ -25,6 +25,7 @@ fit tasks.csv --law direct --rows run==1
 fit tasks.csv --law direct --loss web
 fit runs.csv --law hoffmann --rows seed==1
 fit runs.csv --rows seed==9
+fit runs.csv --rows "router_type=='hash'"
 fit runs.csv --law dense --rows num_experts>1
 fit runs.csv --law separable --rows num_experts==1
 fit runs.csv --loss loss_none

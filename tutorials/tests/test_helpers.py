@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-SPEC = importlib.util.spec_from_file_location(
-    "lesson", Path(__file__).resolve().parents[1] / "lesson.py"
-)
+SPEC = importlib.util.spec_from_file_location("lesson", Path(__file__).resolve().parents[1] / "lesson.py")
 lesson = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(lesson)
 
@@ -22,10 +20,7 @@ class TestSame:
         expected = np.array([1 / 3, -2000 / 7])
         lesson.same(expected.astype(precision), expected)
         with pytest.raises(AssertionError, match="first at"):
-            lesson.same(
-                (expected * (1 + 200 * np.finfo(precision).eps)).astype(precision),
-                expected,
-            )
+            lesson.same((expected * (1 + 200 * np.finfo(precision).eps)).astype(precision), expected)
 
     def test_whole_numbers_are_exact(self):
         lesson.same(np.array([1, 2]), [1, 2])
@@ -61,10 +56,7 @@ class TestFigure:
         assert capsys.readouterr().out == "[Figure] What to see. More.\n"
 
     def test_a_notebook_shows_the_picture_on_white_and_the_caption(self, notebook):
-        lesson.figure(
-            lambda axes: axes.set(xlabel="experts", ylabel="loss, nats"),
-            "What to see. More.",
-        )
+        lesson.figure(lambda axes: axes.set(xlabel="experts", ylabel="loss, nats"), "What to see. More.")
         picture, caption = notebook
         corner = imread(io.BytesIO(picture.data))[0, 0]
         assert corner.tolist() == [1, 1, 1, 1] and picture.alt == "What to see"
@@ -79,10 +71,7 @@ def test_a_missing_library_ends_the_lesson_with_a_sentence(capsys):
     lesson.needs("numpy")
     with pytest.raises(SystemExit) as ended:
         lesson.needs("no_such_library", "train")
-    assert (
-        ended.value.code is None
-        and "pip install 'routelaws[train]'" in capsys.readouterr().out
-    )
+    assert ended.value.code is None and "pip install 'routelaws[train]'" in capsys.readouterr().out
 
 
 def test_a_missing_table_is_said_and_is_no_error(monkeypatch, tmp_path, capsys):
@@ -103,8 +92,5 @@ def test_the_fitted_runs_are_the_last_rows_of_one_seed_and_one_router(tmp_path):
     path = tmp_path / "curves.csv.gz"
     with gzip.open(path, "wt") as file:
         file.write("\n".join([columns, *rows]) + "\n")
-    assert sorted(lesson.fitted_runs(str(path), "Hash").T.tolist()) == [
-        [15, 1, 3.0],
-        [15, 8, 2.5],
-    ]
+    assert sorted(lesson.fitted_runs(str(path), "Hash").T.tolist()) == [[15, 1, 3.0], [15, 8, 2.5]]
     assert lesson.fitted_runs(str(path), "Dense").T.tolist() == [[15, 1, 3.0]]

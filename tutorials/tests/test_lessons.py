@@ -14,11 +14,7 @@ from routelaws.conformance.bounds import BOUNDS
 
 FOLDER = Path(__file__).resolve().parents[1]
 LESSONS = sorted(path.stem for path in FOLDER.glob("[0-9][0-9]_*.py"))
-QUICK = [
-    name
-    for name in LESSONS
-    if name.startswith("0") and name < "09" or name.startswith("11")
-]  # by NumPy alone
+QUICK = [name for name in LESSONS if name.startswith("0") and name < "09" or name.startswith("11")]  # by NumPy alone
 CODE_LINES, WIDTH = 18, 88
 PICTURE_BYTES = 100_000
 
@@ -60,16 +56,8 @@ def tags(cell) -> list[str]:
 def said(*command) -> str:
     """Return what a script prints. Fail if it fails or warns."""
     environment = dict(os.environ, JAX_PLATFORMS="cpu")
-    ended = subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=FOLDER,
-    )
-    complaints = [
-        line for line in ended.stderr.splitlines() if "Downloading data" not in line
-    ]  # the released table
+    ended = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, cwd=FOLDER)
+    complaints = [line for line in ended.stderr.splitlines() if "Downloading data" not in line]  # the released table
     assert ended.returncode == 0 and not complaints, ended.stderr
     return ended.stdout
 
@@ -79,9 +67,7 @@ class TestEveryLesson:
     def test_is_in_the_index_and_has_answers(self, name):
         assert f"({name}.md)" in (FOLDER / "README.md").read_text(encoding="utf-8")
         assert f"(answers/{name}.py)" in page(name).partition("## Exercises")[2]
-        assert "assert" in (FOLDER / "answers" / f"{name}.py").read_text(
-            encoding="utf-8"
-        )
+        assert "assert" in (FOLDER / "answers" / f"{name}.py").read_text(encoding="utf-8")
 
     @pytest.mark.parametrize("name", LESSONS)
     def test_says_first_what_it_is_about(self, name):
@@ -91,36 +77,25 @@ class TestEveryLesson:
 
     @pytest.mark.parametrize("name", LESSONS)
     def test_says_last_what_to_remember(self, name):
-        remembered = (
-            page(name)
-            .partition("\n## What to remember\n")[2]
-            .partition("\n## Exercises\n")[0]
-        )
+        remembered = page(name).partition("\n## What to remember\n")[2].partition("\n## Exercises\n")[0]
         assert 3 <= remembered.count("\n- ") <= 5 and len(remembered.split()) < 110
 
     @pytest.mark.parametrize("name", LESSONS)
     def test_names_bounds_that_there_are(self, name):
         named = re.findall(
-            r'same\([^\n]*?"([a-z_]+\.[a-z_.0-9]+)"',
-            "\n".join(cell.source for cell in code_cells(name)),
+            r'same\([^\n]*?"([a-z_]+\.[a-z_.0-9]+)"', "\n".join(cell.source for cell in code_cells(name))
         )
         assert set(named) <= set(BOUNDS)
 
     @pytest.mark.parametrize("name", LESSONS)
     def test_has_short_cells(self, name):
         for cell in code_cells(name):
-            lines = [
-                line
-                for line in cell.source.splitlines()
-                if line.strip() and not line.strip().startswith("#")
-            ]
+            lines = [line for line in cell.source.splitlines() if line.strip() and not line.strip().startswith("#")]
             assert len(lines) <= CODE_LINES, cell.source
 
     @pytest.mark.parametrize("name", LESSONS)
     def test_has_narrow_lines(self, name):
-        shown = re.findall(
-            r"^```(?:python|text)\n(.*?)^```$", page(name), re.DOTALL | re.MULTILINE
-        )
+        shown = re.findall(r"^```(?:python|text)\n(.*?)^```$", page(name), re.DOTALL | re.MULTILINE)
         answers = (FOLDER / "answers" / f"{name}.py").read_text(encoding="utf-8")
         lines = "\n".join([*shown, answers]).splitlines()
         assert not [line for line in lines if len(line) > WIDTH]
@@ -132,23 +107,16 @@ class TestEveryLesson:
             if cell.cell_type == "markdown" and "\n## " in f"\n{cell.source}":
                 sections, text = [*sections, text], ""
             text += (
-                f"{cell.source}\n"
-                if cell.cell_type == "code"
-                and not {"picture", "volatile"} & {*tags(cell)}
-                else ""
+                f"{cell.source}\n" if cell.cell_type == "code" and not {"picture", "volatile"} & {*tags(cell)} else ""
             )
         for section in [*sections, text]:
             assert not section or re.search(r"\bassert |\bsame\(", section), section
 
     @pytest.mark.parametrize("name", LESSONS)
     def test_has_pictures_that_are_small_and_are_there(self, name):
-        named = re.findall(
-            r"!\[.+\]\((.+)\)\n+\*.+\*\n", page(name)
-        )  # each with a text in its place and a caption
+        named = re.findall(r"!\[.+\]\((.+)\)\n+\*.+\*\n", page(name))  # each with a text in its place and a caption
         assert named and len(named) == page(name).count("](images/")
-        assert sorted(named) == sorted(
-            f"images/{path.name}" for path in (FOLDER / "images").glob(f"{name}_*")
-        )
+        assert sorted(named) == sorted(f"images/{path.name}" for path in (FOLDER / "images").glob(f"{name}_*"))
         assert all((FOLDER / path).stat().st_size < PICTURE_BYTES for path in named)
 
     @pytest.mark.parametrize("name", LESSONS)
@@ -170,9 +138,7 @@ class TestEveryLesson:
         for cell in script(name).cells:
             source = "\n".join(line.rstrip() for line in cell.source.splitlines())
             before, found, rest = rest.partition(source)
-            assert found, (
-                f"`make tutorials LESSONS={name}` is due: the page lacks {source!r}"
-            )
+            assert found, f"`make tutorials LESSONS={name}` is due: the page lacks {source!r}"
 
     @pytest.mark.parametrize("name", [*LESSONS, "README"])
     def test_leads_to_what_is_there(self, name):
@@ -182,13 +148,9 @@ class TestEveryLesson:
     def test_has_formulas_that_survive_markdown(self, name):
         """Markdown removes a backslash before a punctuation mark, which TeX needs."""
         formulas = re.findall(
-            r"\$\$.*?\$\$|\$[^$\n]+\$",
-            re.sub(r"```.*?```|`[^`]*`", "", page(name), flags=re.DOTALL),
-            re.DOTALL,
+            r"\$\$.*?\$\$|\$[^$\n]+\$", re.sub(r"```.*?```|`[^`]*`", "", page(name), flags=re.DOTALL), re.DOTALL
         )
-        assert not [
-            formula for formula in formulas if re.search(r"\\[^a-zA-Z\s]", formula)
-        ]
+        assert not [formula for formula in formulas if re.search(r"\\[^a-zA-Z\s]", formula)]
 
     @pytest.mark.parametrize("name", LESSONS)
     def test_says_no_number_that_it_did_not_compute(self, name):
@@ -201,10 +163,7 @@ def wrong_links(text: str, folder: Path) -> list[str]:
     for label, target in re.findall(r"\[([^\]]+)\]\(([^)#\s]+)\)", text):
         if "://" in target:
             continue
-        path, name = (
-            folder / target.partition("?")[0],
-            label.strip("`"),
-        )  # a page of the lab reads a query
+        path, name = (folder / target.partition("?")[0], label.strip("`"))  # a page of the lab reads a query
         if not path.exists():
             faults.append(target)
         elif path.suffix == ".py" and name.isidentifier() and name not in defined(path):
@@ -234,16 +193,12 @@ NOT_RESULTS = re.compile(
 def unsupported_numbers(text: str) -> list[str]:
     """Return the numbers of two digits or more in the prose of a page that no code or output above them has."""
     known, faults = set(), []
-    for i, part in enumerate(
-        re.split(r"^```(?:python|text)?$", text, flags=re.MULTILINE)
-    ):
+    for i, part in enumerate(re.split(r"^```(?:python|text)?$", text, flags=re.MULTILINE)):
         if i % 2:
             known |= set(re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", part.replace("_", "")))
             continue
         found = NUMBER.findall(NOT_RESULTS.sub(" ", part))
-        faults += [
-            number for number in found if len(number) > 1 and number not in known
-        ]
+        faults += [number for number in found if len(number) > 1 and number not in known]
     return faults
 
 
@@ -254,9 +209,7 @@ class TestLessonsRun:
         headings = re.findall(r"^## (\d+\. .+)$", page(name), re.MULTILINE)
         places = [printed.find(f"\n{heading}\n") for heading in headings]
         assert places[:6] == sorted(places[:6]) and -1 not in places[:6]
-        assert ("The rest of this lesson needs" in printed) == (
-            not name.startswith("00")
-        ) and "[Figure]" in printed
+        assert ("The rest of this lesson needs" in printed) == (not name.startswith("00")) and "[Figure]" in printed
 
     @pytest.mark.parametrize("name", QUICK[:-1])
     def test_answers_with_numpy_alone(self, name):
@@ -268,9 +221,7 @@ class TestLessonsRun:
         assert "The rest of this lesson needs" not in said(f"{name}.py")
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "name", [name for name in LESSONS if name not in QUICK[:-1]]
-    )
+    @pytest.mark.parametrize("name", [name for name in LESSONS if name not in QUICK[:-1]])
     def test_answers(self, name):
         assert said(f"answers/{name}.py")
 
@@ -278,11 +229,7 @@ class TestLessonsRun:
     @pytest.mark.parametrize("name", LESSONS)
     def test_pages_are_what_scripts_give_now(self, name):
         ended = subprocess.run(
-            [sys.executable, "build.py", "--check", name],
-            capture_output=True,
-            text=True,
-            cwd=FOLDER,
-            check=False,
+            [sys.executable, "build.py", "--check", name], capture_output=True, text=True, cwd=FOLDER, check=False
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
 
@@ -291,22 +238,10 @@ class TestTheseTests:
     @pytest.mark.parametrize(
         ("text", "faults"),
         [
-            (
-                "[`softmax`](../reference/notation.py) and [`E`](../reference/README.md)",
-                [],
-            ),
-            (
-                "[`softmax`](../reference/no_such_file.py)",
-                ["../reference/no_such_file.py"],
-            ),
-            (
-                "[`soft_max`](../reference/notation.py)",
-                ["soft_max in ../reference/notation.py"],
-            ),
-            (
-                "[`ExpertChoice`](../reference/notation.py), [`SIZES`](../reference/accounting.py)",
-                [],
-            ),
+            ("[`softmax`](../reference/notation.py) and [`E`](../reference/README.md)", []),
+            ("[`softmax`](../reference/no_such_file.py)", ["../reference/no_such_file.py"]),
+            ("[`soft_max`](../reference/notation.py)", ["soft_max in ../reference/notation.py"]),
+            ("[`ExpertChoice`](../reference/notation.py), [`SIZES`](../reference/accounting.py)", []),
         ],
     )
     def test_links(self, text, faults):
