@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.results.sweeps.folder import read_sweep
 from routelaws.accelerated.training import step
 from routelaws.accelerated.training.configuration import PLACES, from_mapping
 from routelaws.accelerated.training.runs import checkpoints, result_rows, run_folder
@@ -360,7 +362,6 @@ SWEEPS = [
     ("sessions.json", fill, "{", "is not valid JSON"),
     ("sweep.json", fill, '{"name": "x"}', "runs is missing"),
     ("sweep.json", fill, "[1]", "its content is [1]; an object is needed"),
-    ("sweep.json", fill, '{"name": "x", "runs": []}', "hyper_id of row 1"),
     ("results.csv", fill, "hyper_id\n1\n", "has no column step"),
     (
         "sweep.json",
@@ -393,6 +394,12 @@ def test_a_damaged_sweep_is_one_line_and_nothing_is_lost(sweep, name, how, more,
     wanted = re.escape(line.replace("SWEEP", str(sweep)))
     assert re.match(f"routelaws: {sweep / name}(: |, ){wanted}", last) and said.out == ""
     assert content(sweep) == before
+
+
+def test_rows_of_runs_that_a_sweep_does_not_have_are_an_error(sweep):
+    fill("sweep.json", '{"name": "x", "runs": []}')(sweep, {})
+    with pytest.raises(InputError, match="results.csv: has a hyper_id that is not one of the 0 runs of sweep.json"):
+        read_sweep(sweep)
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_a_mesh_of_other_devices_is_refused():
     config = from_mapping(SPREAD | {"mesh": "data=4", "corpus": ["nowhere.txt"]}, "test")
     with pytest.raises(
         InputError,
-        match=r"mesh data=4 needs 4 devices, but JAX sees 1 \(cpu\); .* or set JAX_NUM_CPU_DEVICES=4 on a CPU",
+        match=r"mesh data=4 needs 4 devices, but JAX sees 1 \(cpu\); .*JAX_NUM_CPU_DEVICES=4 on a CPU",
     ):
         run_of(config, Path("out"))
 

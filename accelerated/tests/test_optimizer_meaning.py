@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import optimizer, step
 from routelaws.accelerated.training.configuration import from_mapping, learning_rate_rule
 from routelaws.accelerated.transformer import Loss, Output

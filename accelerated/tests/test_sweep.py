@@ -352,6 +352,8 @@ def test_budgets_of_wsd_have_one_trunk(text_file, tmp_path, monkeypatch):
         return SimpleNamespace(train=lambda: None)
 
     monkeypatch.setattr(sweep, "Run", run)
+    monkeypatch.setattr(sweep, "gc", SimpleNamespace(collect=lambda: None))  # collections of this process take seconds
+    monkeypatch.setattr(sweep, "RUNS_KEPT", 99)
     sweep.run_sweep(grid, tmp_path / "out", watch=lambda kind, **fields: told.append(fields.get("line")))
     assert stages == [[1, 4, 6, 7, 8], [0, 2, 3, 5]]
     assert {i: keep for i, _, keep in begun if keep} == {1: (16, 32), 4: (16, 32)}

@@ -20,7 +20,7 @@ from routelaws.accelerated.training.runs.trunk import Trunk
 from routelaws.accelerated.training.window_losses import WindowLosses, documents, read_window_losses, standard_error
 from routelaws.accelerated.transformer import loss
 
-from .small_runs import Cut, cut_at, make_run, tokens_of
+from .small_runs import Cut, cut_at, make_run, saved_run, tokens_of
 
 ROUTED = {"router": "sinkhorn", "experts": 4, "capacity_factor": 1.25}
 ALMOST_FRESH = {**ROUTED, "steps": 4, "evaluations": 1, "learning_rate": 1e-9}
@@ -203,7 +203,8 @@ def test_a_run_may_grow_while_its_learning_rate_has_not_decayed(small_fields, tr
 
 
 def test_a_run_that_has_decayed_cannot_grow(small_fields, tmp_path):
-    make_run(small_fields, tmp_path / "run", keep=(16,), **WSD).train()
+    for at in (16, 24):
+        saved_run(small_fields | WSD, tmp_path / "run", at=at)
     with pytest.raises(InputError, match="because its learning rate decays from step 18 on; .* --at one of 16"):
         make_run(small_fields, tmp_path / "run", **WSD | {"steps": 32})
     assert run_folder.read_config(tmp_path / "run").steps == 24
