@@ -11,7 +11,7 @@ from routelaws.accelerated import laws as fast
 from routelaws.accelerated.laws import _descent as fast_descent
 from routelaws.conformance.bounds import check
 from routelaws.reference import laws as oracle
-from routelaws.reference.laws import _descent as oracle_descent
+from routelaws.reference.laws import _huber as oracle_huber
 
 twins = pytest.mark.parametrize("laws", [fast, oracle], ids=["accelerated", "reference"])
 
@@ -62,10 +62,8 @@ def test_one_more_run_has_the_scatter_of_the_rows_too(laws):
 
 @pytest.mark.parametrize("of", [
     fast.fitting._error_variance,
-    oracle.fitting._error_variance,
     lambda residual, delta: fast_descent.error_variance(SimpleNamespace(delta=delta), residual, 6)[0],
-    lambda residual, delta: oracle_descent.error_variance(
-        oracle_descent.Problem(lambda theta: (residual, None), 0.0, 1.0, delta * np.ones(10)), np.ones(6))[0],
+    lambda residual, delta: oracle_huber.error_variance(residual, delta, 6)[0],
 ])  # fmt: skip
 def test_rows_beyond_delta_widen_the_error_of_a_huber_fit(of):
     """8 of 10 rows are within delta: Σ clipped²/(10 - 6) = (8 + 2 · 4)/4, and K/m = (1 + 6/10 · 0.2/0.8)/0.8."""
@@ -106,6 +104,20 @@ def test_an_activation_at_the_ends_of_its_range(laws, start, status):
 def test_the_best_size_is_at_least_a_parameter_and_leaves_a_token(laws, factor, size):
     best = laws.planning.hoffmann_optimum(60.0, laws.hoffmann.HoffmannCoefficients(factor, 0.3, 1.0, 0.3, 1.7))
     assert (round(best.parameters, 9), round(best.tokens, 9)) == (size, 10 / size)
+
+
+@twins
+def test_a_logistic_stage_needs_a_row_more_than_its_coefficients(laws):
+    flops = 10.0 ** np.arange(18, 22)
+    with pytest.raises(ValueError, match="4 rows; the logistic stage needs at least 5"):
+        laws.two_stage.fit_two_stage(flops, flops**-0.07, np.arange(4) / 4)
+
+
+@twins
+def test_both_powers_of_a_joint_law_have_to_fall(laws):
+    law = laws.joint.JointCoefficients(35.0, -0.2, 0, 0, 35.0, 0.1, 0, 0, 2.0, math.inf, 1.7)
+    with pytest.raises(ValueError, match="powers of N and D are -0.2 and 0.1; needed: both below 0"):
+        laws.planning.joint_optimum(laws.planning.Budget(1e20), 4, law)
 
 
 def test_a_change_of_unit_leaves_the_law():

@@ -268,7 +268,7 @@ def test_decisions_in_evaluation(backend, name):
 def test_the_credit_of_a_policy_is_held(backend):
     """The loss uses the given rewards and advantages, which are from other weights."""
     precision, name = precisions_of(backend)[0], "reinforce"
-    config, own = both(backend, name, policy_weight=1.0)
+    config, own = both(backend, name, policy_weight=1.0, routing_frequency=1.0)
     (params, tokens, noise, _), (others, *_) = (models.draw(config, seed) for seed in (19, 20))
     params, others, noise = rounded((params, others, noise), precision)
     loss = functools.partial(reference.transformer.loss, tokens=tokens, config=config, noise=noise)

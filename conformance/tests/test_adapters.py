@@ -217,6 +217,9 @@ class TestBlocks:
                 behind(blocks.backend(FORMS[form], name=form)), drawn, "float32", k, "softmax", "none"
             )
 
+    def test_logits_of_choices(self):
+        assert blocks.choice_logits(np.array([[2, 0]]), 3).tolist() == [[2, 0, 4]]
+
     @pytest.mark.parametrize("form", ["[T, E]", "[T, E, C]", "layer"])
     def test_drops(self, form):
         pairs = Selection(np.array([[0, 1], [2, 1], [0, 2], [0, 1], [1, 0]]), 3, "random", 5)

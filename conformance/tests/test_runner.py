@@ -370,8 +370,9 @@ class TestLoading:
         assert backends.Backend("mine", own, Ledger()).borrowed == ["routers.top_k.top_k_router"]
 
     def test_a_name_that_is_none(self):
-        with pytest.raises(backends.BackendError, match="softmix does not name"):
-            full_names(["softmix"])
+        for name in ("softmix", "k_router"):
+            with pytest.raises(backends.BackendError, match=f"{name} does not name"):
+                full_names([name])
         with pytest.raises(backends.BackendError, match="it can be .*laws.dense.predict_loss, laws"):
             full_names(["predict_loss"])
         assert full_names(["top_k_router"]) == ("routers.top_k.top_k_router",)
@@ -602,7 +603,9 @@ class TestBlame:
         assert self.ledger().blame(error, "mine", "t").function == "notation.softmax"
 
     def test_else_the_last(self):
-        assert self.ledger().blame(AssertionError("off"), "mine", "t").function == "notation.one_hot"
+        error, asked = AssertionError("off"), ("notation.softmax",)
+        assert self.ledger().blame(error, "mine", "t").function == "notation.one_hot"
+        assert self.ledger().blame(error, "mine", "t", asked).function == "notation.softmax"
 
     def test_the_one_that_raised(self):
         ledger, error = self.ledger(), KeyError("one_hot")
@@ -616,13 +619,14 @@ class TestBlame:
         first, second = self.ledger(), self.ledger()
         for ledger, share in ((first, ours), (second, theirs)):
             ledger.share("bound", share)
+            ledger.share("bound", share / 2)
             ledger.declined("mine", "notation.softmax", "option mask", ["mask"])
         (first if ours > theirs else second).answered("mine", "notation.softmax", ["mask"])
         second.blame(AssertionError("off"), "mine", "t")
         second.ended()
         first.add(json.loads(json.dumps(second.as_lists())))
         one_hot, softmax = ("mine", "notation.one_hot"), ("mine", "notation.softmax")
-        assert first.shares == {one_hot: 0.75} and first.bounds == {("mine", "bound"): (2, 0.75)}
+        assert first.shares == {one_hot: 0.75} and first.bounds == {("mine", "bound"): (4, 0.75)}
         assert first.examples == {one_hot: 2, softmax: 0} and first.compared == {one_hot: 1, softmax: 1}
         assert first.not_offered == {(*softmax, "option mask"): 2} and first.options == {(*softmax, "mask"): True}
         assert len(first.troubles) == 1

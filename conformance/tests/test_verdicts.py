@@ -10,7 +10,7 @@ from routelaws.conformance.dialects.judge import derivative, judge
 from routelaws.conformance.engine import backends, report, stances
 from routelaws.conformance.tests import mimics
 from routelaws.conformance.tests.planting import behind, stranger
-from routelaws.reference import balance
+from routelaws.reference import balance, experts
 from routelaws.reference.notation import softmax
 from routelaws.reference.routers import top_k
 
@@ -232,6 +232,14 @@ def test_experts_that_never_run():
     assert any("run only experts [0, 1]" in words for words in (found.detail, *found.besides))
 
 
+def test_one_expert_that_never_runs_is_a_design():
+    def route(z, k, bias, mask):
+        return mimics.qwen3(z - 100 * np.eye(z.shape[1], dtype=z.dtype)[-1], k)
+
+    found = judge(asked(route))
+    assert found.verdict == "differs" and not any("run only" in words for words in found.besides)
+
+
 def backend_of(route, *offers, **names) -> backends.Backend:
     """Return a backend with one router, whose record has only the fields of that library."""
 
@@ -362,6 +370,13 @@ def test_a_loss_that_is_drawn():
     backend = stranger(auxiliary_loss=loss, dtypes=("float64",))
     found = backend.stance("balance.auxiliary_loss").finding
     assert (found.verdict, found.kind) == ("defect", "not deterministic")
+
+
+def test_a_capacity_that_is_only_near_ours():
+    def expert_capacity(num_tokens, **others):
+        return experts.expert_capacity(num_tokens, **others) + (num_tokens > 300)
+
+    assert stranger(expert_capacity=expert_capacity).stance("experts.expert_capacity").finding.verdict == "differs"
 
 
 def test_too_little_memory_is_not_a_defect():
