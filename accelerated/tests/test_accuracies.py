@@ -9,7 +9,7 @@ import pytest
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables import released
-from routelaws.accelerated.tables.accuracies import read_accuracies, read_guess_rates
+from routelaws.accelerated.tables.accuracies import loss_name, read_accuracies, read_guess_rates
 from routelaws.accelerated.tables.guess_rates import GUESS_RATES, guess_rate
 from routelaws.accelerated.tables.released import downstream_tasks, overtraining_runs
 
@@ -62,6 +62,8 @@ def test_parameters_and_flops_are_taken_as_they_stand_and_derived_where_blank(tm
 
 def test_one_row_a_run(tmp_path):
     table = read_accuracies(write(tmp_path, WIDE))
+    for names, chosen in ((("c4", "validation"), "validation"), (("own", "c4"), "own")):
+        assert loss_name(table._replace(losses=dict.fromkeys(names))) == chosen
     assert table.run.tolist() == ["a", "b"] and table.flops.tolist() == [6 * 1e6 * 2e7, 5e14]
     assert table.losses["own"].tolist() == [3.5, 3.25]
     assert table.accuracies["quiz"][0] == 0.3 and np.isnan(table.accuracies["quiz"][1])

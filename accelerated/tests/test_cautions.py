@@ -34,6 +34,7 @@ from routelaws.accelerated.results.reproduction.table import open_runs
 from routelaws.accelerated.results.row_differences import (
     Difference,
     Shorter,
+    budgets,
     difference_words,
     differences,
     left_out_lines,
@@ -308,6 +309,13 @@ def test_an_isoflop_table_is_no_table_of_best_runs(tmp_path):
     assert rows == f"hyper_id in ({', '.join(map(str, best))})"
     assert warned(frame, tmp_path, "compute", rows) == []
     assert warned(frame.assign(seed=frame.index), tmp_path, "hoffmann") == []
+
+
+def test_two_runs_of_one_size_and_budget_are_no_isoflop_table():
+    flops, losses = np.full(2, 1e18), np.array([3.0, 3.1])
+    for sizes, entries in (([1e8, 1e8], 0), ([1e8, 2e8], 1)):
+        frame = pandas.DataFrame({"hyper_id": [0, 1], "dense_parameter_count": sizes})
+        assert len(budgets(frame, flops, losses)) == entries
 
 
 @pytest.mark.parametrize(("kind", "most"), [("Dense", 8), ("Hash", 4)])

@@ -269,6 +269,10 @@ def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(con
     frame, _ = converted(shaped(dense_parameter_count=5e6), {"hyper_id": "name"})
     dense = frame["router_type"] == "Dense"
     assert dense.any() and set(frame["total_parameter_count"][dense]) == {5e6}
+    wide = [row | {"flop_increase": 2, "routing_frequency": 0.5} for row in shaped(dense_parameter_count=5e6)[:1]]
+    frame, _ = converted(wide, {"hyper_id": "name"})  # more than N
+    counted = count(512, 8, 8, 64, "Dense", flop_increase=2, routing_frequency=0.5)
+    assert frame["total_parameter_count"].tolist() == [counted.total_parameters]
 
 
 @pytest.mark.parametrize(

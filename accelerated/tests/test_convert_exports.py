@@ -337,6 +337,7 @@ def test_pieces_that_contradict_each_other(here):
     )
     elsewhere = panel("elsewhere.csv", losses={"b": {5: 3.0}})
     assert "is 3.25, but 3.5 in one.csv;" in refused([elsewhere, one, other])
+    assert "is 3.25, but 3.5 in one.csv;" in refused([one, panel("same.csv", losses={"a": {5: 3.5}}), other])
     assert refused([one, panel("tokens.csv", losses={"a": {5: 3.5}}, axis="tokens")]) == (
         "tokens.csv: its rows are by tokens, but the rows of one.csv are by step; export all files with the same x-axis"
     )

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -11,7 +12,13 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.laws import downstream, leverage
+from routelaws.accelerated.results.accuracy_rows import leverage_of_runs
+from routelaws.accelerated.results.fit import _optimum_words
+from routelaws.accelerated.tables.selection import RouterRows
 from routelaws.reference.laws.compute import REGISTERED, RUNS
+from routelaws.reference.laws.intervals import Range
+
+from .small_tables import frame_of
 
 LAW = downstream.DirectCoefficients(3000.0, 0.18)
 FLOPS = np.geomspace(1e18, 1e21, 9)
@@ -224,6 +231,21 @@ def test_leverages_of_own_runs_over_the_dense_ones(tmp_path, capsys):
     path.write_text("\n".join([lines[0], *lines[3:]]) + "\n")
     assert cli.main(["fit", str(path), "--law", "leverage"]) == 2
     assert "1 dense run; a leverage needs at least 3 dense runs of 2 budgets" in capsys.readouterr().err
+
+
+def test_losses_outside_those_of_the_dense_runs_are_counted():
+    frame = frame_of(np.full(6, 1e8), np.array([1, 1, 1, 8, 8, 8]), [3.0, 2.5, 2.1, 3.5, 2.4, 2.0])
+    frame = frame.assign(flops=[1e18, 1e20, 1e22, 1e18, 1e20, 1e22])
+    rows = leverage_of_runs(RouterRows("Top-K", frame, []), "loss_validation")
+    assert "by a power law of the 3 dense runs" in rows.remarks[0] and "2 of 3 runs have losses out" in rows.remarks[0]
+
+
+def test_intervals_are_missing_if_each_has_no_end():
+    law = SimpleNamespace(columns=("flops",))
+    for ends, missing in (((1.0, math.nan), False), ((math.nan, math.nan), True)):
+        intervals = [Range("A", None, 1.0, end, end, "") for end in ends]
+        sentences = _optimum_words(SimpleNamespace(status="interior", intervals=intervals, law=law))
+        assert bool(sentences) == missing
 
 
 def test_marins_six_runs_and_the_prediction_that_was_scored(tmp_path, capsys):

@@ -108,6 +108,7 @@ def test_a_planted_law_leaves_its_shape_alone(tmp_path):
         (10.0, 0.1, math.nan, (math.nan, math.nan), "the law has no minimum"),
         (100.0, 0.1, 100.0, (1.0, -1.0), "they agree"),
         (101.0, 9.0, 10.0, (1.0, 1.0), "the parabola's minimum is outside the runs"),
+        (0.9, 9.0, 10.0, (1.0, 1.0), "the parabola's minimum is outside the runs"),
         (100.0, 0.5, 10.0, (0.5, 0.5), "within twice the error of the parabola"),
         (100.0, 0.499, 10.0, (-0.5, -0.5), "the law's profile is not a parabola"),
         (100.0, math.nan, 10.0, (0.5, 0.51), "the runs miss the law"),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -164,6 +165,8 @@ def test_costs_are_those_of_the_formulas():
     assert float(costs.tokens(3e7)) == pytest.approx(TOKENS) and costs.same_tokens
     assert float(costs.embedding(16_527_360.0)) == pytest.approx(512 * 32_000)
     assert float(costs.cache(16_527_360.0)) == pytest.approx(2 * 6 * 8 * 32)
+    one = costs_of(own[own["dense_parameter_count"] == size], 64.0)  # the costs of a single size grow with N
+    assert float(one.total(2 * size)) == pytest.approx(2 * float(costs.total(size)))
     # The geometric mean of two sizes costs the geometric mean of their costs.
     ends = [float(SIZES[name].dense_parameters) for name in ("55M", "130M")]
     middle = costs.total(np.sqrt(np.prod(ends)))
@@ -286,9 +289,9 @@ def test_a_frontier_keeps_all_of_a_budget_but_its_flops(path, limit):
         found = frontier(ranking, budget, 4)
         assert found.keys() == {line.model.router for line in ranking.lines}
         for router, points in found.items():
-            least = min(line.choice.loss for line in ranking.lines if line.model.router == router)
-            [at] = [loss for flops, loss, _ in points if math.isclose(flops, budget.flops)]
-            assert at == pytest.approx(least, rel=1e-12)
+            best = next(line for line in ranking.lines if line.model.router == router)
+            [(loss, out)] = [(loss, out) for flops, loss, out in points if math.isclose(flops, budget.flops)]
+            assert loss == pytest.approx(best.choice.loss, rel=1e-12) and out == bool(best.beyond)
 
 
 def test_the_figure_of_a_plan_has_plain_numbers(path):
@@ -365,6 +368,9 @@ def test_sizes_with_tokens_of_their_own(tmp_path):
     frame = table()
     frame["tokens"] = 20.0 * frame["dense_parameter_count"]
     frame.to_csv(tmp_path / "table.csv", index=False)
+    ends = " to ".join(re.escape(f"{frame['tokens'].agg(end):.4g}") for end in ("min", "max"))
+    with pytest.raises(InputError, match=f"5e\\+08 training tokens do not match the runs' {ends}, by size; the law"):
+        planned(tmp_path / "table.csv", Budget(1e18), tokens=5e8)
     (ranking,) = planned(tmp_path / "table.csv", Budget(1e18)).rankings
     for line in ranking.lines:
         assert line.choice.tokens == pytest.approx(20 * line.dense_parameters, rel=1e-9)

@@ -14,7 +14,14 @@ from routelaws.accelerated.report import outline
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.figures.coefficients import _forest
-from routelaws.accelerated.report.figures.style import COLOURS, MORE_COLOURS, colour_of, label_ends, panel_grid
+from routelaws.accelerated.report.figures.style import (
+    COLOURS,
+    MORE_COLOURS,
+    colour_of,
+    label_ends,
+    log_ticks,
+    panel_grid,
+)
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results import blocks, encoding, fit
 from routelaws.accelerated.results.comparisons import ablations, forms, pairs
@@ -206,6 +213,8 @@ def test_routing_frequency_against_the_usual_one():
     above = next(change for change in found["changes"] if change["R"] == 1.0)
     assert above["percent"]["mean"] == pytest.approx(-5.0) and above["percent"]["low"] is None
     assert [entry["cells"] for entry in found["below_half"]] == [2]
+    half = [run("Hash", 100, e, 2.0, frequency=1.0) for e in (2, 4)] + [run("Hash", 100, 2, 2.1)]
+    assert ablations.routing_frequency(half)["below_half"] == []
 
 
 SCATTER = {"deviation": 0.01, "degrees": 2, "sizes": [{"N": 1000, "deviation": 0.03, "degrees": 2}], "equal_p": 0.5}
@@ -306,6 +315,9 @@ def test_seeds_are_told_from_other_differences():
     assert by_size["deviation"] == pytest.approx(math.sqrt((0.02 + 2e-6) / 3))
     assert found["equal_p"] == 1 and by_size["equal_p"] == pytest.approx(equal_variances([0.02, 2e-6], [1, 2]))
     assert seed_scatter(runs[::2]) is None
+    for other in ({"k": 2}, {"frequency": 0.25}, {"flop_increase": 2.0}):  # such runs have not the same configuration
+        one, more = run("Hash", 100, 4, 3.0), run("Hash", 100, 4, 2.9, **other)
+        assert seed_scatter([one, more._replace(seed=1)]) is None and twice([one, more]) == []
     runs += [run("Hash", 100, 16, 10 ** (0.1 * seed), seed=seed) for seed in range(3)]
     found = seed_scatter(runs)  # each point has its own mean: 0.02 of one degree and 0.02 of two
     assert found["degrees"] == 3 and found["deviation"] == pytest.approx(math.sqrt(0.04 / 3))
@@ -470,6 +482,13 @@ def test_an_interval_that_goes_beyond_its_axis_has_an_arrow_there():
         assert {(line.get_xdata()[0], line.get_marker()) for line in panel.lines[1:-1]} == arrows
 
 
+def test_of_many_numbers_of_experts_some_have_ticks():
+    for count, step in ((8, 1), (12, 2), (20, 3)):
+        _, (panel,) = panel_grid(1, 4.0)
+        log_ticks(panel, [2**i for i in range(count)])
+        assert panel.get_xticks().tolist() == [2**i for i in range(0, count, step)]
+
+
 def test_a_figure_without_data_is_removed(tmp_path):
     for ending in ("png", "svg"):
         (tmp_path / f"levels.{ending}").write_bytes(b"old")
@@ -553,6 +572,8 @@ def test_parameter_counts_as_people_say_them(value, text):
 
 
 def test_numbers_as_they_are_written():
+    durations = {9.94: "9.9 s", 59.6: "1 min 0 s", 125.0: "2 min 5 s", 7384.0: "2 h 3 min"}
+    assert [blocks.duration(seconds) for seconds in durations] == list(durations.values())
     assert blocks.figure(-0.00001, "+.2f") == "0.00" and blocks.figure(0.125, "+.2f") == "+0.12"
     assert blocks.figure(-math.inf, ".2f") == "-∞" and blocks.figure(1e200, ".4f") == "1e+200"
     assert blocks.experts(2494.18) == "2490" and blocks.constant_span([33314.2, math.inf], "E_max") == "33310 to ∞"
