@@ -78,7 +78,7 @@ def read_guess_rates(path) -> dict[str, float]:
     """Return {task: guess rate} of a table with the columns task and random_accuracy.
 
     Raises:
-        InputError: the file cannot be read, or a rate is below 0, or 1 or more.
+        InputError: the file cannot be read, or a rate is not from 0 to 1.
     """
     rows, cells = read_cells(path)
     for name in ("task", "random_accuracy"):

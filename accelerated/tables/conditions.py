@@ -15,8 +15,8 @@ For example
     tokens / dense_parameter_count >= 20 or objective == None
 
 As in pandas, `&`, `|` and `~` mean and, or and not. Each condition then needs parentheses: `(k == 1) & (seed == 42)`.
-Without parentheses, Python reads `k == 1 & seed == 42` as `k == (1 & seed) == 42`, which is an error here. A mixture of
-signs and words is also an error, because they have different precedence.
+Without parentheses, Python reads `k == 1 & seed == 42` as `k == (1 & seed) == 42`, which is an error here. Signs and
+words have different precedence, so a mixture needs parentheses around each part.
 
 The rules (our choice):
 
@@ -250,7 +250,8 @@ class _Evaluation:
             )
         mask = None
         for part in parts:
-            value = self.value(part)
+            styles, self.styles = self.styles, set() if self.enclosed(part) else self.styles
+            value, self.styles = self.value(part), styles
             if value.kind != "truth":
                 needed = "(k == 1) & (seed == 42), with parentheses" if word in "&|~" else "k == 1 and seed == 42"
                 self.fail(node, f"{self.words(value)}, but `{word}` needs conditions; needed: such as {needed}")
@@ -278,6 +279,11 @@ class _Evaluation:
         if isinstance(value.node, ast.Name):
             return f"column {value.node.id} holds {'numbers' if value.kind == 'number' else 'text'}"
         return f"{shorten(self.piece(value.node))} is {_KINDS[value.kind]}"
+
+    def enclosed(self, node: ast.expr) -> bool:
+        """Return whether parentheses stand directly around a node, so that its precedence does not matter."""
+        text = self.text.encode()
+        return (text[node.col_offset - 1 : node.col_offset], text[node.end_col_offset :][:1]) == (b"(", b")")
 
     def piece(self, node: ast.expr) -> str:
         """Return the source text of a node. Offsets in the tree count bytes of the only line."""

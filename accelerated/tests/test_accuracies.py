@@ -174,6 +174,12 @@ def test_shares_and_percent_in_one_table_are_refused(tmp_path, case):
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_second_guess_rate_of_a_task_is_refused(tmp_path):
+    text = wide(acc_quiz=[0.5] * 4, guess_quiz=[0.25, "", 0.2, 0.25])
+    with pytest.raises(InputError, match="row 3, column guess_quiz: '0.2'; needed: 0.25, as above"):
+        read_accuracies(write(tmp_path, text))
+
+
 def archive(path, files: dict[str, str]):
     with tarfile.open(path, "w:gz") as tar:
         for name, text in files.items():

@@ -191,8 +191,6 @@ def test_a_table_of_leverages(tmp_path, capsys):
     path.write_text("activation,tian_granularity,flops,leverage\n" + "\n".join(lines) + "\n")
     [fit] = said(capsys, "fit", str(path), "--law", "leverage")["fits"]
     assert fit["coefficients"]["A_start"]["value"] == pytest.approx(1.63e-2, rel=1e-6)
-    assert cli.main(["fit", str(path), "--law", "leverage", "--floor", "1"]) == 2
-    assert "the law leverage has no option floor" in capsys.readouterr().err
     path.write_text("activation,tian_granularity,leverage\n0.1,2,3\n")
     assert cli.main(["fit", str(path), "--law", "leverage"]) == 2
     assert "flops" in capsys.readouterr().err
@@ -226,8 +224,6 @@ def test_leverages_of_own_runs_over_the_dense_ones(tmp_path, capsys):
     path.write_text("\n".join([lines[0], *blank[1:3], *lines[3:]]) + "\n")
     assert cli.main(["fit", str(path), "--law", "leverage"]) == 2
     assert "or a column leverage; left out: hyper_id 0, 1: loss_validation is blank" in capsys.readouterr().err
-    assert cli.main(["fit", str(path), "--law", "leverage", "--floor", "1"]) == 2
-    assert "the law leverage has no option floor" in capsys.readouterr().err
     path.write_text("\n".join([lines[0], *lines[3:]]) + "\n")
     assert cli.main(["fit", str(path), "--law", "leverage"]) == 2
     assert "1 dense run; a leverage needs at least 3 dense runs of 2 budgets" in capsys.readouterr().err

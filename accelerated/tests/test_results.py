@@ -92,6 +92,9 @@ def test_conditions_narrow_each_other_and_a_router_is_found_by_its_name(table):
     assert both.rows == "(k == 1) and (num_experts < 100)" and len(runs) == 37
     assert both.fit("separable", router="hash")["Hash"].best.rows == 16
     assert len(runs.fit("separable").fits) == 2 and "37 runs of table.csv" in repr(runs)
+    assert (
+        runs.where("(k == 1) & (num_experts > 1)").where("num_experts < 100").fit("separable")["Hash"].best.rows == 12
+    )
     clark = "(routing_frequency == 0.5 and k == 1 and seed == 42)"
     for rows, narrowed in (("k > 0", f"({clark[1:-1]}) and (k > 0)"), ("clark", f"{clark} and {clark}")):
         assert runs.where("clark").where(rows).rows == narrowed

@@ -53,7 +53,8 @@ def kept(condition: str) -> str:
         ("k == 1 or k == 2 and seed == 42", "014"), ("(k == 1 or k == 2) and seed == 42", "01"),
         ("not k == 1 and seed == 42", "15"), ("not (k == 1 and seed == 42)", "123456"),
         ("(k == 1) & (seed == 42)", "0"), ("(k == 1) | (k == 2) & (seed == 42)", "014"), ("~(k == 1)", "12356"),
-        ("~(k == 1) & (seed == 42)", "15"), ("  k\n==\t1 # the first", "04"),
+        ("~(k == 1) & (seed == 42)", "15"), ("((k == 1) | (k == 2)) and seed == 42", "01"),
+        ("(k == 1 or k == 2) & (seed == 42)", "01"), ("not (~(k == 1))", "04"), ("  k\n==\t1 # the first", "04"),
     ],
 )  # fmt: skip
 def test_what_conditions_mean(condition, rows):
