@@ -45,6 +45,8 @@ CASES = (
     {"dtype": "float16"}, {"attention": "none"}, {"attention": "tokamax", "mesh": "data=1"}, {"mesh": "data=3"},
     {"mesh": "data=2", "routing": "file.npz"}, {"eval": ["c4"]}, {"eval": ["c4="]}, {"eval": ["none=file"]},
     {"eval": ["c4=file"]}, {"stepz": 1}, {"zzz": 1}, {"blocks": "two"}, {"corpus": "text"}, [],
+    {"learning_rate": True}, {"learning_rate": "fast"}, {"loss_limit": "inf"}, {"learning_rate": None}, {"warmup": 1},
+    {"seed": 1.0}, {"seed": None}, {"rematerialise": 1}, {"corpus": [1]}, {"mesh": 3}, {"eval": ["c4=a", "pile=b"]},
     {"mesh": "expert=2"}, {"mesh": "model=2"}, {"mesh": "model=4"}, {"balancing_group": "none"},
     {"balancing_group": "global"}, {"mesh": "expert=2", "router": "hash", "experts": 3},
     {"mesh": "model=2", "router": "hash", "experts": 4, "granularity": 256},

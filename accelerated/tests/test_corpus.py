@@ -213,6 +213,7 @@ def test_one_file_gives_both_halves_wherever_it_lies(tmp_path):
         assert "".join(text for _, text in sorted(texts(first).items())) == lines(size)
         assert first.training and first.validation
         assert first.bytes == len(lines(size))
+    assert read_corpus(str(tmp_path / "two")) == read_corpus(tmp_path / "two") == read_corpus([str(tmp_path / "two")])
 
 
 # SPLIT

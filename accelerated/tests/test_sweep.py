@@ -268,7 +268,7 @@ def test_runs_of_another_table_are_not_trained_again(text_file, tmp_path, monkey
     for i, steps in ((0, 40), (1, 20)):
         write_run(tmp_path / "there", grid, i, steps)
     rows = [row for i in (0, 1) for row in read_rows(next((tmp_path / "there/runs").glob(f"00{i}-*")) / "results.csv")]
-    write_rows(tmp_path / "table.csv", [row | {"unique_tokens": tokens} for row in rows])
+    write_rows(tmp_path / "table.csv", [row | {"unique_tokens": tokens, "schedule": ""} for row in rows])
 
     def train(todo, *_):
         trained.append(sorted(task.hyper_id for task in todo))

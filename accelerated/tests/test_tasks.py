@@ -222,6 +222,7 @@ BAD = {
     "object": ("[1]", "line 2: is not a JSON object"),
     "one word": ('{"text": "alone"}', "line 2: text is 'alone'; needed: text of at least two words"),
     "no answer": ('{"context": "a", "choices": ["b", "c"]}', "line 2: has no answer; needed: context, choices"),
+    "no two": ('{"context": "a"}', "line 2: has no choices and no answer; needed: context, choices"),
     "one choice": ('{"context": "a", "choices": ["b"], "answer": 0}', "line 2: choices are .*at least two texts"),
     "blank": ('{"context": "a", "choices": ["b", " "], "answer": 0}', "line 2: choices are .*not blank"),
     "answer": ('{"context": "a", "choices": ["b", "c"], "answer": 2}', "line 2: answer is 2; .*from 0 to 1"),
@@ -244,10 +245,13 @@ def test_what_is_no_question_is_named_by_its_line(tmp_path, case):
 def test_what_cannot_be_evaluated_is_named(run_folder, tmp_path, capsys):
     empty = tmp_path / "empty.jsonl"
     empty.write_text("\n")
+    latin = tmp_path / "latin.jsonl"
+    latin.write_bytes('{"text": "un café"}'.encode("latin-1"))
     long = write(tmp_path / "long.jsonl", [{"context": "a", "choices": ["b " * 40, "c"], "answer": 0}])
     for arguments, message in (
         (["--task", tmp_path / "none.jsonl"], "none.jsonl: cannot be read: No such file"),
         (["--task", empty], "holds no question"),
+        (["--task", latin], "latin.jsonl: cannot be read: it is not UTF-8"),
         (["--task", long], "long.jsonl, line 1: .* tokens; needed: 1 to 16"),
         (["--task", empty, "--tokens", 4], "--tokens is for texts"),
         (["--table", tmp_path / "a.csv"], "--table needs the accuracies of a task; add --task"),
