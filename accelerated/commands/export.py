@@ -4,7 +4,6 @@ from pathlib import Path
 
 import tyro
 
-from ..errors import InputError
 from ..files import write_atomically
 from ..training.configuration import TrainConfig
 from ..training.runs.export import export_train_step
@@ -39,9 +38,6 @@ def main(arguments: list[str]) -> None:
 def export_to(config: TrainConfig, platforms: tuple[str, ...], out: Path) -> None:
     """Write the train step of a run to the file `out`, and print a summary."""
     content = export_train_step(config, platforms)
-    try:
-        write_atomically(out, content)
-    except OSError as error:
-        raise InputError(f"{out}: {error.strerror or error}") from error
+    write_atomically(out, content)
     sizes = f"{config.steps_per_call} steps of {config.batch_size} x {config.sequence_length} tokens per call"
     say(f"{out}: {config.name()} for {', '.join(platforms)}: {len(content):,} bytes, {sizes}")

@@ -47,10 +47,13 @@ CASES = (
     {"eval": ["c4=file"]}, {"stepz": 1}, {"zzz": 1}, {"blocks": "two"}, {"corpus": "text"}, [],
     {"learning_rate": True}, {"learning_rate": "fast"}, {"loss_limit": "inf"}, {"learning_rate": None}, {"warmup": 1},
     {"seed": 1.0}, {"seed": None}, {"rematerialise": 1}, {"corpus": [1]}, {"mesh": 3}, {"eval": ["c4=a", "pile=b"]},
-    {"mesh": "expert=2"}, {"mesh": "model=2"}, {"mesh": "model=4"}, {"balancing_group": "none"},
-    {"balancing_group": "global"}, {"mesh": "expert=2", "router": "hash", "experts": 3},
-    {"mesh": "model=2", "router": "hash", "experts": 4, "granularity": 256},
-    {"mesh": "data=8", "router": "mixture_of_tokens", "experts": 4},
+    # meshes
+    {"mesh": "expert=2,model=2"},
+    {"mesh": "model=4"}, {"mesh": "data=2", "balancing_group": "global"}, {"mesh": "data=2", "balancing_group": "all"},
+    {"balancing_group": "global"}, {"mesh": "expert=4", "router": "hash", "experts": 6},
+    {"mesh": "model=2", "router": "hash", "experts": 4, "d_model": 24, "granularity": 32},
+    {"mesh": "data=8", "router": "expert_choice", "experts": 4},
+    {"mesh": "data=4", "router": "mixture_of_tokens", "experts": 4},
     # names of options
     {"router": "expert_choice", "experts": 2, "granularity": 2, "sequence_length": 6, "grouping": "sequence",
      "group_size": 2},

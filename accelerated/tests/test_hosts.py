@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.schema import TIME_COLUMNS
-from routelaws.accelerated.training import hosts
+from routelaws.accelerated.training import hosts, loop
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.hosts import Hosts, batch_of_all, hosts_of, launcher, own_rows
 from routelaws.accelerated.training.runs.result_rows import read_rows
@@ -66,7 +67,7 @@ def test_who_started_this_process(environment, name):
         (["--distributed", "auto"], "--distributed auto: SLURM, Open MPI or"),
         (["--distributed", "auto", "--processes", "2"], "--distributed auto finds the other processes itself"),
         (["--coordinator", "10.0.0.1", "--processes", "2", "--process-id", "0"], "--coordinator 10.0.0.1: HOST:PORT"),
-        (["--coordinator", "a:70000", "--processes", "2", "--process-id", "0"], "--coordinator a:70000: HOST:PORT"),
+        (["--coordinator", "a:65536", "--processes", "2", "--process-id", "0"], "--coordinator a:65536: HOST:PORT"),
         (["--coordinator", "a:1", "--processes", "2", "--process-id", "2"], "--process-id 2 is out of range; use 0 to"),
         (["--coordinator", "a:1", "--processes", "0", "--process-id", "0"], "--processes 0 is out of range; use 1 or"),
     ],
@@ -171,6 +172,13 @@ def test_others_that_cannot_be_reached_are_one_line(monkeypatch):
         pass
     line = "the other processes could not be joined within 300 s: DEADLINE_EXCEEDED: 1 of 2 tasks"
     assert str(caught.value) == line
+
+
+def test_several_processes_need_a_mesh(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "device_count", lambda: 8)
+    with pytest.raises(InputError, match="^mesh is not given; 2 processes need one, such as data=8$"):
+        loop.Run._own_rows(SimpleNamespace(layout=None))
 
 
 def free_port(*wanted: int) -> int:

@@ -244,6 +244,13 @@ def test_a_page_has_its_approved_text(approved):
     approved("inspect-page.txt", "\n".join([shown, *more, html_page.rules(trace, told.findings(trace)), ""]))
 
 
+def test_a_single_expert_has_no_entropy(run_of):
+    run = run_of(router="top_k")
+    trace = trace_run(run, ids_of(run, 64), "top_k")
+    alone = trace._replace(experts=1, expert=0 * trace.expert, trained=None, logits=trace.logits[..., :1])
+    assert [block.entropy for block in told.findings(alone)] == [None, None]
+
+
 def test_a_page_of_many_experts_shows_the_busiest(monkeypatch):
     monkeypatch.setattr(html_page, "LISTED", 2)
     assert html_page._shown_experts([CALM, CALM._replace(load=[1.0, 1.0, 1.0, 1.0])]) == [[0, 2], [0, 1]]

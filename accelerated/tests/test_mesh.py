@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -136,30 +135,14 @@ def test_the_plan_of_a_mesh_counts_what_the_program_sends():
 SPREAD = {"experts": 8, "router": "top_k", "d_model": 16, "heads": 2, "batch_size": 8}
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"mesh": "expert=4", "experts": 6}, "expert 4 does not divide the 6 experts"),
-        ({"mesh": "model=4"}, "model 4 does not divide the 2 attention heads"),
-        ({"mesh": "model=2", "d_model": 24, "granularity": 32}, "model 2 does not divide the 3 hidden units"),
-        ({"mesh": "data=4", "router": "expert_choice", "experts": 4}, "group_size is 4; mesh data=4 leaves 2"),
-        ({"mesh": "data=2", "balancing_group": "all"}, "balancing_group is 'all'; allowed: shard, global"),
-        ({"balancing_group": "global"}, "balancing_group is 'global'; it needs a mesh"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_spread_is_named(fields, message):
-    with pytest.raises(InputError, match=re.escape(message)):
-        from_mapping(SPREAD | fields, "test").check()
-
-
 def test_a_mesh_of_other_devices_is_refused():
     """The error comes before the text is read: the corpus does not exist."""
     config = from_mapping(SPREAD | {"mesh": "data=4", "corpus": ["nowhere.txt"]}, "test")
-    with pytest.raises(
-        InputError,
-        match=r"mesh data=4 needs 4 devices, but JAX sees 1 \(cpu\); .*JAX_NUM_CPU_DEVICES=4 on a CPU",
-    ):
+    with pytest.raises(InputError) as error:
         run_of(config, Path("out"))
+    assert str(error.value) == (
+        "mesh data=4 needs 4 devices, but JAX sees 1 (cpu); change the mesh, or set JAX_NUM_CPU_DEVICES=4 on a CPU"
+    )
 
 
 def train(small_fields, folder, devices: int, **fields) -> list[dict]:

@@ -21,6 +21,7 @@ from routelaws.accelerated.mesh_plan import (
     parameter_count,
     parse_mesh,
     plan_device,
+    sent_rows,
     smallest_that_fits,
     why_not,
 )
@@ -110,6 +111,19 @@ def test_a_model_that_drops_nothing_counted_by_hand(capsys, name):
     of_one_block = 2 * (experts + (others + router) // 2)
     assert found["activations_recomputed"] == 8 * (2 * 8 * 2 + attention + routed) + of_one_block
     assert found["parameters"] == 4 * (experts + others + router + 10 * 8 + 2 * 4 * 8 + 2 * 8)
+
+
+@pytest.mark.parametrize(
+    ("fields", "rows"),
+    [
+        ({}, 0),
+        ({"router": "mixture_of_tokens", "experts": 8, "group_size": 4}, 8 * 32 // 4),
+        ({"router": "top_k", "experts": 8, "k": 2, "capacity_factor": 1.25}, 8 * 10),  # slots
+        ({"router": "top_k", "experts": 8, "k": 2, "granularity": 2, "capacity_factor": math.inf}, 4 * 32),
+    ],
+)
+def test_the_rows_that_a_device_sends_to_the_experts(fields, rows):
+    assert sent_rows(ModelConfig(vocab_size=10, d_model=8, blocks=2, heads=2, **fields), 32) == rows
 
 
 def test_the_best_of_plans_made_up():

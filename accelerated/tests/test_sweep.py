@@ -128,6 +128,7 @@ def test_the_presets_are_possible_and_the_demo_is_what_it_says():
         (("steps = 40", 'steps = "many"'), "steps is 'many'"),
         (('size = "a"', 'size = "c"'), "unknown size 'c'; there are a, b"),
         (("[[runs]]", "[[run]]"), "unknown section 'run'"),
+        ((GRID[GRID.index("[[runs]]") :], ""), r"grid.toml: no \[\[runs\]\]"),
         (('size = ["a", "b"]', 'size = ["a", "a"]'), "run 1 .* is the same as run 0"),
         (('name = "tiny"', "name = "), "not a TOML file"),
         (('name = "tiny"', "name = " + "[" * 5000), "not a TOML file"),

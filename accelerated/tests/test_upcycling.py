@@ -134,7 +134,7 @@ def _is_tree(node) -> bool:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"d_model": 16}, "has different shapes; the first: .* needed"),
+        ({"d_model": 16}, r"vocabulary 300\) has different shapes; the first: blocks/.* \(2, 8.*, needed: \(2, 16"),
         (
             {"router": "dense", "experts": 1, "init_noise": 0.5},
             "init_noise is 0.5, but .*dense has no dense FFNs to copy",

@@ -84,12 +84,6 @@ generate nowhere --temperature -0.5
 generate nowhere --temperature inf
 train --out out --config nowhere.toml
 train --out out --decay-from nowhere
-train --out out --at 3
-train --out out --distributed auto --processes 2
-train --out out --coordinator 10.0.0.1:65536 --processes 2 --process-id 0
-sweep smoke --out out --index 0 --of 99
-sweep smoke --out out --index 99
-sweep smoke --out out --index 2 --of 2
 export --out out --platforms cpu --attention tokamax
 """.strip().splitlines()
 
