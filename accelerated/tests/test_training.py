@@ -212,9 +212,8 @@ def test_a_run_that_has_decayed_cannot_grow(small_fields, tmp_path):
 
 def test_several_processes_share_a_folder_of_checkpoints(small_fields, tmp_path):
     config = from_mapping(small_fields, "test")
-    tokens = prepare_tokens(read_corpus(config.corpus), config.model.vocab_size, tell=lambda line: None)
-    shared = loop.Run(config, tmp_path / "own", tokens, checkpoints=tmp_path / "shared")._saved()
-    assert shared.folder == tmp_path / "shared"
+    run = loop.Run(config, tmp_path / "own", tokens_of(config), checkpoints=tmp_path / "shared")
+    assert run._saved().folder == tmp_path / "shared"
 
 
 def test_a_folder_with_another_run_is_refused(small_fields, tmp_path):
