@@ -103,10 +103,10 @@ def run(arguments: list[str], said: Path, prepare=lambda: None, cache: Path | No
     return end(start(arguments, said, prepare, cache), said)
 
 
-def run_until(arguments: list[str], said: Path, seconds: float, number: int, cache: Path | None = None) -> Ended:
+def run_until(arguments: list[str], said: Path, seconds: float, number: int) -> Ended:
     """Run a command and send it a signal after some seconds, if it still runs."""
     said.unlink(missing_ok=True)
-    pid, until = start(arguments, said, cache=cache), time.monotonic() + seconds
+    pid, until = start(arguments, said), time.monotonic() + seconds
     while time.monotonic() < until:
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             break

@@ -130,10 +130,10 @@ def placement(answer, experts: np.ndarray) -> dict:
     return {"kept": rows.any(axis=2), "slot": np.where(rows.any(axis=2), rows.argmax(axis=2), gates.shape[2])}
 
 
-def choice_logits(experts: np.ndarray, num_experts: int, dtype="float32") -> np.ndarray:
+def choice_logits(experts: np.ndarray, num_experts: int) -> np.ndarray:
     """Return logits [T, E] for given choices: first choice 2 k, second 2 k - 2, ..., last 2, other experts 0."""
-    logits = np.zeros((len(experts), num_experts), dtype)
-    steps = 2.0 * np.arange(experts.shape[1], 0, -1, dtype=dtype)
+    logits = np.zeros((len(experts), num_experts), "float32")
+    steps = 2.0 * np.arange(experts.shape[1], 0, -1)
     np.put_along_axis(logits, experts, np.broadcast_to(steps, experts.shape), axis=1)
     return logits
 

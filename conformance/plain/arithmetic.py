@@ -47,13 +47,11 @@ def gelu(x: float) -> float:
     return x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-def layer_norm(x: list, scale: list, offset: list, epsilon: float = 1e-5) -> list:
-    """Return scale · (x - mean) / √(variance + ε) + offset, with the variance Σ (x_i - mean)² / n."""
+def layer_norm(x: list, scale: list, offset: list) -> list:
+    """Return scale · (x - mean) / √(variance + 10⁻⁵) + offset, with the variance Σ (x_i - mean)² / n."""
     middle = mean(x)
     variance = mean([(value - middle) ** 2 for value in x])
-    return [
-        a * (value - middle) / math.sqrt(variance + epsilon) + b for value, a, b in zip(x, scale, offset, strict=True)
-    ]
+    return [a * (value - middle) / math.sqrt(variance + 1e-5) + b for value, a, b in zip(x, scale, offset, strict=True)]
 
 
 def largest(values: list, count: int) -> list:

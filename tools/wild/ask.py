@@ -94,13 +94,13 @@ def sum_at_minus_60(namespace):
     return in_any_k(measure)
 
 
-def circulant(num_experts: int = 8, copies: int = 4):
-    """Return logits of `copies` E tokens.
+def circulant():
+    """Return logits of 32 tokens for 8 experts.
 
     Token t prefers expert t, then expert t + 1 and so on, so the routing is balanced at every k.
     """
-    row = -np.arange(num_experts, dtype=np.float32) / 4
-    return np.tile(np.array([np.roll(row, t) for t in range(num_experts)]), (copies, 1))
+    row = -np.arange(8, dtype=np.float32) / 4
+    return np.tile(np.array([np.roll(row, t) for t in range(8)]), (4, 1))
 
 
 def balance(namespace) -> dict:

@@ -101,9 +101,9 @@ def find(browser, selector):
     return browser.find_element(By.CSS_SELECTOR, selector)
 
 
-def wait_until(found, wanted, seconds=30):
-    """Fail unless the result of `found` satisfies `wanted` in time. CI is slow with parallel tests."""
-    end = time.monotonic() + seconds
+def wait_until(found, wanted):
+    """Fail unless the result of `found` satisfies `wanted` within 30 seconds. CI is slow with parallel tests."""
+    end = time.monotonic() + 30
     while not wanted(value := found()):
         assert time.monotonic() < end, value
         time.sleep(0.05)
