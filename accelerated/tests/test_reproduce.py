@@ -27,10 +27,12 @@ from routelaws.accelerated.results import blocks, encoding, fit
 from routelaws.accelerated.results.comparisons import ablations, forms, pairs
 from routelaws.accelerated.results.comparisons import runs as comparison_runs
 from routelaws.accelerated.results.comparisons.runs import seed_scatter, twice
+from routelaws.accelerated.results.comparisons.utilisation import kind_of
 from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.misfit import equal_variances
-from routelaws.accelerated.results.reproduction import advice, resamples
+from routelaws.accelerated.results.reproduction import advice, paper, resamples
 from routelaws.accelerated.results.reproduction.gather import gather, used_rows
+from routelaws.accelerated.results.reproduction.headlines import _printed
 from routelaws.accelerated.results.reproduction.table import Table, open_runs, size_labels
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
@@ -480,6 +482,47 @@ def test_an_interval_that_goes_beyond_its_axis_has_an_arrow_there():
         interval |= {"low": low, "high": high}
         _forest(panel, law, "a", 0, (1.0, 4.0), "black")
         assert {(line.get_xdata()[0], line.get_marker()) for line in panel.lines[1:-1]} == arrows
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [({}, "main grid"), ({"frequency": None}, "main grid"), ({"frequency": 1.0}, "R = 1"), ({"k": 2}, "k = 2"),
+     ({"k": 4, "frequency": 1 / 12}, "k = 4, R = 1/12"), ({"frequency": 0.3}, "R = 0.3"),
+     ({"router": "Dense"}, "dense"), ({"router": "Dense", "flop_increase": 2.0}, "dense, FFN ×2")],
+)  # fmt: skip
+def test_a_run_differs_from_the_main_grid_in_words(fields, kind):
+    assert kind_of(run(**{"router": "Hash", "size": 100, "experts": 4, "loss": 2.0} | fields), 0.5) == kind
+
+
+def test_a_run_beside_a_suspect_one_is_kept():
+    twins = [run("Hash", 100, 4, 2.0 + i, hyper_id=i, suspect="odd" * (i == 1)) for i in range(2)]
+    alone = [run("Hash", 100, 8, 2.0, hyper_id=2, suspect="odd"), run("Hash", 100, 16, 2.0, hyper_id=3)]
+    table = SimpleNamespace(law_rows=list, runs=twins + alone, rows=None, loss_column="loss_validation")
+    found = used_rows(table, table.runs)
+    assert [each["hyper_id"] for each in found["suspect"]] == [1, 2] and found["kept"] == [0]
+    assert [group["hyper_ids"] for group in found["twice"]] == [[0, 1]]
+
+
+def test_printed_constants_beside_a_fit_to_losses_of_their_law():
+    printed = paper.PRINTED["Hash"]
+    size, experts = (axis.ravel() for axis in np.meshgrid([1e7, 1e8, 1e9], [1.0, 8.0, 64.0]))
+    values = printed.coefficients._asdict() | {"N_cutoff": printed.cutoff}
+    near = {name: {"value": 1.5 * value, "low": -math.inf, "high": math.inf} for name, value in values.items()}
+    near["c"] |= {"low": 1.1 * values["c"]}
+    entry = {"coefficients": {name: near[name] for name in printed.coefficients._fields}, "derived": near}
+    rows = size, experts, predict_loss(size, experts, printed.coefficients)
+    found = paper.beside_paper("Hash", rows, entry)
+    assert found["difference"] == pytest.approx({name: value / 2 for name, value in values.items()})
+    assert [name for name, inside in found["inside"].items() if not inside] == ["c"]
+    assert (found["rmsle"], found["best_in_box"]) == pytest.approx((0, 0), abs=1e-9)
+    b, c = values["b"], values["c"]
+    assert found["cutoff_of_rounded"] == pytest.approx(10 ** (-b / c))
+    ends = [10 ** -((b + sign * 5e-4) / (c + sign * 5e-4)) for sign in (1, -1)]
+    assert found["cutoff_box"] == pytest.approx(sorted(ends))
+    law = {"router": "Hash", "printed": found | {"best_in_box": 1.005}, "rmsle": 1.0}
+    outside = {"outside": [{"router": "Hash", "name": "c"}]}
+    assert _printed([law]) == {"inside": 6, "of": 7, "rounding": True} | outside
+    assert not _printed([law, law | {"rmsle": 0.9}])["rounding"]
 
 
 def test_of_many_numbers_of_experts_some_have_ticks():
