@@ -2,10 +2,10 @@
 
 Step by step, with sources and examples: `routelaws.reference.balance`.
 
-Differences: logits below float32 are converted to float32, and shares, counts and the bias pass through
-`stop_gradient`. Under jit no value can raise. An expert index that is out of range or masked is not counted. The loss
-is NaN for a non-finite logit and for loads that are all 0. It is also NaN for a mask without real tokens, and for a
-traced mask without experts.
+Differences from the reference: logits of lower precision than float32 are converted to float32, and shares, counts and
+the bias pass through `stop_gradient`. Under jit, the values of an array raise no error. An expert index that is out of
+range or masked is not counted. The loss is NaN for a non-finite logit and for loads that are all 0. It is also NaN for
+a mask without real tokens, and for a traced mask without experts.
 
 With `axis_name` all tokens along a mapped axis (`jax.vmap`, `jax.shard_map`) are one group. Every member of the axis
 returns the same shares, probabilities and loss.

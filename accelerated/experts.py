@@ -121,7 +121,7 @@ def dispatch(
         ValueError: the order is unknown, the priority is missing, unexpected or of the wrong shape, or the mask has the
             wrong shape.
 
-    Differs from the reference: an index out of range cannot raise under jit, and its assignment gets no slot. A NaN
+    Differs from the reference: under jit, an index out of range raises no error, and its assignment gets no slot. A NaN
     priority comes last.
     """
     _check_order(order, priority, expert.shape)

@@ -2,7 +2,7 @@
 
 Step by step, with sources and examples: `routelaws.reference.layer_variants`.
 
-Differences: both functions call `experts.routed_ffn` and have its differences.
+Differences from the reference: both functions call `experts.routed_ffn` and have its differences.
 """
 
 import math

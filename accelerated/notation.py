@@ -24,10 +24,10 @@ expert. The program ignores the columns of masked experts, even NaN, and no grad
 
 Ties: among equal scores, the lower index wins. -0.0 equals +0.0. `routelaws.reference.notation` has the same rule.
 
-Differences: non-finite values cannot raise under jit. They reach the loss as NaN, and the training loop stops at a NaN
-loss. The gates of a token with a non-finite logit are NaN. All gates are NaN if a traced `expert_mask` admits fewer
-experts than a token needs. If a `held` choice contains a masked expert, its gate is NaN. A mask that is not traced
-raises if it admits too few experts.
+Differences from the reference: under jit, non-finite values raise no error. They reach the loss as NaN, and the
+training loop stops at a NaN loss. The gates of a token with a non-finite logit are NaN. All gates are NaN if a traced
+`expert_mask` admits fewer experts than a token needs. If a `held` choice contains a masked expert, its gate is NaN. A
+mask that is not traced raises if it admits too few experts.
 """
 
 from typing import NamedTuple
@@ -238,7 +238,7 @@ def top_k_indices(scores: jax.Array, k: int) -> jax.Array:
         [T, k] integers; the entries of a row are distinct.
 
     Differs from the reference: the indices are int32. At k = 1 an argmax (lowest index on ties) is faster than
-    `lax.top_k`. For long rows two maxima are faster still, since XLA on CPU vectorises them. A NaN does not raise.
+    `lax.top_k`. For long rows two maxima are faster still, since XLA on CPU vectorises them. A NaN raises no error.
     """
     num_columns = scores.shape[-1]
     if k == 1 and _LONG <= num_columns < 1 << 24:  # a float32 cannot hold every larger index

@@ -2,8 +2,9 @@
 
 Step by step, with examples: `routelaws.reference.parallel`.
 
-Differences: with `axis_name` you call a function inside `jax.shard_map` (or `jax.vmap`). It then takes the data of one
-device, without the leading axis. Without `axis_name` all devices are on the leading axis, as in the reference.
+Differences from the reference: with `axis_name` you call a function inside `jax.shard_map` (or `jax.vmap`). It then
+takes the data of one device, without the leading axis. Without `axis_name` all devices are on the leading axis, as in
+the reference.
 
 Gradients. Inside `jax.shard_map(check_vma=False)`, JAX differentiates the sum of a number over all devices with respect
 to the data of one device. So let each device differentiate its share of the loss. The shares of all devices must add up
@@ -178,7 +179,7 @@ def ragged_all_to_all(
 
     Source: the collective of XLA and its arguments, `jax.lax.ragged_all_to_all`.
 
-    Differs from the reference: inconsistent sizes and offsets cannot raise.
+    Differs from the reference: inconsistent sizes and offsets raise no error.
     """
 
     def exchange(x, output, input_offsets, send_sizes, output_offsets, recv_sizes, axis):

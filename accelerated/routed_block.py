@@ -2,7 +2,8 @@
 
 Step by step, with sources and examples: `routelaws.reference.routed_block`.
 
-Differences: groups run under `vmap`. Router logits have at least float32. The experts use the dtype of x.
+Differences from the reference: groups run under `vmap`. Router logits have at least float32. The experts use the dtype
+of x.
 """
 
 import functools

@@ -2,11 +2,12 @@
 
 The model and our choices: `routelaws.reference.transformer`.
 
-Differences: everything runs under jit with `config` static. The program scans over groups of 1/R blocks (the dense
-blocks, then the routed block), so compile time does not grow with depth. One product with the keys of all distances,
-and a shift, give the relative logits without a gathered [S, S] table. `compute_dtype` lowers the precision of the
-matrix products, their results, and the residual stream. Router logits, the softmax of attention, norms with their
-scales and offsets, and the loss use float32. The output of a norm is rounded once, at its end.
+Differences from the reference: everything runs under jit with `config` static. The program scans over groups of 1/R
+blocks (the dense blocks, then the routed block), so compile time does not grow with depth. For relative positions, one
+product computes q · r for all distances, and each row is then shifted. So no [S, S] table of distances is gathered.
+`compute_dtype` lowers the precision of the matrix products, their results, and the residual stream. Router logits, the
+softmax of attention, norms with their scales and offsets, and the loss use float32. The output of a norm is rounded
+once, at its end.
 """
 
 import functools
@@ -200,7 +201,8 @@ def attention(
     """Self-attention with relative or rotary positions.
 
     Args:
-        params: query, key, value and, for relative positions, relative_key [d, H, kqv]; output [H, kqv, d].
+        params: query, key and value [d, H, kqv]; output [H, kqv, d]; for relative positions also relative_key [d, H,
+        kqv]. kqv is the width of a head.
         x: [b, S, d].
         causal: whether position i depends only on positions up to i; otherwise it depends on all positions.
         mask: [b, S] bool, True for a real token; no other token attends to a padded token.
@@ -299,7 +301,7 @@ def apply(
     Raises:
         ValueError: there is no token; see `routed_block`; or a mask is given with `spread`.
 
-    Differs from the reference: under jit `config` and `training` are static. A token out of range does not raise. The
+    Differs from the reference: under jit `config` and `training` are static. A token out of range raises no error. The
     function clamps it.
     """
     options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}

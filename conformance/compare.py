@@ -107,7 +107,7 @@ def assert_admissible_top_k(chosen, scores, margin, *, what: str) -> float:
     chosen, scores = np.asarray(chosen), np.asarray(scores, dtype=np.float64)
     num_tokens, num_experts = scores.shape
     assert chosen.ndim == 2 and len(chosen) == num_tokens, f"{what}: shape {chosen.shape}, scores {scores.shape}"
-    assert np.issubdtype(chosen.dtype, np.integer), f"{what}: dtype {chosen.dtype}, integers are needed"
+    assert np.issubdtype(chosen.dtype, np.integer), f"{what}: dtype {chosen.dtype}; integers are needed"
     k = chosen.shape[1]
     margins = np.broadcast_to(margin, num_tokens)
     undecided = 0

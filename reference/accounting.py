@@ -55,7 +55,7 @@ ACTIVATIONS = ("gelu", "relu", "swiglu")
 """Nonlinearities of an FFN. SwiGLU (Shazeer 2020, arXiv 2002.05202) multiplies silu(x · up) by x · linear."""
 
 POSITIONS = ("relative", "rotary")
-"""Ways to encode positions in attention: a key projection of distances, or a rotation of queries and keys (RoPE)."""
+"""Ways to encode positions in attention: a key for each distance, or a rotation of queries and keys (RoPE)."""
 
 ROUNDING = 1e-3
 """The largest accepted relative error of a rounded routing frequency: 0.0833 counts as 1/12."""

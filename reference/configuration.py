@@ -162,10 +162,10 @@ class ModelConfig:
         mask_rate: Masked objective: the share of each sequence that is hidden. The number of hidden tokens is fixed;
             their positions are random.
         mask_token: Masked objective: the token id that replaces a hidden token.
-        activation: Activation of experts and dense FFNs: gelu, relu or swiglu. swiglu has three matrices of width 3d
-            instead of 4d.
-        positions: Positions in attention: relative (a key projection of distances) or rotary (rotates queries and
-            keys).
+        activation: Activation of experts and dense FFNs: gelu, relu or swiglu. gelu and relu have two matrices of
+            width 4d; swiglu has three of width 3d.
+        positions: Positions in attention: relative (each distance has a key, a projected sinusoid) or rotary (rotates
+            queries and keys).
         layout: Which blocks are routed (or wide, in a dense model): every (1/R)-th block (spread) or the last R L
             blocks (upper).
         output_norm: Apply LayerNorm to the output of a routed layer, before the residual sum.
@@ -270,7 +270,9 @@ class ModelConfig:
         if self.layout == "upper":
             return routed / self.blocks
         if abs(self.routing_frequency * self.period - 1) > ROUNDING:
-            raise InputError(f"routing_frequency is {self.routing_frequency:g}; one over it has to be a whole number")
+            raise InputError(
+                f"routing_frequency is {self.routing_frequency:g}; 1 / routing_frequency has to be a whole number"
+            )
         return 1 / self.period
 
     def _check_options(self):
@@ -300,7 +302,9 @@ class ModelConfig:
                 raise InputError(f"heads {self.heads} does not divide d_model {self.d_model}; give kqv_size")
             object.__setattr__(self, "kqv_size", self.d_model // self.heads)
         if self.positions == "rotary" and self.kqv_size % 2:
-            raise InputError(f"kqv_size is {self.kqv_size}; it has to be even, because rotary positions turn pairs")
+            raise InputError(
+                f"kqv_size is {self.kqv_size}; it has to be even, because rotary positions rotate pairs of entries"
+            )
         if not isinstance(self.kqv_size, int) or self.kqv_size < 1 or self.d_model % 2:
             raise InputError(f"kqv_size {self.kqv_size} has to be at least 1, whole, and d_model {self.d_model} even")
         for name in _FILLED_IN:
@@ -339,8 +343,8 @@ class ModelConfig:
         """Check the gates, the groups and the options of GShard's second expert."""
         if self.choices == 1 and self.normalisation != "none":
             raise InputError(
-                f"normalisation is {self.normalisation!r} for one expert per token: its gate would be 1 "
-                "and the router without a gradient; allowed: none"
+                f"normalisation is {self.normalisation!r} for one expert per token: its gate would be 1, and the "
+                "router would have no gradient; use none"
             )
         usual = (self.choices, self.gate, self.bias_rate) == (2, "softmax", 0) and self.normalisation != "none"
         if self.sample_second and not usual:
@@ -368,7 +372,7 @@ class ModelConfig:
         if self.grouping == "sequence" and self.objective == "causal":
             warnings.warn(
                 "expert_choice within sequences is not causal: in training, later tokens decide which experts an "
-                "earlier token has; evaluation groups by position",
+                "earlier token has; so evaluation groups tokens by position",
                 stacklevel=5,  # the line that made the configuration
             )
 

@@ -278,7 +278,8 @@ def attention(
     """Self-attention with relative or rotary positions.
 
     Args:
-        params: query, key, value and, for relative positions, relative_key [d, H, kqv]; output [H, kqv, d].
+        params: query, key and value [d, H, kqv]; output [H, kqv, d]; for relative positions also relative_key [d, H,
+        kqv]. kqv is the width of a head.
         x: [b, S, d].
         causal: whether position i depends only on positions up to i; otherwise it depends on all positions.
         mask: [b, S] bool, True for a real token; no other token attends to a padded token.

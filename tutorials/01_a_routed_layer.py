@@ -411,7 +411,7 @@ print(
 # - A router gives each token a logit for each expert. The token goes to the most probable expert, and that
 #   probability is its gate.
 # - An expert has C slots. A token without a slot is dropped: the layer gives it 0, and it goes on unchanged.
-# - The choice of an expert changes in jumps, so the router learns through the gate.
+# - The choice of an expert changes in jumps, so it has no useful gradient. The router learns through the gate.
 # - Total parameters P grow with the number of experts. The work F for one token hardly grows.
 #
 # ## Exercises

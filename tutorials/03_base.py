@@ -175,7 +175,8 @@ for p in ([0.0, 0.0, 0.0], [1.0, 1.0, 0.0], [5.0, 0.0, 0.0], [3.0, 2.0, 0.0]):
 
 # %% [markdown]
 # The last bound is equal to the sum of our choice. So no balanced choice has a larger sum: the prices *prove* that ours
-# is the best. To check the proof, add up six differences. You need not know how the prices were found.
+# is the best. To check the proof, add the six values s − p that the tokens keep, and C times the sum of the prices. The
+# sum is 33. You need not know how the prices were found.
 #
 # The reference has the bound as [`dual_bound`](../reference/routers/base.py). It works for any prices.
 

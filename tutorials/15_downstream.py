@@ -541,11 +541,11 @@ if study:
     )
 
 # %% [markdown]
-# At each cut, the direct law wins more tasks than the straight line through the loss. Against the logistic it loses at
-# the lowest cut and wins at the highest. At the middle cut it loses more tasks than it wins, but its mean error is
-# smaller. The numbers of wins against the logistic could easily be chance. We had to exclude about half of the tasks,
-# because their accuracies are too close to guessing. "No change" is not far behind. The tasks also use the same runs,
-# so there are fewer independent trials than tasks.
+# At each cut, the direct law wins more tasks than the two stages with a straight line. Against the two stages with a
+# logistic, it loses at the lowest cut and wins at the highest. At the middle cut it loses more tasks than it wins, but
+# its mean error is smaller. The numbers of wins against the logistic could easily be chance. We had to exclude about
+# half of the tasks, because their accuracies are too close to guessing. "No change" is not far behind. The tasks also
+# use the same runs, so there are fewer independent trials than tasks.
 #
 # On their own runs, Krajewski et al. found that the direct law is better than both two-stage laws. They fitted it to
 # runs with the same number of tokens per parameter, while a fit here mixes many such numbers.

@@ -614,9 +614,9 @@ print(f"{plan.optimizer / 1e9:.2f} GB of moments")
 # `routelaws plan-mesh` does this calculation for every mesh and lists the best meshes first. It also counts the bytes
 # that a device sends in a step (the tokens of section 3, the sums of sections 5 and 6). And it counts the *activations*
 # on a device: the results of the forward pass that are stored until the gradient is computed. To save memory, a block
-# can store only its input, and compute the rest again for its gradient. This is called *rematerialisation*.
-# (`routelaws train` stores all activations; with `--rematerialise` it stores only the input of each block.) Here are
-# some columns of its table.
+# can store only its input, and compute the rest again for its gradient. This is called *rematerialisation*. (`routelaws
+# train` stores all activations; with `--rematerialise` it stores only the input of each block.) Here are some columns
+# of the table that `routelaws plan-mesh` prints.
 
 # %%
 import contextlib

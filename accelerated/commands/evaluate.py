@@ -41,7 +41,7 @@ def evaluate(
         table: With --task: a .csv file for `routelaws downstream`, with one row per run. The command writes the
             accuracy into it.
         routing: A file that `routelaws inspect --out` wrote. Prints two losses on its tokens: one with the experts and
-            gates of the file, one with those that the run's routers choose.
+            gates of the file, one with the experts and gates that the run's routers choose.
         json: Print only one JSON object.
     """
     if routing is not None:

@@ -28,8 +28,8 @@ class FitFlags:
             loss_validation, the first loss of the table.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or "k == 1 and
             num_experts in (1, 16, 64)". The fit uses the last evaluation of each selected run. If not given: all seeds,
-            with k = 1 and the most common routing frequency and granularity. routed-utilisation, compute, sparsity,
-            fine-grained, leverage and laws of accuracy do not filter by these.
+            k = 1, and the most common routing frequency and granularity. The laws routed-utilisation, compute,
+            sparsity, fine-grained and leverage, and all laws of accuracy, do not filter by k, frequency or granularity.
         huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square; the output
             shows both fits. A few wrong runs then hardly affect the law, but there are no intervals. Laws of the loss:
             routed-bounded, routed-utilisation, sparsity, kaplan, hoffmann, fine-grained and joint. Laws of accuracy:

@@ -18,7 +18,7 @@ from ..tables.schema import BLANK, RANGES, range_of, shorten, to_numbers
 from ..tables.units import BYTES, UNITS_OF
 from ..wording import SHOWN, in_short
 
-_NO_NUMBER = r"Error parsing (--[\w.-]+): (?:.*<class '(?:int|float)'>: )?(.*: needed: a (?:whole )?number.*)"
+_NO_NUMBER = r"Error parsing (--[\w.-]+): (?:.*<class '(?:int|float)'>: )?(.* is (?:not a|out of).*; use a .*)"
 """A pattern for the parser's message on a value that is not a number: the flag, and the message of `_number`."""
 
 _NUMBERS = tyro.constructors.ConstructorRegistry()
@@ -41,16 +41,16 @@ def _number(of: tyro.constructors.PrimitiveTypeInfo):
 
 def _whole_number(text: str) -> int:
     if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
-        raise ValueError(f"{text}: needed: a whole number, such as 3")
+        raise ValueError(f"{text} is not a whole number; use a number such as 3")
     if len(text) > 30 or not -(2**63) <= int(text) < 2**63:
-        raise ValueError(f"{text}: needed: a whole number, from -2^63 to 2^63 - 1")
+        raise ValueError(f"{text} is out of range; use a whole number from -2^63 to 2^63 - 1")
     return int(text)
 
 
 def _real_number(text: str) -> float:
     [number], [wrong] = to_numbers([text])
     if wrong or (text in BLANK and text.lower() != "nan"):
-        raise ValueError(f"{text}: needed: a number, such as 7e9")
+        raise ValueError(f"{text} is not a number; use a number such as 7e9")
     return float(number)
 
 
@@ -243,5 +243,5 @@ def _limit(name: str, text: str) -> float:
         )
     [number], [wrong] = to_numbers([text], BYTES if name in LIMITS else UNITS_OF.get(name))
     if wrong or not number > 0:
-        raise InputError(f"{FLAG} {name}={shorten(text)}: needed: a number above 0")
+        raise InputError(f"{FLAG} {name}={shorten(text)} is out of range; use a number above 0")
     return float(number)

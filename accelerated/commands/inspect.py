@@ -94,5 +94,5 @@ def _trace(folder: Path, text: Path | None, tokens: int, transformers: bool, ste
 def _first_and_last(steps: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d{1,9}):(\d{1,9})", steps, re.ASCII)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
-        raise InputError(f"--steps {steps}: needed: the first and the last step, such as 1:8")
+        raise InputError(f"--steps {steps} is not a range of steps; give the first and the last step, such as 1:8")
     return int(found[1]), int(found[2])

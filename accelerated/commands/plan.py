@@ -54,7 +54,7 @@ class BudgetFlags:
     def budget(self) -> Budget:
         """Return the budget; raise `InputError` if a limit is not an amount, or --flops is missing."""
         if self.flops is None:
-            raise InputError("--flops is missing; needed: FLOPs, such as 1e21")
+            raise InputError("--flops is missing; give a number of FLOPs, such as 1e21")
         return Budget(
             flops_of(self.flops),
             math.inf if self.memory is None else bytes_of(self.memory),

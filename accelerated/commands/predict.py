@@ -123,6 +123,9 @@ def _with_named(point: dict[str, float | None], texts: tuple[str, ...]) -> dict[
             raise InputError(f"--at {text}: {other} {point[name]:g} sets the same column; give only one of them")
         [number], [wrong] = to_numbers([value], UNITS_OF.get(name))
         if wrong or math.isnan(number):
-            raise InputError(f"--at {text}: needed: the name of a column and a number, such as tokens=1e9")
+            raise InputError(
+                f"--at {text} is not of the form NAME=NUMBER; give the name of a column and a number, such as "
+                "tokens=1e9"
+            )
         point[name] = float(number)
     return point

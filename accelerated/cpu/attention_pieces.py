@@ -5,9 +5,8 @@ memory. The backward pass recomputes the weights from two numbers per query, the
 exponentials, as in Dao et al. 2022, "FlashAttention" (arXiv 2205.14135). A causal block reads only the keys up to its
 last query.
 
-The relative logit of query i and key j is q_i · r_(i-j). For a block, the program multiplies the queries by the keys of
-all distances of the block. In each row of this product, the distance to key 0 is one number further left than in the
-row before.
+The relative logit of query i and key j is q_i · r_(i-j). For a block, one product computes q_i · r_m for all distances
+m of the block. In each row of this product, the distance to key 0 is one number further left than in the row before.
 
 All arrays are float32 at an address (`memory`). An address is in bytes, a size in numbers.
 """

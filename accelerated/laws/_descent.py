@@ -71,7 +71,8 @@ def best_of(problem: Problem, starts: np.ndarray) -> Found:
     best = int(np.argmin(value))
     if not math.isfinite(value[best]):
         raise ValueError(
-            "the sum of Huber terms is infinite from every start; pass starts whose predictions are near the losses"
+            "the sum of Huber terms is infinite for all starts; pass other `starts`, whose predictions are near the "
+            "losses"
         )
     floor = value[best] * (1 + REACHED) + problem.log_loss.size * ROUNDING
     return Found(theta[best], float(value[best]), len(starts), int(np.sum(value <= floor)))

@@ -30,8 +30,8 @@ def findings(report: Report) -> list[str | None]:
         blocks.append(_dense(report.results["dense"]))
     if report.laws and not report.fitted:
         blocks.append(
-            "**There is no law.** A scaling law is a formula that gives the loss from N and E, with a few constants "
-            f"fitted to runs; the reason is under {report.see('The law')}."
+            f"**There is no law.** The reason is under {report.see('The law')}. A scaling law is a formula that "
+            "computes the loss from N and E, with a few constants that are fitted to runs."
         )
     if facts["pairs"]:
         blocks.append(_pairs(report, facts["pairs"]))
@@ -111,8 +111,8 @@ def _fades(report: Report, facts: dict) -> str:
     if known:
         sentence += " This is an extrapolation"
         knife = [f"{counts_span(each)} for {router_name(each['router'])}" for each in facts["jackknife"]]
-        allowed = "; if the law is slightly wrong at each size, N_cutoff may be"
-        sentence += f"{allowed} {', '.join(knife)} (jackknife)." if knife else "."
+        allowed = "; the jackknife, which allows for small errors of the law at each size, gives"
+        sentence += f"{allowed} {', '.join(knife)}." if knife else "."
     return sentence
 
 
@@ -143,7 +143,9 @@ def _misfit(report: Report, facts: dict) -> str:
         sentences[0] += "; the part due to chance is not known, because no run was repeated with another seed."
     if facts["bent"]:
         whose = "" if len(facts["bent"]) == len(report.fitted) else f" of {names(facts['bent'])}"
-        sentences.append(f"The residuals{whose} bend with log N, so the law is also wrong beyond the trained sizes.")
+        sentences.append(
+            f"The residuals{whose} are curved in log N, so the law is also wrong beyond the trained sizes."
+        )
     if facts["unseen"] is not None:
         sentences.append(f"For sizes left out of the fit, its error is up to {two_digits(facts['unseen'])} %.")
     return " ".join(sentences)
@@ -155,14 +157,17 @@ def _unequal_scatter(report: Report, scatter: dict) -> list[str]:
         return []
     ranked = sorted(scatter["sizes"], key=lambda each: each["deviation"])
     ends = (f"{two_digits(each['percent'])} % at N = {report.size(each['N'])}" for each in (ranked[0], ranked[-1]))
-    return [f"Seeds do not scatter equally at each size: {', '.join(ends)}."]
+    return [f"The scatter of the seeds differs between sizes: {', '.join(ends)}."]
 
 
 def _dense(dense: dict) -> str:
     alpha, largest = dense["coefficients"]["alpha"], dense["misfit"]["largest_size"]
     beyond = "."
     if largest is not None:
-        beyond = f"; fitted without the largest size, it predicts that size's loss {how_far_off(largest['log10'])}."
+        beyond = (
+            "; fitted without the largest size, the law predicts the loss at this size "
+            f"{how_far_off(largest['log10'])}."
+        )
     return (
         f"**The dense models follow a power law**, L = (N_c/N)^alpha, with alpha {figure(alpha['value'], '.4f')} "
         f"({span(alpha, '.4f')}). Its error is {two_digits(dense['rmsle_percent'])} % of the loss (root mean "
@@ -172,7 +177,7 @@ def _dense(dense: dict) -> str:
 
 def _pairs(report: Report, facts: dict) -> str:
     pairs, settled = facts["all"], facts["settled"]
-    head = f"The runs show the better router for {settled or 'none'} of {plural(len(pairs), 'pair')}."
+    head = f"The runs show which router is better for {settled or 'none'} of {plural(len(pairs), 'pair')}."
     if settled == len(pairs):
         head = "The routers differ."
     elif len(pairs) == 1:
@@ -210,7 +215,7 @@ def _open(report: Report, facts: dict | None) -> str | None:
     if facts and facts["some"]:
         nothing = [f"{loss_name(each['loss'])} with {router_name(each['router'])}" for each in facts["nothing"]]
         sentences.append(
-            f"{facts['some']} of {facts['fits']} fits to other texts do not determine every constant"
+            f"In {facts['some']} of {facts['fits']} fits to other texts, the runs do not determine every constant"
             + (f"; no constant is determined for {', '.join(nothing)}." if nothing else ".")
         )
     return f"**The runs do not determine some constants.** {' '.join(sentences)}" if sentences else None

@@ -144,15 +144,18 @@ def misses_section(report: Report) -> list[Block]:
         rows.append([_law_name(law), *(by_size.get(size, "") for size in sizes)])
     blocks: list[Block] = [
         Heading("Where the laws miss"),
-        "The next table shows how far the measured loss is above the law, as a mean over the runs of each size. Above "
-        "zero, the law is too low.",
+        "The next table shows how far the measured loss is above the law, as a mean over the runs of each size. "
+        "Where the value is above zero, the law predicts too low a loss.",
         Table(["law", *map(report.size, sizes)], rows),
     ]
     if any(law["misfit"]["bend"] or law["misfit"]["largest_size"] for law in laws):
-        heads = ["law", "do the residuals bend with log N?", "do they exceed the scatter of seeds?"]
+        heads = ["law", "are the residuals curved in log N?", "are the residuals larger than the scatter of seeds?"]
         blocks += [
-            Table([*heads, "error at the largest size, by a fit to the other sizes"], [_test_row(law) for law in laws]),
-            "If the residuals bend with log N, the law is also wrong beyond the smallest and the largest size.",
+            Table(
+                [*heads, "error at the largest size of a law fitted to the other sizes"],
+                [_test_row(law) for law in laws],
+            ),
+            "If the residuals are curved in log N, the law is also wrong beyond the smallest and the largest size.",
         ]
     return blocks + ([NO_FLOOR] if any(law["misfit"]["rise"] is None for law in laws) else [])
 
@@ -200,7 +203,14 @@ def forms_section(report: Report) -> list[Block]:
         ]
         for each in forms
     ]
-    heads = ["router", "form", "RMSLE of the fit", "one run left out", "against the best form", "one size left out"]
+    heads = [
+        "router",
+        "form",
+        "RMSLE of the fit",
+        "one run left out",
+        "compared with the best form",
+        "one size left out",
+    ]
     unfitted = (
         " A form without a row could not be fitted to the runs of that router."
         if len(forms) < len(report.results["forms"])
@@ -212,9 +222,10 @@ def forms_section(report: Report) -> list[Block]:
         "left-out runs. These are the forms, from simple to general:",
         *bullets(lines),
         *report.figure("forms", "Held-out errors, one circle for each router", f"Further left is better.{best}"),
-        Table([*heads, "against the best form"], rows, keys=2),
-        "*Worse*: the paired difference of squared errors from the best form exceeds one standard error; this is an "
-        f"indication, not a test. All errors are RMSLE of the left-out rows, in log10.{unfitted}",
+        Table([*heads, "compared with the best form"], rows, keys=2),
+        "*Worse*: the squared errors are larger than the errors of the best form, by more than one standard error of "
+        "the paired differences. This is an indication, not a test. All errors are the RMSLE of the left-out rows, "
+        f"in log10.{unfitted}",
     ]
 
 

@@ -218,13 +218,13 @@ def _by_other_means(report: Report) -> list[Block]:
 def _of_the_draws(entries: list[dict]) -> str:
     sentence = f"Each bootstrap has {entries[0]['resamples']:,} resamples (seed {entries[0]['seed']})."
     lost = [
-        f"{router_name(e['router'])} {e['undetermined_runs']} of runs, {e['undetermined_sizes']} of sizes"
+        f"{router_name(e['router'])} {e['undetermined_runs']} resamples of runs and {e['undetermined_sizes']} of sizes"
         for e in entries
         if e["undetermined_runs"] or e["undetermined_sizes"]
     ]
     if lost:
         sentence += f" Resamples that do not determine the law are excluded: {'; '.join(lost)}."
-    endless = [f"{router_name(e['router'])} {e['unbounded_runs']}" for e in entries if e["unbounded_runs"]]
+    endless = [f"{e['unbounded_runs']} for {router_name(e['router'])}" for e in entries if e["unbounded_runs"]]
     return f"{sentence} E_max is infinite in some resamples of runs: {'; '.join(endless)}." if endless else sentence
 
 

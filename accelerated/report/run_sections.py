@@ -5,7 +5,7 @@ from ..wording import plural
 from .outline import Report, bullets, capital, router_name
 from .verdicts import RULES, judged, verdict_table
 
-PAIRS_CAPTION = "Above zero, the second router in the title has the lower loss."
+PAIRS_CAPTION = "At points above zero, the second router in the title has the lower loss."
 
 
 def pairs_figure(report: Report, caption: str = PAIRS_CAPTION) -> list[Block]:
@@ -38,9 +38,10 @@ def pairs_section(report: Report) -> list[Block]:
     heads = ["pair", "N", "cells", "difference of the loss", "95 % interval", "ratio of equivalent dense sizes"]
     return [
         Heading("Router against router"),
-        "Each pair of routers is compared at every N and E where both have a run. If the difference is below zero, the "
-        "first router has the lower loss. For the ratio, the dense power law turns each loss into the size of a dense "
-        "model with this loss. A ratio of 0.8 means that the second router is worth a quarter larger dense model.",
+        "Each pair of routers is compared at every N and E where both have a run. If the difference is below zero, "
+        "the first router has the lower loss. For the ratio, the dense power law turns each loss into the size of a "
+        "dense model with this loss. A ratio of 0.8 means that the dense model of the second router is 1.25 times as "
+        "large.",
         *report.figure(
             "routers",
             "Loss against the number of experts, one panel for each size N",
@@ -138,10 +139,13 @@ def _versus(ablation: dict) -> list[Block]:
         for k, e in versus.items()
     ]
     if not rows:
-        return ["The table has no larger model with k = 1 and no wider dense model to compare k with."]
+        return [
+            "The table has no larger model with k = 1 and no wider dense model, so a larger k cannot be compared "
+            "with them."
+        ]
     return [
-        "The next table compares a larger k with the other ways, in log10 L per tenfold FLOPs. Above zero, the larger "
-        "k gains less. Each size counts once.",
+        "The next table compares a larger k with the other ways, in log10 L per tenfold FLOPs. Where the difference "
+        "is above zero, the larger k gains less. Each size counts once.",
         Table(["against", "k", "cells", "k gains less in", "mean difference", "95 % interval"], rows, keys=2),
     ]
 
@@ -173,7 +177,8 @@ def frequency_section(report: Report) -> list[Block]:
             f"One line for each router and E.{suspect}",
         ),
         Table(["router", "N", "E", *(f"R = {share(value)}" for value in shares)], rows, keys=3),
-        f"Compared with R = {usual}, as a mean over the cells (N and E); the interval assumes independent cells:",
+        f"The next table compares each R with R = {usual}. The change is a mean over the cells (N and E); its "
+        "interval assumes that the cells are independent:",
         Table(["router", "R", "change of the loss", "95 % interval", "cells", "loss lower in"], changes, keys=2),
     ]
 
@@ -242,7 +247,9 @@ def _kinds_off(kinds: list[dict]) -> str:
     )
 
 
-CERTAIN = "*Certain* means that the whole 95 % interval agrees; *open* means that the interval includes zero."
+CERTAIN = (
+    "*Certain* means that the whole 95 % interval is on one side of zero; *open* means that the interval includes zero."
+)
 
 
 def advice_section(report: Report) -> list[Block]:
@@ -277,6 +284,7 @@ def _doublings(report: Report) -> list[Block]:
     heads = ["router", "experts", "sizes", "change of the loss", "95 % interval over sizes", "of the whole fall"]
     return [
         "The next table shows the gain of each step in E, as a mean over the sizes with both values of E. *Of the "
-        "whole fall* is the share of the fall of log L, from dense to the largest E, that is reached after the step.",
+        "whole fall*: log L falls by a certain amount from dense to the largest E, and after the step it has fallen "
+        "by this share of that amount.",
         Table([*heads, "range over sizes"], rows, keys=2),
     ]

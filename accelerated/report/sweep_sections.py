@@ -56,12 +56,13 @@ def _measured_on(sweep: dict) -> list[Block]:
 
 def evaluation_words(sweep: dict) -> str:
     """Return sentences on the objective, and on tokens of other sequences that affect a loss."""
-    sentence = "Evaluation routes greedily, uses no later token and drops no token."
+    sentence = "In evaluation, routers draw no expert at random, use no later token and drop no token."
     if sweep["masked"]:
         rates = " or ".join(f"{rate:.3g}" for rate in sweep["masked"])
         sentence = (
             f"These models predict hidden tokens, {rates} % of each sequence, from the tokens on both sides, so their "
-            "losses are not comparable with next-token losses. Evaluation routes greedily and drops no token."
+            "losses are not comparable with next-token losses. In evaluation, routers draw no expert at random and "
+            "drop no token."
         )
     if sweep["grouped"]:
         later = "" if sweep["masked"] else ", but not on any later position"
@@ -139,7 +140,8 @@ def _loads(report: Report) -> list[Block]:
         return []
     return [
         "The load of an expert is its share of the validation tokens times the number of experts: 1 is a fair share. "
-        "Evaluation is greedy and drops no token; in training an expert drops tokens above its capacity.",
+        "In evaluation, no expert is drawn at random and no token is dropped. In training, an expert drops the "
+        "tokens above its capacity.",
         *report.figure(
             "load",
             "Load per expert at the largest size and E",

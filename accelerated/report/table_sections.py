@@ -105,8 +105,8 @@ def _about_dense(dense: dict) -> str:
     return (
         f"**The dense power law** fits with alpha {figure(coefficients['alpha']['value'], '.4f')} and N_c "
         f"{count(coefficients['N_c']['value'])}; the paper prints {figure(printed['alpha'], '.3f')} and "
-        f"{count(printed['N_c'])}. The printed values have an RMSLE of {figure(printed['rmsle'], '.4f')} on the dense "
-        f"runs, the fit {figure(dense['rmsle'], '.4f')}. "
+        f"{count(printed['N_c'])}. On the dense runs, the printed values have an RMSLE of "
+        f"{figure(printed['rmsle'], '.4f')}, and the fit has {figure(dense['rmsle'], '.4f')}. "
         f"{'Both lie' if inside else 'At least one printed value does not lie'} inside the rough intervals of the fit."
     )
 
@@ -127,10 +127,9 @@ def rows_section(report: Report) -> list[Block]:
         counts = listed(f"{router_name(router)} {n}" for router, n in rows["routers"].items())
         part = f" that `{table['row_choice']}` chooses" if table["condition"] else ""
         blocks.append(
-            f"The laws that use N and E are fitted to {chosen}; each router's law also uses the dense runs. "
-            f"Number of runs: {counts}. "
-            f"The law that uses F and B and the ablations use every run{part} except suspect ones. The "
-            "pairs use the runs with k = 1 and the most common routing frequency."
+            f"The laws that use N and E are fitted to {chosen}; each router's law also uses the dense runs. Number of "
+            f"runs: {counts}. The law that uses F and B, and the ablations, use every run{part} except the suspect "
+            "runs. The pairs use the runs with k = 1 and the most common routing frequency."
         )
     elif table["condition"]:
         blocks.append(f"The law uses the rows `{table['row_choice']}`.")

@@ -14,9 +14,11 @@ LACKING = {
 """The missing runs for each recommendation without a verdict."""
 
 RULES = {
-    "size": "supported if the gain at the largest E is certain at every trained N up to 1.3B, one of them at least "
-    "0.675B. Not supported if the largest E certainly raises the loss at some N. Otherwise supported in part if the "
-    "gain is certain at some N",
+    "size": (
+        "supported if the gain at the largest E is certain at every trained N up to 1.3B, and one of these N is at "
+        "least 0.675B. Not supported if the largest E certainly raises the loss at some N. Otherwise supported in "
+        "part if the gain is certain at some N"
+    ),
     "experts": "supported if no step beyond E = 128 has a certain gain. Supported in part if such a step has a certain "
     "gain, but E = 128 reaches at least two thirds of the fall of log L and each later doubling gains less than the "
     "best earlier one. Otherwise not supported. If the routers differ, supported in part",

@@ -34,14 +34,14 @@ _ATTEMPTS = re.compile(r"(.+?)[ _]pass@(\d+)")
 
 
 def read_groups(law: Law, path: Path, choice: Choice) -> tuple[list[Rows], dict[str, str], list[str]]:
-    """Read a table of accuracies, of leverages, or of runs with dense runs.
+    """Read a table of accuracies, a table of leverages, or a results table with dense and routed runs.
 
     Returns:
         (rows, reasons, remarks): the rows of each task or router; {name: reason} for a task or router without rows;
         remarks on derived and excluded rows.
 
     Raises:
-        InputError: the table or the choice is wrong.
+        InputError: the table or the argument `choice` is wrong.
     """
     if law.measured == "accuracy":
         return _read_accuracies(law, path, choice)
@@ -148,8 +148,8 @@ def leverage_of_runs(selection: RouterRows, loss_column: str, options: dict | No
     loss = frame[loss_column].to_numpy(dtype=np.float64)
     if dense.sum() < 3 or np.unique(flops[dense]).size < 2:
         raise ValueError(
-            f"{plural(int(dense.sum()), 'dense run')}; a leverage needs at least 3 dense runs of 2 budgets, or a "
-            "column leverage"
+            f"{plural(int(dense.sum()), 'dense run')}; a leverage needs at least 3 dense runs, with 2 or more "
+            "different budgets; add dense runs, or a column leverage"
         )
     fit = fit_compute(flops[dense], loss[dense])
     if fit.status != "interior":

@@ -47,9 +47,9 @@ SIZE = "dense_parameters"
 """The column of sizes N, for laws with slopes."""
 
 NOT_DETERMINED = (
-    "these rows do not determine the whole law: some coefficients can grow together without limit and fit as well (see"
-    " the intervals of the slopes). Every printed coefficient has an interval with two finite ends. Predictions within"
-    " the range of the data remain valid"
+    "these rows do not determine the whole law: some coefficients can grow together without limit, and the law still "
+    "fits equally well (see the intervals of the slopes). Every printed coefficient has an interval with two finite "
+    "ends. Predictions within the range of the data remain valid"
 )
 
 MOST_HUBER = 1e6
@@ -250,9 +250,9 @@ def fit_blocks(fit) -> list[Block]:
 def _title(fit) -> str:
     title, rows = f"{fit.name}: {fit.best.rows} rows", fit.rows
     if missing := rows.measured.size - fit.best.rows:
-        title += f" ({plural(missing, 'more row')} with an accuracy too close to guessing or to 1)"
+        title += f" ({plural(missing, 'more row')} not used: the accuracy is too close to guessing or to 1)"
     if rows.blank:
-        title += f" ({plural(rows.blank, 'more row')} with a blank cell)"
+        title += f" ({plural(rows.blank, 'more row')} not used: a cell is blank)"
     if "guess_rate" in rows.options:
         title += f", guess rate {rows.options['guess_rate']:g}"
     return f"{title}, optimum: {fit.status}"
@@ -293,7 +293,7 @@ def errors_of(fit) -> dict[str, str]:
     digits = ".4f" if fit.rows.runs is None else ".5f"
     errors = {kind: figure(fit.best.rmse if kind == "RMSE" else fit.rmsle, digits)}
     if fit.rows.runs is None:
-        kinds = {f"each {fit.law.columns[0]} left out in turn": fit.held_out}
+        kinds = {f"each value of {fit.law.columns[0]} left out": fit.held_out}
     else:
         kinds = {"leave one out": fit.held_out, "leave one size out": fit.held_out_size}
     return errors | {name: _held_out_cell(each, digits) for name, each in kinds.items() if each is not None}
@@ -322,7 +322,7 @@ def check_huber(law: Law, huber: float | None) -> None:
             + (f"; use --huber with one of: {able}" if able else "")
         )
     if not 0 < huber <= MOST_HUBER:
-        raise InputError(f"--huber {huber:g}: needed: a number above 0 and at most {MOST_HUBER:g}")
+        raise InputError(f"--huber {huber:g} is out of range; use a number above 0 and at most {MOST_HUBER:g}")
 
 
 def fitted(law: Law, columns, measured: np.ndarray, huber: float | None = None) -> LawFit:
@@ -338,7 +338,9 @@ def _optimum_words(fit: Fit) -> list[str]:
     sentences = [] if fit.status == "interior" else [f"the optimum: {fit.status}"]
     if fit.intervals and all(math.isnan(item.low) for item in fit.intervals):
         first = fit.law.columns[0]
-        sentences.append(f"no intervals: without one value of {first}, too few rows are left to fit the law; add rows")
+        sentences.append(
+            f"no intervals: if one value of {first} is left out, too few rows remain to fit the law; add rows"
+        )
     return sentences
 
 
@@ -378,7 +380,7 @@ def _check_losses_differ(selection: RouterRows, loss_column: str) -> None:
     losses = selection.frame[loss_column]
     if len(losses) > 1 and losses.nunique() == 1:
         what = f"{loss_column} is {losses.iloc[0]:g} in all {len(losses)} rows"
-        raise InputError(f"{what}; needed: different losses")
+        raise InputError(f"{what}; a law needs rows with different losses")
 
 
 def _perhaps_dense(selection: RouterRows) -> str:

@@ -1,7 +1,7 @@
 """The residuals of a fitted law, and whether they exceed chance.
 
     SIZES      `by_size`       the mean residual at each size: a wrong law shows a pattern across N
-    BEND       `bend_in_size`  whether the residuals bend with log N: a test of one more term, (log N)²
+    BEND       `bend_in_size`  whether the residuals are curved in log N: a test of one more term, (log N)²
     SEEDS      `beyond_seeds`  whether the residuals exceed the scatter of runs that differ only in their seed
                `equal_variances` whether this scatter is the same at each size (Bartlett's test)
     LARGEST    `largest_size`  the largest size, predicted by a fit to all smaller sizes
@@ -411,15 +411,15 @@ def warnings(
 def misfit_lines(misfit: Misfit) -> list[str]:
     """Return lines on the misfit: by size, bend, comparison with seeds, and the largest size."""
     sizes = ", ".join(f"{entry.size:,.0f}: {figure(log_percent(entry.miss), '+.1f')} %" for entry in misfit.sizes)
-    lines = [f"mean difference of the measured loss from the law at each N: {sizes}"]
+    lines = [f"measured loss minus the loss by the law, mean at each N: {sizes}"]
     if misfit.bend is not None:
         test = misfit.bend.test
         way = "above" if misfit.bend.value > 0 else "below"
         lines.append(
-            f"the residuals bend with log N (p = {test.p:.1g}): the losses of the smallest and the largest sizes lie "
-            f"{way} the law, so the law is also wrong beyond these sizes"
+            f"the residuals are curved in log N (p = {test.p:.1g}): the losses of the smallest and the largest sizes "
+            f"lie {way} the law, so the law is also wrong beyond these sizes"
             if test.p < CLEAR
-            else f"the residuals show no bend with log N (p = {test.p:.2g})"
+            else f"the residuals show no curvature in log N (p = {test.p:.2g})"
         )
     if misfit.seeds is not None:
         lines.append(_seeds_words(misfit.seeds))
@@ -440,7 +440,7 @@ def _seeds_words(test: Test) -> str:
     start = "the scatter of repeated runs is not the same at each N; "
     if clear:
         return f"{start}at N = {test.size:,.0f}, the residuals are larger than this scatter {chance}{cause}"
-    return f"{start}at no N are the residuals larger than this scatter (smallest p = {test.p:.1g})"
+    return f"{start}at each N, the residuals are no larger than this scatter (smallest p = {test.p:.1g})"
 
 
 def how_far_off(miss: float) -> str:

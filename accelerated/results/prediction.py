@@ -175,12 +175,12 @@ def point_of(law: Law, at: dict[str, float | None]) -> dict[str, float]:
         if value is not None and name not in wanted:
             flags = ", ".join(input_of(column)[0] for column in wanted)
             text = f"{flag}{'' if flag.endswith('=') else ' '}{value:g}"
-            raise InputError(f"{text}: the law {law.name} does not use it; needed: {flags}")
+            raise InputError(f"{text}: the law {law.name} does not use it; leave it out (the law uses {flags})")
         if value is not None and not (math.isfinite(value) and (value > 0 and value >= least)):
-            allowed = f"at least {least:g}" if least else "above 0"
-            raise InputError(f"{flag} {value:g}: needed: a finite number {allowed}")
+            allowed = f"of at least {least:g}" if least else "above 0"
+            raise InputError(f"{flag} {value:g} is out of range; use a finite number {allowed}")
         if value is not None and name == "num_experts" and value % 1:
-            raise InputError(f"{flag} {value:g}: needed: a whole number")
+            raise InputError(f"{flag} {value:g} is not whole; use a whole number")
     return {name: float(at[name]) for name in wanted}
 
 
@@ -262,7 +262,7 @@ def _bends(fit, point: dict[str, float]) -> list[str]:
         return []
     if misfit.sizes[0].size <= size <= misfit.sizes[-1].size:
         return []
-    sentence = "the residuals of the law bend with log N"
+    sentence = "the residuals of the law are curved in log N"
     if misfit.largest is not None:
         sentence += f"; the law fitted without the largest size (N = {misfit.largest.size:,.0f}) predicts the loss "
         sentence += f"there {how_far_off(misfit.largest.miss)}"

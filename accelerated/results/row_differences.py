@@ -335,8 +335,8 @@ def _epochs_words(entry: Difference) -> str:
 
 def _budgets_words(entry: Difference) -> str:
     text = (
-        f"models of several sizes have the same budget ({_runs(entry)}): the law fits all of them, not only the"
-        " best of each budget"
+        f"models of several sizes have the same budget ({_runs(entry)}): a law in compute describes the best model of "
+        "each budget, but this fit uses all models"
     )
     best = entry.numbers["best"]
     return f'{text}; select the best with --rows "hyper_id in ({", ".join(map(str, best))})"' if len(best) > 2 else text

@@ -349,7 +349,7 @@ def fit_table(
         runs = read(paths).where(choice.rows).of_loss(choice.loss)
         return runs.fit(law, router, level, huber, tell, **choice.options)
     if len(paths) > 1:
-        raise InputError(f"{len(paths)} tables are given; a law of {law.measured} takes one")
+        raise InputError(f"{len(paths)} tables are given; a law of {law.measured} takes one; give one table")
     from .accuracy_rows import read_groups
 
     check_huber(law, huber)

@@ -2,12 +2,12 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.base`.
 
-Differences: there are two methods (`METHODS`). "host" is exact, ties included. Under jit it calls the host, where
-compiled loops (`kernels/assignment.py`) need a few milliseconds for thousands of tokens. "auction" stays on the device
-and is exact up to an increment. In an auction, a token with d missing slots bids for d new experts: the best ones at
-the current prices. Its bid is the price at which the expert would be only as good as the next best expert, plus the
-increment epsilon. An expert keeps its highest bids. The lowest bid that a full expert keeps is its price. When all
-tokens have their slots, no token would gain more than epsilon by an exchange of one expert, so
+Differences from the reference: there are two methods (`METHODS`). "host" is exact, ties included. Under jit it calls
+the host, where compiled loops (`kernels/assignment.py`) need a few milliseconds for thousands of tokens. "auction"
+stays on the device and is exact up to an increment. In an auction, a token with d missing slots bids for d new experts:
+the best ones at the current prices. Its bid is the price at which the expert would be only as good as the next best
+expert, plus the increment epsilon. An expert keeps its highest bids. The lowest bid that a full expert keeps is its
+price. When all tokens have their slots, no token would gain more than epsilon by an exchange of one expert, so
 
     objective ≥ optimum − (T min(k, E − k) + E − T k mod E) ε        (− T min(k, E − k) ε where E divides T k),
 
@@ -24,7 +24,7 @@ expert, because d and the number of other experts both rise by one. It stays tru
 only rise. When all tokens have their slots, d = 0. A token then has at most min(k, E − k) experts for which a better
 expert exists.
 
-A non-finite score does not raise. It makes the objective, the prices, the gap, the residual and the gates of its token
+A non-finite score raises no error. It makes the objective, the prices, the gap, the residual and the gates of its token
 NaN. If no token is real, these values are NaN, except the gates.
 """
 

@@ -2,9 +2,9 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.expert_choice`.
 
-Differences: logits below float32 are converted to float32; the selection passes through `stop_gradient`; all experts
-run as one batched matrix product. A non-finite logit does not raise: all gates of its group are NaN, because each
-expert compares this token with all others.
+Differences from the reference: logits of lower precision than float32 are converted to float32; the selection passes
+through `stop_gradient`; all experts run as one batched matrix product. A non-finite logit raises no error: all gates of
+its group are NaN, because each expert compares this token with all others.
 """
 
 import jax
@@ -58,9 +58,9 @@ def expert_choice_router(
 
     Discontinuity: the selection jumps where the C-th and the next score of an expert are equal.
 
-    Differs from the reference: logits below float32 are converted to float32. A non-finite logit does not raise: all
-    gates are NaN. A mask does not change shapes: [E, C] has the C of T real tokens. With a traced expert mask, it has
-    the C of a single admitted expert.
+    Differs from the reference: logits of lower precision than float32 are converted to float32. A non-finite logit
+    raises no error: all gates are NaN. A mask does not change shapes: [E, C] has the C of T real tokens. With a traced
+    expert mask, it has the C of a single admitted expert.
     """
     _check_group("logits", logits)
     logits, valid, admitted = _prepared(logits, 1, mask, expert_mask)

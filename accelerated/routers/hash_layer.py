@@ -2,10 +2,10 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.hash_layer`.
 
-Differences: the routers run under jit, where a wrong id cannot raise. In `hash_layer` a negative id wraps, as in any
-remainder. In `table_router` and `fixed_router` an id out of range gets a NaN gate, which stops a training loop. In
-`bigram_experts` it gets expert -1. The routers do not check whether a row repeats an expert. With a mask without real
-tokens, plan and loads are NaN. With a traced mask of fewer than k experts, the gates are NaN.
+Differences from the reference: the routers run under jit, where a wrong id raises no error. In `hash_layer` a negative
+id wraps, as in any remainder. In `table_router` and `fixed_router` an id out of range gets a NaN gate, which stops a
+training loop. In `bigram_experts` it gets expert -1. The routers do not check whether a row repeats an expert. With a
+mask without real tokens, plan and loads are NaN. With a traced mask of fewer than k experts, the gates are NaN.
 
 NumPy builds the tables once, on the host, as arrays of int32. Distances between tokens and centres come from one matrix
 product. So rounding decides between two equally near centres, except if all entries are integers.

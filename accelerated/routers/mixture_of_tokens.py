@@ -2,10 +2,10 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.mixture_of_tokens`.
 
-Differences: controller and weights use at least float32; the rest uses the dtype of x. Under `vmap` over n groups the
-experts process all groups in one batched matrix product `[E, n, d] x [E, d, f]`. A non-finite value, or a traced
-temperature that is not above 0, does not raise. The weights that depend on this value are NaN. The output of a group
-without a real token is 0.
+Differences from the reference: controller and weights use at least float32; the rest uses the dtype of x. Under `vmap`
+over n groups the experts process all groups in one batched matrix product `[E, n, d] x [E, d, f]`. A non-finite value,
+or a traced temperature that is not above 0, raises no error. The weights that depend on this value are NaN. The output
+of a group without a real token is 0.
 """
 
 from typing import NamedTuple

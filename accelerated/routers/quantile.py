@@ -2,11 +2,11 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.quantile`.
 
-Differences: logits and bias pass through `stop_gradient` into the choice and the step. A non-finite logit or bias does
-not raise: the whole new bias is NaN. A non-finite logit makes the gate of its token NaN, and a non-finite bias makes
-all gates NaN. Without a mask the program finds order statistics by `lax.top_k`. With a mask the number of real tokens
-is known only at run time, so the program sorts columns, which is slower. A group without real tokens does not change
-the bias.
+Differences from the reference: logits and bias pass through `stop_gradient` into the choice and the step. A non-finite
+logit or bias raises no error: the whole new bias is NaN. A non-finite logit makes the gate of its token NaN, and a
+non-finite bias makes all gates NaN. Without a mask the program finds order statistics by `lax.top_k`. With a mask the
+number of real tokens is known only at run time, so the program sorts columns, which is slower. A group without real
+tokens does not change the bias.
 
 `axis_name`: the tokens are sharded along this axis of a `shard_map` (or a `vmap`). In `quantile_bias` each device takes
 the step on its own tokens. The result is the unweighted mean of the biases over the devices (one `pmean` of E numbers).

@@ -2,9 +2,10 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.reinforce`.
 
-Differences: arrays below float32 are converted to float32, and constants for the gradient pass through `stop_gradient`.
-A row of logits with a non-finite entry does not raise. Its gates, plan, log-probability and entropy are NaN, and so is
-the loss. A mask without a real token gives NaN, too. An expert that is out of range or repeated does not raise either.
+Differences from the reference: arrays of lower precision than float32 are converted to float32, and constants for the
+gradient pass through `stop_gradient`. A row of logits with a non-finite entry raises no error. Its gates, plan,
+log-probability and entropy are NaN, and so is the loss. A mask without a real token gives NaN, too. An expert that is
+out of range or repeated raises no error either.
 """
 
 from typing import NamedTuple

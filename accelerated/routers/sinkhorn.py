@@ -2,9 +2,9 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.sinkhorn`.
 
-Differences: sweeps and Newton steps are `while_loop`s, and the logits enter the plan through `stop_gradient`. A
-non-finite logit does not raise: the gates of its token are NaN, and in training the residual is NaN, too. The program
-ignores all logits of a padded row.
+Differences from the reference: sweeps and Newton steps are `while_loop`s, and the logits enter the plan through
+`stop_gradient`. A non-finite logit raises no error: the gates of its token are NaN, and in training the residual is
+NaN, too. The program ignores all logits of a padded row.
 
 Sweeps start in the scaling form (`_scaling_sweeps`). The program computes exp(z) once, and a sweep is two products of
 this matrix with a vector. If the scales leave a safe range, or an entry of the plan could underflow, the sweeps
@@ -130,7 +130,7 @@ def sinkhorn_plan(
         ValueError: the logits are not [T, E], or a mask has the wrong shape.
 
     Differs from the reference: logits below float32 are converted to float32 and carry no gradient into the plan. A
-    non-finite logit does not raise: the residual is NaN, and `converged` is False.
+    non-finite logit raises no error: the residual is NaN, and `converged` is False.
     """
     _check_group("logits", logits)
     prepared = _prepared(jax.lax.stop_gradient(logits), 1, mask, expert_mask)

@@ -2,8 +2,9 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.sparsemixer`.
 
-Differences: logits below float32 are converted to float32. A non-finite logit does not raise: the gates of its token
-are NaN. Selections pass through `stop_gradient`. With a mask without real tokens, plan and loads are NaN.
+Differences from the reference: logits of lower precision than float32 are converted to float32. A non-finite logit
+raises no error: the gates of its token are NaN. Selections pass through `stop_gradient`. With a mask without real
+tokens, plan and loads are NaN.
 """
 
 import jax

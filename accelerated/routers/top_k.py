@@ -2,9 +2,9 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.top_k`.
 
-Differences: logits below float32 are converted to float32. A non-finite logit does not raise: the gates of its token
-are NaN. A non-finite bias makes all gates NaN. Selections pass through `stop_gradient`. With a mask without real
-tokens, plan and loads are NaN.
+Differences from the reference: logits of lower precision than float32 are converted to float32. A non-finite logit
+raises no error: the gates of its token are NaN. A non-finite bias makes all gates NaN. Selections pass through
+`stop_gradient`. With a mask without real tokens, plan and loads are NaN.
 """
 
 import jax
@@ -86,9 +86,10 @@ def top_k_router(
     Discontinuity: the selection jumps where the last chosen and the first rejected expert, or group, have equal scores;
     ties go to the lower index.
 
-    Differs from the reference: logits below float32 are converted to float32. A non-finite logit does not raise: the
-    gates of its token are NaN. All gates are NaN for a non-finite bias, or for a traced mask with fewer than k experts
-    in the layer or in the smallest groups. With a mask without real tokens, plan and loads are NaN.
+    Differs from the reference: logits of lower precision than float32 are converted to float32. A non-finite logit
+    raises no error: the gates of its token are NaN. All gates are NaN for a non-finite bias, or for a traced mask with
+    fewer than k experts in the layer or in the smallest groups. With a mask without real tokens, plan and loads are
+    NaN.
     """
     _check_group("logits", logits)
     if bias is not None:

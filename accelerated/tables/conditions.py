@@ -115,7 +115,7 @@ def _one_line(expression: str) -> str:
 def _parsed(text: str) -> ast.expr:
     where = f"rows {shorten(text)}"
     if not text:
-        raise InputError(f"{where}: is empty; needed: a condition such as seed == 42, or: clark")
+        raise InputError(f"{where}: is empty; give a condition such as seed == 42, or the preset clark")
     if len(text) > LONGEST:
         raise InputError(f"{where}: has {len(text):,} characters; allowed: {LONGEST:,}")
     deep = InputError(
@@ -149,7 +149,9 @@ class _Evaluation:
     def mask(self, tree: ast.expr) -> np.ndarray:
         value = self.value(tree)
         if value.kind != "truth" or np.shape(value.data) != (len(self.frame),):
-            self.fail(tree, "is not true or false for each row; needed: a condition such as seed == 42, or: clark")
+            self.fail(
+                tree, "is not true or false for each row; give a condition such as seed == 42, or the preset clark"
+            )
         return value.data
 
     def value(self, node: ast.expr) -> _Value:
@@ -177,7 +179,9 @@ class _Evaluation:
             texts = [column for column in there if self.frame[column].dtype.kind not in "iuf"]
             holds = next((column for column in texts if (self.frame[column] == name).any()), None)
             listed = listed if holds is None else f'put text of column {holds} in quotes: "{name}"'
-            self.fail(node, f"no column of the table; {listed}" + ("; or: clark" if name == self.text else ""))
+            self.fail(
+                node, f"no column of the table; {listed}" + ("; or give the preset clark" if name == self.text else "")
+            )
         series = self.frame[name]
         if series.dtype.kind in "iuf":
             return _Value("number", series.to_numpy(dtype=np.float64, na_value=np.nan), node)
@@ -206,7 +210,7 @@ class _Evaluation:
                 right = self.value(right_node)
                 holds = self.compared(node, type(op), left, right)
             else:
-                self.fail(node, "`is` is not allowed; needed: == None or != None")
+                self.fail(node, "`is` is not allowed; use == None or != None")
             mask, left = mask & holds, right
         return mask
 
@@ -217,8 +221,11 @@ class _Evaluation:
             blank = _blank(right if left.kind == "blank" else left)
             return blank if op is ast.Eq else ~blank
         if kinds not in (("number", "number"), ("text", "text")):
-            allowed = "a number with a number, text with text, == None, != None; `and`, `or` between conditions"
-            self.fail(node, f"{self.words(left)}, {self.words(right)}; allowed: {allowed}")
+            use = (
+                "compare a number with a number, text with text, or any value with None (by == or !=); join "
+                "conditions by `and` or `or`"
+            )
+            self.fail(node, f"{self.words(left)} and {self.words(right)}; {use}")
         mask = np.asarray(_COMPARISONS[op](left.data, right.data), dtype=bool)
         if left.kind == "number" or (op in (ast.Eq, ast.NotEq) and str in (type(left.data), type(right.data))):
             return mask  # NaN already compares so, and text in a condition is never blank
@@ -227,12 +234,15 @@ class _Evaluation:
 
     def member(self, left: _Value, node: ast.expr) -> np.ndarray:
         if not isinstance(node, ast.List | ast.Tuple):
-            self.fail(node, "no list after `in`; needed: a list such as [1, 2] or ['Hash', 'Dense']")
+            self.fail(node, "no list after `in`; give a list such as [1, 2] or ['Hash', 'Dense']")
         entries = [self.value(entry) for entry in node.elts]
         for entry in entries:
             if left.kind not in ("number", "text") or entry.kind not in (left.kind, "blank") or np.ndim(entry.data):
-                allowed = "numbers in a list of numbers, texts in a list of texts, None in both, but no columns"
-                self.fail(node, f"{self.words(left)}, {self.words(entry)}; allowed: {allowed}")
+                use = (
+                    "look for numbers in a list of numbers, or for text in a list of texts; a list may have None, "
+                    "but no columns"
+                )
+                self.fail(node, f"{self.words(left)} and {self.words(entry)}; {use}")
         wanted = [entry.data for entry in entries if entry.kind == left.kind]
         data = left.data
         mask = data.isin(wanted).to_numpy() if hasattr(data, "isin") else np.isin(data, np.array(wanted))
@@ -254,7 +264,7 @@ class _Evaluation:
             value, self.styles = self.value(part), styles
             if value.kind != "truth":
                 needed = "(k == 1) & (seed == 42), with parentheses" if word in "&|~" else "k == 1 and seed == 42"
-                self.fail(node, f"{self.words(value)}, but `{word}` needs conditions; needed: such as {needed}")
+                self.fail(node, f"{self.words(value)}, but `{word}` joins conditions, such as {needed}")
             mask = value.data if mask is None else function(mask, value.data)
         return _Value("truth", function(mask) if len(parts) == 1 else mask, node)
 
@@ -262,10 +272,10 @@ class _Evaluation:
         values = [self.value(part) for part in parts]
         for value in values:
             if value.kind != "number":
-                self.fail(node, f"{self.words(value)}; allowed in arithmetic: numbers")
+                self.fail(node, f"{self.words(value)}, but arithmetic needs numbers")
         result = _ARITHMETIC[type(node.op)](*(value.data for value in values))
         if not np.ndim(result) and not np.isfinite(result):
-            self.fail(node, f"gives {result}; allowed: what float64 can hold, up to 1.8e308")
+            self.fail(node, f"gives {result}; results have to be finite, at most 1.8e308")
         return _Value("number", result, node)
 
     def refuse(self, node: ast.expr) -> NoReturn:

@@ -100,7 +100,9 @@ def convert_runs(
     sources = configured(sources, config, columns)
     check_names(sources, columns, keep)
     if item := next((item for item in values if ":" not in item), None):
-        raise InputError(f"--map {item}={values[item]}: needed: COLUMN:OLD=NEW, such as router_type:none=Dense")
+        raise InputError(
+            f"--map {item}={values[item]} has no COLUMN; give COLUMN:OLD=NEW, such as router_type:none=Dense"
+        )
     unused = dict(values)
     converted = [_converted(source, out, columns, constants, loss_unit, keep, values, unused) for source in sources]
     if unused:
@@ -134,7 +136,7 @@ def parse_pairs(items, flag: str) -> dict[str, str]:
     for item in ",".join(items).split(",") if items else []:
         name, equals, value = (part.strip() for part in item.partition("="))
         if not (name and equals and value):
-            raise InputError(f"{flag} {item}: NAME=VALUE is needed")
+            raise InputError(f"{flag} {item} is not of the form NAME=VALUE; give a name and a value")
         if name in pairs:
             raise InputError(f"{flag}: {name} is given twice; give it once")
         pairs[name] = value

@@ -56,7 +56,7 @@ def apply_headers(table: Cells, columns: dict[str, str]) -> None:
             for i in rows:
                 cells[i] = written_out(amount(cells[i].strip().removeprefix("+"), {"": scale}))
             example = f"such as {first} as {cells[rows[0]]}{in_rows(len(rows), table.rows)}"
-            table.remarks.append(f"{name}: times {scale:g}, by the header {header}, {example}")
+            table.remarks.append(f"{name}: multiplied by {scale:g}, because of the header {header}, {example}")
 
 
 def _scale(where: str, name: str, header: str, largest: float) -> float:

@@ -285,7 +285,7 @@ def outside(name: str, values: np.ndarray) -> list[tuple[np.ndarray, str]]:
     checks.append((low | (values > allowed.high), allowed.needed))
     limit = limit_of(name, allowed.limit)
     at_most = f"at most {limit:,.0f}" if limit < 1e10 else f"at most {limit:g}"
-    checks.append((values > limit, f"{at_most} (a larger one: routelaws --limit {name}=NUMBER ...)"))
+    checks.append((values > limit, f"{at_most} (to allow more: routelaws --limit {name}=NUMBER ...)"))
     named = np.zeros(len(values), dtype=bool)
     for i, (mask, needed) in enumerate(checks):
         checks[i] = (mask & ~named, needed)

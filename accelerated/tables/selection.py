@@ -106,15 +106,15 @@ def _routers(last, axes: Axes) -> list[str]:
     if axes == "dense" and DENSE not in there:
         raise InputError(
             f"no dense run is left (router_type Dense; the table has: {', '.join(there)}), but a dense law needs one. "
-            "If"
-            " one of these is dense: routelaws convert --map router_type:NAME=Dense"
+            "If one of these routers is dense, rename it: routelaws convert --map router_type:NAME=Dense"
         )
     if axes == "one kind":
         return there
     routers = [DENSE] if axes == "dense" else [router for router in there if router != DENSE]
     if not routers:
         raise InputError(
-            "no routed run is left (router_type other than Dense); a routed law needs one; --law dense does not"
+            "no routed run is left (router_type other than Dense); a routed law needs one; for dense runs alone, use "
+            "--law dense"
         )
     return routers
 

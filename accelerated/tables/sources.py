@@ -113,7 +113,7 @@ def _configured(source: Source, config, columns: dict[str, str], alone: bool) ->
     if known:
         remarks.append(f"not taken from {config}, because {source.name} has such a column: {', '.join(known)}")
     if unused := [name for name in names if name not in set(runs)]:
-        remarks.append(f"{config}: not in {source.name}: {', '.join(unused)}")
+        remarks.append(f"{config}: these runs are not in {source.name}: {', '.join(unused)}")
     return source._replace(name=f"{source.name} with {config}", cells=source.cells | more, remarks=remarks)
 
 

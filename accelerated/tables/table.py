@@ -94,7 +94,7 @@ def _checked(path, parts: list[_Part], problems: Problems):
     return frame
 
 
-CONVERTED = "; routelaws convert makes such a table of your own log"
+CONVERTED = "; routelaws convert makes such a table from your own log"
 """The remark after the list of missing columns."""
 
 

@@ -110,7 +110,7 @@ def flops_of(text: str, flag: str = "--flops") -> float:
 def bytes_of(text: str, flag: str = "--memory") -> float:
     """Return a number of bytes. Raise `InputError` unless the text has a unit and a number from 1 B to `MOST_BYTES`."""
     if _AMOUNT.fullmatch(text.strip()) and not _AMOUNT.fullmatch(text.strip())[3]:
-        raise InputError(f"{flag} {text}: the unit is missing; needed: memory, such as 80GB or 24GiB")
+        raise InputError(f"{flag} {text}: the unit is missing; give memory, such as 80GB or 24GiB")
     return _amount(text, flag, BYTES, "memory, such as 80GB or 24GiB", 1.0, MOST_BYTES)
 
 
@@ -136,11 +136,11 @@ def _amount(text: str, flag: str, units: dict[str, float], needed: str, low: flo
     try:
         value = amount(text, units)
     except ValueError as error:
-        raise InputError(f"{flag} {_shown(text)}: {error}; needed: {needed}") from None
+        raise InputError(f"{flag} {_shown(text)}: {error}; give {needed}") from None
     if not math.isfinite(value) or value > high:
-        raise InputError(f"{flag} {_shown(text)}: is more than {high:g}; needed: {needed}")
+        raise InputError(f"{flag} {_shown(text)} is more than {high:g}; give {needed}")
     if value < low:
-        raise InputError(f"{flag} {_shown(text)}: is less than {low:g}; needed: {needed}")
+        raise InputError(f"{flag} {_shown(text)} is less than {low:g}; give {needed}")
     return value
 
 

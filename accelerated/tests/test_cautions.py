@@ -219,7 +219,7 @@ def test_cautions_of_dense_runs_alone(tmp_path):
 
 def test_reproduce_says_nothing_of_a_table_without_a_defect(tmp_path):
     text = reproduced(make_table(0), tmp_path)
-    assert "careful" not in text and "residuals bend with log N, so" not in text
+    assert "careful" not in text and "residuals are curved in log N, so" not in text
 
 
 def test_a_caution_names_its_router_where_it_does_not_hold_for_all(tmp_path, capsys, monkeypatch):
@@ -486,7 +486,9 @@ def test_words_on_misses_go_the_way_of_the_misses(way):
         assert signs == (["+", "-", "+"] if way > 0 else ["-", "+", "-"])
         words = f"the losses of the smallest and the largest sizes lie {above} the law"
         assert (words in bend) == clear and f"lie {below} the law" not in bend
-        assert bend.startswith("the residuals bend with log N" if clear else "the residuals show no bend with log N")
+        assert bend.startswith(
+            "the residuals are curved in log N" if clear else "the residuals show no curvature in log N"
+        )
         assert ("are larger than" in seeds, "the form of the law causes part of the error" in seeds) == (clear, clear)
         assert ("are no larger than" in seeds) != clear
         assert largest.endswith("the law predicts the loss at this size 2.3 % too " + ("low" if way > 0 else "high"))
@@ -514,7 +516,7 @@ def test_a_scatter_that_differs_by_size_is_compared_at_its_own_size(off, clear):
     miss = scatter * np.tile([1.0, -1.0, 1.0, -1.0, 0.0], 4) + off * (size == 2e7)
     found = beyond_seeds(size, [size], miss, 2)
     _, line = misfit_lines(Misfit(by_size(size, miss), None, found, None, [], None))
-    said = "at no N are the residuals larger than this scatter (smallest p = 0.4)"
+    said = "at each N, the residuals are no larger than this scatter (smallest p = 0.4)"
     if clear:
         assert (found.size, found.freedom) == (2e7, (1, 4)) and found.statistic == pytest.approx(5 * off**2 / 1e-6)
         assert found.p == pytest.approx(4 * scipy.stats.f.sf(found.statistic, 1, 4))
@@ -582,11 +584,11 @@ def test_predict_carries_the_warnings_and_doubts_a_bent_law(tmp_path):
     [prediction] = read(tmp_path / "table.csv").fit().predict(**at).predictions
     text = "\n".join(prediction.cautions)
     assert "training tokens, which this law ignores (N = " in text
-    assert "the residuals of the law bend with log N; the law fitted without the largest size (N = " in text
+    assert "the residuals of the law are curved in log N; the law fitted without the largest size (N = " in text
     truth = 1.7 + 300 * 1e10**-0.34 * 16**-0.05
     assert prediction.law.high < truth  # the interval assumes the law, so the warning is needed
     [inside] = read(tmp_path / "table.csv").fit().predict(**(at | {"dense_parameters": 1e8})).predictions
-    assert "bend" not in "\n".join(inside.cautions)
+    assert "are curved" not in "\n".join(inside.cautions)
 
 
 def test_of_many_runs_that_are_left_out_the_first_are_named():

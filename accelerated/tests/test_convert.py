@@ -241,10 +241,10 @@ def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path)
         "Dense",
     }
     for item, problem in (
-        ("router_type:no", "no cell of column router_type is no"),
-        ("none", "needed: COLUMN:OLD=NEW"),
+        ("router_type:no", ": no cell of column router_type is no"),
+        ("none", " has no COLUMN; give COLUMN:OLD=NEW"),
     ):
-        with pytest.raises(InputError, match=f"--map {item}=Dense: {problem}"):
+        with pytest.raises(InputError, match=f"--map {item}=Dense{problem}"):
             convert_runs(save(rows), tmp_path / "t.csv", columns, values={item: "Dense"})
 
 

@@ -39,10 +39,10 @@ RATES = {"power": 0.25, "flat": 0.25}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"cut": 1e10}, "0 runs at or below 1e.10 FLOPs and 14 above"),
+        ({"cut": 1e10}, "--cut 1e.10: 0 runs at or below these FLOPs and 14 above"),
         ({"loss": "c4"}, "loss 'c4' is not in the table"),
         ({"ratio": 100.0}, "--ratio 100: no run is within 10 % of it; available: 20 to 20"),
-        ({"ratio": 0.0}, "--ratio 0: needed: a finite number above 0"),
+        ({"ratio": 0.0}, "--ratio 0 is out of range; use a finite number above 0"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_is_named(changes, message):

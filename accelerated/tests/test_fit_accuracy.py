@@ -117,7 +117,8 @@ def test_rows_without_a_number_are_counted(table, capsys):
         assert (fit["rows"], fit["blank"]) == (9 - blank, blank)
         assert cli.main(arguments) == 0
         assert (
-            f"quiz: {9 - blank} rows ({blank} more row{'s' * (blank > 1)} with a blank cell)" in capsys.readouterr().out
+            f"quiz: {9 - blank} rows ({blank} more row{'s' * (blank > 1)} not used: a cell is blank)"
+            in capsys.readouterr().out
         )
     [fit] = said(capsys, "fit", table, "--law", "repeated", "--task", "code")["fits"]
     assert (fit["rows"], fit["blank"]) == (18, 0)
@@ -226,7 +227,10 @@ def test_leverages_of_own_runs_over_the_dense_ones(tmp_path, capsys):
     assert "or a column leverage; left out: hyper_id 0, 1: loss_validation is blank" in capsys.readouterr().err
     path.write_text("\n".join([lines[0], *lines[3:]]) + "\n")
     assert cli.main(["fit", str(path), "--law", "leverage"]) == 2
-    assert "1 dense run; a leverage needs at least 3 dense runs of 2 budgets" in capsys.readouterr().err
+    assert (
+        "1 dense run; a leverage needs at least 3 dense runs, with 2 or more different budgets"
+        in capsys.readouterr().err
+    )
 
 
 def test_losses_outside_those_of_the_dense_runs_are_counted():

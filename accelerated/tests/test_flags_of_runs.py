@@ -506,7 +506,10 @@ def test_the_routing_of_training_batches_is_written(text_file, tmp_path):
         assert set(stored["step"]) == {2, 3} and _first_and_last("2:2") == (2, 2)
         assert (stored["expert"][0, :, 0] == stored["token"] % 4).all()
     for words, line in (
-        (["--split", "train", "--steps", "3:2"], "--steps 3:2: needed: the first and the last step"),
+        (
+            ["--split", "train", "--steps", "3:2"],
+            "--steps 3:2 is not a range of steps; give the first and the last step",
+        ),
         (["--split", "train", "--steps", "1:2", "--tokens", "9"], "--tokens 9: it cannot be used with --split train"),
     ):
         assert line in told("inspect", run, *words)

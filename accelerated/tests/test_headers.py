@@ -57,8 +57,10 @@ def test_a_unit_in_a_header_is_applied_and_said(tmp_path, name, header, cell, nu
     said = converted(tmp_path, name, header, cell)
     assert read_table(tmp_path / "t.csv")[name].tolist()[-1] == number
     scaled = "e" not in cell.lower() and cell[-1] not in "BM" or cell == "3e4" or cell == "1e-3"
-    times = [remark for remark in said if remark.startswith(f"{name}: times ")]
-    assert len(times) == scaled and all(f", by the header {header!r}, such as {cell} as " in remark for remark in times)
+    times = [remark for remark in said if remark.startswith(f"{name}: multiplied by ")]
+    assert len(times) == scaled and all(
+        f", because of the header {header!r}, such as {cell} as " in remark for remark in times
+    )
 
 
 @pytest.mark.parametrize(("name", "header", "cell", "said"), REFUSED)

@@ -66,7 +66,7 @@ def test_the_error_of_a_minimum_is_that_of_many_draws():
 def test_losses_that_do_not_bend_upwards_have_no_minimum():
     found = parabola(np.array([1.0, 2.0, 4.0, 8.0]), np.array([3.0, 2.9, 2.7, 2.4]))
     assert math.isnan(found.size) and found.curvature < 0
-    with pytest.raises(InputError, match="2 different ones; a parabola needs 3"):
+    with pytest.raises(InputError, match="2 different values; a parabola needs at least 3"):
         parabola(np.array([1.0, 1.0, 2.0]), np.ones(3))
 
 

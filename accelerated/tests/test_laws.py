@@ -179,13 +179,16 @@ def test_a_fit_without_the_fields_that_are_asked_for_is_named(own, table):
 @pytest.mark.parametrize("text", ["tokens", "tokens=", "tokens=many"])
 def test_a_column_has_a_number(own, table, text, capsys):
     assert main(["predict", str(table), "--law", own, "--at", text]) == 2
-    assert f"--at {text}: needed: the name of a column and a number, such as tokens=1e9" in capsys.readouterr().err
+    assert (
+        f"--at {text} is not of the form NAME=NUMBER; give the name of a column and a number, such as tokens=1e9"
+        in capsys.readouterr().err
+    )
 
 
 def test_another_law_does_not_take_the_column(own, table, capsys):
     assert main(["predict", str(table), "--law", "dense", "--at", "tokens=1e9"]) == 2
     assert "--n is missing" in capsys.readouterr().err
     assert main(["predict", str(table), "--law", "dense", "--n", "1e8", "--at", "tokens=1e9"]) == 2
-    assert "tokens=1e+09: the law dense does not use it; needed: --n" in capsys.readouterr().err
+    assert "tokens=1e+09: the law dense does not use it; leave it out (the law uses --n)" in capsys.readouterr().err
     assert main(["predict", str(table), "--law", own]) == 2
     assert "--at tokens= is missing: the law data needs tokens" in capsys.readouterr().err

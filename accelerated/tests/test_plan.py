@@ -104,7 +104,7 @@ HOSTILE = [
     (["--flops", "1e21 FLOP/s"], "unit FLOP/s is not known"),
     (["--flops", "1e21", "--inference-tokens", "-5"], "--inference-tokens -5: is not an amount"),
     (["--flops", "1e21", "--top", "0"], "--top 0 is out of range; use 1 or more"),
-    (["--flops", "1e21", "--resamples", "-1"], "--resamples -1: needed"),
+    (["--flops", "1e21", "--resamples", "-1"], "--resamples -1 is out of range"),
     (["--flops", "1e10"], "no model fits 1e10 FLOPs; the first reason: even the smallest model"),
     (["--flops", "1e21", "--memory", "1kB"], "no model fits 1e21 FLOPs, 1e-06 GB of memory"),
     (["--flops", "1e12", "--inference-tokens", "1e15"], "beside 1e+15 tokens of inference"),
@@ -130,9 +130,11 @@ def test_tokens_that_a_law_does_not_know_of_are_refused(path):
 def test_a_table_without_what_a_budget_asks_for(tmp_path):
     file = tmp_path / "short.csv"
     table().drop(columns=["total_parameter_count", "kqv_size"]).to_csv(file, index=False)
-    with pytest.raises(InputError, match="column total_parameter_count is not known; a limit of memory needs it"):
+    with pytest.raises(
+        InputError, match="a limit of memory needs the column total_parameter_count, which is not known"
+    ):
         planned(file, Budget(1e18, 1e9))
-    with pytest.raises(InputError, match="num_blocks, num_heads and kqv_size are not known"):
+    with pytest.raises(InputError, match="num_blocks, num_heads and kqv_size, which are not known"):
         planned(file, Budget(1e18, cached_tokens=1e3))
     assert planned(file, Budget(1e18)).rankings[0].lines[0].total_parameters is None
 
@@ -241,7 +243,7 @@ def test_an_option_has_the_intervals_that_predict_gives_at_its_size(tmp_path):
         ends = best["intervals"][name]
         assert [ends["low"], ends["high"]] == pytest.approx([own.low, own.high], rel=1e-9), name
     ends = f"{found.by_size.low:.3f} to {found.by_size.high:.3f}"
-    assert any(f"at a time is {ends}" in note for note in said["notes"])
+    assert any(f"the first option is {ends}" in note for note in said["notes"])
 
 
 def test_a_resample_draws_the_dense_runs_once_for_all_routers(tmp_path):

@@ -70,8 +70,8 @@ def test_the_hull():
 def test_what_cannot_be_predicted_is_named(tmp_path):
     path = make_table(tmp_path, 1e-3)
     for at, arguments, message in (
-        (point(math.inf, 2.0), {}, "--n inf: needed: a finite number above 0"),
-        (point(1e8, 4.0), {"law": "dense"}, "--experts 4: the law dense does not use it; needed: --n"),
+        (point(math.inf, 2.0), {}, "--n inf is out of range; use a finite number above 0"),
+        (point(1e8, 4.0), {"law": "dense"}, "--experts 4: the law dense does not use it; leave it out"),
         (point(1e8, 4.0), {"router": "Hash"}, "--router Hash: no such router_type in the table; available: Top-K"),
         (point(2e8, 4.0), {"law": "per-size"}, "no line at N = 2e\\+08; available: 10000000, 100000000, 1000000000"),
         (point(None, None, 1.0, 1.0), {"law": "routed-utilisation"}, "router Top-K"),
@@ -90,15 +90,15 @@ WRONG_FLAGS = {
     "predict --n 1e8 --experts 4 --at dense_parameters=2e8": "--at dense_parameters=2e8: --n 1e+08 sets the same col",
     "predict --law direct --at flops=1e20 flops=1e21": "--at flops=1e21: --at flops 1e+20 sets the same column; give",
     "predict --n 1e8 --experts 4 --law separable --huber 0.1": "--huber 0.1: the law separable is fitted only by least",
-    "predict --n 1e8 --experts 4 --huber -1": "--huber -1: needed: a number above 0 and at most 1e+06",
+    "predict --n 1e8 --experts 4 --huber -1": "--huber -1 is out of range; use a number above 0 and at most 1e+06",
     "predict --law direct --at flops=1e20 --huber 0.1": "--huber 0.1: the law direct is fitted only by least squares",
-    "downstream --cut 0": "--cut 0: is less than 1; needed: FLOPs",
-    "downstream --ratio nan": "--ratio nan: needed: a finite number above 0",
+    "downstream --cut 0": "--cut 0 is less than 1; give FLOPs",
+    "downstream --ratio nan": "--ratio nan is out of range; use a finite number above 0",
     "downstream --least-gain 1": "--least-gain 1 is out of range; use 0 or more and less than 1",
-    "plan --next prediction --n -1 --experts 4": "--n -1: is not an amount; needed: parameters",
-    "reproduce --out paper --huber -1": "--huber -1: needed: a number above 0 and at most 1e+06",
-    "plan --next prediction --n 1e8 --experts 1_0": "--experts 1_0: needed: a whole number, such as 3",
-    "predict --n 1e8 --experts 4 --level 0.9_5": "--level 0.9_5: needed: a number, such as 7e9",
+    "plan --next prediction --n -1 --experts 4": "--n -1: is not an amount; give parameters",
+    "reproduce --out paper --huber -1": "--huber -1 is out of range; use a number above 0 and at most 1e+06",
+    "plan --next prediction --n 1e8 --experts 1_0": "--experts 1_0 is not a whole number; use a number such as 3",
+    "predict --n 1e8 --experts 4 --level 0.9_5": "--level 0.9_5 is not a number; use a number such as 7e9",
 }
 
 

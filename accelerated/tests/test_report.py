@@ -145,7 +145,7 @@ def test_it_says_what_is_predicted_and_what_evaluation_sees():
         return evaluation_words(evaluation([run]))
 
     mixture = {"router": "mixture_of_tokens", "experts": 4}
-    assert words() == "Evaluation routes greedily, uses no later token and drops no token."
+    assert words() == "In evaluation, routers draw no expert at random, use no later token and drop no token."
     assert words(**mixture).endswith(
         "With MoT, an expert sees the tokens at one position of a group of sequences, also in evaluation. So the loss"
         " of a sequence depends on the other sequences of its group, but not on any later position."

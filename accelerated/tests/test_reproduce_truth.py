@@ -312,7 +312,7 @@ def mixed(results, hash_law, base_law):
 
 
 def turned(results, *laws):
-    """No gain is certain, c is below 0 with its intervals, residuals bend beyond chance, HASH is lower by 1 to 3 %."""
+    """No gain is certain, c is below 0 with its intervals, residuals are curved, HASH is lower by 1 to 3 %."""
     for law in laws:
         for gain in law["gains"]:
             gain["high"] = 0.001
@@ -348,7 +348,7 @@ def coarse(results, *laws):
                  "HASH is 2.00 % lower than S-BASE (-1.00 to 5.00), not certain."]),
         (turned, ["No gain from routing is certain.", "Routing helps more as models grow.",
                   "The law fits well, but not exactly.", "so the law causes most of the error",
-                  "The residuals of S-BASE bend with log N", "The routers differ.",
+                  "The residuals of S-BASE are curved in log N", "The routers differ.",
                   "HASH is 2.00 % lower than S-BASE (1.00 to 3.00)."]),
         (quiet, ["Routing lowers the loss at every size trained.", "The runs do not show whether routing helps less",
                  "The law fits exactly.", "the part due to chance is not known"]),
@@ -360,7 +360,7 @@ def test_what_came_out_turns_round_with_the_results(results, change, says):
     assert missing == [], text
     heads = re.findall(r"^- \*\*(.*?)\*\*", text, re.MULTILINE)
     assert len(heads) == len(set(heads)) and sum("as models grow" in head for head in heads) == 1
-    assert ("bend with log N" in text) == (change is turned) and ("most of the error" in text) == (change is not quiet)
+    assert ("curved in log N" in text) == (change is turned) and ("most of the error" in text) == (change is not quiet)
 
 
 def test_where_the_laws_miss_is_said_by_size(tmp_path):

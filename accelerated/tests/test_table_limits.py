@@ -52,7 +52,7 @@ def test_a_number_beyond_the_limit_of_its_column_is_named(tmp_path, name):
                 _read(path, careful=careful)
             line = str(said.value).partition(f"row 1, column {name}: ")[2].splitlines()[0]
             number = f"{limit:,.0f}" if limit < 1e10 else f"{limit:g}"
-            needed = f"needed: at most {number} (a larger one: routelaws --limit {name}=NUMBER ...)"
+            needed = f"needed: at most {number} (to allow more: routelaws --limit {name}=NUMBER ...)"
             assert line.startswith(f"'{value[:37]}") and line.endswith(needed)
 
 
@@ -93,16 +93,22 @@ def test_a_limit_is_raised_by_a_flag(tmp_path, capsys):
     path = write(tmp_path / "t.csv", num_experts=2**21)
     fit = ["fit", str(path), "--law", "hoffmann"]
     for limits, reason in (
-        ([], "row 1, column num_experts: '2097152'; needed: at most 1,048,576 (a larger one: routelaws --limit num_ex"),
+        (
+            [],
+            "row 1, column num_experts: '2097152'; needed: at most 1,048,576 (to allow more: routelaws --limit num_ex",
+        ),
         (["--limit", "num_experts=4e6"], "no dense run"),
-        (["--limit=num_experts=4e6", "--limit", "tokens=2E"], "--limit tokens='2E': needed: a number above 0"),
+        (
+            ["--limit=num_experts=4e6", "--limit", "tokens=2E"],
+            "--limit tokens='2E' is out of range; use a number above 0",
+        ),
         (
             ["--limit", "routing_frequency=2"],
             "--limit 'routing_frequency': no such limit; needed: NAME=NUMBER, NAME one of unpacked, loss_c4",
         ),
         (["--limit"], "--limit 'fit': no such limit"),
-        (["--limit=loss_own=x"], "--limit loss_own='x': needed: a number above 0"),
-        (["--limit", "tokens"], "--limit tokens='': needed: a number above 0"),
+        (["--limit=loss_own=x"], "--limit loss_own='x' is out of range; use a number above 0"),
+        (["--limit", "tokens"], "--limit tokens='' is out of range; use a number above 0"),
     ):
         assert main([*limits, *fit]) == 2
         said = capsys.readouterr()

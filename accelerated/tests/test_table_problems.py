@@ -307,7 +307,7 @@ def bad_tables(folder):
     for name, value, message in [
         ("loss_validation", "NaN", "router S-Base: "),
         ("step", "last", "36 problems"),
-        ("loss_validation", "3.0", "loss_validation is 3 in all 18 rows; needed: different losses"),
+        ("loss_validation", "3.0", "loss_validation is 3 in all 18 rows; a law needs rows with different losses"),
         ("dense_parameter_count", "1e7", "router S-Base: "),
         ("router_type", "Dense", "30 problems"),
         ("hyper_id", "0", "problems"),

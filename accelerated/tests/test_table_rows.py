@@ -203,20 +203,25 @@ def test_a_table_from_a_file(tmp_path):
     assert row_mask(frame, "large == '9007199254740993'").tolist() == [True, False, False]
     both = read_tables([path, path.with_name("link.csv")])
     assert row_mask(both, "depth >= 4").tolist() == [True, False, True] * 2
-    with pytest.raises(InputError, match="column own holds text, '1' is a number"):
+    with pytest.raises(InputError, match="column own holds text and '1' is a number"):
         row_mask(frame, "own == 1")
 
 
 # WHAT IS NO CONDITION
 
 ALLOWED = 'allowed: columns, numbers, "text", None, == != < <= > >=, in, and, or, not, + - * / // % **'
-COMPARED = "allowed: a number with a number, text with text, == None, != None; `and`, `or` between conditions"
-IN_A_LIST = "allowed: numbers in a list of numbers, texts in a list of texts, None in both, but no columns"
+COMPARED = (
+    "compare a number with a number, text with text, or any value with None (by == or !=); join conditions by `and` or "
+    "`or`"
+)
+IN_A_LIST = (
+    "look for numbers in a list of numbers, or for text in a list of texts; a list may have None, but no columns"
+)
 MIXED = (
     "mixes words (`and`, `or`, `not`) with signs (`&`, `|`, `~`), which have different precedence; use only words or "
 )
 MIXED += "only signs"
-NO_TRUTH = "is not true or false for each row; needed: a condition such as seed == 42, or: clark"
+NO_TRUTH = "is not true or false for each row; give a condition such as seed == 42, or the preset clark"
 TOO_LARGE = "is too large; allowed: whole numbers up to 2^53, others up to 1.8e308"
 
 
@@ -225,25 +230,26 @@ TOO_LARGE = "is too large; allowed: whole numbers up to 2^53, others up to 1.8e3
     [
         ("sede == 42", "'sede': no column of the table; did you mean seed?"),
         ("router_type == Hash", "no column of the table; put text of column router_type in quotes: \"Hash\""),
-        ("clrk", "no column of the table; available: k, seed, flop_increase, router_type, objective; or: clark"),
+        ("clrk", "no column of the table; available: k, seed, flop_increase, router_type, objective; or give the "
+         "preset clark"),
         ("ｋ == 1", "'ｋ': no column of the table; did you mean k?"),  # Python reads the wide letter as k
-        ("k == 'one'", f"column k holds numbers, \"'one'\" is text; {COMPARED}"),
-        ("router_type > 3", f"column router_type holds text, '3' is a number; {COMPARED}"),
-        ("k in [1, 'a']", f"column k holds numbers, \"'a'\" is text; {IN_A_LIST}"),
-        ("k in [seed]", f"column k holds numbers, column seed holds numbers; {IN_A_LIST}"),
-        ("k in (1)", "'1': no list after `in`; needed: a list such as [1, 2] or ['Hash', 'Dense']"),
+        ("k == 'one'", f"column k holds numbers and \"'one'\" is text; {COMPARED}"),
+        ("router_type > 3", f"column router_type holds text and '3' is a number; {COMPARED}"),
+        ("k in [1, 'a']", f"column k holds numbers and \"'a'\" is text; {IN_A_LIST}"),
+        ("k in [seed]", f"column k holds numbers and column seed holds numbers; {IN_A_LIST}"),
+        ("k in (1)", "'1': no list after `in`; give a list such as [1, 2] or ['Hash', 'Dense']"),
         ("router_type in 'Hash'", "\"'Hash'\": no list after `in`"),
         ("router_type == ['Hash']", "a list that does not follow in is not allowed"),
         ("k in [1] == 2", "a list that does not follow in is not allowed"),
-        ("k < None", f"column k holds numbers, 'None' is the mark of a blank cell; {COMPARED}"),
-        ("k is None", "`is` is not allowed; needed: == None or != None"),
-        ("k == 1 & seed == 42", "'1 & seed': '1' is a number, but `&` needs conditions; needed: such as (k == 1) & "
+        ("k < None", f"column k holds numbers and 'None' is the mark of a blank cell; {COMPARED}"),
+        ("k is None", "`is` is not allowed; use == None or != None"),
+        ("k == 1 & seed == 42", "'1 & seed': '1' is a number, but `&` joins conditions, such as (k == 1) & "
          "(seed == 42), with parentheses"),
-        ("~k == 1", "'~k': column k holds numbers, but `~` needs conditions"),
-        ("k == 1 and seed", "column seed holds numbers, but `and` needs conditions; needed: such as k == 1 and seed"),
+        ("~k == 1", "'~k': column k holds numbers, but `~` joins conditions"),
+        ("k == 1 and seed", "column seed holds numbers, but `and` joins conditions, such as k == 1 and seed"),
         ("(k == 1) & (seed == 7) or k == 2", MIXED), ("not (k == 1) | (k == 2)", MIXED),
-        ("(k == 1) == (seed == 42)", f"'k == 1' is a condition, 'seed == 42' is a condition; {COMPARED}"),
-        ("router_type + 'x' == 'y'", "column router_type holds text; allowed in arithmetic: numbers"),
+        ("(k == 1) == (seed == 42)", f"'k == 1' is a condition and 'seed == 42' is a condition; {COMPARED}"),
+        ("router_type + 'x' == 'y'", "column router_type holds text, but arithmetic needs numbers"),
         ("seed = 42", f"'= 42'; {ALLOWED}"), ("k ==", "rows 'k ==': "),
         ("k", f"rows 'k': {NO_TRUTH}"), ("k + 1", f"rows 'k + 1': {NO_TRUTH}"),
         ("1 == 1", f"rows '1 == 1': {NO_TRUTH}"),
@@ -256,8 +262,8 @@ TOO_LARGE = "is too large; allowed: whole numbers up to 2^53, others up to 1.8e3
         ("k << 1 == 2", "this arithmetic is not allowed"), ("@frame.x", "rows '@frame.x': "),
         ("`k` == 1", "rows '`k` == 1': "), ("k == 1; k", "rows 'k == 1; k': "), ("k == 1\x00", "rows "),
         ("True", "this value is not allowed"), ("k == True", "'True': this value is not allowed"),
-        ("", "is empty; needed: a condition such as seed == 42, or: clark"), (" \n", "is empty"),
-        ("9**9**9 > k", "'9**9**9': gives inf; allowed: what float64 can hold, up to 1.8e308"),
+        ("", "is empty; give a condition such as seed == 42, or the preset clark"), (" \n", "is empty"),
+        ("9**9**9 > k", "'9**9**9': gives inf; results have to be finite, at most 1.8e308"),
         ("1 / 0 > k", "'1 / 0': gives inf"),
         ("1e999 > k", f"'1e999': {TOO_LARGE}"), (f"k < {2**53 + 1}", f"'{2**53 + 1}': {TOO_LARGE}"),
         ("k == 1 or " * 1200 + "k == 2", f"has 12,006 characters; allowed: {LONGEST:,}"),

@@ -181,7 +181,7 @@ def test_a_trunk_that_does_not_fit_is_one_clear_line(small_fields, trunk, tmp_pa
         (12, {}, "has no checkpoint at step 12; available: 6, 18, 24; train with a different --checkpoint-every"),
         (6, {"seed": 2}, "its seed is 1, not 2"),
         (6, {"warmup_steps": 8}, "its learning rate at step 1 is 0.01.*both must be equal up to step 6"),
-        (18, {"decay": 0.75}, "its learning rate at step 8 is .*, but .* in this run; .*: begin earlier"),
+        (18, {"decay": 0.75}, "its learning rate at step 8 is .*, but .* in the new run; .*: use a smaller --at"),
         (18, {"steps": 16}, "steps is 16; a decay that begins at step 18 needs more steps"),
     ):
         with pytest.raises(InputError, match=message):

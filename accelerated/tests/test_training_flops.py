@@ -123,7 +123,7 @@ def test_a_plan_does_not_make_up_the_training_tokens(tmp_path, capsys):
     frame.to_csv(tmp_path / "table.csv", index=False)
     flags = ["plan", str(tmp_path / "table.csv"), "--law", "dense", "--flops", "1e20", "--no-published"]
     assert cli.main([*flags, "--resamples", "0"]) == 2
-    assert "the training tokens of the runs are not known; needed: " in capsys.readouterr().err
+    assert "the training tokens of the runs are not known; add a column " in capsys.readouterr().err
     assert cli.main([*flags, "--resamples", "0", "--tokens", "1e11", "--json"]) == 0
     [ranking] = json.loads(capsys.readouterr().out)["rankings"]
     [option] = ranking["options"]

@@ -58,8 +58,8 @@ def test_every_letter_of_an_amount():
     ],
 )  # fmt: skip
 def test_what_is_no_amount_is_one_line(text, reason):
-    needed = "needed: parameters, such as 1e9, 370M or 4.6B"
-    with pytest.raises(InputError, match=rf"--n .*: {re.escape(reason)}.*; {needed}$") as said:
+    needed = "give parameters, such as 1e9, 370M or 4.6B"
+    with pytest.raises(InputError, match=rf"--n .*:? {re.escape(reason)}.*; {needed}$") as said:
         parameters_of(text)
     assert str(said.value).isprintable() and len(str(said.value)) < 200
 

@@ -87,7 +87,7 @@ class TrainConfig:
     decay: float = 0.2
     """With schedule wsd: share of the steps, at the end, in which the learning rate decays."""
     decay_shape: str = "linear"
-    """With schedule wsd: shape of the decay: linear, or sqrt (1 - sqrt of the finished share of the decay)."""
+    """With schedule wsd: shape of the decay, where x goes from 0 to 1: linear (1 - x) or sqrt (1 - sqrt(x))."""
     weight_decay: float = 0.1
     """Weight decay of AdamW, applied to matrices only."""
     gradient_clip: float = 1.0

@@ -64,7 +64,7 @@ def _bad_gradient(model: ModelConfig, params: dict, forward: Callable) -> str:
     if wrong:
         return f"the gradient of {wrong} is not finite"
     if not np.isfinite(total):
-        return "all activations are finite, and the loss is not"
+        return "all activations are finite, but the loss is not"
     largest = int(np.argmax(norms))
     return f"everything is finite; the largest gradient is in {_name(largest, model)}, norm {norms[largest]:.3g}"
 

@@ -287,7 +287,7 @@ class Backend:
         if any(
             a.tobytes() != np.asarray(self._plain(b)).tobytes() for a, b in zip(before, arrays_of(inputs), strict=True)
         ):
-            raise stances.Fault("mutates", "changed an array that it was given")
+            raise stances.Fault("mutates", "changed an input array")
         self.ledger.examples[self.name, path] = self.ledger.examples.get((self.name, path), 0) + 1
         return self._returned(path, result)
 
@@ -329,7 +329,7 @@ class Backend:
             return ""
         pairs = [(name, offered[name].default, parameters[name].default) for name in parameters if name in offered]
         return ", ".join(
-            f"{name} {default!r}, the reference's {wanted!r}"
+            f"{name} is {default!r}, in the reference {wanted!r}"
             for name, default, wanted in pairs
             if wanted is not inspect.Parameter.empty and default not in (wanted, None, inspect.Parameter.empty)
         )
@@ -511,7 +511,7 @@ class Backend:
                 a.shape == np.shape(b) and a.tobytes() == np.asarray(b).tobytes()
                 for a, b in zip(before, arrays_after, strict=True)
             ):
-                self._break(path, "mutates", "changed an array that it was given")
+                self._break(path, "mutates", "changed an input array")
             return self._returned(path, value)
 
         raw = once()
@@ -556,7 +556,7 @@ class Backend:
             return
         problem = difference(result, wanted, "")
         if problem:
-            self._break(path, "form", f"returned the wrong thing: {problem}")
+            self._break(path, "form", f"returned a result of the wrong form: {problem}")
 
     def _judge_precision(self, path: str, result, precision: str | None) -> None:
         """Fail if results have less precision than the inputs."""

@@ -169,7 +169,10 @@ class Ledger:
             kind, detail = "not deterministic", "gave two results for the same example"
         elif calls := [call for call in self.raised if call[0] is error]:
             _, function, shapes = calls[0]
-            kind, detail = "raises", f"raised {type(error).__name__}: {text}" + f"; given {shapes}" * bool(shapes)
+            kind, detail = (
+                "raises",
+                f"raised {type(error).__name__}: {text}" + (f"; given {shapes}") * bool(shapes),
+            )
         self.troubles.append(Trouble(backend, function, kind, detail, test))
         return self.troubles[-1]
 

@@ -34,8 +34,8 @@ VERDICTS = (
 )  # fmt: skip
 DEFECTS = {
     "hangs": "it does not return within the time limit",
-    "raises": "it raises on most inputs that every design accepts",
-    "mutates": "it changes an array that it was given",
+    "raises": "it raises an error for most inputs that every design accepts",
+    "mutates": "it changes an input array",
     "not deterministic": "the same input gives two results in evaluation",
     "state": "a call in training changes a later call in evaluation",
     "not finite": "finite input gives NaN or infinity",
@@ -373,7 +373,7 @@ def _left_out(ledger: Ledger, backend, path: str, without: list[str]) -> str:
     for reason in sorted(counts, key=lambda reason: -counts[reason]):
         word, _, options = reason.partition(" ")
         if options.startswith("all: "):
-            reasons["the reference does not have its design"] = None
+            reasons["the reference has no such design"] = None
             continue
         names = options.split(", ") if word == "option" else []
         shown = ["the options below" if name in without else f"option {name}" for name in names]

@@ -84,7 +84,7 @@ def _moved_by_bfloat16(ask: "_Ask") -> str:
     try:
         wide, narrow = (np.sort(ask(probe, precision)[0], axis=1) for precision in (ask.precision, "bfloat16"))
     except (NotImplementedError, Fault) as error:
-        return f"not askable: {error}"
+        return f"not tested: {error}"
     return f"{int((wide != narrow).any(axis=1).sum())} of 256 tokens change an expert"
 
 

@@ -88,5 +88,5 @@ def difference(actual, wanted, where: str) -> str:
     if actual.shape != wanted.shape:
         return f"{head}shape {actual.shape}, expected {wanted.shape}"
     if _kind(actual) != _kind(wanted):
-        return f"{head}dtype {actual.dtype}, {_kind(wanted)} are needed"
+        return f"{head}dtype {actual.dtype}; {_kind(wanted)} are needed"
     return ""

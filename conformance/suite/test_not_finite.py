@@ -1,6 +1,6 @@
 """Inputs that cannot be routed: non-finite logits and invalid expert masks, for every router.
 
-The reference raises. The fast twin cannot raise under jit, so it returns NaN gates and losses.
+The reference raises an error. Under jit the fast twin cannot, so it returns NaN gates and losses.
 """
 
 import functools

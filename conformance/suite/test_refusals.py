@@ -106,7 +106,7 @@ REFUSED = {
         ((BATCH, 3), {}, "group_size is 3; it has to divide the 4 sequences"),
     ],
     "routers.expert_choice.ungroup_by_position": [
-        ((np.zeros((10, 2)), 3), {}, "sequence_length is 3; it has to divide the 10 groups"),
+        ((np.zeros((10, 2)), 3), {}, "sequence_length is 3; it has to divide the number of groups, 10"),
     ],
     "routers.mixture_of_tokens.mixture_of_tokens": [
         (({"router": np.ones((3, 4)), "up": np.ones((4, 3, 5)), "down": np.ones((4, 5, 3))}, np.ones((7, 3))),

@@ -72,8 +72,8 @@ FOUND = {
     "raises": ("raises", "raised TypeError: no such luck"),
     "hangs": ("hangs", "did not return within 0.5 s"),
     "shape": ("form", r"shape \(\d+,\), expected \(\d+, \d+\)"),
-    "dtype": ("form", "dtype int64, floats are needed"),
-    "mutates": ("mutates", "changed an array that it was given"),
+    "dtype": ("form", "dtype int64; floats are needed"),
+    "mutates": ("mutates", "changed an input array"),
     "random": ("not deterministic", "gave two results for the same"),
     "leaves": ("raises", "raised SystemExit"),
     "half": ("form", "dtype float32 instead of float64"),
@@ -310,7 +310,7 @@ def test_what_changes_its_input_is_looked_at_further():
 
     backend = stranger(softmax=softmax)
     for _ in range(2):
-        with pytest.raises(backends.Broken, match="changed an array"):
+        with pytest.raises(backends.Broken, match="changed an input array"):
             backend.notation.softmax(np.ones((1, 2)))
     backend.ledger.begin()
     assert backend.notation.softmax(np.ones((1, 2))).tolist() == [[0.5, 0.5]]
@@ -324,9 +324,9 @@ def test_defaults_that_differ_are_listed():
         top_k_router=lambda logits, k=1.0, **others: None,
     )
     found = report.build(mine, mine.ledger, {}, mine.functions, {})
-    assert found["mean_probability"].defaults == "score 'sigmoid', the reference's 'softmax'"
+    assert found["mean_probability"].defaults == "score is 'sigmoid', in the reference 'softmax'"
     assert found["modulo_table"].defaults == found["top_k_router"].defaults == ""
-    assert "    defaults differ: score 'sigmoid', the reference's 'softmax'" in "\n".join(
+    assert "    defaults differ: score is 'sigmoid', in the reference 'softmax'" in "\n".join(
         found._replace(rows=tuple(row._replace(verdict="right") for row in found.rows)).lines()
     )
 
@@ -485,12 +485,12 @@ class TestBackend:
             return values.astype(float)
 
         for given in (np.zeros((2, 4)), np.zeros((2, 4), int), np.zeros((2, 4), np.float32)):
-            with pytest.raises(backends.Broken, match="changed an array that it was given"):
+            with pytest.raises(backends.Broken, match="changed an input array"):
                 stranger(softmax=change).notation.softmax(given)
             assert not given.any(), given.dtype
 
     @pytest.mark.parametrize("found, problem", [
-        (np.zeros(3), r"shape \(3,\), expected \(3, 1\)"), (np.zeros((3, 1), int), "dtype int64, floats are needed"),
+        (np.zeros(3), r"shape \(3,\), expected \(3, 1\)"), (np.zeros((3, 1), int), "dtype int64; floats are needed"),
         (np.zeros((3, 1), np.float32), "^$"),
     ])  # fmt: skip
     def test_structure(self, found, problem):

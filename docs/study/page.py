@@ -174,8 +174,9 @@ def utilisation(runs) -> str:
     )
     errors = np.log10([predicted / loss for *_, loss, predicted in other])
     words = (
-        f"RMSLE of these predictions: {np.sqrt(np.mean(errors**2)):.4f}. RMSLE of the fit to all runs:"
-        f" {fits[1].rmsle:.4f}, and {fits[1].held_out.rmsle:.4f} with one run left out at a time."
+        f"Root mean square error in log10 (RMSLE): {np.sqrt(np.mean(errors**2)):.4f} for these predictions, "
+        f"{fits[1].rmsle:.4f} for the fit to all runs, and {fits[1].held_out.rmsle:.4f} with one run left out at a "
+        "time."
     )
     return markdown([table, words])
 

@@ -144,7 +144,8 @@ def best_of(problem: Problem, starts: np.ndarray) -> Found:
     theta, value = min(ends, key=lambda end: end[1])
     if not math.isfinite(value):
         raise InputError(
-            "the sum of Huber terms is infinite from every start; pass starts whose predictions are near the losses"
+            "the sum of Huber terms is infinite for all starts; pass other `starts`, whose predictions are near the "
+            "losses"
         )
     floor = value * (1 + REACHED) + problem.log_loss.size * ROUNDING
     return Found(theta, value, len(ends), sum(end <= floor for _, end in ends))

@@ -77,7 +77,7 @@ def check_lengths(**columns: np.ndarray) -> None:
         *names, last = columns
         raise InputError(
             f"{', '.join(names)} and {last} have shapes {', '.join(map(str, shapes[:-1]))} and {shapes[-1]}; "
-            "needed: one axis, the same length"
+            "pass one-dimensional arrays of the same length"
         )
 
 

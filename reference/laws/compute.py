@@ -176,7 +176,7 @@ def _check_rows(flops: np.ndarray, loss: np.ndarray, floor: float) -> tuple[np.n
 def predict_interval(
     fit: ComputeFit, flops: np.ndarray, level: float = 0.95, observation: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the low and the high end of the interval of the loss at a budget: of a new run, or of the law.
+    """Return the low and the high end of an interval at a budget: for the loss of a new run, or for the law.
 
     Args:
         fit: the result of `fit_compute`.

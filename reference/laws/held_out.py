@@ -179,7 +179,10 @@ def _checked(law: Law, columns, loss, groups) -> tuple[list[np.ndarray], np.ndar
     loss, groups = np.atleast_1d(check_range(law.measured, loss, above=above)), np.atleast_1d(groups)
     shapes = [column.shape for column in columns] + [groups.shape]
     if loss.ndim != 1 or any(shape != loss.shape for shape in shapes):
-        raise InputError(f"columns and groups have shapes {shapes}, loss has {loss.shape}; needed: one axis, the same")
+        raise InputError(
+            f"columns and groups have shapes {shapes}, loss has {loss.shape}; pass one-dimensional arrays of the same "
+            "length"
+        )
     return columns, loss, groups
 
 

@@ -112,7 +112,7 @@ def parabola(sizes: np.ndarray, losses: np.ndarray) -> Minimum:
     """
     sizes, losses = check_range("sizes", sizes, above=0.0), check_range("losses", losses)
     if len(np.unique(sizes)) < 3:
-        raise InputError(f"sizes: {len(np.unique(sizes))} different ones; a parabola needs 3")
+        raise InputError(f"sizes has {len(np.unique(sizes))} different values; a parabola needs at least 3")
     centre = np.log(sizes).mean()
     x = np.log(sizes) - centre
     design = np.stack([x**2, x, np.ones_like(x)], axis=1)

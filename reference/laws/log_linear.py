@@ -296,7 +296,9 @@ def fit_per_size(dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np
     groups = {float(each): size == each for each in np.unique(size)}
     lined = {each: rows for each, rows in groups.items() if _spread(log_experts[rows])}
     if not lined:
-        raise InputError("no size has two different num_experts; a line in num_experts needs them")
+        raise InputError(
+            "every size has only one num_experts; the law per-size needs two or more at one size, so add such runs"
+        )
     used = sum(int(rows.sum()) for rows in lined.values())
     need_rows(used, 2 * len(lined), "per-size")
     solutions, covariances, squares = [], [], 0.0

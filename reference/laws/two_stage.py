@@ -152,7 +152,8 @@ def _check_columns(named: dict[str, np.ndarray]) -> list[np.ndarray]:
     if columns[0].ndim != 1 or len({column.shape for column in columns}) > 1 or columns[0].size < 6:
         shapes = ", ".join(str(column.shape) for column in columns)
         raise InputError(
-            f"parameters, tokens and loss have shapes {shapes}; needed: one axis, one length, at least 6 rows"
+            f"parameters, tokens and loss have shapes {shapes}; pass one-dimensional arrays of the same length, with "
+            "at least 6 rows"
         )
     if np.ptp(columns[0]) == 0 or np.ptp(columns[1]) == 0:
         raise InputError("all rows have the same number of parameters or tokens; needed: two values of each")

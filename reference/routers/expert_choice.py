@@ -217,6 +217,6 @@ def ungroup_by_position(grouped: np.ndarray, sequence_length: int) -> np.ndarray
     """
     groups, group_size = grouped.shape[:2]
     if sequence_length < 1 or groups % sequence_length:
-        raise InputError(f"sequence_length is {sequence_length}; it has to divide the {groups} groups")
+        raise InputError(f"sequence_length is {sequence_length}; it has to divide the number of groups, {groups}")
     sets = grouped.reshape(groups // sequence_length, sequence_length, group_size, *grouped.shape[2:])  # [sets, S, g]
     return sets.swapaxes(1, 2).reshape(groups * group_size // sequence_length, sequence_length, *grouped.shape[2:])

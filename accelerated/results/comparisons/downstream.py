@@ -102,7 +102,7 @@ def compare_laws(
         rates: {task: guess rate}; for other tasks the table's rate or, if the table has none, the rate in GUESS_RATES.
         loss: the text whose loss the two-stage laws use (see `loss_name`).
         ratio: tokens per parameter; only runs within 10 % of this ratio are used. None for all runs.
-        least_gain: laws of log accuracy use only rows at least this far above the guess rate.
+        least_gain: laws of log accuracy use only rows whose accuracy is more than this above the guess rate.
 
     Raises:
         InputError: a number is out of range, the table has no such loss, no run has the ratio, or all runs are on one
@@ -114,8 +114,8 @@ def compare_laws(
     below, above = chosen & (table.flops <= cut), chosen & (table.flops > cut)
     if not (below.any() and above.any()):
         raise InputError(
-            f"{plural(int(below.sum()), 'run')} at or below {cut:g} FLOPs and {above.sum()} above; needed: runs on "
-            "both sides of --cut"
+            f"--cut {cut:g}: {plural(int(below.sum()), 'run')} at or below these FLOPs and {above.sum()} above; "
+            "choose a --cut with runs on both sides"
         )
     misses, reasons = _misses(table, loss, below, above, table.guess_rates | (rates or {}), least_gain)
     if not misses:
@@ -138,7 +138,7 @@ def check_numbers(cut: float, ratio: float | None, least_gain: float) -> None:
     """Raise `InputError` if an argument of `compare_laws` is out of range for any table."""
     for flag, value in (("--cut", cut), ("--ratio", ratio)):
         if value is not None and not 0 < value < math.inf:
-            raise InputError(f"{flag} {value:g}: needed: a finite number above 0")
+            raise InputError(f"{flag} {value:g} is out of range; use a finite number above 0")
     if not 0 <= least_gain < 1:
         raise InputError(f"--least-gain {least_gain:g} is out of range; use 0 or more and less than 1")
 
@@ -263,8 +263,8 @@ SHOWN = ("direct", "ratio", "two-stage linear", "two-stage logistic", "two-stage
 """The laws whose errors are printed for each task; --json has all laws."""
 
 SIGN = (
-    "p: how often coin tosses would be at least as one-sided as these wins. The tasks share their runs, so they are "
-    "not independent trials."
+    "p: the probability that fair coin tosses are at least as one-sided as these wins. The tasks share their runs, "
+    "so they are not independent trials."
 )
 
 

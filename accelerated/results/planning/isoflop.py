@@ -163,9 +163,9 @@ def profile_blocks(found: list[Profile]) -> list[Block]:
     notes = [
         "N by parabola: the minimum of a parabola in ln N through the runs of about equal FLOPs, ± one standard error; "
         "N by law: the minimum of the law at these FLOPs",
-        "ratio: N by parabola divided by N by law, the product of the next two columns; by shape: this ratio for a "
-        "parabola through losses computed by the law; by runs: the other factor, because the runs' losses "
-        "differ from the law",
+        "ratio: N by parabola divided by N by law. It is the product of the next two columns. by shape: this ratio "
+        "for a parabola through losses that the law computes. by runs: the other factor; it comes from the "
+        "differences between the runs' losses and the law",
         f"the law corrects losses to exactly these FLOPs, by at most {max(each.moved for each in found):.2g} nats",
         *_growth(found),
     ]

@@ -282,9 +282,9 @@ def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) ->
 
 def _option_of_runs(fit: Fit, costs: Costs, point: Callable, budget: Budget) -> Option:
     if costs.total is None and math.isfinite(budget.memory):
-        raise ValueError("column total_parameter_count is not known; a limit of memory needs it")
+        raise ValueError("a limit of memory needs the column total_parameter_count, which is not known")
     if costs.cache is None and budget.cached_tokens > 0:
-        raise ValueError("columns num_blocks, num_heads and kqv_size are not known; a key-value cache needs them")
+        raise ValueError("a key-value cache needs the columns num_blocks, num_heads and kqv_size, which are not known")
 
     def held(N):
         embedding = 0.0 if costs.embedding is None else costs.embedding(N)
@@ -307,7 +307,7 @@ def _tokens(fit: Fit, costs: Costs, tokens: float | None) -> float | Callable | 
     if "tokens" in fit.law.columns:
         return tokens
     if tokens is None and costs.tokens is None:
-        raise ValueError("the training tokens of the runs are not known; needed: a column tokens or step, or --tokens")
+        raise ValueError("the training tokens of the runs are not known; add a column tokens or step, or give --tokens")
     if tokens is None:
         return costs.tokens
     of_runs = tokens_of_runs(fit.rows.runs.frame)

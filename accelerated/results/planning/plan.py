@@ -265,7 +265,7 @@ def _of_intervals(best: Line) -> list[str]:
     sentence = "intervals are for the law's value and assume that the form of the law is right"
     if best.by_size is not None and not math.isnan(best.by_size.low + best.by_size.high):
         low, high = best.by_size.low, best.by_size.high
-        sentence += f"; for the first option, an interval that leaves out one size at a time is {low:.3f} to {high:.3f}"
+        sentence += f"; if one size is left out at a time, the interval of the first option is {low:.3f} to {high:.3f}"
     return [sentence]
 
 

@@ -148,7 +148,7 @@ def _least_first(lines: list[Line]) -> list[Line]:
 
 def check_resamples(resamples: int | None) -> None:
     if resamples is not None and not 0 <= resamples <= MOST_RESAMPLES:
-        raise InputError(f"--resamples {resamples}: needed: a whole number from 0 to {MOST_RESAMPLES}")
+        raise InputError(f"--resamples {resamples} is out of range; use a whole number from 0 to {MOST_RESAMPLES}")
 
 
 def ranked(models: list[Model], budget: Budget) -> tuple[list[tuple[Model, Choice]], dict[str, str]]:

@@ -172,7 +172,11 @@ def _why_not(table: Table, runs: list[Run]) -> list[dict]:
         elif table.rows == "clark" and run.seed != 42:
             reason = "a seed other than 42"
         else:
-            reason = f"not chosen by {table.rows}" if table.rows else "not of the most common kind"
+            reason = (
+                f"not chosen by {table.rows}"
+                if table.rows
+                else ("its k, routing frequency or granularity is not the most common one")
+            )
         reasons.setdefault(reason, []).append(run.hyper_id)
     return [{"reason": reason, "runs": len(ids), "hyper_ids": ids} for reason, ids in reasons.items()]
 

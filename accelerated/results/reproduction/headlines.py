@@ -33,7 +33,7 @@ def headlines(results: dict) -> dict:
         fading      "less", "more" or "open": whether routing helps larger models less or more, for every router
         misfit      {"worst", "kind" (chance, bad, good, exact), "by_law", "unseen", "bent"}: residuals of laws, in
                     percent; how much of them the laws cause (most, part, none; None without repeated runs); and the
-                    routers whose residuals bend with log N
+                    routers whose residuals are curved in log N
         pairs       {"settled", "all": [{"better", "worse", "mean", "low", "high", "settled"}]}, in percent
         printed     {"inside", "of", "outside", "rounding"}: printed constants inside and outside the intervals,
                     and whether rounding alone makes the printed laws worse

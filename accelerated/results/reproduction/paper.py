@@ -49,7 +49,7 @@ class Suspect(NamedTuple):
     reason: str
 
 
-_BETTER = "the loss is below that of a run that routes twice as many blocks"
+_BETTER = "the loss is below the loss of a run that routes twice as many blocks"
 _TWICE = "another run has the same configuration and seed, and another loss"
 SUSPECTS = (
     Suspect(47, "S-Base", 64, 0.25, 2.7391, f"{_TWICE}; worse than routing half as many blocks (54, 66)"),

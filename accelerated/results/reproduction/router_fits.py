@@ -38,17 +38,39 @@ ONE_SEED = "routing_frequency == 0.5 and k == 1 and (seed == 42 or (router_type 
 
 
 def router_laws(table: Table, dense: dict, huber: float | None = None) -> list[dict]:
-    """Return the bounded law of each router on the table's own rows.
+    """Return an entry for each router: its bounded law, fitted to the main rows of the table, and numbers from it.
 
     Args:
+        dense: result of `dense_law`.
         huber: delta in log10 units; adds a fit by the sum of Huber terms.
 
     Returns:
-        An entry for each router: the rows; "differences" and "shorter" (see `row_differences`); "missing": the reason
-        for no law, or None; "cautions"; then the entries of `Fit.to_dict`, with "negative" and "endless" for each
-        slope; "curve", "gains" at each size, "measured_slopes", "worth", "misses" by size in percent, "reached" (the
-        fall of log L at the largest E, in percent of the fall at infinite E), "huber" if requested and, for the
-        released runs, "printed".
+        A list of dicts. Each has these keys:
+
+            router                its name
+            rows, dense_rows      number of rows of the law, and of the dense rows among them
+            sizes, experts        the values of N and E in these rows
+            left_out              the excluded runs, with reasons
+            differences, shorter  see `row_differences`
+            missing               the reason why there is no law, or None
+            measured_slopes       slope of log10 L over log10 E at each size, measured and by the law at the same E
+            cautions              warnings about the rows and, with a law, about its residuals
+
+        An entry with a law also has the keys of `Fit.to_dict` and:
+
+            derived                       N_cutoff and the slope at each size; a slope has "negative" (a phrase) and
+                                          "endless" (whether its interval has an infinite end)
+            N_cutoff_times                N_cutoff divided by the largest size
+            rmsle_percent                 the RMSLE in percent of the loss
+            curve                         the coefficients of `predict_curve`
+            spare                         rows minus coefficients
+            coefficients_95_rough         half the width of the rough 95 % interval of each coefficient
+            reached                       fall of log L at the largest E, in percent of the fall at infinite E
+            gains                         gain from dense to the largest E, at each size
+            worth                         equivalent dense size of some models, by the law and by their measured loss
+            misses                        mean residual of each size in percent; of the largest also when left out
+            huber                         if requested: the law with Huber's criterion
+            printed                       for the released runs: see `paper.beside_paper`
     """
     return [_law(table, selection, fit, dense, huber) for selection, fit in table.fits()]
 

@@ -55,7 +55,8 @@ def check_trunk(trunk: Trunk, config: TrainConfig) -> None:
     if different := config.difference(there, NOT_IN_STATE):
         name, ours, theirs = different
         raise InputError(
-            f"{trunk.folder}: its {name} is {theirs!r}, not {ours!r}; a decay must have the settings of its trunk"
+            f"{trunk.folder}: its {name} is {theirs!r}, not {ours!r}; use the settings of this run, because the decay "
+            "continues it"
         )
     ours, theirs = (np.asarray(rates_of_steps(run))[: trunk.step] for run in (config, there))
     if len(ours) < trunk.step:
@@ -64,9 +65,8 @@ def check_trunk(trunk: Trunk, config: TrainConfig) -> None:
     if apart.size:
         raise InputError(
             f"{trunk.folder}: its learning rate at step {apart[0] + 1:,} is {theirs[apart[0]]:.6g}, but "
-            f"{ours[apart[0]]:.6g} "
-            f"in this run; both must be equal up to step {trunk.step:,}: begin earlier, or use the trunk's "
-            "schedule and warm-up and more steps"
+            f"{ours[apart[0]]:.6g} in the new run; both must be equal up to step {trunk.step:,}: use a smaller --at, "
+            "or the schedule and warm-up of the old run and more steps"
         )
     trunk.checkpoints().check_has(trunk.step)
 

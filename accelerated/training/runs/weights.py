@@ -149,7 +149,9 @@ def check_params(config: TrainConfig) -> None:
         return
     for name in ("init_noise", "init_redraw"):
         if getattr(config, name):
-            raise InputError(f"{name} is {getattr(config, name)}, but {folder} has no dense FFNs to copy as experts")
+            raise InputError(
+                f"{name} is {getattr(config, name)}, but {folder} has no dense FFNs to copy as experts; leave it out"
+            )
     check_shapes(folder, config)
 
 

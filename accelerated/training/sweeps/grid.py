@@ -79,7 +79,7 @@ def read_grid(preset_or_file: str, overrides: dict | None = None, most: int = MO
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
         if run in runs:
-            raise InputError(f"{where} is the same as run {runs[run]}")
+            raise InputError(f"{where} is the same as run {runs[run]}; remove one of them")
         runs[run] = number
         objective, first = run.model.objective, next(iter(runs)).model.objective
         if objective != first:
@@ -89,7 +89,7 @@ def read_grid(preset_or_file: str, overrides: dict | None = None, most: int = MO
                 "objective per sweep"
             )
     if not runs:
-        raise InputError(f"{path}: no [[runs]]")
+        raise InputError(f"{path}: has no [[runs]]; add at least one")
     return Grid(str(content.get("name", path.stem)), tuple(runs))
 
 
