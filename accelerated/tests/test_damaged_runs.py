@@ -167,6 +167,8 @@ ERRORS = {
     "no record.json either": ("RUN", ("evaluate", "generate"),
                               both(edit("config.json", '"gelu"', '"relu"'), remove("record.json")), None),
     # hash_table.npy
+    "ids below 0": ("RUN", ("evaluate",), table(lambda ids: ids - 1),
+                    "hash_table.npy: has experts from -1 to 2; the model has 0 to 3" + PUT_BACK),
     "ids too large": ("RUN", ("evaluate", "train"), table(lambda ids: ids + 1),
                       "hash_table.npy: has experts from 1 to 4; the model has 0 to 3" + PUT_BACK),
     "five rows": ("RUN", ("evaluate",), table(lambda ids: ids[:5]),

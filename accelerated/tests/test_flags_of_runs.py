@@ -449,7 +449,8 @@ def test_a_task_is_scored_by_the_model_and_put_into_the_table(lender, tmp_path, 
     question = {"context": "ba ke", "choices": [" lo", " mi nu", " zebra"], "answer": 1}
     (tmp_path / "quiz.jsonl").write_text(json.dumps(question))
     words = ("evaluate", lender, "--task", tmp_path / "quiz.jsonl")
-    assert "would affect each other; use --group-size 1" in told(*words)
+    why = "its router mixture_of_tokens groups 4 sequences, so the choices of a question would affect each other"
+    assert told(*words) == f"2: routelaws: {lender}: {why}; use --group-size 1\n"
     found = object_of(*words, "--group-size", "1", "--table", tmp_path / "table.csv")
     with open(tmp_path / "table.csv", newline="", encoding="utf-8") as file:
         [row] = csv.DictReader(file)
@@ -490,6 +491,9 @@ def test_a_routing_is_written_as_the_flags_say(lender, tmp_path):
     assert "ba" in (tmp_path / "a.html").read_text(encoding="utf-8")
     assert object_of("inspect", lender, "--tokens", "50")["tokens"] == 50
     assert told("inspect", lender, "--text", tmp_path).endswith("name a text file\n")
+    (tmp_path / "empty.txt").write_text("")
+    line = f"--text {tmp_path / 'empty.txt'}: is empty; name a file with text"
+    assert told("inspect", lender, "--text", tmp_path / "empty.txt") == f"2: routelaws: {line}\n"
     matched = object_of("inspect", lender, "--tokens", "50", "--against", lender)["blocks"][0]["matched"]
     assert matched["agreement"] == 1 and matched["partner"] == sorted(matched["partner"])
     assert told("inspect", lender, "--transformers").endswith("--transformers needs a text; add --text FILE\n")

@@ -166,6 +166,8 @@ def test_a_line_of_the_log_is_of_the_steps_that_were_taken(small_fields, monkeyp
     line = {"kind": "train", "step": 8, "loss": 3.0, "auxiliary": 1.5, "gradient_norm": 6.0, "dropped_fraction": 0.375}
     assert log == [line | {"tokens_per_second": 128}] and run.dropped == (0.5 + 9 / 8, 5)
     assert seen == [("step", {"step": 8, "loss": 6.0, "tokens_per_second": 128.0})]
+    loop.Run._record_steps(run, 12, 4, step.StepMetrics(*leaves, np.ones(4, bool)), 10.0)
+    assert len(log) == len(seen) == 1 and run.dropped[1] == 5, "no step was taken"
 
 
 SLOW = pytest.mark.slow

@@ -65,7 +65,7 @@ def test_who_started_this_process(environment, name):
         (["--coordinator", "10.0.0.1:1234"], "--processes, --process-id: missing; give all three"),
         (["--processes", "2", "--process-id", "0"], "--coordinator: missing; give all three"),
         (["--distributed", "auto"], "--distributed auto: SLURM, Open MPI or"),
-        (["--distributed", "auto", "--processes", "2"], "--distributed auto finds the other processes itself"),
+        (["--distributed", "auto", "--processes", "2"], "other processes itself; leave out --processes\n"),
         (["--coordinator", "10.0.0.1", "--processes", "2", "--process-id", "0"], "--coordinator 10.0.0.1: HOST:PORT"),
         (["--coordinator", "a:65536", "--processes", "2", "--process-id", "0"], "--coordinator a:65536: HOST:PORT"),
         (["--coordinator", "a:1", "--processes", "2", "--process-id", "2"], "--process-id 2 is out of range; use 0 to"),

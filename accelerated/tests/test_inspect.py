@@ -82,7 +82,7 @@ def test_the_expert_of_a_hash_tells_all_about_the_token(run_of):
         assert block.most == pytest.approx(block.information["token"].bits, rel=1e-9)
         assert block.agreement == 1 and block.faults == diagnostics.Faults([], [], False)
         for e, words in enumerate(block.words):
-            assert words and all(word.taken == word.of for word in words), e
+            assert len(words) == told.WORDS and all(word.taken == word.of for word in words), e
     assert told.sentences(trace, told.findings(trace)) == ["Blocks 2 and 4: the token itself alone decides the expert."]
 
 
@@ -445,6 +445,7 @@ def test_the_page_of_a_run_shows_losses_experts_and_settings(small_fields, tmp_p
     assert "Block 2: the token itself" in shown and "Load and tokens of each expert" in shown
     assert "<td>experts</td><td>4</td><td>1</td>" in shown and "--experts 4" in shown
     assert shown.count("<td>experts</td>") == 2 and shown.count("<td>warmup</td>") == 1, "changed, and every setting"
+    assert f"The peak of the learning rate is {float(rows[0]['learning_rate']):.3g}." in shown
     text.unlink()
     assert main(["report", str(folder)]) == 0
     shown = (folder / "report.html").read_text()

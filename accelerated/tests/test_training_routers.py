@@ -135,6 +135,9 @@ def test_embeddings_that_cannot_be_clustered_are_named(tmp_path, embeddings):
     np.save(tmp_path / "wrong.npy", embeddings)
     with pytest.raises(InputError, match=r"shape .*; numbers \[300, d\] below 1e.100 needed"):
         hashing.read_embeddings(tmp_path / "wrong.npy", 300, tmp_path)
+    np.save(tmp_path / "words.npy", np.full((300, 4), "a"))
+    with pytest.raises(InputError, match="words.npy: is not an array of numbers"):
+        hashing.read_embeddings(tmp_path / "words.npy", 300, tmp_path)
 
 
 @pytest.mark.slow
