@@ -41,7 +41,7 @@ def spoilt(name: str, inputs: dict) -> dict[tuple[str, str], tuple]:
             words = rf"\b{key.strip('*').removesuffix('s')}s?: entry \(0,\) is nan; every entry has to be finite"
             found[key, "NaN"] = np.where(first, np.nan, value), words
             if ".fit_" in name:
-                found[key, "short"] = value[:-1], "needed: .*the same length"
+                found[key, "short"] = value[:-1], "arrays of the same length"
                 if key not in ("loss", "accuracy"):
                     found[key, "constant"] = np.full_like(value, value[-1]), "told apart|tell|at least|need|differ"
         elif isinstance(value, str):
