@@ -448,7 +448,6 @@ IDLE = {
     "--resamples 7: it cannot be used with --next": (*NEXT.split(), "--resamples", "7"),
     "--dtype fp8: it cannot be used with --next": (*NEXT.split(), "--dtype", "fp8"),
     "--out x: it cannot be used with --next": (*NEXT.split(), "--out", "x"),
-    "--memory 80GB: it cannot be used with --next": (*NEXT.split(), "--memory", "80GB"),
     "--tokens 300B: it cannot be used with --next": (*NEXT.split(), "--tokens", "300B"),
     "--inference-tokens 1T: it cannot be used with --next": (*NEXT.split(), "--inference-tokens", "1T"),
     "--cached-tokens 1M: it cannot be used with --next": (*NEXT.split(), "--cached-tokens", "1M"),
@@ -457,7 +456,6 @@ IDLE = {
     "--task two: it cannot be used with --published": (*PRINTED, "--task", "two"),
     "--guess-rate 0.2: it cannot be used with --published": (*PRINTED, "--guess-rate", "0.2"),
     "--tasks rates.csv: it cannot be used with --published": (*PRINTED, "--tasks", "rates.csv"),
-    "--published replaces a table; give only one of them": (*PRINTED, "table.csv"),
     "--router Hash: it is for laws of the loss, but direct is a law of accuracy; leave it out": (
         *PREDICT_TASKS.split(), "--router", "Hash",
     ),

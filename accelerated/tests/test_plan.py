@@ -388,7 +388,6 @@ def test_sizes_with_tokens_of_their_own(tmp_path):
         (["--next=b", "--router=Hash", "--n=1e9"], "--n 1e+09: it cannot be used with --next b"),
         (["--next=slope", "--router=Hash"], "the law separable has no slopes"),
         (["--next=b", "--router=Hash", "--flops=10"], "10 FLOPs are too few for any run; the cheapest run costs"),
-        (["--flops=1e21", "--router=Hash"], "--router Hash: add --next, or leave it out"),
     ],
 )
 def test_a_next_run_that_cannot_be_looked_for(path, capsys, flags, said):

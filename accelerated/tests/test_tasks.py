@@ -259,7 +259,6 @@ def test_what_cannot_be_evaluated_is_named(run_folder, tmp_path, capsys):
         (["--task", long, "--one-hot"], "--one-hot is for mixture_of_tokens; this run's router is hash"),
         (["--group-size", 2], "--group-size is for .*; this run's router is hash"),
         (["--one-hot"], "--one-hot is for mixture_of_tokens; this run's router is hash"),
-        (["--tokens", 0], "evaluation_tokens is 0; it has to be a whole number of at least 1"),
         (["--corpus", tmp_path / "none.txt"], "none.txt: no such file or folder"),
     ):
         assert cli.main(["evaluate", str(run_folder), *map(str, arguments)]) == 2
