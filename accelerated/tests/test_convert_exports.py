@@ -200,9 +200,8 @@ def test_metrics_from_tensorboard(here):
     paths += [scalars("run-moe8-256-tag-lr.csv", [(1, 0.1)])]
     frame, remarks = converted(paths, {"loss_validation": "val"})
     assert frame["loss_validation"].tolist() == [3.5, 3.25, 3.0] and frame["num_experts"].tolist() == [1, 1, 8]
-    assert "sizes.csv: not in run-dense-256-tag-val.csv, run-moe8-256-tag-val.csv, run-moe8-256-tag-lr.csv: " in (
-        "\n".join(remarks)
-    )
+    exports = "run-dense-256-tag-val.csv, run-moe8-256-tag-val.csv, run-moe8-256-tag-lr.csv"
+    assert f"sizes.csv: these runs are not in {exports}: " in "\n".join(remarks)
     frame, _ = converted([scalars("dense-512.csv"), scalars("moe8-256.csv")], {"loss_validation": "Value"})
     assert frame["num_experts"].tolist() == [1, 1, 8, 8]
 
@@ -361,7 +360,7 @@ def test_the_table_of_runs_that_is_joined(here):
     frame, remarks = converted(path, config=write("c.csv", [header, *rows, (8, "other", 1e6, 0)]))
     assert frame["num_experts"].tolist() == [1, 1, 8, 8, 1, 1]
     assert "not taken from c.csv, because panel.csv has such a column: val/loss" in remarks
-    assert "c.csv: not in panel.csv: other" in remarks
+    assert "c.csv: these runs are not in panel.csv: other" in remarks
     assert refused(path, config=write("c.csv", [header, *rows[:1]])) == (
         "c.csv: has no row for moe8-256, dense-512; needed: one for each run of panel.csv"
     )
