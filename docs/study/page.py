@@ -241,7 +241,6 @@ def laws(runs) -> str:
             reasons[words or "all sizes"] = str(error)
             continue
         rows += [_law_row(fit, words.strip() or "all") for fit in fits]
-        reasons |= {f"{router}{words}": reason for router, reason in fits.not_fitted.items()}
     table = Table(["router", "sizes", "runs", "RMSLE", "size left out", *COEFFICIENTS], rows)
     return markdown([*([table] if rows else []), *(f"{fit}: {reason}." for fit, reason in reasons.items())])
 
