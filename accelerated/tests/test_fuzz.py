@@ -459,7 +459,7 @@ KINDS = {cells: 6, files: 4, flags: 3, logs: 3, grids: 3, folders: 1}
 """Number of inputs of each kind among 20 inputs."""
 
 QUICK = os.environ.get("ROUTELAWS_PROFILE", "quick") == "quick"
-FIRST, END = map(int, os.environ.get("ROUTELAWS_FUZZ", "0-300" if QUICK else "0-3000").split("-"))
+FIRST, END = map(int, os.environ.get("ROUTELAWS_FUZZ", "0-300" if QUICK else "0-10000").split("-"))
 BATCH = 100
 
 
