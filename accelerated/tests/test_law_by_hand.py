@@ -77,6 +77,7 @@ WORDS = {
     (False, 3.0, 1.0, 10.0): "soft",
     (False, 3.0, 1.0, 10.5): "loose",
     (False, -3.0, -10.5, -1.0): "loose",
+    (False, -3.0, -3.5, -2.5): "pinned down",
 }
 
 
@@ -118,6 +119,42 @@ def test_both_powers_of_a_joint_law_have_to_fall(laws):
     law = laws.joint.JointCoefficients(35.0, -0.2, 0, 0, 35.0, 0.1, 0, 0, 2.0, math.inf, 1.7)
     with pytest.raises(ValueError, match="powers of N and D are -0.2 and 0.1; needed: both below 0"):
         laws.planning.joint_optimum(laws.planning.Budget(1e20), 4, law)
+
+
+@twins
+def test_the_first_term_of_a_law_with_a_ceiling_may_be_below_1(laws):
+    flops = 2.0 ** np.arange(8)
+    assert laws.downstream_sums.fit_ceiling(flops, np.exp(-0.5 * flops**-0.3 - 0.1)).status == "interior"
+
+
+@twins
+def test_columns_of_a_fit_are_in_their_range(laws):
+    with pytest.raises(ValueError, match="num_experts: entry"):
+        laws.log_linear.fit_separable(np.ones(4), np.array([0.5, 1, 2, 4]), np.ones(4))
+    with pytest.raises(ValueError, match="7 rows of 3 budgets"):
+        laws.broken.fit_broken(np.array([1.0, 1, 1, 2, 2, 3, 3]), np.full(7, 0.5))
+
+
+@pytest.mark.parametrize(("huber", "criterion"), [(1e-3, "sum of Huber"), (None, "half the sum of squared")])
+def test_the_criterion_of_a_broken_law(huber, criterion, monkeypatch):
+    best = SimpleNamespace(parameters=np.zeros(6), residual=np.zeros(7), objective=0.0)
+    monkeypatch.setattr(oracle.broken, "search", lambda *given: best)
+    assert oracle.broken.fit_broken(np.arange(1.0, 8), np.full(7, 0.5), huber).criterion.startswith(criterion)
+
+
+def test_slopes_are_at_the_median_of_the_rows(monkeypatch):
+    module = oracle.bounded_intervals
+    monkeypatch.setattr(module, "profile_intervals", lambda *given: [quantity.N for quantity in given[3]])
+    monkeypatch.setattr(module, "range_of", lambda N: N)
+    fit = SimpleNamespace(curve=oracle.utilisation.UtilisationCurve(None, B_min=0.2, unit=0.02))
+    assert module.utilisation_slopes(fit, (np.array([1.0, 1, 1, 4, 9]), np.full(5, 0.3)), np.ones(5)) == [1, 1, 9]
+
+
+@twins
+def test_a_law_of_utilisation_whose_power_depends_on_it(laws):
+    law = laws.utilisation.UtilisationCoefficients(0.0, -0.05, 0.01, 0.4, 0.1, math.inf, 0.25)
+    assert laws.utilisation.effective_teraflops(3.0, 0.25, law) == pytest.approx(3)
+    assert np.isnan(laws.utilisation.teraflops_for_loss([0.25, 9.0], 2.0, law)).tolist() == [False, True]
 
 
 def test_a_change_of_unit_leaves_the_law():

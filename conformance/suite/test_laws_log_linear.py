@@ -25,7 +25,8 @@ def test_what_no_number_of_experts_reaches(backend):
         assert np.isnan(module.experts_for_loss(1e8, 2.0, lines)) and module.experts_for_loss(1e7, 4.0, lines) == 1
         rising = module.BilinearCoefficients(-0.08, -0.12, 0.1, 1.1)
         assert np.isnan(module.size_for_loss([1.0, 10.0], 2.0, rising)).tolist() == [False, True]
-        assert module.cutoff(module.SeparableCoefficients(-0.08, -0.03, 1.1)) == math.inf
+        for gain in (-0.03, 0.03):
+            assert module.cutoff(module.SeparableCoefficients(-0.08, gain, 1.1)) == math.inf
         assert module.cutoff(module.BilinearCoefficients(-0.08, -1.0, 1e-3, 1.1)) == math.inf
         assert math.isnan(module.cutoff(module.BilinearCoefficients(-0.08, math.nan, 0.01, 1.1)))
         assert math.isnan(module.cutoff(module.BilinearCoefficients(-0.08, math.nan, -0.01, 1.1)))
