@@ -87,6 +87,16 @@ def test_budgets_are_the_densest_windows():
     assert [found.tolist() for found in isoflop_budgets(flops, sizes, window=1.3)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
 
 
+def test_a_run_is_in_one_budget():
+    """The densest window begins above other runs, whose own windows reach into it."""
+    flops, sizes = np.array([1.0, 1.02, 1.05, 1.1, 1.12, 1.2, 1.27, 1.28, 1.3, 1.31]), np.arange(1.0, 11)
+    assert [found.tolist() for found in isoflop_budgets(flops, sizes)] == [[2, 3, 4, 5, 6, 7, 8, 9]]
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        runs = np.concatenate(isoflop_budgets(np.exp(random.random(40)), np.arange(1.0, 41)))
+        assert len(set(runs)) == len(runs)
+
+
 def test_a_planted_law_leaves_its_shape_alone(tmp_path):
     """Without noise the whole difference is due to the shape, and runs on one side make it large."""
     for spread in (1.0, 1.1):

@@ -26,9 +26,9 @@ from routelaws.accelerated.results.sweeps import registered
 from routelaws.accelerated.results.sweeps.findings import evaluation, preset_of, spread_for, verdict
 from routelaws.accelerated.results.sweeps.folder import Sweep, read_sweep
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
-from routelaws.accelerated.training.runs.result_rows import result_row, write_rows
+from routelaws.accelerated.training.runs.result_rows import read_rows, result_row, write_rows
 from routelaws.accelerated.training.sweeps.grid import Grid, read_grid
-from routelaws.accelerated.training.sweeps.sweep_folder import claim_sweep_folder, folder_of_run, read_plan
+from routelaws.accelerated.training.sweeps.sweep_folder import claim_sweep_folder, folder_of_run, keep_had, read_plan
 from routelaws.accelerated.training.window_losses import FILE, WindowLosses, as_csv
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
@@ -393,6 +393,22 @@ def test_what_was_predicted_of_the_largest_model_is_scored(tmp_path):
     low, high = off["run_interval"]
     inside = sum(low <= loss <= high for loss in off["measured"])
     assert off["inside"] == inside and off["error"] == pytest.approx(off["measured"][0] / off["loss"] - 1)
+
+
+def test_measured_losses_of_the_largest_model_are_not_predicted(tmp_path):
+    """Losses of the largest runs may be in runs/, or in the table of `sweep --have`."""
+    runs = grid(widths=(16, 24, 32, 64), more_seeds=())
+    held = registered.held_out(runs)
+    folder = make_sweep(tmp_path / "sweep", runs=runs, finished=[i for i in range(len(runs)) if i not in held])
+    with pytest.raises(InputError, match="already has results, so it can no longer be predicted"):
+        registered.check_untouched(folder)
+    rows = {i: read_rows(folder_of_run(folder, i, runs[i]) / "results.csv") for i in held}
+    for i in held:
+        (folder_of_run(folder, i, runs[i]) / "results.csv").unlink()
+    registered.check_untouched(folder)
+    keep_had(folder, rows[held[-1]])
+    with pytest.raises(InputError, match=f"{held[-1]:03d}-.* already has results"):
+        registered.check_untouched(folder)
 
 
 def test_a_run_of_another_kind_than_the_law_is_not_predicted(tmp_path):

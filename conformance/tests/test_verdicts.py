@@ -220,6 +220,18 @@ def test_a_design_that_is_not_the_documented_one(normalisation):
     assert (row.verdict, row.kind) == wanted, row
 
 
+def test_experts_of_padded_tokens_are_free():
+    """A library may give padding the same expert k times."""
+
+    def route(z, k, bias, mask):
+        expert, gate = mimics.mixtral(z, k)
+        real = np.ones(len(z), bool) if mask is None else mask
+        return np.where(real[:, None], expert, 0), np.where(real[:, None], gate, 0)
+
+    found = judge(asked(route, ("mask",)))
+    assert found.verdict == "right", found.detail
+
+
 def test_experts_that_never_run():
     def route(z, k, bias, mask):
         if k == 1:
