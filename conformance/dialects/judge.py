@@ -280,6 +280,9 @@ def difference(design: Design, answer: Answer, precision: str, answers: list[Ans
     rule, real = design.rule, np.ones(len(answer.expert), bool) if answer.probe.mask is None else answer.probe.mask
     if is_crowded(rule, answer.probe):
         return None
+    answer = answer._replace(
+        expert=np.where(real[:, None], answer.expert, 0)
+    )  # padding may have a number without expert
     if rule == "best" or answer.probe.kind in ("plain", "bias"):
         wrong = np.flatnonzero(wrong_choice(design.form, rule, answer, precision) & real)
         if len(wrong):

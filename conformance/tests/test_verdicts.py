@@ -220,13 +220,14 @@ def test_a_design_that_is_not_the_documented_one(normalisation):
     assert (row.verdict, row.kind) == wanted, row
 
 
-def test_experts_of_padded_tokens_are_free():
-    """A library may give padding the same expert k times."""
+@pytest.mark.parametrize("number", [0, -1, 99])
+def test_experts_of_padded_tokens_are_free(number):
+    """A library may give padding the same expert k times, or a number without an expert."""
 
     def route(z, k, bias, mask):
         expert, gate = mimics.mixtral(z, k)
         real = np.ones(len(z), bool) if mask is None else mask
-        return np.where(real[:, None], expert, 0), np.where(real[:, None], gate, 0)
+        return np.where(real[:, None], expert, number), np.where(real[:, None], gate, 0)
 
     found = judge(asked(route, ("mask",)))
     assert found.verdict == "right", found.detail
