@@ -226,9 +226,9 @@ class TrainConfig:
 
     def _check_counts(self) -> None:
         counts = ("sequence_length", "batch_size", "steps", "evaluations", "evaluation_tokens", "steps_per_call")
-        for name in (*counts, "checkpoint_every", "keep_last", "keep_every"):
-            if name not in ("checkpoint_every", "keep_every") or getattr(self, name) is not None:
-                _check_whole(name, getattr(self, name), 1)
+        limits = [name for name in ("checkpoint_every", "keep_every") if getattr(self, name) is not None]
+        for name in (*counts, "keep_last", *limits):
+            _check_whole(name, getattr(self, name), 1)
         for name in ("seed", "skip_bad_batches"):
             _check_whole(name, getattr(self, name), 0)
         if self.batch_size * self.sequence_length > LARGEST:

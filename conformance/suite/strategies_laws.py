@@ -5,6 +5,7 @@ import gzip
 from typing import NamedTuple
 
 import numpy as np
+from hypothesis import Phase
 from hypothesis import strategies as st
 
 from routelaws.conformance.engine.data_folder import released_file
@@ -12,6 +13,8 @@ from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 SIZES = (16_527_360.0, 27_279_360.0, 57_369_600.0, 132_163_584.0, 368_123_904.0, 1_308_819_456.0)
 EXPERTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
+
+NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes minutes where an example takes a second
 
 TABLE_3 = {
     "S-Base": RoutedCoefficients(-0.082, -0.108, 0.009, 1.104, 1.847, 314.478),

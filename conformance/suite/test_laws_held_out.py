@@ -4,11 +4,19 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
-from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES, Runs, grid, noisy_tables, released_runs
+from routelaws.conformance.suite.strategies_laws import (
+    EXPERTS,
+    NO_SHRINKING,
+    SIZES,
+    Runs,
+    grid,
+    noisy_tables,
+    released_runs,
+)
 from routelaws.reference.laws import catalogue
 from routelaws.reference.laws import held_out as reference
 
@@ -16,7 +24,6 @@ FORMS = ("dense", "per-size", "separable", "bilinear", "routed-bounded", "routed
 LINEAR = FORMS[:4]
 ONE_BY_ONE = [*LINEAR, *(pytest.param(name, marks=pytest.mark.long) for name in FORMS[4:])]
 """Laws with a search are fitted once for each left-out row."""
-NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes minutes where an example takes a second
 
 
 def columns_of(name: str, runs: Runs) -> list[np.ndarray]:

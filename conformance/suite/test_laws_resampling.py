@@ -5,13 +5,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_same
 from routelaws.conformance.suite.strategies_laws import (
     EXPERTS,
+    NO_SHRINKING,
     SIZES,
     Runs,
     grid,
@@ -27,7 +28,6 @@ NAMES = ("a", "b", "c", "d", "E_start", "E_max", "N_cutoff", "slope", "gain", "p
 LOGARITHMIC = ("E_start", "E_max", "N_cutoff", "effective_parameters", "prediction")
 LAW = routed.RoutedCoefficients(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
 PLACE = (SIZES[4], 64.0)
-NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes minutes where an example takes a second
 
 
 def asked(backend, names=NAMES, place=PLACE) -> tuple[list, list]:

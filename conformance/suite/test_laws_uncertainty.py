@@ -7,13 +7,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import BOUNDS, check
 from routelaws.conformance.suite.strategies_laws import (
     EXPERTS,
     LAW,
+    NO_SHRINKING,
     SIZES,
     Runs,
     grid,
@@ -25,7 +26,6 @@ from routelaws.reference.laws import routed
 from routelaws.reference.laws import uncertainty as reference
 
 KINDS = ("slope_interval", "gain_interval")
-NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes minutes where an example takes a second
 
 COEFFICIENTS = ("a", "b", "c", "d", "E_start", "E_max", "N_cutoff")
 PLACED = ("slope", "gain", "prediction", "observation", "effective_parameters")
