@@ -197,9 +197,11 @@ def _real_gates(gate: jax.Array, expert: jax.Array, valid: jax.Array, mask: jax.
 def _or_nan(values: jax.Array, valid: jax.Array) -> jax.Array:
     """Return the values, with NaN instead of the invalid ones.
 
-    The function adds NaN, because XLA on CPU (jaxlib 0.10) gives arbitrary numbers for exp(where(valid, values, nan)).
+    The NaN is computed from the values. A NaN that XLA on CPU (jaxlib 0.10) knows when it compiles gives arbitrary
+    numbers in an exponential.
     """
-    return values + jnp.where(valid, 0, jnp.nan).astype(values.dtype)
+    number = jax.lax.stop_gradient(values)
+    return values + jnp.where(valid, 0, (number - number) * jnp.inf)
 
 
 def _total(values, axis_name):

@@ -155,7 +155,7 @@ def _divided(logits, temperature, real):
     """
     top = jax.lax.stop_gradient(logits).max(axis=0, where=real, initial=-jnp.inf)
     temperature = jnp.asarray(temperature, logits.dtype)
-    return jnp.where(real, logits - top, 0) / jnp.where(temperature > 0, temperature, jnp.nan)
+    return jnp.where(real, logits - top, 0) / _or_nan(temperature, temperature > 0)
 
 
 def _largest(logits):
