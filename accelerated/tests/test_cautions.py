@@ -37,6 +37,7 @@ from routelaws.accelerated.results.row_differences import (
     budgets,
     difference_words,
     differences,
+    impossible_losses,
     left_out_lines,
     proportional_tokens,
     shorter_runs,
@@ -399,6 +400,21 @@ def test_the_same_tokens_per_parameter_are_one_recipe():
     frame = make_table(0)
     frame["tokens"] = 20 * frame["dense_parameter_count"]
     assert differences(frame) == []
+
+
+@pytest.mark.parametrize(
+    ("vocabularies", "loss", "bound"),
+    [
+        ([256, 50_257, np.nan], 6.0, None),  # above ln 256 = 5.5, below ln 50,257 = 10.8
+        ([256, 256, np.nan], 6.0, "256 tokens has 5.55 nats"),
+        ([np.nan] * 3, 13.8, None),
+        ([np.nan] * 3, 13.9, "1,000,000 tokens has 13.8 nats"),
+    ],
+)
+def test_a_loss_is_compared_with_a_guess_over_the_largest_vocabulary(vocabularies, loss, bound):
+    found = impossible_losses(pandas.DataFrame({"loss": [loss] * 3, "vocab_size": vocabularies}), "loss")
+    assert [entry.where for entry in found] == ["units"] * (bound is not None)
+    assert bound is None or found[0].groups[0][0].endswith(bound)
 
 
 def test_a_column_by_which_a_law_is_a_function_is_no_difference():

@@ -3,6 +3,7 @@
 import pytest
 
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.tables import headers
 from routelaws.accelerated.tables.convert import convert_runs
 from routelaws.accelerated.tables.table import read_table
 
@@ -69,3 +70,14 @@ def test_a_header_that_is_not_clear_is_one_line(tmp_path, name, header, cell, sa
         converted(tmp_path, name, header, cell)
     assert f"column {header!r}: " in str(caught.value) and said in str(caught.value) and str(caught.value).isprintable()
     assert [path.name for path in tmp_path.iterdir()] == ["own.csv"]
+
+
+def test_every_word_and_every_prefix():
+    words = {"thousand": 3, "million": 6, "mln": 6, "billion": 9, "bn": 9, "trillion": 12}
+    prefixes = {"kilo": 3, "mega": 6, "giga": 9, "tera": 12, "peta": 15, "exa": 18, "zetta": 21}
+    prefixes |= {name[0]: power for name, power in prefixes.items()}
+    for word, power in words.items():
+        assert headers._units_in(f"tokens in {word}s", False, True) == ({10.0**power}, set()), word
+    for prefix, power in prefixes.items():
+        assert headers._units_in(f"train {prefix}FLOPs", True, False) == ({10.0**power}, set()), prefix
+    assert words.keys() == headers._WORDS.keys() and headers._SI.keys() <= prefixes.keys()

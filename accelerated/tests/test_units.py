@@ -9,7 +9,7 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.columns import size_label
 from routelaws.accelerated.tables.convert import convert_runs
 from routelaws.accelerated.tables.table import read_table
-from routelaws.accelerated.tables.units import bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of
+from routelaws.accelerated.tables.units import NUMBERS, bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,19 @@ def test_every_letter_of_an_amount():
         for each in (letter, letter.lower()):
             amounts = parameters_of(f"2{each}"), tokens_of(f"2 {each} tokens", "--tokens"), flops_of(f"2{each}")
             assert amounts == (2.0 * 1000**i,) * 3
-    for i, letter in enumerate("GPEZ"):
-        assert flops_of(f"2{letter}FLOPs") == 2.0 * 10 ** (9, 15, 18, 21)[i]
+    for i, letter in enumerate("GPEZY"):
+        assert flops_of(f"2{letter}FLOPs") == 2.0 * 10 ** (9, 15, 18, 21, 24)[i]
     for i, letter in enumerate("KMGTP", 1):
         for each in (f"{letter}B", f"{letter}B".lower()):
             assert bytes_of(f"2{each}") == 2.0 * 1000**i
         for each in (f"{letter}iB", f"{letter}iB".lower()):
             assert bytes_of(f"2{each}") == 2.0 * 1024**i
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_type_of_numbers_has_the_bits_of_its_name(name):
+    bits = int(re.search("[0-9]+$", name)[0])
+    assert number_bytes_of(name) == bits / 8
 
 
 @pytest.mark.parametrize(
