@@ -566,5 +566,7 @@ def fit_batch(log_size, log_loss, level, cell, extra, weights, scan, starts, car
     table = scan_table(extra, scan)
     results = np.empty((weights.shape[0], 9))
     for b in range(weights.shape[0]):
-        results[b] = fit_one(log_size, log_loss, level, cell, extra, weights[b], table, starts, careful)
+        result = fit_one(log_size, log_loss, level, cell, extra, weights[b], table, starts, careful)
+        for i in range(result.size):  # numba compiles the copy of a whole row for 2 s
+            results[b, i] = result[i]
     return results
