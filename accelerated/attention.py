@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .products import delayed, weight_gradient
+from .shapes import ANY_FLOAT, number_of_distances, sizes_of, sizes_of_attention
 
 LEAST_HALF = 64
 """Minimum number of queries per half. Causal attention runs in halves, because the first half needs no later key."""
@@ -37,9 +38,12 @@ def attend_rows(projected, relative, heads: int, causal: bool, mask=None, by: Ca
         heads: H.
         causal, mask: see `attend`.
         by: a function with the arguments and results of `attend`; None uses `attend`.
+
+    Raises:
+        ValueError: the shapes are inconsistent.
     """
-    b, length, columns = projected.shape
-    width = columns // (3 * heads)
+    sizes = sizes_of_attention(projected, relative, heads, causal)
+    b, length, width = (sizes[letter] for letter in "bSc")
     query, key, value = projected.reshape(b, length, 3, heads, width).transpose(2, 3, 0, 1, 4)  # [H, b, S, c] each
     if relative is not None:
         relative = jnp.pad(relative, ((1, 0), (0, 0))).reshape(len(relative) + 1, heads, width).swapaxes(0, 1)
@@ -58,7 +62,11 @@ def attend(query, key, value, relative, mask, causal: bool) -> list[jax.Array]:
             None for no relative term.
         mask: [b, S] bool, True for a real token; only padding sees padding. None if all tokens are real.
         causal: position i sees positions up to i only.
+
+    Raises:
+        ValueError: the shapes are inconsistent.
     """
+    check_heads(query, key, value, relative, mask, causal)
     length = query.shape[2]
     if not query.size:
         return [query]
@@ -72,6 +80,17 @@ def attend(query, key, value, relative, mask, causal: bool) -> list[jax.Array]:
             distances = jnp.concatenate([relative[:, :1], relative[:, 1 + length - end :]], axis=1)
         parts.append(_attend(query[:, :, first:end], key[:, :, :end], value[:, :, :end], distances, seen, causal))
     return parts
+
+
+def check_heads(query, key, value, relative, mask, causal: bool) -> None:
+    """Raise `ValueError` if the arguments of `attend` are inconsistent."""
+    arrays = {f"{name} [H, b, S, c]": array for name, array in (("query", query), ("key", key), ("value", value))}
+    sizes = sizes_of("attention", arrays, ANY_FLOAT)
+    if relative is not None:
+        rows = 1 + number_of_distances(sizes["S"], causal)
+        sizes_of("attention", {"relative [H, R, c]": relative}, ANY_FLOAT, R=rows, **sizes)
+    if mask is not None:
+        sizes_of("attention", {"mask [b, S] bool": mask}, **sizes)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .attention import attend, seen_keys, shift
+from .attention import attend, check_heads, seen_keys, shift
 from .errors import InputError
 
 LONGEST_TRIAL = 512
@@ -90,7 +90,11 @@ def attend_by(kernel: str, query, key, value, relative, mask, causal: bool) -> l
 
     Args:
         kernel: a key of `KERNELS`; see `attend` for the other arguments.
+
+    Raises:
+        ValueError: the shapes are inconsistent.
     """
+    check_heads(query, key, value, relative, mask, causal)
     bias = None if relative is None else relative_bias(query, relative, causal)
     length = query.shape[2]
     seen = None if mask is None else seen_keys(length, length, mask, causal)[:, None]  # [b, 1, S, S]

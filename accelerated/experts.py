@@ -30,6 +30,7 @@ from routelaws.reference.notation import _check_k
 from . import cpu
 from .errors import InputError
 from .notation import _admitted_experts, _as_bool, _number_admitted, _number_known, _or_nan, canonical_zero, one_hot
+from .shapes import sizes_of
 
 
 class Placement(NamedTuple):
@@ -118,14 +119,25 @@ def dispatch(
         `Placement`.
 
     Raises:
-        ValueError: the order is unknown, the priority is missing, unexpected or of the wrong shape, or the mask has the
-            wrong shape.
+        ValueError: the order is unknown, the priority is missing, unexpected or of the wrong shape, the mask has the
+            wrong shape, `expert` is not [T, k] integers, or C < 0.
 
     Differs from the reference: under jit, an index out of range raises no error, and its assignment gets no slot. A NaN
     priority comes last.
     """
+    _check_assignments("dispatch", expert)
     _check_order(order, priority, expert.shape)
+    if capacity < 0:
+        raise InputError(f"capacity is {capacity}; 0 or more is needed")
     return _place(expert, num_experts, capacity, capacity, order, priority, _asked(mask, expert.shape))
+
+
+def _check_assignments(where: str, expert: jax.Array, **sizes: int) -> dict:
+    """Return the sizes with k and, if unknown, T."""
+    sizes = sizes_of(where, {"expert [T, k]": expert}, (), **sizes)
+    if not jnp.issubdtype(jnp.result_type(expert), jnp.integer):
+        raise InputError(f"expert is {jnp.result_type(expert)}; integers are needed, the indices of experts")
+    return sizes
 
 
 def _check_order(order: str, priority: jax.Array | None, shape: tuple[int, int]) -> None:
@@ -233,11 +245,14 @@ def expert_ffn(
         [..., d].
 
     Raises:
-        ValueError: the activation is unknown, or `linear` is missing or unexpected.
+        ValueError: the activation is unknown, `linear` is missing or unexpected, or the shapes are inconsistent.
 
     Differs from the reference: the function also takes a batch of experts: up and linear [E, d, f], down [E, f, d], x
     [E, C, d].
     """
+    of_each, rows = ("", "...") if jnp.ndim(up) == 2 else ("E, ", "E, C")
+    arrays = {f"up [{of_each}d, f]": up, f"down [{of_each}f, d]": down, f"x [{rows}, d]": x}
+    sizes_of("expert_ffn", arrays if linear is None else arrays | {f"linear [{of_each}d, f]": linear}, ())
     return _activated(x @ up, activation, None if linear is None else x @ linear) @ down
 
 
@@ -290,7 +305,13 @@ def combine(outputs: jax.Array, expert: jax.Array, placement: Placement, gate: j
         expert: [T, k].
         placement: the slots of the assignments.
         gate: [T, k].
+
+    Raises:
+        ValueError: the shapes are inconsistent.
     """
+    slots = {"slot [T, k]": placement.slot, "kept [T, k]": placement.kept, "token [E, C]": placement.token}
+    sizes = _check_assignments("combine", expert)
+    sizes_of("combine", {"gate [T, k]": gate, **slots, "outputs [E, C, d]": outputs}, (), **sizes)
     num_experts, capacity, _ = outputs.shape
     num_tokens, k = expert.shape
     row = jnp.where(placement.kept, expert * capacity + placement.slot, num_experts * capacity)  # [T, k]
@@ -322,7 +343,11 @@ def kept_gates(gate: jax.Array, kept: jax.Array, *, renormalise: bool = False) -
 
     Returns:
         [T, k].
+
+    Raises:
+        ValueError: the shapes are inconsistent.
     """
+    sizes_of("kept_gates", {"gate [T, k]": gate, "kept [T, k]": kept}, ())
     gate = jnp.where(kept, gate, 0)
     if not renormalise:
         return gate
@@ -454,10 +479,7 @@ def _check_ffn(params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array) -
         raise InputError(f"params: linear has shape {jnp.shape(params['linear'])}; {up} is needed, the shape of up")
     if len(tokens) != 2 or tokens[1] != up[1]:
         raise InputError(f"x has shape {tokens}; [T, d] with d = {up[1]} is needed")
-    if jnp.ndim(expert) != 2 or len(expert) != tokens[0]:
-        raise InputError(f"expert has shape {jnp.shape(expert)}; [T, k] with T = {tokens[0]} is needed")
-    if not jnp.issubdtype(jnp.result_type(expert), jnp.integer):
-        raise InputError(f"expert is {jnp.result_type(expert)}; integers are needed, the indices of experts")
+    _check_assignments("routed_ffn", expert, T=tokens[0])
     if jnp.shape(gate) != jnp.shape(expert):
         raise InputError(f"gate has shape {jnp.shape(gate)}; {jnp.shape(expert)} is needed, the shape of expert")
 

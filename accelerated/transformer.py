@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from routelaws.reference.accounting import POSITIONS
 from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.transformer import NORM_EPSILON, TRUNCATION, carry_bias, parameter_shapes, sinusoids  # noqa: F401 - carry_bias for users
 
@@ -32,6 +33,7 @@ from .parallel import Spread
 from .products import dense_ffn, product
 from .routed_block import Policy, routed_block
 from .routers.reinforce import policy_terms, reward_to_go
+from .shapes import ANY_FLOAT, sizes_of
 
 _SHARED_DRAWS = 1 << 20
 """Up to this many weights, models share compiled programs for drawing; more take longer to draw than to compile."""
@@ -164,9 +166,13 @@ def draw_noise(key: jax.Array, config: ModelConfig, batch_size: int, sequence_le
 def layer_norm(params: dict, x: jax.Array) -> jax.Array:
     """Return x with mean 0 and variance 1 over the last axis, times scale plus offset.
 
+    Raises:
+        ValueError: the shapes are inconsistent.
+
     Differs from the reference: the function computes in at least float32 and returns the dtype of x, because in
     bfloat16 a mean of 300 hides a spread of 1.
     """
+    sizes_of("layer_norm", {"scale [d]": params["scale"], "offset [d]": params["offset"], "x [..., d]": x}, ())
     return normalise(params["scale"], params["offset"], x, NORM_EPSILON)
 
 
@@ -179,9 +185,14 @@ def rotary(x: jax.Array) -> jax.Array:
     Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864). Like most public code, we pair entry j with entry j + c/2,
     not with its neighbour (our choice). A permutation of the projections' columns converts one form to the other.
 
+    Raises:
+        ValueError: c is odd.
+
     Differs from the reference: the angles are float64 constants, and the rotation uses at least float32.
     """
     length, width = x.shape[-2:]
+    if width % 2:
+        raise InputError(f"x has shape {list(x.shape)}; [..., S, c] with an even c is needed, for pairs of entries")
     wide = _at_least_float32(x)
     angle = np.arange(length)[:, None] * 10_000.0 ** (-np.arange(0, width, 2) / width)
     cos, sin = (jnp.asarray(of(angle), wide.dtype) for of in (np.cos, np.sin))
@@ -212,10 +223,25 @@ def attention(
 
     Returns:
         [b, S, d].
+
+    Raises:
+        ValueError: `positions` is unknown, a matrix is missing, or the shapes are inconsistent.
     """
+    _check_attention(params, x, positions)
     if not x.size * params["output"].size:  # no tokens, no width, or no heads
         return jnp.zeros_like(x)
     return _attention(params, x, causal=causal, mask=mask, positions=positions, axis_name=axis_name)
+
+
+def _check_attention(params, x, positions):
+    if positions not in POSITIONS:
+        raise InputError(f"positions is {positions!r}; allowed: {', '.join(POSITIONS)}")
+    names = ("query", "key", "value", *(["relative_key"] if positions == "relative" else []))
+    if missing := [name for name in (*names, "output") if name not in params]:
+        raise InputError(f"params lacks {', '.join(missing)}; it has {', '.join(params)}")
+    arrays = {f"params: {name} [d, H, kqv]": params[name] for name in names}
+    arrays |= {"params: output [H, kqv, d]": params["output"], "x [b, S, d]": x}
+    sizes_of("attention", arrays, ANY_FLOAT)
 
 
 def _attention(params, x, *, causal, mask, positions, axis_name, kernel="own"):

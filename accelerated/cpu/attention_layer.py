@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .calls import ATTENTION, FLOATS, call_loops, in_float32, loops_run
-from .shapes import sizes_of
+from ..shapes import sizes_of_attention
+from .calls import ATTENTION, call_loops, in_float32, loops_run
 
 
 def attention(twin: Callable, projected: jax.Array, relative: jax.Array | None, heads: int, causal: bool) -> jax.Array:
@@ -33,18 +33,14 @@ def attention(twin: Callable, projected: jax.Array, relative: jax.Array | None, 
         [b, S, H c], in the dtype of `projected`.
 
     Raises:
-        ValueError: the loops run, and the shapes are inconsistent.
+        ValueError: the shapes are inconsistent.
     """
     arrays = [projected] if relative is None else [projected, relative]
     if not loops_run(ATTENTION, *arrays):
         return twin(projected, relative, heads, causal)
-    sizes = sizes_of("attention", {"projected [b, S, 3 H c]": projected}, FLOATS, H=heads)
-    width, length = heads * sizes["c"], sizes["S"]
+    width = heads * sizes_of_attention(projected, relative, heads, causal)["c"]
     if relative is None:
         relative = jnp.zeros((0, width))
-    else:
-        distances = length if causal else max(2 * length - 1, 0)
-        sizes_of("attention", {"relative [D, H c]": relative}, FLOATS, D=distances, **sizes)
     if not projected.size:
         return projected[..., :width]
     return _attention(twin, heads, causal, *in_float32(projected, relative)).astype(projected.dtype)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .shapes import shape_of, sizes_of
+from ..shapes import shape_of, sizes_of
 
 ATTENTION, EXPERTS = "routelaws_attention", "routelaws_experts"
 """Names of the loops in compiled programs."""

@@ -18,14 +18,11 @@ from jax import lax
 from routelaws.reference.accounting import ACTIVATIONS
 
 from ..errors import InputError
+from ..shapes import ANY_FLOAT, shape_of, sizes_of
 from .calls import EXPERTS, call_loops, in_float32, loops_run
-from .shapes import shape_of, sizes_of
 
 ORDER = ("x", "gate", "queue", "up", "down", "gradient", "before", "linear", "linear before")
 """The order of the loops' arguments. `expert_call` has their positions."""
-
-FLOATS = ("float32", "bfloat16", "float64", "float16")
-"""The dtypes of a gate; loops compute in float32."""
 
 
 def experts_run(matrices: dict, x: jax.Array) -> bool:
@@ -69,7 +66,7 @@ def _check(activation, matrices, x, gate, queue) -> dict:
     if set(names) != set(matrices):
         raise InputError(f"experts: the matrices are {', '.join(matrices)}; {', '.join(names)} are needed")
     arrays = {"x [T, d]": x, "gate [T, k]": gate, "queue [T, k] int32": queue}
-    sizes = sizes_of("experts", arrays | _named(matrices), FLOATS)
+    sizes = sizes_of("experts", arrays | _named(matrices), ANY_FLOAT)  # the gate may have any of these
     if not sizes["E"]:
         shape = list(matrices["up"].shape)
         raise InputError(f"experts: up has shape {shape}, without an expert; at least one is needed")

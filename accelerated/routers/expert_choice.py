@@ -26,6 +26,7 @@ from ..notation import (
     top_k_indices,
 )
 from ..parallel import run_experts
+from ..shapes import sizes_of
 
 
 def expert_choice_router(
@@ -120,8 +121,13 @@ def expert_choice_ffn(
 
     Returns:
         [T, d]; 0 for a token that no expert took.
+
+    Raises:
+        ValueError: the shapes are inconsistent.
     """
     x = jnp.asarray(x)
+    chosen = {"token [E, C]": choice.token, "gate [E, C]": choice.gate}
+    sizes_of("expert_choice_ffn", chosen | {"x [T, d]": x}, ())
     rows, admitted = x[choice.token], None  # [E, C, d]
     if expert_mask is not None:
         admitted = _admitted_experts(expert_mask, len(rows))[0][:, None, None]

@@ -24,13 +24,15 @@ from ..experts import _activated, _matrices
 from ..notation import (
     _admitted_experts,
     _among,
-    _as_bool,
     _at_least_float32,
     _check_group,
+    _masked_rows,
     _or_nan,
+    _real_tokens,
     top_k_indices,
 )
 from ..parallel import run_experts
+from ..shapes import sizes_of
 
 
 class MixtureOutput(NamedTuple):
@@ -133,7 +135,7 @@ def _entering(logits, temperature, mask, expert_mask, axis):
     _check_group("logits", logits)
     _check_temperature(temperature)
     logits, admitted, enough = _at_least_float32(logits), None, True
-    real = jnp.ones((len(logits), 1), bool) if mask is None else _as_bool(mask)[:, None]
+    real = jnp.ones((len(logits), 1), bool) if mask is None else _real_tokens(mask, len(logits))[:, None]
     if expert_mask is not None:
         admitted, enough = _admitted_experts(expert_mask, logits.shape[1])
     logits = _among(logits, admitted, 0)
@@ -200,7 +202,7 @@ def mixture_of_tokens(
         `MixtureOutput`.
 
     Raises:
-        ValueError: the activation is unknown, or `mixing_weights` raises this error.
+        ValueError: the activation is unknown, the shapes are inconsistent, or `mixing_weights` raises this error.
 
     Source: Antoniak et al. 2023, "Mixture of Tokens", the layer; without the residual connection.
 
@@ -208,8 +210,9 @@ def mixture_of_tokens(
     of a group without a real token is 0.
     """
     x = jnp.asarray(x)
+    _check_matrices(params, x, axis_name)
     if mask is not None:
-        x = jnp.where(_as_bool(mask)[:, None], x, 0)  # 0 times a padded value may be NaN
+        x = _masked_rows(x, mask)  # 0 times a padded value may be NaN
     wide = jnp.promote_types(x.dtype, jnp.float32)
     matrices = {name: matrix.astype(x.dtype) for name, matrix in _matrices(params).items()}
     # SCORE and WEIGH
@@ -228,3 +231,12 @@ def mixture_of_tokens(
     else:
         results = run_experts(matrices, mixtures[:, None], activation=activation, axis_name=axis_name)[:, 0]
     return MixtureOutput(shares.astype(x.dtype) @ _among(results, taking, 0), weights)  # COMBINE
+
+
+def _check_matrices(params, x, axis_name):
+    own = "E" if axis_name is None else "M"  # experts of this member
+    arrays = {"x [g, d]": x, "params: router [d, E]": params["router"], f"params: up [{own}, d, f]": params["up"]}
+    arrays[f"params: down [{own}, f, d]"] = params["down"]
+    if "linear" in params:
+        arrays[f"params: linear [{own}, d, f]"] = params["linear"]
+    sizes_of("mixture_of_tokens", arrays, ())
