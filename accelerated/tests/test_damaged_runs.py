@@ -99,6 +99,10 @@ def fill(name: str, content: str | bytes):
     return lambda folder, runs: (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
+def add(name: str, more: str):
+    return lambda folder, runs: (folder / name).write_text((folder / name).read_text() + more)
+
+
 def cut(name: str, size: int):
     return lambda folder, runs: (folder / name).write_bytes((folder / name).read_bytes()[:size])
 
@@ -154,6 +158,17 @@ def both(*changes):
 IN_RECORD, IN_24 = " in record.json" + PUT_BACK, " in the checkpoint of step 24" + PUT_BACK
 READS = ("evaluate", "generate", "train", "report")
 
+LAST_LINES = {
+    "5\n": "its content is 5; an object is needed; restore it, or move it away to start a new log",
+    "5": "its content is 5; an object is needed; restore it",
+    "null\n": "its content is null; an object is needed; restore it",
+    "[]\n": "its content is []; an object is needed; restore it",
+    '{"kind": "train", "st': "is not valid JSON: ",
+    "\n": "is not valid JSON: ",
+    '{"kind": "train", "step": 24}\n': "is of step 24, but no step is left; restore it, or move it away",
+}
+"""Lines after the log of a finished run, and their messages."""
+
 ERRORS = {
     # config.json
     "activation": ("RUN", READS, edit("config.json", '"gelu"', '"relu"'),
@@ -191,9 +206,21 @@ ERRORS = {
     "a loss of the log": ("MID", ("train",), lines("log.jsonl", lambda rows: [rows[0].replace("5.", "4."), *rows[1:]]),
                           "log.jsonl: differs from the lines that the run wrote up to the checkpoint of step 16"),
     "log cut": ("RUN", ("train",), lines("log.jsonl", lambda rows: rows[:-1]), "log.jsonl: has "),
+    **{f"last line {line!r}": ("RUN", ("train",), add("log.jsonl", line), f"log.jsonl, line 11: {what}")
+       for line, what in LAST_LINES.items()},
+    "a later line of MID": ("MID", ("train",), lines("log.jsonl", lambda rows: [*rows[:-1], "5\n"]),
+                            "log.jsonl, line 7: its content is 5; an object is needed; restore it, or move it away"),
+    "a step of MID again": ("MID", ("train",), lines("log.jsonl", lambda rows: [*rows[:-1], rows[-2]]),
+                            "log.jsonl, line 7: is of step 16, but steps 17 to 24 are left; restore it, or move it"),
     # results.csv
-    "a loss of MID": ("MID", ("train", "report"), edit("results.csv", ",300,", ",301,"),
+    "a cell of MID": ("MID", ("train", "report"), edit("results.csv", ",300,", ",301,"),
                       "results.csv: vocab_size at step 16 is '301', but '300' in "),
+    "a loss of MID": ("MID", ("train", "report"), lines("results.csv", lambda rows: [*rows[:-1], _other_loss(rows)]),
+                      "results.csv: loss_validation at step 16 is '1.2345', but '"),
+    "a row of no step": ("RUN", ("train",), lines("results.csv", lambda rows: [*rows, _row_of(25, rows)]),
+                         "results.csv: has 4 rows, but the checkpoint of step 24 has 3; restore it"),
+    **{f"last row {line!r}": ("RUN", ("train",), add("results.csv", line), "results.csv, row 4: has ")
+       for line in ("5\n", "null\n", "[]\n", "0,3")},
     "the last loss": ("RUN", ("train", "report"), lines("results.csv", lambda rows: [*rows[:-1], _other_loss(rows)]),
                       "results.csv: loss_validation at step 24 is '1.2345', but '"),
     "a blank cell filled": ("RUN", ("report",), lines("results.csv", lambda rows: [*rows[:-1], _filled(rows)]),
@@ -229,6 +256,13 @@ ERRORS = {
                       "results.csv: is damaged: it has 1 of the 3 rows up to step 24"),
 }  # fmt: skip
 """Damage of folders: the folder, the commands, the change, and the last line of each command."""
+
+
+def _row_of(step: int, rows: list[str]) -> str:
+    names = rows[0].strip().split(",")
+    return ",".join(
+        str(step) if name == "step" else cell for name, cell in zip(names, rows[-1].split(","), strict=True)
+    )
 
 
 def _filled(rows: list[str]) -> str:

@@ -228,7 +228,7 @@ class Run:
         if record is None:
             self._tell(f"{self.folder}: {NO_RECORD}")
             return kept_files_of_older(self.folder, step, self.evaluation_steps)
-        return kept_files(self.folder, record, step, self._tell)
+        return kept_files(self.folder, record, step, self.config.steps, self._tell)
 
     def _record(self) -> Record:
         static = self.config.plain(), *self.digests, self.texts

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from ...errors import InputError
 from ...files import read_bytes
 from ..window_losses import read_window_losses
-from .record import Record, check_log, check_rows
+from .record import A_NEW_LOG, Record, check_log, check_rows
 from .result_rows import as_text, read_rows
-from .run_folder import check_losses, read_log
+from .run_folder import check_losses, parse_line, read_log
 
 
 class Kept(NamedTuple):
@@ -22,19 +22,23 @@ class Kept(NamedTuple):
     log: bytes
 
 
-def kept_files(folder: Path, record: Record, step: int, tell: Callable[[str], None]) -> Kept:
+def kept_files(folder: Path, record: Record, step: int, steps: int, tell: Callable[[str], None]) -> Kept:
     """Return the table and the log of a run up to a checkpoint.
 
-    Missing rows are restored from the record. A missing log begins again.
+    Missing rows are restored from the record. A missing log begins again. Later rows and lines are dropped, because the
+    run writes them again.
 
     Args:
+        step: the step of the checkpoint.
+        steps: the last step of the run.
         tell: called with a line for each missing file or row.
 
     Raises:
-        InputError: a row or a line up to this step differs from the record.
+        InputError: a row or a line up to this step differs from the record, or the run would not write a later row or
+            line again.
     """
     table, log, by = folder / "results.csv", folder / "log.jsonl", f"the checkpoint of step {step:,}"
-    rows = [row for row in read_rows(table) if int(row["step"]) <= step]
+    rows = [row for row in read_rows(table) if not step < int(row["step"]) <= steps]
     check_rows(table, rows, record, by)
     if len(rows) < len(record.rows):
         tell(f"{table}: has {len(rows)} of the {len(record.rows)} rows of {by}; the other rows are restored")
@@ -47,7 +51,26 @@ def kept_files(folder: Path, record: Record, step: int, tell: Callable[[str], No
     except InputError:
         read_log(log)  # raises an error that names a broken line
         raise
-    return Kept(record.rows, record.windows, content[: record.log["bytes"]])
+    ours, later = content[: record.log["bytes"]], content[record.log["bytes"] :]
+    _check_later(log, ours.count(b"\n"), later, range(step + 1, steps + 1))
+    return Kept(record.rows, record.windows, ours)
+
+
+def _check_later(path: Path, before: int, later: bytes, steps: range) -> None:
+    """Raise `InputError` if the run would not write a later line of the log again.
+
+    Args:
+        before: number of earlier lines.
+        later: the later lines. A kill may have cut the last one, unless the run is finished.
+        steps: the remaining steps.
+    """
+    *lines, cut = later.split(b"\n")
+    lines += [cut] if cut and not steps else []
+    for number, line in enumerate(lines, before + 1):
+        step = parse_line(line, f"{path}, line {number}")["step"]
+        if step not in steps:
+            left = f"steps {steps[0]} to {steps[-1]} are left" if steps else "no step is left"
+            raise InputError(f"{path}, line {number}: is of step {step}, but {left}; {A_NEW_LOG}")
 
 
 def kept_files_of_older(folder: Path, step: int, evaluations: set[int]) -> Kept:
