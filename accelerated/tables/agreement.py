@@ -35,6 +35,12 @@ LARGEST_VOCABULARY, LONGEST_CONTEXT = 262_144, 8192
 SMALLEST = 1000.0
 """Smallest plausible N; a smaller N is in millions or billions."""
 
+LARGEST, LARGEST_OF_ALL = 1e12, 1e13
+"""Largest plausible median of N, and largest plausible N. The largest language models have about 1e12 parameters."""
+
+MOST_TOKENS = 1e15
+"""Largest plausible number of training tokens, about 20 times the largest known one."""
+
 FEWEST, MOST = 1e-4, 1e6
 """Plausible range of training tokens per parameter. Outside this range, N or the tokens have a wrong unit."""
 
@@ -184,17 +190,8 @@ def _shown(value: float) -> str:
 
 
 def _implausible(numbers: Numbers) -> list[str]:
-    size, tokens, remarks = numbers("dense_parameter_count"), training_tokens(numbers.frame), []
-    if (middle := float(np.median(size))) < SMALLEST:
-        remarks.append(f"dense_parameter_count: the median is {middle:.4g}; is it in millions? {SIZES}")
-    ratio = tokens / size
-    ratio = ratio[ratio > 0]
-    if ratio.size and not (ratio.max() > FEWEST and np.median(ratio) < MOST):
-        few = ratio.max() <= FEWEST
-        remarks.append(
-            f"tokens: {'at most' if few else 'a median of'} {(ratio.max() if few else np.median(ratio)):.3g} for each"
-            f" parameter; {'are tokens' if few else 'is dense_parameter_count'} in millions or billions? {SIZES}"
-        )
+    size, tokens = numbers("dense_parameter_count"), training_tokens(numbers.frame)
+    remarks = [*_implausible_sizes(size), *_implausible_tokens(tokens, size)]
     experts, total = numbers("num_experts"), numbers("total_parameter_count")
     if count := int((~numbers.dense & (experts > 1) & (size >= total)).sum()):
         remarks.append(
@@ -202,6 +199,29 @@ def _implausible(numbers: Numbers) -> list[str]:
             " experts; N counts one FFN in each layer for any num_experts and k"
         )
     return remarks
+
+
+def _implausible_sizes(size: np.ndarray) -> list[str]:
+    middle = float(np.median(size))
+    if middle < SMALLEST:
+        return [f"dense_parameter_count: the median is {middle:.4g}; is it in millions? {SIZES}"]
+    if middle >= LARGEST or (size > LARGEST_OF_ALL).any():
+        ends = f"the median is {middle:.4g} and the largest {size.max():.4g}"
+        return [f"dense_parameter_count: {ends}; was it multiplied by its unit twice? Known models have up to 1e12"]
+    return []
+
+
+def _implausible_tokens(tokens: np.ndarray, size: np.ndarray) -> list[str]:
+    if (tokens > MOST_TOKENS).any():
+        return [f"tokens: the largest is {np.nanmax(tokens):.4g}; was it multiplied by its unit twice? {SIZES}"]
+    ratio = tokens / size
+    ratio = ratio[ratio > 0]
+    if not ratio.size or ratio.max() > FEWEST and np.median(ratio) < MOST:
+        return []
+    few = ratio.max() <= FEWEST
+    text = f"at most {ratio.max():.3g}" if few else f"a median of {np.median(ratio):.3g}"
+    column = "are tokens" if few else "is dense_parameter_count"
+    return [f"tokens: {text} for each parameter; {column} in millions or billions? {SIZES}"]
 
 
 def _units(column: str, numerator: bool = True) -> dict[str, float]:

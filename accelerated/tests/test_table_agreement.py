@@ -78,6 +78,12 @@ def test_nothing_is_said_of_runs_of_our_own(tmp_path):
     assert remarks(frame.drop(columns=["num_blocks"]), tmp_path) == []  # without the shape, by N
 
 
+def test_nothing_is_said_of_the_largest_models(tmp_path):
+    large = {DENSE: [7e9, 1.1e12, 1.8e12, 4e11], TOTAL: "", "tokens": 4e13, "batch_size": ""}
+    assert remarks(runs(**large), tmp_path) == []
+    assert remarks(runs(**large | {DENSE: [7e9, 1.1e12, 1.8e12, 1.2e12]}), tmp_path) != []
+
+
 @pytest.mark.released
 def test_nothing_is_said_of_the_released_table():
     assert read_table(released_file("curves.csv.gz")).attrs["remarks"] == []
@@ -95,6 +101,9 @@ FAR_OFF = (
 IMPLAUSIBLE = (
     {TOTAL: N}, {DENSE: N / 1e6, TOTAL: "", "tokens": "", "batch_size": ""},
     {"tokens": TOKENS / 1e9, "batch_size": ""}, {"tokens": TOKENS * 1e6, "batch_size": ""},
+    {DENSE: N * 1e6, TOTAL: "", "tokens": "", "batch_size": ""},
+    {DENSE: N * 1e6, TOTAL: "", "batch_size": "", "tokens": TOKENS * 1e3},
+    {DENSE: N * [1, 1, 1e4, 1], TOTAL: "", "batch_size": ""},
 )  # fmt: skip
 """No language model has these numbers."""
 APART = (
