@@ -11,7 +11,7 @@ import sys
 import warnings
 
 from .caches import keep_programs
-from .errors import InputError, WorkerDiedError, in_line
+from .errors import InputError, SlowerWarning, WorkerDiedError, in_line
 from .files import file_line
 from .training.stopping import Resumable, stoppable
 
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
         if command in ("", "-h", "--help"):
             print(_usage())
             return 0 if command else 2
-        with limits, _without_runtime_warnings():
+        with limits, _warnings():
             _obey(command, rest)
         sys.stdout.flush()
     except InputError as error:
@@ -99,14 +99,24 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 @contextlib.contextmanager
-def _without_runtime_warnings():
-    """Hide NumPy's runtime warnings (overflow, empty means), unless -W shows them.
+def _warnings():
+    """Hide NumPy's runtime warnings (overflow, empty means), and print a `SlowerWarning` as a line, unless -W is given.
 
     Commands report non-finite results in another way: by a status, as "not determined", or as None in JSON.
     """
     with warnings.catch_warnings():
         if not sys.warnoptions:
             warnings.simplefilter("ignore", RuntimeWarning)
+            warnings.simplefilter("default", SlowerWarning)
+            show = warnings.showwarning
+
+            def as_line(message, category, *where, **more):
+                if issubclass(category, SlowerWarning):
+                    print(f"routelaws: {in_line(str(message))}", file=sys.stderr)
+                else:
+                    show(message, category, *where, **more)
+
+            warnings.showwarning = as_line
         yield
 
 

@@ -11,5 +11,9 @@ class StorageError(InputError):
     """A file could not be read or written, such as on a full disk or in a read-only folder. Exit code 2."""
 
 
+class SlowerWarning(RuntimeWarning):
+    """Something is not used, such as a cache, so the program is slower. Commands print the message as one line."""
+
+
 class WorkerDiedError(RuntimeError):
     """A process of a sweep was killed; repeat the command to resume. Exit code 1."""

@@ -83,6 +83,19 @@ def append_to(path: Path) -> IO[str]:
     return open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags | no_links, 0o666))
 
 
+def exists(path: str | os.PathLike) -> bool:
+    """Return whether there is something at a path.
+
+    Raises:
+        OSError: the system cannot tell, because the name is too long or a folder is closed to the user.
+    """
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def opened(path: str | os.PathLike) -> IO[bytes]:
     """Open a user's file for reading.
 

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from numba import config
 
+from ..errors import SlowerWarning
 from ..kernels.compile import jit
 from .memory import longs
 from .tiles import compile_product
@@ -91,7 +92,7 @@ def _interface_is_known() -> bool:
     except OSError:
         header = ""
     if not known(header):
-        warnings.warn(UNKNOWN, RuntimeWarning, stacklevel=2)
+        warnings.warn(UNKNOWN, SlowerWarning, stacklevel=2)
     return known(header)
 
 

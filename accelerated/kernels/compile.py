@@ -11,7 +11,7 @@ from numba import cfunc, config, njit, types
 from numba.core.compiler_lock import global_compiler_lock
 
 from ..caches import private_folder
-from ..errors import InputError
+from ..errors import InputError, SlowerWarning
 
 
 def compiler(**options):
@@ -75,7 +75,7 @@ def _is_trusted(folder: Path, sources: Path) -> bool:
     try:
         private_folder(folder.parent, folder.name, variable="NUMBA_CACHE_DIR")
     except (InputError, OSError) as error:
-        warnings.warn(f"loops are compiled again in each process: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"loops are compiled again in each process: {error}", SlowerWarning, stacklevel=2)
         return False
     return True
 

@@ -15,6 +15,7 @@ import numpy as np
 from routelaws.reference.accounting import TABLE_VOCAB_SIZE
 
 from ..errors import InputError
+from ..files import exists
 from ..laws.catalogue import LAWS, Law
 from ..laws.utilisation import TABLE_TOKENS_PER_STEP, compute_columns
 from ..tables.agreement import or_one, tokens_per_step, training_steps, training_tokens
@@ -52,7 +53,7 @@ def law_of(text: str, command: str | None = None) -> Law:
         _run(Path(path).absolute())
     if name not in LAWS:
         where = f" after running {path} (does it call register of routelaws.accelerated.laws?)" if path else ""
-        raise InputError(f"law {name!r} is not known{where}; allowed: {', '.join(LAWS)}")
+        raise InputError(f"law {name!r} is not known{where}; allowed: {', '.join(LAWS)}, or FILE.py:NAME")
     law = LAWS[name]
     if command is not None and law.measured != "loss":
         raise InputError(f"the law {name} is for {law.measured}; {command} needs a law of the loss")
@@ -85,7 +86,7 @@ def rows_of_released(law: Law, rows: str | None) -> str | None:
 
 @functools.cache  # a second run would register the law again
 def _run(path: Path) -> None:
-    if not path.is_file():
+    if not exists(path) or not path.is_file():
         raise InputError(f"{path}: no such file; needed: a Python file that registers a law")
     try:
         runpy.run_path(str(path))

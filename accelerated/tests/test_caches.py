@@ -5,13 +5,14 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
-from routelaws.accelerated import caches
+from routelaws.accelerated import caches, cli
 from routelaws.accelerated.caches import private_folder, user_cache
-from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.errors import InputError, SlowerWarning
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no owners of files")
 OTHER = 65534
@@ -161,6 +162,15 @@ print(twice(2), sum(twice.stats.cache_hits.values()))
 """
 
 
+def test_a_command_prints_a_line_if_it_is_slower(capsys, monkeypatch):
+    """A command hides NumPy's warnings."""
+    monkeypatch.setattr(sys, "warnoptions", [])
+    with cli._warnings():
+        warnings.warn("a cache is not used", SlowerWarning, stacklevel=1)
+        warnings.warn("divide by zero", RuntimeWarning, stacklevel=1)
+    assert capsys.readouterr().err == "routelaws: a cache is not used\n"
+
+
 def test_loops_are_not_read_from_a_folder_that_others_may_write_to(tmp_path):
     source = "from routelaws.accelerated.kernels.compile import jit\n\n@jit\ndef twice(x):\n    return 2 * x\n"
     (tmp_path / "loop.py").write_text(source)
@@ -175,6 +185,7 @@ def test_loops_are_not_read_from_a_folder_that_others_may_write_to(tmp_path):
     cache.chmod(0o777)
     numbers, line = said(NUMBA_CACHE_DIR=str(cache))
     assert numbers == ["4", "0"] and len(re.findall("may write to it", line)) == 1 and "NUMBA_CACHE_DIR" in line
+    assert "SlowerWarning: loops are compiled again" in line
     shutil.rmtree(cache)
     beside = {name: value for name, value in os.environ.items() if name == "NUMBA_CACHE_DIR"}
     assert not beside and [said()[0] for _ in range(2)] == [["4", "0"], ["4", "1"]]

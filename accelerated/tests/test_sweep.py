@@ -59,7 +59,7 @@ size = "a"
 """
 
 
-SMALL = GRID.replace('["a", "b"]', '"a"')
+SMALL = GRID.replace('["a", "b"]', '"a"').replace("[sizes.b]\nd_model = 12\n", "")
 """Two runs."""
 
 
@@ -126,6 +126,9 @@ def test_the_presets_are_possible_and_the_demo_is_what_it_says():
         (("steps = 40", "step = 40"), "unknown field 'step'; did you mean steps"),
         (("steps = 40", 'steps = "many"'), "steps is 'many'"),
         (('size = "a"', 'size = "c"'), "unknown size 'c'; there are a, b"),
+        (("[sizes.b]", "[sizes]\nsize = {a = 1}\n[sizes.b]"), "no run has the size 'size'; remove the size, or add"),
+        (("d_model = 12", "d_model = 12\na = 1"), "run 1: unknown field 'a'"),
+        (('size = ["a", "b"]', 'size = "a"'), "no run has the size 'b'; remove the size, or add it to .*runs"),
         (("[[runs]]", "[[run]]"), "unknown section 'run'"),
         ((GRID[GRID.index("[[runs]]") :], ""), r"grid.toml: has no \[\[runs\]\]; add"),
         (('size = ["a", "b"]', 'size = ["a", "a"]'), "run 1 .* is the same as run 0"),

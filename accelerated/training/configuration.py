@@ -16,7 +16,7 @@ from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.schedules import SCHEDULES, SHAPES, decay_start
 
 from ..errors import InputError
-from ..files import read_bytes
+from ..files import exists, read_bytes
 from ..json_files import shown
 from ..wording import LONGEST_NAME
 from .mesh import check_mesh
@@ -422,7 +422,7 @@ def read_config_file(design_or_file: str) -> dict:
         InputError: there is no such design or file, the file is not TOML, or a field is unknown.
     """
     path, known = Path(design_or_file), designs()
-    if not path.suffix and not path.exists():
+    if not path.suffix and not exists(path):
         if design_or_file not in known:
             names = ", ".join(sorted(known))
             raise InputError(f"config {design_or_file}: no such file, and no such design; the designs are {names}")

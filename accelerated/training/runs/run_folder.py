@@ -21,7 +21,7 @@ import numpy as np
 from routelaws.reference.configuration import ModelConfig
 
 from ...errors import InputError
-from ...files import append_to, read_bytes, read_npy, write_atomically
+from ...files import append_to, exists, read_bytes, read_npy, write_atomically
 from ...json_files import NUMBER, misfit, parse_json, read_json
 from ..configuration import TrainConfig, from_mapping
 from ..text.tokenizer import Tokenizer
@@ -54,7 +54,7 @@ def check_folder(folder: Path, config: TrainConfig) -> TrainConfig | None:
     Raises:
         InputError: a field differs that is not in `TrainConfig.changeable`; the message names the first such field.
     """
-    if not os.path.exists(Path(folder) / "config.json"):
+    if not exists(Path(folder) / "config.json"):
         return None
     saved = read_config(folder)
     if different := config.difference(saved, config.changeable(saved)):

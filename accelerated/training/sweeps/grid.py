@@ -90,6 +90,9 @@ def read_grid(preset_or_file: str, overrides: dict | None = None, most: int = MO
             )
     if not runs:
         raise InputError(f"{path}: has no [[runs]]; add at least one")
+    used = [size for axes in tables for size in axes.get("size", [])]
+    if unused := [size for size in content.get("sizes", {}) if size not in used]:
+        raise InputError(f"{path}: no run has the size {shown(unused[0])}; remove the size, or add it to [[runs]]")
     return Grid(str(content.get("name", path.stem)), tuple(runs))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ...cores import available_cores
 from ...errors import InputError
-from ...files import locked, make_folder, write_atomically, write_once
+from ...files import exists, locked, make_folder, write_atomically, write_once
 from ...json_files import NUMBER, read_json, shown
 from ..configuration import TrainConfig, from_mapping
 from ..runs.result_rows import as_text, read_rows, run_columns, write_rows
@@ -41,7 +41,7 @@ HEARTBEAT = 2.0
 def check_sweep_folder(folder: Path, grid: Grid) -> None:
     """Raise `InputError` if a folder has other content than this sweep."""
     folder = Path(folder)
-    if os.path.exists(folder / "sweep.json"):
+    if exists(folder / "sweep.json"):
         planned = read_plan(folder).runs
         pairs = enumerate(zip(grid.runs, planned, strict=False))
         different = next(

@@ -26,7 +26,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from ...errors import InputError
-from ...files import opened
+from ...files import exists, file_line, opened
 from ...wording import in_short, plural
 
 SPLIT_RULE = "1"
@@ -159,7 +159,7 @@ def find_files(paths: Iterable[str]) -> list[Source]:
         elif glob.has_magic(path):
             matches = list(_match(path))
         else:
-            raise InputError(f"{path or repr(path)}: {_why_not_there(path)}")
+            raise InputError(_why_not_there(path))
         if not matches:
             raise InputError(f"{path}: no files there")
         sources += matches
@@ -173,12 +173,12 @@ def find_files(paths: Iterable[str]) -> list[Source]:
 
 def _why_not_there(path: str) -> str:
     try:
-        os.stat(path)
-    except PermissionError as error:
-        return f"cannot be read: {error.strerror}"
-    except (OSError, ValueError):
+        exists(path)
+    except OSError as error:
+        return file_line(error)
+    except ValueError:  # a NUL character
         pass
-    return "no such file or folder"
+    return f"{path or repr(path)}: no such file or folder"
 
 
 def _walk(root: str, skip: Sequence[str] = ()) -> Iterator[Source]:
