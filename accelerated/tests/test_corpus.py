@@ -109,7 +109,10 @@ def test_what_may_not_be_read_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", refuse(scan))
     assert message(read_corpus, [str(tmp_path)]) == f"{tmp_path}/shut: cannot be read: Permission denied"
+    monkeypatch.setattr(os, "scandir", scan)
     monkeypatch.setattr(os, "stat", refuse(stat))
+    (tmp_path / "shut/shut").write_text("a folder that can be listed but not searched\n" * 40)
+    assert message(read_corpus, [str(tmp_path)]) == f"{tmp_path}/shut/shut: cannot be read: Permission denied"
     assert message(read_corpus, [f"{tmp_path}/shut"]).startswith(f"{tmp_path}/shut: Permission denied; name another")
 
 

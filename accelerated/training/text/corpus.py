@@ -20,7 +20,7 @@ import os
 import platform
 import sysconfig
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
@@ -181,6 +181,16 @@ def _why_not_there(path: str) -> str:
     return f"{path or repr(path)}: no such file or folder"
 
 
+def _is_file(path: str, refuse: Callable[[OSError], None]) -> bool:
+    """Return whether a path is a file. Call `refuse` if its folder can be listed but not searched."""
+    try:
+        return exists(path) and os.path.isfile(path)
+    except PermissionError as error:
+        refuse(error)
+    except OSError:  # a loop of links
+        return False
+
+
 def _walk(root: str, skip: Sequence[str] = ()) -> Iterator[Source]:
     def refuse(error: OSError):
         raise InputError(f"{error.filename}: cannot be read: {error.strerror}")
@@ -189,7 +199,7 @@ def _walk(root: str, skip: Sequence[str] = ()) -> Iterator[Source]:
         folders[:] = [name for name in folders if not name.startswith(".") and name not in skip]
         for file in files:
             path = os.path.join(folder, file)
-            if not file.startswith(".") and os.path.isfile(path):
+            if not file.startswith(".") and _is_file(path, refuse):
                 yield Source(os.path.relpath(path, root).replace(os.sep, "/"), path, lenient=True)
 
 
