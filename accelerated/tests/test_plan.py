@@ -365,6 +365,13 @@ def test_what_is_too_far_from_all_runs_is_left_out():
         assert large.lines and not large.left_out
 
 
+def test_a_law_without_a_loss_between_the_sizes_of_the_runs_ranks_only_dense_models(path):
+    (ranking,) = read(path).plan(Budget(1e18), law="per-size", resamples=0, published=False).rankings
+    assert {line.model.router for line in ranking.lines} == {"Dense"}
+    reasons = set(ranking.left_out.values())
+    assert reasons == {"the law per-size gives no loss between the sizes of the runs; choose another --law"}
+
+
 def test_sizes_with_tokens_of_their_own(tmp_path):
     """In a sweep with 20 tokens per parameter, an option has the tokens of the runs of its size."""
     frame = table()

@@ -164,6 +164,8 @@ def ranked(models: list[Model], budget: Budget) -> tuple[list[tuple[Model, Choic
 
 def _sensible_choice(model: Model, budget: Budget) -> Choice:
     choice = best_choice(model.option, budget, model.tokens)
+    if math.isnan(choice.loss):  # such as the law per-size
+        raise ValueError(f"the law {model.law} gives no loss between the sizes of the runs; choose another --law")
     for each in model.beyond(choice):
         if not TOO_FAR[0] <= each.value / each.end <= TOO_FAR[1]:
             end = "smallest" if each.value < each.end else "largest"
