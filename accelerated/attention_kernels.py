@@ -124,7 +124,7 @@ def choose(asked: str, shape: AttentionShape) -> Choice:
 
     Args:
         asked: auto, own or tokamax.
-        shape: what the model needs.
+        shape: the attention of the model.
 
     Raises:
         InputError: Tokamax is requested and has no kernel here, or its kernel fails the test.
@@ -139,7 +139,9 @@ def choose(asked: str, shape: AttentionShape) -> Choice:
     if wrong and asked != "auto":
         raise InputError(f"attention is {asked!r}: {wrong}; use auto or own")
     if wrong:
-        return Choice("own", f"attention is our own, because {NAMES[wanted]}'s kernel failed its trial: {wrong}")
+        return Choice(
+            "own", f"attention runs our own code, because the kernel of {NAMES[wanted]} failed a test: {wrong}"
+        )
     return Choice(wanted, "")
 
 
@@ -154,7 +156,7 @@ def what_is_wrong(kernel: str, shape: AttentionShape) -> str:
 
     Args:
         kernel: a key of `KERNELS`.
-        shape: what the model needs.
+        shape: the attention of the model.
     """
     inputs = _trial(shape)
     wide = [array.astype(jnp.float32) for array in inputs]
@@ -172,7 +174,7 @@ def what_is_wrong(kernel: str, shape: AttentionShape) -> str:
     for name, *three in zip(names, results, ours, right, strict=False):
         off, usual = (_distance(result, three[2]) for result in three[:2])
         if not off <= max(FURTHER * usual, least):
-            return f"{name} is off by {off:.2g} of its norm; our own form is off by {usual:.2g}"
+            return f"{name} is off by {off:.2g} of its norm; our own code is off by {usual:.2g}"
     return ""
 
 

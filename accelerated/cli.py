@@ -42,7 +42,7 @@ COMMANDS = {
     "train": "Train one model.",
     "sweep": "Train a grid of models, fit the law to it and write the report.",
     "fit": "Fit a law to a results table.",
-    "predict": "Predict a loss, an accuracy or a leverage with a law fitted to a table or published coefficients.",
+    "predict": "Predict a loss, an accuracy or a leverage by a law fitted to a table, or by published coefficients.",
     "plan": "Rank the models that fit a budget, with the uncertainty of the ranking.",
     "plan-mesh": "Find meshes of devices that a model fits on, and their cost, without building the model.",
     "convert": "Write your own runs as a results table.",

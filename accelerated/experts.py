@@ -145,7 +145,7 @@ def _check_order(order: str, priority: jax.Array | None, shape: tuple[int, int])
         raise InputError(f"order is {order!r}; allowed: {', '.join(DROP_ORDERS)}")
     if (priority is None) == (order == "priority"):
         state = "missing" if priority is None else "given"
-        raise InputError(f"order is {order!r} and priority is {state}; give it with the order 'priority' only")
+        raise InputError(f"order is {order!r} and priority is {state}; only the order 'priority' takes a priority")
     if priority is not None and priority.shape != shape:
         raise InputError(f"priority has shape {priority.shape}; {shape} is needed")
 

@@ -25,8 +25,8 @@ REMEDIES = {
 """{error number: remedy}, if a file cannot be written."""
 
 _REMEDIES_OF_NAMES = {
-    errno.EACCES: "name another one, or allow yourself to use this one",
-    errno.EPERM: "name another one, or allow yourself to use this one",
+    errno.EACCES: "name another path, or change the permissions of this path",
+    errno.EPERM: "name another path, or change the permissions of this path",
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ELOOP: "remove the loop of symbolic links",
 }

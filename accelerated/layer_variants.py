@@ -1,4 +1,4 @@
-"""Variants of `experts.routed_ffn`: gates on the experts' input, and experts that do nothing.
+"""Variants of `experts.routed_ffn`: gates on the experts' inputs, and experts without weights.
 
 Step by step, with sources and examples: `routelaws.reference.layer_variants`.
 

@@ -155,7 +155,7 @@ def parameter_axes(config: ModelConfig) -> dict:
 
 
 def sequences_together(config: ModelConfig) -> int:
-    """Return the number of sequences that must stay together on a device: a group's for groups by position, else 1."""
+    """Return the number of sequences that must stay together on a device: a group by position, else 1."""
     by_position = config.groups_by_position(training=True) or config.groups_by_position(training=False)
     return config.group_size if config.record.grouped and by_position else 1
 

@@ -135,7 +135,7 @@ def routed_block(
     real, loads and losses are NaN. If `held` is a `Replay`, the block also reuses its gates.
     """
     if spread is not None and expert_mask is not None:
-        raise InputError("expert_mask cannot be used with spread; it needs all experts on one device")
+        raise InputError("expert_mask cannot be used with spread; expert_mask needs all experts on one device")
     if config.router == "mixture_of_tokens":
         done = _mixture_block(params, x, config, training, mask, expert_mask, spread)
     elif config.router == "expert_choice":
@@ -313,7 +313,7 @@ def decide(
         return _decide_reinforce(params, group, logits, config, training, noise, held, masks)
     if config.router == "top_k":
         return _decide_top_k(params, logits, tokens, config, training, noise, held, masks, spread)
-    raise NotImplementedError(f"router {config.router!r} has no branch here")
+    raise NotImplementedError(f"router {config.router!r} is not known here")
 
 
 def _quantile_bias(params, logits, config, training, masks, spread):

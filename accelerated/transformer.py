@@ -540,7 +540,7 @@ def _task(tokens, config, hidden, mask):
     if (hidden is None) == (config.objective == "masked"):
         state = "missing" if hidden is None else "given"
         raise InputError(
-            f"hidden is {state} and the objective is {config.objective}; give it with the objective masked only"
+            f"hidden is {state} and the objective is {config.objective}; only the objective masked takes hidden"
         )
     counted = None if mask is None else _as_bool(mask)
     if hidden is None:

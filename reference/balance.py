@@ -108,7 +108,7 @@ def expert_counts(expert: np.ndarray, num_experts: int, *, mask: np.ndarray | No
     """
     expert = _real_rows(expert, mask)
     if expert.size and not (0 <= expert.min() and expert.max() < num_experts):
-        raise InputError(f"expert indices reach from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
+        raise InputError(f"expert indices range from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
     counts = np.zeros(num_experts, dtype=np.int64)
     for e in expert.ravel():
         counts[e] += 1
@@ -440,7 +440,7 @@ def load_statistics(load: np.ndarray, *, expert_mask: np.ndarray | None = None) 
     if load.ndim != 1 or not load.size:
         raise InputError(f"load has shape {load.shape}; [E] with at least one expert is needed")
     if load.min() < 0 or load.sum() == 0:
-        raise InputError(f"loads reach from {load.min():g} and sum to {load.sum():g}; they have to be >= 0, not all 0")
+        raise InputError(f"the loads are at least {load.min():g}, with sum {load.sum():g}; needed: >= 0, not all 0")
     share = load / load.sum()
     entropy = sum(s * math.log(1 / s) for s in share if s > 0)
     return LoadStatistics(float(share.max() * len(share)), float(entropy), float((load == 0).mean()))

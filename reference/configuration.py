@@ -117,9 +117,9 @@ class ModelConfig:
         flop_increase: For a dense model: factor by which the FFN is wider in a share R of the blocks.
         capacity_factor: Slots of an expert in training, as a multiple of its fair share; with inf, no token is dropped.
             If not given: 1 for base, 2 for sinkhorn, quantile, top_k and reinforce, inf for the other routers.
-        drop_order: Which tokens get the slots of an expert that has too few slots. choice: tokens that chose it first,
-            then tokens that chose it second. token: earlier tokens. priority: tokens with the largest gates (not for
-            hash and reinforce).
+        drop_order: Which tokens come first if an expert has too few slots. choice: tokens whose first choice it is,
+            then tokens whose second choice it is. token: earlier tokens. priority: tokens with the largest gates (not
+            for hash and reinforce).
         gate: Function from logits to gates: softmax or sigmoid. If not given: sigmoid for base and quantile, softmax
             for the other routers. hash, reinforce and mixture_of_tokens have no gate option.
         normalisation: Normalisation of the gates of top_k: none, sum or softmax (over the chosen experts). If not
@@ -258,11 +258,11 @@ class ModelConfig:
             )
         if self.flop_increase == 1 and self.routing_frequency != ModelConfig.routing_frequency:
             raise InputError(
-                f"routing_frequency is {self.routing_frequency:g}; a dense model has no routed blocks, and wider "
-                "ones only with flop_increase above 1"
+                f"routing_frequency is {self.routing_frequency:g}; a dense model has no routed blocks, and it has "
+                "wider blocks only if flop_increase is above 1"
             )
         if self.flop_increase == 1 and self.layout != "spread":
-            raise InputError(f"layout is {self.layout!r}; a dense model has no routed blocks, and flop_increase is 1")
+            raise InputError(f"layout is {self.layout!r}; a dense model with flop_increase 1 does not use it")
 
     def _whole_frequency(self):
         """Return R without its rounding error: n_r / L for "upper", 1 / period for "spread"."""
@@ -322,7 +322,7 @@ class ModelConfig:
     def _check_routing(self):
         _check_k(self.k, self.experts)
         if self.flop_increase != 1:
-            raise InputError(f"flop_increase is {self.flop_increase}; only a dense model can be wider, give k instead")
+            raise InputError(f"flop_increase is {self.flop_increase}; it is for dense models; use a larger k instead")
         if self.ffn_width % self.granularity:
             times = self.ffn_width // self.d_model
             raise InputError(f"granularity is {self.granularity}; it has to divide {times} d_model = {self.ffn_width}")
@@ -335,7 +335,9 @@ class ModelConfig:
         if self.hash == "bigram" and self.choices > 1:
             raise InputError(f"the bigram hash gives one expert per token, not k G = {self.choices}")
         if self.hash == "multi" and (self.k > 1 or self.granularity == 1):
-            raise InputError(f"MultiHash needs k = 1 and granularity above 1, not {self.k} and {self.granularity}")
+            raise InputError(
+                f"k is {self.k} and granularity {self.granularity}; the multi hash needs k 1 and granularity above 1"
+            )
         if self.record.grouped:
             self._check_groups()
 
@@ -362,17 +364,17 @@ class ModelConfig:
             if self.k != 1:
                 raise InputError(f"k is {self.k}; mixture_of_tokens does not choose experts; use 1")
             if self.grouping == "sequence" and self.objective == "causal":
-                raise InputError("grouping is 'sequence'; mixtures of neighbours need objective 'masked'")
+                raise InputError("grouping is 'sequence': a mixture then holds later tokens; use objective 'masked'")
             return
         if self.groups_by_position(training=False) and self.k * self.group_size % self.experts:
             raise InputError(
-                f"k {self.k} times group_size {self.group_size} over experts {self.experts} is the number of "
-                "tokens of an expert; it has to be whole"
+                f"k {self.k} times group_size {self.group_size} divided by experts {self.experts} is the number of "
+                "tokens per expert; it has to be whole"
             )
         if self.grouping == "sequence" and self.objective == "causal":
             warnings.warn(
-                "expert_choice within sequences is not causal: in training, later tokens decide which experts an "
-                "earlier token has; so evaluation groups tokens by position",
+                "grouping is 'sequence': in training, the experts of a token depend on later tokens, so expert_choice "
+                "is not causal; evaluation uses grouping 'position'",
                 stacklevel=5,  # the line that made the configuration
             )
 

@@ -1,17 +1,17 @@
 """Diagnostics: measure what a router has learned, from its choices.
 
 The loss of a routed model does not show whether its router learned anything. A model whose experts all compute the same
-function can have a good loss. Four measurements show it. The last column is the answer for a router that learned
-nothing:
+function can have a good loss. Four measurements answer this question. The last column is the answer for a router that
+learned nothing:
 
     AGREEMENT     does evaluation choose the experts that training chooses?       by chance: k/E
     ENTROPY       how undecided is the router between its experts?                undecided: log E nats
     INFORMATION   how much does the expert say about the token?                   nothing: 0 bits
     EXCHANGE      how much worse is the loss when experts change places?          no worse: a ratio of 1
 
-MATCHED AGREEMENT measures whether the experts of two models (such as two seeds) take the same tokens. It ignores the
-numbers of the experts. `balance.load_statistics` measures how even the loads are. `excess` shows which labels an expert
-gets more often than expected, and `faults` detects dead experts, collapse and uniform routing.
+MATCHED AGREEMENT measures whether the experts of two models (such as two seeds) take the same tokens. The order of the
+experts does not matter. `balance.load_statistics` measures how even the loads are. `excess` shows which labels an
+expert gets more often than expected, and `faults` detects dead experts, collapse and uniform routing.
 
 No single measurement is enough, so read them together. HASH has agreement 1 and much information, but learned nothing.
 A random router that never changes has agreement 1 too. A router whose experts all compute the same function can still
@@ -205,8 +205,8 @@ def entropy(probability: np.ndarray, *, mask: np.ndarray | None = None) -> float
     sums = probability.sum(axis=1)
     if probability.min() < 0 or np.abs(sums - 1).max() > 1e-3:
         raise ValueError(
-            f"probabilities reach from {probability.min():g} and rows sum to {sums.min():g} to {sums.max():g}; needed:"
-            " at least 0 and sums of 1"
+            f"the smallest probability is {probability.min():g}, and the sums of rows range from {sums.min():g} to "
+            f"{sums.max():g}; needed: at least 0, and sums of 1"
         )
     rows = [sum(p * math.log(1 / p) for p in row if p > 0) for row in probability.tolist()]
     return sum(rows) / len(rows)
@@ -258,7 +258,9 @@ def information(
 def _check_shuffles(shuffles: np.ndarray, tokens: int) -> None:
     shuffles = np.asarray(shuffles)
     if shuffles.ndim != 2 or not len(shuffles) or (np.sort(shuffles, axis=1) != np.arange(tokens)).any():
-        raise ValueError(f"shuffles have shape {shuffles.shape}; needed: permutations of 0 to {tokens - 1}, one a row")
+        raise ValueError(
+            f"shuffles have shape {shuffles.shape}; needed: permutations of 0 to {tokens - 1}, one per row"
+        )
 
 
 def _mutual_information(label: np.ndarray, expert: np.ndarray, num_experts: int) -> float:

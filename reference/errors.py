@@ -10,7 +10,7 @@ LONGEST_WORD, LONGEST_LINE = 240, 2000
 class InputError(ValueError):
     """Raised for wrong input. The message says what is wrong, where, and what is allowed.
 
-    A message is one line. For a table with several errors, it is one line for each of the first errors.
+    A message is one line. A table with several errors has one line for each of the first errors.
 
     Args:
         lines: lines of the message, usually one. Each becomes one printable line, as names can contain any character.

@@ -136,7 +136,7 @@ def dispatch(
     """
     num_tokens, k = expert.shape
     if expert.size and not (0 <= expert.min() and expert.max() < num_experts):
-        raise InputError(f"expert indices reach from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
+        raise InputError(f"expert indices range from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
     requests = _asked(mask, expert.shape)
     slot = np.full((num_tokens, k), capacity)
     token = np.full((num_experts, capacity), num_tokens)
@@ -169,7 +169,7 @@ def _queue(requests, order, priority):
         raise InputError(f"order is {order!r}; allowed: {', '.join(DROP_ORDERS)}")
     if (priority is None) == (order == "priority"):
         state = "missing" if priority is None else "given"
-        raise InputError(f"order is {order!r} and priority is {state}; give it with the order 'priority' only")
+        raise InputError(f"order is {order!r} and priority is {state}; only the order 'priority' takes a priority")
     num_tokens, k = requests.shape
     pairs = [(t, choice) for choice in range(k) for t in range(num_tokens) if requests[t, choice]]
     if order == "choice":
@@ -236,7 +236,7 @@ def _check_activation(activation, linear):
         raise InputError(f"activation is {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
     if (linear is None) == (activation == "swiglu"):
         state = "missing" if linear is None else "given"
-        raise InputError(f"activation is {activation!r} and the matrix linear is {state}; give it with swiglu only")
+        raise InputError(f"activation is {activation!r} and the matrix linear is {state}; only swiglu takes linear")
 
 
 def _matrices(params: dict, e: int | np.ndarray) -> dict:

@@ -245,7 +245,7 @@ def decide(
         return _decide_reinforce(params, group, logits, config, training, noise, held, masks)
     if config.router == "top_k":
         return _decide_top_k(params, logits, tokens, config, training, noise, held, masks)
-    raise NotImplementedError(f"router {config.router!r} has no branch here")
+    raise NotImplementedError(f"router {config.router!r} is not known here")
 
 
 def _decide_top_k(params, logits, tokens, config, training, noise, held, masks):

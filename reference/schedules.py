@@ -66,7 +66,9 @@ def learning_rates(
         [0.5, 1.0, 1.0, 0.55]
     """
     if schedule not in SCHEDULES or shape not in SHAPES:
-        raise ValueError(f"schedule {schedule!r} with shape {shape!r}; known: {SCHEDULES}, {SHAPES}")
+        raise ValueError(
+            f"schedule is {schedule!r}, shape {shape!r}; allowed: {', '.join(SCHEDULES)}; {', '.join(SHAPES)}"
+        )
     return np.array([_rate(s, schedule, steps, warmup_steps, decay, shape) for s in range(steps)])
 
 

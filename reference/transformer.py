@@ -344,7 +344,7 @@ def apply(
     """
     _check_tokens(tokens)
     if tokens.size and not (0 <= tokens.min() and tokens.max() < config.vocab_size):
-        raise InputError(f"tokens reach from {tokens.min()} to {tokens.max()}; allowed: 0 to {config.vocab_size - 1}")
+        raise InputError(f"tokens range from {tokens.min()} to {tokens.max()}; allowed: 0 to {config.vocab_size - 1}")
     h = params["embedding"][tokens] * math.sqrt(config.d_model)  # [b, S, d]
     routed, special = [], 0  # special: the number of routed or wide blocks so far
     seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
@@ -485,7 +485,7 @@ def _task(tokens, config, hidden, mask):
     if (hidden is None) == (config.objective == "masked"):
         state = "missing" if hidden is None else "given"
         raise InputError(
-            f"hidden is {state} and the objective is {config.objective}; give it with the objective masked only"
+            f"hidden is {state} and the objective is {config.objective}; only the objective masked takes hidden"
         )
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
     if hidden is not None:
@@ -493,7 +493,7 @@ def _task(tokens, config, hidden, mask):
     counted = np.ones(inputs.shape, bool) if hidden is None else np.asarray(hidden, bool)
     counted = counted if mask is None else counted & mask
     if not counted.any():
-        raise InputError("no token has a target: all are padding, or none of the real ones is hidden")
+        raise InputError("no token has a target: all tokens are padding, or no real token is hidden")
     return inputs, targets, counted
 
 

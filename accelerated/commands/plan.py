@@ -90,8 +90,8 @@ class NextFlags:
 
     Attributes:
         next: A number whose interval is too wide: prediction (at --n and --experts), slope (at --n or the largest
-            size), or a number of the fit, such as N_cutoff. Ranks the runs that you could add to the table; the first
-            run makes this interval narrowest. --flops limits the cost of one run.
+            size), or a number of the fit, such as N_cutoff. Lists the runs that you could add to the table; the
+            run at the top narrows this interval most. --flops limits the cost of one run.
         n: With --next prediction or slope: the size N, such as 1e9 or 370M.
         experts: With --next prediction: the number of experts E.
         router: With --next: the router_type to use, if the table has several.
@@ -170,7 +170,7 @@ def _ranked(
         except InputError as error:
             if tables or not published:
                 raise
-            remarks = [f"without the released table: {error}"]
+            remarks = [f"the released table is not used: {error}"]
             return plan_of(budget, tokens, level, published_rankings(budget, tokens), "", fit.loss, remarks)
         return runs.plan(budget, tokens, law, level, resamples, published)
 
@@ -187,7 +187,7 @@ def _next_runs(fit: FitFlags, tables: tuple[Path, ...], asked: NextFlags, flops:
 
 
 FRONTIER = (
-    "The lowest loss of each router's options at other numbers of FLOPs, with the rest of the budget as above. Dashed: "
+    "For each router: the lowest loss at other numbers of FLOPs. The other limits of the budget are unchanged. Dashed: "
     "the option lies beyond the runs of its law. The vertical line is the budget."
 )
 

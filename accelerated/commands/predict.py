@@ -59,7 +59,7 @@ def predict(
     level: float = LEVEL,
     json: bool = False,
 ) -> None:
-    """Predict a loss, an accuracy or a leverage with a law fitted to a table or published coefficients.
+    """Predict a loss, an accuracy or a leverage by a law fitted to a table, or by published coefficients.
 
     Args:
         tables: Results tables, or folders of runs or sweeps. If not given: the paper's released table with --rows

@@ -38,7 +38,7 @@ class ModelFlags(ModelConfig):
 
 @dataclasses.dataclass(frozen=True)
 class RunFlags(TrainConfig):
-    """How it is trained."""
+    """The training of the model."""
 
     model: ModelFlags = ModelFlags()
     eval: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=PATH ...")] = ()

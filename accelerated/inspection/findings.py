@@ -40,7 +40,7 @@ WORDS = 8
 LABELS = {"token": "the token itself", "previous": "the token before it", "position": "the position in the window"}
 """Printed names of the labels that may predict the expert."""
 
-DEGREES = ((0.95, "alone decides"), (0.5, "mostly decides"), (0.1, "partly decides"))
+DEGREES = ((0.95, "fully decides"), (0.5, "mostly decides"), (0.1, "partly decides"))
 """Descriptions of the share of the possible information. Our choice."""
 
 ALIKE = ((0.95, "take the same tokens"), (0.5, "take mostly the same tokens"), (0.1, "take partly the same tokens"))

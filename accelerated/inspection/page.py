@@ -63,8 +63,8 @@ input:focus-visible + label { outline: 3px solid var(--bar); outline-offset: 1px
 
 TERMS = (
     ("load", "The number of tokens that an expert takes, divided by the number at an even load. 1x is even."),
-    ("bits", "Mutual information between the expert and a property of the token. The mark on a bar is its value for "
-     "shuffled tokens; only the part beyond the mark counts. If the bar is full, the property alone decides the "
+    ("bits", "Mutual information between the expert and a property of the token. The mark on a bar is the value "
+     "for shuffled tokens; only the part beyond the mark counts. If the bar is full, the property fully decides the "
      "expert."),
     ("entropy", "How uncertain the router is about a token: 0 % is certain; at 100 % all experts are equally likely. "
      "HASH has no probabilities, so it has no entropy."),
@@ -80,7 +80,7 @@ TERMS = (
 
 SHUFFLED = "The mark is the value for shuffled tokens."
 
-TAKES = "Typical tokens go to the expert much more often than its share; 3/5 means 3 of 5 occurrences."
+TAKES = "Typical tokens are much more frequent at the expert than in the text; 3/5 means 3 of 5 occurrences."
 
 
 def page(trace: Trace, found: list[BlockFindings], other: str | None = None) -> str:
@@ -104,8 +104,8 @@ def microscope(trace: Trace, found: list[BlockFindings], other: str | None = Non
 def _about(trace: Trace, other: str | None) -> str:
     each = plural(trace.choices, "expert") if trace.regular else f"0 to {plural(trace.choices, 'expert')}"
     if trace.mixes:
-        each = "no expert, because experts process mixtures of tokens; its colour shows the expert in whose mixture it "
-        each += "has the largest weight"
+        each = "no expert, because experts process mixtures of tokens; the colour shows the expert in whose mixture "
+        each += "the token has the largest weight"
     mode = "evaluation" if trace.step is None else "training"
     return (
         f"{plural(len(trace.token), 'token', ',')} were routed as in {mode}, in "
@@ -127,7 +127,9 @@ def _overview(found: list[BlockFindings]) -> str:
 def _panel(trace: Trace, block: BlockFindings, i: int, experts: list[int]) -> str:
     picks = _button(f"expert{i}", f"b{i}all", "all experts", True, "all")
     picks += "".join(_button(f"expert{i}", f"b{i}e{e}", str(e), False, str(e), f"e e{e}") for e in experts)
-    first = "A token is coloured by its expert" + (", underlined by its second." if trace.choices > 1 else ".")
+    first = "A token is coloured by its expert" + (
+        " and underlined by its second expert." if trace.choices > 1 else "."
+    )
     parts = [
         ("The text, coloured by expert", f"{first} Choose an expert to see only its tokens; hover to read the gates."),
         f'<div class="picks">{picks}</div><div class="text">{_tokens(trace, i)}</div>',

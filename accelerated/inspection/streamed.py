@@ -215,8 +215,8 @@ def _configuration(folder: Path):
             config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # invalid JSON, a wrong type, or a model that this version lacks
         raise InputError(
-            f"{path}: transformers {transformers.__version__} has no model for it, and code of the folder is"
-            f" not run ({in_line(str(error))[:200]}); update transformers, or inspect another model"
+            f"{path}: transformers {transformers.__version__} does not know this model, and code in the folder is not "
+            f"run ({in_line(str(error))[:200]}); update transformers, or inspect another model"
         ) from error
     if getattr(config, "quantization_config", None) is not None:
         raise InputError(f"{path}: the weights are quantised; inspect a copy in bfloat16 or float32")

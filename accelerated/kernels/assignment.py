@@ -84,7 +84,7 @@ def measure_gap(scores: np.ndarray, expert: np.ndarray, prices: np.ndarray) -> f
     if prices.shape != (num_experts,) or expert.ndim != 2 or len(expert) != num_tokens:
         raise ValueError(f"expert has shape {expert.shape} and prices {prices.shape}; [T, k] and [E] are needed")
     if expert.size and not (0 <= expert.min() and expert.max() < num_experts):
-        raise ValueError(f"experts reach from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
+        raise ValueError(f"experts range from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
     everyone, more = divmod(expert.size, len(prices))
     surplus = np.bincount(expert.ravel(), minlength=len(prices)) - everyone
     return float(_regret(scores, expert, prices) + np.sort(prices)[::-1][:more].sum() - (surplus * prices).sum())

@@ -160,7 +160,7 @@ def solve(problem, delta, alpha, ratio, rest, linear, work):
     log_size, log_loss, level, extra = problem
     basis, triangle, matrix, residual, change = work
     if not (log_loss.size == level.size == log_size.size == residual.size == change.size == basis.shape[1]):
-        raise ValueError("log_size, log_loss, level and what is worked with have to be of the same rows")
+        raise ValueError("log_size, log_loss, level and the scratch arrays have to have equal numbers of rows")
     if not (basis.shape[0] == triangle.size // 4 == matrix.size // 4 == linear.size == 4 and extra.size > 0):
         raise ValueError("a law has four linear unknowns, and extra has to be [levels], one at least")
     _fill(basis, triangle, log_size, level, extra, alpha, ratio, rest)

@@ -199,8 +199,8 @@ def _need_independent(offset: np.ndarray, psi: np.ndarray, words: Words) -> None
     triangle = np.linalg.qr(design / np.maximum(np.linalg.norm(design, axis=0), 1e-300), mode="r")
     if np.linalg.svd(triangle, compute_uv=False)[-1] < law_fit.INDEPENDENT:
         raise InputError(
-            f"{words.size}, {words.experts} and their product cannot be distinguished in these rows; needed: at least "
-            f"two {words.sizes}, with more than one {words.expert_count} at two of them"
+            f"the effects of {words.size}, {words.experts} and their product cannot be distinguished in these rows; "
+            f"needed: at least two {words.sizes}, with more than one {words.expert_count} at two of them"
         )
 
 

@@ -64,7 +64,8 @@ def fine_grained_optimum(
     least = float(fine_grained.fine_grained_flops(LEAST_WIDTH, expansion, min(granularities)))
     if flops < least:
         raise InputError(
-            f"flops is {flops:g}; use {least:g} or more, the training of a model of width {LEAST_WIDTH:g} on one token"
+            f"flops is {flops:g}; use {least:g} or more, the FLOPs to train a model of width {LEAST_WIDTH:g} on "
+            "one token"
         )
     a, alpha, b, beta, g, gamma, c = coefficients
     N_0 = float(fine_grained.fine_grained_parameters(1.0, expansion))

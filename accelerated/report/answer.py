@@ -111,7 +111,7 @@ def _fades(report: Report, facts: dict) -> str:
     if known:
         sentence += " This is an extrapolation"
         knife = [f"{counts_span(each)} for {router_name(each['router'])}" for each in facts["jackknife"]]
-        allowed = "; the jackknife, which allows for small errors of the law at each size, gives"
+        allowed = "; the jackknife also includes small errors of the law at each size; it gives"
         sentence += f"{allowed} {', '.join(knife)}." if knife else "."
     return sentence
 

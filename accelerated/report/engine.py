@@ -5,7 +5,7 @@
     3. DRAW     `figures.draw_all`        figures/NAME.png and .svg, from these numbers
     4. SAY      `markdown`                report.md from the sections, and report.html from that
 
-A report is for readers who have not read the paper. It describes all finished runs, also with negative results.
+A report is for readers who have not read the paper. It describes all finished runs, also if routing does not help.
 """
 
 import re

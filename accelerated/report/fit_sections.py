@@ -17,8 +17,9 @@ def slopes_section(report: Report) -> list[Block]:
     heads += ["law, same runs", "law's slope in Ê", "95 % interval", "interval negative?"] if fitted else []
     rows = [_slope_row(report, law, each) for law in report.laws for each in law["measured_slopes"]]
     by_law = (
-        " *Law, same runs*: the slope of such a line through the law's values for these runs. *Law's slope in Ê*: "
-        "b + c log10 N. It is steeper, because it is per tenfold *effective* experts Ê, which vary less than E."
+        " *Law, same runs*: the slope of a straight line through the losses that the law gives for these runs. *Law's "
+        "slope in Ê*: b + c log10 N. This slope is steeper: it is per tenfold *effective* experts Ê, which vary less "
+        "than E."
         if fitted
         else ""
     )
@@ -80,7 +81,8 @@ def worth_section(report: Report) -> list[Block]:
     blocks: list[Block] = [
         Heading("What a routed model is worth"),
         "The *effective parameter count* of a routed model is the size of the dense model with the same loss. The "
-        "table gives it twice: by the law, and from the measured loss by the power law of the dense runs.",
+        "table has two estimates: one from the loss by the law, and one from the measured loss. The second uses the "
+        "power law of the dense runs.",
     ]
     if rising:
         blocks.append(
@@ -152,7 +154,7 @@ def misses_section(report: Report) -> list[Block]:
         heads = ["law", "are the residuals curved in log N?", "are the residuals larger than the scatter of seeds?"]
         blocks += [
             Table(
-                [*heads, "error at the largest size of a law fitted to the other sizes"],
+                [*heads, "law fitted without the largest size: error at this size"],
                 [_test_row(law) for law in laws],
             ),
             "If the residuals are curved in log N, the law is also wrong beyond the smallest and the largest size.",

@@ -209,7 +209,7 @@ def _by_other_means(report: Report) -> list[Block]:
     return [
         "**The same intervals by other methods.** Profile likelihood assumes independent residuals. If the law is "
         "slightly wrong at some sizes, the residuals of one size are correlated. The jackknife's Student interval "
-        "allows for this correlation.",
+        "includes the effect of this correlation.",
         Table(["router", "quantity", *heads], rows, keys=2),
         _of_the_draws(entries),
     ]

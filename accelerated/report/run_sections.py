@@ -48,7 +48,7 @@ def pairs_section(report: Report) -> list[Block]:
             "Colours are the routers, the dashed line is the dense model. The axes of the panels differ.",
         ),
         *pairs_figure(report, PAIRS_CAPTION + chance),
-        "In a row for all N, each size has the same weight. In a row for one N, the interval is over the values of E.",
+        "In a row for all N, each size has the same weight. In a row for one N, each E has the same weight.",
         Table([*heads, "95 % interval"], over + sizes, keys=2),
         *_turned(report, pairs),
         f"Every shared N and E is in `{report.numbers}` (`pairs`, `cells`).",
@@ -284,7 +284,7 @@ def _doublings(report: Report) -> list[Block]:
     heads = ["router", "experts", "sizes", "change of the loss", "95 % interval over sizes", "of the whole fall"]
     return [
         "The next table shows the gain of each step in E, as a mean over the sizes with both values of E. *Of the "
-        "whole fall*: log L falls by a certain amount from dense to the largest E, and after the step it has fallen "
-        "by this share of that amount.",
+        "whole fall*: the fall of log L from dense to the E after the step, as a share of its fall from dense to the "
+        "largest E.",
         Table([*heads, "range over sizes"], rows, keys=2),
     ]

@@ -26,7 +26,7 @@ RULES = {
     "the next larger model with k = 1. Supported if more experts certainly gain less at every k. Supported in part if "
     "they certainly gain less at some k and certainly more at no k. Not supported if they certainly gain more at "
     "every k",
-    "router": "the mean loss of S-BASE over the shared (N, E) is compared with each other router; each size counts "
+    "router": "S-BASE is compared with each other router by the mean loss over the shared (N, E); each size counts "
     "once. Supported if S-BASE is certainly lower than every other router. Supported in part if S-BASE is certainly "
     "lower than some and certainly higher than none. Not supported if S-BASE is certainly higher than at least one",
     "frequency": "supported if, for every router, the mean loss at R below 0.5 is certainly higher than at the usual "

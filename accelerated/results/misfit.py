@@ -14,7 +14,7 @@
 
 A residual is log10 of the measured loss minus log10 of the law's loss. If it is above 0, the law is too low. The
 methods are our choice; BEND and SEEDS use the usual F tests of nested least-squares fits. `pulls` uses the usual
-outlier test (Weisberg, Applied Linear Regression). Bonferroni's bound allows for the choice of the run.
+outlier test (Weisberg, Applied Linear Regression). Bonferroni's bound corrects for the choice of the run.
 """
 
 import math
@@ -190,7 +190,7 @@ def beyond_seeds(size: np.ndarray, columns: Sequence[np.ndarray], miss: np.ndarr
 
 
 def _sums(point: np.ndarray, mean: np.ndarray, miss: np.ndarray) -> tuple[float, int, float, int]:
-    """Return the sum of squares of the points' means, the number of points, that of the scatter, and its freedom."""
+    """Return sum of squares and count of the means, and sum of squares and degrees of freedom of the scatter."""
     points = np.unique(point).size
     return float(mean @ mean), points, float(((miss - mean) ** 2).sum()), miss.size - points
 

@@ -33,7 +33,7 @@ LETTERS = {
 NOT_SURROUNDED = "no runs surround this point, although each coordinate is in the runs' range: an extrapolation"
 
 
-BY_SIZE = "'By size' allows for errors that runs of one size share; the other intervals assume independent errors."
+BY_SIZE = "'By size' includes errors that runs of one size share; the other intervals assume independent errors."
 
 
 class Prediction(NamedTuple):

@@ -344,7 +344,7 @@ def _budgets_words(entry: Difference) -> str:
 
 def _design_words(entry: Difference) -> str:
     ((ratios, rows),), power, condition = entry.groups, entry.numbers["power"], entry.numbers["condition"]
-    text, times = f"tokens are proportional to N in all {rows} rows ({ratios} for each parameter)", ""
+    text, times = f"tokens are proportional to N in all {rows} rows ({ratios} per parameter)", ""
     if power != 1:
         text, times = f"tokens grow as N^{power:.2g} in all {rows} rows", f"{power:.2g} "
     number = "" if condition is None else f" (condition number about 1/(alpha - {times}beta)² = {condition:.2g})"

@@ -146,7 +146,7 @@ def _entering(logits, temperature, mask, expert_mask, axis):
 def _check_temperature(temperature):
     traced = isinstance(temperature, jax.core.Tracer)
     if jnp.shape(temperature) != () or (not traced and not temperature > 0):
-        raise InputError(f"temperature is {temperature}; one number above 0 is needed (one_hot is the limit 0)")
+        raise InputError(f"temperature is {temperature}; one number above 0 is needed (for the limit 0, use one_hot)")
 
 
 def _divided(logits, temperature, real):

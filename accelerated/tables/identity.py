@@ -89,8 +89,8 @@ def check_rows(table: Cells, keys: list, called, marks: dict[str, str]) -> None:
     stands = f"{table.runs}: {called(first)} is in rows {in_short(row + 1 for row in rows)}"
     if marks:
         raise InputError(
-            f"{stands}, but by its column {next(iter(marks))} the table has one row per run; give each run a unique "
-            "name, or pass a column of ids: --columns hyper_id=ID"
+            f"{stands}, but the column {next(iter(marks))} shows that the table has one row per run; give each run a "
+            "unique name, or pass a column of ids: --columns hyper_id=ID"
         )
     if len(places) > 2 * len(several):
         raise InputError(

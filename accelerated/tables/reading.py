@@ -185,10 +185,10 @@ def _json_rows(text: Text, problems: Problems) -> Iterator[tuple[int, dict[str, 
         try:
             value = decoder.decode(line)
         except (ValueError, RecursionError) as error:
-            problems.add(row, None, shorten(line), f"one JSON object a line ({str(error).partition(': line ')[0]})")
+            problems.add(row, None, shorten(line), f"one JSON object per line ({str(error).partition(': line ')[0]})")
             continue
         if not isinstance(value, _Object):
-            problems.add(row, None, shorten(line), "one JSON object a line")
+            problems.add(row, None, shorten(line), "one JSON object per line")
             continue
         pairs = list(_flat(value))
         names = [name for name, _ in pairs]

@@ -107,7 +107,7 @@ def test_tokamax_passes_the_trial(dtype):
 # The trial, and the choice.
 
 
-OFF = r"the gradient of the queries is off by 0\.\d+ of its norm; our own form is off by 0\.0\d+"
+OFF = r"the gradient of the queries is off by 0\.\d+ of its norm; our own code is off by 0\.0\d+"
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,8 @@ def test_who_computes_attention(on_cuda, monkeypatch):
     on_cuda(refusing)
     assert kernels.choose("auto", SHAPE) == Choice(
         "own",
-        "attention is our own, because cuDNN's kernel failed its trial: it raises NotImplementedError: Unsupported "
-        "sequence "
-        "length Q 17, KV 17.",
+        "attention runs our own code, because the kernel of cuDNN failed a test: it raises "
+        "NotImplementedError: Unsupported sequence length Q 17, KV 17.",
     )
     monkeypatch.setitem(kernels.KERNELS, "tokamax", by_xla)
     assert kernels.choose("tokamax", SHAPE) == Choice("tokamax", "")
@@ -197,8 +196,8 @@ def test_a_run_does_without_a_kernel_that_fails_its_trial_and_says_so(small_fiel
     rows, said = trained(small_fields, tmp_path / "auto")
     assert numbers(rows) == numbers(own)
     assert len(said) == 1 and re.match(
-        rf"{re.escape(str(tmp_path / 'auto'))}: attention is our own, because cuDNN's kernel failed its trial: the "
-        rf"gradient of",
+        rf"{re.escape(str(tmp_path / 'auto'))}: attention runs our own code, because the kernel of cuDNN "
+        "failed a test: the gradient of",
         said[0],
     )
 

@@ -277,9 +277,7 @@ def test_tokens_that_follow_from_the_size_are_named(tmp_path, law, power):
     frame["tokens"] = 20 * 1e8 ** (1 - power) * size**power * (1 + 0.05 * (size.index % 2))
     frame["loss_validation"] = 1.7 + 480 * size**-0.34 + 1900 * frame["tokens"] ** -0.28
     [said] = [text for text in warned(frame, tmp_path, law) if "ill-conditioned" in text]
-    start = (
-        "tokens are proportional to N in all 9 rows (20 to 21 for each parameter)" if power == 1 else "tokens grow as"
-    )
+    start = "tokens are proportional to N in all 9 rows (20 to 21 per parameter)" if power == 1 else "tokens grow as"
     assert said.startswith(start) and said.endswith("add runs of one size with different token counts")
     assert ("condition number about 1/(alpha - " in said) == (law == "hoffmann")
 

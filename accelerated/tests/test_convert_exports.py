@@ -475,11 +475,11 @@ def test_an_id_tells_runs_of_one_name_apart(here, column, cells):
 REFUSED_NAMES = {
     "a state": (
         *marked("State", "finished", "crashed", "finished"),
-        "runs.csv: run 'moe8' is in rows 1, 2, but by its column State the table has one row per run; give each",
+        "runs.csv: run 'moe8' is in rows 1, 2, but the column State shows that the table has one row per run",
     ),
     "a status, with steps that rise": (
         *marked("status", *["FINISHED"] * 3),
-        "runs.csv: run 'moe8' is in rows 1, 2, but by its column status the table has one row per run; give each",
+        "runs.csv: run 'moe8' is in rows 1, 2, but the column status shows that the table has one row per run",
     ),
     "a counter of rows": (*marked("id", 0, 1, 2), "runs.csv: run 'moe8' goes back from step 2000 (row 1)"),
     "a counter in capitals": (*marked("ID", 1, 2, 3), "runs.csv: run 'moe8' goes back from step 2000 (row 1)"),

@@ -143,8 +143,8 @@ def test_lines_are_added_through_no_link(tmp_path):
     [
         (errno.ENOSPC, "; free some space"), (errno.EDQUOT, "; free some space of your quota"),
         (errno.EFBIG, "; allow larger files"), (errno.EROFS, "; choose another --out, or make it writable"),
-        (errno.EACCES, "; name another one, or allow yourself to use this one"),
-        (errno.EPERM, "; name another one, or allow yourself to use this one"),
+        (errno.EACCES, "; name another path, or change the permissions of this path"),
+        (errno.EPERM, "; name another path, or change the permissions of this path"),
         (errno.ENAMETOOLONG, "; choose a shorter name"), (errno.ELOOP, "; remove the loop of symbolic links"),
         (errno.EIO, ""),
     ],

@@ -377,12 +377,13 @@ def test_a_run_may_grow_up_to_the_first_step_of_its_decay(small_fields):
     after = dataclasses.replace(before, steps=48)
     check_growth("run", before, after, [18, 8])
     check_growth("run", before, after, [])
-    for saved, there in (([24, 18, 16], "16, 18"), ([24, 19], "no checkpoint")):
+    for saved, there in (([24, 18, 16], "16, 18"), ([24, 19], "none")):
         with pytest.raises(InputError) as error:
             check_growth("run", before, after, saved)
         assert str(error.value) == (
-            "run: cannot grow from 24 to 48 steps, because its learning rate decays from step 18 on; "
-            f"train another --out with --decay-from run --at one of {there}"
+            "run: cannot go on from 24 to 48 steps, because its learning rate decays from step 18 on; "
+            "start a new run with another --out, --decay-from run and "
+            f"--at STEP; possible steps: {there}"
         )
 
 

@@ -83,14 +83,14 @@ def test_the_expert_of_a_hash_tells_all_about_the_token(run_of):
         assert block.agreement == 1 and block.faults == diagnostics.Faults([], [], False)
         for e, words in enumerate(block.words):
             assert len(words) == told.WORDS and all(word.taken == word.of for word in words), e
-    assert told.sentences(trace, told.findings(trace)) == ["Blocks 2 and 4: the token itself alone decides the expert."]
+    assert told.sentences(trace, told.findings(trace)) == ["Blocks 2 and 4: the token itself fully decides the expert."]
 
 
 def test_a_hash_of_the_token_before_is_named(run_of):
     run = run_of(router="hash", hash="previous")
     trace = trace_run(run, ids_of(run, 2048), "hash")
     (line,) = told.sentences(trace, told.findings(trace))
-    assert line == "Blocks 2 and 4: the token before it alone decides the expert."
+    assert line == "Blocks 2 and 4: the token before it fully decides the expert."
 
 
 def test_a_collapsed_router_is_named(run_of):

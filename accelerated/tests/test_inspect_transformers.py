@@ -161,7 +161,7 @@ class TestPlanted:
             assert block.words[3] and all(word.taken == word.of for word in block.words[3])
         (line,) = told.sentences(trace, found)
         assert (
-            line.endswith(": the token itself alone decides the expert.") and told.fault_sentences(trace, found) == []
+            line.endswith(": the token itself fully decides the expert.") and told.fault_sentences(trace, found) == []
         )
 
     def test_a_dead_expert_is_named_in_its_block(self, name, model_of, traced):
@@ -252,7 +252,7 @@ class TestFolder:
         self.change(auto_map={"AutoConfig": "code.Config", "AutoModel": "code.Model"})
         trace_transformers(folder, self.text, tokens=20)
         self.change(model_type="unknown")
-        self.fails("has no model for it, and code of the folder is not run .*; update transformers")
+        self.fails("does not know this model, and code in the folder is not run .*; update transformers")
         assert not (tmp_path / "ran").exists()
 
     def test_pickled_weights(self, folder):

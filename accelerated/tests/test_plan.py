@@ -40,7 +40,7 @@ def test_without_the_released_table_the_published_laws_are_ranked(monkeypatch, c
     monkeypatch.setattr(plan_command, "released_table", refuse)
     assert main(["plan", "--flops", "1e21", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["remarks"] == ["without the released table: no connection"]
+    assert found["remarks"] == ["the released table is not used: no connection"]
     assert {ranking["kind"] for ranking in found["rankings"]} == {"printed"}
     assert main(["plan", "--flops", "1e21", "--no-published"]) == 2
     assert capsys.readouterr().err == "routelaws: no connection\n"

@@ -174,7 +174,7 @@ LAID = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:expert_choice within sequences")
+@pytest.mark.filterwarnings("ignore:grouping is 'sequence'")
 @pytest.mark.parametrize("name", LAID)
 def test_the_meshes_that_are_planned_are_those_that_train(name):
     config = ModelConfig(vocab_size=300, d_model=16, blocks=4, heads=4, **LAID[name])

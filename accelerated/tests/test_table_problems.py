@@ -194,8 +194,8 @@ def test_lines_that_are_no_json_objects(folder):
     lines[1:1] = ["[1, 2]", "", '{"step": 1', '{"step": 1, "step": 2}', '{"loss_c4": {"a": 1}, "step": null}']
     path.write_text("\n".join(lines))
     found = problems(path)
-    assert found[0] == "row 2: '[1, 2]'; needed: one JSON object a line"
-    assert found[1].startswith("row 3: '{\"step\": 1'; needed: one JSON object a line (")
+    assert found[0] == "row 2: '[1, 2]'; needed: one JSON object per line"
+    assert found[1].startswith("row 3: '{\"step\": 1'; needed: one JSON object per line (")
     assert found[2] == "row 4: the key step appears twice; needed: each key once"
     assert cells_named(found) == {(5, name) for name in HEADER[:5]} and len(found) == 8
 

@@ -245,7 +245,7 @@ GROUPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:expert_choice within sequences")
+@pytest.mark.filterwarnings("ignore:grouping is 'sequence'")
 @pytest.mark.parametrize(("fields", "given", "wanted"), GROUPS)
 def test_an_evaluation_in_other_groups_fits_the_run(fields, given, wanted):
     """In evaluation, expert choice groups sequences by position, also if training groups the tokens of a sequence."""

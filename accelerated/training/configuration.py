@@ -99,7 +99,7 @@ class TrainConfig:
     rematerialise: bool = False
     """Store only the input of each block and recompute the block in the backward pass: less memory, more time."""
     attention: str = "auto"
-    """Attention code. auto: cuDNN on an NVIDIA GPU in bfloat16, else our own code. own: always our own. tokamax: Tokamax."""  # noqa: E501
+    """Code for attention. auto: cuDNN on an NVIDIA GPU in bfloat16, else own. own: code of routelaws. tokamax: kernels of the library Tokamax."""  # noqa: E501
     evaluations: int = 5
     """Number of evaluations, evenly spaced; the last one is after the last step."""
     evaluation_tokens: int = 131_072
@@ -123,7 +123,7 @@ class TrainConfig:
     init_from: str | None = None
     """Folder of a run. Its last checkpoint gives the initial weights. If that run is dense and this model is routed, each expert starts as a copy of its block's FFN (of a part of it with --granularity)."""  # noqa: E501
     init_noise: float = 0.0
-    """With a dense --init-from: noise that is added to the experts, as a multiple of new initial weights."""
+    """With a dense --init-from: size of the noise added to the experts, as a multiple of new initial weights."""
     init_redraw: float = 0.0
     """With a dense --init-from: share of the hidden units of each expert that get new random weights."""
     init_optimizer: bool = False
@@ -133,7 +133,7 @@ class TrainConfig:
     mesh: str | None = None
     """Train on all devices, arranged in this mesh: data=2,expert=4,model=1. The size of an omitted axis is 1."""
     balancing_group: str = "shard"
-    """On a mesh, a router balances over the tokens of one data x expert shard (shard) or of the whole batch (global)."""  # noqa: E501
+    """On a mesh: tokens that a router balances together. shard: the tokens of one position on the axes data and expert. global: the whole batch."""  # noqa: E501
 
     def fields(self) -> dict:
         """Return the given fields of the model and the fields of the run in one mapping; see `from_mapping`."""

@@ -249,7 +249,7 @@ def test_64_bits_without_a_warning(backend):
 @pytest.mark.twin
 def test_an_expert_out_of_range(backend):
     """The reference raises. Under jit the assignment gets no slot and takes no slot from others."""
-    with pytest.raises(ValueError, match="reach from 0 to 2; allowed: 0 to 1"):
+    with pytest.raises(ValueError, match="range from 0 to 2; allowed: 0 to 1"):
         reference.dispatch(np.array([[0], [2]]), 2, 2)
     inputs = layer(Selection(np.zeros((4, 1), int), 2, "one expert", 1), "float32")
     alone = reference.routed_ffn(inputs["params"], inputs["x"][1:2], np.array([[1]]), inputs["gate"][1:2]).output

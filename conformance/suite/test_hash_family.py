@@ -377,5 +377,5 @@ def test_an_id_that_is_not_in_the_table_is_not_lost(backend):
         expert = np.array([[0, 1], [3, 2], [2, bad]])
         found = run(backend, FIXED, "float32", expert, num_experts=4)
         assert_same(np.isnan(found.gate), [[False, False], [False, False], [False, True]], what=f"expert {bad} of 4")
-        with pytest.raises(ValueError, match="previous reach from .*allowed: 0 to 3"):
+        with pytest.raises(ValueError, match="previous range from .*allowed: 0 to 3"):
             reference.bigram_experts(np.zeros(3, int), ids, table.T.repeat(2, 0), 2)

@@ -584,7 +584,7 @@ BAD = {
     "drop order": (dict(router="hash", drop_order="last"), "drop_order is 'last'"),
     "G that does not divide": (dict(router="hash", granularity=5), "granularity is 5; it has to divide 4 d_model = 32"),
     "dense with G": (dict(granularity=2), "granularity 2"),
-    "routed and wider": (dict(router="hash", flop_increase=2), "flop_increase is 2; only a dense model"),
+    "routed and wider": (dict(router="hash", flop_increase=2), "flop_increase is 2; it is for dense models"),
     "baseline without width": (dict(router="reinforce", d_model=6), "d_model is 6"),
     "constant gate": (dict(router="top_k", experts=2, normalisation="sum"), "its gate would be 1"),
     "GShard with k = 1": (dict(router="top_k", experts=2, sample_second=True), "sample_second needs two"),
@@ -595,11 +595,11 @@ BAD = {
     "tokens of an expert": (dict(router="expert_choice", experts=4, group_size=2), "it has to be whole"),
     "capacity of expert choice": (dict(router="expert_choice", capacity_factor=2.0), "not of expert_choice"),
     "bigram with k": (dict(router="hash", experts=2, k=2, hash="bigram"), "one expert per token"),
-    "MultiHash with G = 1": (dict(router="hash", experts=2, hash="multi"), "MultiHash needs k = 1"),
+    "MultiHash with G = 1": (dict(router="hash", experts=2, hash="multi"), "the multi hash needs k 1"),
     "group of 0": (dict(router="mixture_of_tokens", group_size=0), "group_size is 0"),
     "weights": (dict(router="reinforce", policy_weight=-1.0), "policy_weight is -1.0"),
     "grouping": (dict(router="expert_choice", grouping="all"), "grouping is 'all'"),
-    "mixture in sequences": (dict(router="mixture_of_tokens", grouping="sequence"), "need objective 'masked'"),
+    "mixture in sequences": (dict(router="mixture_of_tokens", grouping="sequence"), "use objective 'masked'"),
     "objective": (dict(objective="both"), "objective is 'both'; allowed: causal, masked"),
     "masked policy": (dict(router="reinforce", objective="masked"), "not of reinforce"),
     "rate of another": (dict(mask_rate=0.2), "mask_rate is 0.2; it is an option of the masked objective"),
@@ -616,7 +616,7 @@ BAD = {
     "odd head of rotary positions": (dict(positions="rotary", kqv_size=3), "kqv_size is 3; it has to be even"),
     "G that does not divide SwiGLU": (dict(router="hash", experts=2, granularity=16, activation="swiglu"),
                                       "it has to divide 3 d_model = 24"),
-    "upper blocks of no routing": (dict(layout="upper"), "layout is 'upper'; a dense model has no routed blocks"),
+    "upper blocks of no routing": (dict(layout="upper"), "layout is 'upper'; a dense model with flop_increase 1"),
     "upper blocks that are not whole": (dict(router="hash", experts=2, layout="upper", routing_frequency=0.3),
                                         "it has to be a whole number of routed blocks"),
     "groups that hold too few": (dict(router="top_k", experts=4, k=2, expert_groups=4), "smallest groups hold 1"),
@@ -692,7 +692,7 @@ mixture_of_tokens (the masked objective)."""
 
 @pytest.mark.asks(because="a configuration is no function")
 @pytest.mark.twin
-@pytest.mark.filterwarnings("ignore:expert_choice within sequences")
+@pytest.mark.filterwarnings("ignore:grouping is 'sequence'")
 @pytest.mark.parametrize("router", TAKEN)
 def test_an_option_that_a_router_does_not_have_is_named(backend, router):
     routed = {} if router == "dense" else dict(routing_frequency=0.5, experts=3)
@@ -767,7 +767,7 @@ def test_the_baseline_does_not_change_the_model(backend):
 @pytest.mark.asks(because="a configuration is no function")
 def test_groups_within_sequences_warn(backend):
     for module in (backend.configuration, configuration):
-        with pytest.warns(UserWarning, match="within sequences is not causal"):
+        with pytest.warns(UserWarning, match="depend on later tokens"):
             module.ModelConfig(**SMALL, router="expert_choice", experts=3, grouping="sequence")
 
 

@@ -119,7 +119,7 @@ REFUSED = {
         ((np.zeros((2, 6)), size), {}, f"group_size is {size}; it has to divide the 6 positions") for size in (0, 4)
     ],
     "routers.mixture_of_tokens.ungroup_within_sequence": [
-        ((np.zeros((4, 3)), length), {}, f"sequence_length is {length}; 4 groups of 3 have to make up whole")
+        ((np.zeros((4, 3)), length), {}, f"sequence_length is {length}; 3 has to divide it")
         for length in (0, 4, 9)
     ],
     "routers.hash_layer.hash_layer": [
@@ -222,7 +222,7 @@ BY_REFERENCE = [
     ("balance.z_loss", (Z,), dict(mask=NOBODY), "0 real tokens"),
     ("balance.load_statistics", (np.array([0.0, 0.0]),), {}, "not all 0"),
     ("balance.load_statistics", (np.array([1.0, -1.0, 3.0]),), {}, "not all 0"),
-    ("balance.expert_counts", (np.array([[0], [2]]), 2), {}, "reach from 0 to 2; allowed: 0 to 1"),
+    ("balance.expert_counts", (np.array([[0], [2]]), 2), {}, "range from 0 to 2; allowed: 0 to 1"),
 ]  # fmt: skip
 """Values that compiled functions cannot see."""
 

@@ -431,5 +431,5 @@ def test_gradient_in_float32(backend):
 
 def test_a_token_out_of_range_is_an_error_in_the_reference():
     drawn = case("dense", 0)
-    with pytest.raises(ValueError, match="tokens reach from 0 to 13; allowed: 0 to 12"):
+    with pytest.raises(ValueError, match="tokens range from 0 to 13; allowed: 0 to 12"):
         reference.apply(drawn.params, np.array([[0, 13]]), drawn.config)

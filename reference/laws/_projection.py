@@ -123,9 +123,8 @@ def _check_told_apart(size: np.ndarray, experts: np.ndarray, words: Words) -> No
         )
     if not _independent(np.log10(size), experts - 1.0):
         raise InputError(
-            f"{words.size}, {words.experts} and their product cannot be distinguished in these rows; needed: at least "
-            "two "
-            f"{words.sizes}, with more than one {words.expert_count} at two of them"
+            f"the effects of {words.size}, {words.experts} and their product cannot be distinguished in these rows; "
+            f"needed: at least two {words.sizes}, with more than one {words.expert_count} at two of them"
         )
 
 

@@ -204,12 +204,14 @@ def win_shares(losses: np.ndarray) -> tuple[np.ndarray, int]:
 def _check_smallest(option: Option, budget: Budget, tokens: float | Callable | None) -> None:
     """Raise InputError unless the smallest model fits the budget. The message names the limit that it breaks."""
     data, flops, memory = (float(value[0]) for value in costs(option, np.array([option.least]), budget, tokens))
-    inference = f" beside {budget.inference_tokens:.3g} tokens of inference" if budget.inference_tokens else ""
+    inference = f" and {budget.inference_tokens:.3g} tokens of inference" if budget.inference_tokens else ""
     smallest = f"even the smallest model, {option.counted_by} = {option.least:.3g}, takes"
     if memory > budget.memory:
         raise InputError(f"{smallest} {memory:.3g} bytes of memory; allowed: {budget.memory:.3g}")
     if tokens is not None and flops > budget.flops:
-        raise InputError(f"{smallest} {flops:.3g} FLOPs for {data:.3g} tokens{inference}; allowed: {budget.flops:.3g}")
+        raise InputError(
+            f"{smallest} {flops:.3g} FLOPs for {data:.3g} tokens of training{inference}; allowed: {budget.flops:.3g}"
+        )
     if data < 1:
         raise InputError(f"{smallest} more than {budget.flops:.3g} FLOPs for one token of training{inference}")
 

@@ -227,7 +227,7 @@ def compute_prediction(
 
 
 def speedup(worse: np.ndarray, better: np.ndarray, coefficients: ComputeCoefficients = PUBLISHED) -> np.ndarray:
-    """Return the factor by which the recipe with loss `worse` needs more compute to reach the loss `better`.
+    """Return how many times more compute the recipe with loss `worse` needs to reach the loss `better`.
 
     Args:
         worse, better: losses of two recipes at one budget, nats per token, above the floor.

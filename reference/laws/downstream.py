@@ -327,7 +327,10 @@ def _fit_line(form: type, columns: dict, accuracy, guess_rate: float, least_gain
     logs, target, used = _rows(columns, accuracy, guess_rate, least_gain, len(form._fields))
     design = _features(form, tuple(logs))[:, 0]
     if not independent(design):
-        raise InputError(f"the rows used do not determine the coefficients; needed: two values of {', '.join(columns)}")
+        raise InputError(
+            "the rows used do not determine the coefficients; "
+            f"needed: at least two values of each of {', '.join(columns)}"
+        )
     theta, spread, mean_square = least_squares(design, target)
     rises = theta[1] > 0 if form is DirectCoefficients else theta[1] < 0
     values = np.where(np.array(form._fields) == "A", np.exp(theta), theta)

@@ -13,9 +13,10 @@ is the FLOPs for each parameter and token (usually 6),
 
 The two minima differ for two reasons. The two parts of the difference add up in ln N (`minimum_difference`):
 
-    shape   the law's profile is no parabola: it is steeper on one side unless α = β. A parabola through the law's own
-            losses, at the sizes of the runs, misses the law's minimum by this much. The error is larger if the sizes
-            lie on one side of the minimum, and smaller if they are close to it (arXiv 2603.22339 calls it a bias).
+    shape   the law's profile is no parabola: it is steeper on one side unless α = β. So the minimum of a parabola
+            through the law's own losses, at the sizes of the runs, differs from the law's minimum. The difference is
+            larger if the sizes lie on one side of the minimum, and smaller if they are close to the minimum (arXiv
+            2603.22339 calls it a bias).
     runs    the other part: the runs' losses differ from the law's losses, by chance or because the law is wrong here.
 
 The FLOPs of two runs are rarely exactly equal. `isoflop_budgets` collects runs whose FLOPs differ by at most a given

@@ -23,7 +23,7 @@ bracket, so ln Ê = ln E_start + ψ. Then ln of the first term is
 
     (ln a + δ s) + δ ψ + (α + γ s) ln N + γ ψ ln N,   s = ln E_start
 
-At a given ψ it is linear in four unknowns: the first bracket, δ, (α + γ s) and γ. The second term has the same form.
+At a given ψ this is linear in four unknowns: the first bracket, δ, (α + γ s) and γ. The second term has the same form.
 The fit subtracts from ln N and ln D their means, as in `additive.py`. It has eleven unknowns: four for each term, ln c,
 ln rise and ln bend. The derivatives of ψ are
 

@@ -384,10 +384,10 @@ def _fit_plane(dense_parameters, num_experts, loss, interaction: bool) -> LogLin
     design, back = np.stack(columns, axis=1)[:, kept], back[np.ix_(kept, kept)]
     if not (_spread(log_size) and _spread(log_experts) and independent(design)):
         raise InputError(
-            "size, num_experts and their product cannot be distinguished in these rows; needed: several num_experts at "
-            "more than one size"
+            "the effects of size, num_experts and their product cannot be distinguished in these rows; needed: "
+            "several num_experts at more than one size"
             if interaction
-            else "size and num_experts cannot be distinguished in these rows; needed: at least two sizes and two "
+            else "the effects of size and num_experts cannot be distinguished in these rows; needed: two sizes and two "
             "num_experts that do not rise together"
         )
     solution, covariance, objective = least_squares(design, log_loss)

@@ -114,11 +114,11 @@ def interval_of(
         low, high = law.predict_interval(fit, columns, loss, asked.at, level).law
     elif asked.name == "slope":
         if law.slopes is None:
-            raise InputError(f"the law {law.name} has no slopes; needed: another number")
+            raise InputError(f"the law {law.name} has no slopes; ask for another number")
         slopes = {item.at: (item.low, item.high) for item in law.slopes(fit, columns, loss, level)}
         if asked.at[0] not in slopes:
             sizes = ", ".join(f"{size:.6g}" for size in slopes)
-            raise InputError(f"slope at {asked.at[0]:.6g}: the law {law.name} has slopes at the sizes {sizes}")
+            raise InputError(f"slope at {asked.at[0]:.6g}: the law {law.name} has slopes only at the sizes {sizes}")
         low, high = slopes[asked.at[0]]
     else:
         ranges = {item.name: item for item in law.intervals(fit, columns, loss, level) if item.at is None}

@@ -90,7 +90,7 @@ class SlopeInterval(NamedTuple):
 
     Attributes:
         at: N₀, parameters
-        slope: at the optimum; -inf or inf in the linear limit
+        slope: of the best fit; -inf or inf in the linear limit
         low: may be -inf
         high: may be inf
         extrapolated: bool: N₀ lies outside the sizes of the table
@@ -109,7 +109,7 @@ class GainInterval(NamedTuple):
     Attributes:
         at: N₀, parameters
         experts: E_top
-        gain: at the optimum
+        gain: of the best fit
         low: lower ends
         high: upper ends
         extrapolated: bool: N₀ lies outside the sizes of the table

@@ -159,7 +159,7 @@ def table_router(
     if mask is not None:
         return _route_real_tokens(table_router, mask, token_ids, table=table, **options)
     if token_ids.size and not (0 <= token_ids.min() and token_ids.max() < len(table)):
-        raise InputError(f"token_ids reach from {token_ids.min()} to {token_ids.max()}; allowed: 0 to {len(table) - 1}")
+        raise InputError(f"token_ids range from {token_ids.min()} to {token_ids.max()}; allowed: 0 to {len(table) - 1}")
     return fixed_router(table[token_ids], **options)
 
 
@@ -202,7 +202,7 @@ def fixed_router(
     if gate not in HASH_GATES:
         raise InputError(f"gate is {gate!r}; allowed: {', '.join(HASH_GATES)}")
     if expert.size and not (0 <= expert.min() and expert.max() < num_experts):
-        raise InputError(f"expert indices reach from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
+        raise InputError(f"expert indices range from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
     num_tokens, k = expert.shape
     for t, row in enumerate(expert):
         if len(set(row.tolist())) < k:
@@ -492,7 +492,7 @@ def bigram_experts(token_ids: np.ndarray, previous: np.ndarray, tables: np.ndarr
     """
     for name, ids in (("token_ids", token_ids), ("previous", previous)):
         if ids.size and not (0 <= ids.min() and ids.max() < tables.shape[1]):
-            raise InputError(f"{name} reach from {ids.min()} to {ids.max()}; allowed: 0 to {tables.shape[1] - 1}")
+            raise InputError(f"{name} range from {ids.min()} to {ids.max()}; allowed: 0 to {tables.shape[1] - 1}")
     return ((tables[0, previous] + tables[1, token_ids]) % num_experts)[:, None]
 
 

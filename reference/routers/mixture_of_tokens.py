@@ -177,7 +177,7 @@ def emit_weights(
 
 def _check_temperature(temperature):
     if np.shape(temperature) != () or not temperature > 0:
-        raise InputError(f"temperature is {temperature}; one number above 0 is needed (one_hot is the limit 0)")
+        raise InputError(f"temperature is {temperature}; one number above 0 is needed (for the limit 0, use one_hot)")
 
 
 def mixture_of_tokens(
@@ -292,6 +292,7 @@ def ungroup_within_sequence(grouped: np.ndarray, sequence_length: int) -> np.nda
     groups, group_size = grouped.shape[:2]
     if min(sequence_length, group_size) < 1 or sequence_length % group_size or groups * group_size % sequence_length:
         raise InputError(
-            f"sequence_length is {sequence_length}; {groups} groups of {group_size} have to make up whole sequences"
+            f"sequence_length is {sequence_length}; {group_size} has to divide it, and it has to divide "
+            f"the {groups * group_size} tokens of the groups"
         )
     return grouped.reshape(groups * group_size // sequence_length, sequence_length, *grouped.shape[2:])

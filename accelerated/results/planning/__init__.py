@@ -2,8 +2,8 @@
 functions.
 
 costs       the cost of a model between the sizes of a table
-options     the kinds of models from runs or printed coefficients, as functions of the size
+options     the models to rank, from runs or printed coefficients: loss and cost as functions of the size
 rankings    the models of one data set at their best sizes, the lowest loss first
 plan        `Plan`: the rankings of one budget, printed and as JSON
-next_run    `NextRuns`: the run that narrows the interval of a number most
+next_run    `NextRuns`: the runs that narrow the interval of a requested number most
 """

@@ -34,7 +34,7 @@ class Proposal(NamedTuple):
 
 
 class NextRuns(NamedTuple):
-    """The interval of a number after each possible run.
+    """Possible runs, each with the interval of the requested number after this run.
 
     Attributes:
         now: the interval from the current rows alone

@@ -38,7 +38,7 @@ class Costs(NamedTuple):
     Attributes:
         flops: forward FLOPs of one token
         total: P, all parameters without embeddings
-        embedding: V d, which P excludes; V is that of the released table if the table has no V
+        embedding: V d, which P excludes; V is from the released table if the table has no V
         cache: numbers in the key-value cache for one token
         tokens: training tokens D of the runs of a size
         counted: whether `flops` is from the table; otherwise `flops` is 2 N

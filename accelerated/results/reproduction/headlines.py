@@ -38,7 +38,7 @@ def headlines(results: dict) -> dict:
         printed     {"inside", "of", "outside", "rounding"}: printed constants inside and outside the intervals,
                     and whether rounding alone makes the printed laws worse
         open        {"fits", "some", "nothing"}: number of fits to other texts, with some open constant, with all open
-        and lists or flags: "jackknife" (intervals of N_cutoff that allow for correlated residuals of one size),
+        and lists or flags: "jackknife" (intervals of N_cutoff for residuals that are correlated within a size),
         "slopes_fade" (every measured slope is below 0 and rises from the smallest size to the largest), "bounded_best"
         (the bounded law predicts left-out sizes best), "other_kinds" and "kinds_off" (kinds of runs outside the main
         grid in the (F, B) law, and the kinds whose mean residual exceeds the residual of a single run).

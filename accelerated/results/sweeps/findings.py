@@ -194,8 +194,8 @@ def _numbers(run: SweepRun) -> dict:
 def spread_for(router: str, spreads: list[dict]) -> tuple[float | None, bool]:
     """Return the seed spread for a router, and whether it is borrowed from other routers.
 
-    The spread is the largest range over seeds among the points of the router and of dense. Their difference has the
-    errors of both. If the router has no such point, the spread is the largest range of the sweep.
+    The spread is the largest range over seeds among the points of the router and of dense, because both have an error.
+    If the router has no such point, the spread is the largest range of the sweep.
     """
     router_spreads = [spread for spread in spreads if spread["router"] == router]
     candidates = router_spreads + [s for s in spreads if s["router"] == DENSE] if router_spreads else spreads

@@ -8,9 +8,9 @@ The format is StableHLO of `jax.export`, which promises six months of compatibil
 live run, with two exceptions. In training, BASE assigns tokens by the auction on the device, because a file cannot
 contain loops on the host. On CPU, attention and experts run as plain JAX, because the module `cpu` would tie the file
 to one version of this package. Shapes are fixed: the model's shapes, b sequences of S + 1 tokens, and `steps_per_call`
-steps a call. Learning rates, random keys and the table of a hash are inputs (`step.run_inputs`), so one file serves all
-runs of the same shapes. The number of bad batches that may still be skipped is another input; `--skip-bad-batches` has
-no effect. The program is for one device.
+steps per call. Learning rates, random keys and the table of a hash are inputs (`step.run_inputs`), so one file serves
+all runs of the same shapes. The number of bad batches that may still be skipped is another input; `--skip-bad-batches`
+has no effect. The program is for one device.
 """
 
 import dataclasses

@@ -21,7 +21,9 @@ from ..configuration import TrainConfig
 from ..text.batches import TrainingBatches
 from .record import digest
 
-NO_GATES = "has experts but no gates; the run computes its own gates, so its losses differ from the recorded run"
+NO_GATES = (
+    "has experts but no gates; the run computes its own gates, so its losses differ from those of the recorded run"
+)
 
 
 def read_routing(path: Path) -> dict[str, np.ndarray]:

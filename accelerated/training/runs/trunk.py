@@ -103,7 +103,8 @@ def check_growth(folder: Path, before: TrainConfig, config: TrainConfig, saved: 
     """
     if saved and saved[0] > before.stable_steps():
         raise InputError(
-            f"{folder}: cannot grow from {before.steps:,} to {config.steps:,} steps, because its learning rate decays "
-            f"from step {before.stable_steps():,} on; train another --out with --decay-from {folder} --at one of "
-            f"{', '.join(f'{step:,}' for step in sorted(saved) if step <= before.stable_steps()) or 'no checkpoint'}"
+            f"{folder}: cannot go on from {before.steps:,} to {config.steps:,} steps, because its learning rate decays "
+            f"from step {before.stable_steps():,} on; start a new run with another --out, --decay-from {folder} and "
+            "--at STEP; possible steps: "
+            f"{', '.join(f'{step:,}' for step in sorted(saved) if step <= before.stable_steps()) or 'none'}"
         )

@@ -110,7 +110,7 @@ def lent(config: TrainConfig, state: TrainState, watch: Watch = silent) -> tuple
     With `init_optimizer` the state also has the optimizer state of that run.
 
     Args:
-        state: the initial state without another run.
+        state: the random initial state.
     """
     saved, take = load_run(config.init_from, watch, moments=config.init_optimizer), lambda theirs, _: theirs
     if upcycles(config.model, saved.config.model):

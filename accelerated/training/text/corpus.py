@@ -309,7 +309,7 @@ def cut_all(documents: Sequence[Document], description: str) -> list[Document]:
     """
     total = sum(len(document.text) for document in documents)
     if not total:
-        raise InputError(f"{description}: has no text: every file is empty or not UTF-8")
+        raise InputError(f"{description}: no text found; every file is empty or not UTF-8")
     longest = min(PIECE, max(SHORTEST_PIECE, total // FEWEST_PIECES))
     pieces = [piece for document in documents for piece in cut(document, longest)]
     if len(pieces) < 2:
