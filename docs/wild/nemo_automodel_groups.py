@@ -1,7 +1,7 @@
 """nemo-automodel 0.7.0, `Gate` with groups: experts outside of the chosen groups win if biases are negative.
 
 With "sigmoid" and "softmax_with_bias", the gate multiplies scores by a 0/1 mask, so these experts have the score 0.0,
-not -inf. If the sum of score and bias of the other experts is negative, it is below 0.0. "sigmoid_with_bias" uses -inf.
+not -inf. They win if the sums of score and bias of the other experts are negative. "sigmoid_with_bias" uses -inf.
 """
 
 import torch
