@@ -15,7 +15,7 @@
 #
 # A *language model* reads a text in pieces called *tokens* and gives a probability to each possible next token. It is a
 # stack of equal *blocks*. A block has two parts. In *attention*, tokens look at earlier tokens. In the *feed-forward
-# network* (FFN), each token is transformed alone. It is multiplied by a matrix, its negative numbers are pressed
+# network* (FFN), each token is transformed separately. It is multiplied by a matrix, its negative numbers are pressed
 # towards 0, and it is multiplied by a second matrix.
 #
 # Most of the *parameters*, the learned numbers, are in the FFNs. More parameters make a better model, but every token

@@ -158,7 +158,7 @@ by_luck = [
 worst["random"] = np.mean(by_luck)
 for name, largest in worst.items():
     print(f"{name:10} largest load {largest:.2f} fair shares")
-print(f"random tables reach from {min(by_luck):.2f} to {max(by_luck):.2f}")
+print(f"random tables range from {min(by_luck):.2f} to {max(by_luck):.2f}")
 assert worst["remainder"] < worst["random"] < worst["blocks"]
 
 # %% [markdown]
@@ -232,8 +232,8 @@ def draw(axes):
 figure(
     draw,
     "The balanced table lies on the bound, and the other tables lie above it (random: "
-    "the mean of 20). With many experts the most frequent word alone decides, and no "
-    "table helps.",
+    "the mean of 20). With many experts, the most frequent word determines the largest "
+    "load, and no table helps.",
 )
 
 # %% [markdown]

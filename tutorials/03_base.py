@@ -127,7 +127,7 @@ assert max((s * table_of(choice)).sum() for _, choice in parts) >= (s * A).sum()
 #
 # Here is another way to assign tokens. Give each expert a *price* $p_e$, which each of its tokens has to pay. Now a
 # token compares what is left after paying: score minus price. It wishes for the expert where most is left. If too many
-# tokens wish for an expert, its price should go up. Compare no prices with well-chosen prices.
+# tokens wish for an expert, its price should go up. Compare prices of 0 with well-chosen prices.
 
 # %%
 for p in (np.zeros(E), np.array([3.0, 2.0, 0.0])):
@@ -153,9 +153,9 @@ assert all(left[t, exact[t]] == left[t].max() for t in range(T))
 #
 # $$\sum_t s_{t,e(t)} = \sum_t (s_{t,e(t)} - p_{e(t)}) + C \sum_e p_e \le \sum_t \max_e (s_{te} - p_e) + C \sum_e p_e$$
 #
-# The ≤ holds because no expert leaves a token more than its wish does. The right side does not contain the choice e(t).
-# So it is a limit for *all* balanced choices. It is called the *bound* of these prices. Compute it by a loop, then in
-# one line.
+# The ≤ holds because score minus price is largest at the wish of a token. The right side does not contain the choice
+# e(t). So it is a limit for *all* balanced choices. It is called the *bound* of these prices. Compute it by a loop,
+# then in one line.
 
 
 # %%
@@ -295,7 +295,7 @@ assert history[:, 3].argmin() == 6 and history[6, 3] == best < history[-1, 3]
 # %%
 same([sold[t] for t in range(T)], exact)
 gap = dual_bound(s, p) - sum(s[t, sold[t]] for t in range(T))
-print(f"bound less sum: {gap}; T times the step: {T * step}")
+print(f"bound minus sum: {gap}; T times the step: {T * step}")
 assert 0 <= gap <= T * step < 1
 
 # %% [markdown]
@@ -366,7 +366,7 @@ from routelaws.reference.routers.base import balanced_assignment
 found = balanced_assignment(s)
 print(
     f"experts {found.expert[:, 0]}, sum {found.objective}, prices {found.prices}, "
-    f"bound less sum {found.gap}"
+    f"bound minus sum {found.gap}"
 )
 same(found.expert[:, 0], exact)
 same(found.objective, best)

@@ -241,10 +241,10 @@ for name, tracks in gaps.items():
 assert (gaps["middle"][:, -1] == 0).all() and (gaps["end"][:, -1] > 0).sum() > 10
 
 # %% [markdown]
-# With the ends, most groups are stuck above the optimum. Why? With $\alpha_t$ at the end of its interval, the second
-# best expert e of token t has $s_{te} - \alpha_t = \beta_e$ *exactly*. So the old price is among the candidates for the
-# new $\beta_e$, once for each such token. Often the step picks the old price, and nothing moves. With the middle, no
-# candidate equals the old price, unless two experts are equally good for a token.
+# With steps to the end, most groups are stuck above the optimum. Why? With $\alpha_t$ at the end of its interval, the
+# second best expert e of token t has $s_{te} - \alpha_t = \beta_e$ *exactly*. So the old price is among the candidates
+# for the new $\beta_e$, once for each such token. Often the step picks the old price, and nothing moves. With the
+# middle, no candidate equals the old price, unless two experts are equally good for a token.
 
 # %%
 some, beta = np.random.default_rng(4).normal(size=(32, 4)), np.zeros(4)
@@ -311,10 +311,10 @@ same(np.bincount(expert.ravel()), np.full(4, 16))
 #
 # $$b_e \leftarrow b_e + u \cdot \mathrm{sign}(\text{mean count} - \mathrm{count}_e)$$
 #
-# The reference has it as [`update_bias`](../reference/balance.py). With b = −β the choice is the same. And the rule? In
-# lesson 3, the slope of the bound with respect to a price was *slots minus tokens that wish for the expert*. Here, the
-# number of slots is the mean number of tokens. So the rule takes the sign of that slope, and makes a step of fixed
-# length downhill, on the same bound.
+# The reference has it as [`update_bias`](../reference/balance.py). With b = −β, both routers choose the same experts.
+# And the rule? In lesson 3, the slope of the bound with respect to a price was *slots minus tokens that wish for the
+# expert*. Here, the number of slots is the mean number of tokens. So the rule takes the sign of that slope, and makes a
+# step of fixed length downhill, on the same bound.
 
 # %%
 from routelaws.reference.balance import update_bias

@@ -544,7 +544,7 @@ print(
 # 1. All three experts bring the same reward. What is the exact gradient? What is the variance of the estimate without a
 #    baseline, and with the value as the baseline?
 # 2. A policy is nearly sure: one expert has the probability 0.98, and the two others have 0.01 each. One of these two
-#    would be the best. How large is the gradient for its logit, compared with a policy of thirds? What does that mean
+#    would be the best. How large is the gradient for its logit, compared with equal probabilities? What does that mean
 #    for learning?
 # 3. Could the baseline be the mean reward of the *drawn* expert? Enumerate, and explain what goes wrong.
 # 4. The gradient of the entropy makes a policy more undecided. It is $\pi_e (J' - \log \pi_e)$ with

@@ -50,8 +50,8 @@ same(top_k_indices(z, k), expert)
 # ## 2. Three kinds of gates
 #
 # The layer multiplies the output of an expert by a *gate*. In lesson 1 the gate was the probability of the expert: the
-# softmax of the logits over all experts. With two experts there are more ways. Let $p_{te}$ be the probabilities, and
-# $K_t$ the experts that token $t$ chose.
+# softmax of the logits over all experts. With two experts for a token, there are other gates. Let $p_{te}$ be the
+# probabilities, and $K_t$ the experts that token $t$ chose.
 #
 # - "none": the probability itself, $p_{te}$.
 # - "sum": the probability, divided by the sum of the probabilities of the chosen experts.

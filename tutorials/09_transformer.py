@@ -104,9 +104,9 @@ print("mean and deviation of a vector, after:", mean, deviation)
 # %% [markdown]
 # ## 3. Attention
 #
-# So far the model handles each token alone. *Attention* lets a token look at the tokens before it. Matrices turn each
-# token $i$ into a *query* $q_i$, and each token $j$ into a *key* $k_j$ and a *value* $v_j$. Token $i$ looks at token
-# $j$ more if the query fits the key better. The distance also matters: each distance $m$ has a vector $r_m$.
+# So far the model handles each token separately. *Attention* lets a token look at the tokens before it. Matrices turn
+# each token $i$ into a *query* $q_i$, and each token $j$ into a *key* $k_j$ and a *value* $v_j$. Token $i$ looks at
+# token $j$ more if the query fits the key better. The distance also matters: each distance $m$ has a vector $r_m$.
 #
 # $$a_{ij} = \frac{q_i \cdot (k_j + r_{i-j})}{\sqrt{\mathrm{width}}}, \qquad j \leq i$$
 #
@@ -164,7 +164,7 @@ figure(
 # ## 4. A dense block
 #
 # The block *adds* the output of attention to the vectors, so each part of a block computes only a change. The second
-# part is the feed-forward network of lesson 1. It has its own norm, and handles each token alone.
+# part is the feed-forward network of lesson 1. It has its own norm, and handles each token separately.
 
 # %%
 from routelaws.reference.experts import expert_ffn
@@ -401,6 +401,6 @@ print(f"loss and gradient by the twin {by_twin * 1e3:.0f} ms")
 #
 # 1. A model has six blocks and a routing frequency of one third. Which blocks are routed?
 # 2. Give all tokens of the vocabulary the same vector. What is the loss, for any other weights?
-# 3. Take the random start of section 1. Make `attention`'s output weights 0 in both blocks. Now a prediction in
-#    evaluation depends on which earlier tokens?
+# 3. Take the random start of section 1. Make `attention`'s output weights 0 in both blocks. On which earlier tokens
+#    does a prediction in evaluation depend now?
 # 4. An expert gets no token. What is the gradient of its arrays `up` and `down`, and why?

@@ -490,8 +490,8 @@ with np.errstate(all="ignore"):
 for one in further:
     same(one.fun, fit.objective, "laws.fitting.objective", scale=fit.objective)
 before, after = (sorted(end.nfev for end in each)[5] for each in (tries[:10], further))
-print(f"ten of ten reach the lowest point now, after {after} more looks at", end=" ")
-print(f"the table; {before} before")
+print(f"ten of ten reach the lowest point now, after {after} more evaluations", end="")
+print(f"; {before} before")
 
 # %% [markdown]
 # SciPy also has the method of Levenberg and Marquardt (section 4). We run it from the fixed point, and from a hundred
@@ -506,7 +506,7 @@ def ends_above(point):
 
 
 above, looks = ends_above(fixed)
-print(f"from the fixed point: at the lowest point after {looks} looks at the table")
+print(f"from the fixed point: at the lowest point after {looks} evaluations")
 assert above < 1e-9
 draws, there = np.random.default_rng(1), 0
 for _ in range(100):

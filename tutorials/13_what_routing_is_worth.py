@@ -252,7 +252,7 @@ if tables:
 
 # %% tags=["released"]
 def off(sizes, losses, law):
-    """The root mean square of log10 of the losses of dense models over these losses."""
+    """The root mean square of log10 (loss of the dense model / loss)."""
     return np.sqrt(np.mean(np.log10(predict_loss(sizes, 1, law) / losses) ** 2))
 
 

@@ -438,7 +438,7 @@ same(moments.sum(axis=0), np.ones(5))
 # `jax.shard_map` takes a function of the arrays on *one* device, and returns a function of whole arrays. `in_specs` and
 # `out_specs` name the axis of the mesh that splits the arguments and the result. Inside the function, devices exchange
 # rows along a named axis; the functions of [`parallel.py`](../accelerated/parallel.py) take this name as the argument
-# `axis_name`. Here is the layer of section 4, with both groups, compiled for two devices.
+# `axis_name`. Here is the layer of section 4, compiled for two devices, with the groups *shard* and *global*.
 
 # %%
 needs("jax")
