@@ -66,8 +66,8 @@ def top_k_indices() -> Answer:
             cases.append(Case(f"{name}, k {k}", dict(scores=z, k=k), choices(z, result, "", "scores")))
     return Answer(
         "notation.top_k_indices",
-        "The k largest entries of each row, largest first; equal ones in any order, or, as ours, the lower index first "
-        "with -0.0 equal to +0.0.",
+        "The k largest entries of each row, the largest first. Equal entries may have any order. In the reference, the "
+        "lower index comes first, and -0.0 equals +0.0.",
         cases,
     )
 
@@ -96,7 +96,7 @@ def hash_layer() -> Answer:
         cases.append(Case(name, inputs, checks))
     return Answer(
         "routers.hash_layer.hash_layer",
-        "Expert = id mod E, or the next that is admitted, gate 1; 0 for padding.",
+        "The expert is id mod E or, if this expert is masked, the next admitted expert. The gate is 1; 0 for padding.",
         cases,
     )
 
@@ -107,9 +107,9 @@ def modulo_table() -> Answer:
     cases = [Case(title(i), i, [equal("", call("routers.hash_layer.modulo_table", i))]) for i in inputs]
     return Answer(
         "routers.hash_layer.modulo_table",
-        "Choice j of token t is (t + j s) mod E, exactly. s is entry (t div E) mod n of a list of n steps: the numbers "
-        "s of 0 to E - 1 for which 0, s, ..., (k - 1) s differ modulo E, those from (E - 1) div k on first, then the "
-        "others, both rising.",
+        "Choice j of token t is (t + j s) mod E, exactly. A step s from 0 to E - 1 is valid if 0, s, ..., (k - 1) s "
+        "differ modulo E. List the n valid steps: first those from (E - 1) div k on, then the smaller ones, both "
+        "rising. Token t uses entry (t div E) mod n of this list.",
         cases,
     )
 
@@ -130,10 +130,11 @@ def balanced_table() -> Answer:
         cases.append(Case(f"counts {counts}, E {num_experts}, k {k}", inputs, checks))
     return Answer(
         "routers.hash_layer.balanced_table",
-        "The most frequent token first (equal ones by id), token i of that order (from 0) into the first k of the "
-        "experts e, e + s, e + 2 s, ... modulo E that are fuller than e by less than its count, exactly. e is the "
-        "emptiest (equal ones by the number of their tokens, then by index), s entry i mod n of the n numbers below E "
-        "that are prime to E, rising. If fewer than k are so near, it goes into the k emptiest.",
+        "Place the tokens by falling count, equal counts by id, and number them from 0 in this order. For token i, let "
+        "e be the emptiest expert (equal loads: fewer tokens first, then the lower index). Let s be entry i mod n of "
+        "the rising list of the n numbers below E that are prime to E. The token gets the first k experts of e, e + s, "
+        "e + 2 s, ... modulo E whose loads exceed the load of e by less than the count of the token. If there are "
+        "fewer than k such experts, it gets the k emptiest experts. Entries are exact.",
         cases,
     )
 
@@ -299,8 +300,8 @@ def update_bias() -> Answer:
         cases.append(Case(name, inputs, [close("", result, "balance.bias", np.abs(bias).max() + 0.125)]))
     return Answer(
         "balance.update_bias",
-        "Up by the rate where E count < sum, down where it is more, compared in whole numbers; each entry within its "
-        "bound.",
+        "The bias of an expert rises by the rate if E times its count is below the sum of the counts, and falls by the "
+        "rate if it is above. The comparison is in whole numbers. Each entry is within its bound.",
         cases,
     )
 

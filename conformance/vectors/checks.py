@@ -29,7 +29,7 @@ class Answer(NamedTuple):
     """One function of a vector file, with its cases."""
 
     function: str
-    passes: str  # the condition for an answer to pass, in one sentence
+    passes: str  # the condition for an answer to pass
     cases: list[Case]
     precisions: tuple[str, ...] = BOTH
     checked: str = ""  # an independent computation that gave the same answers

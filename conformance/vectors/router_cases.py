@@ -57,8 +57,8 @@ def sinkhorn_plan() -> Answer:
         cases.append(Case(name, dict(logits=z), checks))
     return Answer(
         "routers.sinkhorn.sinkhorn_plan",
-        "A plan with rows of 1/T that is the row softmax of logits plus potentials; columns of 1/E within the "
-        "tolerance, or the plan after a fixed number of column steps, within its bound.",
+        "Each row of the plan is 1/T times the softmax of logits plus potentials. The columns sum to 1/E within the "
+        "tolerance. With a fixed number of column steps, the plan is the plan after these steps, within its bound.",
         cases,
     )
 
@@ -113,8 +113,8 @@ def sinkhorn_router() -> Answer:
         cases.append(Case(name, inputs, [*checks, gate, *(by_tie_rule(loads) if tied else loads)]))
     return Answer(
         "routers.sinkhorn.sinkhorn_router",
-        "In training the k largest entries of each row of the plan, in evaluation of the logits; the gate is that of "
-        "the logits, each entry within its bound.",
+        "In training, the experts are the k largest entries of each row of the plan; in evaluation, of the logits. The "
+        "gates are functions of the logits. Each entry is within its bound.",
         cases,
     )
 
@@ -156,8 +156,8 @@ def balanced_assignment() -> Answer:
         cases.append(Case(name, inputs, checks + ours))
     return Answer(
         "routers.base.balanced_assignment",
-        "One of the listed assignments: loads as equal as they can be, the largest sum of scores, and prices whose "
-        "dual bound equals that sum.",
+        "One of the listed assignments. They have loads that differ by at most 1, and the largest sum of scores. The "
+        "dual bound of the prices equals this sum.",
         cases,
     )
 
