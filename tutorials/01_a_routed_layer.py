@@ -196,9 +196,9 @@ print(f"tokens in the slots of each expert: {tokens} ({T} is an empty slot)")
 #
 # $$\mathrm{expert}_e(x) = \mathrm{GELU}(x U_e) D_e$$
 #
-# The layer multiplies the output of the expert by the gate. So the router can learn. The choice of an expert changes in
-# jumps, which have no slope. But a small change of a router weight makes a small change of the gate, and so of the
-# result. A dropped token gets nothing.
+# The layer multiplies the output of the expert by the gate. The router learns through this gate. The choice of an
+# expert changes in jumps, which have no slope. But a small change of a router weight makes a small change of the gate,
+# and so of the result. A dropped token gets nothing.
 
 # %%
 from routelaws.reference.experts import gelu

@@ -36,8 +36,8 @@ def downstream(
         loss: The text whose loss the two-stage laws use. If not given: loss_validation, or else the first loss of the
             table.
         ratio: Use only runs with this number of tokens per parameter, within 10 %. If not given: all runs.
-        least_gain: Laws of log accuracy use only rows whose accuracy is more than this above the accuracy of random
-            guessing (0.05: five percentage points).
+        least_gain: Laws of log accuracy use only rows whose accuracy exceeds random guessing by more than this number
+            (0.05: five percentage points).
         json: Print only one JSON object.
     """
     budget = flops_of(cut, "--cut")

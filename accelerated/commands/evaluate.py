@@ -39,7 +39,7 @@ def evaluate(
             the model predicts the last word. The command adds no space between context and choice, so begin each choice
             with a space.
         table: With --task: a .csv file for `routelaws downstream`, with one row per run. The command writes the
-            accuracy into it.
+            accuracy into this file.
         routing: A file that `routelaws inspect --out` wrote. Prints two losses on its tokens: one with the experts and
             gates of the file, one with the experts and gates that the run's routers choose.
         json: Print only one JSON object.

@@ -52,7 +52,8 @@ def sweep(
         of: Number M of tasks. If not given: the number of runs. With --index I, the task trains the runs I, I + M, I +
             2 M, ...
         have: results.csv of another sweep of the same grid. Its finished runs are not trained again.
-        most_runs: Largest allowed number of runs. It stops a grid whose lists multiply to more runs than you expect.
+        most_runs: Largest allowed number of runs. A grid with more runs is an error, since its lists may multiply to
+            more runs than you expect.
     """
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs {jobs} is out of range; use 1 or more")

@@ -99,7 +99,8 @@ def trace_run(run: SavedRun, ids: np.ndarray, name: str) -> Trace:
 def trace_steps(folder: Path, first: int, last: int, tell=print) -> Trace:
     """Return the routing of a run's training batches from step `first` to step `last`, by its last checkpoint.
 
-    Steps count from 1. All batches are routed with the same weights, as in training and with the noise of their steps.
+    Steps count from 1. All batches are routed with the same weights, in training mode, and with the noise of their
+    steps.
 
     Raises:
         InputError: `trace_folder` raises this error, the model is not causal, or its tokens do not choose their

@@ -162,7 +162,7 @@ def solve(whole, price, k, everyone, more):
     if price.size != reserve + 1 or not 1 <= k <= reserve or everyone * reserve + more != k * num_tokens:
         raise ValueError("whole has to be [T, E] and price [E + 1], with 1 <= k <= E and k T places")
     if not 0 <= more < reserve:
-        raise ValueError("more has to be at least 0 and below E")
+        raise ValueError("`more` has to be at least 0 and below E")
     expert = np.empty(k * num_tokens, np.int32)
     own = np.empty(k * num_tokens, np.int64)
     surplus = np.full(reserve + 1, -everyone)  # excess tokens at each node

@@ -176,7 +176,7 @@ ERRORS = {
     "experts": ("RUN", ("evaluate",), edit("config.json", '"experts": 4', '"experts": 8'),
                 "config.json: experts is 8, but 4" + IN_RECORD),
     "d_model 1e9": ("RUN", ("evaluate",), edit("config.json", '"d_model": 8', '"d_model": 1000000000'),
-                    "config.json: the model has 5e+19 parameters; it can have 9.01e+15 at most"),
+                    "config.json: the model has 5e+19 parameters; allowed: at most 9.01e+15"),
     "NaN": ("RUN", ("evaluate",), edit("config.json", '"warmup": 0.05', '"warmup": NaN'),
             "config.json: is not valid JSON: NaN is not a finite number"),
     "no record.json either": ("RUN", ("evaluate", "generate"),

@@ -400,7 +400,7 @@ def test_measured_losses_of_the_largest_model_are_not_predicted(tmp_path):
     runs = grid(widths=(16, 24, 32, 64), more_seeds=())
     held = registered.held_out(runs)
     folder = make_sweep(tmp_path / "sweep", runs=runs, finished=[i for i in range(len(runs)) if i not in held])
-    with pytest.raises(InputError, match="already has results, so it can no longer be predicted"):
+    with pytest.raises(InputError, match="already has results, so its loss can no longer be predicted"):
         registered.check_untouched(folder)
     rows = {i: read_rows(folder_of_run(folder, i, runs[i]) / "results.csv") for i in held}
     for i in held:

@@ -222,7 +222,7 @@ class TrainConfig:
     def check_parameters(self) -> None:
         parameters = self.accounting().total_parameters
         if parameters > MOST_PARAMETERS:
-            raise InputError(f"the model has {parameters:.3g} parameters; it can have {MOST_PARAMETERS:.3g} at most")
+            raise InputError(f"the model has {parameters:.3g} parameters; allowed: at most {MOST_PARAMETERS:.3g}")
 
     def _check_counts(self) -> None:
         counts = ("sequence_length", "batch_size", "steps", "evaluations", "evaluation_tokens", "steps_per_call")

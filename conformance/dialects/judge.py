@@ -25,7 +25,7 @@ REPEATS = 8
 
 
 class Fault(Exception):
-    """A violation of a rule of every design. `kind` is one of `report.DEFECTS`."""
+    """A violation of a rule for all designs. `kind` is one of `report.DEFECTS`."""
 
     def __init__(self, kind: str, detail: str):
         super().__init__(detail)

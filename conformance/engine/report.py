@@ -4,7 +4,7 @@ Verdicts of a function:
 
     right               the function computes the reference's function, in the dialect of the row
     differs             the function has another valid design; the row has the nearest dialect and the first difference
-    defect              the function violates a rule of every design; `kind` names the rule (`DEFECTS`)
+    defect              the function violates a rule for all designs; `kind` names the rule (`DEFECTS`)
     not askable         the function declined every call, or its answers fit several dialects
     missing             the backend lacks the function; this is a failure if `--require` names the function
     not asked           the backend has the function, but no test of this run called it

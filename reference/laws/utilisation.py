@@ -284,7 +284,7 @@ def effective_teraflops(
     log_utilisation = np.log10(effective_utilisation(utilisation, *coefficients[4:]))
     log_start = math.log10(coefficients.B_start)
     if coefficients.a + coefficients.c * log_start == 0:
-        raise InputError("a + c log10 B_start is 0: no F at B_min is equivalent, because F does not change the loss")
+        raise InputError("a + c log10 B_start is 0: F does not change the loss, so no model at B_min has the same loss")
     return worth(coefficients[:4], log_flops, log_utilisation, log_start)
 
 

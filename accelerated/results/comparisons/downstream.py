@@ -102,7 +102,7 @@ def compare_laws(
         rates: {task: guess rate}; for other tasks the table's rate or, if the table has none, the rate in GUESS_RATES.
         loss: the text whose loss the two-stage laws use (see `loss_name`).
         ratio: tokens per parameter; only runs within 10 % of this ratio are used. None for all runs.
-        least_gain: laws of log accuracy use only rows whose accuracy is more than this above the guess rate.
+        least_gain: laws of log accuracy use only rows whose accuracy exceeds the guess rate by more than this number.
 
     Raises:
         InputError: a number is out of range, the table has no such loss, no run has the ratio, or all runs are on one

@@ -54,8 +54,8 @@ class Profile(NamedTuple):
     Attributes:
         name: router, and values that all runs share, such as E
         flops: C
-        sizes, losses: [n], sizes of the runs, and their losses, moved to the budget
-        moved: the largest move of a loss, nats
+        sizes, losses: [n], sizes of the runs, and their losses, corrected to exactly these FLOPs
+        moved: the largest correction of a loss, nats
         difference: difference of the two minima, in ln N
         curve: [2, m], sizes between the sizes of the runs, and the law's losses
     """

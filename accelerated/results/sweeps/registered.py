@@ -81,8 +81,8 @@ def check_untouched(folder: Path) -> None:
     for i in held_out(planned):
         if i in had or read_rows(folder_of_run(folder, i, planned[i]) / "results.csv"):
             raise InputError(
-                f"--hold-out largest: {folder_of_run(folder, i, planned[i])} already has results, so it "
-                "can no longer be predicted; choose another --out, or leave out --hold-out"
+                f"--hold-out largest: {folder_of_run(folder, i, planned[i])} already has results, so its "
+                "loss can no longer be predicted; choose another --out, or leave out --hold-out"
             )
 
 
