@@ -297,9 +297,8 @@ for line in report.lines()[len(report.header) + 3 :]:
 #   from our softmax, so a gate is nan if its probability is nan.
 # - **not asked**: no test reached this function. The test of the softmax also calls `log_sum_exp`, but stopped before
 #   that call.
-# - **not offered**: skipped calls, because our function does not have the option, or raised `NotImplementedError`. No
-#   call with an option listed after "so not checked" returned a result, so the suite did not check the effect of this
-#   option.
+# - **not offered**: skipped calls, because our function does not have the option, or raised `NotImplementedError`. The
+#   suite did not check the effect of the options after "so not checked": no call with such an option returned a result.
 #
 # ## 6. A repair that breaks something
 #
