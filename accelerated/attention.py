@@ -1,8 +1,8 @@
 """Softmax attention over heads, with a backward pass written by hand.
 
 The logit of query i and key j is (qᵢ · kⱼ + qᵢ · r₍ᵢ₋ⱼ₎) / √c. For each head, one product computes qᵢ · r₍ₘ₎ for all
-distances m. Then each row is shifted, so that column j of row i holds the distance i − j. The shift copies nothing: the
-product has an extra first column, so its memory holds the shifted rows if rows are read as one number shorter
+distances m. Then each row is shifted, so that column j of row i holds the distance i − j. The shift copies nothing.
+The product has an extra first column, and its memory, cut into rows that are one number shorter, holds the shifted rows
 (`shift`). Autodiff would write and read the shifted rows and their gradients several times.
 
 The backward pass keeps queries, keys, values and results. It also keeps the weights of sequences that are short

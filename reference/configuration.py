@@ -117,9 +117,9 @@ class ModelConfig:
         flop_increase: For a dense model: factor by which the FFN is wider in a share R of the blocks.
         capacity_factor: Slots of an expert in training, as a multiple of its fair share; with inf, no token is dropped.
             If not given: 1 for base, 2 for sinkhorn, quantile, top_k and reinforce, inf for the other routers.
-        drop_order: Which tokens come first if an expert has too few slots. choice: tokens whose first choice it is,
-            then tokens whose second choice it is. token: earlier tokens. priority: tokens with the largest gates (not
-            for hash and reinforce).
+        drop_order: Which tokens come first if an expert has too few slots. choice: tokens with this expert as first
+            choice, then tokens with it as second choice. token: earlier tokens. priority: tokens with the largest
+            gates (not for hash and reinforce).
         gate: Function from logits to gates: softmax or sigmoid. If not given: sigmoid for base and quantile, softmax
             for the other routers. hash, reinforce and mixture_of_tokens have no gate option.
         normalisation: Normalisation of the gates of top_k: none, sum or softmax (over the chosen experts). If not
@@ -164,8 +164,8 @@ class ModelConfig:
         mask_token: Masked objective: the token id that replaces a hidden token.
         activation: Activation of experts and dense FFNs: gelu, relu or swiglu. gelu and relu have two matrices of
             width 4d; swiglu has three of width 3d.
-        positions: Positions in attention: relative (each distance has a key, a projected sinusoid) or rotary (rotates
-            queries and keys).
+        positions: Positions in attention: relative (adds a vector to each key, for its distance from the query) or
+            rotary (rotates queries and keys).
         layout: Which blocks are routed (or wide, in a dense model): every (1/R)-th block (spread) or the last R L
             blocks (upper).
         output_norm: Apply LayerNorm to the output of a routed layer, before the residual sum.

@@ -13,7 +13,7 @@ class InputError(ValueError):
     A message is one line. A table with several errors has one line for each of the first errors.
 
     Args:
-        lines: lines of the message, usually one. Each becomes one printable line, as names can contain any character.
+        lines: lines of the message, usually one; `in_line` makes each printable.
     """
 
     def __init__(self, *lines: object):

@@ -235,9 +235,9 @@ figure(
 # ## 5. The suite
 #
 # The package `routelaws.conformance` has a suite of tests for everything in the reference. It draws ties, zeros with
-# both signs, and skewed and extreme logits. It calls our function and the reference, and compares the results within
-# such limits. The code under test is called a *backend*: a module or an object whose functions have the reference's
-# names. The suite skips functions that the backend does not have.
+# both signs, and skewed and extreme logits. It calls our function and the reference, and allows
+# differences up to limits like that of section 4. The code under test is called a *backend*: a module or an object
+# whose functions have the reference's names. The suite skips functions that the backend does not have.
 
 # %%
 needs("hypothesis", "conformance")

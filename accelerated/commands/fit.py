@@ -33,8 +33,8 @@ class FitFlags:
         huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square; the output
             shows both fits. A few wrong runs then hardly affect the law, but there are no intervals. Laws of the loss:
             routed-bounded, routed-utilisation, sparsity, kaplan, hoffmann, fine-grained and joint. Laws of accuracy:
-            ratio and ceiling (delta in units of ln(-ln Q'), Q' the accuracy above guessing) and broken (delta in units
-            of the accuracy).
+            ratio and ceiling (delta in units of ln(-ln Q'), where Q' is the accuracy above guessing) and broken (delta
+            in units of the accuracy).
         task: For laws of accuracy: fit only these tasks, named as in the columns acc_TASK. If not given: all tasks.
         guess_rate: For laws of log accuracy: the accuracy of random guessing. If not given: from --tasks, from a column
             guess_TASK of the table, or the known rate of a well-known task.

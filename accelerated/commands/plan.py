@@ -37,7 +37,7 @@ class BudgetFlags:
     Attributes:
         flops: FLOPs of training, and of inference if you give --inference-tokens: 1e21, 3ZFLOPs, "10 PF-days".
         memory: Memory for the parameters and the key-value cache of the trained model, with a unit: 80GB, 24GiB.
-        inference_tokens: Tokens that the model reads and writes over its life: 1.5T, 2e10. --flops pays for them too.
+        inference_tokens: Tokens that the model reads and writes over its life: 1.5T, 2e10. --flops includes them.
         tokens: Training tokens of every model, such as 300B. If not given: as many as the FLOPs pay for, or the tokens
             of the runs if the law ignores tokens.
         cached_tokens: Number of tokens that the key-value cache must hold.
@@ -125,9 +125,8 @@ def plan(
         next_run: A run to add to the table.
         published: Also rank with the published coefficients of later papers, one ranking for each paper.
         level: Confidence level of the intervals.
-        resamples: Number of resamples of the runs. The output shows how often each option is best in them; with 0,
-            it does not. If not given: 500, or 50 for a law that uses the training tokens, because its fits take
-            longer.
+        resamples: Number of resamples of the runs; 0 for none. The output shows how often each option is best in
+            them. If not given: 500, or 50 for a law that uses the training tokens, because its fits take longer.
         top: Number of options to show in each ranking. Files and JSON hold all options.
         out: Folder for plan.md, plan.json, a figure of the frontier and a figure of isoFLOP profiles.
         json: Print only one JSON object.

@@ -26,8 +26,8 @@ def reproduce(
 ) -> None:
     """Compare a results table with the paper: report.md, report.html, results.json and figures.
 
-    The report and standard error warn of what can bias a law unnoticed: runs that differ in training tokens, corpus,
-    vocabulary or objective, runs that end early, and runs far from the law.
+    The report and the terminal warn of differences that can bias a law unnoticed: runs that differ in training tokens,
+    corpus, vocabulary or objective, runs that end early, and runs far from the law.
 
     Args:
         tables: Results tables, or folders of runs or sweeps. If not given: the table that the paper's authors released.

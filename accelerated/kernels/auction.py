@@ -1,4 +1,4 @@
-"""An auction of slots at the experts, in compiled loops: nearly optimal prices, from which `assignment` starts.
+"""An auction of slots at the experts, in compiled loops. `assignment` starts from its nearly optimal prices.
 
 Tokens bid one at a time. A token bids for its best expert at the current prices. The bid is the price at which the next
 best expert would be equally good, plus an increment. A full expert drops its lowest bid. Its price becomes the lowest

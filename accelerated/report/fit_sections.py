@@ -18,7 +18,7 @@ def slopes_section(report: Report) -> list[Block]:
     rows = [_slope_row(report, law, each) for law in report.laws for each in law["measured_slopes"]]
     by_law = (
         " *Law, same runs*: the slope of a straight line through the losses that the law gives for these runs. *Law's "
-        "slope in Ê*: b + c log10 N. This slope is steeper: it is per tenfold *effective* experts Ê, which vary less "
+        "slope in Ê*: b + c log10 N. This slope is steeper, because it counts *effective* experts Ê, and Ê varies less "
         "than E."
         if fitted
         else ""

@@ -155,7 +155,7 @@ def gap_of_groups(rule: Groups, key: np.ndarray) -> np.ndarray:
 
 
 def wrong_rows(expert: np.ndarray, key: np.ndarray, margin: np.ndarray) -> np.ndarray:
-    """Return [T] bool, True if a token's experts are not the k best even if each key changes by up to its margin."""
+    """Return [T] bool: True if no changes of the keys within the margin make a token's experts the k best."""
     k, ordered = expert.shape[1], -np.sort(-key, axis=1)
     chosen = (expert[:, :, None] == np.arange(key.shape[1])).any(axis=1)
     last_in, first_out = ordered[:, k - 1 : k], ordered[:, k : k + 1]

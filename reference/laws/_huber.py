@@ -43,7 +43,7 @@ _OUTER_SHARE = 1e-6  # factor of the weight of a row beyond delta
 
 
 def check_delta(delta: float, unit: str) -> float:
-    """Return delta as a float. Raise ValueError with its unit unless delta is a finite number above 0."""
+    """Return delta as a float; raise ValueError, with this unit, unless it is a finite number above 0."""
     if not (isinstance(delta, int | float | np.number) and 0 < delta < math.inf):
         raise InputError(f"huber is {delta!r}; needed: a finite number above 0, {unit}, or None")
     return float(delta)

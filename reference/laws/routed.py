@@ -122,8 +122,8 @@ def predict_loss(dense_parameters: np.ndarray, num_experts: np.ndarray, coeffici
 def slope_in_experts(dense_parameters: np.ndarray, coefficients: RoutedCoefficients) -> np.ndarray:
     """Return d log10 L / d log10 Ê = b + c log10 N, the change of log10 L per decade of effective experts at size N.
 
-    The slope is negative where routing helps. It is a slope against log10 Ê, not log10 E: E hardly changes Ê far above
-    E_max.
+    The slope is negative where routing helps. It is a slope against log10 Ê, not log10 E: where E is far above E_max,
+    it hardly changes Ê.
 
     Raises:
         ValueError: a size is not finite or not above 0.

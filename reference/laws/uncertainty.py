@@ -66,7 +66,7 @@ class Quantity(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """The best fit's value of a quantity, and the interval of values that the data do not reject, in its units.
+    """The best fit's value of a quantity, and the interval of the values that the data do not reject.
 
     Attributes:
         quantity: the quantity

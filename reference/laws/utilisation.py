@@ -255,7 +255,7 @@ def slope_in_teraflops(utilisation: np.ndarray, coefficients: UtilisationCoeffic
 def effective_teraflops(
     teraflops: np.ndarray, utilisation: np.ndarray, coefficients: UtilisationCoefficients
 ) -> np.ndarray:
-    """Return F̄, the TeraFLOPs of the model at B = B_min with the same predicted loss as (F, B).
+    """Return F̄, the TeraFLOPs of the model at B = B_min that has the predicted loss of (F, B).
 
     L(F̄, B_min) = L(F, B) gives
 
@@ -284,7 +284,7 @@ def effective_teraflops(
     log_utilisation = np.log10(effective_utilisation(utilisation, *coefficients[4:]))
     log_start = math.log10(coefficients.B_start)
     if coefficients.a + coefficients.c * log_start == 0:
-        raise InputError("a + c log10 B_start is 0: F does not change the loss, so no model at B_min has the same loss")
+        raise InputError("a + c log10 B_start is 0: at B_min, F does not change the loss, so no F̄ exists")
     return worth(coefficients[:4], log_flops, log_utilisation, log_start)
 
 
