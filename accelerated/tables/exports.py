@@ -127,7 +127,7 @@ def _panel(path: Path, cells: dict[str, list[str]], matches: list[re.Match]) -> 
     if spread:
         runs = ", ".join(dict.fromkeys(spread))
         remarks.append(
-            f"{path}: __MIN and __MAX differ from the value of {runs}: it is a mean over runs of a group or over"
+            f"{path}: __MIN and __MAX differ from the value of {runs}: the value is a mean over runs of a group or"
             " neighbouring steps, not the value of one evaluation"
         )
     return Log(axis, rows, {}, remarks)

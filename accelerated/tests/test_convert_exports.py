@@ -127,7 +127,9 @@ def test_a_panel_of_means_is_said(here):
     rows = [["Step", "small - val/loss", "small - val/loss__MIN", "small - val/loss__MAX"], [10, 3.0, 2.5, 3.5]]
     write("sizes.csv", [("Name", "num_experts", "d_model", "num_blocks", "num_heads"), ("small", 1, 256, 8, 8)])
     _, remarks = converted(write("panel.csv", rows))
-    assert remarks[0].startswith("panel.csv: __MIN and __MAX differ from the value of small: it is a mean over runs")
+    assert remarks[0].startswith(
+        "panel.csv: __MIN and __MAX differ from the value of small: the value is a mean over runs"
+    )
 
 
 def test_a_panel_over_tokens(here):

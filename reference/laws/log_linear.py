@@ -189,7 +189,7 @@ def effective_parameter_count(
     """
     law = _interacting(coefficients)
     if law.a == 0:
-        raise InputError("a is 0: size does not change the loss, so no dense model has the same loss")
+        raise InputError("a is 0: size does not change the dense loss, so no dense model has the loss of (N, E)")
     log_size = np.log10(check_range("dense_parameters", dense_parameters, above=0.0))
     return worth(law, log_size, np.log10(check_range("num_experts", num_experts, least=1.0)), start=0.0)
 

@@ -183,7 +183,9 @@ def effective_parameter_count(
     log_experts = np.log10(effective_experts(num_experts, coefficients.E_start, coefficients.E_max))
     log_start = math.log10(coefficients.E_start)
     if coefficients.a + coefficients.c * log_start == 0:
-        raise InputError("a + c log10 E_start is 0: size does not change the loss, so no dense model has the same loss")
+        raise InputError(
+            "a + c log10 E_start is 0: size does not change the dense loss, so no dense model has the loss of (N, E)"
+        )
     return worth(coefficients[:4], log_size, log_experts, log_start)
 
 

@@ -284,7 +284,9 @@ def effective_teraflops(
     log_utilisation = np.log10(effective_utilisation(utilisation, *coefficients[4:]))
     log_start = math.log10(coefficients.B_start)
     if coefficients.a + coefficients.c * log_start == 0:
-        raise InputError("a + c log10 B_start is 0: at B_min, F does not change the loss, so no F̄ exists")
+        raise InputError(
+            "a + c log10 B_start is 0: F does not change the loss at B_min, so no model there has the loss of (F, B)"
+        )
     return worth(coefficients[:4], log_flops, log_utilisation, log_start)
 
 

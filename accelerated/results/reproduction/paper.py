@@ -50,16 +50,17 @@ class Suspect(NamedTuple):
 
 
 _BETTER = "the loss is below the loss of a run that routes twice as many blocks"
+_WORSE = "the loss is above the loss of a run that routes half as many blocks"
 _TWICE = "another run has the same configuration and seed, and another loss"
 SUSPECTS = (
-    Suspect(47, "S-Base", 64, 0.25, 2.7391, f"{_TWICE}; worse than routing half as many blocks (54, 66)"),
-    Suspect(49, "S-Base", 256, 0.25, 2.6283, f"{_TWICE}; worse than routing half as many blocks (55)"),
+    Suspect(47, "S-Base", 64, 0.25, 2.7391, f"{_TWICE}; {_WORSE} (54, 66)"),
+    Suspect(49, "S-Base", 256, 0.25, 2.6283, f"{_TWICE}; {_WORSE} (55)"),
     Suspect(54, "S-Base", 64, 0.125, 2.6861, f"{_TWICE}; {_BETTER} (47, 56)"),
     Suspect(55, "S-Base", 256, 0.125, 2.5696, f"{_BETTER} (49, 57)"),
-    Suspect(56, "S-Base", 64, 0.25, 2.7531, f"{_TWICE}; worse than routing half as many blocks (54, 66)"),
-    Suspect(57, "S-Base", 256, 0.25, 2.6424, f"{_TWICE}; worse than routing half as many blocks (55)"),
+    Suspect(56, "S-Base", 64, 0.25, 2.7531, f"{_TWICE}; {_WORSE} (54, 66)"),
+    Suspect(57, "S-Base", 256, 0.25, 2.6424, f"{_TWICE}; {_WORSE} (55)"),
     Suspect(66, "S-Base", 64, 0.125, 2.6573, f"{_TWICE}; {_BETTER} (47, 56)"),
-    Suspect(67, "S-Base", 256, 1.0, 2.5554, f"{_TWICE}; worse than routing half as many blocks (21)"),
+    Suspect(67, "S-Base", 256, 1.0, 2.5554, f"{_TWICE}; {_WORSE} (21)"),
 )
 """Wrong rows of S-BASE at 25M, excluded from the comparison of routing frequencies; no (N, E) law uses them."""
 
