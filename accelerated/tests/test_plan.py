@@ -207,6 +207,12 @@ def test_a_next_run_of_unknown_cost_is_proposed(tmp_path):
     assert len(found.proposals) == 25 and found.too_dear == 0 and "not known" in repr(found)
 
 
+def test_a_law_without_a_loss_at_a_new_size_proposes_only_known_sizes(path):
+    sizes = sorted({SIZES[name].dense_parameters for name in tuple(SIZES)[:4]})
+    found = read(path).next_run("prediction", sizes[1], 4.0, router="Hash", law="per-size")
+    assert sorted({each.run.at[0] for each in found.proposals}) == sizes
+
+
 def test_a_table_says_how_many_tokens_runs_had_if_it_says_so_of_all():
     frame = pandas.DataFrame({"step": [1, 2, 3], "tokens": [1e9, np.nan, 1e9]})
     assert not says_tokens(frame) and says_tokens(frame.iloc[[0, 2]]) and not says_tokens(frame[["step"]])

@@ -64,6 +64,8 @@ def next_runs(
 ) -> list[NextRun]:
     """Return the candidate runs by the width of the interval after each run, narrowest first; ties keep their order.
 
+    Candidates at which the law has no loss are left out.
+
     Args:
         law: a record of the catalogue.
         columns: [n] each, in the order of `law.columns`.
@@ -92,7 +94,10 @@ def next_runs(
     for candidate in candidates:
         point = [np.array([value], dtype=np.float64) for value in candidate]
         more = [np.append(column, value) for column, value in zip(columns, point, strict=True)]
-        with_it = np.append(loss, law.predict(fit, *point))
+        predicted = law.predict(fit, *point)
+        if np.isnan(predicted).any():  # such as the law per-size at a new size
+            continue
+        with_it = np.append(loss, predicted)
         refit = law.fit(*more, with_it, **law.given(*more))
         runs.append(NextRun(tuple(map(float, candidate)), *interval_of(law, refit, more, with_it, asked, level)))
     return sorted(runs, key=lambda run: run.width)
