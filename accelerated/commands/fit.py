@@ -15,7 +15,7 @@ from .terminal import Working
 
 @dataclass(frozen=True)
 class FitFlags:
-    """The law and the rows to fit it to.
+    """The law, and the rows of the fit.
 
     Attributes:
         law: Laws of the loss: dense, per-size, separable, bilinear, routed-bounded, routed-utilisation or compute. Laws
@@ -75,7 +75,7 @@ def fit(
             the embedding) and a loss in nats per token. `routelaws convert` makes one from your own log. Laws of
             accuracy take a table as `routelaws downstream` does. The law leverage takes a table with the columns
             activation, tian_granularity, flops and leverage, or a results table with dense runs.
-        fit: The law and the rows to fit it to.
+        fit: The law, and the rows of the fit.
         json: Print only one JSON object.
     """
     law, choice = law_of(fit.law), fit.choice()

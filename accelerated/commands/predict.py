@@ -65,7 +65,7 @@ def predict(
         tables: Results tables, or folders of runs or sweeps. If not given: the paper's released table with --rows
             clark. Laws of accuracy take a table of accuracies; if not given: the 104 runs of Gadre et al. 2024.
         point: Where to predict.
-        fit: The law and the rows to fit it to.
+        fit: The law, and the rows of the fit.
         router: Predict for this router_type only. If not given: for every router_type in the table.
         published: Use published coefficients of the law instead of a table. Names for each law: routed-bounded: S-Base,
             RL-R or Hash. compute: marin. sparsity: abnar. kaplan: kaplan. hoffmann: besiroglu or hoffmann.

@@ -1,7 +1,7 @@
 """Conditions on the rows of a table, such as `seed == 42 and step <= 100000`.
 
 Python's parser turns the text into a tree, and this file evaluates the tree node by node on the columns of the table.
-Anything outside this grammar is an error. The text never runs as code:
+The text never runs as code. This is the grammar; anything else is an error:
 
     condition = condition ("and" | "or") condition | "not" condition | "(" condition ")" | comparison
     comparison = value (("==" | "!=" | "<" | "<=" | ">" | ">=") value)+ | value ["not"] "in" list

@@ -133,7 +133,7 @@ class TrainConfig:
     mesh: str | None = None
     """Train on all devices, arranged in this mesh: data=2,expert=4,model=1. The size of an omitted axis is 1."""
     balancing_group: str = "shard"
-    """On a mesh: tokens that a router balances together. shard: the tokens of one position on the axes data and expert. global: the whole batch."""  # noqa: E501
+    """On a mesh: tokens that a router balances together. shard: the tokens of one device. global: the whole batch."""  # noqa: E501
 
     def fields(self) -> dict:
         """Return the given fields of the model and the fields of the run in one mapping; see `from_mapping`."""

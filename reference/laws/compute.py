@@ -1,4 +1,4 @@
-"""Loss from compute alone: a power law above a floor, and a prediction recorded before its runs.
+"""The loss as a function of compute alone: a power law above a floor.
 
     L(C) = floor + A / C^α,   that is   ln(L - floor) = ln A - α ln C
 
