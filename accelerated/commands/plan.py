@@ -66,7 +66,7 @@ class BudgetFlags:
 
 @dataclass(frozen=True)
 class FitFlags:
-    """The law and the runs to fit it to.
+    """The law, and the runs of the fit.
 
     Attributes:
         law: The law to fit to the table, see `routelaws fit`.
@@ -121,7 +121,7 @@ def plan(
         tables: Results tables, or folders of runs or sweeps. If not given: the paper's released table with --rows
             clark.
         budget: What a model may cost.
-        fit: The law and the runs to fit it to.
+        fit: The law, and the runs of the fit.
         next_run: A run to add to the table.
         published: Also rank with the published coefficients of later papers, one ranking for each paper.
         level: Confidence level of the intervals.

@@ -24,9 +24,9 @@ SURE = 5.0
 class Progress:
     """A `Watch` that shows the current runs, loss, speed, and the time left for all runs.
 
-    The time left is the work left (see `TrainConfig.cost`) divided by the speed of this session. The speed counts
-    from the end of the first call of each run, because compiling takes a quarter of the time of a small run. Each run
-    that has not made a step adds the mean starting time of other runs.
+    The time left is the work left (see `TrainConfig.cost`) divided by the speed of this session. The speed is
+    measured from the end of the first call of each run, because compiling takes a quarter of the time of a small run.
+    Each run that has not made a step adds the mean starting time of other runs.
 
     Args:
         runs: the configurations, by hyper_id.

@@ -53,7 +53,7 @@ def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -
     unknown = [name for name in platforms if name not in PLATFORMS]
     if unknown or not platforms:
         platform = repr(unknown[0]) if unknown else "empty"
-        raise InputError(f"platforms is {platform}; allowed: {', '.join(PLATFORMS)}, at least one of them")
+        raise InputError(f"platforms is {platform}; allowed: one or more of {', '.join(PLATFORMS)}")
     config.check()
     if config.mesh is not None:
         raise InputError(f"mesh is {config.mesh!r}; an exported step runs on one device; leave mesh out")
