@@ -344,7 +344,7 @@ def is_determined(slopes: list[Range]) -> bool:
 
     A slope is known if both ends of its interval are finite, and the far end is at most UNCERTAIN times the near end.
     If the interval includes 0, the best value counts as the near end. If a slope is not known, the rows cannot
-    distinguish the law from a limit with infinite coefficients, and no coefficient is meaningful. Our choice.
+    distinguish the law from a limit with infinite coefficients, and no coefficient is meaningful. (Our choice.)
     """
     for slope in slopes:
         far = max(abs(slope.low), abs(slope.high))

@@ -138,7 +138,7 @@ def normalise(accuracy: np.ndarray, guess_rate: float = 0.0) -> np.ndarray:
     """Return Q' = (Q - Q_rand)/(1 - Q_rand). Q' is below 0 if Q is below the guess rate.
 
     Raises:
-        ValueError: an accuracy is not between 0 and 1, or the guess rate is not at least 0 and below 1.
+        ValueError: an accuracy is outside [0, 1], or the guess rate is outside [0, 1).
 
     Example:
         >>> normalise([0.25, 0.625, 1.0], 0.25).tolist()

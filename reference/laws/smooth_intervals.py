@@ -51,7 +51,7 @@ def smooth_ranges(
 
     Args:
         intervals: such as `hoffmann.hoffmann_intervals`.
-        positive: the coefficients above 0; their verdict depends on the ratio of their ends.
+        positive: the coefficients above 0; the ratio of the interval's ends decides their verdict.
         fit: a least-squares fit, which gives the values of the ranges.
         columns, loss: the table of the fit.
         level: confidence level, between 0 and 1.

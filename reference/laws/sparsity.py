@@ -138,7 +138,7 @@ def sparsity_active(total_parameters: np.ndarray, sparsity: np.ndarray, always_a
     """Return the active parameters: the share `always_active` of P, plus the share 1 - S of the other parameters.
 
     Raises:
-        ValueError: an entry is out of its range, or the share is not at least 0 and below 1.
+        ValueError: an entry is out of its range, or the share is outside [0, 1).
     """
     if not 0 <= always_active < 1:
         raise InputError(f"always_active is {always_active}; needed: at least 0 and below 1")
