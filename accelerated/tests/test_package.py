@@ -75,7 +75,10 @@ def test_every_package_has_a_version_that_was_tried():
     assert {re.match(r"[\w-]+", line)[0].lower() for line in needed} <= pinned
 
 
-@pytest.mark.parametrize("name", ["wording", "results.comparisons.downstream"])
+WITH_EXAMPLES = ("wording", "tables.cells", "results.blocks", "results.encoding", "results.misfit")
+
+
+@pytest.mark.parametrize("name", [*WITH_EXAMPLES, "results.comparisons.downstream", "inspection.findings"])
 def test_examples_of_what_has_no_twin(name):
     result = doctest.testmod(importlib.import_module(f"routelaws.accelerated.{name}"))
     assert result.attempted and not result.failed
