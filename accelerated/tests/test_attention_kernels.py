@@ -12,6 +12,7 @@ from routelaws.accelerated import attention_kernels as kernels
 from routelaws.accelerated import cli
 from routelaws.accelerated.attention_kernels import AttentionShape, Choice
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.training import step
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.evaluate import evaluate_run
 from routelaws.accelerated.training.runs import run_folder
@@ -49,15 +50,21 @@ def refusing(*arrays, **options):
     raise NotImplementedError("Unsupported sequence length Q 17, KV 17.\nmore")
 
 
+def forget() -> None:
+    """Forget the choice of a kernel, and the programs with it."""
+    for cached in (kernels.choose, step._shared_steps, step._compiled_evaluate):
+        cached.cache_clear()
+
+
 @pytest.fixture
 def on_cuda(monkeypatch):
     def put(kernel):
         monkeypatch.setattr(kernels, "_platform", lambda: "cuda")
         monkeypatch.setitem(kernels.KERNELS, "cudnn", kernel)
-        kernels.choose.cache_clear()
+        forget()
 
     yield put
-    kernels.choose.cache_clear()
+    forget()
 
 
 # The numbers.
@@ -79,7 +86,7 @@ def test_a_kernel_gives_the_logits_of_the_reference_and_the_gradient_of_our_own_
     mask = np.arange(10) < np.array([10, 7, 1])[:, None] if with_mask else None
     with jax.enable_x64(True):
         params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), init(jax.random.key(0), config))
-        found = apply(params, tokens, config, mask=mask, attention="cudnn").logits
+        found = jax.jit(lambda params: apply(params, tokens, config, mask=mask, attention="cudnn").logits)(params)
         wanted = reference.apply(jax.tree.map(np.asarray, params), tokens, config, mask=mask).logits
         counted = np.ones((3, 10), bool) if mask is None else mask
         assert np.abs(np.asarray(found) - wanted)[counted].max() < LIMIT * np.abs(wanted).max()
@@ -88,7 +95,7 @@ def test_a_kernel_gives_the_logits_of_the_reference_and_the_gradient_of_our_own_
             given = {"hidden": hidden} if objective == "masked" else {}
             seen = mask if mask is None or objective == "masked" else mask[:, :-1]
             of = jax.grad(lambda params: loss(params, tokens, config, mask=seen, attention=attention, **given).total)
-            return jax.tree.leaves(of(params))
+            return jax.tree.leaves(jax.device_get(jax.jit(of)(params)))
 
         for one, other in zip(gradient("cudnn"), gradient("own"), strict=True):
             assert np.abs(one - other).max() < LIMIT * np.abs(other).max()
@@ -187,6 +194,7 @@ def test_a_run_trains_and_evaluates_with_a_kernel_that_passes_its_trial(small_fi
     assert not said and numbers(rows) != numbers(own)
     assert np.allclose(numbers(rows), numbers(own), atol=0.02)
     calls.clear()
+    step._compiled_evaluate.cache_clear()  # trace the evaluation again
     again = evaluate_run(tmp_path / "kernel", tell=lambda line: None)["loss_validation"]
     assert calls and np.isclose(again, numbers(rows)[-1], rtol=1e-6)
 

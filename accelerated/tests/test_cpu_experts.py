@@ -83,7 +83,7 @@ def test_definition(used, name):
     mask = None if real is None else np.random.default_rng(1).random(num_tokens) < real
     num_real = num_tokens if mask is None else int(mask.sum())
     capacity = experts.expert_capacity(num_real, len(loads), k, factor)
-    kept = experts.dispatch(jnp.asarray(expert), len(loads), capacity, mask=mask).kept
+    kept = jax.jit(experts.dispatch, static_argnums=(1, 2))(expert, len(loads), capacity, mask=mask).kept
 
     def found(point):
         arrays = point["params"], point["x"], expert, point["gate"]
@@ -128,8 +128,7 @@ def test_the_nonlinearity_over_its_whole_range(used, activation):
     value = np.asarray(jax.jit(lambda x: run(x, slice(None)))(x))
     slope = np.asarray(jax.jit(jax.grad(lambda x: run(x, slice(None)).sum()))(x))[:, 0]
     with jax.enable_x64(True):
-        right = [float(exact(jnp.float64(v))) for v in x[:-1, 0]]
-        grown = [float(jax.grad(exact)(jnp.float64(v))) for v in x[:-1, 0]]
+        right, grown = jax.device_get(jax.jit(jax.vmap(jax.value_and_grad(exact)))(np.float64(x[:-1, 0])))
     assert used and np.isnan(value[-1])
     for this, that in ((value, right), (slope, grown)):
         for v, ours, theirs in zip(x[:-1, 0], this, that, strict=False):

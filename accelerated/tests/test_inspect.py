@@ -1,6 +1,7 @@
 """Inspection of routers with known properties: planted weights, a hash, and the model's own outputs."""
 
 import dataclasses
+import functools
 import html
 import html.parser
 import math
@@ -181,7 +182,7 @@ def test_a_trace_has_what_the_model_chose(run_of, name):
 def test_logits_and_gates_are_those_of_the_model(run_of, layout, blocks):
     run = run_of(router="top_k", k=2, layout=layout)
     ids = ids_of(run, 64)
-    output = apply(run.params, ids.reshape(4, 16), run.config.model)
+    output = jax.jit(apply, static_argnums=2)(run.params, ids.reshape(4, 16), run.config.model)
     trace = trace_run(run, ids, "top_k")
     assert (trace.expert == output.routing.expert).all() and np.allclose(trace.gate, output.routing.gate, atol=1e-6)
     chosen = scipy.special.softmax(np.take_along_axis(trace.logits, trace.expert, axis=-1), axis=-1)
@@ -342,13 +343,9 @@ def test_the_own_routing_replayed_gives_the_own_loss(run_of):
     assert found["loss"] == pytest.approx(found["loss_own"], rel=1e-6) and found["tokens"] == 99
     padded = np.append(trace.token, np.zeros(13, np.int32))
     mask = np.arange(112).reshape(7, 16) < 99
-    whole = loss(
-        run.params,
-        padded[np.arange(112).reshape(7, 16)[:, :1] + np.arange(17)],
-        run.config.model,
-        training=False,
-        mask=mask,
-    ).cross_entropy
+    windows = padded[np.arange(112).reshape(7, 16)[:, :1] + np.arange(17)]
+    of = functools.partial(loss, config=run.config.model, training=False, mask=mask)
+    whole = jax.jit(of)(run.params, windows).cross_entropy
     assert found["loss_own"] == pytest.approx(float(whole), rel=1e-5)
 
 

@@ -110,11 +110,20 @@ def shared(make):
 programs, evaluations = shared(step.make_train_steps), shared(step.make_evaluate)
 
 
+UNSHARED = {name: getattr(step, name).__wrapped__ for name in ("_shared_steps", "_compiled_evaluate")}
+
+
+def watch_losses(patch):
+    """Replace the loss, in programs that no other run shares."""
+    for name, value in {"loss": told_loss, **UNSHARED}.items():
+        patch.setattr(step, name, value)
+
+
 def train(patch, fields, folder, cuts=(), **changes):
     """Train a run, stopped at the first event of some steps and resumed. Return the records and the rows."""
     watched = Watched.now = Watched()
     cuts = list(cuts)
-    patch.setattr(step, "loss", told_loss)
+    watch_losses(patch)
     patch.setattr(loop, "make_train_steps", programs)
     patch.setattr(loop, "make_evaluate", evaluations)
     patch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: watched.seconds))
@@ -187,7 +196,7 @@ def test_a_step_draws_the_same_after_a_resume(whole, resumed):
 def test_another_seed_draws_otherwise(whole, monkeypatch):
     """The order of the text also differs; see `test_steps_get_the_batches_of_the_text_in_turn`."""
     other = dataclasses.replace(whole.config, seed=2)
-    monkeypatch.setattr(step, "loss", told_loss)
+    watch_losses(monkeypatch)
     monkeypatch.setattr(Watched, "now", Watched())
     step.make_train_steps(other)(step.initial_state(other), np.zeros((4, 4, 17), np.int32), 0)
     ours, theirs = whole.seen.steps[:4], Watched.now.steps

@@ -1,5 +1,6 @@
 """AdamW with clipping, as a transformation of optax; and the learning rate."""
 
+import functools
 import os
 
 import jax
@@ -34,7 +35,7 @@ def optimizer(
     larger than all other logits. The balanced plan hides this in training, but the argmax of evaluation then sends most
     tokens to that expert.
     """
-    schedule = _schedule(config) if rate is None else lambda _: rate
+    schedule = _schedule(*_shape(config)) if rate is None else lambda _: rate
 
     def decayed(params):
         return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in NOT_DECAYED, params)
@@ -58,17 +59,25 @@ def optimizer(
 
 def rates_of_steps(config: TrainConfig) -> jax.Array:
     """Return [steps], the learning rate of each step of a run."""
-    return jax.jit(lambda: jax.lax.map(_schedule(config), jnp.arange(config.steps)))()
+    return _rates(_shape(config))
 
 
-def _schedule(config: TrainConfig) -> optax.Schedule:
-    if config.schedule != "cosine":
-        shape = config.decay, config.decay_shape
-        rates = learning_rates(config.schedule, config.steps, config.warmup_steps, *shape)
-        rates = jnp.asarray(config.peak_learning_rate() * rates)
+@functools.partial(jax.jit, static_argnums=0)
+def _rates(shape: tuple) -> jax.Array:
+    return jax.lax.map(_schedule(*shape), jnp.arange(shape[2]))
+
+
+def _shape(config: TrainConfig) -> tuple:
+    """Return the arguments of `_schedule`."""
+    rise = config.warmup if config.schedule == "cosine" else config.warmup_steps
+    return config.schedule, config.peak_learning_rate(), config.steps, rise, config.decay, config.decay_shape
+
+
+def _schedule(schedule: str, peak: float, steps: int, rise: float, decay: float, decay_shape: str) -> optax.Schedule:
+    if schedule != "cosine":
+        rates = jnp.asarray(peak * learning_rates(schedule, steps, rise, decay, decay_shape))
         return lambda step: rates[step]
-    warmup_steps = max(1, round(config.warmup * config.steps))
-    return learning_rate_schedule(config.peak_learning_rate(), warmup_steps, config.steps)
+    return learning_rate_schedule(peak, max(1, round(rise * steps)), steps)
 
 
 def learning_rate_schedule(peak: float, warmup_steps: int, steps: int) -> optax.Schedule:

@@ -128,18 +128,41 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
     Args:
         table: the hash table (see `hashing.hash_table_of`); None for other routers.
     """
-    train_steps, inputs = compiled_steps(config, layout=layout), run_inputs(config, table)
+    inputs = run_inputs(config, table)
     if layout is None:
+        train_steps = _shared_steps(_in_program(config), attention_of(config).kernel)
         return lambda state, batches, first_step, left=0, *held: train_steps(
             state, batches, first_step, np.int32(left), inputs, *held
         )
-    shardings = state_shardings(config, layout)
+    train_steps, shardings = compiled_steps(config, layout=layout), state_shardings(config, layout)
 
     def run(state, batches, first_step, left=0):
         state, batches = _put(state, shardings), _put(batches, layout.rows())
         return train_steps(state, batches, first_step, np.int32(left), inputs)
 
     return run
+
+
+IN_PROGRAM = (
+    "model", "hash_embeddings", "sequence_length", "batch_size", "router_rate", "weight_decay", "gradient_clip",
+    "dtype", "rematerialise", "attention", "loss_limit",
+)  # fmt: skip
+"""Fields that the program of a training step depends on."""
+
+
+def _in_program(config: TrainConfig) -> TrainConfig:
+    """Return the configuration with defaults for all fields that the program of a step does not depend on."""
+    return TrainConfig(**{name: getattr(config, name) for name in IN_PROGRAM})
+
+
+@functools.lru_cache(maxsize=4)
+def _shared_steps(config: TrainConfig, kernel: str):
+    """Return `compiled_steps` on one device. Runs that differ only in other fields, such as the seed, share it.
+
+    Args:
+        kernel: the attention kernel of the run, on which the program also depends.
+    """
+    return compiled_steps(config)
 
 
 def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layout | None = None):
@@ -269,6 +292,7 @@ def make_evaluate(
     return run
 
 
+@functools.lru_cache(maxsize=4)
 def _compiled_evaluate(model: ModelConfig, dtype, attention: str, layout: Layout | None):
     """Return a jitted function (params, batches, table) -> `Evaluation`."""
     hidden_key = jax.random.key(EVALUATION_SEED)
