@@ -141,7 +141,7 @@ def norm_gradients(norm, scale, offset, x):
     weights = np.random.default_rng(1).standard_normal(x.shape)
     arrays = scale, offset, x
     pulled = jax.jit(jax.grad(lambda *given: (norm(*given) * weights).sum(), (0, 1, 2)))(*arrays)
-    return norm(*arrays), pulled
+    return jax.jit(norm)(*arrays), pulled
 
 
 @pytest.mark.parametrize("spread", [1.0, 1e-2])
@@ -195,15 +195,15 @@ def test_cross_entropy(monkeypatch, tokens, scale, limit):
         for of in (summed_log_probability, plain_log_probability)
     )
     assert_same(found, wanted, limit, f"log-probabilities in chunks of {tokens} tokens")
-    assert_same(summed_log_probability(x, embedding, target, counted), wanted[0], limit, "without a gradient")
+    alone = jax.jit(lambda *given: summed_log_probability(*given, target, counted))(x, embedding)
+    assert_same(alone, wanted[0], limit, "without a gradient")
 
 
 def test_cross_entropy_in_bfloat16():
     x, embedding, target, counted = cross_entropy_case(1.0, jnp.bfloat16)
-    found = jax.grad(lambda x: summed_log_probability(x, embedding, target, counted)[0])(x)
-    wanted = jax.grad(lambda x: plain_log_probability(x, embedding.astype(x.dtype), target, counted)[0])(
-        x.astype(jnp.float32)
-    )
+    found = jax.jit(jax.grad(lambda x: summed_log_probability(x, embedding, target, counted)[0]))(x)
+    plain = jax.grad(lambda x: plain_log_probability(x, embedding.astype(x.dtype), target, counted)[0])
+    wanted = jax.jit(plain)(x.astype(jnp.float32))
     assert found.dtype == jnp.bfloat16
     assert_same(found, wanted, LIMIT_BFLOAT16, "gradient of log-probabilities in bfloat16")
 
@@ -215,7 +215,7 @@ def test_chunks_in_bfloat16_are_added_up_in_float32(monkeypatch):
     x, target = jnp.ones((1, 600, 2), jnp.bfloat16), np.zeros((1, 600), int)
     of = jax.grad(lambda embedding: summed_log_probability(x, embedding, target, target == 0)[0])
     wanted = np.outer([400, -200, -200], [1, 1])
-    assert_same(of(jnp.zeros((3, 2), jnp.bfloat16)), wanted, LIMIT_BFLOAT16, "gradient of the embedding")
+    assert_same(jax.jit(of)(jnp.zeros((3, 2), jnp.bfloat16)), wanted, LIMIT_BFLOAT16, "gradient of the embedding")
 
 
 @pytest.mark.slow

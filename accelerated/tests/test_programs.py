@@ -105,3 +105,4 @@ def test_runs_that_differ_in_seed_rate_or_text_share_their_programs():
         for config in (CONFIG, other)
     ]
     assert lowered[0] == lowered[1]  # fields outside `fields_of_programs` do not change a program
+    assert step._in_program(other) == step._in_program(CONFIG)

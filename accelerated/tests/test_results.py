@@ -130,20 +130,20 @@ WIDE = {
 }
 
 
-@pytest.mark.parametrize("width", [80, 60])
 @pytest.mark.parametrize("command", WIDE)
-def test_no_number_of_a_table_is_cut_or_broken(table, monkeypatch, capsys, command, width):
+def test_no_number_of_a_table_is_cut_or_broken(table, monkeypatch, capsys, command):
     """Every number of a wide terminal appears whole in a line of a narrow terminal."""
     lines = {}
-    for columns in (250, width):
+    for columns in (250, 80, 60):
         monkeypatch.setenv("COLUMNS", str(columns))
         assert main(WIDE[command]) == 0
         lines[columns] = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines[width])) <= width and "…" not in "".join(lines[width])
     rows = [re.split(r"  +", line.strip()) for line in lines[250] if line.startswith(" ") and line.count("  ") > 2]
     cells = {cell for row in rows for cell in row if re.search(r"\d", cell) and cell.count(" ") <= 2}
-    narrow = [re.split(r"  +", line.strip()) for line in lines[width]]
-    assert len(cells) > 8 and cells <= {cell for row in narrow for cell in row}
+    for width in (80, 60):
+        assert max(map(len, lines[width])) <= width and "…" not in "".join(lines[width])
+        narrow = [re.split(r"  +", line.strip()) for line in lines[width]]
+        assert len(cells) > 8 and cells <= {cell for row in narrow for cell in row}
     if command == "plan":
         assert "5.54e20" in cells
 

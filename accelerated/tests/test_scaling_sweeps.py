@@ -1,5 +1,6 @@
 """Sweeps of S-BASE in the scaling form: the switch to logarithms, blocks of rows, and the choice in long rows."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ def uneven(num_tokens: int, scale: float) -> np.ndarray:
 
 
 def check(values: np.ndarray, num_sweeps: int, mask: np.ndarray | None = None) -> None:
-    found = sinkhorn.sinkhorn_plan(jnp.asarray(values, jnp.float32), num_sweeps=num_sweeps, mask=mask)
+    plan = jax.jit(lambda values: sinkhorn.sinkhorn_plan(values, num_sweeps=num_sweeps, mask=mask))
+    found = plan(np.float32(values))
     wanted = sinkhorn_plan(values, num_sweeps=num_sweeps, mask=mask)
     unit = np.finfo(np.float32).eps / 2 * (4 + 2 * np.abs(values).max() + np.log(values.size))
     scale = unit * (1 + num_sweeps) * wanted.plan + np.finfo(np.float32).tiny
@@ -29,8 +31,12 @@ def check(values: np.ndarray, num_sweeps: int, mask: np.ndarray | None = None) -
 
 def scaled(values: np.ndarray, num_sweeps: int) -> tuple[int, bool]:
     """Return the number of sweeps in the scaling form, and whether all its entries are precise."""
-    group = sinkhorn._group(*sinkhorn._prepared(jnp.asarray(values, jnp.float32)), None, None)
-    _, _, _, sweeps, precise = sinkhorn._scaling_sweeps(group, lambda _, sweeps: sweeps < num_sweeps)
+
+    def sweep(values):
+        group = sinkhorn._group(*sinkhorn._prepared(values), None, None)
+        return sinkhorn._scaling_sweeps(group, lambda _, sweeps: sweeps < num_sweeps)[3:]
+
+    sweeps, precise = jax.jit(sweep)(np.float32(values))
     return int(sweeps), bool(precise)
 
 
@@ -63,7 +69,7 @@ def test_blocks_change_nothing(masked, monkeypatch):
 def test_the_residual_of_a_large_group_is_that_of_its_plan(cached, monkeypatch):
     """All 8,192 rows have the same preference. The rounding of their sum must not count as balance."""
     monkeypatch.setattr(sinkhorn, "_CACHED", cached)
-    found = sinkhorn.sinkhorn_plan(jnp.asarray(uneven(8192, 1.0), jnp.float32), num_sweeps=1)
+    found = jax.jit(lambda values: sinkhorn.sinkhorn_plan(values, num_sweeps=1))(np.float32(uneven(8192, 1.0)))
     mass = np.asarray(found.plan, np.float64).sum(axis=0)
     actual = np.abs(8 * mass - 1).max()
     scale = np.finfo(np.float32).eps / 2 * (4 + 2 * np.abs(uneven(8192, 1.0)).max() + np.log(8192 * 8))

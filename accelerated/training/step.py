@@ -144,8 +144,8 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
 
 
 IN_PROGRAM = (
-    "model", "hash_embeddings", "sequence_length", "batch_size", "router_rate", "weight_decay", "gradient_clip",
-    "dtype", "rematerialise", "attention", "loss_limit",
+    "model", "sequence_length", "batch_size", "router_rate", "weight_decay", "gradient_clip", "dtype", "rematerialise",
+    "attention", "loss_limit",
 )  # fmt: skip
 """Fields that the program of a training step depends on."""
 

@@ -72,6 +72,7 @@ def run_suite(options: Options, *, processes: str | None = None, verbose: bool =
     """
     arguments = ["-c", os.devnull, f"--rootdir={FOLDER}", "--import-mode=importlib", "-p", plugin.NAME, "-q"]
     arguments += ["-p", "no:cacheprovider", "--no-header", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    arguments += ["-p", "no:unraisableexception"]  # this plugin collects all garbage twice at the end
     arguments += [f"--tb={'short' if verbose else 'no'}", "-r", "fEs" if verbose else "N"]
     arguments += ["-m", "not slow"] if options.profile == "quick" else []
     arguments += ["-n", processes, "--dist", "loadfile"] if processes else []

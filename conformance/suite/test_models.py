@@ -494,7 +494,7 @@ def test_parts_are_added_and_experts_averaged(backend, router):
     params = {"router": np.eye(12), "baseline": {"hidden": np.ones((12, 1)), "out": np.ones(1)}}
     arrays = params, np.arange(60.0).reshape(5, 12), np.arange(5)[None]
     theirs = backend.configuration.ModelConfig(**vars(config))
-    found = run(backend, "routed_block.decide", "float64", *arrays, config=theirs, jit=False)
+    found = run(backend, "routed_block.decide", "float64", *arrays, config=theirs)
     for decided in (found, routed_block.decide(*arrays, config)):
         assert_same(decided.routing.gate, np.full((5, 6), 0.5), what=f"gates of {router}")
 

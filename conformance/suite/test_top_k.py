@@ -1,5 +1,7 @@
 """Top-k: exact choices if both twins compare the same floats, gates by formula, gradients with `held`."""
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -297,9 +299,10 @@ def constant_gate_sum(point, router, normalisation, allow):
 @pytest.mark.asks("routers.top_k.top_k_router")
 def test_constant_gate(backend):
     z = np.random.default_rng(0).standard_normal((7, 4))
-    for module, array in ((backend.routers.top_k, jnp.asarray), (reference, np.asarray)):
+    route = functools.partial(run_varied, backend, "routers.top_k.top_k_router", "float32")
+    for top_k_router in (route, reference.top_k_router):
         for normalisation in ("sum", "softmax"):
-            found = module.top_k_router(array(z), 1, normalisation=normalisation, allow_constant_gate=True)
+            found = top_k_router(z, k=1, normalisation=normalisation, allow_constant_gate=True)
             assert_same(found.gate, np.ones((7, 1)), what="constant gate")
     router = backend.routers.top_k.top_k_router
     for normalisation, allow in (("softmax", True), ("none", False)):
