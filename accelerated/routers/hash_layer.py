@@ -65,6 +65,10 @@ def hash_layer(
         raise InputError(f"num_experts is {num_experts}; at least 1 is needed")
     if not jnp.issubdtype(token_ids.dtype, jnp.integer):
         raise InputError(f"token_ids have dtype {token_ids.dtype}; integers are needed")
+    if token_ids.ndim != 1:
+        raise InputError(f"token_ids have shape {token_ids.shape}; [T] is needed")
+    if token_ids.dtype.itemsize < 4:  # a byte cannot hold every number of experts
+        token_ids = token_ids.astype(jnp.int32)
     return fixed_router((token_ids % num_experts)[:, None], num_experts, mask=mask, expert_mask=expert_mask)
 
 
@@ -132,8 +136,12 @@ def fixed_router(
     """
     if gate not in HASH_GATES:
         raise InputError(f"gate is {gate!r}; allowed: {', '.join(HASH_GATES)}")
-    expert = jnp.asarray(expert, jnp.int32)
+    expert = jnp.asarray(expert)
+    if expert.ndim != 2 or not jnp.issubdtype(expert.dtype, jnp.integer):
+        raise InputError(f"the experts are {expert.dtype} {expert.shape}; integers [T, k] are needed")
     num_tokens, k = expert.shape
+    _check_k(k, num_experts)
+    expert = expert.astype(jnp.int32)
     inside, admitted = (expert >= 0) & (expert < num_experts), None
     if expert_mask is not None:
         admitted, enough = _admitted_experts(expert_mask, num_experts, k)
@@ -324,7 +332,8 @@ def bigram_experts(token_ids: jax.Array, previous: jax.Array, tables: jax.Array,
 
     Differs from the reference: an id out of range gets expert -1.
     """
-    tables, vocab_size = jnp.asarray(tables), tables.shape[1]
+    _check_k(1, num_experts)
+    tables, vocab_size = jnp.asarray(tables, jnp.int32), tables.shape[1]  # the sum of two bytes can overflow
     inside = (token_ids >= 0) & (token_ids < vocab_size) & (previous >= 0) & (previous < vocab_size)
     expert = (tables[0, previous] + tables[1, token_ids]) % num_experts
     return jnp.where(inside, expert, -1).astype(jnp.int32)[:, None]

@@ -126,8 +126,23 @@ REFUSED = {
         ((np.array([1, 2]), 0), {}, "num_experts is 0"),
         ((np.array([1.0, 2.0]), 2), {}, "integers"),
         ((np.array([1, 2]), 2), dict(mask=np.array([True])), "mask has shape"),
+        ((np.array([[1, 2]]), 2), {}, r"shape \(1, 2\); \[T\] is needed"),
+        ((np.array(1), 2), {}, r"shape \(\); \[T\] is needed"),
     ],
-    "routers.hash_layer.fixed_router": [((EXPERT, 2), dict(gate="max"), "gate is 'max'; allowed: mean, sum")],
+    "routers.hash_layer.fixed_router": [
+        ((EXPERT, 2), dict(gate="max"), "gate is 'max'; allowed: mean, sum"),
+        ((np.zeros((2, 0), int), 2), {}, "k is 0; it has to be between 1 and the number of experts, 2"),
+        ((np.zeros((0, 1), int), 0), {}, "k is 1; it has to be between 1 and the number of experts, 0"),
+        ((np.array([0, 1]), 2), {}, r"integers \[T, k\] are needed"),
+        ((np.array([[0.5]]), 2), {}, r"integers \[T, k\] are needed"),
+    ],
+    "routers.hash_layer.table_router": [
+        ((np.array([0]), np.zeros((2, 0), int), 2), {}, "k is 0"),
+        ((np.array([0]), np.array([[0.5], [1.0]]), 2), {}, r"integers \[T, k\] are needed"),
+    ],
+    "routers.hash_layer.bigram_experts": [
+        ((np.array([0]), np.array([0]), np.zeros((2, 1), int), 0), {}, "k is 1; it has to be between 1"),
+    ],
     "routers.hash_layer.modulo_table": [
         ((4, 2, 0), {}, "k is 0; it has to be between 1 and the number of experts, 2"),
         ((4, 2, 3), {}, "k is 3; it has to be between 1 and the number of experts, 2"),

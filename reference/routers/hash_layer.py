@@ -113,6 +113,9 @@ def hash_layer(
         raise InputError(f"num_experts is {num_experts}; at least 1 is needed")
     if not np.issubdtype(token_ids.dtype, np.integer) or (token_ids.size and token_ids.min() < 0):
         raise InputError("token_ids have to be integers of at least 0")
+    if token_ids.ndim != 1:
+        raise InputError(f"token_ids have shape {token_ids.shape}; [T] is needed")
+    token_ids = token_ids.astype(np.int64)  # a byte cannot hold every number of experts
     if expert_mask is not None:
         return fixed_router((token_ids % num_experts)[:, None], num_experts, expert_mask=expert_mask)
     # SELECT
@@ -201,9 +204,12 @@ def fixed_router(
         return _route_real_tokens(fixed_router, mask, expert, **options)
     if gate not in HASH_GATES:
         raise InputError(f"gate is {gate!r}; allowed: {', '.join(HASH_GATES)}")
+    if expert.ndim != 2 or not np.issubdtype(expert.dtype, np.integer):
+        raise InputError(f"the experts are {expert.dtype} {expert.shape}; integers [T, k] are needed")
     if expert.size and not (0 <= expert.min() and expert.max() < num_experts):
         raise InputError(f"expert indices range from {expert.min()} to {expert.max()}; allowed: 0 to {num_experts - 1}")
     num_tokens, k = expert.shape
+    _check_k(k, num_experts)
     for t, row in enumerate(expert):
         if len(set(row.tolist())) < k:
             raise InputError(f"token {t} has experts {row.tolist()}; they have to be distinct")
@@ -493,6 +499,8 @@ def bigram_experts(token_ids: np.ndarray, previous: np.ndarray, tables: np.ndarr
     for name, ids in (("token_ids", token_ids), ("previous", previous)):
         if ids.size and not (0 <= ids.min() and ids.max() < tables.shape[1]):
             raise InputError(f"{name} range from {ids.min()} to {ids.max()}; allowed: 0 to {tables.shape[1] - 1}")
+    _check_k(1, num_experts)
+    tables = np.asarray(tables, np.int64)  # the sum of two bytes can overflow
     return ((tables[0, previous] + tables[1, token_ids]) % num_experts)[:, None]
 
 
