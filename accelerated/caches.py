@@ -83,14 +83,21 @@ def private_folder(root: Path, *below: str, variable: str = CACHE) -> Path:
         InputError: another user owns one of the folders, can write to it, or can replace it.
         OSError: a folder cannot be created.
     """
-    folder, closed = _made(Path(root)), not hasattr(os, "geteuid")
-    for above in folder.parents if not closed else ():
+    folder, closed, checked = _made(Path(root)), False, hasattr(os, "geteuid")
+    for depth, name in enumerate(("", *below)):
+        parent, folder = folder, _made(folder / name)
+        closed &= folder.parent == parent  # a link can lead out of a closed folder
+        if checked and not closed:
+            _check_above(folder, variable)
+            closed = _check_private(folder, depth > 0, variable)
+    return folder
+
+
+def _check_above(folder: Path, variable: str) -> None:
+    """Raise `InputError` if any user can replace a folder."""
+    for above in folder.parents:
         if above.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
             raise _refused(folder, f"any user may write to {above} and replace it", f"chmod +t {above}", variable)
-    for depth, name in enumerate(("", *below)):
-        folder = _made(folder / name)
-        closed = closed or _check_private(folder, depth > 0, variable)
-    return folder
 
 
 def _made(folder: Path) -> Path:

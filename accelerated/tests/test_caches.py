@@ -63,6 +63,19 @@ def test_modes_below_a_closed_folder_say_nothing(root):
     assert private_folder(root, "programs") == root / "programs"
 
 
+@pytest.mark.parametrize(("open_folder", "told"), [("", "mode 0777"), ("..", "any user may write to")])
+def test_a_link_out_of_a_closed_folder_is_judged_by_its_target(root, tmp_path, open_folder, told):
+    root.chmod(0o700)
+    (tmp_path / "elsewhere/programs").mkdir(parents=True)
+    (tmp_path / "elsewhere/programs/one").write_text("a program")
+    shutil.rmtree(root / "programs")
+    (root / "programs").symlink_to(tmp_path / "elsewhere/programs")
+    assert private_folder(root, "programs") == tmp_path / "elsewhere/programs"
+    (tmp_path / "elsewhere/programs" / open_folder).chmod(0o777)
+    with pytest.raises(InputError, match=told):
+        private_folder(root, "programs")
+
+
 @pytest.mark.parametrize(
     ("place", "mode", "told"),
     [
