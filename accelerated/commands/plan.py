@@ -219,4 +219,4 @@ def write_plan(plan: Plan, folder: Path) -> None:
         write_atomically(folder / "plan.md", markdown(blocks))
         write_atomically(folder / "plan.json", dumps(plan.to_dict(), indent=1) + "\n")
     except OSError as error:
-        raise InputError(f"--out {folder}: {error.strerror or error}") from None
+        raise InputError(f"--out {error.filename or folder}: {error.strerror or error}") from None

@@ -78,7 +78,7 @@ def read_guess_rates(path) -> dict[str, float]:
     """Return {task: guess rate} of a table with the columns task and random_accuracy.
 
     Raises:
-        InputError: the file cannot be read, or a rate is not from 0 to 1.
+        InputError: the file cannot be read, a rate is not from 0 to 1, or a task has two rates.
     """
     rows, cells = read_cells(path)
     for name in ("task", "random_accuracy"):
@@ -87,7 +87,11 @@ def read_guess_rates(path) -> dict[str, float]:
     columns = CheckedColumns(path, cells, rows)
     values = columns.number("random_accuracy", least=0.0, most=1.0)
     columns.raise_if_any()
-    return dict(zip(cells["task"], values.tolist(), strict=True))
+    rates: dict[str, float] = {}
+    for task, rate in zip(cells["task"], values.tolist(), strict=True):
+        if rates.setdefault(task, rate) != rate:
+            raise InputError(f"{path}: task {shorten(task)} has the rates {rates[task]:g} and {rate:g}; needed: one")
+    return rates
 
 
 def loss_name(table: Accuracies, loss: str | None = None) -> str:

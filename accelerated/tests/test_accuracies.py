@@ -101,6 +101,8 @@ def test_guess_rates(tmp_path):
         read_guess_rates(write(tmp_path, "task,random_accuracy\nquiz,2\n"))
     with pytest.raises(InputError, match="has no column random_accuracy"):
         read_guess_rates(write(tmp_path, "task,rate\nquiz,0.2\n"))
+    with pytest.raises(InputError, match="task 'quiz' has the rates 0.2 and 0.3; needed: one"):
+        read_guess_rates(write(tmp_path, "task,random_accuracy\nquiz,0.2\nquiz,0.2\nquiz,0.3\n"))
 
 
 RATES = {

@@ -371,13 +371,14 @@ def test_an_evaluation_of_an_older_run_says_that_it_has_no_record(runs, do):
 def test_a_text_that_changed_is_named_with_both_digests(folder, command, text, do, fields):
     path = Path(fields[text][0].removeprefix("c4="))
     before, known = path.read_bytes(), read_record(folder).texts["corpus" if text == "corpus" else "c4"]
+    use = "training" if text == "corpus" else "evaluation"
     try:
         path.write_bytes(before + b"one line more\n")
         code, _, said = do(command, folder)
     finally:
         path.write_bytes(before)
     found = re.fullmatch(
-        rf"routelaws: {folder}: the text {path} is not the training text of the run: its digest is (\w+), but "
+        rf"routelaws: {folder}: the text {path} is not the {use} text of the run: its digest is (\w+), but "
         rf"was {known}; restore the old text, or (name another text with --corpus|choose another --out .*)",
         said[-1],
     )

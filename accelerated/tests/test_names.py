@@ -120,6 +120,14 @@ def test_what_cannot_be_read_is_one_line(capsys, tmp_path, places, inputs, kind)
             assert STATED[kind] in line, (name, err)
 
 
+def test_a_folder_in_the_place_of_a_figure_is_named(capsys, tmp_path, inputs):
+    (tmp_path / "out/frontier.png").mkdir(parents=True)
+    command = "plan T --flops 1e18 --resamples 0 --no-published --out {}"
+    code, _, err = run(capsys, *filled(command, tmp_path / "out", tmp_path))
+    line = f"routelaws: --out {tmp_path}/out/frontier.png: exists already and is not a file"
+    assert code == 2 and err.splitlines()[-1] == line
+
+
 @pytest.mark.parametrize("kind", ["closed", "long", "pipe", "circle", "below a file", "device", "value 0"])
 def test_what_cannot_be_written_is_one_line(capsys, tmp_path, places, inputs, kind, monkeypatch):
     monkeypatch.setattr("routelaws.accelerated.report.engine.gather", lambda *_: pytest.fail("it works before it asks"))

@@ -132,6 +132,7 @@ def test_the_presets_are_possible_and_the_demo_is_what_it_says():
         (("[[runs]]", "[[run]]"), "unknown section 'run'"),
         ((GRID[GRID.index("[[runs]]") :], ""), r"grid.toml: has no \[\[runs\]\]; add"),
         (('size = ["a", "b"]', 'size = ["a", "a"]'), "run 1 .* is the same as run 0"),
+        (("experts = 4", "experts = []"), "the list of 'experts' is empty"),
         (('name = "tiny"', "name = "), "not a TOML file"),
         (('name = "tiny"', "name = " + "[" * 5000), "not a TOML file"),
         (("steps = 40", "steps = " + "9" * 5000), "not a TOML file"),

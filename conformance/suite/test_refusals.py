@@ -169,7 +169,7 @@ REFUSED = {
         ((PARAMS, X.reshape(2, 3, 8), CHOICE, GATE), {}, "x has shape .2, 3, 8.; .T, d. with d = 8 is needed"),
         ((PARAMS, X[:, :7], CHOICE, GATE), {}, "x has shape .6, 7.; .T, d. with d = 8 is needed"),
         ((PARAMS, X[:5], CHOICE, GATE), {}, "expert has shape .6, 1.; .T, k. with T = 5 is needed"),
-        ((PARAMS, X, CHOICE[:, 0], GATE[:, 0]), {}, "expert has shape .6,.; .T, k. with T = 6 is needed"),
+        ((PARAMS, X, CHOICE[:, 0], GATE[:, 0]), {}, "expert has shape .6,?.; .T, k. with T = 6 is needed"),
         ((PARAMS, X, CHOICE, np.ones((6, 2))), {},
          "gate has shape .6, 2.; .6, 1. is needed, the shape of expert"),
         ((PARAMS, X, CHOICE, GATE), dict(mask=np.ones(6, "f")), "mask is float32; bool is needed"),

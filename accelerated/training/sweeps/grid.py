@@ -66,6 +66,9 @@ def read_grid(preset_or_file: str, overrides: dict | None = None, most: int = MO
     if wrong := misfit(content, FORM):
         raise InputError(f"{path}: {wrong}")
     tables = [_axes(table) for table in content.get("runs", [])]
+    empty = [name for axes in tables for name, values in axes.items() if not values]
+    if empty:
+        raise InputError(f"{path}: the list of {shown(empty[0])} is empty, so its [[runs]] has no run; add a value")
     number = sum(math.prod(map(len, axes.values())) for axes in tables)
     if number > most:
         count = f"{number:,}" if number < 10**15 else "more than 10^15"

@@ -57,8 +57,9 @@ def check_text(
         if before != now:
             files = changed_files(tokens, before) if name == "corpus" else []
             which = f" ({in_short(files)})" if files and files != [Path(path).name for path in config.corpus] else ""
+            use = "training" if name == "corpus" else "evaluation"
             raise InputError(
-                f"{folder}: the text {where[name]}{which} is not the training text of the run: its digest is "
+                f"{folder}: the text {where[name]}{which} is not the {use} text of the run: its digest is "
                 f"{now}, but was {shown(before)[1:-1]}; restore the old text, or {remedy}"
             )
     return texts
