@@ -118,7 +118,7 @@ def routed_block(
         training: True routes as in training, False as in evaluation.
         noise: the entry of this block in the result of `transformer.draw_noise`.
         table: see `hash_table`.
-        held: a routing of the same tokens; the block reuses its selection.
+        held: an earlier routing of the same tokens; the block reuses its experts and computes new gates.
         mask: [b, S] bool, True for a real token; None if all tokens are real. A padded token gets 0.
         expert_mask: [E G] bool, the admitted experts; None for all. The layer uses only these.
         base_method: the assignment method of BASE (see `routers.base.balanced_assignment`).

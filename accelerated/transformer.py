@@ -2,8 +2,9 @@
 
 The model and our choices: `routelaws.reference.transformer`.
 
-Differences from the reference: everything runs under jit with `config` static. The program scans over groups of 1/R
-blocks (the dense blocks, then the routed block), so compile time does not grow with depth. For relative positions, one
+Differences from the reference: everything runs under jit with `config` static. If R is the share of routed blocks, the
+program scans over groups of 1/R blocks (the dense blocks, then the routed block), so compile time does not grow with
+depth. With the layout "upper", all dense blocks come first. For relative positions, one
 product computes q · r for all distances, and each row is then shifted. So no [S, S] table of distances is gathered.
 `compute_dtype` lowers the precision of the matrix products, their results, and the residual stream. Router logits, the
 softmax of attention, norms with their scales and offsets, and the loss use float32. The output of a norm is rounded

@@ -151,8 +151,8 @@ class ModelConfig:
             terms then grow, so multiply policy_weight by about 1/S and baseline_weight by about 1/S^2.
         hash: For hash: modulo, random, balanced, clustered, dispersed, multi, previous, position or bigram.
         grouping: How expert_choice and mixture_of_tokens group tokens: by position across sequences (position), or
-            within a sequence (sequence). sequence is not causal, so expert_choice uses it only in training, and
-            mixture_of_tokens only with the masked objective.
+            within a sequence (sequence). Groups within a sequence are not causal. So a causal model uses them only to
+            train expert_choice; a masked model always uses them, also for mixture_of_tokens.
         group_size: Tokens in a group, for expert_choice by position and for mixture_of_tokens. It must divide the batch
             size, or the sequence length with grouping sequence. If not given: E.
         temperature: Temperature of the mixing weights of mixture_of_tokens.
@@ -166,8 +166,8 @@ class ModelConfig:
             width 4d; swiglu has three of width 3d.
         positions: Positions in attention: relative (adds a vector to each key, for its distance from the query) or
             rotary (rotates queries and keys).
-        layout: Which blocks are routed (or wide, in a dense model): every (1/R)-th block (spread) or the last R L
-            blocks (upper).
+        layout: Which blocks are routed, if R is their share: every (1/R)-th block (spread) or the last ones (upper).
+            In a dense model: which blocks have the wider FFN of flop_increase.
         output_norm: Apply LayerNorm to the output of a routed layer, before the residual sum.
         emit: For mixture_of_tokens, how the outputs of experts are divided among tokens: by the mixing weights
             (mixing), or by a softmax over the experts (experts).

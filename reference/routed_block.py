@@ -98,7 +98,7 @@ def routed_block(
         training: True routes as in training, False as in evaluation.
         noise: the entry of this block in the result of `transformer.draw_noise`.
         table: see `hash_table`.
-        held: a routing of the same tokens; the block reuses its selection.
+        held: an earlier routing of the same tokens; the block reuses its experts and computes new gates.
         mask: [b, S] bool, True for a real token; None if all tokens are real. A padded token gets 0.
         expert_mask: [E G] bool, the admitted experts; None for all. The layer uses only these.
 
@@ -385,7 +385,10 @@ def _table_of_clusters(embeddings, config):
     """Return the clustered or the dispersed table [V, k G] of embeddings [V, d'], with a cluster for each expert."""
     experts = config.expert_count
     if len(embeddings) < experts:
-        raise InputError(f"{len(embeddings)} embeddings cannot be the centres of {experts} clusters")
+        raise InputError(
+            f"{len(embeddings)} token embeddings are too few for {experts} clusters, one for each expert; use at least "
+            f"{experts}, or another hash, such as balanced"
+        )
     centres = embeddings[np.arange(experts) * len(embeddings) // experts]
     clusters = hashes.cluster_tokens(embeddings, centres)
     if config.hash == "clustered":

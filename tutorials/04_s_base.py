@@ -315,10 +315,9 @@ same(plan, expected, "sinkhorn.plan", scale=rounding * 31 * plan)
 same(plan.sum(axis=0), [0.5, 0.5], "sinkhorn.marginals", scale=rounding)
 
 # %% [markdown]
-# Both experts have their share now. Expert 1 gets more of those tokens that lose less score by going to expert 1. The
-# reference also works with logarithms. There is one more problem: if the logits of different tokens are further apart,
-# the algorithm needs more sweeps. After a hundred sweeps the reference changes to Newton's method, which finds the same
-# plan in fewer steps.
+# Both experts have their share now. Tokens that lose little score at expert 1 have larger shares there. The reference
+# also works with logarithms. There is one more problem: if the logits are larger, the algorithm needs more sweeps.
+# After a hundred sweeps the reference changes to Newton's method, which finds the same plan in fewer steps.
 
 # %%
 for factor in (1, 10, 100, 500):

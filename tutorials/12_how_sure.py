@@ -425,9 +425,11 @@ figure(
 # - The profile keeps its promise if its assumption holds. If the runs of a size share an error, its interval for a loss
 #   is far too narrow. For the slope this hardly matters, because a shared error cancels.
 # - A bootstrap of six sizes is too narrow: six sizes do not show the full spread. More draws do not help.
-# - The jackknife corrects for this with Student's quantile for six sizes, and comes nearest to its promise.
+# - The jackknife corrects for this with the quantile of Student's t distribution, which is larger for few sizes. It
+#   comes nearest to its promise.
 #
-# No method is right for everything. So report two intervals, one of them by size: the jackknife.
+# No method is right for everything. So report two intervals. One of them should be the jackknife, which leaves out one
+# size at a time.
 #
 # ## 8. The runs of the paper
 #

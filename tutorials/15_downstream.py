@@ -158,10 +158,10 @@ figure(
 #
 # A model at the guess rate has no Q' above 0, and so no logarithm. Just above the guess rate, the surprise is mostly
 # chance. So we use only rows with an accuracy well above the guess rate. The paper's limit is "more than 5 % above
-# random"; we read that as 0.05 of accuracy.
+# random"; we read that as an accuracy 0.05 above the guess rate.
 #
 # The limit has a cost: it biases the fit. Near the limit it keeps lucky rows and excludes unlucky rows. Here are fits
-# to three hundred tables with few questions, with several limits.
+# to three hundred tables of accuracies on only 500 questions, each with several limits.
 
 # %%
 draws, few = np.random.default_rng(1), 500

@@ -22,10 +22,10 @@ class FitFlags:
             that also use the training tokens D: hoffmann or kaplan (dense runs), joint or sparsity (any num_experts),
             fine-grained (one num_experts: the most common one; choose another with --rows). Laws of accuracy, for a
             table of accuracies: direct, ratio, ceiling, broken, repeated (tasks named TASK pass@K), two-stage-linear,
-            two-stage-logistic or two-stage-ratio. Law of efficiency leverage: leverage. FILE.py:NAME is a law of your
-            own that the file registers.
-        loss: Column of the loss. If not given: loss_validation or, for two-stage laws of accuracy without
-            loss_validation, the first loss of the table.
+            two-stage-logistic or two-stage-ratio. Law of efficiency leverage: leverage. FILE.py:NAME is your own
+            law NAME, registered in FILE.py.
+        loss: Column of the loss. If not given: loss_validation. If the table does not have this column, two-stage laws
+            use the first loss of the table.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or "k == 1 and
             num_experts in (1, 16, 64)". The fit uses the last evaluation of each selected run. If not given: all seeds,
             k = 1, and the most common routing frequency and granularity. The laws routed-utilisation, compute,

@@ -89,8 +89,8 @@ class NextFlags:
     """A run to add to the table.
 
     Attributes:
-        next: A number whose interval is too wide: prediction (at --n and --experts), slope (at --n or the largest
-            size), or a number of the fit, such as N_cutoff. Lists the runs that you could add to the table; the
+        next: The number whose interval you want to narrow: prediction (at --n and --experts), slope (at --n or the
+            largest size), or a coefficient, such as N_cutoff. Lists the runs that you could add to the table; the
             run at the top narrows this interval most. --flops limits the cost of one run.
         n: With --next prediction or slope: the size N, such as 1e9 or 370M.
         experts: With --next prediction: the number of experts E.
@@ -128,7 +128,8 @@ def plan(
         resamples: Number of resamples of the runs; 0 for none. The output shows how often each option is best in
             them. If not given: 500, or 50 for a law that uses the training tokens, because its fits take longer.
         top: Number of options to show in each ranking. Files and JSON hold all options.
-        out: Folder for plan.md, plan.json, a figure of the frontier and a figure of isoFLOP profiles.
+        out: Folder for plan.md, plan.json, a figure of the lowest loss at each budget (frontier), and a figure of loss
+            against size at equal FLOPs (isoFLOP profiles).
         json: Print only one JSON object.
     """
     if top < 1:

@@ -177,8 +177,8 @@ def frequency_section(report: Report) -> list[Block]:
             f"One line for each router and E.{suspect}",
         ),
         Table(["router", "N", "E", *(f"R = {share(value)}" for value in shares)], rows, keys=3),
-        f"The next table compares each R with R = {usual}. The change is a mean over the cells (N and E); its "
-        "interval assumes that the cells are independent:",
+        f"The next table compares each R with R = {usual}. The change is a mean over the pairs of N and E; its "
+        "interval assumes that the pairs are independent:",
         Table(["router", "R", "change of the loss", "95 % interval", "cells", "loss lower in"], changes, keys=2),
     ]
 

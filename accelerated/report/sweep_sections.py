@@ -67,8 +67,8 @@ def evaluation_words(sweep: dict) -> str:
     if sweep["grouped"]:
         later = "" if sweep["masked"] else ", but not on any later position"
         sentence += (
-            f" With {names(sweep['grouped'])}, an expert sees the tokens at one position of a group of sequences, also "
-            f"in evaluation. So the loss of a sequence depends on the other sequences of its group{later}."
+            f" With {names(sweep['grouped'])}, a router groups the tokens at the same position of several sequences, "
+            f"also in evaluation. So the loss of a sequence depends on the other sequences of its group{later}."
         )
     return sentence
 

@@ -46,7 +46,7 @@ def expert_choice_router(
         logits: [T, E], finite; the raw router logits z of one group.
         capacity_factor: c > 0, the mean number of experts per token; infinity sends all tokens to all experts.
         score: "softmax" over the experts, or "sigmoid".
-        held: a choice for the same group; the router reuses its selection.
+        held: an earlier choice for the same tokens; the router reuses its tokens and computes new gates.
         mask: [T] bool, the real tokens; None for all. C follows from the number of real tokens.
         expert_mask: [E] bool, the experts that choose; None for all. Below, E counts these experts. The other experts
             have token 0 with gate 0 in every slot.

@@ -102,7 +102,7 @@ def emit_weights(
         logits, temperature: see `mixing_weights`.
         emit: one of `EMITS`: "mixing" for the weights of the mixing at this temperature; "experts" for a softmax over
             the experts, vᵢₑ = exp(zᵢₑ / τ) / Σₑ′ exp(zᵢₑ′ / τ).
-        one_hot: use the one-hot weights of the mixing, for any `emit`.
+        one_hot: use the one-hot mixing weights and ignore `emit`.
         mask, expert_mask: see `mixing_weights`.
 
     Returns:

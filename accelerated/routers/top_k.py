@@ -70,7 +70,7 @@ def top_k_router(
         group_score: the score of a group is the sum of score and bias over its two best experts ("two_best"), or of its
             best expert ("best").
         allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
-        held: a routing of the same group; the router reuses its selection.
+        held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
         mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts. The groups
             stay the groups of the whole layer. The router skips a group without an admitted expert.
@@ -198,7 +198,7 @@ def switch_router(
 
     Args:
         logits: [T, E], finite; the raw router logits z.
-        held: a routing of the same group; the router reuses its selection.
+        held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
         mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
         expert_mask: [E] bool, the experts that may be chosen; None for all.
 
@@ -233,7 +233,8 @@ def gshard_router(
     Args:
         logits: [T, E], finite, E >= 2.
         uniforms: [T] in [0, 1), one draw per token; None keeps all second experts, as in evaluation.
-        held: a routing of the same group; the router reuses its selection, including dropped second experts.
+        held: an earlier routing of the same tokens; the router reuses its experts, also where it dropped the second
+            one, and computes new gates.
         mask: see `top_k_router`; the router ignores the uniforms of padded tokens.
         expert_mask: see `top_k_router`.
 

@@ -1,8 +1,8 @@
-"""Records of a run for each function: calls, shares of bounds, and faults.
+"""Records of a run for each function: calls, the largest error as a share of its bound, and faults.
 
-A failed test blames the function that violated a rule of the guard or raised an exception. Otherwise it blames the
-first function that the message names, or else the last called function. A share of a bound (error / bound) belongs to
-the last called function.
+A failed test blames the function that raised an exception or broke a rule of `guard`, which checks each call. Otherwise
+it blames the first function that the message names, or else the last called function. Functions that the marks of the
+test name come first. A share (error / bound) belongs to the last called function.
 """
 
 import collections

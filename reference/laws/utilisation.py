@@ -372,7 +372,7 @@ def fit_utilisation(
 
 
 def predict_utilisation(curve: UtilisationCurve, teraflops: np.ndarray, utilisation: np.ndarray) -> np.ndarray:
-    """Return the loss L that a fit predicts, for every status.
+    """Return the loss L that a fit predicts, also at an edge of the domain (`UtilisationFit.status`).
 
     Args:
         curve: `UtilisationFit.curve`.

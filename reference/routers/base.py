@@ -201,7 +201,7 @@ def base_router(
         k: experts per token, 1 <= k <= E.
         training: True selects by the balanced assignment (not causal), False by the largest logits (causal, any group).
         gate: "sigmoid" of the logits (as in the authors' code in fairseq), or "softmax" over all experts.
-        held: a routing of the same group; the router reuses its selection.
+        held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
         mask: [T] bool, True for each real token (at least one); None for all. Padded tokens get experts 0 … k-1 with
             gate 0 and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all.

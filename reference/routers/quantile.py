@@ -155,7 +155,7 @@ def quantile_router(
         gate: "sigmoid" or "softmax" of the logits, without the bias.
         mask: [T] bool, True for a real token. Padded tokens get experts 0 … k−1 with gate 0, and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all.
-        held: a routing of the same group; the router reuses its selection.
+        held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.

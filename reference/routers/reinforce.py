@@ -92,7 +92,7 @@ def reinforce_router(
         k: experts per token, 1 <= k <= E.
         gumbel: [T, E], finite, standard Gumbel noise (−log(−log u) of uniforms u); None chooses greedily.
         nucleus: see `log_policy`.
-        held: a routing of the same group; the router reuses its selection.
+        held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
         mask: [T] bool, True for a real token; None for all.
         expert_mask: [E] bool, the experts that may be chosen; None for all.
 

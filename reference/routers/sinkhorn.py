@@ -219,7 +219,7 @@ def sinkhorn_router(
         num_sweeps: see `sinkhorn_plan`.
         mask: [T] bool, True for a real token. Padded tokens get experts 0 … k−1 with gate 0, and count nowhere.
         expert_mask: [E] bool, the experts that may be chosen; None for all.
-        held: a routing of the same group; the router reuses its selection.
+        held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
 
     Returns:
         `Routing`; `plan` is the transport plan in training, and holds 1/(T k) at each chosen expert in evaluation.

@@ -43,7 +43,7 @@ def sparsemixer_router(
         logits: [T, E], finite, E >= 2; the raw router logits z.
         jitter: ε >= 0; an expert is near the best expert if their logits differ by at most 2ε, relative to the larger
             logit.
-        held: a routing of the same group; the router reuses its selection.
+        held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
         mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
         expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
 

@@ -1,9 +1,10 @@
-"""Rankings of a plan: the models of one data set at their best sizes, the lowest loss first, and their frontier.
+"""Rank the models of one data set, each at its best size, by loss; and compute their frontier.
 
     1. MODELS     `options.py`: the models of a table or a paper
-    2. RANKING    `ranked`: each model at its best size, without absurd models and models that do not fit the budget
-    3. SHARES     `_shares`: the share of resamples of the runs in which each model has the lowest loss. All routers
-                  have the same resamples, because they share their dense runs
+    2. RANKING    `ranked`: each model at its best size, without models that do not fit the budget, lie far beyond the
+                  runs (`TOO_FAR`) or are worse than guessing (`KNOWS_NOTHING`)
+    3. SHARES     `_shares`: how often each model has the lowest loss, over resamples of the runs. All routers have the
+                  same resamples, because they share their dense runs
     4. FRONTIER   `frontier`: the lowest loss of each router at other numbers of FLOPs
 
 Losses with different tokenizers or corpora are not comparable, so every data set has its own ranking.
