@@ -10,7 +10,6 @@ uses its own gates.
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ...errors import InputError
@@ -68,21 +67,22 @@ def check_routing(path: Path, stored: dict[str, np.ndarray], config: TrainConfig
 
 
 def held_routing(config: TrainConfig, expert: np.ndarray, gate: np.ndarray | None, shape: tuple) -> Routing:
-    """Return a stored routing in batches, [n, n_r, T, ...] for each field, without plan and residual."""
+    """Return a stored routing in batches, NumPy arrays [n, n_r, T, ...], without plan and residual."""
     n, b, length = shape
     routed, tokens, choices = expert.shape
 
     def batched(values, fill):
         padded = np.broadcast_to(fill, (routed, n * b * length, choices)).copy()
         padded[:, :tokens] = values
-        return jnp.asarray(np.moveaxis(padded.reshape(routed, n, b * length, choices), 1, 0))
+        return np.moveaxis(padded.reshape(routed, n, b * length, choices), 1, 0)
 
     experts = config.model.expert_count
     chosen = batched(expert, np.arange(choices, dtype=np.int32))
     gates = batched(0 if gate is None else gate, np.zeros(choices, np.float32))
-    counts = jax.vmap(jax.vmap(lambda of_block: jnp.bincount(of_block.ravel(), length=experts)))(chosen)
-    zeros = jnp.zeros((n, routed, b * length, experts), np.float32)
-    return Routing(chosen, gates, counts / chosen[0, 0].size, zeros, jnp.zeros((n, routed)))
+    counts = np.array([[np.bincount(block.ravel(), minlength=experts) for block in batch] for batch in chosen])
+    zeros = np.broadcast_to(np.float32(0), (n, routed, b * length, experts))
+    load = np.float32(counts.reshape(n, routed, experts) / (b * length * choices))
+    return Routing(chosen, gates, load, zeros, np.zeros((n, routed), np.float32))
 
 
 class StepsRouting:
