@@ -243,7 +243,7 @@ IN_A_STEP = {
 
 @functools.cache
 def step_of(fields: str) -> str:
-    config = step._in_program(from_mapping(json.loads(fields)))
+    config = step._in_steps(from_mapping(json.loads(fields)))
     state = jax.eval_shape(lambda: step.initial_state(config))
     given = jax.eval_shape(lambda: step.run_inputs(config, None))
     batches = jax.ShapeDtypeStruct((1, config.batch_size, config.sequence_length + 1), np.int32)

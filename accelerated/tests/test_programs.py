@@ -105,4 +105,20 @@ def test_runs_that_differ_in_seed_rate_or_text_share_their_programs():
         for config in (CONFIG, other)
     ]
     assert lowered[0] == lowered[1]  # fields outside `fields_of_programs` do not change a program
-    assert step._in_program(other) == step._in_program(CONFIG)
+
+
+def test_fields_outside_the_step_do_not_change_its_program():
+    values = dict.fromkeys(step.NOT_IN_STEPS, "elsewhere") | {"steps": 9, "schedule": "wsd", "decay_shape": "sqrt"}
+    values |= {"learning_rate": 0.02, "warmup": 0.5, "warmup_steps": 3, "decay": 0.5, "seed": 7, "evaluations": 1}
+    values |= {"evaluation_tokens": 64, "steps_per_call": 2, "checkpoint_every": 4, "keep_last": 1, "keep_every": 2}
+    values |= {"skip_bad_batches": 5, "corpus": ("elsewhere",), "eval": ("elsewhere",), "init_noise": 0.1}
+    other = dataclasses.replace(CONFIG, **values | {"init_redraw": 0.5, "init_optimizer": True})
+    assert not [name for name in step.NOT_IN_STEPS if getattr(other, name) == getattr(CONFIG, name)]
+    arguments = step.initial_state(CONFIG), WINDOWS, 0, np.int32(0), step.run_inputs(CONFIG, None)
+    programs = [step.compiled_steps(config).lower(*arguments).as_text() for config in (CONFIG, other)]
+    assert programs[0] == programs[1]
+    assert (
+        step._in_steps(other)
+        == step._in_steps(CONFIG)
+        != step._in_steps(dataclasses.replace(CONFIG, weight_decay=0.25))
+    )

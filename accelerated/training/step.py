@@ -1,5 +1,6 @@
 """One training step, several of them in one compiled call, and the evaluation."""
 
+import dataclasses
 import functools
 import math
 import time
@@ -130,7 +131,7 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
     """
     inputs = run_inputs(config, table)
     if layout is None:
-        train_steps = _shared_steps(_in_program(config), attention_of(config).kernel)
+        train_steps = _shared_steps(_in_steps(config), attention_of(config).kernel)
         return lambda state, batches, first_step, left=0, *held: train_steps(
             state, batches, first_step, np.int32(left), inputs, *held
         )
@@ -143,16 +144,18 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
     return run
 
 
-IN_PROGRAM = (
-    "model", "sequence_length", "batch_size", "router_rate", "weight_decay", "gradient_clip", "dtype", "rematerialise",
-    "attention", "loss_limit",
+NOT_IN_STEPS = (
+    "hash_embeddings", "steps", "learning_rate", "schedule", "warmup", "warmup_steps", "decay", "decay_shape", "seed",
+    "evaluations", "evaluation_tokens", "steps_per_call", "checkpoint_every", "keep_last", "keep_every",
+    "skip_bad_batches", "corpus", "eval", "init_from", "init_noise", "init_redraw", "init_optimizer", "routing",
 )  # fmt: skip
-"""Fields that the program of a training step depends on."""
+"""Fields that the program of a training step does not depend on. They reach it as arrays, or not at all."""
 
 
-def _in_program(config: TrainConfig) -> TrainConfig:
-    """Return the configuration with defaults for all fields that the program of a step does not depend on."""
-    return TrainConfig(**{name: getattr(config, name) for name in IN_PROGRAM})
+def _in_steps(config: TrainConfig) -> TrainConfig:
+    """Return the configuration with defaults for `NOT_IN_STEPS`."""
+    names = (field.name for field in dataclasses.fields(config) if field.name not in NOT_IN_STEPS)
+    return TrainConfig(**{name: getattr(config, name) for name in names})
 
 
 @functools.lru_cache(maxsize=4)
