@@ -205,6 +205,9 @@ def _implausible_sizes(size: np.ndarray) -> list[str]:
     middle = float(np.median(size))
     if middle < SMALLEST:
         return [f"dense_parameter_count: the median is {middle:.4g}; is it in millions? {SIZES}"]
+    if (size < SMALLEST).any():
+        ends = f"the median is {middle:.4g} and the smallest {size.min():.4g}"
+        return [f"dense_parameter_count: {ends}; are some rows in another unit? {SIZES}"]
     if middle >= LARGEST or (size > LARGEST_OF_ALL).any():
         ends = f"the median is {middle:.4g} and the largest {size.max():.4g}"
         return [f"dense_parameter_count: {ends}; was it multiplied by its unit twice? Known models have up to 1e12"]

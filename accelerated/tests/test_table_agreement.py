@@ -104,6 +104,7 @@ IMPLAUSIBLE = (
     {DENSE: N * 1e6, TOTAL: "", "tokens": "", "batch_size": ""},
     {DENSE: N * 1e6, TOTAL: "", "batch_size": "", "tokens": TOKENS * 1e3},
     {DENSE: N * [1, 1, 1e4, 1], TOTAL: "", "batch_size": ""},
+    {DENSE: N * [1, 1, 1e-7, 1], TOTAL: "", "tokens": "", "batch_size": ""},
 )  # fmt: skip
 """No language model has these numbers."""
 APART = (
