@@ -254,6 +254,12 @@ ERRORS = {
                     "results.csv: loss_validation at step 24 is 1.2345, but "),
     "old, two rows": ("OLD", ("train",), lines("results.csv", lambda rows: rows[:2]),
                       "results.csv: is damaged: it has 1 of the 3 rows up to step 24"),
+    "old, a later row": ("OLD", ("train",),
+                         lines("results.csv", lambda rows: [*rows, rows[-1].replace(",24,", ",32,", 1)]),
+                         "results.csv: has step 32, but the run ends at step 24"),
+    "old, a later line": ("OLD", ("train",),
+                          lines("log.jsonl", lambda rows: [*rows, '{"kind": "train", "step": 99}\n']),
+                          "log.jsonl: has step 99, but the run ends at step 24"),
 }  # fmt: skip
 """Damage of folders: the folder, the commands, the change, and the last line of each command."""
 
@@ -318,6 +324,7 @@ USED = {
     "windows gone": ("RUN", remove("validation_windows.csv"), ""),
     "line ends": ("RUN", lines("results.csv", lambda rows: [row.replace("\n", "\r\n") for row in rows]), ""),
     "old": ("OLD", lambda folder, runs: None, "has no record (an earlier version wrote it), so changes of its"),
+    "old, log gone": ("OLD", remove("log.jsonl"), "log.jsonl: is missing; a new log begins at step 24"),
     "old, no last row": pytest.param("OLD", without_last_row, "has no record (an earlier", marks=pytest.mark.slow),
     "a turned bit": pytest.param("RUN", turn_a_digit, "checkpoint at step 24 is damaged and skipped (ValueError",
                                  marks=pytest.mark.slow),
@@ -354,7 +361,7 @@ def test_what_an_older_run_logged_of_an_evaluation_without_a_row_is_left_out(tmp
     logged = [(step, kind) for step in (8, 16, 24) for kind in ("train", "skipped", "routing", "evaluation")]
     lines = [json.dumps({"kind": kind, "step": step, "loss_validation": 3.5}) + "\n" for step, kind in logged]
     (tmp_path / "log.jsonl").write_text("".join(lines))
-    kept = kept_files_of_older(tmp_path, 16, {8, 16, 24})
+    kept = kept_files_of_older(tmp_path, 16, {8, 16, 24}, print)
     found = [(line["step"], line["kind"]) for line in map(json.loads, kept.log.splitlines())]
     assert found == logged[: 8 if 16 in steps else 6] and [row["step"] for row in kept.rows] == list(map(str, steps))
 

@@ -227,7 +227,7 @@ class Run:
     def _kept(self, record: Record | None, step: int) -> Kept:
         if record is None:
             self._tell(f"{self.folder}: {NO_RECORD}")
-            return kept_files_of_older(self.folder, step, self.evaluation_steps)
+            return kept_files_of_older(self.folder, step, self.evaluation_steps, self._tell)
         return kept_files(self.folder, record, step, self.config.steps, self._tell)
 
     def _record(self) -> Record:

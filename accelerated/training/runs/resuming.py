@@ -73,31 +73,42 @@ def _check_later(path: Path, before: int, later: bytes, steps: range) -> None:
             raise InputError(f"{path}, line {number}: is of step {step}, but {left}; {A_NEW_LOG}")
 
 
-def kept_files_of_older(folder: Path, step: int, evaluations: set[int]) -> Kept:
+def kept_files_of_older(folder: Path, step: int, evaluations: set[int], tell: Callable[[str], None]) -> Kept:
     """Return the table and the log of a run up to a checkpoint of an earlier version, which has no record.
 
     The row of the checkpoint's step may be missing, because it was written after the checkpoint.
 
+    Args:
+        evaluations: the steps of all evaluations; the last one is the last step of the run.
+        tell: as in `kept_files`.
+
     Raises:
-        InputError: a row before this step is missing, or a file is damaged.
+        InputError: a row before this step is missing, the run would not write a later row or line again, or a file is
+            damaged.
     """
-    path = folder / "results.csv"
+    path, log = folder / "results.csv", folder / "log.jsonl"
     read_window_losses(folder)  # raises errors before anything is written
-    rows = [row for row in read_rows(path) if int(row["step"]) <= step]
+    rows, lines = read_rows(path), read_log(log)
+    for place, entries in ((path, rows), (log, lines)):
+        last, end = max([int(entry["step"]) for entry in entries], default=0), max(evaluations)
+        if last > end:
+            raise InputError(f"{place}: has step {last:,}, but the run ends at step {end:,}; restore the file")
+    rows = [row for row in rows if int(row["step"]) <= step]
     steps, wanted = [int(row["step"]) for row in rows], sorted(s for s in evaluations if s <= step)
     if steps not in (wanted, [s for s in wanted if s < step]):
         raise InputError(
             f"{path}: is damaged: it has {len(steps)} of the {len(wanted)} rows up to step {step}, the last "
             "checkpoint; restore it, or delete the folder to train this run again"
         )
-    lines = read_log(folder / "log.jsonl")
     check_losses(path, rows, lines)
+    if not os.path.exists(log):
+        tell(f"{log}: is missing; a new log begins at step {step:,}")
     unfinished = step in evaluations and step not in steps
     lines = [line for line in lines if line["step"] <= step]
     anew = ("evaluation", "routing") if unfinished else ()
     lines = [line for line in lines if line["step"] < step or line["kind"] not in anew]
-    log = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    return Kept([as_text(row) for row in rows], [""] * len(rows), log)
+    content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    return Kept([as_text(row) for row in rows], [""] * len(rows), content)
 
 
 def check_untrained(folder: Path, steps: int, checkpoints: set[int]) -> None:
