@@ -107,7 +107,7 @@ HOSTILE = [
     (["--flops", "1e21", "--resamples", "-1"], "--resamples -1 is out of range"),
     (["--flops", "1e10"], "no model fits 1e10 FLOPs; the first reason: even the smallest model"),
     (["--flops", "1e21", "--memory", "1kB"], "no model fits 1e21 FLOPs, 1e-06 GB of memory"),
-    (["--flops", "1e12", "--inference-tokens", "1e15"], "beside 1e+15 tokens of inference"),
+    (["--flops", "1e12", "--inference-tokens", "1e15"], "of training and 1e+15 tokens of inference"),
 ]
 
 

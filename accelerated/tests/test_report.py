@@ -147,8 +147,8 @@ def test_it_says_what_is_predicted_and_what_evaluation_sees():
     mixture = {"router": "mixture_of_tokens", "experts": 4}
     assert words() == "In evaluation, routers draw no expert at random, use no later token and drop no token."
     assert words(**mixture).endswith(
-        "With MoT, an expert sees the tokens at one position of a group of sequences, also in evaluation. So the loss"
-        " of a sequence depends on the other sequences of its group, but not on any later position."
+        "With MoT, a router groups the tokens at the same position of several sequences, also in evaluation. So the"
+        " loss of a sequence depends on the other sequences of its group, but not on any later position."
     )
     masked = words(objective="masked", mask_rate=0.2)
     assert "hidden tokens, 20 % of each sequence" in masked and "no later token" not in masked

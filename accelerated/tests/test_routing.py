@@ -106,7 +106,7 @@ def test_what_the_expert_says_about_the_token(random):
 def test_entropy_is_that_of_scipy(random):
     probability = random.dirichlet(np.full(EXPERTS, 0.3), TOKENS)
     assert diagnostics.entropy(probability) == pytest.approx(scipy.stats.entropy(probability, axis=1).mean(), rel=1e-9)
-    with pytest.raises(ValueError, match="rows sum to 2 to 2"):
+    with pytest.raises(ValueError, match="sums of rows range from 2 to 2"):
         diagnostics.entropy(np.ones((3, 2)))
 
 
