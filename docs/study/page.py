@@ -282,7 +282,7 @@ def prediction(folder: Path) -> str:
         for law, entry in score["laws"].items()
         if entry["points"]
     ]
-    errors = Table(["law", "points", "mean error", "runs in their 95 % interval"], rows)
+    errors = Table(["law", "points", "mean of measured / predicted - 1", "runs in their 95 % interval"], rows)
     return markdown([_losses_of(points, score["points"]), errors])
 
 

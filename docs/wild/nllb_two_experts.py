@@ -1,4 +1,4 @@
-"""transformers 5.24.0, `NllbMoeSparseMLP`: experts 0 and 1 run for every token, for any choice of the router.
+"""transformers 5.24.0, `NllbMoeSparseMLP`: experts 0 and 1 run for every token, whatever experts the router chooses.
 
 The router returns a 0/1 mask [T, E]. `NllbMoeExperts.forward` reads this mask as expert numbers, so 0 selects expert 0
 and 1 selects expert 1.
