@@ -35,7 +35,7 @@ test: lint  ## run the quick tests, with few examples per property (minutes); TE
 test-values: $(VENV)/.installed  ## run the slow tests that no quick test replaces, a part of test-all (minutes)
 	$(BIN)/python -m pytest -q -m slow $(PARALLEL) $(VALUES)
 
-test-all: lint  ## run all tests, with many examples per property (an hour)
+test-all: lint  ## run all tests, with many examples per property (40 minutes)
 	ROUTELAWS_PROFILE=default $(BIN)/python -m pytest -q $(PARALLEL)
 
 approve: $(VENV)/.installed  ## rewrite the approved outputs that differ; then read every line of git diff
