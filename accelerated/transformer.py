@@ -4,11 +4,10 @@ The model and our choices: `routelaws.reference.transformer`.
 
 Differences from the reference: everything runs under jit with `config` static. If R is the share of routed blocks, the
 program scans over groups of 1/R blocks (the dense blocks, then the routed block), so compile time does not grow with
-depth. With the layout "upper", all dense blocks come first. For relative positions, one
-product computes q · r for all distances, and each row is then shifted. So no [S, S] table of distances is gathered.
-`compute_dtype` lowers the precision of the matrix products, their results, and the residual stream. Router logits, the
-softmax of attention, norms with their scales and offsets, and the loss use float32. The output of a norm is rounded
-once, at its end.
+depth. With the layout "upper", all dense blocks come first. For relative positions, one product computes q · r for all
+distances, and each row is then shifted. So no [S, S] table of distances is gathered. `compute_dtype` lowers the
+precision of the matrix products, their results, and the residual stream. Router logits, the softmax of attention, norms
+with their scales and offsets, and the loss use float32. The output of a norm is rounded once, at its end.
 """
 
 import functools
@@ -214,7 +213,7 @@ def attention(
 
     Args:
         params: query, key and value [d, H, kqv]; output [H, kqv, d]; for relative positions also relative_key [d, H,
-        kqv]. kqv is the width of a head.
+            kqv]. kqv is the width of a head.
         x: [b, S, d].
         causal: whether position i depends only on positions up to i; otherwise it depends on all positions.
         mask: [b, S] bool, True for a real token; no other token attends to a padded token.

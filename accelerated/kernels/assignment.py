@@ -156,8 +156,8 @@ def whole_numbers(scores, scale, unit, whole, near):
 def solve(whole, price, k, everyone, more):
     """Return the experts of all slots [k T] int32; overwrites `whole`.
 
-    At the end, `price` [E + 1] holds prices that prove the assignment optimal. The last price is that of the
-    reserve, the node of the `more` extra slots.
+    At the end, the prices in `price` [E + 1] prove that the assignment is optimal. The last price belongs to the
+    reserve: the node of the `more` extra slots.
     """
     num_tokens, reserve = whole.shape
     if price.size != reserve + 1 or not 1 <= k <= reserve or everyone * reserve + more != k * num_tokens:

@@ -59,12 +59,12 @@ def optimizer(
 
 def rates_of_steps(config: TrainConfig) -> jax.Array:
     """Return [steps], the learning rate of each step of a run."""
-    return _rates(_shape(config))
+    return _rates(_shape(config), config.steps)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _rates(shape: tuple) -> jax.Array:
-    return jax.lax.map(_schedule(*shape), jnp.arange(shape[2]))
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _rates(shape: tuple, steps: int) -> jax.Array:
+    return jax.lax.map(_schedule(*shape), jnp.arange(steps))
 
 
 def _shape(config: TrainConfig) -> tuple:

@@ -144,10 +144,15 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
     return run
 
 
+NOT_IN_PROGRAMS = (
+    "seed", "learning_rate", "corpus", "eval", "init_from", "init_noise", "init_redraw", "init_optimizer", "routing",
+)  # fmt: skip
+"""Fields that do not change the compiled programs of a run. Runs that differ only in these fields share programs."""
+
 NOT_IN_STEPS = (
-    "hash_embeddings", "steps", "learning_rate", "schedule", "warmup", "warmup_steps", "decay", "decay_shape", "seed",
+    *NOT_IN_PROGRAMS, "hash_embeddings", "steps", "schedule", "warmup", "warmup_steps", "decay", "decay_shape",
     "evaluations", "evaluation_tokens", "steps_per_call", "checkpoint_every", "keep_last", "keep_every",
-    "skip_bad_batches", "corpus", "eval", "init_from", "init_noise", "init_redraw", "init_optimizer", "routing",
+    "skip_bad_batches",
 )  # fmt: skip
 """Fields that the program of a training step does not depend on. They reach it as arrays, or not at all."""
 

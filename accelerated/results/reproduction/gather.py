@@ -171,12 +171,10 @@ def _why_not(table: Table, runs: list[Run]) -> list[dict]:
             reason = f"a share of routed blocks other than {usual:g}"
         elif table.rows == "clark" and run.seed != 42:
             reason = "a seed other than 42"
+        elif table.rows:
+            reason = f"not chosen by {table.rows}"
         else:
-            reason = (
-                f"not chosen by {table.rows}"
-                if table.rows
-                else ("its k, routing frequency or granularity is not the most common one")
-            )
+            reason = "its k, routing frequency or granularity is not the most common one"
         reasons.setdefault(reason, []).append(run.hyper_id)
     return [{"reason": reason, "runs": len(ids), "hyper_ids": ids} for reason, ids in reasons.items()]
 

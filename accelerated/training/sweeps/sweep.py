@@ -30,6 +30,7 @@ from ...files import locked, storage_errors
 from ..configuration import TrainConfig
 from ..loop import Run
 from ..runs.trunk import Trunk
+from ..step import NOT_IN_PROGRAMS
 from ..stopping import Resumable, asked, held
 from ..text.corpus import read_corpus
 from ..text.texts import open_text
@@ -52,19 +53,6 @@ from .workers import start_worker, thread_environment
 
 RUNS_KEPT = 8
 """Number of runs after which a process drops its compiled programs (about 15 MB per run in the demo)."""
-
-NOT_IN_PROGRAMS = (
-    "seed",
-    "learning_rate",
-    "corpus",
-    "eval",
-    "init_from",
-    "init_noise",
-    "init_redraw",
-    "init_optimizer",
-    "routing",
-)
-"""Fields that do not change the compiled programs of a run. Runs that differ only in these fields share programs."""
 
 STOPPED = "stopped"
 """What a worker returns for a run that a signal stopped, instead of the message of a failure."""
