@@ -279,7 +279,7 @@ def attention(
 
     Args:
         params: query, key and value [d, H, kqv]; output [H, kqv, d]; for relative positions also relative_key [d, H,
-        kqv]. kqv is the width of a head.
+            kqv]. kqv is the width of a head.
         x: [b, S, d].
         causal: whether position i depends only on positions up to i; otherwise it depends on all positions.
         mask: [b, S] bool, True for a real token; no other token attends to a padded token.
