@@ -29,7 +29,7 @@ from ..errors import InputError
 from ..report.outline import listed
 from ..results.blocks import Block, Table, percent
 from ..wording import in_short, once
-from .trace import Trace
+from .trace import Trace, readable
 
 SHUFFLES = 4
 """Number of shuffles of the labels. The information about shuffled labels is the baseline."""
@@ -162,7 +162,7 @@ def _words(trace: Trace, row: np.ndarray, expert: np.ndarray) -> list[list[Word]
 
     def word(i: int, e: int) -> Word:
         taken = int((expert[token == ids[i]] == e).sum())
-        return Word(piece[int(ids[i])], taken, int((trace.token == ids[i]).sum()))
+        return Word(readable(piece[int(ids[i])]), taken, int((trace.token == ids[i]).sum()))
 
     best = [[i for i in np.argsort(-column, kind="stable")[:WORDS] if column[i] >= 1] for column in more.T]
     return [[word(i, e) for i in chosen] for e, chosen in enumerate(best)]

@@ -30,7 +30,7 @@ from ..training.text.tokenizer import END_OF_DOCUMENT
 from ..training.text.tokens import TokenFiles, load_tokens, prepare_tokens
 from ..training.watch import telling
 from ..transformer import _run, apply, draw_noise, loss
-from .trace import Trace, at_most, read_text
+from .trace import Trace, at_most, piece_of, read_text
 
 
 def trace_folder(folder: Path, text: Path | None = None, *, tokens: int, tell=print) -> Trace:
@@ -64,6 +64,11 @@ def _ids_of(text: Path, run: SavedRun) -> np.ndarray:
     return np.array([END_OF_DOCUMENT, *run.tokenizer.encode(read_text(text))], np.int32)
 
 
+def _pieces_of(run: SavedRun, ids: np.ndarray) -> np.ndarray:
+    pieces = {i: piece_of(run.tokenizer.content(i)) for i in np.unique(ids).tolist()}
+    return np.array([pieces[i] for i in ids.tolist()])
+
+
 def trace_run(run: SavedRun, ids: np.ndarray, name: str) -> Trace:
     """Return the routing of T token ids by a run.
 
@@ -82,7 +87,7 @@ def trace_run(run: SavedRun, ids: np.ndarray, name: str) -> Trace:
     return Trace(
         name=f"{name} (router {model.router}, {model.expert_count} experts)",
         token=ids,
-        piece=np.array([run.tokenizer.decode([i]) for i in ids.tolist()]),
+        piece=_pieces_of(run, ids),
         sequence=sequence,
         position=position,
         block=special_blocks(model) + 1,
@@ -125,11 +130,10 @@ def trace_batches(run: SavedRun, windows: np.ndarray, first: int, name: str) -> 
     found = _compiled_steps(run.config)(run.params, (windows, numbers), run_inputs(run.config, run.table))
     expert, gate, dropped = map(np.asarray, found)
     sequence, position = np.divmod(np.arange(len(ids)), length)
-    pieces = {i: run.tokenizer.decode([i]) for i in np.unique(ids).tolist()}
     return Trace(
         name=f"{name} (router {model.router}, {model.expert_count} experts), steps {first} to {first + count - 1}",
         token=ids,
-        piece=np.array([pieces[i] for i in ids.tolist()]),
+        piece=_pieces_of(run, ids),
         sequence=sequence,
         position=position,
         block=special_blocks(model) + 1,

@@ -5,16 +5,20 @@ Radio buttons choose the block and the expert. The style sheet shows the choice.
 
 import html
 import re
+import unicodedata
 
 from ..errors import printable
 from ..report.page import STYLE as REPORT_STYLE
 from ..report.page import document
 from ..wording import in_short, plural
 from .findings import COLUMNS, LABELS, MANY, BlockFindings, Word, fault_sentences, sentences, share
-from .trace import Trace
+from .trace import Trace, whole_characters
 
 SHOWN = 500
 """Largest number of tokens on the page."""
+
+LONGEST_CHARACTER = 4
+"""Bytes of the longest character in UTF-8."""
 
 LISTED = 64
 """Largest number of experts on the page: the busiest."""
@@ -46,7 +50,11 @@ input:focus-visible + label { outline: 3px solid var(--bar); outline-offset: 1px
 .text span { border-radius: 3px; }
 .e { background: hsl(var(--h) 75% calc(var(--tint) + var(--d))); }
 .u { box-shadow: inset 0 -0.18em hsl(var(--g) 70% var(--deep)); }
-.end { color: var(--soft); }
+.end, .line, .more { color: var(--soft); font-style: normal; }
+.end::before { content: "[end of text]"; }
+.text .end::after { content: "\\A"; }
+.line::before { content: "⏎"; }
+.more::before { content: "·"; }
 .experts td { vertical-align: middle; }
 .experts .bar { display: inline-block; vertical-align: middle; margin-right: 0.3rem; }
 .experts .e { border-radius: 4px; padding: 0.1rem 0.45rem; font-weight: 600; }
@@ -146,20 +154,30 @@ def _panel(trace: Trace, block: BlockFindings, i: int, experts: list[int]) -> st
 
 
 def _tokens(trace: Trace, i: int) -> str:
-    spans, line_end = [], "\n"
-    for piece, expert, gate in zip(trace.piece[:SHOWN], trace.expert[i], trace.gate[i], strict=False):
+    spans, line_end, pieces = [], "\n", trace.piece[: SHOWN + LONGEST_CHARACTER]
+    texts = [text if piece else None for piece, text in zip(pieces, whole_characters(pieces), strict=True)]
+    for text, expert, gate in zip(texts[:SHOWN], trace.expert[i], trace.gate[i], strict=False):
         chosen = [(int(e), float(g)) for e, g in zip(expert, gate, strict=True) if e >= 0]
         title = ", ".join(f"expert {e} (gate {g:.2f})" for e, g in chosen) or "no expert"
         kinds = " ".join([f"e e{e}" for e, _ in chosen[:1]] + [f"u u{e}" for e, _ in chosen[1:2]])
-        spans.append(f'<span class="{kinds}" title="{title}">{_piece(piece, line_end)}</span>')
+        spans.append(f'<span class="{kinds}" title="{title}">{_piece(text, line_end)}</span>')
     return "".join(spans)
 
 
-def _piece(piece: str, after: str = "") -> str:
-    """Return a token as HTML. Line ends and ends of documents become symbols."""
-    if not piece:
-        return f'<span class="end">[end of text]{after}</span>'
-    return html.escape("".join("⏎" + after if c == "\n" else c if c.isprintable() else "\ufffd" for c in piece))
+def _piece(text: str | None, line_end: str = "") -> str:
+    """Return the text of a token as HTML; None is an end of a document, "" continues the character of the last token.
+
+    The style sheet shows the symbols of line ends, so a copy of the page has only the text.
+    """
+    if not text:
+        return f'<i class="{"end" if text is None else "more"}"></i>'
+    return "".join(f'<i class="line"></i>{line_end}' if c == "\n" else _character(c) for c in text)
+
+
+def _character(c: str) -> str:
+    if c == "\t" or unicodedata.category(c) != "Cc":
+        return html.escape(c)
+    return chr(0x2400 + ord(c)) if c < " " else f"&lt;{ord(c):02X}&gt;"
 
 
 def _told(block: BlockFindings) -> str:
@@ -186,8 +204,8 @@ def _experts(block: BlockFindings, experts: list[int]) -> str:
 def _words(words: list[Word]) -> str:
     items = []
     for word in words:
-        piece = re.sub(" +", lambda run: "␣" + f"×{len(run[0])}" * (len(run[0]) > 1), word.piece)
-        items.append(f"<code>{_piece(piece)}</code><small>{word.taken}/{word.of}</small>")
+        piece = re.sub(" +", lambda run: "␣" + f"×{len(run[0])}" * (len(run[0]) > 1), word.piece).replace("\t", "⇥")
+        items.append(f"<code>{_piece(piece or None)}</code><small>{word.taken}/{word.of}</small>")
     return f'<span class="words">{" ".join(items)}</span>'
 
 

@@ -19,7 +19,7 @@ class Trace(NamedTuple):
     Attributes:
         name: printed name of the run
         token: [T] integers, token ids
-        piece: [T] texts of the tokens
+        piece: [T] texts of the tokens (see `piece_of`); "" for an end of a document
         sequence: [T] integers, the window of each token
         position: [T] integers, the position of each token in the window
         block: [n_r] integers, the number of each routed block, from 1
@@ -60,9 +60,36 @@ class Trace(NamedTuple):
         return bool((self.expert >= 0).all())
 
 
+def piece_of(content: bytes) -> str:
+    """Return the bytes of a token as text. Bytes of an incomplete character become lone surrogates (PEP 383)."""
+    return content.decode("utf-8", "surrogateescape")
+
+
+def readable(piece: str) -> str:
+    """Return a piece with the bytes of incomplete characters as text, such as <E6>."""
+    return "".join(f"<{ord(c) - 0xDC00:02X}>" if "\udc80" <= c <= "\udcff" else c for c in piece)
+
+
+def whole_characters(pieces) -> list[str]:
+    """Return texts of tokens in which a character of several tokens belongs to the first of them.
+
+    Example:
+        "é" has two bytes, here as two tokens. The last token is the first byte of an incomplete character:
+
+        >>> whole_characters([piece_of(content) for content in (b"a", b"\\xc3", b"\\xa9", b"b", b"\\xe6")])
+        ['a', 'é', '', 'b', '<E6>']
+    """
+    contents = [piece.encode("utf-8", "surrogateescape") for piece in pieces]
+    token_of_byte, texts, at = np.repeat(np.arange(len(contents)), list(map(len, contents))), [""] * len(contents), 0
+    for character in piece_of(b"".join(contents)):
+        texts[token_of_byte[at]] += readable(character)
+        at += len(character.encode("utf-8", "surrogateescape"))
+    return texts
+
+
 def write_trace(path: Path, trace: Trace) -> None:
     """Write a trace as an .npz file, atomically."""
-    content = io.BytesIO()
+    content, trace = io.BytesIO(), trace._replace(piece=np.array(whole_characters(trace.piece)))
     np.savez_compressed(content, **{name: value for name, value in trace._asdict().items() if value is not None})
     write_atomically(path, content.getvalue())
 

@@ -1,14 +1,20 @@
 """The routing of a text by a Mixture-of-Experts of transformers in a local folder."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import InputError
-from .trace import Trace, read_text
+from .trace import Trace, piece_of, read_text
 
 WINDOW = 1024
 """Tokens per window, unless the model supports fewer. Our choice."""
+
+_PRINTED = [byte for byte in range(ord("!"), 256) if chr(byte).isprintable()]
+BYTES = {chr(byte): byte for byte in _PRINTED}
+BYTES |= {chr(256 + i): byte for i, byte in enumerate(sorted({*range(256)} - {*_PRINTED}))}
+"""The byte of each character in the names of byte-level tokens, as in GPT-2."""
 
 
 def trace_transformers(folder: Path, text: Path | None, *, tokens: int) -> Trace:
@@ -82,4 +88,10 @@ def _tokens_of(folder: Path, text: str, tokens: int, vocabulary: int) -> tuple[n
 def _piece(tokenizer, i: int) -> str:
     """Return the text of a token, with its leading space, which many tokenizers drop at the start of a text."""
     once, twice = (tokenizer.decode([i] * times, skip_special_tokens=False) for times in (1, 2))
-    return twice[len(once) :] or tokenizer.id_to_token(i) or f"[{i}]"
+    piece, name = twice[len(once) :], tokenizer.id_to_token(i) or f"[{i}]"
+    if "\ufffd" not in piece:
+        return piece or name
+    if byte := re.fullmatch("<0x([0-9A-F]{2})>", name):
+        return piece_of(bytes.fromhex(byte[1]))
+    known = all(character in BYTES for character in name)
+    return piece_of(bytes(BYTES[character] for character in name)) if known else piece

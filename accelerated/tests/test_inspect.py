@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import html
 import html.parser
+import json
 import math
 import re
 import shlex
@@ -25,7 +26,8 @@ from routelaws.accelerated.inspection import page as html_page
 from routelaws.accelerated.inspection.own_run import trace_batches, trace_folder, trace_run
 from routelaws.accelerated.inspection.page import page
 from routelaws.accelerated.inspection.replay import replayed
-from routelaws.accelerated.inspection.trace import Trace, write_trace
+from routelaws.accelerated.inspection.trace import Trace, piece_of, whole_characters, write_trace
+from routelaws.accelerated.inspection.transformers_folder import BYTES, _piece
 from routelaws.accelerated.notation import ExpertChoice
 from routelaws.accelerated.results.blocks import count
 from routelaws.accelerated.results.blocks import text as in_terminal
@@ -315,6 +317,72 @@ def test_a_page_shows_any_text_as_text(run_of):
     shown = page(trace, told.findings(trace))
     assert html_is_whole(shown) and "&lt;" in shown and "&lt;i&gt;" in shown and "\0" not in shown
     assert "[end of text]" in shown and "too few tokens" in shown
+
+
+UNUSUAL = "a🙂 wörld — 日本語\t𝒳\xa0\u3000👩\u200d🔬\n<E6>"
+
+
+def trace_of(tokens: list[bytes]) -> Trace:
+    """Return a routing of some tokens by two experts, in one block."""
+    count = len(tokens)
+    ids, expert = np.array([sorted(set(tokens)).index(token) for token in tokens]), np.arange(count)[None, :, None] % 2
+    places = {"sequence": np.zeros(count, int), "position": np.arange(count), "block": np.array([2])}
+    return Trace(
+        "a run", ids, np.array(list(map(piece_of, tokens))), **places, expert=expert, gate=0.5 + 0 * expert, experts=2
+    )
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5], ids="{} bytes a token".format)
+def test_a_page_and_a_file_have_the_characters_of_several_tokens(tmp_path, size):
+    content = UNUSUAL.encode()
+    trace = trace_of([content[i : i + size] for i in range(0, len(content), size)])
+    shown = page(trace, told.findings(trace))
+    text = re.search('<div class="text">(.*?)</div>', shown, re.DOTALL)[1]
+    assert html.unescape(re.sub("<[^>]*>", "", text)) == UNUSUAL
+    assert text.count("<span") == len(trace.token)
+    write_trace(tmp_path / "routing.npz", trace)
+    assert "".join(np.load(tmp_path / "routing.npz")["piece"]) == UNUSUAL
+
+
+def test_a_cut_through_a_character_shows_its_bytes():
+    content = "日本語".encode()
+    assert whole_characters(map(piece_of, [content[1:2], content[2:5], content[5:8]])) == ["<97>", "<A5>本", "<E8><AA>"]
+    trace = trace_of([content[i : i + 1] for i in range(9)] * 60)
+    assert "語" in [html_page._piece(text) for text in whole_characters(trace.piece)][6]
+    [found] = told.findings(trace)
+    assert {word.piece for words in found.words for word in words} <= {f"<{byte:02X}>" for byte in content}
+    assert json.loads(json.dumps(told.as_json(trace, [found])))
+
+
+def test_the_last_character_on_a_page_is_whole(monkeypatch):
+    monkeypatch.setattr(html_page, "SHOWN", 4)
+    trace = trace_of([bytes([byte]) for byte in "日本語".encode()])
+    text = re.sub("<[^>]*>", "", html_page._tokens(trace, 0))
+    assert text == "日本" and html_page._tokens(trace, 0).count("<span") == 4
+
+
+@pytest.mark.parametrize("fallback", [False, True], ids=["byte level", "byte fallback"])
+def test_parts_of_characters_are_bytes(tmp_path, fallback):
+    """A byte-level tokenizer as of GPT-2 with a merge of parts of two characters, and a token for each byte."""
+    names = {byte: name for name, byte in BYTES.items()}
+    tokenizers = pytest.importorskip("tokenizers")
+    content = "é日 ".encode()
+    if fallback:
+        vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)}
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], byte_fallback=True))
+        tokenizer.decoder = tokenizers.decoders.Sequence(
+            [tokenizers.decoders.ByteFallback(), tokenizers.decoders.Fuse()]
+        )
+    else:
+        vocabulary = {names[byte]: byte for byte in range(256)}
+        part = names[content[1]], names[content[2]]
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary | {"".join(part): 256}, [part]))
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    ids = tokenizer.encode("é日 ").ids
+    assert len(ids) == 6 - (not fallback)
+    pieces = [_piece(tokenizer, i) for i in ids]
+    assert "".join(whole_characters(pieces)) == "é日 " and whole_characters(pieces)[0] == "é"
 
 
 def test_numpy_alone_reads_the_file(run_of, tmp_path):

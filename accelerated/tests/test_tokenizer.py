@@ -68,6 +68,7 @@ def test_every_text_comes_back(tokenizer, parts):
     text = "".join(parts)
     identifiers = tokenizer.encode(text)
     assert tokenizer.decode(identifiers) == text
+    assert b"".join(map(tokenizer.content, identifiers)) == text.encode()
     assert all(LINE_END <= i < V for i in identifiers)  # neither <unk> nor an end of document
     assert tokenizer.encode_all([text, "x", text]) == [identifiers, tokenizer.encode("x"), identifiers]
 

@@ -59,8 +59,8 @@ class Tokenizer:
 
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocab_size = self._processor.get_piece_size()
-        first_byte = self._processor.piece_to_id("<0x00>")
-        self._space_symbol = [first_byte + byte for byte in SPACE_SYMBOL.encode("utf-8")]
+        self._first_byte = self._processor.piece_to_id("<0x00>")
+        self._space_symbol = [self._first_byte + byte for byte in SPACE_SYMBOL.encode("utf-8")]
 
     def encode(self, text: str) -> list[int]:
         """Return the identifiers of a text, without an end of document."""
@@ -80,6 +80,11 @@ class Tokenizer:
         for part in others:
             first += self._space_symbol + part
         return first
+
+    def content(self, identifier: int) -> bytes:
+        """Return the bytes of one token, which may be a part of a character; none for an end of a document."""
+        byte = identifier - self._first_byte
+        return bytes([byte]) if 0 <= byte < 256 else self.decode([identifier]).encode("utf-8")
 
     def decode(self, identifiers: Iterable[int]) -> str:
         """Return the text without ends of documents; bytes that are not UTF-8 become U+FFFD."""
