@@ -20,7 +20,7 @@ from ..results.planning.plan import Plan, plan_blocks, plan_of
 from ..results.planning.rankings import check_resamples, published_rankings
 from ..results.plotting import plot_profiles
 from ..results.rows import law_of, rows_of_released
-from ..results.runs import LOSS, Runs, read
+from ..results.runs import LOSS, Runs, read, with_options
 from ..tables.released import released_table
 from ..tables.units import bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of
 from .flags import check_level, refuse
@@ -72,11 +72,17 @@ class FitFlags:
         law: The law to fit to the table, see `routelaws fit`.
         loss: Column of the loss.
         rows: See `routelaws fit`.
+        floor: For a law of your own with the option floor: see `routelaws fit`.
     """
 
     law: str = "routed-bounded"
     loss: str = LOSS
     rows: str | None = None
+    floor: float | None = None
+
+    def options(self) -> dict[str, float]:
+        """Return the options of the law."""
+        return {} if self.floor is None else {"floor": self.floor}
 
     def runs(self, law: Law, tables: tuple[Path, ...]) -> Runs:
         """Return the runs of the tables; default: the paper's rows of the released table."""
@@ -164,7 +170,7 @@ def _ranked(
     check_level(level)
     check_resamples(resamples)
     with Working("fitting the law and ranking the models, again for each resample of the runs"):
-        law = law_of(fit.law, "plan")
+        law = with_options(law_of(fit.law, "plan"), fit.options())
         try:
             runs = fit.runs(law, tables)
         except InputError as error:
@@ -182,7 +188,7 @@ def _next_runs(fit: FitFlags, tables: tuple[Path, ...], asked: NextFlags, flops:
     if asked.experts is not None and asked.experts < 1:
         raise InputError(f"--experts {asked.experts} is out of range; use 1 or more")
     with Working("fitting the law and ranking the runs that could be added"):
-        law = law_of(fit.law, "plan --next")
+        law = with_options(law_of(fit.law, "plan --next"), fit.options())
         return fit.runs(law, tables).next_run(asked.next, size, asked.experts, asked.router, law, level, most)
 
 

@@ -150,10 +150,12 @@ class Runs:
             InputError: `fit` raises this error; no model fits the budget, or the table lacks data that the budget
                 needs.
         """
+        from .planning.options import check_planned
         from .planning.plan import plan_of
         from .planning.rankings import check_resamples, published_rankings, table_ranking
 
         law = law_of(law, "plan") if isinstance(law, str) else law
+        check_planned(law, budget.flops)
         check_resamples(resamples)
         with naming(self.paths):
             fits, not_fitted = self._fits_with_dense(law, level)

@@ -121,6 +121,22 @@ def test_what_cannot_be_planned_is_one_clear_line(path, capsys, flags, said):
     assert said in output.err
 
 
+def test_a_law_without_a_size_does_not_rank_the_dense_model_by_another_law(path):
+    words = "the law compute, which uses flops; .* predict TABLE --law compute --at flops=1e\\+18, or plan by a law of"
+    with pytest.raises(InputError, match=words):
+        read(path).plan(Budget(1e18), law="compute", resamples=0)
+    own = LAWS["separable"]._replace(columns=("dense_parameters", "width"))
+    with pytest.raises(InputError, match="which uses width; .* --at dense_parameters=... width=..., or"):
+        read(path).plan(Budget(1e18), law=own)
+
+
+def test_the_row_of_a_dense_model_by_another_law_says_so(path):
+    said = repr(planned(path, Budget(1e18)))
+    assert "Dense (law dense)" in said and "Hash (" not in said
+    of_dense = repr(read(path).plan(Budget(1e18), law="dense", resamples=0, published=False))
+    assert "Dense" in of_dense and "(law" not in of_dense
+
+
 def test_tokens_that_a_law_does_not_know_of_are_refused(path):
     with pytest.raises(InputError, match="3e\\+09 training tokens do not match the runs' 3.277e\\+07; the law"):
         planned(path, Budget(1e18), tokens=3e9)

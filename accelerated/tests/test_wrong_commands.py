@@ -51,6 +51,8 @@ plan runs.csv
 plan runs.csv --flops 0
 plan runs.csv --flops many
 plan runs.csv --flops 1e18 --tokens 0
+plan runs.csv --flops 1e18 --law compute --floor 1.6
+plan runs.csv --flops 1e18 --law separable --floor 1.6
 plan runs.csv --flops 1e18 --memory 80
 plan runs.csv --flops 1e18 --memory 80GB --dtype none
 plan-mesh --devices 0 --memory 80GB --size 1.3B

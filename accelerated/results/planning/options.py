@@ -18,6 +18,7 @@ import numpy as np
 
 from routelaws.reference.accounting import TABLE_VOCAB_SIZE
 
+from ...errors import InputError
 from ...laws import fine_grained, hoffmann, joint
 from ...laws.catalogue import Law
 from ...laws.choosing import Choice, Option
@@ -169,6 +170,13 @@ COUNTS = ("flops", "embedding", "tokens")
 """Costs that have a default if a table does not give them."""
 
 
+PLANNED = (
+    "dense_parameters", "num_experts", "tokens", "teraflops", "utilisation", "total_parameters", "active_parameters",
+    "granularity", "sparsity",
+)  # fmt: skip
+"""The columns of laws for which `law_point` has values."""
+
+
 class Model(NamedTuple):
     """A kind of model, as functions of its size.
 
@@ -255,8 +263,19 @@ def costs_of_kind(fit: Fit, experts: float, k: float, granularity: float) -> Cos
     return costs_of(frame[same_kind | (frame["router_type"] == DENSE).to_numpy()], experts)
 
 
+def check_planned(law: Law, flops: float) -> None:
+    """Raise `InputError` if a law has other columns than `PLANNED`: a budget of FLOPs does not give its best size."""
+    if unknown := [name for name in law.columns if name not in PLANNED]:
+        at = " ".join(f"{name}={f'{flops:g}' if name == 'flops' else '...'}" for name in law.columns)
+        raise InputError(
+            f"plan cannot choose sizes by the law {law.name}, which uses {unknown[0]}; compare the routers with "
+            f"routelaws predict TABLE --law {law.name} --at {at}, or plan by a law of sizes, such as separable or "
+            "hoffmann"
+        )
+
+
 def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) -> dict[str, np.ndarray]:
-    """Return the columns of a law at sizes N and tokens D, [n] each. Raise ValueError for an unsupported column.
+    """Return the columns of a law (see `PLANNED`) at sizes N and tokens D, [n] each.
 
     Args:
         kind: E, k and G.
@@ -274,9 +293,6 @@ def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) ->
         "granularity": lambda: np.full(N.shape, float(granularity)),
         "sparsity": lambda: np.full(N.shape, 1 - k / experts),
     }
-    unknown = [name for name in law.columns if name not in known]
-    if unknown:
-        raise ValueError(f"the law {law.name} has the column {unknown[0]}; a plan supports only {', '.join(known)}")
     return {name: known[name]() for name in law.columns}
 
 

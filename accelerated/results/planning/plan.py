@@ -179,7 +179,8 @@ def _titles(ranking: Ranking, level: float) -> list[str]:
 
 
 def _cells(ranking: Ranking, place: int, line: Line) -> list[str]:
-    shown = [str(place), line.model.router, f"{line.model.num_experts:g}"]
+    by_other = f" (law {line.model.law})" * (line.model.law != ranking.law)
+    shown = [str(place), f"{line.model.router}{by_other}", f"{line.model.num_experts:g}"]
     if _has_many(ranking):
         shown.append(f"{line.model.k}")
     if _has_granularity(ranking):
