@@ -40,6 +40,8 @@ class FitFlags:
             guess_TASK of the table, or the known rate of a well-known task.
         tasks: A table with the columns task and random_accuracy.
         floor: For the law compute: the irreducible loss. If not given: 0.
+        count_embeddings: Count the embedding this often in N and P, from vocab_size and d_model: 0, 1, or 2 (with an
+            output layer of its own). If not given: as in the table, where the column counted_embeddings states it.
     """
 
     law: str = "routed-bounded"
@@ -50,6 +52,7 @@ class FitFlags:
     guess_rate: float | None = None
     tasks: Path | None = None
     floor: float | None = None
+    count_embeddings: int | None = None
 
     def choice(self) -> Choice:
         """Return the choices besides the law; raise `InputError` if a flag is for another kind of law."""
@@ -57,8 +60,10 @@ class FitFlags:
         accuracies = {"task": self.task or None, "guess-rate": self.guess_rate, "tasks": self.tasks}
         if law.measured != "accuracy":
             refuse(accuracies, f"it is for laws of accuracy, but {law.name} is a law of {law.measured}; leave it out")
+        if law.measured != "loss":
+            refuse({"count-embeddings": self.count_embeddings}, "it is for laws of the loss; leave it out")
         with_options(law, options)
-        return Choice(self.loss, self.rows, self.task, self.tasks, self.guess_rate, options)
+        return Choice(self.loss, self.rows, self.task, self.tasks, self.guess_rate, options, self.count_embeddings)
 
 
 def fit(

@@ -73,12 +73,14 @@ class FitFlags:
         loss: Column of the loss.
         rows: See `routelaws fit`.
         floor: For a law of your own with the option floor: see `routelaws fit`.
+        count_embeddings: See `routelaws fit`.
     """
 
     law: str = "routed-bounded"
     loss: str = LOSS
     rows: str | None = None
     floor: float | None = None
+    count_embeddings: int | None = None
 
     def options(self) -> dict[str, float]:
         """Return the options of the law."""
@@ -87,7 +89,8 @@ class FitFlags:
     def runs(self, law: Law, tables: tuple[Path, ...]) -> Runs:
         """Return the runs of the tables; default: the paper's rows of the released table."""
         rows = self.rows if tables else rows_of_released(law, self.rows)
-        return read(tables or (released_table(),)).where(rows).of_loss(self.loss)
+        runs = read(tables or (released_table(),)).counting_embeddings(self.count_embeddings)
+        return runs.where(rows).of_loss(self.loss)
 
 
 @dataclass(frozen=True)

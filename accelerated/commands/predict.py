@@ -76,7 +76,12 @@ def predict(
     law, columns = law_of(fit.law), point.columns()
     if published is not None:
         idle = {"router": router, "loss": fit.loss, "rows": fit.rows, "huber": fit.huber, "task": fit.task or None}
-        idle |= {"floor": fit.floor, "guess-rate": fit.guess_rate, "tasks": fit.tasks}
+        idle |= {
+            "count-embeddings": fit.count_embeddings,
+            "floor": fit.floor,
+            "guess-rate": fit.guess_rate,
+            "tasks": fit.tasks,
+        }
         idle |= {"level": None if level == LEVEL else level}
         return _predict_published(law, published, columns, tables, idle, json)
     if law.measured != "loss":

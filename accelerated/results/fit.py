@@ -32,6 +32,7 @@ from .plotting import plot_fit
 from .prediction import Prediction, point_of, predict
 from .row_differences import (
     difference_words,
+    embedding_doubts,
     left_out_lines,
     proportional_tokens,
     row_differences,
@@ -167,6 +168,7 @@ class Fit:
         if self.rows.runs is None:
             return [*self.rows.remarks, *map(difference_words, design), *_optimum_words(self)]
         differing = row_differences(self.law, self.rows) + row_doubts(self.rows.runs, self.rows.loss) + design
+        differing += embedding_doubts(self.law, self.rows.runs.frame)
         shorter = [] if "tokens" in self.law.columns else shorter_runs(self.rows.runs.frame)
         huber = {"huber": self.huber is not None, "takes_huber": self.law.takes_huber}
         return [*self.rows.remarks, *warnings(differing, shorter, self.misfit, self.rmsle, **huber)]

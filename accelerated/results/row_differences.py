@@ -23,8 +23,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from routelaws.reference.accounting import TABLE_VOCAB_SIZE
+
 from ..errors import in_line
-from ..tables.agreement import training_tokens
+from ..tables.agreement import counted_embeddings, larger_than_shape, training_tokens
 from ..tables.schema import (
     BLANK,
     DENSE,
@@ -56,8 +58,13 @@ SAME_BUDGET = 1.1
 MOST_PASSES = {"routed": 4.0, "dense": 8.0}
 """More passes over a text than this harm a model, after arXiv 2609.11917."""
 
-COMMON = ("objective", "vocab_size", "sequence_length", "model_options", "schedule", "initial_tokens")
+COMMON = (
+    "objective", "vocab_size", "sequence_length", "model_options", "schedule", "initial_tokens", "counted_embeddings"
+)  # fmt: skip
 """Columns that change the meaning of a loss, the model, or its training."""
+
+LARGE_EMBEDDING = 0.1
+"""Share of N above which it matters whether N counts the embedding."""
 
 SIZES = ("dense_parameters", "active_parameters", "total_parameters", "parameters")
 """Names of a number of parameters in laws."""
@@ -207,6 +214,24 @@ def impossible_losses(frame, loss_column: str) -> list[Difference]:
     return [Difference(loss_column, [(text, losses.size)], doubt)]
 
 
+def embedding_doubts(law, frame) -> list[Difference]:
+    """Return an entry if N counts the embedding and the published law does not, or the reverse.
+
+    The vocabulary is that of the released table if the table has none.
+    """
+    if "dense_parameters" not in law.columns:
+        return []
+    counted, size = counted_embeddings(frame), column_or_nan(frame, "dense_parameter_count")
+    vocabulary = np.nan_to_num(column_or_nan(frame, "vocab_size"), nan=float(TABLE_VOCAB_SIZE))
+    embedding = vocabulary * column_or_nan(frame, "d_model")
+    share = embedding / (size - counted * embedding)
+    share = share[((counted > 0) != law.counts_embedding) & (share > 0) & ~larger_than_shape(frame)]
+    if not share.size or share.max() <= LARGE_EMBEDDING:
+        return []
+    words = f"{share.min():.2g} to {share.max():.2g}"
+    return [Difference("dense_parameter_count", [(words, share.size)], "embedding", {"law": law})]
+
+
 def _majority(steps: np.ndarray) -> int | None:
     """Return the last step that more than half of at least three runs share, or None."""
     values, counts = np.unique(steps, return_counts=True)
@@ -354,6 +379,16 @@ def _design_words(entry: Difference) -> str:
     )
 
 
+def _embedding_words(entry: Difference) -> str:
+    law, times = entry.numbers["law"], entry.groups[0][0]
+    N, other, matrices = ("excludes", "counts", 1) if law.counts_embedding else ("counts", "excludes", 0)
+    stated = "" if matrices == 0 else ". If N counts it, state it: routelaws convert --set counted_embeddings=1"
+    return (
+        f"N {N} the embedding, vocab_size * d_model ({times} times the other parameters), but the N of the law "
+        f"{law.name} {other} it, so the coefficients can be false; compare with --count-embeddings {matrices}{stated}"
+    )
+
+
 def _runs(entry: Difference) -> str:
     return first_words([words for words, _ in entry.groups])
 
@@ -366,6 +401,7 @@ _DOUBTS = {
     "epochs of dense runs": _epochs_words,
     "budgets": _budgets_words,
     "design": _design_words,
+    "embedding": _embedding_words,
 }
 """Sentences for doubts that are not differences between rows, by `Difference.where`."""
 

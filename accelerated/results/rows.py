@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..files import exists
 from ..laws.catalogue import LAWS, Law
 from ..laws.utilisation import TABLE_TOKENS_PER_STEP, compute_columns
-from ..tables.agreement import or_one, tokens_per_step, training_steps, training_tokens
+from ..tables.agreement import counted_embeddings, or_one, tokens_per_step, training_steps, training_tokens
 from ..tables.schema import RELEASED_COLUMNS, column_or_nan, to_numbers
 from ..tables.selection import RouterRows
 
@@ -132,6 +132,7 @@ class Choice(NamedTuple):
     tasks: Path | None = None  # a table of guess rates
     guess_rate: float | None = None
     options: dict = {}  # more keyword arguments of the fit
+    embeddings: int | None = None  # how often N and P count the embedding; None: as in the table
 
 
 def rows_of_runs(selection: RouterRows, law: Law, loss_column: str) -> Rows:
@@ -249,7 +250,8 @@ def _active(frame) -> np.ndarray:
     vocabulary = np.nan_to_num(column_or_nan(frame, "vocab_size"), nan=float(TABLE_VOCAB_SIZE))
     if "d_model" not in frame:
         raise ValueError("column d_model is not in the table; active parameters with embeddings need it")
-    return _numbers(frame, "dense_parameter_count") + 2 * vocabulary * _numbers(frame, "d_model")
+    uncounted = 2 - counted_embeddings(frame)
+    return _numbers(frame, "dense_parameter_count") + uncounted * vocabulary * _numbers(frame, "d_model")
 
 
 COLUMNS: dict[str, str | Callable] = {

@@ -1,6 +1,7 @@
 """`Runs`: a checked results table, a choice of rows, and fits of a law to each router.
 
 read              files and folders -> `Runs`
+Runs.counting_embeddings  N and P with or without the embedding
 Runs.where        a condition on the columns, or the preset clark
 Runs.fit          a law of the loss, one `Fit` for each router -> `Fits`
 Runs.plan         the models within a budget -> `Plan`
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
+from ..tables.agreement import recounted
 from ..tables.schema import DENSE
 from ..tables.selection import CLARK, RouterRows, last_evaluations, of_router, select_rows
 from ..tables.table import named, naming, read_tables
@@ -76,6 +78,14 @@ class Runs:
     def of_loss(self, column: str | None) -> "Runs":
         """Return the same runs, with the losses of `column`; None changes nothing."""
         return self if column is None else Runs(self.frame, self.paths, self.rows, column)
+
+    def counting_embeddings(self, matrices: int | None) -> "Runs":
+        """Return the runs with N and P that count the embedding as often as given; None changes nothing.
+
+        Args:
+            matrices: number of matrices of vocab_size * d_model: 0, 1 (the embedding), or 2 (with an output layer).
+        """
+        return self if matrices is None else Runs(recounted(self.frame, matrices), self.paths, self.rows, self.loss)
 
     @cached_property
     def last(self):
@@ -348,7 +358,7 @@ def fit_table(
     if not paths:
         raise InputError("no table is given; give a results table, or the folder of a run or sweep")
     if law.measured == "loss":
-        runs = read(paths).where(choice.rows).of_loss(choice.loss)
+        runs = read(paths).counting_embeddings(choice.embeddings).where(choice.rows).of_loss(choice.loss)
         return runs.fit(law, router, level, huber, tell, **choice.options)
     if len(paths) > 1:
         raise InputError(f"{len(paths)} tables are given; a law of {law.measured} takes one; give one table")

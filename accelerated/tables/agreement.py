@@ -44,6 +44,9 @@ MOST_TOKENS = 1e15
 FEWEST, MOST = 1e-4, 1e6
 """Plausible range of training tokens per parameter. Outside this range, N or the tokens have a wrong unit."""
 
+COUNTED = "routelaws convert --set counted_embeddings={} states it"
+"""How to state what N and P count."""
+
 SIZES = "cells may hold sizes, such as 20M or 1.5B"
 
 
@@ -105,6 +108,43 @@ class Numbers:
 def or_one(frame, name: str) -> np.ndarray:
     """Return a column such as k or G, [n]; 1 if missing."""
     return frame[name].fillna(1).to_numpy(dtype=np.float64) if name in frame else np.ones(len(frame))
+
+
+def counted_embeddings(frame) -> np.ndarray:
+    """Return how many matrices of vocab_size * d_model the rows count in N and P, [n]; 0 if not stated."""
+    return np.nan_to_num(column_or_nan(frame, "counted_embeddings"))
+
+
+def larger_than_shape(frame) -> np.ndarray:
+    """Return whether N is far above the count for the shape of the model, [n], as if N counted the embedding."""
+    numbers = Numbers(frame)
+    return numbers("dense_parameter_count") > 1.1 * numbers.by_shape("dense_parameter_count")
+
+
+def recounted(frame, matrices: int):
+    """Return a table whose N and P count this many matrices of vocab_size * d_model.
+
+    Raises:
+        InputError: the number is not 0, 1 or 2; or a row lacks the vocabulary or the width.
+    """
+    if matrices not in (0, 1, 2):
+        raise InputError(f"--count-embeddings {matrices} is out of range; use 0, 1 or 2")
+    embedding = column_or_nan(frame, "vocab_size") * column_or_nan(frame, "d_model")
+    more = (matrices - counted_embeddings(frame)) * embedding
+    if blank := int(np.isnan(more).sum()):
+        raise InputError(
+            f"--count-embeddings {matrices} needs vocab_size and d_model, which are blank in {blank} of {len(frame)} "
+            "rows; add these columns"
+        )
+    if large := int(larger_than_shape(frame).sum()):
+        raise InputError(
+            f"--count-embeddings {matrices}: N is larger than the shape of the model in {large} of {len(frame)} rows; "
+            f"if it counts the embedding already, {COUNTED.format(1)}"
+        )
+    sizes = {name: frame[name] + more for name in ("dense_parameter_count", "total_parameter_count") if name in frame}
+    changed = frame.assign(**sizes, counted_embeddings=float(matrices))
+    changed.attrs = frame.attrs
+    return changed
 
 
 def training_steps(frame) -> np.ndarray:
@@ -251,10 +291,26 @@ def _shape(name: str) -> Callable:
 
 def _with_embedding(name: str) -> Callable:
     def slips(numbers: Numbers) -> dict:
-        embedding = np.nan_to_num(numbers("vocab_size") * numbers("d_model"), nan=0.0)
-        share = embedding / numbers.by_shape(name)
-        more = {"does it count the embedding, vocab_size * d_model": np.where(share > 0, 1 + share, np.nan)}
-        more["does it count the embedding and the output layer"] = np.where(share > 0, 1 + 2 * share, np.nan)
+        share, stated = (
+            numbers("vocab_size") * numbers("d_model") / numbers.by_shape(name),
+            counted_embeddings(numbers.frame),
+        )
+        whats = (
+            "exclude the embedding",
+            "count the embedding, vocab_size * d_model",
+            "count the embedding and the output layer",
+        )
+        more = {
+            f"does it {what} ({COUNTED.format(matrices)})": np.where(
+                stated != matrices, 1 + (matrices - stated) * share, np.nan
+            )
+            for matrices, what in enumerate(whats)
+        }
+        if name == "total_parameter_count":
+            granularity = numbers("granularity")
+            more[
+                "do num_experts and k count narrow experts (use convert --columns narrow_experts=... narrow_k=...)"
+            ] = np.where(granularity == 1, np.nan, 1 / granularity)
         return more | _units(name)
 
     return slips
@@ -285,14 +341,40 @@ def _total(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
 def _step(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
     """Return the range of the FLOPs of a step from N, if the shape does not give the FLOPs.
 
-    If the FLOPs of all rows are 6 N per token within 1 %, they were computed from N, and the range is 6 N.
+    If the FLOPs of all rows are 6 N per token within 1 %, they were computed from N, and the range is 2 N.
     """
     tokens = np.where(np.isnan(numbers.by_shape("flops_per_step")), tokens_per_step(numbers.frame), np.nan)
     least, most = (each * tokens for each in numbers.forward())
-    ratio = numbers("flops_per_step") / (3 * least)
+    made = _all_near(numbers("flops_per_step"), 3 * least)
+    return least, least if made else _active_only(numbers, "flops_per_step", least, most)
+
+
+IDLE = "does it count the experts that a token does not use (6 P tokens; 6 N tokens counts the used ones)"
+
+
+def _all_near(values: np.ndarray, others: np.ndarray) -> bool:
+    ratio = values / others
     ratio = ratio[np.isfinite(ratio)]
-    made = ratio.size and (np.abs(ratio - 1) < 0.01).all()
-    return least, least if made else most
+    return bool(ratio.size and (np.abs(ratio - 1) < 0.01).all())
+
+
+def _idle(numbers: Numbers, name: str) -> np.ndarray:
+    """Return P / N of the routed rows if the FLOPs of all these rows were computed from P, else NaN, [n].
+
+    Rows whose tokens use almost all experts do not count.
+    """
+    total, size = numbers("total_parameter_count"), numbers("dense_parameter_count")
+    active = size + (or_one(numbers.frame, "k") - 1) * (total - size) / (numbers("num_experts") - 1)
+    flops = np.where(numbers.dense | (total < 1.5 * active), np.nan, numbers(name))
+    tokens = training_tokens(numbers.frame) if name == "training_flops" else tokens_per_step(numbers.frame)
+    passes = (3,) if name == "training_flops" else (1, 3)  # a backward pass is twice a forward pass
+    made = any(_all_near(flops, 2 * times * total * tokens) for times in passes)
+    return np.where(made & np.isfinite(flops), total / size, np.nan)
+
+
+def _active_only(numbers: Numbers, name: str, least: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """Return the largest FLOPs: k times the least FLOPs for rows whose FLOPs count the idle experts."""
+    return np.where(np.isnan(_idle(numbers, name)), most, least * or_one(numbers.frame, "k"))
 
 
 def _slips_of_step(numbers: Numbers) -> dict:
@@ -301,6 +383,7 @@ def _slips_of_step(numbers: Numbers) -> dict:
         "is it the training FLOPs of the whole run, which belong in the column training_flops": 3 * steps,
         "is it the forward FLOPs of the whole run (a third of training_flops)": steps,
         "does it include the backward pass": 3.0,
+        IDLE: _idle(numbers, "flops_per_step"),
         "is it the FLOPs of one token": 1 / tokens,
         "is it the FLOPs of one sequence": numbers("sequence_length") / tokens,
         **_units("flops_per_step"),
@@ -310,12 +393,14 @@ def _slips_of_step(numbers: Numbers) -> dict:
 
 
 def _training(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    return tuple(3 * each * training_tokens(numbers.frame) for each in numbers.forward())
+    least, most = (3 * each * training_tokens(numbers.frame) for each in numbers.forward())
+    return least, _active_only(numbers, "training_flops", least, most)
 
 
 def _slips_of_training(numbers: Numbers) -> dict:
     return {
         "is it the forward pass alone": 1 / 3,
+        IDLE: _idle(numbers, "training_flops"),
         "is it the FLOPs of one step": 1 / numbers("step"),
         "is it in PF-days": 1 / 8.64e19,
         "is it in EFLOPs": 1e-18,
@@ -340,15 +425,15 @@ IDENTITIES = (
     ),
     Identity(
         "dense_parameter_count", BY_SHAPE, _shape("dense_parameter_count"), 1.1,
-        _with_embedding("dense_parameter_count"), "does it count the embedding?",
+        _with_embedding("dense_parameter_count"), f"does it count the embedding ({COUNTED.format(1)})?",
     ),
     Identity(
         "dense_parameter_count", "model_size_label", _by_label, 2.0,
         lambda numbers: _units("dense_parameter_count"), "which of the two is right?",
     ),
     Identity(
-        "total_parameter_count", BY_SHAPE, _shape("total_parameter_count"), 2.0,
-        _with_embedding("total_parameter_count"), "does it count the embedding?",
+        "total_parameter_count", BY_SHAPE, _shape("total_parameter_count"), 1.1,
+        _with_embedding("total_parameter_count"), f"does it count the embedding ({COUNTED.format(1)})?",
     ),
     Identity(
         "total_parameter_count", "dense_parameter_count times num_experts", _total, 1.5,

@@ -3,6 +3,8 @@
 import math
 import re
 
+import numpy as np
+
 from routelaws.reference.accounting import ACTIVATIONS, POSITIONS, ROUTER_TYPES, count
 
 from ..errors import InputError
@@ -12,27 +14,58 @@ from .schema import DENSE
 _SHAPE = ("d_model", "num_blocks", "num_heads", "kqv_size")
 _COUNTED = ("dense_parameter_count", "total_parameter_count", "flops_per_step")
 _OF_STEP = ("batch_size", "sequence_length", "vocab_size")
-INPUTS = (*_SHAPE, "num_experts", "k", "routing_frequency", "flop_increase", "granularity", *_OF_STEP)
+INPUTS = (
+    *_SHAPE,
+    "num_experts",
+    "k",
+    "routing_frequency",
+    "flop_increase",
+    "granularity",
+    *_OF_STEP,
+    "counted_embeddings",
+)
 """The numeric columns from which counts are computed."""
 
 WORDS = ("model_options", "routing_options")
 """The text columns that affect counts."""
 
 
+def widen_experts(table: Cells) -> None:
+    """Replace narrow_experts and narrow_k by num_experts and k, which count experts of the dense width.
+
+    Raises:
+        InputError: a number of narrow experts is not a multiple of the granularity.
+    """
+    narrow, granularity = table.number("narrow_experts"), table.number("granularity")
+    for name, source in (("num_experts", "narrow_experts"), ("k", "narrow_k")):
+        if source not in table.cells:
+            continue
+        wide = np.where(narrow == 1, 1, table.number(source) / granularity)
+        if (bad := np.flatnonzero((wide % 1 != 0) & (table.number(source) > 0))).size:
+            row, cell = bad[0], table.cells[source][bad[0]]
+            needed = f"a multiple of granularity ({granularity[row]:g}), so that {name} is whole"
+            raise InputError(f"{table.runs}: row {row + 1}, column {source}: {cell}; needed: {needed}")
+        values = {int(i): str(int(wide[i])) for i in np.flatnonzero(np.isfinite(wide))}
+        table.fill(name, values, f"{source} / granularity")
+
+
 def fill_counts(table: Cells) -> None:
     """Fill in N, P and the FLOPs of a step if the shape of the model gives them."""
+    narrow = [table.cells.pop(name, None) for name in ("narrow_experts", "narrow_k")]
     width, heads = table.number("d_model"), table.number("num_heads")
     split = [i for i in table.blank("kqv_size") if width[i] % heads[i] == 0]
     table.fill("kqv_size", {i: str(int(width[i] / heads[i])) for i in split}, "d_model / num_heads")
     numbers = {name: [None if math.isnan(x) else x for x in table.number(name).tolist()] for name in INPUTS}
     for name in WORDS:
         numbers[name] = table.cells.get(name, [""] * table.rows)
-    sizes = table.number("dense_parameter_count").tolist()
+    _fill_sizes_of_dense(table, numbers)
+    sizes, filled = table.number("dense_parameter_count").tolist(), []
     for name in _COUNTED:
         blank = table.blank(name)
         counted = {i: _counted(table, name, i, numbers, sizes[i]) for i in blank}
         values = {i: repr(value) for i, value in counted.items() if value is not None}
         table.fill(name, values, "counted from the shape of the model")
+        filled += values
         # `read_table` reports a missing N; a table without shapes cannot be counted
         told = name == "dense_parameter_count" or "d_model" not in table.cells
         if len(values) < len(blank) and not told:
@@ -42,6 +75,38 @@ def fill_counts(table: Cells) -> None:
             table.remarks.append(
                 f"{name}: cannot be counted from the shape{missing}, so it is blank; {causes} (row {row + 1})"
             )
+
+    if narrow == [None, None]:
+        _tell_of_narrow(table, sorted({i for i in filled if numbers["granularity"][i] not in (None, 1)}), numbers)
+
+
+def _fill_sizes_of_dense(table: Cells, numbers: dict[str, list]) -> None:
+    """Fill in N with the P of a dense model of the same shape, since both counts have to agree.
+
+    P counts as N only up to 1.1 times the count of the shape: a larger P may count the embedding.
+    """
+    total, sizes = table.number("total_parameter_count"), {}
+    columns = [numbers[name] for name in (*_SHAPE, *WORDS[:1], "counted_embeddings")]
+    shapes = [shape if None not in shape[: len(_SHAPE)] else None for shape in zip(*columns, strict=True)]
+    for i, shape in enumerate(shapes):
+        if shape and table.cells["router_type"][i] == DENSE and numbers["flop_increase"][i] in (None, 1):
+            counted = count_of("dense_parameter_count", DENSE, {name: cells[i] for name, cells in numbers.items()})
+            if counted is not None and total[i] <= 1.1 * counted:
+                sizes[shape] = table.cells["total_parameter_count"][i]
+    blank = {i: sizes[shapes[i]] for i in table.blank("dense_parameter_count") if shapes[i] in sizes}
+    table.fill("dense_parameter_count", blank, "total_parameter_count of the dense model of this shape")
+
+
+def _tell_of_narrow(table: Cells, rows: list[int], numbers: dict[str, list]) -> None:
+    routed = [i for i in rows if table.cells["router_type"][i] != DENSE and numbers["num_experts"][i]]
+    if routed:
+        row, G = routed[0], numbers["granularity"][routed[0]]
+        experts, k = G * numbers["num_experts"][row], G * (numbers["k"][row] or 1)
+        table.remarks.append(
+            f"granularity: num_experts and k count experts of the dense width, so a block of row {row + 1} is counted "
+            f"with {experts:g} experts of 1/{G:g} of the width, and {k:g} for each token; if your columns count narrow "
+            "experts, use --columns narrow_experts=YOURS narrow_k=YOURS"
+        )
 
 
 def _counted(table: Cells, name: str, i: int, numbers: dict[str, list], given: float) -> float | None:
@@ -68,7 +133,8 @@ def _needed(name: str, router: str, wide: float) -> tuple[str, ...]:
 
 
 def _lacking(name: str, router: str, known: dict[str, float | None]) -> str:
-    absent = [column for column in _needed(name, router, known["flop_increase"] or 1) if known[column] is None]
+    needed = (*_needed(name, router, known["flop_increase"] or 1), *["vocab_size"] * bool(known["counted_embeddings"]))
+    absent = [column for column in needed if known[column] is None]
     if absent:
         return f"not known: {', '.join(absent)}"
     if router not in ROUTER_TYPES.values():
@@ -90,11 +156,12 @@ def count_of(name: str, router: str, known: dict) -> float | None:
     """
     values = {n: int(known[n]) if known[n] is not None and known[n] % 1 == 0 else None for n in INPUTS}
     shape = [values[n] for n in _SHAPE]
-    if any(size is None or size < 1 for size in shape):
+    matrices = 0 if name == "flops_per_step" else values["counted_embeddings"] or 0
+    if any(size is None or size < 1 for size in shape) or (matrices and values["vocab_size"] is None):
         return None
-    options = _options(known["model_options"])
+    options, embedding = _options(known["model_options"]), matrices * (values["vocab_size"] or 0) * shape[0]
     if name == "dense_parameter_count":
-        return float(count(*shape, **options).dense_parameters)
+        return float(count(*shape, **options).dense_parameters) + embedding
     wide, (batch, length, vocabulary) = known["flop_increase"] or 1, (values[n] for n in _OF_STEP)
     needed = [(known if column == "routing_frequency" else values)[column] for column in _needed(name, router, wide)]
     if router not in ROUTER_TYPES.values() or None in needed or wide % 1:
@@ -114,7 +181,7 @@ def count_of(name: str, router: str, known: dict) -> float | None:
     )
     per_step = batch * length if name == "flops_per_step" else 0
     try:
-        return float(counted.flops_per_token * per_step or counted.total_parameters)
+        return float(counted.flops_per_token * per_step or counted.total_parameters + embedding)
     except OverflowError:  # `read_table` rejects these numbers
         return None
 

@@ -13,7 +13,7 @@ from routelaws.reference.accounting import ROUTER_TYPES
 from ..errors import InputError
 from ..wording import in_short, plural
 from .cells import Cells, in_rows
-from .counting import fill_counts
+from .counting import fill_counts, widen_experts
 from .identity import check_ids, check_rows, marks_of, shown, told_apart
 from .schema import BLANK, CONFIGURATION_COLUMNS, DENSE, shorten, to_numbers
 from .units import UNITS_OF, written_out
@@ -43,6 +43,7 @@ def derive(table: Cells) -> None:
         elif name != "router_type":
             table.fill(name, dict.fromkeys(blank, value), f"{value}, by --set")
     _write_out_sizes(table)
+    widen_experts(table)
     _router(table)
     blank = [i for i in table.blank("num_experts") if table.cells["router_type"][i] == DENSE]
     table.fill("num_experts", dict.fromkeys(blank, "1"), "1, since router_type is Dense")

@@ -39,7 +39,7 @@ OWN_COLUMNS = (
 TIME_COLUMNS = ("wall_seconds",)
 """Columns with times, which differ between equal runs."""
 
-MORE_COLUMNS = ("training_flops",)
+MORE_COLUMNS = ("training_flops", "counted_embeddings", "narrow_experts", "narrow_k")
 """The columns that only users' tables have."""
 
 TABLE_COLUMNS = (*RELEASED_COLUMNS, *OWN_COLUMNS, *MORE_COLUMNS)
@@ -126,7 +126,8 @@ RANGES = {
     "step": _LABEL,
     **{name: _LOSS for name in RELEASED_COLUMNS if name.startswith("loss_")},
     "num_experts": _count(2**20, "1 (dense) or more"),
-    "k": _count(2**20),
+    **dict.fromkeys(("k", "narrow_experts", "narrow_k"), _count(2**20)),
+    "counted_embeddings": Range("0, 1 or 2", 0, high=2, whole=True),
     **dict.fromkeys(("d_model", "num_blocks", "num_heads", "kqv_size"), _count(2**24)),
     "flop_increase": _count(2**20, whole=False),
     "seed": Range("a whole number from -2^64 to 2^64", -(2.0**64), high=2.0**64, whole=True),

@@ -160,6 +160,7 @@ class Law(NamedTuple):
         axes: the rows of a table that the law uses (see `Axes`)
         takes_huber: whether `fit` takes huber=delta, for the sum of Huber terms instead of least squares
         has_floor: whether the law has an irreducible loss
+        counts_embedding: whether N of the published law counts the embedding
         count: (*columns) -> number of coefficients, if it differs from the number of parameters
         design: (fit, *columns) -> [n, p]: columns in which log10 L is linear at the fitted nonlinear coefficients
         own_intervals: (fit, columns, loss, level) -> [Range]; None: the jackknife
@@ -185,6 +186,7 @@ class Law(NamedTuple):
     axes: Axes = "experts"
     takes_huber: bool = False
     has_floor: bool = False
+    counts_embedding: bool = False
     count: Callable | None = None
     design: Callable | None = None
     own_intervals: Callable | None = None
@@ -508,6 +510,7 @@ _HOFFMANN = Law(
     axes="dense",
     takes_huber=True,
     has_floor=True,
+    counts_embedding=True,
     own_intervals=partial(smooth_intervals.smooth_ranges, hoffmann.hoffmann_intervals, _ABOVE_0),
     own_prediction=partial(smooth_intervals.smooth_prediction, hoffmann.hoffmann_intervals),
     published={name: hoffmann.PUBLISHED[name] for name in ("besiroglu", "hoffmann")},

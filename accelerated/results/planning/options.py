@@ -23,7 +23,7 @@ from ...laws import fine_grained, hoffmann, joint
 from ...laws.catalogue import Law
 from ...laws.choosing import Choice, Option
 from ...laws.planning import EXPERT_COUNTS, GRANULARITIES, LEAST_WIDTH, Budget
-from ...tables.agreement import or_one, training_steps, training_tokens
+from ...tables.agreement import counted_embeddings, or_one, training_steps, training_tokens
 from ...tables.schema import DENSE, column_or_nan
 from ..fit import Fit
 from ..prediction import Beyond, beyond
@@ -39,7 +39,8 @@ class Costs(NamedTuple):
     Attributes:
         flops: forward FLOPs of one token
         total: P, all parameters without embeddings
-        embedding: V d, which P excludes; V is from the released table if the table has no V
+        embedding: V d; V is from the released table if the table has no V
+        counted_embeddings: how often N and P count the embedding
         cache: numbers in the key-value cache for one token
         tokens: training tokens D of the runs of a size
         counted: whether `flops` is from the table; otherwise `flops` is 2 N
@@ -49,6 +50,7 @@ class Costs(NamedTuple):
     flops: Callable
     total: Callable | None
     embedding: Callable | None
+    counted_embeddings: float
     cache: Callable | None
     tokens: Callable | None
     counted: bool
@@ -76,6 +78,7 @@ def costs_of(frame, experts: float) -> Costs:
         flops or (lambda N: FLOPS_PER_PARAMETER * np.asarray(N, dtype=np.float64)),
         _between(size, _at_experts(size, count, column_or_nan(frame, "total_parameter_count"), experts)),
         _between(size, _medians(size, vocabulary * column_or_nan(frame, "d_model"))),
+        float(counted_embeddings(frame).max(initial=0.0)),
         _between(size, _medians(size, cache)),
         _between(size, _medians(size, tokens)),
         flops is not None,
@@ -245,7 +248,7 @@ def _model_of_runs(fit: Fit, kind: tuple[float, float, float], budget: Budget, t
     def point(N, D) -> dict[str, np.ndarray]:
         return law_point(fit.law, costs, kind, N, D)
 
-    says = {"flops": costs.counted, "embedding": costs.embedding is not None}
+    says = {"flops": costs.counted, "embedding": costs.embedding is not None or costs.counted_embeddings > 0}
     says["tokens"] = says_tokens(fit.rows.runs.frame)
     name = f"{router}, " + (f"E = {experts:g}" if router == fit.name else f"by the law of {fit.name}")
     name += f", k = {k:g}" * (k != 1) + f", G = {granularity:g}" * (granularity != 1)
@@ -289,7 +292,7 @@ def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) ->
         "teraflops": lambda: costs.flops(N) * 2048 / 1e12,
         "utilisation": lambda: costs.total(N) / costs.flops(N),
         "total_parameters": lambda: costs.total(N),
-        "active_parameters": lambda: N + 2 * costs.embedding(N),
+        "active_parameters": lambda: N + (2 - costs.counted_embeddings) * costs.embedding(N),
         "granularity": lambda: np.full(N.shape, float(granularity)),
         "sparsity": lambda: np.full(N.shape, 1 - k / experts),
     }
@@ -303,7 +306,8 @@ def _option_of_runs(fit: Fit, costs: Costs, point: Callable, budget: Budget) -> 
         raise ValueError("a key-value cache needs the columns num_blocks, num_heads and kqv_size, which are not known")
 
     def held(N):
-        embedding = 0.0 if costs.embedding is None else costs.embedding(N)
+        counted = costs.embedding is None or costs.counted_embeddings > 0
+        embedding = 0.0 if counted else costs.embedding(N)
         return (1.0 * N if costs.total is None else costs.total(N)) + embedding
 
     sizes = fit.rows.runs.frame["dense_parameter_count"].to_numpy(dtype=np.float64)
