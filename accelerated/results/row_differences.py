@@ -18,6 +18,7 @@ The thresholds below are our choice.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ import numpy as np
 from routelaws.reference.accounting import TABLE_VOCAB_SIZE
 
 from ..errors import in_line
-from ..tables.agreement import counted_embeddings, larger_than_shape, training_tokens
+from ..tables.agreement import counted_embeddings, seems_counted, training_tokens
 from ..tables.schema import (
     BLANK,
     DENSE,
@@ -51,6 +52,9 @@ LARGEST_VOCABULARY = 1_000_000
 
 SMALLEST_LOSS = 0.1
 """A bound below any known loss of a language model: 0.1 nats, a perplexity of 1.1."""
+
+OTHER_UNITS = re.compile(r"bp[bcw](?![a-z])|byte|(?<![a-z])char|(?<![a-z])word", re.IGNORECASE)
+"""Names of losses per byte, character or word."""
 
 SAME_BUDGET = 1.1
 """Runs whose training FLOPs differ by at most this factor have the same planned budget."""
@@ -136,7 +140,8 @@ def row_doubts(selection, loss_column: str) -> list[Difference]:
         if run in selection.cut
     ]
     cut = [Difference("step", taken, "cut")] if taken else []
-    return impossible_losses(frame, loss_column) + cut + _repeated_text(frame, names)
+    per_byte = [Difference(loss_column, [], "per byte")] if OTHER_UNITS.search(loss_column) else []
+    return per_byte + impossible_losses(frame, loss_column) + cut + _repeated_text(frame, names)
 
 
 def _repeated_text(frame, names: dict[int, str]) -> list[Difference]:
@@ -225,7 +230,7 @@ def embedding_doubts(law, frame) -> list[Difference]:
     vocabulary = np.nan_to_num(column_or_nan(frame, "vocab_size"), nan=float(TABLE_VOCAB_SIZE))
     embedding = vocabulary * column_or_nan(frame, "d_model")
     share = embedding / (size - counted * embedding)
-    share = share[((counted > 0) != law.counts_embedding) & (share > 0) & ~larger_than_shape(frame)]
+    share = share[((counted > 0) != law.counts_embedding) & (share > 0) & ~seems_counted(frame)]
     if not share.size or share.max() <= LARGE_EMBEDDING:
         return []
     words = f"{share.min():.2g} to {share.max():.2g}"
@@ -341,6 +346,13 @@ def _small_losses_words(entry: Difference) -> str:
     )
 
 
+def _per_byte_words(entry: Difference) -> str:
+    return (
+        f"{entry.column} seems to be a loss for each byte, character or word: compare this law only with laws of this "
+        "loss, because laws of losses in nats per token have other coefficients"
+    )
+
+
 def _cut_words(entry: Difference) -> str:
     runs = "1 run is" if len(entry.groups) == 1 else f"{len(entry.groups)} runs are"
     return (
@@ -396,6 +408,7 @@ def _runs(entry: Difference) -> str:
 _DOUBTS = {
     "units": _units_words,
     "small losses": _small_losses_words,
+    "per byte": _per_byte_words,
     "cut": _cut_words,
     "epochs of routed runs": _epochs_words,
     "epochs of dense runs": _epochs_words,

@@ -115,10 +115,11 @@ def counted_embeddings(frame) -> np.ndarray:
     return np.nan_to_num(column_or_nan(frame, "counted_embeddings"))
 
 
-def larger_than_shape(frame) -> np.ndarray:
-    """Return whether N is far above the count for the shape of the model, [n], as if N counted the embedding."""
+def seems_counted(frame) -> np.ndarray:
+    """Return whether N exceeds the count for the shape, [n], by no more than an embedding and an output layer."""
     numbers = Numbers(frame)
-    return numbers("dense_parameter_count") > 1.1 * numbers.by_shape("dense_parameter_count")
+    size, shape = numbers("dense_parameter_count"), numbers.by_shape("dense_parameter_count")
+    return (size > 1.1 * shape) & (size < 1.1 * (shape + 2 * numbers("vocab_size") * numbers("d_model")))
 
 
 def recounted(frame, matrices: int):
@@ -136,7 +137,7 @@ def recounted(frame, matrices: int):
             f"--count-embeddings {matrices} needs vocab_size and d_model, which are blank in {blank} of {len(frame)} "
             "rows; add these columns"
         )
-    if large := int(larger_than_shape(frame).sum()):
+    if large := int(seems_counted(frame).sum()):
         raise InputError(
             f"--count-embeddings {matrices}: N is larger than the shape of the model in {large} of {len(frame)} rows; "
             f"if it counts the embedding already, {COUNTED.format(1)}"
@@ -306,7 +307,15 @@ def _with_embedding(name: str) -> Callable:
             )
             for matrices, what in enumerate(whats)
         }
-        if name == "total_parameter_count":
+        if name == "dense_parameter_count":
+            experts = (numbers.by_shape("total_parameter_count") / numbers.by_shape(name) - 1) / (
+                numbers("num_experts") - 1
+            )
+            k = or_one(numbers.frame, "k")
+            more["does it count all k experts of a token (N counts one)"] = np.where(
+                k > 1, 1 + (k - 1) * experts, np.nan
+            )
+        else:
             granularity = numbers("granularity")
             more[
                 "do num_experts and k count narrow experts (use convert --columns narrow_experts=... narrow_k=...)"
@@ -433,7 +442,8 @@ IDENTITIES = (
     ),
     Identity(
         "total_parameter_count", BY_SHAPE, _shape("total_parameter_count"), 1.1,
-        _with_embedding("total_parameter_count"), f"does it count the embedding ({COUNTED.format(1)})?",
+        _with_embedding("total_parameter_count"),
+        f"does it count the embedding ({COUNTED.format(1)}), or is num_experts not the number of experts of a layer?",
     ),
     Identity(
         "total_parameter_count", "dense_parameter_count times num_experts", _total, 1.5,

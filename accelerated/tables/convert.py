@@ -187,7 +187,9 @@ def _converted(
         remarks.append(
             f"dropped, because a results table has no such column: {in_short(dropped, 12)} (--keep keeps some)"
         )
-    remarks += _units_by_name(columns, cells, loss_unit) + _size_by_name(columns, source.cells)
+    remarks += _units_by_name(columns, cells, loss_unit)
+    if "counted_embeddings" not in {**columns, **constants}:
+        remarks += _size_by_name(columns, source.cells)
     if losses:
         remarks.append(f"also kept: {', '.join(losses)}; fit a law to one of them with --loss")
     try:

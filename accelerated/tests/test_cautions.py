@@ -10,6 +10,8 @@ import pytest
 import scipy.stats
 
 from routelaws.accelerated.cli import main
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.results import misfit
@@ -37,12 +39,15 @@ from routelaws.accelerated.results.row_differences import (
     budgets,
     difference_words,
     differences,
+    embedding_doubts,
     impossible_losses,
     left_out_lines,
     proportional_tokens,
+    row_doubts,
     shorter_runs,
 )
 from routelaws.accelerated.results.runs import read
+from routelaws.accelerated.tables.selection import select_rows
 from routelaws.conformance.engine.data_folder import released_file
 from routelaws.conformance.plain.laws import Bounded
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
@@ -392,6 +397,80 @@ def test_huber_is_not_recommended_to_one_who_uses_it(tmp_path):
     frame.to_csv(tmp_path / "table.csv", index=False)
     [said] = read(tmp_path / "table.csv").fit(huber=0.001).to_dict()["fits"][0]["cautions"]
     assert "hyper_id 8: loss 9.5" in said and "--huber" not in said and "decides" not in said
+
+
+def small_models(**columns) -> pandas.DataFrame:
+    """Return runs whose loss is a law in all parameters, embedding included; N excludes it."""
+    width, ratio = (axis.ravel() for axis in np.meshgrid([64, 96, 128, 192, 256, 384], [5, 20, 80, 320]))
+    blocks = width // 32 + 1
+    count = 12 * blocks * width**2 + 32_000 * width
+    loss = (1.8172 + 482.01 / count**0.3478 + 2085.43 / (ratio * count) ** 0.3658) * np.exp(
+        np.random.default_rng(2).normal(0, 0.002, width.size)
+    )
+    shape = {"d_model": width, "num_blocks": blocks, "num_heads": width // 32, "vocab_size": 32_000}
+    return frame_of(count - 32_000 * width, 0 * width + 1, loss, **shape, tokens=ratio * count).assign(**columns)
+
+
+def read_frame(frame, tmp_path):
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    return read(tmp_path / "t.csv")
+
+
+def embedding_of(runs, law) -> list[str]:
+    [selection] = runs.selections("dense")
+    return [difference_words(entry) for entry in embedding_doubts(LAWS[law], selection.frame)]
+
+
+def test_an_embedding_larger_than_n_is_remarked_on_and_counted_on_request(tmp_path):
+    runs = read_frame(small_models(), tmp_path)
+    assert runs.remarks == []
+    [fit] = runs.fit("hoffmann")
+    assert fit.coefficients["alpha"] < 0.15
+    [said] = [caution for caution in fit.cautions if "embedding" in caution]
+    assert "(0.53 to 14 times the other" in said and "compare with --count-embeddings 1. If N counts it, state" in said
+    counting = runs.counting_embeddings(1)
+    [fit] = counting.fit("hoffmann")
+    assert fit.coefficients["alpha"] == pytest.approx(0.348, abs=0.02)
+    assert fit.coefficients["c"] == pytest.approx(1.817, abs=0.08)
+    assert not any("embedding" in caution for caution in fit.cautions)
+    assert embedding_of(runs, "dense") == embedding_of(runs, "kaplan") == []
+    [said] = embedding_of(counting, "kaplan")
+    assert said.startswith("N counts the embedding") and said.endswith("compare with --count-embeddings 0")
+    again = counting.counting_embeddings(0)
+    assert again.frame["dense_parameter_count"].tolist() == runs.frame["dense_parameter_count"].tolist()
+
+
+def test_a_table_that_says_that_n_counts_the_embedding_is_right(tmp_path):
+    frame = small_models()
+    frame["dense_parameter_count"] += 32_000 * frame["d_model"]
+    runs = read_frame(frame, tmp_path)
+    [said] = runs.remarks
+    assert "does it count the embedding, vocab_size * d_model (routelaws convert --set counted_embeddings=1" in said
+    assert embedding_of(runs, "hoffmann") == []  # the shape shows that N counts it
+    with pytest.raises(InputError, match="N is larger than the shape .* counts the embedding already, routelaws conv"):
+        runs.counting_embeddings(1)
+    stated = read_frame(frame.assign(counted_embeddings=1), tmp_path)
+    assert stated.remarks == [] and embedding_of(stated, "hoffmann") == []
+    with pytest.raises(InputError, match="--count-embeddings 3 is out of range; use 0, 1 or 2"):
+        stated.counting_embeddings(3)
+    with pytest.raises(InputError, match="needs vocab_size and d_model, which are blank in 24 of 24 rows"):
+        read_frame(frame.drop(columns="vocab_size"), tmp_path).counting_embeddings(2)
+
+
+def test_an_embedding_below_a_tenth_of_n_is_not_remarked_on(tmp_path):
+    frame = small_models(vocab_size=[200] * 24)
+    assert embedding_of(read_frame(frame, tmp_path), "hoffmann") == []
+    assert len(embedding_of(read_frame(frame.drop(columns="vocab_size"), tmp_path), "hoffmann")) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("loss_bpb", 1), ("loss_bits_per_byte", 1), ("loss_word", 1), ("loss_c4", 0), ("loss_keywords", 0)],
+)
+def test_a_loss_that_is_called_per_byte_or_word_is_remarked_on(name, said):
+    [selection] = select_rows(make_table(0).assign(**{name: 2.0}), "step == 1000", name)
+    found = [difference_words(entry) for entry in row_doubts(selection, name)]
+    assert len(found) == said and all("for each byte, character or word" in words for words in found)
 
 
 def test_the_same_tokens_per_parameter_are_one_recipe():

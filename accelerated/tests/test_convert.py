@@ -275,6 +275,63 @@ def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(con
     assert frame["total_parameter_count"].tolist() == [counted.total_parameters]
 
 
+def narrow(**more) -> list[dict]:
+    """Return a layer of 128 experts of half the width, its twin of 64 experts, and the dense model."""
+    kinds = {"r0": ("top_k", 128, 8, 2), "r1": ("top_k", 64, 4, 1), "r2": ("dense", 1, 1, 1)}
+    shape = {"d_model": 256, "num_blocks": 6, "num_heads": 8, "vocab_size": 32000, "routing_frequency": 1}
+    shape |= {"step": 100, "sequence_length": 2048, "batch_size": 64, "loss_c4": 3.0}
+    return [
+        {"name": name, "router_type": router, "E": experts, "K": k, "granularity": granularity} | shape | more
+        for name, (router, experts, k, granularity) in kinds.items()
+    ]
+
+
+NARROW = {"hyper_id": "name", "narrow_experts": "E", "narrow_k": "K"}
+
+
+def test_narrow_experts_become_experts_of_the_dense_width(converted, save, tmp_path):
+    frame, remarks = converted(narrow(), NARROW)
+    assert frame[["num_experts", "k", "granularity"]].to_numpy().tolist() == [[64, 4, 2], [64, 4, 1], [1, 1, 1]]
+    assert not {"narrow_experts", "narrow_k"} & set(frame)
+    for name in ("total_parameter_count", "flops_per_step"):
+        assert frame[name][0] == pytest.approx(frame[name][1], rel=0.005)  # they differ in the weights of the router
+    assert frame["total_parameter_count"][0] == pytest.approx(203.3e6, rel=0.002)
+    assert not any(remark.startswith("granularity") for remark in remarks)
+    frame, remarks = converted(narrow(), {"hyper_id": "name", "num_experts": "E", "k": "K"})
+    [said] = [remark for remark in remarks if remark.startswith("granularity")]
+    assert "with 256 experts of 1/2 of the width, and 16 for each token" in said and "narrow_experts=YOURS" in said
+    with pytest.raises(InputError, match="row 1, column narrow_k: 3; needed: a multiple of granularity \\(2\\)"):
+        convert_runs(save([row | {"K": 3} for row in narrow()[:1]]), tmp_path / "o.csv", NARROW)
+
+
+def test_n_is_the_p_of_the_dense_model_of_the_same_shape(converted):
+    """The log counts 12 L d²: less than our count, which has the norms and the positions."""
+    ours, log = count(256, 6, 8, 32).dense_parameters, 12 * 6 * 256**2
+    rows = [
+        row | {"total_parameter_count": P} for row, P in zip(narrow(), (203_096_064, 202_997_760, log), strict=True)
+    ]
+    frame, remarks = converted(rows, NARROW)
+    assert ours > log and set(frame["dense_parameter_count"]) == {log}
+    assert "dense_parameter_count: total_parameter_count of the dense model of this shape" in remarks
+    with_embedding = [rows[0], rows[2] | {"total_parameter_count": log + 32000 * 256}]
+    frame, remarks = converted(with_embedding, NARROW)
+    assert set(frame["dense_parameter_count"]) == {ours} and "convert --set counted_embeddings=1" in remarks[-1]
+
+
+def test_stated_embeddings_are_in_each_count(converted):
+    for matrices in (1, 2):
+        frame, remarks = converted(narrow(), NARROW, {"counted_embeddings": str(matrices)})
+        without, _ = converted(narrow(), NARROW)
+        for name in ("dense_parameter_count", "total_parameter_count"):
+            assert (frame[name] - without[name]).tolist() == [matrices * 32000 * 256] * 3
+        assert frame["flops_per_step"].tolist() == without["flops_per_step"].tolist()
+    rows = [
+        {key: value for key, value in row.items() if key != "vocab_size"} for row in narrow(dense_parameter_count=1e7)
+    ]
+    frame, remarks = converted(rows, NARROW, {"counted_embeddings": "1"})
+    assert any("total_parameter_count: cannot be counted" in r and "not known: vocab_size" in r for r in remarks)
+
+
 @pytest.mark.parametrize(
     ("called", "unit", "said"),
     [
@@ -297,6 +354,8 @@ def test_a_column_without_the_embedding_that_was_passed_over_is_remarked_on(conv
     for taken, other in (("params", True), ("params_no_embed", False)):
         frame, remarks = converted(rows, MAP | {"dense_parameter_count": taken})
         assert any("N must not count the embedding; the column params_no_embed" in r for r in remarks) == other
+        _, remarks = converted(rows, MAP | {"dense_parameter_count": taken}, {"counted_embeddings": "1"})
+        assert not any("embedding;" in remark for remark in remarks)
         assert set(frame["router_type"]) == {"Dense"} and "router_type: Dense, since num_experts is 1" in remarks
 
 
@@ -374,7 +433,8 @@ def test_a_size_that_counts_the_embedding_is_remarked_on(save, tmp_path):
     rows = [row | shape | {"N": 786_432 + 32_000 * 128} for row in make_runs()[:4]]
     remarks = convert_runs(save(rows), tmp_path / "own.csv", columns=MAP).remarks
     (said,) = [remark for remark in remarks if "embedding" in remark]
-    needed = "854,016 by the shape of the model); does it count the embedding, vocab_size * d_model?"
+    needed = "854,016 by the shape of the model); does it count the embedding, vocab_size * d_model (routelaws"
+    needed += " convert --set counted_embeddings=1 states it)?"
     assert said == f"dense_parameter_count: far off in 4 of 4 rows (row 1: 4,882,432, but {needed}"
     counted = count(128, 4, 4, 32).dense_parameters
     thousands = [row | {"N": counted / 1000} for row in rows]

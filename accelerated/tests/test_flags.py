@@ -148,8 +148,10 @@ AT = {"dense_parameters": 1e8, "num_experts": 16}
 BUDGET = Budget(1e16)
 
 
-def plans(budget=BUDGET, tables="table.csv", rows=None, loss="loss_validation", law="separable", **more):
-    runs = read(tables).where(rows).of_loss(loss)
+def plans(
+    budget=BUDGET, tables="table.csv", rows=None, loss="loss_validation", law="separable", embeddings=None, **more
+):
+    runs = read(tables).counting_embeddings(embeddings).where(rows).of_loss(loss)
     return runs.plan(budget, law=law, **{"resamples": 0, "published": False} | more)
 
 
@@ -175,6 +177,7 @@ SAME = {
     "fit table.csv --huber 0.001": lambda: fits("routed-bounded", huber=0.001),
     "fit table.csv --law compute --floor 1.5": lambda: fits("compute", options={"floor": 1.5}),
     "fit table.csv --law compute": lambda: fits("compute"),
+    f"{FIT} --count-embeddings 1": lambda: fits(embeddings=1),
     FIT_TASKS: lambda: fits(**TASKS),
     f"{FIT_TASKS} --task two one": lambda: fits(**TASKS, task=("two", "one")),
     f"{FIT_TASKS} --guess-rate 0.2": lambda: fits(**TASKS, guess_rate=0.2),
@@ -198,6 +201,7 @@ SAME = {
     "predict table.csv --law compute --floor 1.5 --at flops=1e18": lambda: fits(
         "compute", at={"flops": 1e18}, options={"floor": 1.5}
     ),
+    f"{PREDICT} --count-embeddings 2": lambda: fits(embeddings=2, at=AT),
     PREDICT_TASKS: lambda: fits(**TASKS, at={"flops": 1e21}),
     f"{PREDICT_TASKS} --task two": lambda: fits(**TASKS, at={"flops": 1e21}, task=("two",)),
     f"{PREDICT_TASKS} --guess-rate 0.2": lambda: fits(**TASKS, at={"flops": 1e21}, guess_rate=0.2),
@@ -214,6 +218,7 @@ SAME = {
     f"{PLAN} --loss loss_c4": lambda: plans(loss="loss_c4"),
     f"{PLAN} --rows '{FEW}'": lambda: plans(rows=FEW),
     f"{PLAN} --level 0.8": lambda: plans(level=0.8),
+    f"{PLAN} --count-embeddings 1": lambda: plans(embeddings=1),
     f"{PLAN} --resamples 7": lambda: plans(resamples=7),
     f"{PLAN} --published": lambda: plans(published=True),
     NEXT: lambda: next_runs(),
@@ -331,7 +336,10 @@ def convert_does_what_its_flags_say(said):
 
 # report, reproduce, downstream
 
-ELSEWHERE = {("report", "positional"): "test_run_pairs.py", ("report", "--full"): "test_report.py"}
+ELSEWHERE = {
+    ("report", "positional"): "test_run_pairs.py", ("report", "--full"): "test_report.py",
+    ("plan", "--floor"): "test_wrong_commands.py",
+}  # fmt: skip
 """Flags with tests elsewhere, and the files of these tests."""
 
 
@@ -445,6 +453,8 @@ IDLE = {
     "--router Hash: it cannot be used with --published": PRINTED + ("--router", "Hash"),
     "--huber 0.001: it cannot be used with --published": PRINTED + ("--huber", "1e-3"),
     "--floor 1.5: it cannot be used with --published": PRINTED + ("--floor", "1.5"),
+    "--count-embeddings 1: it cannot be used with --published": PRINTED + ("--count-embeddings", "1"),
+    "--count-embeddings 1: it is for laws of the loss; leave it out": (*FIT_TASKS.split(), "--count-embeddings", "1"),
     "--resamples 7: it cannot be used with --next": (*NEXT.split(), "--resamples", "7"),
     "--dtype fp8: it cannot be used with --next": (*NEXT.split(), "--dtype", "fp8"),
     "--out x: it cannot be used with --next": (*NEXT.split(), "--out", "x"),

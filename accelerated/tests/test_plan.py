@@ -16,7 +16,13 @@ from routelaws.accelerated.laws import utilisation
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.choosing import resampled_losses
 from routelaws.accelerated.laws.planning import Budget
-from routelaws.accelerated.results.planning.options import costs_of, costs_of_kind, law_point, says_tokens
+from routelaws.accelerated.results.planning.options import (
+    costs_of,
+    costs_of_kind,
+    law_point,
+    models_of_runs,
+    says_tokens,
+)
 from routelaws.accelerated.results.planning.plan import notes
 from routelaws.accelerated.results.planning.rankings import SEED, Ranking, frontier, published_rankings
 from routelaws.accelerated.results.plotting import _draw_frontier
@@ -206,6 +212,26 @@ def test_a_plan_asks_a_law_at_the_columns_that_a_fit_reads():
             costs = costs_of_kind(SimpleNamespace(rows=SimpleNamespace(runs=selection)), *kind)
             found = law_point(law, costs, kind, row["dense_parameter_count"], row["tokens"])
             assert [float(column[0]) for column in found.values()] == pytest.approx(wanted, rel=1e-9), (kind, names)
+
+
+def test_a_counted_embedding_takes_memory_once(tmp_path):
+    """The same models, whose N and P exclude or count the embedding. FLOPs of the table pay for the same size."""
+    frame = table()
+    embedding = 32_000 * frame["d_model"]
+    counted = frame.assign(counted_embeddings=1)
+    counted["dense_parameter_count"] += embedding
+    counted["total_parameter_count"] += embedding
+    memory, active = [], []
+    for each, more in ((frame, 0), (counted, 1)):
+        each.to_csv(tmp_path / "t.csv", index=False)
+        [fit, *_] = read(tmp_path / "t.csv").fit("separable")
+        models = models_of_runs(fit, Budget(1e18, cached_tokens=0), TOKENS)
+        size = float(frame["dense_parameter_count"].max() + more * embedding.max())
+        memory.append([float(model.option.held(size)) for model in models])
+        law, kind = LAWS["joint"], (2.0, 1.0, 1.0)
+        active.append(law_point(law, costs_of(each, 2.0), kind, size, TOKENS)["active_parameters"][0])
+        assert all("embedding" in model.counts for model in models)
+    assert memory[0] == pytest.approx(memory[1], rel=1e-9) and active[0] == pytest.approx(active[1], rel=1e-9)
 
 
 def test_training_flops_go_before_flops_and_these_before_a_count_and_6_N_D():

@@ -143,6 +143,48 @@ def test_each_number_that_disagrees_has_its_approved_remark(tmp_path, approved):
     approved("disagreements.txt", "\n".join(lines) + "\n")
 
 
+IDLE = "does it count the experts that a token does not use"
+
+
+@pytest.mark.parametrize(
+    ("column", "flops"),
+    [(TRAINING, 6 * TOKENS), (STEP, 2 * BATCH * LENGTH), (STEP, 6 * BATCH * LENGTH)],
+    ids=["training", "forward", "forward and backward"],
+)
+def test_flops_that_count_idle_experts(tmp_path, column, flops):
+    """P is 10 N, but a token with k = 2 uses 1.6 N. An output layer of unknown size could cost as much as the rest."""
+    total = runs()[TOTAL]
+    [said] = remarks(runs(**{column: flops * total}), tmp_path)
+    assert said.startswith(f"{column}: far off in 3 of 4 rows") and IDLE in said
+    used = np.where(runs()["num_experts"] == 1, 1, 1.6) * N
+    assert remarks(runs(**{column: flops * used}), tmp_path) == []
+    assert IDLE not in str(remarks(runs(**{column: flops * total * [1, 1.1, 1.2, 1]}), tmp_path))
+
+
+def test_experts_that_are_counted_as_narrow_ones(tmp_path):
+    """P of the log is half of the P for these numbers of experts, which is inside a factor of 2."""
+    frame = shaped()
+    of = frame["granularity"] == 4
+    frame.loc[of, "routing_options"] = ""
+    frame = frame[of].reset_index(drop=True).assign(hyper_id=range(int(of.sum())), k=1, num_experts=8)
+    wide = [count(*shape[:4], "Top-K", 8, 1, granularity=4).total_parameters for shape in SIZES.values()]
+    narrow = [count(*shape[:4], "Top-K", 2, 1, granularity=4).total_parameters for shape in SIZES.values()]
+    frame = frame.assign(flops_per_step=np.nan, total_parameter_count=narrow)
+    [said] = remarks(frame, tmp_path)
+    assert (
+        "far off in 6 of 6 rows" in said and "do num_experts and k count narrow experts (use convert --columns" in said
+    )
+    assert remarks(frame.assign(total_parameter_count=wide), tmp_path) == []
+
+
+def test_n_that_counts_all_experts_of_a_token(tmp_path):
+    of = OWN["num_experts"] == 8
+    frame = OWN[of].reset_index(drop=True)
+    active = frame[DENSE] + 3 * (frame[TOTAL] - frame[DENSE]) / 7
+    [said, *_] = remarks(frame.assign(**{DENSE: active}), tmp_path)
+    assert "does it count all k experts of a token (N counts one)?" in said
+
+
 def test_one_run_that_is_far_off_is_named(tmp_path):
     """The row of a later run among many. Rows of step 0 and 1 have no tokens to compare."""
     tokens = [TOKENS, TOKENS * 3, TOKENS, TOKENS]
