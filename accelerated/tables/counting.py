@@ -10,6 +10,7 @@ from routelaws.reference.accounting import ACTIVATIONS, POSITIONS, ROUTER_TYPES,
 from ..errors import InputError
 from .cells import Cells, in_rows
 from .schema import DENSE
+from .units import written_out
 
 _SHAPE = ("d_model", "num_blocks", "num_heads", "kqv_size")
 _COUNTED = ("dense_parameter_count", "total_parameter_count", "flops_per_step")
@@ -34,18 +35,18 @@ def widen_experts(table: Cells) -> None:
     """Replace narrow_experts and narrow_k by num_experts and k, which count experts of the dense width.
 
     Raises:
-        InputError: a number of narrow experts is not a multiple of the granularity.
+        InputError: the number of experts of the dense width is not whole, or a token uses less than one.
     """
     narrow, granularity = table.number("narrow_experts"), table.number("granularity")
     for name, source in (("num_experts", "narrow_experts"), ("k", "narrow_k")):
         if source not in table.cells:
             continue
         wide = np.where(narrow == 1, 1, table.number(source) / granularity)
-        if (bad := np.flatnonzero((wide % 1 != 0) & (table.number(source) > 0))).size:
+        if (bad := np.flatnonzero((wide % 1 > 0) if name == "num_experts" else wide < 1)).size:
             row, cell = bad[0], table.cells[source][bad[0]]
-            needed = f"a multiple of granularity ({granularity[row]:g}), so that {name} is whole"
+            needed = f"{'a multiple of' if name == 'num_experts' else 'at least'} granularity ({granularity[row]:g})"
             raise InputError(f"{table.runs}: row {row + 1}, column {source}: {cell}; needed: {needed}")
-        values = {int(i): str(int(wide[i])) for i in np.flatnonzero(np.isfinite(wide))}
+        values = {int(i): written_out(float(wide[i])) for i in np.flatnonzero(np.isfinite(wide))}
         table.fill(name, values, f"{source} / granularity")
 
 
@@ -155,6 +156,7 @@ def count_of(name: str, router: str, known: dict) -> float | None:
         InputError: there is no model of this shape.
     """
     values = {n: int(known[n]) if known[n] is not None and known[n] % 1 == 0 else None for n in INPUTS}
+    values["k"] = known["k"]
     shape = [values[n] for n in _SHAPE]
     matrices = 0 if name == "flops_per_step" else values["counted_embeddings"] or 0
     if any(size is None or size < 1 for size in shape) or (matrices and values["vocab_size"] is None):
@@ -173,7 +175,7 @@ def count_of(name: str, router: str, known: dict) -> float | None:
         values["k"] or 1,
         known["routing_frequency"] or 0.5,
         int(wide),
-        granularity=values["granularity"] or 1,
+        granularity=1 if router == DENSE else values["granularity"] or 1,
         vocab_size=vocabulary or 1,
         sequence_length=length or 1,
         **options,

@@ -126,7 +126,8 @@ RANGES = {
     "step": _LABEL,
     **{name: _LOSS for name in RELEASED_COLUMNS if name.startswith("loss_")},
     "num_experts": _count(2**20, "1 (dense) or more"),
-    **dict.fromkeys(("k", "narrow_experts", "narrow_k"), _count(2**20)),
+    "k": _count(2**20, whole=False),  # a fraction if G narrow experts count as one
+    **dict.fromkeys(("narrow_experts", "narrow_k"), _count(2**20)),
     "counted_embeddings": Range("0, 1 or 2", 0, high=2, whole=True),
     **dict.fromkeys(("d_model", "num_blocks", "num_heads", "kqv_size"), _count(2**24)),
     "flop_increase": _count(2**20, whole=False),
@@ -335,10 +336,11 @@ def _check_kinds(frame, rows: np.ndarray, problems: Problems) -> None:
     dense = kind.isin([name for name in kind.unique() if name.casefold() == DENSE.casefold()]).to_numpy()
 
     column = functools.partial(column_or_nan, frame)
-    experts = column("num_experts")
+    experts, narrow = column("num_experts"), column("k") * np.nan_to_num(column("granularity"), nan=1.0)
     checks = [
         ("num_experts", dense & (experts != 1), "1, since router_type is Dense"),
         ("k", ~dense & (column("k") > experts), "at most num_experts"),
+        ("k", np.abs(narrow - np.round(narrow)) > 1e-6, "a whole number, or a multiple of 1/granularity"),
         ("routing_frequency", ~dense & (column("routing_frequency") == 0), "above 0, since the run is routed"),
         ("flop_increase", ~dense & (column("flop_increase") > 1), "1, since the run is routed"),
         (

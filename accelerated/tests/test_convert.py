@@ -300,8 +300,17 @@ def test_narrow_experts_become_experts_of_the_dense_width(converted, save, tmp_p
     frame, remarks = converted(narrow(), {"hyper_id": "name", "num_experts": "E", "k": "K"})
     [said] = [remark for remark in remarks if remark.startswith("granularity")]
     assert "with 256 experts of 1/2 of the width, and 16 for each token" in said and "narrow_experts=YOURS" in said
-    with pytest.raises(InputError, match="row 1, column narrow_k: 3; needed: a multiple of granularity \\(2\\)"):
-        convert_runs(save([row | {"K": 3} for row in narrow()[:1]]), tmp_path / "o.csv", NARROW)
+    frame, _ = converted(without(narrow()[::2], "granularity"), NARROW, {"granularity": "2"})  # also in the dense row
+    assert frame[["num_experts", "k"]].to_numpy().tolist() == [[64, 4], [1, 1]]
+    frame, _ = converted([row | {"K": 3 * row["granularity"] // 2} for row in narrow()[:1]], NARROW)
+    assert frame["k"].tolist() == [1.5]
+    assert (
+        frame["flops_per_step"][0]
+        == count(256, 6, 8, 32, "Top-K", 64, 1.5, 1, granularity=2).flops_per_token * 64 * 2048
+    )
+    for column, value, needed in (("K", 1, "at least"), ("E", 127, "a multiple of")):
+        with pytest.raises(InputError, match=f"row 1, column narrow_.*: {value}; needed: {needed} granularity \\(2\\)"):
+            convert_runs(save([row | {column: value} for row in narrow()[:1]]), tmp_path / "o.csv", NARROW)
 
 
 def test_n_is_the_p_of_the_dense_model_of_the_same_shape(converted):

@@ -24,7 +24,7 @@ ROW = {
 RAISABLE = [name for name, allowed in RANGES.items() if math.isfinite(allowed.limit)]
 FIXED = {
     "hyper_id": 2**53, "step": 2**53, "seed": 2.0**64, "routing_frequency": 1, "dropped_fraction": 1, "idle_experts": 1,
-    "router_agreement": 1, "router_entropy": 1, "router_information": 20,
+    "router_agreement": 1, "router_entropy": 1, "router_information": 20, "counted_embeddings": 2,
 }  # fmt: skip
 
 

@@ -201,7 +201,7 @@ class Model(NamedTuple):
     router: str
     law: str
     num_experts: float
-    k: int
+    k: float
     granularity: float | None
     option: Option
     tokens: float | Callable | None
@@ -243,6 +243,7 @@ def models_of_runs(fit: Fit, budget: Budget, tokens: float | None) -> list[Model
 def _model_of_runs(fit: Fit, kind: tuple[float, float, float], budget: Budget, tokens: float | None) -> Model:
     """Return a kind of model. `kind` is (E, k, G)."""
     experts, k, granularity = kind
+    k = k if k % 1 else int(k)
     costs, router = costs_of_kind(fit, *kind), DENSE if experts == 1 else fit.name
 
     def point(N, D) -> dict[str, np.ndarray]:
@@ -253,7 +254,7 @@ def _model_of_runs(fit: Fit, kind: tuple[float, float, float], budget: Budget, t
     name = f"{router}, " + (f"E = {experts:g}" if router == fit.name else f"by the law of {fit.name}")
     name += f", k = {k:g}" * (k != 1) + f", G = {granularity:g}" * (granularity != 1)
     return Model(
-        name, router, fit.law.name, float(experts), int(k), None if router == DENSE else float(granularity),
+        name, router, fit.law.name, float(experts), k, None if router == DENSE else float(granularity),
         _option_of_runs(fit, costs, point, budget), _tokens(fit, costs, tokens), lambda N: N, costs.total, point,
         dict(zip(fit.law.columns, fit.rows.columns, strict=False)), tuple(key for key in says if says[key]), fit,
     )  # fmt: skip

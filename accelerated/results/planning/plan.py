@@ -182,7 +182,7 @@ def _cells(ranking: Ranking, place: int, line: Line) -> list[str]:
     by_other = f" (law {line.model.law})" * (line.model.law != ranking.law)
     shown = [str(place), f"{line.model.router}{by_other}", f"{line.model.num_experts:g}"]
     if _has_many(ranking):
-        shown.append(f"{line.model.k}")
+        shown.append(f"{line.model.k:g}")
     if _has_granularity(ranking):
         shown.append("" if line.model.granularity is None else f"{line.model.granularity:g}")
     choice = line.choice
