@@ -302,7 +302,10 @@ def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) ->
 
 def _option_of_runs(fit: Fit, costs: Costs, point: Callable, budget: Budget) -> Option:
     if costs.total is None and math.isfinite(budget.memory):
-        raise ValueError("a limit of memory needs the column total_parameter_count, which is not known")
+        raise ValueError(
+            "a limit of memory needs the column total_parameter_count, which is not known; add it, or the shape of the "
+            "models (d_model, num_blocks, num_heads, k, routing_frequency), from which routelaws convert counts it"
+        )
     if costs.cache is None and budget.cached_tokens > 0:
         raise ValueError("a key-value cache needs the columns num_blocks, num_heads and kqv_size, which are not known")
 
