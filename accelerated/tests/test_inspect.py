@@ -317,6 +317,7 @@ def test_a_page_shows_any_text_as_text(run_of):
     shown = page(trace, told.findings(trace))
     assert html_is_whole(shown) and "&lt;" in shown and "&lt;i&gt;" in shown and "\0" not in shown
     assert "[end of text]" in shown and "too few tokens" in shown
+    assert "ü" in shown and "\ufffd" not in shown, "the tokenizer has two tokens for ü"
 
 
 UNUSUAL = "a🙂 wörld — 日本語\t𝒳\xa0\u3000👩\u200d🔬\n<E6>"
