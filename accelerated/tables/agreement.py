@@ -291,38 +291,41 @@ def _shape(name: str) -> Callable:
 
 
 def _with_embedding(name: str) -> Callable:
+    whats = (
+        "exclude the embedding",
+        "count the embedding, vocab_size * d_model",
+        "count the embedding and the output layer",
+    )
+
     def slips(numbers: Numbers) -> dict:
-        share, stated = (
-            numbers("vocab_size") * numbers("d_model") / numbers.by_shape(name),
-            counted_embeddings(numbers.frame),
-        )
-        whats = (
-            "exclude the embedding",
-            "count the embedding, vocab_size * d_model",
-            "count the embedding and the output layer",
-        )
-        more = {
-            f"does it {what} ({COUNTED.format(matrices)})": np.where(
-                stated != matrices, 1 + (matrices - stated) * share, np.nan
+        stated, size = counted_embeddings(numbers.frame), numbers.by_shape("dense_parameter_count")
+        share = numbers("vocab_size") * numbers("d_model") / numbers.by_shape(name)
+        only = (name != "dense_parameter_count") & (np.abs(numbers("dense_parameter_count") / size - 1) < 0.1)
+        factors = {}
+        for matrices, what in enumerate(whats):
+            factor = np.where(stated != matrices, 1 + (matrices - stated) * share, np.nan)
+            factors[f"does it {what} ({COUNTED.format(matrices)})"] = np.where(only, np.nan, factor)
+            factors[f"does it {what}, unlike N (let both count alike; {COUNTED.format(matrices)})"] = np.where(
+                only, factor, np.nan
             )
-            for matrices, what in enumerate(whats)
-        }
-        if name == "dense_parameter_count":
-            experts = (numbers.by_shape("total_parameter_count") / numbers.by_shape(name) - 1) / (
-                numbers("num_experts") - 1
-            )
-            k = or_one(numbers.frame, "k")
-            more["does it count all k experts of a token (N counts one)"] = np.where(
-                k > 1, 1 + (k - 1) * experts, np.nan
-            )
-        else:
-            granularity = numbers("granularity")
-            more[
-                "do num_experts and k count narrow experts (use convert --columns narrow_experts=... narrow_k=...)"
-            ] = np.where(granularity == 1, np.nan, 1 / granularity)
-        return more | _units(name)
+        more = _narrow if name == "total_parameter_count" else _all_used
+        return factors | more(numbers) | _units(name)
 
     return slips
+
+
+def _narrow(numbers: Numbers) -> dict:
+    cause = "do num_experts and k count narrow experts (use convert --columns narrow_experts=... narrow_k=...)"
+    granularity = numbers("granularity")
+    return {cause: np.where(granularity == 1, np.nan, 1 / granularity)}
+
+
+def _all_used(numbers: Numbers) -> dict:
+    size, total, k = (
+        numbers.by_shape("dense_parameter_count"), numbers.by_shape("total_parameter_count"), or_one(numbers.frame, "k")
+    )  # fmt: skip
+    active = size + (k - 1) * (total - size) / (numbers("num_experts") - 1)
+    return {"does it count all k experts of a token (N counts one)": np.where(k > 1, active / size, np.nan)}
 
 
 def _by_label(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ import pandas
 import pytest
 
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.tables.agreement import COUNTED
 from routelaws.accelerated.tables.table import read_table
 from routelaws.conformance.engine.data_folder import released_file
 from routelaws.reference.accounting import SIZES, count
@@ -175,6 +176,15 @@ def test_experts_that_are_counted_as_narrow_ones(tmp_path):
         "far off in 6 of 6 rows" in said and "do num_experts and k count narrow experts (use convert --columns" in said
     )
     assert remarks(frame.assign(total_parameter_count=wide), tmp_path) == []
+
+
+def test_p_that_counts_the_embedding_unlike_n(tmp_path):
+    small = OWN[OWN["model_size_label"] == "15M"].reset_index(drop=True)
+    said = remarks(small.assign(**{TOTAL: small[TOTAL] + 32_000 * small["d_model"]}), tmp_path)
+    assert len(said) == 1 and said[0].startswith(f"{TOTAL}: far off in")
+    assert said[0].endswith(
+        f"does it count the embedding, vocab_size * d_model, unlike N (let both count alike; {COUNTED.format(1)})?"
+    )
 
 
 def test_n_that_counts_all_experts_of_a_token(tmp_path):
