@@ -73,13 +73,12 @@ def plain(monkeypatch):
         auction,
         law_descent,
         law_fit,
-        law_huber,
         law_intervals,
         law_terms,
         vector,
     )
 
-    for module in (assignment, auction, law_descent, law_fit, law_huber, law_intervals, law_terms, vector):
+    for module in (assignment, auction, law_descent, law_fit, law_intervals, law_terms, vector):
         for name, value in list(vars(module).items()):
             if hasattr(value, "py_func"):
                 monkeypatch.setattr(module, name, value.py_func)

@@ -38,10 +38,6 @@ CALLS = {
         {"weights": some(2, 7)}, {"cell": np.arange(7)}, {"cell": np.arange(8) + 1}, {"cell": np.arange(8) - 1},
         {"scan": 0}, {"log_size": some(9)}, {"extra": EXTRA[:3]},
     ]),
-    "law_huber.fit": (ROWS | {"extra": EXTRA, "delta": 0.1, "scan": 2, "starts": 1}, [
-        {"log_loss": some(7)}, {"level": LEVEL[:5]}, {"level": LEVEL + 1}, {"level": -LEVEL}, {"extra": some(0)},
-        {"scan": 0},
-    ]),
     "law_intervals.interval_end": ({"problem": some(6, 8), "extra": EXTRA, "sign": 1.0} | INTERVAL, [
         {"problem": some(6, 6)}, {"extra": EXTRA[:2]},
     ]),
