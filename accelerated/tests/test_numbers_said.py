@@ -188,7 +188,7 @@ def test_the_law_in_compute_has_a_column_for_each_router(text):
     for name, *cells in rows:
         for cell, entry in zip(cells, R["utilisation"], strict=True):
             if one := entry["coefficients"].get(name):
-                ends = [end for end in map(float, (one["low"], one["high"])) if np.isfinite(end)]
+                ends = [float(end) for end in (one["low"], one["high"]) if end not in (None, "inf", "-inf")]
                 agree(cell, [one["value"]] * one["determined"] + ends)
             elif name in others:
                 agree(cell, [entry[others[name]]])
