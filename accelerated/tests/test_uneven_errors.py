@@ -44,6 +44,7 @@ def test_a_slope_at_uneven_distances_has_the_interval_of_scipy():
         (wanted.slope, wanted.slope - reach, wanted.slope + reach), rel=1e-9
     )
     assert held([ends(line(X, y)) for y in tables], -0.3) == pytest.approx(0.95, abs=ROOM)
+    assert line([1.0, 1.0], [0.0, 2.0]) is None and line([1.0, 2.0], [0.0, 2.0])["low"] is None
 
 
 def test_a_mean_of_uneven_groups_has_the_interval_of_their_means():
@@ -57,6 +58,7 @@ def test_a_mean_of_uneven_groups_has_the_interval_of_their_means():
     assert found["mean"] == pytest.approx(np.mean(means)) and ends(found) == pytest.approx(tuple(wanted))
     assert (found["values"], found["groups"]) == (16, 5)
     assert held([ends(mean_interval(table, groups)) for table in tables], 1) == pytest.approx(0.95, abs=ROOM)
+    assert mean_interval([7.0])["low"] is None and mean_interval([]) is None
 
 
 def seeded(draw, counts: dict) -> list:
@@ -132,6 +134,7 @@ def test_lack_of_fit_with_uneven_repeats():
         miss = values - design @ np.linalg.lstsq(design, values, rcond=None)[0]
         found = beyond_seeds(SIZE, [SIZE], miss, 2)
         p.append(found.p if found.size is None else 0.5)
+    assert beyond_seeds(np.arange(8.0), [np.arange(8.0)], np.ones(8), 2) is None
     within = left_after(means, values)
     assert found.freedom == (3, 7)
     assert found.statistic == pytest.approx((left_after(design, values) - within) / 3 / (within / 7), rel=1e-6)

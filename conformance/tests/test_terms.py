@@ -6,6 +6,7 @@ a term that misses some weights shows, even if both twins miss them. The twin ha
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import numpy as np
@@ -63,47 +64,23 @@ class Model:
         self.noise = transformer.draw_noise(random, self.config, 2, 4)
         found = transformer.loss(self.params, self.tokens, self.config, noise=self.noise)
         self.held = {"held": found.output.routing, "held_credit": found.credit}
-        self.groups = {group: self.direction(group, random) for group in self.names()}
+        of_blocks = [name for room in ("blocks", "routed_ffn") for name in self.params[room]]
+        groups = [("embedding", None), ("final_norm", None), *itertools.product(of_blocks, range(BLOCKS))]
+        self.groups = {group: self.direction(*group, random) for group in groups}
 
-    def names(self) -> list:
-        """Return the groups of weights: (name, block), with block None for weights of no block."""
-        routed = [(name, block) for name in self.params["routed_ffn"] for block in range(BLOCKS)]
-        attention = [("attention", block) for block in range(BLOCKS)] + [("ffn_norm", block) for block in range(BLOCKS)]
-        return [("embedding", None), ("final_norm", None), *attention, *routed]
+    def direction(self, name, block, random) -> dict:
+        """Return a random direction in the weights of a name, in one block; with block None in all."""
 
-    def direction(self, group, random) -> dict:
-        name, block = group
-        still = jax.tree.map(np.zeros_like, self.params)
+        def one(path, leaf):
+            here = np.ones(len(leaf)) if block is None else np.arange(len(leaf)) == block
+            here = here * (name in [part.key for part in path])
+            return random.standard_normal(leaf.shape) * here.reshape(-1, *[1] * (leaf.ndim - 1))
 
-        def moved(tree):
-            def one(leaf):
-                change = random.standard_normal(leaf.shape)
-                return (
-                    change
-                    if block is None
-                    else change * (np.arange(BLOCKS) == block).reshape(-1, *[1] * (leaf.ndim - 1))
-                )
-
-            return jax.tree.map(one, tree)
-
-        if block is None:
-            return still | {name: moved(self.params[name])}
-        if name in self.params["routed_ffn"]:
-            return still | {"routed_ffn": still["routed_ffn"] | {name: moved(self.params["routed_ffn"][name])}}
-        names = ("attention", "attention_norm") if name == "attention" else (name,)
-        return still | {"blocks": still["blocks"] | {name: moved(self.params["blocks"][name]) for name in names}}
+        return jax.tree.map_with_path(one, self.params)
 
     def loss(self, params, weights):
         config = dataclasses.replace(self.config, **weights)
         return transformer.loss(params, self.tokens, config, noise=self.noise, **self.held).total
-
-    def slopes(self, term=None) -> dict:
-        """Return {group: derivative of a term, along its direction}; of the cross-entropy without a term."""
-
-        def value(params):
-            return self.loss(params, {}) if term is None else self.loss(params, term) - self.loss(params, {})
-
-        return {group: central_difference(value, self.params, each, STEP) for group, each in self.groups.items()}
 
 
 @functools.cache
@@ -113,7 +90,13 @@ def model(name: str) -> Model:
 
 @functools.cache
 def slopes(name: str, term: str | None = None) -> dict:
-    return model(name).slopes(None if term is None else {term: TERMS[name][term]})
+    """Return {group: derivative of a term, along its direction}; of the cross-entropy without a term."""
+    here, weights = model(name), {} if term is None else {term: TERMS[name][term]}
+
+    def value(params):
+        return here.loss(params, weights) - (here.loss(params, {}) if weights else 0)
+
+    return {group: central_difference(value, here.params, each, STEP) for group, each in here.groups.items()}
 
 
 def reached(found: dict) -> set:
