@@ -116,7 +116,7 @@ def dense_section(report: Report) -> list[Block]:
     alpha, size, printed = dense["coefficients"]["alpha"], dense["coefficients"]["N_c"], dense.get("printed")
     rows = [
         ["alpha", figure(alpha["value"], ".4f"), span(alpha, ".4f")],
-        ["N_c", count(size["value"]), counts_span(size)],
+        ["N_c", count(size["value"]) if size["determined"] else "open", counts_span(size)],
         ["RMSLE", figure(dense["rmsle"], ".5f"), ""],
     ]
     if printed:

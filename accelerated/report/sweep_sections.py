@@ -38,6 +38,8 @@ def _spread_words(sweep: dict) -> str:
 
 
 def _error_words(sweep: dict) -> str:
+    if sweep["few_documents"]:
+        return sweep["few_documents"]
     if not sweep["errors"]:
         return "The error over documents is not known, because these runs did not save the loss of each window."
     return "± is the standard error of the difference over documents, computed on the same windows."

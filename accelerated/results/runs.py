@@ -319,9 +319,9 @@ def fits_blocks(fits) -> list[Block]:
 def _lines_table(fits) -> Table:
     rows = []
     for fit in fits:
-        values = [figure(value, ".3g") for value in fit.coefficients.values()]
+        values = [figure(value, ".3g") for value in fit.best.coefficients]
         rows.append([fit.name, str(fit.best.rows), *values, *errors_of(fit).values()])
-    return Table(["fit of", "rows", *fits[0].coefficients, *errors_of(fits[0])], rows, "best fits")
+    return Table(["fit of", "rows", *fits[0].best.coefficients._fields, *errors_of(fits[0])], rows, "best fits")
 
 
 def fit_table(
