@@ -19,9 +19,6 @@ export function studentQuantile(level, degrees) {
   return Math.sqrt(degrees) * Math.tan((low + high) / 2);
 }
 
-/** Largest number of powers of ten of an interval; a wider one reads "not determined", as WIDEST in results/blocks.py. */
-export const WIDEST = 6;
-
 /** Return [low, high]: value plus and minus q standard errors of the jackknife, from the values without each group. */
 export function jackknifeEnds(value, folds, level = 0.95) {
   if (folds.length < 2 || ![value, ...folds].every(Number.isFinite)) return [NaN, NaN];

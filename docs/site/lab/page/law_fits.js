@@ -1,7 +1,7 @@
 // The fit of a table and its intervals, by leaving out one size at a time.
 
 import { fitComplaint, fitRouted } from "../laws/fitting.js";
-import { jackknifeEnds, WIDEST } from "../laws/intervals.js";
+import { jackknifeEnds } from "../laws/intervals.js";
 import { predictLoss } from "../laws/routed.js";
 
 const columnsOf = (rows) => [0, 1, 2].map((place) => rows.map((row) => row[place]));
@@ -23,11 +23,11 @@ export function fitsOf(rows) {
   return { fit, folds: folds.includes(null) ? [] : folds, complaint: "" };
 }
 
-/** Return [low, high] of a number of a law, in its logarithm, or null where the runs do not determine it. */
+/** Return [low, high] of a number of a law, in its logarithm, or null over six powers of ten and where it is unknown. */
 export function intervalOf({ fit, folds }, numberOf) {
   const logarithm = (law) => Math.log10(numberOf(law));
   const ends = jackknifeEnds(logarithm(fit.coefficients), folds.map(logarithm));
-  return ends.some(Number.isNaN) || ends[1] - ends[0] > WIDEST ? null : ends.map((end) => 10 ** end);
+  return ends[1] - ends[0] <= 6 ? ends.map((end) => 10 ** end) : null;
 }
 
 /** Return the outline of the band of a law at a size, over some numbers of experts; [] where it is not known. */

@@ -180,10 +180,10 @@ function lawFacts(data, law) {
     ["of the best fit", fits.fit ? shown(fits.fit.rmsle, 5) : "none"],
     ["N₀", sizeText(centre)],
     ["experts stop helping at N =", sizeText(cutoff(law))],
-    ["this N by the fit, 95 % interval", ends ? ends.map(sizeText).join(" to ") : "not determined"],
-    ["E_max by the fit", fits.fit?.limited ? shown(fits.fit.coefficients.E_max, 0) : "not determined"],
+    ["this N by the fit, 95 % interval", ends ? `${sizeText(ends[0])} to ${sizeText(ends[1])}` : "not determined"],
     [`slope in Ê at ${sizeText(sizes[0])}`, shown(slopeInExperts(sizes[0], law), 4)],
     [`slope in Ê at ${sizeText(sizes.at(-1))}`, shown(slopeInExperts(sizes.at(-1), law), 4)],
+    ["E_max by the fit", fits.fit?.limited ? shown(fits.fit.coefficients.E_max, 0) : "not determined"],
   ];
   const printed = Object.entries(law).map(([name, value]) => [name, shown(value, 4)]);
   return [...facts, ...["a", "b", "c", "d"].map((name) => printed.find(([each]) => each === name))];
