@@ -110,7 +110,7 @@ def _open_constants(law: dict):
             f"E_max is not identified: in the best fit, Ê has no upper limit. Up to E = {top} these runs show no "
             "saturation, so they do not show where more experts stop helping."
         )
-    elif coefficients["E_max"]["value"] > top and law["reached"] is not None:
+    elif coefficients["E_max"]["determined"] and coefficients["E_max"]["value"] > top:
         yield (
             f"E_max lies beyond the largest trained E ({top}), so it is extrapolated from the bend of the curve. By "
             f"this fit, E = {top} reaches {figure(law['reached'], '.0f')} % of the possible gain in log10 L."
