@@ -17,6 +17,7 @@ from routelaws.accelerated.report.table_sections import more_section
 from routelaws.accelerated.results.blocks import markdown
 from routelaws.accelerated.results.planning.isoflop import Profile
 from routelaws.accelerated.results.sweeps.findings import Comparison, Learning
+from routelaws.accelerated.training.window_losses import few_documents
 from routelaws.reference.laws.isoflop import Minimum, MinimumDifference
 
 RESULTS = json.loads((Path(__file__).parent / "approved" / "reproduce.json").read_text(encoding="utf-8"))
@@ -155,6 +156,7 @@ OF_A_TABLE = {
     "no constant of any law": {f"laws {i} coefficients {name}": OPEN for name in LAW["coefficients"] for i in (0, 1)}
     | {f"laws {i} derived N_cutoff": OPEN for i in (0, 1)},
     "a wide interval": {"laws 0 coefficients E_max": OPEN | {"low": 1.5, "high": 2e6}},
+    "a wide equivalent size": {"laws 0 worth 0": {"low": 1e6, "high": 1.1e12}},
     "a wide jackknife": {"headlines jackknife 0": {"low": 2.55e-17, "high": 1.47e41}},
     "RL-R": {"table routers": ["Hash", "RL-R"]},
     "isoFLOP profiles": {"isoflop": [profile(times) for times in (1, 2, 4, 8)]},
@@ -189,6 +191,9 @@ OF_A_SWEEP = {
     }},
     "not learned": {
         "not_learned": "the words", "learning": [LEARNED._replace(reasons=["why"], agreement=None, entropy=0.5)],
+    },
+    "two documents": {
+        "few_documents": few_documents(20, 2), "errors": [], "comparisons": [COMPARED._replace(error=None)],
     },
     "masked": {"masked": [15.0, 20.0]},
     "grouped": {"grouped": ["MoT"]},

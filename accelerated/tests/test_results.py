@@ -16,6 +16,7 @@ from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.results import blocks, encoding
 from routelaws.accelerated.results.fit import Coefficient
+from routelaws.accelerated.results.planning.next_run import _interval
 from routelaws.accelerated.results.plotting import plot_fit
 from routelaws.accelerated.results.rows import Rows
 from routelaws.conformance.plain.laws import Bounded
@@ -66,6 +67,7 @@ def test_an_interval_over_more_than_six_powers_of_ten_reads_not_determined(low, 
     item = Range("N_cutoff", None, 1.0, low, high, "loose")
     texts = {blocks.span(item), blocks.counts_span(item), blocks.constant_span(item, "N_cutoff")}
     texts |= {blocks.constant_span([low, high], "E_max"), blocks.rough_span({"low": low, "high": high}, "E_max")}
+    texts.add(_interval(SimpleNamespace(low=low, high=high)))
     assert (texts == {"not determined"}) == said and ("not determined" in texts) == said
     entry = json.loads(encoding.dumps(encoding.interval(item)))
     assert entry["verdict"] == ("not determined" if said else "loose")
@@ -114,6 +116,8 @@ def test_a_notebook_shows_tables(table):
     [value] = [each.value for each in found.predictions if each.fit.name == "Hash"]
     assert value == pytest.approx(LAW.loss(370e6, 64), rel=5e-3)
     assert fits["Hash"].predict(n=370e6, experts=64).value == value
+    wide = [each._replace(dense=Range("N", None, 1e9, 1.0, 1e9, "")) for each in found.predictions]
+    assert "same loss as a dense model of N = not determined" in repr(found._replace(predictions=wide))
 
 
 def test_the_figure_of_a_law_has_its_columns():
