@@ -125,8 +125,8 @@ def few_documents(*numbers: float) -> str:
     if not few:
         return ""
     return (
-        f"No ± is shown, because the text has only {plural(int(min(few)), 'document')}: a standard error "
-        f"over fewer than {FEWEST_DOCUMENTS} is itself too uncertain. Add text or files to the corpus."
+        f"No ± is shown, because the evaluation has only {plural(int(min(few)), 'document')}: a standard error over "
+        f"fewer than {FEWEST_DOCUMENTS} is itself too uncertain. Add text or files, or evaluate more tokens."
     )
 
 
