@@ -201,6 +201,17 @@ def test_runs_that_have_not_learned_are_named_once_and_used_nowhere(whole):
     assert "routed by HASH and S-BASE with E = 2, 4, 8, 16, 32." in text, "all that was trained is told"
 
 
+def test_without_a_run_that_has_learned_the_dense_runs_are_reported_or_nothing(tmp_path, without_figures):
+    """Sinkhorn with E = 32 has not learned: with dense runs the report is on these, alone it is an error."""
+    runs = [run for run in grid(more_seeds=()) if run.model.experts == 32 and run.model.router == "sinkhorn"]
+    with pytest.raises(InputError, match="no router of the finished runs has learned; nothing to report"):
+        write_report(make_sweep(tmp_path / "alone", runs=runs, logs=False))
+    write_report(make_sweep(tmp_path / "dense", runs=grid()[:3] + runs, logs=False))
+    text = (tmp_path / "dense" / "report.md").read_text(encoding="utf-8")
+    assert "dense and routed by S-BASE with E = 32" in text and "The routers of 3 of 3 routed runs" in text
+    assert "There is no routed run that has learned yet" in text and "**The dense models follow a power law**" in text
+
+
 def test_the_picture_comes_first_and_the_answer_has_one_count(whole):
     for name, picture in (("report.md", "](figures/loss.svg)"), ("report.html", "<img src=")):
         text = (whole / name).read_text(encoding="utf-8")

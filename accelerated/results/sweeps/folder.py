@@ -115,6 +115,8 @@ def read_sweep(folder: Path) -> Sweep:
         where = folder_of_run(folder, row["hyper_id"], config)
         runs.append(SweepRun(row["hyper_id"], config, row, read_own_log(where), read_results(where)[1]))
     learned = [run for run in runs if not run.not_learned]
+    if not learned:
+        raise InputError(f"{folder}: no router of the finished runs has learned; nothing to report; train longer")
     frame = frame[frame["hyper_id"].isin([run.hyper_id for run in learned])]
     routed = any(run.router != DENSE for run in learned)
     return Sweep(folder, name, planned, runs, select_rows(frame) if routed else [], read_sessions(folder), frame)
