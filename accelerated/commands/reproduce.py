@@ -41,4 +41,5 @@ def reproduce(
     """
     check_huber(LAWS[BOUNDED], huber)  # check this before fetching a table
     tables = tables or (released_runs(rows),)
-    print(printable(str(write_reproduction(tables, out, rows, loss, huber, remark, full))))
+    report = write_reproduction(tables, out, rows, loss, huber, remark, full)
+    print(printable(str(report)), printable(str(out / "report.html")), sep="\n")

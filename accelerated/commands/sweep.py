@@ -82,7 +82,7 @@ def sweep(
     report = write_report(out)
     if sentence := not_learned_sentence(learning(read_sweep(out))):
         say(f"{out}: {sentence}")
-    print(printable(str(report)))
+    print(printable(str(report)), printable(str(out / "report.html")), sep="\n")
 
 
 def without_law(grid: Grid) -> dict[str, str]:

@@ -589,7 +589,7 @@ def test_a_sweep_holds_out_the_largest_and_takes_corpus_jobs_and_board(trained, 
     (tmp_path / "grid.toml").write_text(GRID)
     folder, words = tmp_path / "sweep", ("--corpus", text_file, "--jobs", "3", "--hold-out", "largest", "--tensorboard")
     said = told("sweep", tmp_path / "grid.toml", "--out", folder, *words)
-    assert f"{folder / 'predictions.json'}\n{folder / 'report.md'}\n" in said, said
+    assert f"{folder / 'predictions.json'}\n{folder / 'report.md'}\n{folder / 'report.html'}\n" in said, said
     text = {(str(text_file),)}
     assert trained == [([0, 1, 2], 3, text), ([3], 3, text)]
     assert [session["jobs"] for session in json.loads((folder / "sessions.json").read_text())] == [3, 3]

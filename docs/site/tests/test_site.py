@@ -193,9 +193,8 @@ def test_the_site_is_built_and_sound(tmp_path):
         for query, wanted in SEARCHES.items():
             assert first_result(out, query) == wanted, query
     with zipfile.ZipFile(next((out / "_downloads").rglob(make.NOTEBOOKS))) as archive:
-        assert {"lessons/00_why_experts.ipynb", "lessons/lesson.py", "lessons/data/small_model.npz"} <= {
-            *archive.namelist()
-        }
+        files = {"00_why_experts.ipynb", "lesson.py", "data/small_model.npz", "answers/00_why_experts.py"}
+        assert {f"lessons/{file}" for file in files} <= {*archive.namelist()}
     lesson = (out / "tutorials/04_s_base.html").read_text()
     assert '<math display="block">' in lesson and "$$" not in lesson
     assert all((out / f"{name}.html").exists() for name in pages.pages(ROOT).values())
