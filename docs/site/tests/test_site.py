@@ -204,7 +204,7 @@ def test_the_site_is_built_and_sound(tmp_path):
     line = (ROOT / "reference/routers/sinkhorn.py").read_text().split("\n").index("def sinkhorn_plan(") + 1
     assert f"source/reference/routers/sinkhorn.py.html#line-{line}" in twins
     assert "sinkhorn_plan" in (out / "searchindex.js").read_text()
-    assert (out / "api/accounting.html").read_text().count("How large a model is and what it costs") == 1  # no twin
+    assert (out / "api/accounting.html").read_text().count("The size and cost of a model: N, P") == 1  # no twin
     assert "also holds here" in (out / "api/routed_block.html").read_text()
     letters = (out / "api/laws/routed.html").read_text().split("where  L  loss")[1].split("</pre>")[0]
     assert "\n       N  dense" in letters and "\n       E  experts" in letters
