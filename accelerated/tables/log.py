@@ -7,6 +7,8 @@ from ..wording import in_short, plural
 
 RUN, STEP = "run", "step"
 """Columns of every log; another axis, such as tokens, may replace step."""
+FOLDER = "folder"
+"""The folder of a run's folder; `--columns hyper_id=folder` joins the runs in it."""
 
 
 class Log(NamedTuple):
@@ -67,6 +69,13 @@ def latest_branch(runs: list[str], steps: list[float]) -> tuple[list[int], dict[
             restarts[run] = step, restarts.get(run, (0, 0))[1] + before - len(branch)
         branch.append(i)
     return sorted(i for branch in branches.values() for i in branch), restarts
+
+
+def continues(later: str, earlier: str) -> str:
+    return (
+        f"{later} starts at a later step than {earlier}; if it continues this run, add --columns hyper_id=folder: then"
+        " all runs within one folder are one run"
+    )
 
 
 def restart_remarks(path, restarts: dict[str, tuple[float, int]]) -> list[str]:

@@ -66,8 +66,10 @@ NAME_COLUMNS = ("run", "run_name", "name", "Name")
 OBJECTIVES = ("causal", "masked")
 """The values of `configuration.OBJECTIVES`, repeated here to read tables without JAX."""
 DENSE = "Dense"
-BLANK = ("", "nan", "NaN", "NA", "null", "None")
-"""The texts of blank cells."""
+ABSENT = ("", "NA", "N/A", "<NA>", "null", "None")
+"""The texts of cells without a value. A loss of this kind means that the row is no evaluation."""
+BLANK = (*ABSENT, "nan", "NaN")
+"""The texts of blank cells. A loss that is NaN may mean that the run diverged."""
 
 SHOWN = 20
 """Largest number of listed problems; further problems are only counted."""
