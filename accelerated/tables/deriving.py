@@ -18,7 +18,7 @@ from ..wording import in_short, plural
 from .cells import Cells, in_rows
 from .counting import fill_counts
 from .identity import check_ids, check_rows, marks_of, shown, told_apart
-from .schema import ABSENT, BLANK, CONFIGURATION_COLUMNS, DENSE, shorten, to_numbers
+from .schema import ABSENT, BLANK, CONFIGURATION_COLUMNS, DENSE, TIME_COLUMNS, shorten, to_numbers
 from .units import UNITS_OF, written_out
 
 _RECIPE = ("capacity_factor", "batch_size", "sequence_length", "vocab_size", "learning_rate")
@@ -104,21 +104,25 @@ def _tell_of_dense(table: Cells) -> None:
 
 
 def _join_rows(table: Cells) -> None:
-    """Join the rows of one run and step, where each column has one value among them."""
+    """Join the rows of one run and step, where each column has one value among them; of times, the last counts."""
     steps = [name for name in ("step", "tokens") if name in table.cells]
     known = [*(name for name in ("hyper_id", *CONFIGURATION_COLUMNS) if name in table.cells), *steps]
     columns = [table.names] * bool(table.names) + [table.marks[name] for name in marks_of(table.marks)]
     columns += [table.cells[name] for name in known]
     places: dict = {}
-    for i, key in enumerate(zip(*columns, strict=True) if steps else ()):
-        places.setdefault(key, []).append(i)
+    for i, key in enumerate(zip(*columns, strict=True)):
+        if any(table.cells[name][i].strip() not in BLANK for name in steps):
+            places.setdefault(key, []).append(i)
     dropped: set[int] = set()
     for rows in (rows for rows in places.values() if len(rows) > 1):
-        values = [{cells[i].strip() for i in rows} - set(ABSENT) for cells in table.cells.values()]
+        joined = {
+            name: list(dict.fromkeys(cell for i in rows if (cell := cells[i].strip()) not in ABSENT))
+            for name, cells in table.cells.items()
+        }
         same = len({tuple(cells[i] for cells in table.cells.values()) for i in rows}) == 1  # `read_table` drops these
-        if not same and all(len(different) < 2 for different in values):
-            for cells, different in zip(table.cells.values(), values, strict=True):
-                cells[rows[0]] = next(iter(different), "")
+        if not same and all(len(cells) < 2 for name, cells in joined.items() if name not in TIME_COLUMNS):
+            for name, cells in joined.items():
+                table.cells[name][rows[0]] = cells[-1] if cells else ""
             dropped.update(rows[1:])
     if dropped:
         table.remarks.append(

@@ -26,6 +26,9 @@ from .log import FOLDER, STEP, Log, continues, restart_remarks, whole_text
 _FOLDER_OF_HPARAMS = re.compile(r"\d+\.\d+")
 """The name of a folder by `add_hparams`, unless the user gives a name."""
 
+_PARTS = ("validation", "valid", "val", "eval", "dev", "test", "train", "training")
+"""Names of folders that may be parts of one run."""
+
 
 def event_files(path) -> list[Path]:
     """Return the event files of a path (a file or a folder), sorted by name."""
@@ -157,19 +160,22 @@ def _with_summaries(runs: dict[PurePath, list[_File]]) -> tuple[dict[PurePath, l
 
 
 def _check_parts(path, runs: dict[PurePath, list[_File]], columns: dict[str, str]) -> None:
+    """Raise `InputError` for a loss in a folder and in a folder below it, or in folders such as train and val."""
     for tag in (tag for name, tag in columns.items() if name.startswith("loss_")):
         folders = [run for run, own in runs.items() if any(tag in file.tags for file in own)]
-        for one, other in ((one, other) for one in folders for other in folders if one != other):
-            if one in other.parents or (one.name == "train" and one.parent == other.parent):
-                part = other.relative_to(one if one in other.parents else one.parent).as_posix()
-                raise InputError(
-                    f"{path}: {tag} is in the folders {one} and {other}; if they are parts of one run, add the folder,"
-                    f" as in --columns loss_validation={part}/{tag}; if they are two runs, add --columns hyper_id=run"
-                )
+        places = [(one, part) for part in folders for one in folders if one in part.parents]
+        parts = sorted((f for f in folders if f.name in _PARTS), key=lambda folder: _PARTS.index(folder.name))
+        places += [(one, part) for part in parts for one in parts if one.parent == part.parent and one != part]
+        for one, part in places[:1]:
+            name = part.relative_to(one if one in part.parents else part.parent).as_posix()
+            raise InputError(
+                f"{path}: {tag} is in the folders {one} and {part}; if they are parts of one run, add the folder, as in"
+                f" --columns loss_validation={name}/{tag}; if they are two runs, add --columns hyper_id=run"
+            )
 
 
 def _continued(runs: dict[PurePath, list[_File]]) -> list[str]:
-    """Return remarks on runs that may continue a run of the same folder with the same hyperparameters."""
+    """Return a remark on runs that may continue a run of the same folder with the same hyperparameters."""
     starts = {}  # {folder: [(time, run, hyperparameters, {metric: first step})]}
     for run, own in runs.items():
         events = sorted((event for file in own for event in file.events if event.tag), key=lambda event: event.time)
@@ -177,12 +183,12 @@ def _continued(runs: dict[PurePath, list[_File]]) -> list[str]:
             firsts = {event.tag: event.step for event in reversed(events)}
             settings = {name: value for file in own for name, value in file.settings.items()}
             starts.setdefault(run.parent, []).append((events[0].time, run.as_posix(), settings, firsts))
-    return [
-        continues(later[1], earlier[1])
+    return continues(
+        (later[1], earlier[1])
         for group in starts.values()
         for earlier, later in pairwise(sorted(group, key=lambda start: start[0]))
         if earlier[2] == later[2] and any(step > earlier[3].get(tag, step) for tag, step in later[3].items())
-    ]
+    )
 
 
 def _read(loader) -> tuple[list[_Event], dict[str, str]]:

@@ -39,7 +39,10 @@ _PANEL = re.compile(r"(?P<run>.+) - (?P<metric>.+?)(?P<range>__MIN|__MAX)?")
 _FILE_OF_SCALARS = re.compile(r"run-(?P<run>.+)-tag-(?P<tag>.+)\.csv(\.gz)?")
 _STEPS = ("step", "_step", "global_step", "trainer/global_step")
 _CLOCKS = {"_timestamp", "_runtime"}
-_METRICS = ("metric", "key", "tag")
+_LONG = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in (
+    ("metric", r"(metric|key|tag)([ _.]?name)?"), ("value", r"(metric[ _.]?)?value"),
+)}  # fmt: skip
+"""Names of the two columns of a long table, such as those of MLflow, Aim, Comet and TensorBoard."""
 _EMPTY = re.compile(r"(?<![\w'\"])(nan|inf|-inf)(?![\w'\"])")
 
 
@@ -70,9 +73,10 @@ def read_piece(path, columns: dict[str, str]) -> Log | Table:
         return _panel(path, cells, matches)
     if _is_history(path, cells):
         return _history(path, cells)
-    metric = next((name for name in cells if name.casefold() in _METRICS and name not in columns.values()), None)
-    if metric and "value" in cells:
-        return _turned(path, cells, metric)
+    metrics = [name for name in cells if _LONG["metric"].fullmatch(name) and name not in columns.values()]
+    values = [name for name in cells if _LONG["value"].fullmatch(name)]
+    if len(metrics) == len(values) == 1:
+        return _turned(path, cells, metrics[0], values[0])
     return Table(_unfolded(path, cells), [])
 
 
@@ -140,15 +144,15 @@ def _panel(path: Path, cells: dict[str, list[str]], matches: list[re.Match]) -> 
     return Log(axis, rows, {}, remarks)
 
 
-def _turned(path, cells: dict[str, list[str]], metric: str) -> Table:
+def _turned(path, cells: dict[str, list[str]], metric: str, value: str) -> Table:
     """Return a long table, with a row for each metric, as a table with a column for each metric."""
-    names, values = [name.strip() for name in cells[metric]], cells["value"]
-    table = {name: texts for name, texts in cells.items() if name not in (metric, "value")}
+    names = [name.strip() for name in cells[metric]]
+    table = {name: texts for name, texts in cells.items() if name not in (metric, value)}
     for each in dict.fromkeys(names):
         if each in table:
             raise InputError(f"{path}: {each} is a column and a {metric}; rename or delete the column")
-        table[each] = [value if name == each else "" for name, value in zip(names, values, strict=True)]
-    return Table(table, [f"{path}: each {metric} is a column now, with the cells of value"])
+        table[each] = [cell if name == each else "" for name, cell in zip(names, cells[value], strict=True)]
+    return Table(table, [f"{path}: each {metric} is a column now, with the cells of {value}"])
 
 
 def _history(path: Path, cells: dict[str, list[str]]) -> Log:

@@ -1,5 +1,6 @@
 """Logs of training: metrics of runs, joined from pieces."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..errors import InputError
@@ -71,11 +72,13 @@ def latest_branch(runs: list[str], steps: list[float]) -> tuple[list[int], dict[
     return sorted(i for branch in branches.values() for i in branch), restarts
 
 
-def continues(later: str, earlier: str) -> str:
-    return (
-        f"{later} starts at a later step than {earlier}; if it continues this run, add --columns hyper_id=folder: then"
-        " all runs within one folder are one run"
-    )
+def continues(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a remark on (run, earlier run) if the first may continue the second."""
+    found = [f"{later} starts at a later step than {earlier}" for later, earlier in pairs]
+    return [
+        f"{text}; if it continues this run, add --columns hyper_id=folder: then all runs within one folder are one run"
+        for text in [in_short(found)] * bool(found)
+    ]
 
 
 def restart_remarks(path, restarts: dict[str, tuple[float, int]]) -> list[str]:

@@ -81,6 +81,7 @@ def _steps(cells: dict[str, list[str]], columns: dict[str, str]) -> list[float]:
 def _with_continued(sources: list[Source], columns: dict[str, str]) -> list[Source]:
     """Return sources with a remark on tables of one run that may continue another table of the same folder."""
     earlier: dict[Path, Source] = {}
+    pairs: list[tuple[str, str]] = []
     for source in sorted(sources, key=_version):
         steps = _steps(source.cells, columns)
         if source.is_log or not steps or name_column(source.cells) or {"hyper_id"} & {*columns, *source.cells}:
@@ -88,8 +89,10 @@ def _with_continued(sources: list[Source], columns: dict[str, str]) -> list[Sour
         folder = _folder_of(source, sources)
         before = earlier.get(folder)
         if before and steps[0] > _steps(before.cells, columns)[0] and Path(before.name).name == Path(source.name).name:
-            source.remarks.append(continues(source.name, before.name))
+            pairs.append((source.name, before.name))
         earlier[folder] = source
+    if sources:
+        sources[-1].remarks.extend(continues(pairs))
     return sources
 
 
@@ -99,12 +102,15 @@ def _by_folder(sources: list[Source], columns: dict[str, str]) -> Source:
     If a later table starts at an earlier step, it replaces the rows from this step on.
     """
     cells: dict[str, list[str]] = {FOLDER: []}
-    for source in sorted(sources, key=_version):
-        before, folder = len(cells[FOLDER]), _folder_of(source, sources).name
+    sources = sorted(sources, key=_version)
+    folders = [_folder_of(source, sources) for source in sources]
+    short = len({folder.name for folder in folders}) == len(set(folders))
+    for source, path in zip(sources, folders, strict=True):
+        before, folder = len(cells[FOLDER]), path.name if short else str(path)
         for name in dict.fromkeys((*cells, *source.cells)):
             cells.setdefault(name, [""] * before)
             cells[name] += source.cells.get(name, [folder if name == FOLDER else ""] * len(source.at))
-    at = [f"{source.name}, {row}" for source in sorted(sources, key=_version) for row in source.at]
+    at = [f"{source.name}, {row}" for source in sources for row in source.at]
     name, remarks = in_short(source.name for source in sources), [text for source in sources for text in source.remarks]
     if steps := _steps(cells, columns):
         kept, restarts = latest_branch(cells[FOLDER], steps)

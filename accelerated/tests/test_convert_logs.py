@@ -61,6 +61,13 @@ def test_rows_of_training_and_validation_are_one_evaluation():
     rows, remarks = converted(path, VALIDATION | {"loss_train": "train_loss"}, loss="loss_train")
     assert [step for _, step, _ in rows] == [49, 99, 149] and [rows[0][2], rows[2][2]] == [3.9, 3.3]
     assert "joined: rows of one run and step, so 5 rows become 3" in remarks
+    timed = [(*row, time) for row, time in zip(LIGHTNING, ("wall_seconds", 1, 2, 3, 4, 5), strict=True)]
+    columns = VALIDATION | {"loss_train": "train_loss"}
+    assert [seconds for *_, seconds in converted(save("timed.csv", *timed), columns, loss="wall_seconds")[0]] == [
+        2,
+        4,
+        5,
+    ]
 
 
 def test_of_two_evaluations_at_a_step_the_later_counts_in_a_log_of_one_run():
@@ -168,7 +175,7 @@ def test_curves_of_add_scalars_are_metrics_of_one_run(form, tag):
     assert f"did you mean {tag}/" in refused("logs", {"loss_validation": tag})
 
 
-@pytest.mark.parametrize("training", ["train", "."], ids=["Keras", "Estimator"])
+@pytest.mark.parametrize("training", ["train", ".", "test"], ids=["Keras", "Estimator", "no training"])
 def test_a_folder_that_may_be_a_part_of_a_run_is_asked_for(training):
     pytest.importorskip("tensorboard")
     for run in ("a", "b"):
@@ -217,7 +224,7 @@ def test_tables_of_a_resumed_run_are_joined_by_their_folder():
     paths = [save(f"moe8/version_{i}/metrics.csv", header, *((step, 4 - step / 1000 - i / 100) for step in steps))
              for i, steps in ((2, (300, 400)), (10, (400, 500)), (9, (350, 450)))]  # fmt: skip
     _, remarks = converted(paths)
-    assert "version_9/metrics.csv starts at a later step than moe8/version_2/metrics.csv; if" in remarks
+    assert "version_9/metrics.csv starts at a later step than moe8/version_2/metrics.csv, moe8/version_10" in remarks
     found, remarks = converted(paths, VALIDATION | {"hyper_id": "folder"})
     assert [step for _, step, _ in found] == [300, 350, 400, 500] and found[2][2] == pytest.approx(3.5)
     assert "moe8 from step 400 (2 rows)" in remarks
@@ -235,8 +242,11 @@ def test_a_table_of_one_run_is_joined_to_its_facts_by_its_file_or_folder():
 
 
 def test_a_long_table_becomes_one_with_a_column_for_each_metric():
-    rows = [("run", "key", "step", "value"), ("a", "val", 1, 3.5), ("a", "train", 1, 3.4), ("b", "val", 1, 3.25)]
-    path = save("long.csv", *rows)
+    rows = [("a", "val", 1, 3.5), ("a", "train", 1, 3.4), ("b", "val", 1, 3.25)]
+    for names in (("tag", "Value"), ("metric.name", "value"), ("metricName", "metricValue")):
+        other = save("other.csv", ("run", names[0], "step", names[1]), *rows)
+        assert converted(other, {"hyper_id": "run", "loss_validation": "val"})[0] == [("a", 1, 3.5), ("b", 1, 3.25)]
+    path = save("long.csv", ("run", "key", "step", "value"), *rows)
     found, remarks = converted(path, {"hyper_id": "run", "loss_validation": "val", "loss_train": "train"})
     assert found == [("a", 1, 3.5), ("b", 1, 3.25)] and "each key is a column now" in remarks
     assert "long.csv has no column value; available: run, step, val, train" in refused(
