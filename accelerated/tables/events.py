@@ -62,7 +62,7 @@ def read_events(path, files: list[Path], columns: dict[str, str]) -> Log:
     folders = [PurePath(file.parent.relative_to(top)) for file in files]
     read = [_File(folder, *_read(EventFileLoader(str(file)))) for folder, file in zip(folders, files, strict=True)]
     by_folder = columns.get("hyper_id") == FOLDER and not any(FOLDER in file.settings for file in read)
-    runs, remarks = _with_summaries(_parts_joined(read, columns))
+    runs, left_out = _with_summaries(_parts_joined(read, columns))
     if "hyper_id" not in columns:
         _check_parts(path, runs, columns)
     if by_folder:
@@ -84,7 +84,10 @@ def read_events(path, files: list[Path], columns: dict[str, str]) -> Log:
             restarts[run] = branch.restart, len(branch.abandoned)
     if not rows:
         raise InputError(f"{path}: no scalar in {plural(len(files), 'event file')}; needed: at least one")
-    remarks = [f"{path}: {remark}" for remark in remarks + _continued(runs)]
+    remarks = [f"{path}: {remark}" for remark in _continued(runs)]
+    if left_out:
+        names = in_short(path if run == PurePath() else run for run in left_out)
+        remarks.append(f"{path}: left out: metrics that add_hparams logged with the hyperparameters, of {names}")
     settings = {run: values for run, values in settings.items() if values}
     return Log(STEP, rows, settings, remarks + restart_remarks(path, restarts))
 
@@ -121,42 +124,49 @@ def _parts_joined(files: list[_File], columns: dict[str, str]) -> dict[PurePath,
     folders, tags = {file.folder for file in files}, {tag for file in files for tag in file.tags}
     names, runs = [name for name in columns.values() if name not in tags], {}
     for file in files:
-        run, renamed = file.folder, {}
-        for above in (above for above in file.folder.parents if above in folders and len(file.tags) == 1):
-            (tag,), below = file.tags, file.folder.relative_to(above).as_posix()
-            for start in (f"{tag}/", f"{tag.replace('/', '_')}_"):
+        run, renamed, own = file.folder, {}, list(file.tags)
+        for above in (above for above in file.folder.parents if above in folders and len(own) == 1):
+            below = file.folder.relative_to(above).as_posix()
+            for start in (f"{own[0]}/", f"{own[0].replace('/', '_')}_"):
                 if below.startswith(start) and not renamed:
-                    run, renamed = above, {tag: f"{tag}/{below.removeprefix(start)}"}
-        for tag, name in ((tag, name) for name in names for tag in file.tags if name.endswith(f"/{tag}")):
+                    run, renamed = above, {own[0]: f"{own[0]}/{below.removeprefix(start)}"}
+        for tag, name in ((tag, name) for name in names for tag in own if name.endswith(f"/{tag}")):
             part = PurePath(name.removesuffix(f"/{tag}"))
             if f"/{file.folder.as_posix()}".endswith(f"/{part.as_posix()}"):
-                run, renamed = file.folder.parents[len(part.parts) - 1], {each: f"{part}/{each}" for each in file.tags}
-        events = [event._replace(tag=renamed.get(event.tag, event.tag)) for event in file.events]
-        runs.setdefault(run, []).append(file._replace(events=events))
+                run, renamed = file.folder.parents[len(part.parts) - 1], {each: f"{part}/{each}" for each in own}
+        if renamed:
+            file = file._replace(events=[event._replace(tag=renamed.get(event.tag)) for event in file.events])
+        runs.setdefault(run, []).append(file)
     return runs
 
 
-def _with_summaries(runs: dict[PurePath, list[_File]]) -> tuple[dict[PurePath, list[_File]], list[str]]:
-    """Give the hyperparameters of `add_hparams` to their runs. Drop its scalars if the run has other scalars."""
+def _with_summaries(runs: dict[PurePath, list[_File]]) -> tuple[dict[PurePath, list[_File]], list[PurePath]]:
+    """Give the hyperparameters of `add_hparams` to their runs. Drop its scalars if the run has other scalars.
+
+    Returns:
+        {folder of a run: its files}, and the runs with dropped scalars.
+    """
+    summaries = [(folder, file) for folder, own in runs.items() for file in own if file.is_summary]
+    joined = {folder: [file for file in own if not file.is_summary] for folder, own in runs.items()}
     lasts = {
         run: max(event.step for file in own for event in file.events)
-        for run, own in runs.items()
-        if any(not file.is_summary and file.tags for file in own)
+        for run, own in joined.items()
+        if any(file.tags for file in own)
     }
-    joined, left_out = {}, {}
-    for folder, file in ((folder, file) for folder, own in runs.items() for file in own):
-        by_time = bool(_FOLDER_OF_HPARAMS.fullmatch(folder.name))
-        run = next((above for above in (folder, *folder.parents) if above in lasts), None)
-        if file.is_summary and run is not None and (by_time or all(e.step <= lasts[run] for e in file.events)):
+    named = {folder for folder, _ in summaries if not _FOLDER_OF_HPARAMS.fullmatch(folder.name)}
+    left_out = {}
+    for folder, file in summaries:
+        places = [folder, folder.parent]
+        if folder in named and sum(other.parent == folder.parent for other in named) > 1:
+            places = [folder]  # runs with one evaluation each, and not a folder of `add_hparams`
+        run = next((place for place in places if place in lasts), folder if folder in named else folder.parent)
+        if run in lasts and (folder not in named or all(event.step <= lasts[run] for event in file.events)):
             left_out |= dict.fromkeys([run] if file.tags else [])
             file = file._replace(events=[])
-        else:
-            run = folder.parent if by_time else folder
+        elif folder in named:
+            run = folder
         joined.setdefault(run, []).append(file)
-    if not left_out:
-        return joined, []
-    names = in_short(run.as_posix() for run in left_out)
-    return joined, [f"left out: metrics that add_hparams logged with the hyperparameters, of {names}"]
+    return joined, list(left_out)
 
 
 def _check_parts(path, runs: dict[PurePath, list[_File]], columns: dict[str, str]) -> None:

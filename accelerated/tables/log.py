@@ -74,11 +74,9 @@ def latest_branch(runs: list[str], steps: list[float]) -> tuple[list[int], dict[
 
 def continues(pairs: Iterable[tuple[str, str]]) -> list[str]:
     """Return a remark on (run, earlier run) if the first may continue the second."""
-    found = [f"{later} starts at a later step than {earlier}" for later, earlier in pairs]
-    return [
-        f"{text}; if it continues this run, add --columns hyper_id=folder: then all runs within one folder are one run"
-        for text in [in_short(found)] * bool(found)
-    ]
+    found = in_short(f"{later} starts at a later step than {earlier}" for later, earlier in pairs)
+    remedy = "if a resumed run is in several folders, add --columns hyper_id=folder: then a folder of runs is one run"
+    return [f"{found}; {remedy}"] * bool(found)
 
 
 def restart_remarks(path, restarts: dict[str, tuple[float, int]]) -> list[str]:

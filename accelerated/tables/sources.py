@@ -5,6 +5,7 @@ A table with more fields per run (`config`) is joined by the name of the run.
 
 import difflib
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,7 +50,8 @@ def sources_of(paths: list, columns: dict[str, str]) -> list[Source]:
     apart = [source for source in sources if not source.is_log and FOLDER not in source.cells]
     if columns.get("hyper_id") == FOLDER and apart:
         return [source for source in sources if source not in apart] + [_by_folder(apart, columns)]
-    return _with_continued(sources, columns)
+    sources[-1].remarks.extend(_continued(sources, columns))
+    return sources
 
 
 def _as_source(log: Log, name: str, columns: dict[str, str]) -> Source:
@@ -78,22 +80,16 @@ def _steps(cells: dict[str, list[str]], columns: dict[str, str]) -> list[float]:
     return steps.tolist() if np.isfinite(steps).all() else []
 
 
-def _with_continued(sources: list[Source], columns: dict[str, str]) -> list[Source]:
-    """Return sources with a remark on tables of one run that may continue another table of the same folder."""
-    earlier: dict[Path, Source] = {}
-    pairs: list[tuple[str, str]] = []
+def _continued(sources: list[Source], columns: dict[str, str]) -> list[str]:
+    """Return a remark on tables of one run that may continue another table of the same folder."""
+    starts: dict[tuple[Path, str], list[tuple[str, float]]] = {}
     for source in sorted(sources, key=_version):
         steps = _steps(source.cells, columns)
-        if source.is_log or not steps or name_column(source.cells) or {"hyper_id"} & {*columns, *source.cells}:
-            continue
-        folder = _folder_of(source, sources)
-        before = earlier.get(folder)
-        if before and steps[0] > _steps(before.cells, columns)[0] and Path(before.name).name == Path(source.name).name:
-            pairs.append((source.name, before.name))
-        earlier[folder] = source
-    if sources:
-        sources[-1].remarks.extend(continues(pairs))
-    return sources
+        if steps and not (source.is_log or name_column(source.cells) or "hyper_id" in (*columns, *source.cells)):
+            key = _folder_of(source, sources), Path(source.name).name
+            starts.setdefault(key, []).append((source.name, steps[0]))
+    pairs = (pair for tables in starts.values() for pair in pairwise(tables))
+    return continues((later, earlier) for (earlier, first), (later, second) in pairs if second > first)
 
 
 def _by_folder(sources: list[Source], columns: dict[str, str]) -> Source:

@@ -161,6 +161,15 @@ def test_a_metric_of_add_hparams_that_is_the_only_loss_is_kept():
     assert folders()[0] == [("a", 0, 3.5), ("b", 0, 3.25)]
 
 
+def test_runs_with_hyperparameters_and_one_evaluation_each_are_runs():
+    """A run in the given folder itself does not make them parts of it."""
+    pytest.importorskip("tensorboard")
+    write_events(Path("logs"), [(0, "lr", 0.1), (9, "lr", 0.1)])
+    for run, loss in (("a", 3.5), ("b", 3.25)):
+        write_events(Path("logs", run), [(1, "val/loss", loss)], HPARAMS)
+    assert folders()[0] == [("a", 1, 3.5), ("b", 1, 3.25)]
+
+
 @pytest.mark.parametrize("form", ["{}_{}", "{}/{}"], ids=["PyTorch", "tensorboardX"])
 @pytest.mark.parametrize("tag", ["loss", "eval/loss"])
 def test_curves_of_add_scalars_are_metrics_of_one_run(form, tag):
@@ -201,7 +210,7 @@ def test_a_resumed_run_is_joined_by_its_folder():
     constants = versions(100, 150, 350)
     found, remarks = folders(constants=constants)
     assert len({run for run, *_ in found}) == 3
-    assert "moe8/version_2 starts at a later step than moe8/version_1; if it continues this run" in remarks
+    assert "moe8/version_2 starts at a later step than moe8/version_1; if a resumed run is" in remarks
     found, remarks = converted("logs", {"loss_validation": "val/loss", "hyper_id": "folder"}, constants)
     losses = {step: loss for _, step, loss in found}
     assert {run for run, *_ in found} == {"moe8"} and list(losses) == [100, 150, 250, 350, 450]
