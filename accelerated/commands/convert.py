@@ -43,9 +43,8 @@ def convert(
         map: Values to replace, each as COLUMN:OLD=NEW: router_type:none=Dense. They are replaced before any column is
             derived. router_type:=Dense replaces blank cells.
     """
-    names = tuple(name for item in keep for name in item.split(","))
     pairs = parse_pairs(columns, "--columns"), parse_pairs(set, "--set")
-    done = convert_runs(runs, out, *pairs, loss_unit, names, config, parse_pairs(map, "--map"))
+    done = convert_runs(runs, out, *pairs, loss_unit, keep, config, parse_pairs(map, "--map"))
     for text in done.remarks:
         remark(text)
     say(f"{out}: {plural(done.rows, 'row')} of {plural(done.runs, 'run')}")

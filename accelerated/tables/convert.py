@@ -85,7 +85,7 @@ def convert_runs(
             entries for its columns. In a log, hyper_id is the column `run` by default.
         constants: {column of the table: value} for blank cells of `runs`.
         loss_unit: unit of every loss, one of LOSS_UNITS.
-        keep: more columns of `runs` to keep, with unchanged names.
+        keep: more columns of `runs` to keep, with unchanged names; commas separate names.
         config: a table with one row per run; its columns are added to every row of the run. The column `run` or `Name`,
             or else the first column, matches the source column of hyper_id. If there are several tables, it is joined
             to each table that has one of its runs.
@@ -100,6 +100,8 @@ def convert_runs(
     _check_request(out, columns, constants, loss_unit)
     sources = [with_loss(source, columns, loss_unit) for source in sources_of(listed(runs), columns)]
     sources = configured(sources, config, columns)
+    there = {name for source in sources for name in source.cells}
+    keep = [name for item in keep for name in ([item] if item in there else item.split(","))]
     check_names(sources, columns, keep)
     if item := next((item for item in values if ":" not in item), None):
         raise InputError(

@@ -132,18 +132,24 @@ def _join_rows(table: Cells) -> None:
 
 
 def _take_later(table: Cells) -> None:
-    """Drop the earlier of two evaluations at a step, in a log of one run whose steps never go back."""
+    """Drop the earlier of two evaluations at a step, in a log of one run whose steps never go back.
+
+    If every step has two, or if a text such as train and val differs, the rows stay, and `read_table` reports them.
+    """
     steps = table.number("step")
-    later = [i for i in range(table.rows) if i + 1 == table.rows or steps[i + 1] != steps[i]]
+    again = [i for i in range(table.rows - 1) if steps[i + 1] == steps[i]]
+    texts = [cells for cells in table.marks.values() if to_numbers(cells)[1].any()]
     if table.names or len(set(table.cells["hyper_id"])) > 1 or not (np.diff(steps) >= 0).all():
         return
-    again = [steps[i] for i in range(table.rows - 1) if steps[i + 1] == steps[i]]
-    if again and len(set(again)) < len(later):
+    if len(set(steps[again])) == len(set(steps)) or any(cells[i] != cells[i + 1] for cells in texts for i in again):
+        return
+    if again:
+        listed = in_short(f"{steps[i]:.0f}" for i in again)
         table.remarks.append(
-            f"left out: {plural(len(again), 'row')} at step {in_short(map('{:.0f}'.format, again))}, because a later"
-            " row has the same step; if these are two runs, name the runs with --columns hyper_id=NAME"
+            f"left out: {plural(len(again), 'row')} at step {listed}, because a later row has the same step; if they are"
+            " another run, name the runs with --columns hyper_id=NAME"
         )
-        table.keep(later)
+        table.keep(sorted(set(range(table.rows)) - set(again)))
 
 
 def _runs(table: Cells) -> None:

@@ -78,6 +78,9 @@ def test_of_two_evaluations_at_a_step_the_later_counts_in_a_log_of_one_run():
     assert found == [(0, 20, 3.2), (0, 40, 3.05)] and "left out: 1 row at step 40, because a later row" in remarks
     every = [{"step": step, "eval_loss": loss} for step, loss in ((20, 3.3), (20, 3.2), (40, 3.1), (40, 3.05))]
     assert "'3.2'; needed: '3.3' as in row 1" in refused(save("seeds.jsonl", *every), columns), "maybe two seeds"
+    split = [{"step": 10, "loss": 3.5, "split": "val"}, {"step": 20, "loss": 3.0, "split": "train"}]
+    split += [{"step": 20, "loss": 3.4, "split": "val"}]
+    assert "'3.4'; needed: '3' as in row 2" in refused(save("split.jsonl", *split), {"loss_validation": "loss"})
     named = [row | {"run": "a"} for row in rows]
     assert "as in row 3" in refused(save("named.jsonl", *named), columns | {"hyper_id": "run"})
 
@@ -287,7 +290,9 @@ def test_keys_with_commas_can_be_named():
     }  # fmt: skip
     with pytest.raises(InputError, match="--columns none is not of the form NAME=VALUE"):
         parse_pairs(["none"], "--columns")
-    path = save("table.csv", ("run", "step", "word_perplexity,none"), ("a", 1, 20.5))
+    path = save("table.csv", ("run", "step", "word_perplexity,none", "acc,none", "acc"), ("a", 1, 20.5, 0.25, 0.5))
+    convert_runs(path, "kept.csv", word | {"hyper_id": "run"}, SET, "perplexity", ("acc,none", "acc"))
+    assert read_table("kept.csv")[["acc,none", "acc"]].to_numpy().tolist() == [[0.25, 0.5]]
     found, remarks = converted(path, word | {"hyper_id": "run"}, loss_unit="perplexity")
     assert found[0][2] == pytest.approx(3.0204248861443626) and "may be in units per word or byte" in remarks
 
