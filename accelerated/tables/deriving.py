@@ -146,8 +146,8 @@ def _take_later(table: Cells) -> None:
     if again:
         listed = in_short(f"{steps[i]:.0f}" for i in again)
         table.remarks.append(
-            f"left out: {plural(len(again), 'row')} at step {listed}, because a later row has the same step; if they are"
-            " another run, name the runs with --columns hyper_id=NAME"
+            f"left out: {plural(len(again), 'row')} at step {listed}, because a later row has the same step; if they"
+            " are another run, name the runs with --columns hyper_id=NAME"
         )
         table.keep(sorted(set(range(table.rows)) - set(again)))
 
