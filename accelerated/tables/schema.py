@@ -68,8 +68,10 @@ OBJECTIVES = ("causal", "masked")
 DENSE = "Dense"
 ABSENT = ("", "NA", "N/A", "<NA>", "null", "None")
 """The texts of cells without a value. A loss of this kind means that the row is no evaluation."""
-BLANK = (*ABSENT, "nan", "NaN")
-"""The texts of blank cells. A loss that is NaN may mean that the run diverged."""
+NAN = ("nan", "NaN")
+"""The texts of cells that are NaN. A loss of this kind may mean that the run diverged."""
+BLANK = (*ABSENT, *NAN)
+"""The texts of blank cells."""
 
 SHOWN = 20
 """Largest number of listed problems; further problems are only counted."""

@@ -7,7 +7,6 @@ user's table needs only NEEDED_COLUMNS and a loss column.
 
 import contextlib
 import io
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from .reading import Cells, Text, read_text, take_apart
 from .schema import (
     BLANK,
     NAME_COLUMNS,
+    NAN,
     NEEDED_COLUMNS,
     TEXT_COLUMNS,
     Problems,
@@ -33,7 +33,6 @@ from .schema import (
 )
 from .units import UNITS_OF
 
-_NAN = re.compile("nan", re.IGNORECASE)
 _PRINTED = (*TEXT_COLUMNS, *NAME_COLUMNS)
 """Columns of text that reports and messages print."""
 
@@ -82,10 +81,10 @@ def _read(path, *, careful: bool = False):
 
 def _with_diverged(frame, text: Text):
     """Return a table with `attrs["diverged"]`, see `read_table`."""
-    diverged: dict[str, set[tuple[int, int]]] = {}
-    for cells in take_apart(text, Problems(text.path)) if _NAN.search(text.rows) else ():
+    diverged: dict[str, set[tuple[float, float]]] = {}
+    for cells in take_apart(text, Problems(text.path)) if any(nan in text.rows for nan in NAN) else ():
         for name in (name for name in cells.columns if name.startswith("loss_")):
-            rows = [i for i, cell in enumerate(cells.columns[name]) if _NAN.fullmatch(cell.strip())]
+            rows = [i for i, cell in enumerate(cells.columns[name]) if cell.strip() in NAN]
             keys = ([cells.columns[key][i] for i in rows] for key in ("hyper_id", "step"))
             diverged.setdefault(name, set()).update(zip(*(to_numbers(key)[0].tolist() for key in keys), strict=True))
     frame.attrs["diverged"] = diverged
