@@ -65,14 +65,12 @@ def read_events(path, files: list[Path], columns: dict[str, str]) -> Log:
     runs, left_out = _with_summaries(_parts_joined(read, columns))
     if "hyper_id" not in columns:
         _check_parts(path, runs, columns)
-    if by_folder:
-        joined: dict[PurePath, list[_File]] = {}
-        for folder, own in runs.items():
-            joined.setdefault(folder.parent, []).extend(own)
-        runs = joined
-    rows, settings, restarts = {}, {}, {}
+    rows, settings, restarts, groups = {}, {}, {}, {}
     for folder, own in runs.items():
-        run, branch = top.resolve().name if folder == PurePath() else folder.as_posix(), _Branch()
+        above = folder.parent if folder.parts else PurePath("..")
+        groups.setdefault(above if by_folder else folder, []).extend(own)
+    for folder, own in groups.items():
+        branch, run = _Branch(), folder.as_posix() if folder.name.strip(".") else (top / folder).resolve().name
         settings[run] = {name: value for file in own for name, value in file.settings.items()}
         if by_folder:
             settings[run][FOLDER] = run
@@ -84,7 +82,7 @@ def read_events(path, files: list[Path], columns: dict[str, str]) -> Log:
             restarts[run] = branch.restart, len(branch.abandoned)
     if not rows:
         raise InputError(f"{path}: no scalar in {plural(len(files), 'event file')}; needed: at least one")
-    remarks = [f"{path}: {remark}" for remark in _continued(runs)]
+    remarks = [f"{path}: {remark}" for remark in _continued(groups)]
     if left_out:
         names = in_short(path if run == PurePath() else run for run in left_out)
         remarks.append(f"{path}: left out: metrics that add_hparams logged with the hyperparameters, of {names}")

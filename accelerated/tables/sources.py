@@ -153,8 +153,8 @@ def with_loss(source: Source, columns: dict[str, str], unit: str) -> Source:
     kept = {name: [column[i] for i in rows] for name, column in cells.items()}
     remark = f"left out: {len(source.at) - len(rows)} of {len(source.at)} rows, which have no loss"
     runs = columns.get("hyper_id", name_column(cells))
-    if runs in cells and (gone := dict.fromkeys(cells[runs]).keys() - set(kept[runs])):
-        remark += f"; {in_short(sorted(gone))} {'have' if len(gone) > 1 else 'has'} no other row"
+    if runs in cells and (gone := set(cells[runs]) - set(kept[runs])):
+        remark += f"; no row is left of {in_short(sorted(gone))}"
     return source._replace(cells=kept, at=[source.at[i] for i in rows], remarks=[*source.remarks, remark])
 
 

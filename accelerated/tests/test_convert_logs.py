@@ -90,7 +90,7 @@ def test_an_empty_loss_is_no_evaluation(cell):
     rows = [("run", "step", "val_loss"), ("a", 1, 3.5), ("a", 2, cell), ("b", 1, "nan"), ("c", 1, cell)]
     found, remarks = converted(save("log.csv", *rows), VALIDATION | {"hyper_id": "run"})
     assert found[0] == ("a", 1, 3.5) and [run for run, *_ in found] == ["a", "b"]
-    assert "left out: 2 of 4 rows, which have no loss; c has no other row" in remarks
+    assert "left out: 2 of 4 rows, which have no loss; no row is left of c" in remarks
     assert refused(save("none.csv", *rows[:1], rows[4]), VALIDATION) == (
         "none.csv: no row has a loss; blank in every row: val_loss"
     )
@@ -218,6 +218,13 @@ def test_a_resumed_run_is_joined_by_its_folder():
     losses = {step: loss for _, step, loss in found}
     assert {run for run, *_ in found} == {"moe8"} and list(losses) == [100, 150, 250, 350, 450]
     assert losses[250] == pytest.approx(3.74) and "restarted from an earlier step: moe8 from step 150" in remarks
+
+
+def test_two_given_folders_of_a_run_are_joined_by_their_folder():
+    constants = versions(100, 300)
+    given = ["logs/moe8/version_0", "logs/moe8/version_1"]
+    found, _ = converted(given, {"loss_validation": "val/loss", "hyper_id": "folder"}, constants)
+    assert [(run, step) for run, step, _ in found] == [("moe8", step) for step in (100, 200, 300, 400)]
 
 
 @pytest.mark.parametrize("case", ["other hyperparameters", "two seeds"])
