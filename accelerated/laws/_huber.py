@@ -54,7 +54,7 @@ def fit_huber(table, delta: float, scan: int, starts: int) -> np.ndarray:
 
 
 def _scan(table, delta: float, log_alphas: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """Return the least sum at each shape, [alphas, logits], nearly."""
+    """Return the smallest sum at each shape, [alphas, logits], nearly."""
     p, ratio = np.exp(log_alphas)[:, None] * expit(-logits), expit(logits)
     rise, bend = (p * expit(-logits))[..., None], (p * ratio)[..., None]
     psi = np.log1p(rise * table.extra / (1 + bend * table.extra))
@@ -65,7 +65,7 @@ def _scan(table, delta: float, log_alphas: np.ndarray, logits: np.ndarray) -> np
 
 
 def _reweighted(design: np.ndarray, target: np.ndarray, delta: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return residuals [..., n] and linear unknowns [..., 4] near the least sum, for designs [..., n, 4]."""
+    """Return residuals [..., n] and linear unknowns [..., 4] near the smallest sum, for designs [..., n, 4]."""
     unit, triangle = np.linalg.qr(design)
     weight = np.ones(design.shape[:-1])
     for _ in range(ROUNDS):
