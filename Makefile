@@ -26,7 +26,7 @@ APPROVED := approved or drawn or printed or prints or flags
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.installed  ## train a small grid of models, fit the law and write demo/report.md
+demo: $(VENV)/.installed  ## train a small grid of models, fit the law and write demo/report.md and demo/report.html
 	$(BIN)/routelaws sweep demo --out demo
 
 test: lint  ## run the quick tests, with few examples per property (minutes); TESTS="FOLDER ..." selects some
@@ -57,7 +57,7 @@ tutorials: $(VENV)/.installed  ## run the lessons and write their pages; LESSONS
 tutorials-check: $(VENV)/.installed  ## fail if a page differs from the output of its script; writes nothing
 	$(BIN)/python tutorials/build.py --check $(LESSONS)
 
-site: $(VENV)/.site  ## build the site in build/site and check its links (a minute)
+site: $(VENV)/.site  ## build the site in build/site and check its links (two minutes)
 	$(BIN)/python docs/site/make.py
 
 $(VENV)/.site: $(VENV)/.installed

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-import filelock
 import numpy as np
 
 from .errors import InputError, StorageError
@@ -190,6 +189,8 @@ def locked(folder: Path, *, wait: bool | float, holder: str) -> Iterator[None]:
     Raises:
         InputError: another process holds the lock, and `wait` is False or the time is over.
     """
+    import filelock  # here, because lessons with NumPy alone import this file
+
     lock = filelock.FileLock(Path(folder) / ".lock")
     try:
         lock.acquire(timeout=-1 if wait is True else float(wait))

@@ -27,7 +27,7 @@
 # %% tags=["folded"]
 import numpy as np
 
-from lesson import COLOURS, figure, fitted_runs, released, same, small_model
+from lesson import COLOURS, figure, fitted_runs, same, small_model
 
 d, E = 512, 8  # width of the model, number of experts
 dense_ffn = 2 * d * 4 * d  # two matrices, d by 4d and 4d by d
@@ -98,17 +98,11 @@ figure(
 # model. The loss is minus the logarithm of the probability that the model gives to the right next token, on average.
 # Lower is better; the unit is called the *nat*. Their router here is S-BASE (lesson 4).
 
-# %% tags=["released", "folded"]
+# %% tags=["folded"]
 from routelaws.reference.accounting import SIZES, count
-from routelaws.reference.laws.routed import PRINTED, predict_loss
 
-table = released()
 sizes, counts = [size.dense_parameters for size in SIZES.values()], 2 ** np.arange(10)
-if table:
-    N, experts, loss = fitted_runs(table, "S-Base")
-else:  # without the authors' runs: the law that the paper fitted to them
-    N, experts = (axis.ravel() for axis in np.meshgrid(sizes, counts))
-    loss = predict_loss(N, experts, PRINTED["S-Base"])
+N, experts, loss = fitted_runs("S-Base")
 small = loss[(N == sizes[4]) & (experts == 64)][0]
 large = loss[(N == sizes[5]) & (experts == 1)][0]
 
@@ -150,7 +144,7 @@ figure(
     draw_losses,
     "More experts lower the loss at every size, and less so for large models. Each "
     "line is one size of the model; at 1 expert it is dense. (Runs of Clark et al. "
-    "2022, released under CC-BY 4.0.)",
+    "2022, released under CC BY 4.0.)",
     height=3.4,
 )
 

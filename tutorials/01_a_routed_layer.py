@@ -361,7 +361,7 @@ figure(
 # allows that. `accelerated` imports the other functions from the reference.
 
 # %%
-needs("jax")
+needs()
 import jax
 
 from routelaws.accelerated import experts as fast_experts

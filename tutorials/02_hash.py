@@ -385,7 +385,7 @@ print("the first tokens go to", pairs[:8])
 # The twin takes the same tables. `jax.jit` must know the number of experts when it compiles, so we mark it as *static*.
 
 # %%
-needs("jax")
+needs()
 import jax
 
 from routelaws.accelerated.routers import hash_layer as fast

@@ -287,10 +287,10 @@ assert (np.diff(history[:, :3], axis=0) >= 0).all()
 assert history[:, 3].argmin() == 6 and history[6, 3] == best < history[-1, 3]
 
 # %% [markdown]
-# The prices only rise. The bound falls at first and rises a little at the end. After bid 7 it equals the best sum:
-# these prices already prove which choice is best. But one token is still without a slot, so the bidding goes on, and
-# prices rise a little more than necessary. The auction ends with the best choice. The bound of its last prices is
-# slightly above the best sum. [Play it bid by bid in the lab](../docs/site/lab/routers.md?base.step=0).
+# The prices only rise. The bound falls at first. After bid 7 it equals the best sum: these prices already prove which
+# choice is best. But one token is still without a slot, so the bidding goes on, and prices rise a little more than
+# necessary. The auction ends with the best choice. The bound of its last prices is slightly above the best sum. [Play
+# it bid by bid in the lab](../docs/site/lab/routers.md?base.step=0).
 
 # %%
 same([sold[t] for t in range(T)], exact)
@@ -345,7 +345,7 @@ def draw(prices, bound):
 figure(
     draw,
     "Prices rise until all tokens have a slot. The bound comes down near the best sum, "
-    "and rises at the end. Forty tokens, four experts, step 0.1.",
+    "and ends a little higher. Forty tokens, four experts, step 0.1.",
     panels=2,
 )
 
@@ -356,9 +356,9 @@ figure(
 # experts have too many tokens. Then the method repeats one step: an expert with too many tokens gives one away, and an
 # expert with too few gets one. This may take a *chain* of moves: a token moves from expert 0 to expert 1, and another
 # from expert 1 to expert 2. A move of token t from expert i to expert j costs the lost score, $s_{ti} - s_{tj}$. The
-# cost of a chain is the sum of its moves. The method takes the cheapest chain. At the end the chains give the prices.
-# The price of expert e is minus the cost of the cheapest chain from any expert to e. The docstring of
-# [`base.py`](../reference/routers/base.py) has a proof, which you can skip.
+# cost of a chain is the sum of its moves. The method takes the cheapest chain. At the end the chains give the prices:
+# of all chains that end at expert e, take the cheapest. Its cost is 0 or less, and the price of e is this cost without
+# the minus sign. The docstring of [`base.py`](../reference/routers/base.py) has a proof, which you can skip.
 
 # %%
 from routelaws.reference.routers.base import balanced_assignment
@@ -441,7 +441,7 @@ assert moved[True] > 0 and moved[False] == 0
 # check both in the same way.
 
 # %%
-needs("jax")
+needs()
 import jax
 
 from routelaws.accelerated.routers import base as fast

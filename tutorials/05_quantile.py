@@ -438,7 +438,7 @@ print("experts of the first tokens, whatever comes after them:", route[:8, 0])
 # The twin takes the same step in 32 bits. It does not sort a whole column: it finds the largest n + 1 entries.
 
 # %%
-needs("jax")
+needs()
 import jax
 
 from routelaws.accelerated.routers import quantile as fast

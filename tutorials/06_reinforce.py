@@ -489,7 +489,7 @@ same(reinforce_router(SCORES[:3]).expert, evaluation.expert[:3])
 # gradient of section 2, with a minus sign.
 
 # %%
-needs("jax")
+needs()
 import jax
 import jax.numpy as jnp
 

@@ -451,7 +451,7 @@ assert changed["token"] == 0 < min(changed["choice"], changed["priority"])
 # They are equal to the slopes that we measured by moving one number at a time.
 
 # %%
-needs("jax")
+needs()
 import jax
 import jax.numpy as jnp
 

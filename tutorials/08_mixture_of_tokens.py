@@ -444,7 +444,7 @@ assert sums["top-1"] == max(sums.values()) and sums["BASE"] == sums["S-BASE"] ==
 # slope with respect to the temperature, we move the temperature a little up and down.
 
 # %%
-needs("jax")
+needs()
 import jax
 
 from routelaws.accelerated.routers import expert_choice as fast_choice

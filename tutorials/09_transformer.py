@@ -254,7 +254,7 @@ print(f"{found.cross_entropy:.4f} nats; the router adds {added:.4f}")
 # Under `jax.jit` the configuration is a constant of the program.
 
 # %%
-needs("jax")
+needs()
 import jax
 
 from routelaws.accelerated import transformer as fast

@@ -88,8 +88,7 @@ assert abs(true_loss.mean() - floor) < 4 * true_loss.std() / np.sqrt(true_loss.s
 # $$w \leftarrow w - \mathrm{rate} \cdot \mathrm{slope}$$
 
 # %%
-needs("jax")
-needs("optax", "train")
+needs("train")
 import jax
 
 from routelaws.accelerated import transformer as fast

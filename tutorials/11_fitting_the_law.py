@@ -6,9 +6,7 @@
 # no other point is lower. At the end you refit the table of the paper.
 #
 # **You need** Python, NumPy and lesson 1. You should know logarithms and least squares. Pictures need matplotlib.
-# Section 7 reads the table that the authors of the paper released. `routelaws` downloads it once, or finds it in the
-# folder that `ROUTELAWS_DATA` names. Without the table, that section is skipped. Section 8 needs SciPy, and section 9
-# needs JAX and numba.
+# Sections 8 and 9 need SciPy, JAX and numba.
 #
 # **Files** [`laws/routed.py`](../reference/laws/routed.py), [`laws/fitting.py`](../reference/laws/fitting.py).
 
@@ -26,7 +24,7 @@
 # %%
 import numpy as np
 
-from lesson import COLOURS, best_time, figure, fitted_runs, needs, released, same
+from lesson import COLOURS, best_time, figure, fitted_runs, needs, same
 from routelaws.reference.accounting import SIZES
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
@@ -87,11 +85,10 @@ figure(
 #
 # Here are the real runs with S-BASE. The authors fitted the law to the runs with experts in every other layer, one
 # expert per token and one random seed. They used the last evaluation of each run. The dense models count as E = 1.
-# [`fitted_runs`](lesson.py) picks these rows. (Without the released table this picture is skipped.)
+# [`fitted_runs`](lesson.py) picks these rows from the runs that the authors released.
 
-# %% tags=["released"]
-path, routers = released(), ("S-Base", "RL-R", "Hash")
-tables = {router: fitted_runs(path, router) for router in routers if path}
+# %%
+tables = {router: fitted_runs(router) for router in ("S-Base", "RL-R", "Hash")}
 for router, (_, experts, losses) in tables.items():
     print(
         f"{router:7} {losses.size} runs, {len(set(experts))} numbers of experts",
@@ -100,14 +97,13 @@ for router, (_, experts, losses) in tables.items():
     print(f"lowest loss {losses.min():.3f}")
     assert set(experts) == set(counts)
 
-# %% tags=["released", "picture"]
-if tables:
-    figure(
-        lambda *axes: draw_table(*axes, *tables["S-Base"]),
-        "The runs of the paper with S-BASE. Axes are logarithmic.",
-        panels=2,
-        height=3.2,
-    )
+# %% tags=["picture"]
+figure(
+    lambda *axes: draw_table(*axes, *tables["S-Base"]),
+    "The runs of the paper with S-BASE. Axes are logarithmic.",
+    panels=2,
+    height=3.2,
+)
 
 # %% [markdown]
 # Both pictures show three things, and each is a term of the law. Logarithms are to base 10.
@@ -188,7 +184,7 @@ point = np.array([-0.1, -0.1, 0.01, 1.0, 1.0, 8.0])
 print(" steps    RMSLE   E_start   E_max")
 for step in range(1, 3001):
     slopes, error = derivatives(point), of(point) - target
-    # The longest step that does not climb the other wall in the steepest direction.
+    # In the steepest direction, this step ends at the bottom of the valley.
     point -= slopes.T @ error / np.linalg.norm(slopes.T @ slopes, 2)
     if step in (1, 10, 100, 1000, 3000):
         height, (start, end) = rmsle(*point[:4], *2 ** point[4:]), 2 ** point[4:]
@@ -362,7 +358,7 @@ same(error**2, fit.objective, "laws.fitting.quick", scale=fit.objective)
 #
 # Now we fit the real runs of section 2, and compare with the numbers that the paper prints.
 
-# %% tags=["released"]
+# %%
 printed = {
     "S-Base": RoutedCoefficients(-0.082, -0.108, 0.009, 1.104, 1.847, 314.478),
     "RL-R": RoutedCoefficients(-0.083, -0.126, 0.012, 1.111, 1.880, 469.982),
@@ -370,7 +366,7 @@ printed = {
 }
 
 
-# %% tags=["released"]
+# %%
 def show(router, who, law):
     size, experts, losses = tables[router]
     off = np.sqrt(np.mean(np.log10(predict_loss(size, experts, law) / losses) ** 2))
@@ -380,8 +376,7 @@ def show(router, who, law):
 
 
 fits = {router: fit_routed(*table) for router, table in tables.items()}
-if fits:
-    print(f"{'':25} a       b       c       d  E_start    E_max    RMSLE")
+print(f"{'':25} a       b       c       d  E_start    E_max    RMSLE")
 for router in fits:
     before = show(router, "printed", printed[router])
     after = show(router, "refitted", fits[router].coefficients)
@@ -390,23 +385,22 @@ for router in fits:
     same(after, fits[router].rmsle, scale=2.0**-53)
 
 
-# %% tags=["released", "picture"]
+# %% tags=["picture"]
 def refit(N, E):
     return predict_loss(N, E, fits["S-Base"].coefficients)
 
 
-if tables:
-    size, experts, losses = tables["S-Base"]
-    at_130M = size == SIZES["130M"].dense_parameters
-    assert (refit(size, experts) > losses)[at_130M].all()
-    figure(
-        lambda *axes: draw_table(*axes, size, experts, losses, refit),
-        "The runs of the paper with S-BASE (points), and the refitted law (lines). "
-        "Losses flatten at few and at many experts. One law of six numbers follows all "
-        "sizes, though at 130M it is too high.",
-        panels=2,
-        height=3.2,
-    )
+size, experts, losses = tables["S-Base"]
+at_130M = size == SIZES["130M"].dense_parameters
+assert (refit(size, experts) > losses)[at_130M].all()
+figure(
+    lambda *axes: draw_table(*axes, size, experts, losses, refit),
+    "The runs of the paper with S-BASE (points), and the refitted law (lines). "
+    "Losses flatten at few and at many experts. One law of six numbers follows all "
+    "sizes, though at 130M it is too high.",
+    panels=2,
+    height=3.2,
+)
 
 # %% [markdown]
 # For each router the refitted numbers are near the printed numbers, and fit the runs better: the RMSLE is smaller. The
@@ -428,7 +422,7 @@ assert shift > fit.rmsle
 # the slopes against the differences of section 4.
 
 # %%
-needs("scipy")
+needs()
 from scipy.optimize import least_squares, minimize
 
 
@@ -552,8 +546,6 @@ figure(
 # The twin searches the same two dimensions, in a compiled loop.
 
 # %%
-needs("jax")
-needs("numba")
 from routelaws.accelerated.laws import fitting as fast
 
 quick = fast.fit_routed(N, E, loss)

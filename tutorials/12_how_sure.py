@@ -6,7 +6,7 @@
 # number in the paper that its runs hardly determine.
 #
 # **You need** Python, NumPy and lesson 11. Pictures need matplotlib. Section 6 and the later sections need SciPy, JAX
-# and numba. Section 8 reads the table that the authors of the paper released.
+# and numba.
 #
 # **Files** [`laws/uncertainty.py`](../reference/laws/uncertainty.py),
 # [`laws/resampling.py`](../reference/laws/resampling.py).
@@ -22,7 +22,7 @@
 # %%
 import numpy as np
 
-from lesson import COLOURS, best_time, figure, fitted_runs, needs, released, same
+from lesson import COLOURS, best_time, figure, fitted_runs, needs, same
 from routelaws.reference.laws.uncertainty import student_quantile
 
 y = np.array([2.31, 2.28, 2.36, 2.30, 2.33])
@@ -308,8 +308,7 @@ assert (weights.sum(axis=1) == N.size).all()
 # The fast twin does the thousand fits.
 
 # %%
-needs("numba")
-needs("jax")
+needs()
 from routelaws.accelerated.laws import fitting as fast_fitting
 from routelaws.accelerated.laws import resampling as fast
 
@@ -433,16 +432,15 @@ figure(
 #
 # ## 8. The runs of the paper
 #
-# Now take the real runs (the rows of lesson 11). How sure is their cut-off?
+# Now take the real runs of lesson 11. How sure is their cut-off?
 
-# %% tags=["released"]
-path = released()
+# %%
 # the cut-offs that the paper prints
 paper = {"S-Base": 937e9, "RL-R": 85e9, "Hash": 83e9}
-real = {router: fitted_runs(path, router) for router in paper} if path else {}
+real = {router: fitted_runs(router) for router in paper}
 asked = [Quantity("N_cutoff"), Quantity("slope", N=sizes[3])]
 found = {}
-print("                             cut-off             slope at 130M" if real else "")
+print("                             cut-off             slope at 130M")
 for router, table in real.items():
     profiles = fast_uncertainty.profile_intervals(*table, asked)
     jackknife = fast.jackknife(*table, table[0], asked).intervals
@@ -457,7 +455,7 @@ for router, table in real.items():
         assert cut.high > 10 * cut.low and slope.high < 0
 
 
-# %% tags=["released", "picture"]
+# %% tags=["picture"]
 def draw(axes):
     for i, router in enumerate(real):
         for k, way in enumerate(("profile", "jackknife")):
@@ -476,24 +474,24 @@ def draw(axes):
     axes.legend(loc="upper left", fontsize=9.5, frameon=True)
 
 
-# %% tags=["released", "picture"]
-if real:
-    figure(
-        draw,
-        "The size at which experts stop helping, with 95 % intervals. The printed "
-        "numbers are inside. But each interval spans a factor of ten or more, and no "
-        "model of such a size was trained.",
-        height=3.6,
-    )
+# %% tags=["picture"]
+figure(
+    draw,
+    "The size at which experts stop helping, with 95 % intervals. The printed "
+    "numbers are inside. But each interval spans a factor of ten or more, and no "
+    "model of such a size was trained.",
+    height=3.6,
+)
 
 # %% [markdown]
 # Each interval assumes that the law is right. So no interval shows whether the law is valid far beyond the trained
 # sizes. The intervals also do not show the effect of more training tokens, because all these runs used the same number
 # of tokens. The slope at a trained size is different: it is clearly negative.
 #
-# The reference writes this conclusion as a sentence, by rules that we chose.
+# The reference prints this conclusion by rules that we chose. For example, a slope is *pinned down* if the
+# ends of its interval differ by at most half of its value; otherwise it is *soft*.
 
-# %% tags=["released"]
+# %%
 from routelaws.reference.laws.uncertainty import verdict
 
 for router in real:

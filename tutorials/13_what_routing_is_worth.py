@@ -5,8 +5,7 @@
 # will see which sizes gain most from routing, and what routing costs. Then you will draw three figures from the runs of
 # the paper, and compare the law with the measurements.
 #
-# **You need** Python, NumPy and lesson 11. Pictures need matplotlib. Sections 5 and 6 read the table that the authors
-# of the paper released. The last section needs SciPy, JAX and numba.
+# **You need** Python, NumPy and lesson 11. Pictures need matplotlib. The last section needs SciPy, JAX and numba.
 #
 # **Files** [`laws/routed.py`](../reference/laws/routed.py), [`accounting.py`](../reference/accounting.py).
 
@@ -22,7 +21,7 @@
 # %%
 import numpy as np
 
-from lesson import COLOURS, figure, fitted_runs, needs, released, same
+from lesson import COLOURS, figure, fitted_runs, needs, same
 from routelaws.reference.accounting import SIZES, count
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
@@ -81,7 +80,8 @@ same(grid[:, 0], list(sizes.values()))
 same(worth(N, E, law), 10**middle, "laws.routed.parameter_count", scale=10**middle)
 
 # %% [markdown]
-# The reference has it as [`effective_parameter_count`](../reference/laws/routed.py).
+# The reference has it as [`effective_parameter_count`](../reference/laws/routed.py). (The names of the sizes are
+# rounded: the model 15M has 17 million parameters.)
 
 # %%
 found = effective_parameter_count(np.array(list(sizes.values()))[:, None], counts, law)
@@ -203,16 +203,15 @@ for experts in counts[::3]:
 #
 # Now take the runs that the authors released (the rows of lesson 11), and fit the law to each router.
 
-# %% tags=["released"]
+# %%
 from routelaws.reference.laws.fitting import fit_routed
 
-path = released()
 # [runs, 3]: N, E, loss
-dense_runs = np.array(sorted(fitted_runs(path, "Dense").T.tolist())) if path else None
+dense_runs = np.array(sorted(fitted_runs("Dense").T.tolist()))
 tables, laws = {}, {}
-print("worth over N with 64 experts:   15M   370M   1.3B" if path else "")
-for router in ("S-Base", "RL-R", "Hash") if path else ():
-    tables[router] = fitted_runs(path, router)
+print("worth over N with 64 experts:   15M   370M   1.3B")
+for router in ("S-Base", "RL-R", "Hash"):
+    tables[router] = fitted_runs(router)
     laws[router] = fit_routed(*tables[router]).coefficients
     at = [sizes[name] for name in ("15M", "370M", "1.3B")]
     times = [worth(size, 64, laws[router]) / size for size in at]
@@ -221,7 +220,7 @@ for router in ("S-Base", "RL-R", "Hash") if path else ():
     assert times[0] > times[1] > times[2] > 2
 
 
-# %% tags=["released", "picture"]
+# %% tags=["picture"]
 def draw_sizes(axes):
     N, E, loss = tables["S-Base"]
     along = np.geomspace(1.4e7, 1.5e9, 30)
@@ -237,20 +236,19 @@ def draw_sizes(axes):
     axes.legend()
 
 
-# %% tags=["released", "picture"]
-if tables:
-    figure(
-        draw_sizes,
-        "Loss of the S-BASE runs by size, and the law fitted to them. Experts lower "
-        "the loss at every size, and least at the largest size.",
-        height=3.8,
-    )
+# %% tags=["picture"]
+figure(
+    draw_sizes,
+    "Loss of the S-BASE runs by size, and the law fitted to them. Experts lower "
+    "the loss at every size, and least at the largest size.",
+    height=3.8,
+)
 
 # %% [markdown]
 # The second figure plots all runs of all routers over $\bar{N}$ instead of N.
 
 
-# %% tags=["released"]
+# %%
 def off(sizes, losses, law):
     """The root mean square of log10 (loss of the dense model / loss)."""
     return np.sqrt(np.mean(np.log10(predict_loss(sizes, 1, law) / losses) ** 2))
@@ -266,7 +264,7 @@ for router, (N, E, loss) in tables.items():
     same(as_dense, predict_loss(N, E, laws[router]))
 
 
-# %% tags=["released", "picture"]
+# %% tags=["picture"]
 def draw_one_line(left, right):
     for i, (router, (N, E, loss)) in enumerate(tables.items()):
         look = {"color": COLOURS[i], "markersize": 4, "label": router}
@@ -283,15 +281,14 @@ def draw_one_line(left, right):
     left.legend(loc="upper right")
 
 
-# %% tags=["released", "picture"]
-if tables:
-    figure(
-        draw_one_line,
-        "All runs of three routers over N, and over their effective parameter counts. "
-        "On the right they lie on the line of the dense models (dashed).",
-        panels=2,
-        height=3.4,
-    )
+# %% tags=["picture"]
+figure(
+    draw_one_line,
+    "All runs of three routers over N, and over their effective parameter counts. "
+    "On the right they lie on the line of the dense models (dashed).",
+    panels=2,
+    height=3.4,
+)
 
 # %% [markdown]
 # Do not conclude too much from this figure. $\bar{N}$ comes from the law, and the law was fitted to these runs. So the
@@ -301,7 +298,7 @@ if tables:
 # $\log E$, with the dense run. (At 130M the table has no dense run with that seed.)
 
 
-# %% tags=["released"]
+# %%
 def slopes(N, E, loss):
     """Return each size, and its slope of log10 L over log10 E, by least squares."""
     found = []
@@ -320,7 +317,7 @@ for router, table in tables.items():
     assert slope.max() == slope[-1] and slope[-1] < slope[0] / 3 < 0
 
 
-# %% tags=["released", "picture"]
+# %% tags=["picture"]
 def draw_slopes(axes):
     for i, (router, table) in enumerate(tables.items()):
         axes.plot(*slopes(*table), "os^"[i] + "-", color=COLOURS[i], label=router)
@@ -330,14 +327,13 @@ def draw_slopes(axes):
     axes.legend(loc="upper left", bbox_to_anchor=(0, 0.85))
 
 
-# %% tags=["released", "picture"]
-if tables:
-    figure(
-        draw_slopes,
-        "The measured gain from experts by size. For each router, it mostly shrinks as "
-        "models grow, but it is not near 0 (dashed) at any trained size.",
-        height=3.6,
-    )
+# %% tags=["picture"]
+figure(
+    draw_slopes,
+    "The measured gain from experts by size. For each router, it mostly shrinks as "
+    "models grow, but it is not near 0 (dashed) at any trained size.",
+    height=3.6,
+)
 
 # %% [markdown]
 # ## 6. Worth, as measured
@@ -346,7 +342,7 @@ if tables:
 # axes logarithmic), and find the size where a line has the loss of the routed run. This works if the loss is between
 # the losses of the smallest and the largest dense run.
 
-# %% tags=["released"]
+# %%
 for router, (N, E, loss) in tables.items():
     inside = (E > 1) & (loss > dense_runs[-1, 2]) & (loss < dense_runs[0, 2])
     log_loss, log_size = np.log10(dense_runs[::-1, 2]), np.log10(dense_runs[::-1, 0])
@@ -376,14 +372,13 @@ same(predict_loss(1e9, 1, law) / predict_loss(1e9 * larger, 1, law), 1.01)
 # worth of a routed model takes many fits, and the twin compiles those fits.
 
 # %%
-needs("numba")
-needs("jax")
+needs()
 from routelaws.accelerated.laws.uncertainty import Quantity, profile_intervals
 
-# %% tags=["released"]
+# %%
 at = [sizes[name] for name in ("15M", "370M", "1.3B")]
 asked = [Quantity("effective_parameters", N=size, E=64) for size in at]
-print("worth with 64 experts over N" if tables else "")
+print("worth with 64 experts over N")
 for router, table in tables.items():
     print(f"{router:7}", end="")
     for interval in profile_intervals(*table, asked):

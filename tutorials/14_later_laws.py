@@ -403,8 +403,7 @@ same(np.array([N, D]) / in_table, np.ones(2), "laws.planning.joint_size", scale=
 # The twin uses the formula of section 1, and finds the same optimum.
 
 # %%
-needs("jax")
-needs("scipy")
+needs()
 from routelaws.accelerated.laws import planning as fast
 
 quick = fast.hoffmann_optimum(1e21, dense)

@@ -6,8 +6,8 @@
 # on real runs which law predicts best.
 #
 # **You need** Python, NumPy, logarithms, and straight lines by least squares. Pictures need matplotlib. Sections 6 and
-# 7 read tables that `routelaws` downloads once, or finds in the folder that `ROUTELAWS_DATA` names. Without the tables,
-# these sections are skipped. Section 7 needs JAX and SciPy.
+# 7 need `pip install 'routelaws[laws]'`, and read tables that `routelaws` downloads once, or finds in the folder that
+# `ROUTELAWS_DATA` names. Without the tables, these sections are skipped.
 #
 # **Files** [`laws/downstream.py`](../reference/laws/downstream.py),
 # [`laws/two_stage.py`](../reference/laws/two_stage.py).
@@ -324,6 +324,7 @@ same(found, law, "laws.downstream.exact_repeated", scale=1)
 # %% tags=["released"]
 import csv
 
+needs("laws")
 paths = released("overtraining_runs.csv"), released("downstream_tasks.csv")
 runs, rates = [], {}
 if all(paths):
@@ -424,8 +425,6 @@ if runs:
 # same predictions. The direct law is a straight line, which needs no twin.
 
 # %%
-needs("jax")
-needs("scipy")
 from routelaws.accelerated.laws import two_stage as fast_two_stage
 
 slow_fit = fit_two_stage(C[small], L[small], Q[small], "logistic")

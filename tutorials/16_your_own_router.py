@@ -240,8 +240,7 @@ figure(
 # whose functions have the reference's names. The suite skips functions that the backend does not have.
 
 # %%
-needs("hypothesis", "conformance")
-needs("jax")
+needs("conformance")
 import contextlib
 import io
 import textwrap

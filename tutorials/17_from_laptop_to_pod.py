@@ -6,8 +6,8 @@
 # model on four simulated devices, stop it, and resume with another arrangement of the devices. At the end you plan the
 # memory of a model that does not fit on one device. At each step we compare with one device.
 #
-# **You need** NumPy and lessons 1 and 4. Section 7 and the later sections need JAX. Section 8 and the later sections
-# need `pip install 'routelaws[train]'`. Pictures need matplotlib.
+# **You need** NumPy and lessons 1 and 4. Section 7 and the later sections need
+# `pip install 'routelaws[train]'`. Pictures need matplotlib.
 #
 # **Files** [`parallel.py`](../reference/parallel.py), [`experts.py`](../reference/experts.py), and in the fast twin
 # [`training/mesh.py`](../accelerated/training/mesh.py), [`mesh_plan.py`](../accelerated/mesh_plan.py).
@@ -441,7 +441,7 @@ same(moments.sum(axis=0), np.ones(5))
 # `axis_name`. Here is the layer of section 4, compiled for two devices, with the groups *shard* and *global*.
 
 # %%
-needs("jax")
+needs("train")
 import jax
 
 jax.config.update("jax_platforms", "cpu")
@@ -482,7 +482,6 @@ for group in ("shard", "global"):
 # sections 2, 5 and 6.
 
 # %%
-needs("optax", "train")
 import signal
 import tempfile
 from pathlib import Path

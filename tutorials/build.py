@@ -10,7 +10,7 @@ Cells can have tags:
 
     volatile                 the output is not compared, because it has times or trained losses
     picture, check, folded   the page hides the code until a reader opens it
-    released                 the lesson reads a released table; without the table, its page is not rebuilt
+    released                 the lesson downloads a released table; without the table, its page is not rebuilt
 
 The page also hides the code of a section called "The fast twin". If only volatile output has changed, `make tutorials`
 keeps the page. To renew volatile output, delete the page.
@@ -238,10 +238,8 @@ def table_is_missing(notebook) -> bool:
         for cell in notebook.cells
         if "released" in cell.metadata.get("tags", ())
     ]
-    named = re.findall(r"\breleased\((?:\"(.*?)\")?\)", "\n".join(cells))
-    return any(
-        released(name or "curves.csv.gz") is None for name in dict.fromkeys(named)
-    )
+    named = re.findall(r"\breleased\(\"(.*?)\"\)", "\n".join(cells))
+    return any(released(name) is None for name in dict.fromkeys(named))
 
 
 def main(words: list[str] | None = None) -> int:

@@ -8,12 +8,12 @@ pages show pictures if matplotlib is installed. Plain Python prints only their c
 
 import csv
 import functools
-import gzip
 import importlib.util
 import io
 import re
 import sys
 import time
+from importlib.metadata import distributions, requires
 from pathlib import Path
 from typing import NamedTuple
 
@@ -106,26 +106,32 @@ def figure(draw, caption: str, *, panels: int = 1, height: float = 3.0) -> None:
     display(Markdown(f"*{caption}*"))
 
 
-def needs(library: str, extra: str = "") -> None:
-    """End the lesson without an error if a library is not installed."""
-    if importlib.util.find_spec(library) is None:
-        package = f"'routelaws[{extra}]'" if extra else library
-        print(f"The rest of this lesson needs {library}: pip install {package}")
+def needs(extra: str = "") -> None:
+    """End the lesson without an error if packages are not installed, and name them.
+
+    Args:
+        extra: extra of routelaws whose packages are needed too, such as "train".
+    """
+    marker = re.compile(f'extra == "{extra}"|^(?!.*extra ==)')
+    lines = filter(marker.search, requires("routelaws"))
+    names = [re.match(r"[\w-]+", line)[0] for line in lines]
+    if missing := [name for name in names if not [*distributions(name=name)]]:
+        print("The rest of this lesson needs more packages: pip install", *missing)
         raise SystemExit
 
 
-def released(name: str = "curves.csv.gz") -> str | None:
-    """Return the path of a released table. By default, it has the runs of Clark et al.
+def released(name: str) -> str | None:
+    """Return the path of a released table, which is downloaded if it is missing.
 
-    The table is in the folder ROUTELAWS_DATA, or else in the user's cache. A missing
-    table is downloaded; see `accelerated/tables/released.py`. If this fails, print the
-    reason and return None.
+    The table is in the folder ROUTELAWS_DATA, or else in the user's cache; see
+    `accelerated/tables/released.py`. If the download fails, print the reason and return
+    None.
     """
     from routelaws.accelerated.tables.released import released_table
 
     try:
         return str(released_table(name))
-    except (ImportError, ValueError) as error:
+    except ValueError as error:
         print(f"The released table is not available: {error}")
         return None
 
@@ -134,25 +140,27 @@ def released(name: str = "curves.csv.gz") -> str | None:
 def _last_rows(path: str) -> list[dict]:
     """Return the last row of each run with k = 1 and a routing frequency of 0.5."""
     last = {}
-    with (gzip.open if path.endswith(".gz") else open)(path, "rt", newline="") as lines:
+    with open(path, newline="") as lines:
         for row in sorted(csv.DictReader(lines), key=lambda row: int(row["step"])):
             if (row["routing_frequency"], row["k"]) == ("0.5", "1"):
                 last[row["hyper_id"]] = row
     return list(last.values())
 
 
-def fitted_runs(path: str, router: str) -> np.ndarray:
+def fitted_runs(router: str) -> np.ndarray:
     """Return [3, runs], the N, the E and the loss of the paper's runs of one router.
 
     The runs of Clark et al. 2022 have experts in every other layer, one expert for each
     token and the seed 42. The loss is from the last evaluation. Dense runs are included
-    and have E = 1.
+    and have E = 1. The package contains these runs, which their authors released under
+    CC BY 4.0 (`accelerated/tables/released_runs.txt`).
 
     Args:
-        path: path of the released table, from `released`.
         router: "S-Base", "RL-R" or "Hash"; "Dense" for only the dense runs.
     """
-    rows = [row for row in _last_rows(path) if row["seed"] == "42"]
+    from routelaws.accelerated.tables.released import released_runs
+
+    rows = [row for row in _last_rows(str(released_runs())) if row["seed"] == "42"]
     mine = [row for row in rows if row["router_type"] in (router, "Dense")]
     names = ("dense_parameter_count", "num_experts", "loss_validation")
     return np.array([[float(row[name]) for row in mine] for name in names])

@@ -28,13 +28,14 @@ def convert(
             table with new hyper_id numbers; its column source names the table of each row.
         out: The table to write, .csv or .csv.gz. An existing file is not overwritten.
         columns: Your columns, each as NAME=YOURS: loss_validation=val_loss,num_experts=E. Columns of your log that
-            already have the right name need no entry. hyper_id may be the name of the run. docs/columns.md in the
-            repository defines each column and has an example for each kind of export.
+            already have the right name need no entry. hyper_id may be the name of the run. hyper_id=folder joins the
+            folders of a resumed run, such as version_0 and version_1. docs/columns.md in the repository defines each
+            column and has an example for each kind of export.
         set: Values for blank cells, each as NAME=VALUE: k=1. A router_type that you set applies to rows with more than
             one expert; rows with one expert become Dense.
         config: A table with one row per run for fields that the log lacks, such as d_model and num_experts. The column
-            run or Name, or else the first column, holds the names of the runs. Its other columns are joined to the rows
-            of each run.
+            run or Name, or else the first column, holds the names of the runs, or of their folders. Its other columns
+            are joined to the rows of each run.
         loss_unit: Unit of the losses: nats, bits or perplexity, per token.
         keep: Other columns to keep, such as training_set. --rows can filter by them. `routelaws fit` warns if runs
             differ in such a column but the law ignores it. Columns named loss_... and the names of runs are always
@@ -42,9 +43,8 @@ def convert(
         map: Values to replace, each as COLUMN:OLD=NEW: router_type:none=Dense. They are replaced before any column is
             derived. router_type:=Dense replaces blank cells.
     """
-    names = tuple(name for item in keep for name in item.split(","))
     pairs = parse_pairs(columns, "--columns"), parse_pairs(set, "--set")
-    done = convert_runs(runs, out, *pairs, loss_unit, names, config, parse_pairs(map, "--map"))
+    done = convert_runs(runs, out, *pairs, loss_unit, keep, config, parse_pairs(map, "--map"))
     for text in done.remarks:
         remark(text)
     say(f"{out}: {plural(done.rows, 'row')} of {plural(done.runs, 'run')}")

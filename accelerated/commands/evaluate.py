@@ -9,6 +9,7 @@ from ..errors import InputError
 from ..tables.accuracies import add_run
 from ..training.evaluate import evaluate_run
 from ..training.tasks import MEASURES, evaluate_task, table_row
+from ..training.window_losses import few_documents
 from ..wording import plural
 from .terminal import remark, say
 
@@ -70,10 +71,13 @@ def evaluate(
     groups += ", mixtures of one token each" if one_hot else ""
     for name in (name.removeprefix("loss_") for name in evaluation if name.startswith("loss_")):
         error = evaluation[f"standard_error_{name}"]
-        spread = "" if error is None else f" ± {error:.4f} (standard error over documents)"
+        few = few_documents(evaluation[f"documents_{name}"])
+        spread = "" if few else f" ± {error:.4f} (standard error over documents)"
         of = f"{evaluation[f'tokens_{name}']:,} tokens of {evaluation[f'documents_{name}']:,} documents{groups}"
         label = f"loss on {name}" if corpus else f"loss_{name}"
         say(f"{folder}: {label} {evaluation[f'loss_{name}']:.4f}{spread} nats per token ({of})")
+        if few:
+            say(f"{folder}: {label}: {few}")
 
 
 def _tell_replay(folder: Path, routing: Path, json: bool) -> None:

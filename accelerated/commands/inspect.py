@@ -44,8 +44,7 @@ def inspect(
             tokenizer.json, safetensors). The command loads one layer at a time and runs no code of the folder.
         against: Folder of a second model with the same tokenizer, such as another seed. The output shows how well its
             experts match the experts of the first model.
-        split: The text to route. train: the training batches of --steps, routed as in training. With --out, this
-            writes the file for `routelaws train --routing`.
+        split: The text to route. train: the training batches of --steps, routed as in training.
         steps: With --split train: the first and the last training step, such as 1:8 for steps 1 to 8.
         out: Write the experts, gates and logits of every token to this .npz file.
         page: Write an HTML page with the text coloured by expert.

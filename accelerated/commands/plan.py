@@ -16,12 +16,12 @@ from ..results.encoding import dumps
 from ..results.fit import LEVEL
 from ..results.planning.isoflop import ISOFLOP_CAPTION
 from ..results.planning.next_run import NextRuns, next_blocks
-from ..results.planning.plan import Plan, plan_blocks, plan_of
-from ..results.planning.rankings import check_resamples, published_rankings
+from ..results.planning.plan import Plan, plan_blocks
+from ..results.planning.rankings import check_resamples
 from ..results.plotting import plot_profiles
 from ..results.rows import law_of, rows_of_released
 from ..results.runs import LOSS, Runs, read, with_options
-from ..tables.released import released_table
+from ..tables.released import released_runs
 from ..tables.units import bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of
 from .flags import check_level, refuse
 from .terminal import Working
@@ -87,9 +87,9 @@ class FitFlags:
         return {} if self.floor is None else {"floor": self.floor}
 
     def runs(self, law: Law, tables: tuple[Path, ...]) -> Runs:
-        """Return the runs of the tables; default: the paper's rows of the released table."""
+        """Return the runs of the tables; default: the paper's rows of the released runs."""
         rows = self.rows if tables else rows_of_released(law, self.rows)
-        runs = read(tables or (released_table(),)).counting_embeddings(self.count_embeddings)
+        runs = read(tables or (released_runs(self.rows),)).counting_embeddings(self.count_embeddings)
         return runs.where(rows).of_loss(self.loss)
 
 
@@ -127,7 +127,7 @@ def plan(
     """Rank the models that fit a budget; with --next, rank the runs that you could add to a table.
 
     Args:
-        tables: Results tables, or folders of runs or sweeps. If not given: the paper's released table with --rows
+        tables: Results tables, or folders of runs or sweeps. If not given: the paper's released runs with --rows
             clark.
         budget: What a model may cost.
         fit: The law, and the runs of the fit.
@@ -174,14 +174,7 @@ def _ranked(
     check_resamples(resamples)
     with Working("fitting the law and ranking the models, again for each resample of the runs"):
         law = with_options(law_of(fit.law, "plan"), fit.options())
-        try:
-            runs = fit.runs(law, tables)
-        except InputError as error:
-            if tables or not published:
-                raise
-            remarks = [f"the released table is not used: {error}"]
-            return plan_of(budget, tokens, level, published_rankings(budget, tokens), "", fit.loss, remarks)
-        return runs.plan(budget, tokens, law, level, resamples, published)
+        return fit.runs(law, tables).plan(budget, tokens, law, level, resamples, published)
 
 
 def _next_runs(fit: FitFlags, tables: tuple[Path, ...], asked: NextFlags, flops: str | None, level: float) -> NextRuns:

@@ -14,7 +14,7 @@ from ..results.fit import LEVEL, check_huber
 from ..results.prediction import input_of, point_of, predict_all, predict_published, prediction_blocks, published_blocks
 from ..results.rows import law_of, rows_of_released
 from ..results.runs import fit_table, with_options
-from ..tables.released import released_table
+from ..tables.released import released_runs, released_table
 from ..tables.schema import to_numbers
 from ..tables.units import UNITS_OF, parameters_of
 from .fit import FitFlags
@@ -62,7 +62,7 @@ def predict(
     """Predict a loss, an accuracy or a leverage by a law fitted to a table, or by published coefficients.
 
     Args:
-        tables: Results tables, or folders of runs or sweeps. If not given: the paper's released table with --rows
+        tables: Results tables, or folders of runs or sweeps. If not given: the paper's released runs with --rows
             clark. Laws of accuracy take a table of accuracies; if not given: the 104 runs of Gadre et al. 2024.
         point: Where to predict.
         fit: The law, and the rows of the fit.
@@ -111,7 +111,7 @@ def _predict_published(law: Law, published: str, at: dict, tables: tuple[Path, .
 
 def _released(law: Law, rows: str | None) -> tuple[tuple[Path, ...], str | None]:
     if law.measured == "loss":
-        return (released_table(),), rows_of_released(law, rows)
+        return (released_runs(rows),), rows_of_released(law, rows)
     if law.measured == "accuracy":
         return (released_table("overtraining_runs.csv"),), rows
     there = ", ".join(law.published)

@@ -38,6 +38,8 @@ def report(folders: tyro.conf.Positional[tuple[Path, ...]], full: bool = False) 
     with Working("writing the report: fits, intervals, figures"):
         text = write_report(folders[0], full) if len(folders) == 1 else run_table(beside(folders))
     print(text)
+    if len(folders) == 1:
+        print(folders[0] / "report.html")
 
 
 def _collect(folder: Path) -> None:

@@ -11,7 +11,7 @@ from ..laws.catalogue import LAWS
 from ..report.engine import write_reproduction
 from ..results.comparisons.forms import BOUNDED
 from ..results.fit import check_huber
-from ..tables.released import released_table
+from ..tables.released import released_runs
 from .terminal import remark
 
 
@@ -30,7 +30,7 @@ def reproduce(
     corpus, vocabulary or objective, runs that end early, and runs far from the law.
 
     Args:
-        tables: Results tables, or folders of runs or sweeps. If not given: the table that the paper's authors released.
+        tables: Results tables, or folders of runs or sweeps. If not given: the runs that the paper's authors released.
         out: Folder of the report. An existing report in it is replaced.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or "k == 1 and
             num_experts in (1, 16, 64)". If not given: clark for the released runs; for other runs, as in `routelaws
@@ -40,6 +40,6 @@ def reproduce(
         full: Write every table, not only the results, their figures and the cautions.
     """
     check_huber(LAWS[BOUNDED], huber)  # check this before fetching a table
-    if not tables:
-        tables = (released_table(),)
-    print(printable(str(write_reproduction(tables, out, rows, loss, huber, remark, full))))
+    tables = tables or (released_runs(rows),)
+    report = write_reproduction(tables, out, rows, loss, huber, remark, full)
+    print(printable(str(report)), printable(str(out / "report.html")), sep="\n")

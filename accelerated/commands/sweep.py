@@ -6,10 +6,12 @@ from typing import Literal
 
 import markdown_it  # noqa: F401  # the report needs these packages at the end: fail before hours of training
 import matplotlib  # noqa: F401
+import numpy as np
 import pandas  # noqa: F401
 import tyro
 
 from ..errors import InputError, printable
+from ..laws.fitting import level_table
 from ..report.sweep_report import write_report
 from ..results.sweeps.findings import learning, not_learned_sentence
 from ..results.sweeps.folder import read_sweep
@@ -19,6 +21,7 @@ from ..training.sweeps.grid import MOST_RUNS, Grid, read_grid
 from ..training.sweeps.sweep import Part, run_sweep, runs_of_part
 from ..training.sweeps.sweep_folder import folder_of_run
 from ..training.watch import Watch
+from ..wording import by_reason
 from .progress import Progress
 from .terminal import say
 
@@ -58,6 +61,8 @@ def sweep(
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs {jobs} is out of range; use 1 or more")
     chosen = read_grid(grid, {"corpus": list(corpus)} if corpus else {}, most_runs)
+    for reason, routers in by_reason(without_law(chosen)).items():
+        say(f"{grid}: there will be no law for {', '.join(routers)}: {reason}; add sizes or values of experts")
 
     def told(watch: Watch) -> Watch:
         boards = {i: (folder_of_run(out, i, run), run) for i, run in enumerate(chosen.runs)}
@@ -77,7 +82,21 @@ def sweep(
     report = write_report(out)
     if sentence := not_learned_sentence(learning(read_sweep(out))):
         say(f"{out}: {sentence}")
-    print(printable(str(report)))
+    print(printable(str(report)), printable(str(out / "report.html")), sep="\n")
+
+
+def without_law(grid: Grid) -> dict[str, str]:
+    """Return {router: reason} of the routers whose runs with k = 1 are too few for the bounded law, with dense runs."""
+    dense = [run for run in grid.runs if run.model.router == "dense"]
+    reasons = {}
+    for router in dict.fromkeys(run.model.router for run in grid.runs if run not in dense):
+        runs = dense + [run for run in grid.runs if run.model.router == router and run.model.k == 1]
+        points = [(run.accounting().dense_parameters, run.model.experts, 1.0) for run in runs]
+        try:
+            level_table(*np.array(points, dtype=np.float64).reshape(-1, 3).T)
+        except InputError as error:
+            reasons[router] = str(error)
+    return reasons
 
 
 def _part(index: int | None, of: int | None, hold_out: str | None, runs: int) -> Part:

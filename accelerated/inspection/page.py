@@ -24,17 +24,9 @@ LISTED = 64
 """Largest number of experts on the page: the busiest."""
 
 STYLE = """
-:root { color-scheme: light dark; --ground: #fff; --ink: #222; --soft: #5a5a5a; --line: #d4d4d4; --panel: #f4f4f4;
-  --link: #00558a; --tint: 84%; --deep: 38%; --bar: #0072b2; --bad: #a3341c; }
-@media (prefers-color-scheme: dark) { :root { --ground: #15181c; --ink: #e4e4e4; --soft: #a4abb3; --line: #3d434b;
-  --panel: #21262c; --link: #7cc4f5; --tint: 25%; --deep: 68%; --bar: #56b4e9; --bad: #ff9d85; } }
-body { background: var(--ground); color: var(--ink); }
-h2 { border-color: var(--line); }
+:root { --tint: 84%; --deep: 38%; --bar: #0072b2; --bad: #a3341c; }
+@media (prefers-color-scheme: dark) { :root { --tint: 25%; --deep: 68%; --bar: #56b4e9; --bad: #ff9d85; } }
 h3 { font-size: 1.1rem; margin: 1.4rem 0 0.3rem; }
-th, td { border-color: var(--line); }
-a { color: var(--link); }
-code, pre { background: var(--panel); }
-figcaption { color: var(--soft); }
 p.how { color: var(--soft); margin: 0.2rem 0 0.6rem; max-width: 48rem; }
 ul.findings { padding-left: 1.2rem; font-size: 1.05rem; }
 ul.findings li.bad { color: var(--bad); font-weight: 600; }

@@ -1,17 +1,87 @@
-"""The loss of a run with the experts and gates, or only the experts, of a stored routing."""
+"""The loss of a run with the experts and gates, or only the experts, of a stored routing.
+
+The routing is a file from `routelaws inspect --out` or another program.
+"""
 
 from pathlib import Path
 
 import jax
 import numpy as np
 
+from ..errors import InputError
+from ..files import opened
+from ..notation import Routing
 from ..routed_block import Replay
-from ..training.runs.stored_routing import NO_GATES, check_routing, held_routing, read_routing
+from ..training.configuration import TrainConfig
 from ..training.runs.weights import SavedRun, load_run
 from ..training.step import compute_dtype
 from ..training.watch import telling
 from ..transformer import loss
 from .own_run import windows_of
+
+NO_GATES = (
+    "has experts but no gates; the run computes its own gates, so its losses differ from those of the recorded run"
+)
+
+
+def read_routing(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file from `routelaws inspect --out`, or of another file with `token` and `expert`.
+
+    Raises:
+        InputError: the file cannot be read, or lacks `token` or `expert`.
+    """
+    try:
+        with opened(path) as file, np.load(file, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # NumPy's reader and zipfile raise many types
+        raise InputError(f"{path}: is not an .npz file; write one with routelaws inspect --out") from error
+    missing = [name for name in ("token", "expert") if name not in arrays]
+    if missing:
+        raise InputError(f"{path}: has no array {missing[0]!r}; write one with routelaws inspect --out")
+    return arrays
+
+
+def check_routing(path: Path, stored: dict[str, np.ndarray], config: TrainConfig) -> None:
+    """Raise `InputError` if a stored routing does not fit a run."""
+    model, token, expert = config.model, stored["token"], stored["expert"]
+    if model.record.grouped or model.objective != "causal" or not model.num_routed:
+        raise InputError("--routing is for causal models whose tokens choose experts; leave it out for this run")
+    if model.sample_second and "gate" not in stored:
+        raise InputError(f"{path}: has no gates, so the sampled second experts are unknown; use a file with gates")
+    shape = (model.num_routed, len(token), model.choices)
+    if token.ndim != 1 or len(token) < 2 or expert.shape != shape or stored.get("gate", expert).shape != shape:
+        raise InputError(
+            f"{path}: has experts of shape {expert.shape}; the run needs {shape}; use the file of a run with this shape"
+        )
+    for name, values, count in (("token", token, model.vocab_size), ("expert", expert, model.expert_count)):
+        if values.dtype.kind not in "iu" or values.min() < 0 or values.max() >= count:
+            raise InputError(
+                f"{path}: {name} is out of range; the run has 0 to {count - 1}; use the file of a run with this shape"
+            )
+    wanted = np.arange(len(token)) % config.sequence_length
+    if not np.array_equal(stored.get("position", wanted), wanted):
+        raise InputError(f"{path}: its windows do not match; the run has {config.sequence_length} tokens per window")
+
+
+def held_routing(config: TrainConfig, expert: np.ndarray, gate: np.ndarray | None, shape: tuple) -> Routing:
+    """Return a stored routing in batches, NumPy arrays [n, n_r, T, ...], without plan and residual."""
+    n, b, length = shape
+    routed, tokens, choices = expert.shape
+
+    def batched(values, fill):
+        padded = np.broadcast_to(fill, (routed, n * b * length, choices)).copy()
+        padded[:, :tokens] = values
+        return np.moveaxis(padded.reshape(routed, n, b * length, choices), 1, 0)
+
+    experts = config.model.expert_count
+    chosen = batched(expert, np.arange(choices, dtype=np.int32))
+    gates = batched(0 if gate is None else gate, np.zeros(choices, np.float32))
+    counts = np.array([[np.bincount(block.ravel(), minlength=experts) for block in batch] for batch in chosen])
+    zeros = np.broadcast_to(np.float32(0), (n, routed, b * length, experts))
+    load = np.float32(counts.reshape(n, routed, experts) / (b * length * choices))
+    return Routing(chosen, gates, load, zeros, np.zeros((n, routed), np.float32))
 
 
 def replay(folder: Path, path: Path, tell=print) -> dict:

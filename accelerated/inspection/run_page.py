@@ -25,6 +25,7 @@ from ..tables.table import read_table
 from ..training.configuration import TrainConfig
 from ..training.runs.record import read_record
 from ..training.runs.run_folder import read_config, read_own_log, read_results
+from ..training.window_losses import few_documents
 from .findings import findings
 from .own_run import trace_folder
 from .page import STYLE, microscope, rules
@@ -38,7 +39,6 @@ COMMAND_WIDTH = 72
 RUN_STYLE = """
 figure { max-width: 100%; }
 summary { cursor: pointer; color: var(--link); margin: 0.7rem 0; }
-@media (prefers-color-scheme: dark) { figure img { filter: invert(0.91) hue-rotate(180deg); } }
 """
 
 
@@ -92,6 +92,8 @@ def notes(run: SweepRun) -> list[str]:
         lines.append("The run is not finished, so its loss will probably fall further.")
     if run.config.model.num_routed and (reasons := learning_of(run).reasons):
         lines.append(f"The router has not learned: {'; '.join(reasons)}.")
+    if few := few_documents(run.documents):
+        lines.append(few)
     if skipped:
         batches = "1 batch was" if skipped == 1 else f"{skipped} batches were"
         lines.append(f"{batches} skipped because a loss or gradient was not finite or exploded.")

@@ -122,4 +122,3 @@ jit = compiler()
 jit_sum = compiler(fastmath={"reassoc", "contract"})
 jit_fused = compiler(fastmath={"contract"})  # a product and a sum become one instruction, with one rounding
 jit_within = compiler(inline="always")  # for helpers of one or two loops: inlining compiles faster
-jit_free = compiler(nogil=True)  # for loops divided among threads

@@ -1,28 +1,33 @@
-"""Minimise the sum of Huber terms of a smooth law, from all starts, in compiled loops.
+"""Minimise the sum of Huber terms of a smooth law, from all starts at once.
 
-Private to the accelerated package. `routelaws.reference.laws._descent` explains the objective and the steps. The
-compiled loops are in `kernels/law_terms.py` (predictions) and `kernels/law_descent.py` (search). Several threads
-process the starts. One search finds both ends of all intervals together.
+Private to the accelerated package. `routelaws.reference.laws._descent` explains the objective and the steps. Here, each
+step of NumPy moves all starts (*lanes*) that have not ended. A lane with a rejected step keeps its linear system. One
+search finds both ends of all intervals together.
 """
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws._descent import ABSENT, FAR, GONE, PROMISE, REACHED, Found
-from routelaws.reference.laws._huber import check_delta
+from routelaws.reference.laws._descent import (
+    ABSENT,
+    FAINT,
+    FAR,
+    GONE,
+    LONGEST,
+    OUTER_SHARE,
+    PROMISE,
+    REACHED,
+    ROUNDING,
+    STEPS,
+    WORTH,
+    Found,
+)
+from routelaws.reference.laws._huber import check_delta, terms
 
-from ..cores import available_cores
-from ..kernels import law_descent
-from ..kernels.law_descent import ROUNDING
-from ..kernels.law_terms import coefficient, predict
-
-STEPS = np.array([200, 3000])  # most steps in the first and in the second half of a search
-HELD = np.array([200, 300])  # the same for a search with one value held
-SHARE = 16  # starts that a thread takes at a time
+HELD = (200, 300)  # `STEPS` of a search with one value held
 ROUNDS = 40  # most rounds to bracket an end
 NARROW = 1e-9  # a bracket below this share of the first step is an end
 STIFFNESS = 1e4
@@ -35,7 +40,8 @@ class Form(NamedTuple):
     names: tuple[str, ...]
     positive: tuple[bool, ...]
     limits: tuple[float, ...]
-    law: tuple  # argument of `kernels.law_terms.predict`
+    predict: Callable  # (θ [s, p], logs [columns, n] or [s, columns, n]) -> ln L̂ [s, n] and its derivatives [s, p, n]
+    coefficients: Callable  # (θ [s, p], centres) -> coefficients [s, p], ln of positive ones; derivatives [s, p, p]
     internal: Callable  # (coefficients, centres) -> θ
     logs: Callable  # columns -> logs [columns, n]
     centres: Callable  # logs -> centres [columns]
@@ -50,11 +56,6 @@ class Problem(NamedTuple):
     centres: np.ndarray  # [columns]
     log_loss: np.ndarray  # [n]
     delta: float  # inf for least squares
-
-
-def law_of(number: int, multiplier: tuple = (), powers: tuple = ()) -> tuple:
-    """Return a law in the format of the kernels."""
-    return number, np.array(multiplier, dtype=np.int64), np.array(powers, dtype=np.int64, ndmin=2)
 
 
 def problem_of(form: Form, columns: tuple, loss: np.ndarray, huber: float | None) -> Problem:
@@ -78,59 +79,92 @@ def best_of(problem: Problem, starts: np.ndarray) -> Found:
     return Found(theta[best], float(value[best]), len(starts), int(np.sum(value <= floor)))
 
 
-def _follow(problem: Problem, starts: np.ndarray, most: np.ndarray, asked=None, wanted=None, stiffness=None) -> tuple:
-    """Return the final θ [s, p] of all starts, and there the sums of the table [s] and the targets [s].
+class Held(NamedTuple):
+    """A value that each lane holds, by one more row of the table."""
+
+    which: np.ndarray  # [s] number of a coefficient, or [s, columns] a point as centred logs
+    wanted: np.ndarray  # [s]
+    stiffness: np.ndarray  # [s] weight of the row
+
+
+def _follow(problem: Problem, starts: np.ndarray, most: tuple[int, int], held: Held | None = None) -> tuple:
+    """Return the final θ [s, p] of all starts, and there the sums of the table [s] and the held values [s].
 
     Args:
-        starts: [s, p].
-        most: [2], steps of each half.
-        asked: the targets: None, or numbers of coefficients [s], or points [s, columns] as centred logs.
-        wanted: [s], the value to which the added row holds the target.
-        stiffness: [s], the weight of the added row.
+        most: steps of each half.
     """
-    count, columns = len(starts), len(problem.centres)
-    points, which = np.zeros((count, columns)), np.full(count, law_descent.NOTHING)
-    if asked is None:
-        wanted = stiffness = np.zeros(count)
-    elif asked.ndim == 1:
-        which = asked
-    else:
-        points, which = asked, np.full(count, law_descent.POINT)
-    table = _table(problem, asked is not None)
-    theta, value, status = np.empty_like(starts), np.empty(count), np.empty(count)
-
-    def some(first: int) -> None:
-        share = slice(first, first + SHARE)
-        each = which[share], points[share], wanted[share], stiffness[share], starts[share]
-        law_descent.follow(
-            problem.form.law, problem.centres, table, *each, most, theta[share], value[share], status[share]
-        )
-
-    with ThreadPoolExecutor(available_cores()) as pool:
-        list(pool.map(some, range(0, count, SHARE)))
-    return theta, value, status
+    theta = np.array(starts)
+    with np.errstate(all="ignore"):
+        for outer, worth, steps in zip(OUTER_SHARE, WORTH, most, strict=True):
+            theta = _half(problem, theta, held, outer, worth, steps)
+        predicted, _ = problem.form.predict(theta, problem.logs)
+        value = _sums(predicted - problem.log_loss, 1.0, problem.delta)
+    return theta, value, None if held is None else _targets(problem, held.which, theta)[0]
 
 
-def _table(problem: Problem, one_more: bool) -> tuple:
-    rows, more = problem.log_loss.size, int(one_more)
-    return (
-        np.pad(problem.logs, ((0, 0), (0, more))),
-        np.pad(problem.log_loss, (0, more)),
-        np.ones(rows + more),
-        np.append(np.full(rows, problem.delta), [math.inf] * more),
-    )
+def _half(problem: Problem, starts: np.ndarray, held: Held | None, outer: float, worth: float, most: int) -> np.ndarray:
+    """Return the final θ [s, p] of one half of a search. The lanes from `at` on are those that have not ended."""
+    ends, lanes, at = np.array(starts), np.arange(len(starts)), np.array(starts)
+    least, damping, more, promise = (np.full(len(starts), value) for value in (math.inf, 1e-4, 2.0, 1.0))
+    system, pull, scale = np.empty((*starts.shape, starts.shape[1])), np.empty(starts.shape), np.empty(starts.shape)
+    trial = at
+    for count in range(most + 1):
+        residual, J, weight, delta = _rows(problem, trial, lanes, held)
+        total = _sums(residual, weight, delta)
+        lower = (total < least) | (count == 0)
+        if count:
+            eased = damping * np.maximum(1 / 3, 1 - (4 * (least - total) / promise - 1) ** 3)
+            damping = np.where(lower, np.maximum(eased, 1e-12), damping * more)
+            more = np.where(lower, 2.0, 2 * more)
+        at[lower], least[lower] = trial[lower], total[lower]
+        some = _system(residual[lower], J[lower], np.broadcast_to(weight, residual.shape)[lower], delta, outer)
+        system[lower], pull[lower], scale[lower] = some
+        step = np.linalg.solve(system + damping[:, None, None] * np.eye(at.shape[1]), pull[:, :, None])[:, :, 0]
+        promise = (pull * step).sum(axis=1)
+        # Stop here, also for NaN, because NaN is not greater.
+        ended = (damping <= 1) & ~(promise > worth * least + ROUNDING**2) | (damping > 1e6) | (count == most)
+        ends[lanes[ended]] = at[ended]
+        if ended.all():
+            break
+        state = lanes, at, least, damping, more, promise, system, pull, scale, step
+        lanes, at, least, damping, more, promise, system, pull, scale, step = (each[~ended] for each in state)
+        trial = at - np.clip(step / scale, -LONGEST, LONGEST)
+    return ends
+
+
+def _rows(problem: Problem, theta: np.ndarray, lanes: np.ndarray, held: Held | None) -> tuple:
+    """Return residuals [s, n], J [s, p, n], weights and delta of the rows, with the held value as the last row."""
+    predicted, J = problem.form.predict(theta, problem.logs)
+    residual = predicted - problem.log_loss
+    if held is None:
+        return residual, J, 1.0, problem.delta
+    value, turn = _targets(problem, held.which[lanes], theta)
+    residual = np.column_stack([residual, value - held.wanted[lanes]])
+    weight = np.column_stack([np.ones(predicted.shape), held.stiffness[lanes]])
+    delta = np.append(np.full(predicted.shape[1], problem.delta), math.inf)
+    return residual, np.concatenate([J, turn[:, :, None]], axis=2), weight, delta
+
+
+def _sums(residual: np.ndarray, weight, delta) -> np.ndarray:
+    """Return the sum of Huber terms of each lane; infinite instead of NaN."""
+    total = (weight * terms(residual, delta)).sum(axis=1)
+    return np.where(np.isfinite(total), total, np.inf)
+
+
+def _system(residual: np.ndarray, J: np.ndarray, weight: np.ndarray, delta, outer: float) -> tuple[np.ndarray, ...]:
+    """Return Jᵀ diag(v) J [s, p, p] and Jᵀ(w h') [s, p] with columns of length 1, and these lengths [s, p]."""
+    size = np.abs(residual)
+    v = weight * np.where(size <= delta, 1.0, outer * delta / np.maximum(size, 1e-300))
+    scale = np.sqrt((weight[:, None] * J**2).sum(axis=2)) + FAINT
+    unit = J / scale[:, :, None]
+    pull = (unit * (weight * np.clip(residual, -delta, delta))[:, None]).sum(axis=2)
+    return (unit * v[:, None]) @ unit.transpose(0, 2, 1), pull, scale
 
 
 def look(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the residuals ln L̂ - ln L [n] and their derivatives J [n, p]."""
-    predicted, turn = _predicted(problem.form, theta, problem.logs)
-    return predicted - problem.log_loss, turn.T
-
-
-def _predicted(form: Form, theta: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    predicted, turn = np.empty(logs.shape[1]), np.empty((theta.size, logs.shape[1]))
-    predict(form.law, theta, np.ascontiguousarray(logs), predicted, turn, np.empty((2, predicted.size)))
-    return predicted, turn
+    predicted, J = problem.form.predict(theta[None], problem.logs)
+    return predicted[0] - problem.log_loss, J[0].T
 
 
 def ended(problem: Problem, residual: np.ndarray, J: np.ndarray, value: float) -> bool:
@@ -141,18 +175,16 @@ def ended(problem: Problem, residual: np.ndarray, J: np.ndarray, value: float) -
     J = J[:, np.abs(J).max(axis=0) >= GONE]
     unit = J / np.linalg.norm(J, axis=0)
     pull = np.clip(residual, -problem.delta, problem.delta) @ unit
-    inner = np.sqrt(np.where(np.abs(residual) <= problem.delta, 1.0, law_descent.OUTER_SHARE[1]))[:, None] * unit
+    inner = np.sqrt(np.where(np.abs(residual) <= problem.delta, 1.0, OUTER_SHARE[1]))[:, None] * unit
     step = np.linalg.solve(inner.T @ inner + 1e-12 * np.eye(pull.size), pull)
     return bool(pull @ step <= PROMISE * value + residual.size * (10 * ROUNDING) ** 2)
 
 
 def coefficients(form: Form, theta: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the coefficients [p] and their derivatives with respect to θ [p, p]."""
-    values, turn = np.empty(theta.size), np.empty((theta.size, theta.size))
-    for j in range(theta.size):
-        values[j] = coefficient(form.law, centres, j, theta, turn[j])
     positive = np.array(form.positive)
-    with np.errstate(over="ignore", invalid="ignore"):  # of diverged coefficients
+    with np.errstate(all="ignore"):  # of diverged coefficients
+        [values], [turn] = form.coefficients(theta[None], centres)
         values = np.where(positive, np.exp(np.where(positive, values, 0.0)), values)
         return values, np.where(positive[:, None], values[:, None] * turn, turn)
 
@@ -253,8 +285,7 @@ def _limits(problem: Problem, theta: np.ndarray, turn: np.ndarray, quantile: flo
     residual, J = look(problem, theta)
     variance, share = error_variance(problem, residual, theta.size)
     rise = variance if math.isnan(variance) else max(quantile**2 / 2 * variance * share, residual.size * LEAST_RISE)
-    _, log_loss, weight, delta = _table(problem, False)
-    least = law_descent.huber_sum(residual + log_loss, log_loss, weight, delta)
+    [least] = _sums(residual[None], 1.0, problem.delta)
     scale = np.linalg.norm(J, axis=0) + 1e-150
     error = math.sqrt(2 * rise) * np.linalg.norm((turn / scale) @ np.linalg.pinv(J / scale), axis=1)
     return least, rise, np.where(error > 0, np.minimum(error, FAR / 8), FAR / 8)
@@ -273,7 +304,7 @@ def _brackets(problem: Problem, at, which, best, first, least: float, rise: floa
     rounds = 0
     while rounds < ROUNDS and not np.all(open_ | found & (np.abs(outside - inside) <= NARROW * error)):
         middle = np.where(found, inside + (outside - inside) * under / (under - over), outside)
-        end, total, says = _follow(problem, at, HELD, which, best + middle, stiffness)
+        end, total, says = _follow(problem, at, HELD, Held(which, best + middle, stiffness))
         excess = np.sqrt(np.clip((total - least) / rise, 0.0, 16.0)) - 1  # nearly straight, where S is a parabola
         allowed = total <= least + rise
         at = np.where(allowed[:, None], end, at)
@@ -293,11 +324,8 @@ def _targets(problem: Problem, which: np.ndarray, theta: np.ndarray) -> tuple[np
 
     The target of a coefficient above 0 is its logarithm.
     """
-    value, turn = np.empty(len(theta)), np.empty(theta.shape)
-    for lane, (target, at) in enumerate(zip(which, theta, strict=True)):
-        if which.ndim == 1:
-            value[lane] = coefficient(problem.form.law, problem.centres, target, at, turn[lane])
-        else:
-            says, by = _predicted(problem.form, at, target[:, None])
-            value[lane], turn[lane] = says[0], by[:, 0]
-    return value, turn
+    if which.ndim == 1:
+        values, turns = problem.form.coefficients(theta, problem.centres)
+        return values[np.arange(len(which)), which], turns[np.arange(len(which)), which]
+    predicted, turns = problem.form.predict(theta, which[:, :, None])
+    return predicted[:, 0], turns[:, :, 0]

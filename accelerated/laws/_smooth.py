@@ -1,6 +1,6 @@
 """Checked tables and the report of a fit: see `_smooth.py` of the reference.
 
-Private to the accelerated package. The first fit imports the compiled loops.
+Private to the accelerated package.
 """
 
 import math
@@ -13,6 +13,7 @@ from routelaws.reference.laws._smooth import check_table  # noqa: F401 - for the
 from routelaws.reference.laws.uncertainty import student_quantile
 
 from ..errors import InputError
+from . import _descent
 
 
 def points_of(names: tuple[str, ...], at: Sequence) -> tuple[np.ndarray, ...]:
@@ -23,9 +24,6 @@ def points_of(names: tuple[str, ...], at: Sequence) -> tuple[np.ndarray, ...]:
 
 def fitted(form, kind: type, columns: tuple, loss: np.ndarray, huber: float | None, starts) -> tuple:
     """Return the report of the best start: the fields of `additive.AdditiveFit`, in their order."""
-    from . import _descent
-
-    form = form() if callable(form) else form
     problem = _descent.problem_of(form, columns, loss, huber)
     best = _descent.best_of(problem, _begin(form, problem, starts))
     residual, turn = _descent.look(problem, best.theta)
@@ -49,9 +47,6 @@ def fitted(form, kind: type, columns: tuple, loss: np.ndarray, huber: float | No
 
 def intervals(form, columns: tuple, loss, huber: float | None, level: float, points) -> list[tuple]:
     """Return the fields of the `additive.AdditiveInterval` of each coefficient, or of each of the points."""
-    from . import _descent
-
-    form = form() if callable(form) else form
     problem = _descent.problem_of(form, columns, loss, huber)
     quantile = student_quantile(level, problem.log_loss.size - len(form.names))
     theta, away = _descent.brought_back(problem, _descent.best_of(problem, _begin(form, problem, None)).theta)
@@ -81,15 +76,13 @@ def _begin(form, problem, starts: np.ndarray | None) -> np.ndarray:
 
 def share_out(terms: int, floor: bool, log_loss: np.ndarray) -> list[np.ndarray]:
     """Return ln of each term in the middle of a table, for several ways to divide the mean loss between terms."""
-    from ._descent import ABSENT
-
     level, others = float(np.mean(log_loss)), terms - floor
     parts = np.array([[0.5, 0.5], [0.2, 0.8], [0.8, 0.2]] if others == 2 else [[1 / others] * others])
     if not floor:
         return list(np.log(parts) + level)
     rests = np.array([0.0, 0.2, 0.5, 0.8])
     with np.errstate(divide="ignore"):
-        floors = np.where(rests > 0, np.log(rests) + level, ABSENT)
+        floors = np.where(rests > 0, np.log(rests) + level, _descent.ABSENT)
     shared = np.log(parts[:, None] * (1 - rests)[:, None]) + level
     return list(np.concatenate([shared, np.tile(floors[:, None], (len(parts), 1, 1))], axis=2).reshape(-1, terms))
 

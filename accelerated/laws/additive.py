@@ -1,8 +1,7 @@
 """Laws that add terms: an irreducible loss, and powers of size, tokens and other columns.
 
-Imported from `routelaws.reference.laws.additive`. The search differs. Compiled loops on several threads follow all
-starts of a fit. They find both ends of all intervals by false position (`_descent.py`). They take some seconds to
-compile, once per machine.
+Imported from `routelaws.reference.laws.additive`. The search differs: it follows all starts of a fit at once, and both
+ends of all intervals by false position (`_descent.py`).
 """
 
 import math
@@ -14,19 +13,34 @@ from routelaws.reference.laws.additive import *  # noqa: F403 - what follows rep
 from routelaws.reference.laws.additive import AdditiveLaw
 
 from .._calling import calling
-from . import _smooth
+from . import _descent, _smooth
 
 
 def _form(law: AdditiveLaw):
-    """Return the law in the interface of `_descent.py`.
-
-    The loops do not need the design X of the reference. They get the indices, in θ, of each term's multiplier and
-    exponents.
-    """
-    from ..kernels.law_terms import ADDITIVE
-    from . import _descent
-
+    """Return the law in the interface of `_descent.py`."""
     rows, powers = _places(law)
+
+    def predict(theta, logs):
+        """See `_descent.Form`. Each term is divided by the largest, so no power overflows."""
+        log_terms = np.repeat(theta[:, rows, None], logs.shape[-1], axis=2)  # [s, terms, n]
+        factors = [(t, c, powers[t, c]) for t, c in np.argwhere(powers >= 0)]  # term, column, place of the exponent
+        for t, c, power in factors:
+            log_terms[:, t] -= theta[:, power, None] * logs[..., c, :]
+        top = log_terms.max(axis=1, keepdims=True)
+        shares = np.exp(log_terms - top)
+        total = shares.sum(axis=1, keepdims=True)
+        shares /= total
+        turn = np.zeros((*theta.shape, logs.shape[-1]))
+        turn[:, rows] = shares
+        for t, c, power in factors:
+            turn[:, power] -= shares[:, t] * logs[..., c, :]
+        return (top + np.log(total))[:, 0], turn
+
+    def coefficients(theta, centres):
+        turn = np.eye(theta.shape[1])
+        for t, c in np.argwhere(powers >= 0):
+            turn[rows[t], powers[t, c]] += centres[c]
+        return theta @ turn.T, np.broadcast_to(turn, (len(theta), *turn.shape))
 
     def internal(values, centres):
         theta = np.array(values, dtype=np.float64)
@@ -38,7 +52,8 @@ def _form(law: AdditiveLaw):
         law.coefficients._fields,
         positive,
         tuple(0.0 if above else math.nan for above in positive),
-        _descent.law_of(ADDITIVE, tuple(rows), powers),
+        predict,
+        coefficients,
         internal,
         lambda values: np.log(np.stack(values)),
         lambda logs: logs.mean(axis=1),

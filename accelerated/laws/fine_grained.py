@@ -1,6 +1,6 @@
 """The law of fine-grained experts: how the loss of a routed model depends on size, tokens and granularity.
 
-Imported from `routelaws.reference.laws.fine_grained`. The fit and its intervals are compiled
+Imported from `routelaws.reference.laws.fine_grained`. The search differs
 (`additive.py`).
 """
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws._huber import check_delta
+from routelaws.reference.laws._huber import check_delta, terms
 from routelaws.reference.laws._projection import (
     ROUTED_WORDS,
     Words,
@@ -28,7 +28,8 @@ from routelaws.reference.laws.routed import RoutedCoefficients
 from routelaws.reference.notation import check_finite
 
 from ..errors import InputError
-from ..kernels import law_fit, law_huber
+from ..kernels import law_fit
+from ._huber import fit_huber
 
 STATUSES: tuple[Status, ...] = (
     "linear limit", "E_start at 1, E_max unbounded", "E_start at 1", "E_max unbounded", "interior",
@@ -87,7 +88,7 @@ def fit_routed(
             need 7 rows, 4 different E, 6 different pairs (N, E), and independent columns.
 
     Differs from the reference: the fit searches from the lowest points of a coarse scan (see the top of the file). With
-    `huber` it takes a few milliseconds.
+    `huber`, SciPy's least squares search from these points, which takes some tenths of a second.
     """
     return _fit_table(level_table(dense_parameters, num_experts, loss), huber, scan, starts)
 
@@ -218,7 +219,7 @@ def _fit_table(table: LevelTable, huber: float | None, scan: int = 16, starts: i
     square = float(np.mean(residual**2))
     objective, criterion = square, "mean squared difference of log10 losses"
     if huber is not None:
-        objective = law_huber.criterion(residual, huber)
+        objective = float(terms(residual, huber).sum())
         criterion = f"sum of Huber terms of log10 losses, delta = {huber:g}"
     intercept, size, gain, interaction = map(float, solution)
     curve = LossCurve(
@@ -233,7 +234,7 @@ def _best(table: LevelTable, huber: float | None, scan: int, starts: int) -> np.
     """Return the optimum: piece of the domain, alpha, ratio, 1 - ratio, the sum, and the linear unknowns [4]."""
     if huber is None:
         return law_fit.fit_batch(*_arrays(table), np.ones((1, table.log_loss.size)), scan, starts, True)[0]
-    return law_huber.fit(table.log_size, table.log_loss, table.level, table.extra, huber, scan + scan // 2, 2 * starts)
+    return fit_huber(table, huber, scan + scan // 2, 2 * starts)
 
 
 def _arrays(table: LevelTable) -> tuple[np.ndarray, ...]:

@@ -1,6 +1,6 @@
 """Sparsity and size: how the loss of a mixture depends on total size, tokens and the share of unused experts.
 
-Imported from `routelaws.reference.laws.sparsity`. The fit and its intervals are compiled (`additive.py`).
+Imported from `routelaws.reference.laws.sparsity`. The search differs (`additive.py`).
 """
 
 from routelaws.reference.laws import sparsity as reference

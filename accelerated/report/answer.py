@@ -1,8 +1,11 @@
 """The answer of a report: sentences with the numbers of each finding, and a table of the gains by the law."""
 
+from routelaws.reference.diagnostics import SAME
+
 from ..results.blocks import Block, Table, count, counts_span, figure, range_of, span, two_digits
+from ..results.encoding import constants
 from ..results.misfit import CLEAR, how_far_off
-from ..wording import plural
+from ..wording import by_reason, plural
 from .outline import Report, capital, loss_name, names, router_name
 
 MANY_PAIRS = 6
@@ -17,10 +20,10 @@ def findings(report: Report) -> list[str | None]:
         blocks.append(_chance(report.sweep))
     if report.sweep and report.sweep["not_learned"]:
         blocks.append(
-            f"**Some routers have not learned.** {capital(report.sweep['not_learned'])}. So their losses "
-            "do not measure routing."
+            f"**Some runs are left out of all comparisons, fits and recommendations.** "
+            f"{capital(report.sweep['not_learned'])}. The rule: {NOT_LEARNED}."
         )
-    if facts["gains"]:
+    if facts["gains"] and not measured(report):
         blocks.append(_lowers(facts["gains"]))
     if facts["fading"]:
         blocks.append(_fades(report, facts))
@@ -75,6 +78,17 @@ def _share(some: int, of: int, noun: str) -> str:
     return f"{some or 'none'} of {plural(of, noun)}"
 
 
+NOT_LEARNED = (
+    "training and evaluation choose the same expert about as often as by chance, or exchanging the experts changes the "
+    f"loss by less than {100 * (SAME - 1):.2g} %"
+)
+
+
+def measured(report: Report) -> bool:
+    """Whether routed and dense runs of a sweep are compared; the law's count of gains is then not the answer."""
+    return bool(report.sweep and report.sweep["comparisons"])
+
+
 def _lowers(gains: dict) -> str:
     below, points = gains["below"], gains["points"]
     head = "No gain from routing is certain."
@@ -110,9 +124,10 @@ def _fades(report: Report, facts: dict) -> str:
     sentence += "; ".join(parts) + "."
     if known:
         sentence += " This is an extrapolation"
-        knife = [f"{counts_span(each)} for {router_name(each['router'])}" for each in facts["jackknife"]]
-        allowed = "; the jackknife also includes small errors of the law at each size; it gives"
-        sentence += f"{allowed} {', '.join(knife)}." if knife else "."
+        knife = by_reason({each["router"]: counts_span(each) for each in facts["jackknife"]})
+        allowed = "; the jackknife also includes small errors of the law at each size; by this, N_cutoff is"
+        ends = ", ".join(f"{ends} for {names(routers)}" for ends, routers in knife.items())
+        sentence += f"{allowed} {ends}." if knife else "."
     return sentence
 
 
@@ -121,6 +136,7 @@ def _times(value: float) -> str:
 
 
 MISFIT = {
+    "open": "The runs do not determine the law: each of its constants is open.",
     "chance": "The law fits within the scatter of repeated runs.",
     "bad": "The law fits badly.",
     "good": "The law fits well, but not exactly.",
@@ -128,11 +144,15 @@ MISFIT = {
 }
 
 
+def _without_constants(report: Report) -> list[str]:
+    """Return the routers whose runs determine none of the law's constants."""
+    return [law["router"] for law in report.fitted if not any(each["determined"] for each in constants(law).values())]
+
+
 def _misfit(report: Report, facts: dict) -> str:
-    sentences = [
-        f"**{MISFIT[facts['kind']]}** Its error is at most {two_digits(facts['worst'])} % of the loss (root mean "
-        "square)"
-    ]
+    nothing = _without_constants(report)
+    head = MISFIT["open" if len(nothing) == len(report.fitted) else facts["kind"]]
+    sentences = [f"**{head}** Its error is at most {two_digits(facts['worst'])} % of the loss (root mean square)"]
     scatter = report.results["seed_scatter"]
     if scatter:
         runs = f"{plural(scatter['runs'], 'run')} at {plural(len(scatter['points']), 'point')}"
@@ -141,6 +161,8 @@ def _misfit(report: Report, facts: dict) -> str:
         sentences += _unequal_scatter(report, scatter)
     else:
         sentences[0] += "; the part due to chance is not known, because no run was repeated with another seed."
+    if 0 < len(nothing) < len(report.fitted):
+        sentences.append(f"For {names(nothing)}, the runs determine none of the law's constants.")
     if facts["bent"]:
         whose = "" if len(facts["bent"]) == len(report.fitted) else f" of {names(facts['bent'])}"
         sentences.append(
@@ -209,6 +231,7 @@ def _printed(report: Report, facts: dict) -> str:
 def _open(report: Report, facts: dict | None) -> str | None:
     """Return sentences on E_max of each router and fits to other texts that the runs do not determine."""
     unknown = [law["router"] for law in report.fitted if not law["coefficients"]["E_max"]["determined"]]
+    unknown = [router for router in unknown if router not in _without_constants(report)]
     sentences = []
     if unknown:
         sentences.append(f"E_max, above which more experts do not help, is not determined for {names(unknown)}.")
@@ -230,7 +253,13 @@ def gains(report: Report) -> list[Block]:
         + [f"{figure(law['rmsle_percent'], '.2f')} %"]
         for law in laws
     ]
-    return [Table(["router", "experts", *end_heads(report), "error of the law"], rows)]
+    facts = report.results["headlines"]["gains"]
+    by_law = (
+        f"**By the law,** fitted to these runs, the gain of the largest E is certain at {facts['below']} of "
+        f"{plural(facts['points'], 'point')} (router and size). The table has the smallest and the largest size:"
+    )
+    table = Table(["router", "experts", *end_heads(report), "error of the law"], rows)
+    return [by_law, table] if measured(report) else [table]
 
 
 def end_heads(report: Report) -> list[str]:

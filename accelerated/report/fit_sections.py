@@ -1,6 +1,6 @@
 """The sections of a report on the fitted laws: slopes, gains, equivalent sizes, residuals, forms, other texts."""
 
-from ..results.blocks import Block, Heading, Table, count, counts_span, figure, span
+from ..results.blocks import NOT_DETERMINED, Block, Heading, Table, count, counts_span, figure, span, undetermined
 from ..results.misfit import CLEAR, NO_FLOOR, how_far_off
 from ..wording import plural
 from .answer import end_heads, gains_at_ends
@@ -72,7 +72,7 @@ def worth_section(report: Report) -> list[Block]:
     rising = [law for law in report.fitted if law["misfit"]["rise"] is not None]
     rows = [
         [router_name(law["router"]), report.size(each["N"]), str(each["E"]), figure(each["loss"], ".4f")]
-        + [count(each["value"]), counts_span(each), figure(each["times"], ".1f")]
+        + _worth(each)
         + [count(each["measured"]), figure(each["measured_times"], ".1f")]
         for law in report.fitted
         if law not in rising
@@ -104,6 +104,12 @@ def worth_section(report: Report) -> list[Block]:
     return [*blocks, Table([*heads, "equivalent dense size by the measured loss", "times N"], rows, keys=3)]
 
 
+def _worth(each: dict) -> list[str]:
+    if undetermined(each["low"], each["high"]):
+        return [NOT_DETERMINED] * 3
+    return [count(each["value"]), counts_span(each), figure(each["times"], ".1f")]
+
+
 def dense_section(report: Report) -> list[Block]:
     dense = report.results["dense"]
     if dense["rows"] < 2:
@@ -116,7 +122,7 @@ def dense_section(report: Report) -> list[Block]:
     alpha, size, printed = dense["coefficients"]["alpha"], dense["coefficients"]["N_c"], dense.get("printed")
     rows = [
         ["alpha", figure(alpha["value"], ".4f"), span(alpha, ".4f")],
-        ["N_c", count(size["value"]), counts_span(size)],
+        ["N_c", count(size["value"]) if size["determined"] else "open", counts_span(size)],
         ["RMSLE", figure(dense["rmsle"], ".5f"), ""],
     ]
     if printed:

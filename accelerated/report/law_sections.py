@@ -1,6 +1,6 @@
 """The sections of a report on the (N, E) law: its constants, open questions, intervals."""
 
-from ..results.blocks import Block, Heading, Table, constant, constant_span, count, figure, rough_span
+from ..results.blocks import NOT_DETERMINED, Block, Heading, Table, constant, constant_span, count, figure, rough_span
 from ..results.encoding import constants
 from ..results.planning.isoflop import ISOFLOP_CAPTION, ISOFLOP_HEAD, profile_blocks
 from ..wording import once, plural
@@ -45,10 +45,10 @@ def law_section(report: Report) -> list[Block]:
 def _constants(report: Report) -> Table:
     rows = []
     for law in report.fitted:
-        cells = [
-            f"{value_of(coefficient, name)} ({constant_span(coefficient, name)})"
-            for name, coefficient in constants(law).items()
-        ]
+        cells = []
+        for name, coefficient in constants(law).items():
+            ends = constant_span(coefficient, name)
+            cells.append("open" if ends == NOT_DETERMINED else f"{value_of(coefficient, name)} ({ends})")
         rows.append([router_name(law["router"]), *cells, f"{figure(law['rmsle_percent'], '.2f')} %"])
         if "printed" in law:
             rows.append(["paper", *_printed(law["printed"]), f"{figure(law['printed']['rmsle_percent'], '.2f')} %"])
@@ -110,7 +110,7 @@ def _open_constants(law: dict):
             f"E_max is not identified: in the best fit, Ê has no upper limit. Up to E = {top} these runs show no "
             "saturation, so they do not show where more experts stop helping."
         )
-    elif coefficients["E_max"]["value"] > top and law["reached"] is not None:
+    elif coefficients["E_max"]["determined"] and coefficients["E_max"]["value"] > top:
         yield (
             f"E_max lies beyond the largest trained E ({top}), so it is extrapolated from the bend of the curve. By "
             f"this fit, E = {top} reaches {figure(law['reached'], '.0f')} % of the possible gain in log10 L."

@@ -23,13 +23,13 @@ def first_page(report: Report) -> list[Block]:
         Heading(f"Scaling laws of routed language models: {_title(report)}", 1),
         *_unfinished(report),
         f"{WHAT} The laws are those of {PAPER}. Intervals are at 95 %.",
+        *loss_figure(report),
         *(_trained(report) if report.sweep else _held(report)),
         *cautions(report),
         Heading("What came out"),
         *bullets(findings(report)),
         *gains(report),
         *([] if report.table["routers"] else [_no_routed_run(report)]),
-        *loss_figure(report),
     ]
 
 
@@ -68,14 +68,14 @@ def _trained(report: Report) -> list[Block]:
 
 
 def _routed(report: Report) -> str:
-    sweep, table = report.sweep, report.table
-    if not table["routers"]:
+    sweep = report.sweep
+    if not sweep["routers"]:
         return "all dense."
     share = f"{sweep['shares'][0]:.3g} % of the" if len(sweep["shares"]) == 1 else "some"
     through = "one expert" if sweep["ks"] == [1] else f"{_either(sweep['ks'])} experts"
     return (
-        f"{'dense and ' * sweep['dense']}routed by {names(table['routers'])} with "
-        f"E = {', '.join(map(str, table['experts']))}. In a routed model, {share} blocks have experts, and each "
+        f"{'dense and ' * sweep['dense']}routed by {names(sweep['routers'])} with "
+        f"E = {', '.join(map(str, sweep['experts']))}. In a routed model, {share} blocks have experts, and each "
         f"token passes through {through} of such a block."
     )
 
@@ -137,7 +137,8 @@ def cautions_of(results: dict) -> dict[str, list[str]]:
 
 
 def _no_routed_run(report: Report) -> str:
-    return f"There is no routed run{' yet' if report.sweep else ''}, so there are no results about routing."
+    which = "routed run that has learned" if report.sweep and report.sweep["routers"] else "routed run"
+    return f"There is no {which}{' yet' if report.sweep else ''}, so there are no results about routing."
 
 
 def loss_figure(report: Report) -> list[Block]:

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from ..results.blocks import Block, Notes
+from ..results.blocks import Block, Notes, count
 from ..results.encoding import constants
 from ..results.reproduction.paper import NAMES
 from ..wording import by_reason
@@ -44,7 +44,7 @@ class Report(NamedTuple):
 
     def size(self, number: float) -> str:
         """Return the report's label of an N."""
-        return self.results["size_labels"][str(int(number))]
+        return self.results["size_labels"].get(str(int(number))) or count(number)
 
     def sizes(self, numbers) -> str:
         """Return the report's labels of several N as a list in a sentence."""

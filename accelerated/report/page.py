@@ -8,30 +8,34 @@ from pathlib import Path
 from .outline import anchor
 
 STYLE = """
-:root { color-scheme: light; }
+:root { color-scheme: light dark; --ground: #fff; --ink: #222; --soft: #5a5a5a; --line: #d4d4d4; --panel: #f4f4f4;
+  --link: #00558a; }
+@media (prefers-color-scheme: dark) { :root { --ground: #15181c; --ink: #e4e4e4; --soft: #a4abb3; --line: #3d434b;
+  --panel: #21262c; --link: #7cc4f5; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 0.8rem 1rem 2rem; max-width: 62rem; background: #fff; color: #222;
+body { margin: 0 auto; padding: 0.8rem 1rem 2rem; max-width: 62rem; background: var(--ground); color: var(--ink);
   font: 1rem/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif;
   overflow-wrap: break-word; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0.4rem 0 0.8rem; }
-h2 { font-size: 1.3rem; margin: 1.4rem 0 0.6rem; padding-top: 0.6rem; border-top: 1px solid #ddd; }
-a { color: #00558a; }
+h2 { font-size: 1.3rem; margin: 1.4rem 0 0.6rem; padding-top: 0.6rem; border-top: 1px solid var(--line); }
+a { color: var(--link); }
 p { margin: 0.7rem 0; }
 li { margin: 0.25rem 0; }
 code, pre { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size: 0.88em; }
-code { background: #f3f3f3; padding: 0.1em 0.25em; border-radius: 3px; }
-pre { background: #f6f6f6; padding: 0.8rem; overflow-x: auto; border-radius: 4px; }
+code { background: var(--panel); padding: 0.1em 0.25em; border-radius: 3px; }
+pre { background: var(--panel); padding: 0.8rem; overflow-x: auto; border-radius: 4px; }
 pre code { background: none; padding: 0; }
 .wide { overflow-x: auto; margin: 0.7rem 0; }
 table { border-collapse: collapse; font-size: 0.88rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.24rem 0.6rem; border-bottom: 1px solid #e4e4e4; text-align: left; vertical-align: top; }
-th { border-bottom: 2px solid #999; font-weight: 600; }
+th, td { padding: 0.24rem 0.6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+th { border-bottom: 2px solid var(--soft); font-weight: 600; }
 td.right, th.right { text-align: right; }
 td.right { white-space: nowrap; }
 td.short { white-space: nowrap; }
 figure { margin: 1rem 0; max-width: 56rem; }
-figure img { width: 100%; height: auto; display: block; }
-figcaption { font-size: 0.92rem; color: #444; margin-top: 0.5rem; }
+figure img { max-width: 100%; height: auto; display: block; background: #fff; }
+@media (prefers-color-scheme: dark) { figure img { filter: invert(0.91) hue-rotate(180deg); } }
+figcaption { font-size: 0.92rem; color: var(--soft); margin-top: 0.5rem; }
 nav ul { columns: 2; padding-left: 1.2rem; }
 @media (max-width: 40rem) {
   body { padding: 0.8rem 0.8rem 3rem; }

@@ -1,6 +1,6 @@
 """The sections that only sweeps have: routed and dense runs, registered predictions, training, and the routers."""
 
-from ..results.blocks import Block, Heading, Table, figure, percent, range_of, significant
+from ..results.blocks import Block, Heading, Table, figure, percent, range_of, significant, span
 from ..wording import plural
 from .outline import Report, listed, names, router_name
 
@@ -38,6 +38,8 @@ def _spread_words(sweep: dict) -> str:
 
 
 def _error_words(sweep: dict) -> str:
+    if sweep["few_documents"]:
+        return sweep["few_documents"]
     if not sweep["errors"]:
         return "The error over documents is not known, because these runs did not save the loss of each window."
     return "± is the standard error of the difference over documents, computed on the same windows."
@@ -103,8 +105,7 @@ def registered_section(report: Report) -> list[Block]:
         if entry["loss"] is None:
             rows.append([*cells, f"none: {entry['reason']}", "", "", measured, ""])
             continue
-        low, high = entry["run_interval"]
-        ends = "not known" if None in (low, high) else f"{figure(float(low), '.4f')} to {figure(float(high), '.4f')}"
+        ends = span([None if end is None else float(end) for end in entry["run_interval"]], ".4f")
         error = "" if entry["error"] is None else percent(entry["error"], "+.1f")
         rows.append([*cells, entry["law"], figure(entry["loss"], ".4f"), ends, measured or "not yet", error])
     heads = ["router", "N", "E", "law", "predicted", "prediction interval", "measured", "error"]

@@ -168,7 +168,8 @@ def _odd_runs(report: Report) -> list[Block]:
     twice = [_alike(report, group) for group in rows["twice"] if not suspect & set(group["hyper_ids"])]
     if twice:
         sentences.append(f"Some runs have the same router, N, E, k, R and seed: {'; '.join(twice)}. All are used.")
-    gaps = rows["cells_missing"]
+    left_out = report.sweep and report.sweep["not_learned"]  # such runs are no gaps
+    gaps = [] if left_out else rows["cells_missing"]
     if len(gaps) > MANY_GAPS:
         sentences.append(f"The grid has {plural(len(gaps), 'gap')}.")
     elif gaps:

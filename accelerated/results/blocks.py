@@ -7,7 +7,7 @@ words wrap. Numbers are never truncated or split over two lines.
 import html
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,11 @@ from ..errors import in_line
 
 LARGE = 1e6
 """Numbers from this size on have three digits and an exponent."""
+
+WIDEST = 1e6
+"""An interval whose ends differ by more than this factor reads "not determined" (our choice)."""
+
+NOT_DETERMINED = "not determined"
 
 
 def count(value: float | None) -> str:
@@ -64,15 +69,33 @@ def experts(value: float | None, digits: int = 3) -> str:
     return f"{rounded:.10g}" if rounded < 1e9 else f"{rounded:.{digits}g}"
 
 
+def undetermined(low: float, high: float) -> bool:
+    """Return whether the ends of an interval of a positive number differ by more than `WIDEST`.
+
+    The interval then reads "not determined" everywhere. It keeps an open end: from 5 to infinity is a bound.
+    """
+    return (WIDEST * low < high < math.inf) if low > 0 else low == 0 and high == math.inf
+
+
+def verdict(item) -> str:
+    """Return the words of a `Range`, or "not determined" (see `undetermined`)."""
+    return NOT_DETERMINED if undetermined(item.low, item.high) else item.words
+
+
 def span(ends, form: str = ".4g") -> str:
     """Return an interval as text, from [low, high], a record or a dictionary."""
-    low, high = _ends(ends)
-    return "not known" if low is None else f"{figure(low, form)} to {figure(high, form)}"
+    return _span(ends, lambda end: figure(end, form))
 
 
 def counts_span(ends) -> str:
+    return _span(ends, count)
+
+
+def _span(ends, of_end: Callable[[float], str]) -> str:
     low, high = _ends(ends)
-    return "not known" if low is None else f"{count(low)} to {count(high)}"
+    if low is None:
+        return "not known"
+    return NOT_DETERMINED if undetermined(low, high) else f"{of_end(low)} to {of_end(high)}"
 
 
 def _ends(ends) -> tuple:
@@ -91,16 +114,12 @@ def constant(value: float, name: str) -> str:
 
 
 def constant_span(ends, name: str) -> str:
-    low, high = _ends(ends)
-    return "not known" if low is None else f"{constant(low, name)} to {constant(high, name)}"
+    return _span(ends, lambda end: constant(end, name))
 
 
 def rough_span(ends, name: str) -> str:
     """Return a rough interval: numbers of experts with three digits."""
-    low, high = _ends(ends)
-    if low is None or not name.startswith("E_"):
-        return constant_span(ends, name)
-    return f"{experts(low)} to {experts(high)}"
+    return _span(ends, experts) if name.startswith("E_") else constant_span(ends, name)
 
 
 def range_of(values: list, form: str = ",", unit: str = "") -> str:

@@ -11,6 +11,8 @@ import numpy as np
 
 from routelaws.reference.laws.intervals import Range
 
+from .blocks import verdict
+
 
 def plain(value):
     """Return a value for strict JSON: records as objects, NaN as None, infinities as "inf" and "-inf".
@@ -45,7 +47,7 @@ def dumps(value, **options) -> str:
 
 
 def interval(item: Range) -> dict:
-    return {"value": item.value, "low": item.low, "high": item.high, "verdict": item.words or None}
+    return {"value": item.value, "low": item.low, "high": item.high, "verdict": verdict(item) or None}
 
 
 def coefficient(item: Range, determined: bool | None) -> dict:

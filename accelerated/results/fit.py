@@ -25,7 +25,7 @@ from ..laws.held_out import HeldOut, leave_one_group_out, leave_one_out
 from ..tables.schema import DENSE
 from ..tables.selection import RouterRows
 from ..wording import by_reason, plural
-from .blocks import Block, Notes, Table, figure, span, text, to_html
+from .blocks import NOT_DETERMINED, Block, Notes, Table, figure, span, text, to_html, verdict
 from .encoding import fit_dict, plain
 from .misfit import Misfit, is_determined, is_known, misfit_lines, misfit_of, sizes_of, steepness, warnings
 from .plotting import plot_fit
@@ -47,7 +47,7 @@ LEVEL = 0.95
 SIZE = "dense_parameters"
 """The column of sizes N, for laws with slopes."""
 
-NOT_DETERMINED = (
+NOT_WHOLE = (
     "these rows do not determine the whole law: some coefficients can grow together without limit, and the law still "
     "fits equally well (see the intervals of the slopes). Every printed coefficient has an interval with two finite "
     "ends. Predictions within the range of the data remain valid"
@@ -62,6 +62,18 @@ def fit_with_intervals(rows: Rows, law: Law, level: float, huber: float | None) 
     fit = Fit(rows, law, level, huber)
     fit.intervals  # noqa: B018
     return fit
+
+
+class Coefficient(float):
+    """A fitted number that prints "(not determined)" if the rows do not determine it (see `Fit.is_found`)."""
+
+    def __new__(cls, value: float, determined: bool):
+        number = super().__new__(cls, value)
+        number.determined = determined
+        return number
+
+    def __repr__(self) -> str:
+        return super().__repr__() + f" ({NOT_DETERMINED})" * (not self.determined)
 
 
 class Fit:
@@ -103,15 +115,20 @@ class Fit:
 
     @property
     def coefficients(self) -> dict:
-        """The fitted coefficients by name; an array for a law with one line per size."""
-        return self.best.coefficients._asdict()
+        """The fitted coefficients by name, each a `Coefficient`; an array for a law with one line per size."""
+        values = self.best.coefficients._asdict()
+        return {
+            name: value if np.ndim(value) else Coefficient(value, self.is_found(name, float(value)))
+            for name, value in values.items()
+        }
 
     @cached_property
     def intervals(self) -> list[Range]:
         """Coefficients and derived numbers with their intervals; [] with Huber's criterion."""
         if self.huber is not None:
             return []
-        return self.law.intervals(self.best, self.rows.columns, self.rows.measured, self.level)
+        items = self.law.intervals(self.best, self.rows.columns, self.rows.measured, self.level)
+        return [item._replace(words=verdict(item)) for item in items]
 
     @cached_property
     def slopes(self) -> list[Range]:
@@ -241,7 +258,7 @@ def fit_blocks(fit) -> list[Block]:
     """Return the blocks of one `Fit`: coefficients, slopes, residuals and excluded runs."""
     blocks: list[Block] = [_coefficients_table(fit), Notes([_error_words(fit)])]
     if not fit.determined:
-        blocks.append(f"{fit.name}: {NOT_DETERMINED}.")
+        blocks.append(f"{fit.name}: {NOT_WHOLE}.")
     if fit.slopes:
         blocks.append(_slopes_table(fit))
     lines = [] if fit.misfit is None else misfit_lines(fit.misfit)
@@ -272,7 +289,7 @@ def _coefficients_table(fit) -> Table:
     values = {name: float(value) for name, value in fit.coefficients.items() if np.ndim(value) == 0}
     for name, value in (values | dict([fit.cutoff] if fit.cutoff else [])).items():
         interval = fit.interval(name)
-        row = [name, figure(value) if fit.is_found(name, value) else "not determined"]
+        row = [name, figure(value) if fit.is_found(name, value) else NOT_DETERMINED]
         if fit.intervals:
             row.append("" if interval is None else span(interval))
         if worded:

@@ -11,7 +11,7 @@ from routelaws.reference.laws.intervals import Range
 from ..errors import InputError
 from ..laws.catalogue import Law
 from ..wording import by_reason, in_short, once
-from .blocks import Block, Table, figure, span, text, to_html
+from .blocks import NOT_DETERMINED, Block, Table, figure, span, text, to_html
 from .encoding import head_of, interval, named, plain, unknown
 from .misfit import CLEAR, NAMES, floor_lines, how_far_off, warning_lines
 from .row_differences import left_out_lines
@@ -337,8 +337,9 @@ def prediction_blocks(found) -> list[Block]:
         blocks.append(BY_SIZE)
     for each in predictions:
         if each.dense:
-            worth = f"same loss as a dense model of N = {figure(each.dense.value, '.3g')} ({span(each.dense, '.3g')})"
-            blocks.append(f"{each.fit.name}: {worth}")
+            ends = span(each.dense, ".3g")
+            worth = ends if ends == NOT_DETERMINED else f"{figure(each.dense.value, '.3g')} ({ends})"
+            blocks.append(f"{each.fit.name}: same loss as a dense model of N = {worth}")
     blocks += floor_lines(fits.law, [each.fit for each in predictions])
     left_out = once((each.fit.name, left_out_lines(each.fit.rows.left_out)) for each in predictions)
     blocks += [f"{in_short(names, NAMES)}: {line}" for line, names in left_out.items()]

@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
 from ..tables.agreement import recounted
 from ..tables.schema import DENSE
-from ..tables.selection import CLARK, RouterRows, last_evaluations, of_router, select_rows
+from ..tables.selection import CLARK, RouterRows, last_evaluations, of_router, remarks_of_blanks, select_rows
 from ..tables.table import named, naming, read_tables
 from ..wording import by_reason, in_short, once, plural
 from .blocks import Block, Table, figure, text, to_html
@@ -90,12 +90,12 @@ class Runs:
     @cached_property
     def last(self):
         """The last evaluation of every run, by hyper_id: a pandas DataFrame."""
-        return last_evaluations(self.frame)
+        return last_evaluations(self.frame, None, self.loss)
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences on the excluded rows of the table."""
-        return self.frame.attrs.get("remarks", [])
+        """Sentences on the excluded rows of the table, and on rows without the loss."""
+        return self.frame.attrs.get("remarks", []) + remarks_of_blanks(self.frame, self.loss)
 
     def selections(self, axes: str = "experts") -> list[RouterRows]:
         """Return the last evaluation of each chosen run, by router (see `tables.selection`)."""
@@ -331,9 +331,9 @@ def fits_blocks(fits) -> list[Block]:
 def _lines_table(fits) -> Table:
     rows = []
     for fit in fits:
-        values = [figure(value, ".3g") for value in fit.coefficients.values()]
+        values = [figure(value, ".3g") for value in fit.best.coefficients]
         rows.append([fit.name, str(fit.best.rows), *values, *errors_of(fit).values()])
-    return Table(["fit of", "rows", *fits[0].coefficients, *errors_of(fits[0])], rows, "best fits")
+    return Table(["fit of", "rows", *fits[0].best.coefficients._fields, *errors_of(fits[0])], rows, "best fits")
 
 
 def fit_table(

@@ -65,9 +65,8 @@ EPSILON = 2.0**-8
 """Default increment of the auction, as a share of the largest score difference within a token (our choice)."""
 
 _SLICE = 2**16
-"""Bytes passed to the host in one piece. JAX copies larger pieces (from 100 kB in JAX 0.10) in another thread of the
-pool that also runs the callback. If all threads of the pool run callbacks, such as on one core, copy and callback
-deadlock."""
+"""Bytes passed to the host in one piece. JAX copies larger pieces in another thread, and the callback may then wait for
+this copy without end."""
 
 _SHRINK = 4.0  # the factor by which the increment shrinks each time
 

@@ -16,6 +16,8 @@ class Cells:
         self.marks: dict[str, list[str]] = {}  # columns without a place in the table that may identify runs
         self.is_log = False  # whether each row is an evaluation of the named run
         self.rows = len(next(iter(cells.values()), []))
+        self.at: list[str] = []  # the name of each row in messages
+        self.headers: dict[str, str] = {}  # {column of the table: column of the user's file}
 
     def column(self, name: str) -> list[str]:
         """Return a column. Add a blank column if missing."""
@@ -31,6 +33,13 @@ class Cells:
             for i, value in values.items():
                 column[i] = value
             self.remarks.append(f"{name}: {how}{in_rows(len(values), self.rows)}")
+
+    def keep(self, rows: list[int]) -> None:
+        """Drop all other rows."""
+        for columns in (self.cells, self.marks):
+            columns.update({name: [cells[i] for i in rows] for name, cells in columns.items()})
+        self.names = [self.names[i] for i in rows] if self.names else []
+        self.at, self.rows = [self.at[i] for i in rows], len(rows)
 
     def number(self, name: str) -> np.ndarray:
         """Return a column as numbers, NaN for blanks: [rows] float64."""

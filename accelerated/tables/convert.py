@@ -15,9 +15,9 @@ two exceptions. The names of runs are kept as `run`, for messages. Columns that 
 remark, if every cell is a loss. Kept columns can be used in `--rows`. They are also used for warnings about differences
 that a law ignores.
 
-Pieces of a log (`exports.py`) are joined by run and step. Rows of a log without a loss are excluded. NaN counts as a
-loss; otherwise a diverged run would keep its last finite loss. Several tables are converted separately, and their runs
-get new numbers. The column `source` names the table of each row.
+Pieces of a log (`exports.py`) are joined by run and step. Rows without a loss are excluded. NaN counts as a loss;
+otherwise a diverged run would keep its last finite loss. Several tables are converted separately, and their runs get
+new numbers. The column `source` names the table of each row.
 """
 
 import csv
@@ -38,8 +38,8 @@ from .cells import Cells, harmless
 from .deriving import derive, replace_cells, to_nats
 from .headers import apply_headers
 from .log import RUN
-from .schema import BLANK, TABLE_COLUMNS, name_column, outside, range_of, to_numbers
-from .sources import Source, check_names, configured, sources_of, with_loss
+from .schema import BLANK, TABLE_COLUMNS, name_column, range_of
+from .sources import Source, check_names, configured, more_losses, sources_of, with_loss
 from .table import CONVERTED, SOURCE, listed, read_table, span
 
 LOSS_UNITS = ("nats", "bits", "perplexity")
@@ -47,10 +47,12 @@ LOSS_UNITS = ("nats", "bits", "perplexity")
 
 _CALLED = {
     "bits per byte": r"bpb|bpc|per[ _/-]?(byte|char)",
+    "units per word or byte": r"(per[ _/-]?|(?<![a-z]))word|byte[ _/-]?(ppl|perplexity)",
     "bits": r"(?<![a-z])bits?(?![a-z])|(?<![a-z])bpt(?![a-z])",
     "perplexity": r"(?<![a-z])(ppl|perplexity)(?![a-z])",
 }
 """Patterns of column names of losses in other units."""
+_NEXT_PAIR = re.compile(r",(?=[^,=]*=)")
 _LEAVES_OUT = r"(no|non|not|without|w/?o|excl\w*)[ _./-]*(token[ _./-]*)?emb"
 
 
@@ -83,7 +85,7 @@ def convert_runs(
             entries for its columns. In a log, hyper_id is the column `run` by default.
         constants: {column of the table: value} for blank cells of `runs`.
         loss_unit: unit of every loss, one of LOSS_UNITS.
-        keep: more columns of `runs` to keep, with unchanged names.
+        keep: more columns of `runs` to keep, with unchanged names; commas separate names.
         config: a table with one row per run; its columns are added to every row of the run. The column `run` or `Name`,
             or else the first column, matches the source column of hyper_id. If there are several tables, it is joined
             to each table that has one of its runs.
@@ -96,8 +98,10 @@ def convert_runs(
     """
     out, constants, columns, values = Path(out), constants or {}, columns or {}, values or {}
     _check_request(out, columns, constants, loss_unit)
-    sources = [with_loss(source, columns) for source in sources_of(listed(runs))]
+    sources = [with_loss(source, columns, loss_unit) for source in sources_of(listed(runs), columns)]
     sources = configured(sources, config, columns)
+    there = {name for source in sources for name in source.cells}
+    keep = [name for item in keep for name in ([item] if item in there else item.split(","))]
     check_names(sources, columns, keep)
     if item := next((item for item in values if ":" not in item), None):
         raise InputError(
@@ -129,11 +133,13 @@ def convert_runs(
 def parse_pairs(items, flag: str) -> dict[str, str]:
     """Return {name: value} from NAME=VALUE items. An item may have several pairs, separated by commas.
 
+    A comma that no other pair follows belongs to the value, as in loss_validation=word_perplexity,none.
+
     Raises:
         InputError: an item has another form, or a name appears twice.
     """
     pairs = {}
-    for item in ",".join(items).split(",") if items else []:
+    for item in (pair for pairs_of_item in map(_NEXT_PAIR.split, items) for pair in pairs_of_item):
         name, equals, value = (part.strip() for part in item.partition("="))
         if not (name and equals and value):
             raise InputError(f"{flag} {item} is not of the form NAME=VALUE; give a name and a value")
@@ -168,18 +174,19 @@ def _converted(
     `unused` is a copy of `values`, and the function removes the entries that match a cell.
     """
     columns = {name: column for name, column in columns.items() if column in source.cells}
-    if source.at is not None:
+    if source.is_log:
         columns = {"hyper_id": RUN} | columns
     keep = [name for name in keep if name in source.cells]
-    losses = _losses(source.cells, {*columns.values(), *TABLE_COLUMNS, *keep}, loss_unit)
+    losses = more_losses(source.cells, {*columns.values(), *TABLE_COLUMNS, *keep}, loss_unit)
     cells, dropped = _renamed(source.cells, columns, [*keep, *losses])
     if not cells:
         there = ", ".join(dropped)
         raise InputError(
             f"{source.name}: has no column of a results table; available: {there}; map some with --columns"
         )
-    at, remarks, table = source.at, [*source.remarks], Cells(source.name, cells, constants)
-    table.marks, table.is_log = {name: source.cells[name] for name in dropped}, at is not None
+    remarks, table = [*source.remarks], Cells(source.name, cells, constants)
+    table.is_log, table.at, table.headers = source.is_log, source.at, columns
+    table.marks = {name: source.cells[name] for name in dropped}
     if name := name_column(dropped):
         table.names = source.cells[name]
         dropped.remove(name)
@@ -199,8 +206,8 @@ def _converted(
         to_nats(table, loss_unit)
         cells, remark = _checked(source.name, out, table.cells)
     except InputError as error:
-        raise InputError(*_located(str(error), at).split("\n")) from None
-    return cells, remarks + table.remarks + [_located(text, at) for text in remark]
+        raise InputError(*_located(str(error), table.at).split("\n")) from None
+    return cells, remarks + table.remarks + [_located(text, table.at) for text in remark]
 
 
 def _units_by_name(columns: dict[str, str], cells, unit: str) -> list[str]:
@@ -209,7 +216,7 @@ def _units_by_name(columns: dict[str, str], cells, unit: str) -> list[str]:
         called = columns.get(name, name)
         for other, pattern in _CALLED.items():
             if other != unit and re.search(pattern, called, re.IGNORECASE):
-                hint = "such a loss cannot be compared" if other == "bits per byte" else f"if so: --loss-unit {other}"
+                hint = "such a loss cannot be compared" if "byte" in other else f"if so: --loss-unit {other}"
                 remarks.append(f"{name}: read as {unit}, but the column {called} may be in {other}; {hint}")
                 break
     return remarks
@@ -225,10 +232,8 @@ def _size_by_name(columns: dict[str, str], cells) -> list[str]:
     ]
 
 
-def _located(message: str, at: list[str] | None) -> str:
-    """Return a message in which run and step replace the row numbers of a log."""
-    if at is None:
-        return message
+def _located(message: str, at: list[str]) -> str:
+    """Return a message with the names of rows in the source: the row in its file or, for a log, run and step."""
     return re.sub(r"\brow (\d+)\b", lambda match: at[int(match[1]) - 1], message)
 
 
@@ -237,19 +242,6 @@ def _renamed(cells: dict[str, list[str]], columns: dict[str, str], keep) -> tupl
     table = {name: list(cells[source]) for name, source in columns.items()}
     table |= {name: list(cells[name]) for name in (*same_name, *keep) if name not in table}
     return table, [name for name in cells if name not in {*columns.values(), *same_name, *keep}]
-
-
-def _losses(cells: dict[str, list[str]], known, unit: str) -> list[str]:
-    """Return the extra columns named `loss_...` whose nonblank cells are losses."""
-    losses = []
-    for name in (name for name in cells if name.startswith("loss_") and name not in known):
-        values, wrong = to_numbers(cells[name])
-        there = values[~np.isnan(values)]
-        least = 1.0 if unit == "perplexity" else 0.0
-        allowed = not any(mask.any() for mask, _ in outside(name, there))
-        if there.size and not wrong.any() and allowed and (there > least).all():
-            losses.append(name)
-    return losses
 
 
 def _joined(names: list[str], tables: list[dict[str, list[str]]]) -> tuple[dict, list[str]]:

@@ -1,10 +1,13 @@
 """Derive cells of a table from other cells: router, experts, run and step of a row, and losses in nats.
 
-Derived values fill only blank cells. Three things change other cells: `--map`, the spelling of routers, and the unit of
-losses. Each change has a remark. N, P and the FLOPs of a training step are in `counting.py`.
+Rows of one run and step are joined if no two of them give different values: a trainer often logs training and
+validation in separate rows. Derived values fill only blank cells. Three things change other cells: `--map`, the
+spelling of routers, and the unit of losses. Each change has a remark. N, P and the FLOPs of a training step are in
+`counting.py`.
 """
 
 import math
+import re
 
 import numpy as np
 
@@ -15,10 +18,11 @@ from ..wording import in_short, plural
 from .cells import Cells, in_rows
 from .counting import fill_counts, widen_experts
 from .identity import check_ids, check_rows, marks_of, shown, told_apart
-from .schema import BLANK, CONFIGURATION_COLUMNS, DENSE, shorten, to_numbers
+from .schema import ABSENT, BLANK, CONFIGURATION_COLUMNS, DENSE, TIME_COLUMNS, shorten, to_numbers
 from .units import UNITS_OF, written_out
 
-_RECIPE = ("capacity_factor", "learning_rate", "batch_size", "sequence_length", "vocab_size")
+_RECIPE = ("capacity_factor", "batch_size", "sequence_length", "vocab_size", "learning_rate")
+"""Columns that can distinguish runs without names, unless their values change along a run, as in a schedule."""
 _LARGEST_ID = 2.0**53
 
 
@@ -48,8 +52,10 @@ def derive(table: Cells) -> None:
     blank = [i for i in table.blank("num_experts") if table.cells["router_type"][i] == DENSE]
     table.fill("num_experts", dict.fromkeys(blank, "1"), "1, since router_type is Dense")
     _tell_of_dense(table)
+    _join_rows(table)
     _runs(table)
     _steps(table)
+    _take_later(table)
     fill_counts(table)
     if table.names and "run" not in table.cells:
         table.cells["run"] = [name.strip() for name in table.names]
@@ -98,6 +104,55 @@ def _tell_of_dense(table: Cells) -> None:
             )
 
 
+def _join_rows(table: Cells) -> None:
+    """Join the rows of one run and step, where each column has one value among them; of times, the last counts."""
+    steps = [name for name in ("step", "tokens") if name in table.cells]
+    known = [*(name for name in ("hyper_id", *CONFIGURATION_COLUMNS) if name in table.cells), *steps]
+    columns = [table.names] * bool(table.names) + [table.marks[name] for name in marks_of(table.marks)]
+    columns += [table.cells[name] for name in known]
+    places: dict = {}
+    for i, key in enumerate(zip(*columns, strict=True)):
+        if any(table.cells[name][i].strip() not in BLANK for name in steps):
+            places.setdefault(key, []).append(i)
+    dropped: set[int] = set()
+    for rows in (rows for rows in places.values() if len(rows) > 1):
+        joined = {
+            name: list(dict.fromkeys(cell for i in rows if (cell := cells[i].strip()) not in ABSENT))
+            for name, cells in table.cells.items()
+        }
+        same = len({tuple(cells[i] for cells in table.cells.values()) for i in rows}) == 1  # `read_table` drops these
+        if not same and all(len(cells) < 2 for name, cells in joined.items() if name not in TIME_COLUMNS):
+            for name, cells in joined.items():
+                table.cells[name][rows[0]] = cells[-1] if cells else ""
+            dropped.update(rows[1:])
+    if dropped:
+        table.remarks.append(
+            f"joined: rows of one run and step, so {table.rows} rows become {table.rows - len(dropped)}"
+        )
+        table.keep([i for i in range(table.rows) if i not in dropped])
+
+
+def _take_later(table: Cells) -> None:
+    """Drop the earlier of two evaluations at a step, in a log of one run whose steps never go back.
+
+    If every step has two, or if a text such as train and val differs, the rows stay, and `read_table` reports them.
+    """
+    steps = table.number("step")
+    again = [i for i in range(table.rows - 1) if steps[i + 1] == steps[i]]
+    texts = [cells for cells in table.marks.values() if to_numbers(cells)[1].any()]
+    if table.names or len(set(table.cells["hyper_id"])) > 1 or not (np.diff(steps) >= 0).all():
+        return
+    if len(set(steps[again])) == len(set(steps)) or any(cells[i] != cells[i + 1] for cells in texts for i in again):
+        return
+    if again:
+        listed = in_short(f"{steps[i]:.0f}" for i in again)
+        table.remarks.append(
+            f"left out: {plural(len(again), 'row')} at step {listed}, because a later row has the same step; if they"
+            " are another run, name the runs with --columns hyper_id=NAME"
+        )
+        table.keep(sorted(set(range(table.rows)) - set(again)))
+
+
 def _runs(table: Cells) -> None:
     """Number the runs by their names and ids. If these are blank in every row, number them by their configurations."""
     names, blank = [cell.strip() for cell in table.column("hyper_id")], table.blank("hyper_id")
@@ -126,7 +181,9 @@ def _runs(table: Cells) -> None:
 
 
 def _number_configurations(table: Cells) -> None:
-    told = [name for name in (*CONFIGURATION_COLUMNS, *_RECIPE) if name in table.cells]
+    told = [name for name in CONFIGURATION_COLUMNS if name in table.cells]
+    if not table.names:
+        told = _with_recipe(table, told)
     columns, marks = {name: table.cells[name] for name in told}, marks_of(table.marks)
     if table.names:
         columns = {"name": [name.strip() for name in table.names]} | columns
@@ -139,11 +196,53 @@ def _number_configurations(table: Cells) -> None:
         called = (lambda key: shown(key[0])) if table.names else (lambda key: "a run without a name")
         check_rows(table, keys, called, marks)
     numbers = {key: str(i) for i, key in enumerate(dict.fromkeys(keys))}
-    how = f"{len(numbers)} runs, numbered by " + ", ".join(columns)
+    how = f"{plural(len(numbers), 'run')}, numbered by " + ", ".join(columns)
     if not (id_columns or table.names):
-        how = f"a number for each of {len(numbers)} configurations, because no column names the runs; configurations "
-        how += "differ in " + ", ".join(columns)
+        how = "one run, because no column names runs, and all rows have one configuration"
+        if len(numbers) > 1:
+            how = f"a number for each of {len(numbers)} configurations, because no column names the runs;"
+            how += f" configurations differ in {', '.join(columns)}"
     table.fill("hyper_id", {i: numbers[key] for i, key in enumerate(keys)}, how)
+
+
+def _with_recipe(table: Cells, told: list[str]) -> list[str]:
+    """Return `told` with the columns of the recipe that distinguish runs: two values share a step.
+
+    A column with another value at each step is dropped if all rows have one configuration.
+
+    Raises:
+        InputError: a column has other values, so that rows may be one run or several.
+    """
+    steps = table.cells.get("step", table.cells.get("tokens", [""] * table.rows))
+    for name in (name for name in _RECIPE if name in table.cells):
+        columns = [table.cells[each] for each in told]
+        at_step, of_run = {}, {}  # {configuration and step: values}, {configuration: {value: steps}}
+        for i, cell in enumerate(table.cells[name]):
+            if cell.strip() not in BLANK:
+                run = tuple(cells[i] for cells in columns)
+                at_step.setdefault((run, steps[i]), set()).add(cell)
+                of_run.setdefault(run, {}).setdefault(cell, set()).add(steps[i])
+        shared = [
+            any(len(at_step[run, step]) > 1 for step in steps_of_value)
+            for run, values in of_run.items()
+            for steps_of_value in values.values()
+            if len(values) > 1
+        ]
+        header = table.headers.get(name, name)
+        if shared and all(shared):
+            told = [*told, name]
+        elif shared and (any(shared) or len(of_run) > 1):
+            raise InputError(
+                f"{table.runs}: {header} has several values for one configuration, so it is not clear which rows are"
+                f" one run; name the runs, as in --columns hyper_id={header}, or delete the column"
+            )
+        elif shared:
+            del table.cells[name]
+            table.remarks.append(
+                f"{name}: dropped, because it changes from step to step, so it is a schedule and does not distinguish"
+                f" runs; if each value is a run, add --columns hyper_id={header}"
+            )
+    return told
 
 
 def _steps(table: Cells) -> None:
@@ -161,7 +260,11 @@ def _steps(table: Cells) -> None:
         table.fill("step", dict.fromkeys(blank, "1"), "1, since every run has one row")
     else:
         row = blank[0] + 1
-        raise InputError(f"{table.runs}: row {row}, column step: is blank; needed: step, or tokens, in every row")
+        other = next((name for name in table.marks if re.search("step|epoch|iter", name, re.IGNORECASE)), "NAME")
+        raise InputError(
+            f"{table.runs}: row {row}, column step: is blank; needed: step, or tokens, in every row, as by --columns"
+            f" step={other}"
+        )
 
 
 def to_nats(table: Cells, unit: str) -> None:

@@ -2,22 +2,32 @@
 
 A run is a folder with event files. Its name is the path below the given folder, or the name of the given folder. Its
 metrics are the scalars of any writer: TensorFlow, PyTorch, tensorboardX, Keras or JAX. Values of the tab HPARAMS are
-settings of the run.
+settings of the run. Three kinds of folders are not runs of their own:
+
+    the curves of `add_scalars("loss", {"val": ...})`, in loss_val (PyTorch) or loss/val (tensorboardX), are metrics
+        such as loss/val of the folder above
+    `add_hparams` writes into a folder of its own, named by the time; its hyperparameters belong to the folder above,
+        and its scalars are no evaluations if the run has other scalars
+    a column validation/epoch_loss, by --columns, is the metric epoch_loss in the folder validation of a run
 """
 
 import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from pathlib import Path
+from itertools import pairwise
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from ..errors import InputError
-from ..wording import plural
-from .log import STEP, Log, restart_remarks, whole_text
+from ..wording import in_short, plural
+from .log import FOLDER, STEP, Log, continues, restart_remarks, whole_text
 
 _FOLDER_OF_HPARAMS = re.compile(r"\d+\.\d+")
-"""PyTorch's `add_hparams` writes into a subfolder of the run's folder; the subfolder's name is the time."""
+"""The name of a folder by `add_hparams`, unless the user gives a name."""
+
+_PARTS = ("validation", "valid", "val", "eval", "dev", "test", "train", "training")
+"""Names of folders that may be parts of one run."""
 
 
 def event_files(path) -> list[Path]:
@@ -27,7 +37,7 @@ def event_files(path) -> list[Path]:
     return [file for file in paths if "tfevents" in file.name and file.is_file()]
 
 
-def read_events(path, files: list[Path]) -> Log:
+def read_events(path, files: list[Path], columns: dict[str, str]) -> Log:
     """Return the scalars of event files as a piece of a log.
 
     If a metric has several values at a step, the last value counts. If a run restarts from an earlier step, its old
@@ -35,8 +45,12 @@ def read_events(path, files: list[Path]) -> Log:
     a session at a step, or a metric that goes back to an earlier step. If a metric goes back in a later file of the
     run, the other metrics of the run are also cut back (our choice). An incomplete last record of a file is ignored.
 
+    Args:
+        columns: {column of the results table: metric}, by the user. If hyper_id is `folder`, the folders within one
+            folder are one run.
+
     Raises:
-        InputError: the extra is not installed, or no file has a scalar.
+        InputError: the extra is not installed, no file has a scalar, or a metric is in a run and in a part of it.
     """
     try:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -45,16 +59,22 @@ def read_events(path, files: list[Path]) -> Log:
             f"{path}: event files need the package tensorboard: pip install 'routelaws[tensorboard]'"
         ) from None
     top = Path(path) if Path(path).is_dir() else Path(path).parent
-    runs, settings = {}, {}
-    for file in files:
-        run = _run_of(file, top)
-        runs.setdefault(run, []).append(_read(EventFileLoader(str(file)), settings.setdefault(run, {})))
-    settings = {run: values for run, values in settings.items() if values}
-    _give_to_parents(settings, top)
-    rows, restarts = {}, {}
-    for run, read in runs.items():
-        branch = _Branch()
-        for events in sorted((events for events in read if events), key=lambda events: events[0].time):
+    folders = [PurePath(file.parent.relative_to(top)) for file in files]
+    read = [_File(folder, *_read(EventFileLoader(str(file)))) for folder, file in zip(folders, files, strict=True)]
+    by_folder = columns.get("hyper_id") == FOLDER and not any(FOLDER in file.settings for file in read)
+    runs, left_out = _with_summaries(_parts_joined(read, columns))
+    if "hyper_id" not in columns:
+        _check_parts(path, runs, columns)
+    rows, settings, restarts, groups = {}, {}, {}, {}
+    for folder, own in runs.items():
+        above = folder.parent if folder.parts else PurePath("..")
+        groups.setdefault(above if by_folder else folder, []).extend(own)
+    for folder, own in groups.items():
+        branch, run = _Branch(), folder.as_posix() if folder.name.strip(".") else (top / folder).resolve().name
+        settings[run] = {name: value for file in own for name, value in file.settings.items()}
+        if by_folder:
+            settings[run][FOLDER] = run
+        for events in sorted((file.events for file in own if file.events), key=lambda events: events[0].time):
             branch.take(events)
         for (tag, step), number in branch.values.items():
             rows.setdefault((run, whole_text(step)), {})[tag] = number
@@ -62,7 +82,12 @@ def read_events(path, files: list[Path]) -> Log:
             restarts[run] = branch.restart, len(branch.abandoned)
     if not rows:
         raise InputError(f"{path}: no scalar in {plural(len(files), 'event file')}; needed: at least one")
-    return Log(STEP, rows, settings, restart_remarks(path, restarts))
+    remarks = [f"{path}: {remark}" for remark in _continued(groups)]
+    if left_out:
+        names = in_short(path if run == PurePath() else run for run in left_out)
+        remarks.append(f"{path}: left out: metrics that add_hparams logged with the hyperparameters, of {names}")
+    settings = {run: values for run, values in settings.items() if values}
+    return Log(STEP, rows, settings, remarks + restart_remarks(path, restarts))
 
 
 class _Event(NamedTuple):
@@ -74,11 +99,111 @@ class _Event(NamedTuple):
     number: str
 
 
-def _read(loader, settings: dict[str, str]) -> list[_Event]:
-    """Return the events of a file, and add its hyperparameters to `settings`."""
+class _File(NamedTuple):
+    """An event file."""
+
+    folder: PurePath  # below the given folder
+    events: list[_Event]
+    settings: dict[str, str]  # the hyperparameters
+
+    @property
+    def tags(self) -> dict[str, None]:
+        return dict.fromkeys(event.tag for event in self.events if event.tag is not None)
+
+    @property
+    def is_summary(self) -> bool:
+        """Whether the file has hyperparameters and one value of each metric, all at one step."""
+        steps = [event.step for event in self.events if event.tag is not None]
+        return bool(self.settings) and len(steps) == len(self.tags) and len(set(steps)) < 2
+
+
+def _parts_joined(files: list[_File], columns: dict[str, str]) -> dict[PurePath, list[_File]]:
+    """Return {folder of a run: its files}; metrics of subfolders that are parts of a run have longer names."""
+    folders, tags = {file.folder for file in files}, {tag for file in files for tag in file.tags}
+    names, runs = [name for name in columns.values() if name not in tags], {}
+    for file in files:
+        run, renamed, own = file.folder, {}, list(file.tags)
+        for above in (above for above in file.folder.parents if above in folders and len(own) == 1):
+            below = file.folder.relative_to(above).as_posix()
+            for start in (f"{own[0]}/", f"{own[0].replace('/', '_')}_"):
+                if below.startswith(start) and not renamed:
+                    run, renamed = above, {own[0]: f"{own[0]}/{below.removeprefix(start)}"}
+        for tag, name in ((tag, name) for name in names for tag in own if name.endswith(f"/{tag}")):
+            part = PurePath(name.removesuffix(f"/{tag}"))
+            if f"/{file.folder.as_posix()}".endswith(f"/{part.as_posix()}"):
+                run, renamed = file.folder.parents[len(part.parts) - 1], {each: f"{part}/{each}" for each in own}
+        if renamed:
+            file = file._replace(events=[event._replace(tag=renamed.get(event.tag)) for event in file.events])
+        runs.setdefault(run, []).append(file)
+    return runs
+
+
+def _with_summaries(runs: dict[PurePath, list[_File]]) -> tuple[dict[PurePath, list[_File]], list[PurePath]]:
+    """Give the hyperparameters of `add_hparams` to their runs. Drop its scalars if the run has other scalars.
+
+    Returns:
+        {folder of a run: its files}, and the runs with dropped scalars.
+    """
+    summaries = [(folder, file) for folder, own in runs.items() for file in own if file.is_summary]
+    joined = {folder: [file for file in own if not file.is_summary] for folder, own in runs.items()}
+    lasts = {
+        run: max(event.step for file in own for event in file.events)
+        for run, own in joined.items()
+        if any(file.tags for file in own)
+    }
+    named = {folder for folder, _ in summaries if not _FOLDER_OF_HPARAMS.fullmatch(folder.name)}
+    left_out = {}
+    for folder, file in summaries:
+        places = [folder, folder.parent]
+        if folder in named and sum(other.parent == folder.parent for other in named) > 1:
+            places = [folder]  # runs with one evaluation each, and not a folder of `add_hparams`
+        run = next((place for place in places if place in lasts), folder if folder in named else folder.parent)
+        if run in lasts and (folder not in named or all(event.step <= lasts[run] for event in file.events)):
+            left_out |= dict.fromkeys([run] if file.tags else [])
+            file = file._replace(events=[])
+        elif folder in named:
+            run = folder
+        joined.setdefault(run, []).append(file)
+    return joined, list(left_out)
+
+
+def _check_parts(path, runs: dict[PurePath, list[_File]], columns: dict[str, str]) -> None:
+    """Raise `InputError` for a loss in a folder and in a folder below it, or in folders such as train and val."""
+    for tag in (tag for name, tag in columns.items() if name.startswith("loss_")):
+        folders = [run for run, own in runs.items() if any(tag in file.tags for file in own)]
+        places = [(one, part) for part in folders for one in folders if one in part.parents]
+        parts = sorted((f for f in folders if f.name in _PARTS), key=lambda folder: _PARTS.index(folder.name))
+        places += [(one, part) for part in parts for one in parts if one.parent == part.parent and one != part]
+        for one, part in places[:1]:
+            name = part.relative_to(one if one in part.parents else part.parent).as_posix()
+            raise InputError(
+                f"{path}: {tag} is in the folders {one} and {part}; if they are parts of one run, add the folder, as in"
+                f" --columns loss_validation={name}/{tag}; if they are two runs, add --columns hyper_id=run"
+            )
+
+
+def _continued(runs: dict[PurePath, list[_File]]) -> list[str]:
+    """Return a remark on runs that may continue a run of the same folder with the same hyperparameters."""
+    starts = {}  # {folder: [(time, run, hyperparameters, {metric: first step})]}
+    for run, own in runs.items():
+        events = sorted((event for file in own for event in file.events if event.tag), key=lambda event: event.time)
+        if events:
+            firsts = {event.tag: event.step for event in reversed(events)}
+            settings = {name: value for file in own for name, value in file.settings.items()}
+            starts.setdefault(run.parent, []).append((events[0].time, run.as_posix(), settings, firsts))
+    return continues(
+        (later[1], earlier[1])
+        for group in starts.values()
+        for earlier, later in pairwise(sorted(group, key=lambda start: start[0]))
+        if earlier[2] == later[2] and any(step > earlier[3].get(tag, step) for tag, step in later[3].items())
+    )
+
+
+def _read(loader) -> tuple[list[_Event], dict[str, str]]:
+    """Return the events and the hyperparameters of a file."""
     from tensorboard.compat.proto.event_pb2 import SessionLog
 
-    events = []
+    events, settings = [], {}
     for event in loader.Load():
         if event.HasField("session_log") and event.session_log.status == SessionLog.START:
             events.append(_Event(event.wall_time, event.step, None, ""))
@@ -88,7 +213,7 @@ def _read(loader, settings: dict[str, str]) -> list[_Event]:
                 settings.update(_hparams(value))
             elif kind == "scalars" and (number := _scalar(value)) is not None:
                 events.append(_Event(event.wall_time, event.step, value.tag, number))
-    return events
+    return events, settings
 
 
 class _Branch:
@@ -128,19 +253,6 @@ class _Branch:
                 self.restart = first
             self.abandoned.update(steps[start:end])
             del steps[start:end]
-
-
-def _run_of(file: Path, top: Path) -> str:
-    run = file.parent.relative_to(top).as_posix()
-    return top.resolve().name if run == "." else run
-
-
-def _give_to_parents(settings: dict[str, dict], top: Path) -> None:
-    """Give the hyperparameters in a folder of PyTorch to its run (see `_FOLDER_OF_HPARAMS`)."""
-    for run in list(settings):
-        parent, _, name = run.rpartition("/")
-        if _FOLDER_OF_HPARAMS.fullmatch(name):
-            settings.setdefault(parent or top.resolve().name, settings[run])
 
 
 def _scalar(value) -> str | None:

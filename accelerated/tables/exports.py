@@ -4,13 +4,13 @@ The header of a file determines its kind:
 
     Step, "RUN - METRIC", "RUN - METRIC__MIN", ...    a panel of Weights & Biases: a column for each run and metric
     Wall time, Step, Value                            a metric of a run, downloaded from TensorBoard
-    JSON lines with _step                             the history of runs, from the API of Weights & Biases
+    _step, in JSON lines, or with _timestamp          the history of runs, from the API of Weights & Biases
+    metric (or key, tag) and value                    a long table: each metric becomes a column
     anything else                                     a table, such as the table of runs in Weights & Biases
 
 Event files have known names (`events.py`). The first three kinds and event files are pieces of a log. A log has columns
 `run` and `step`, and a column for each metric. Several pieces, such as a panel for each metric or a file for each run,
-are joined by run and step. If a run restarted from an earlier step, its old rows from this step on are dropped. A
-history in CSV from a data frame (with _step and _timestamp or _runtime) is a table. Its old rows are dropped too.
+are joined by run and step. If a run restarted from an earlier step, its old rows from this step on are dropped.
 
 The script in the manual of Weights & Biases writes a table of runs with dictionaries in its cells. Each entry becomes a
 column, such as `config.d_model` and `summary.val_loss`.
@@ -39,6 +39,10 @@ _PANEL = re.compile(r"(?P<run>.+) - (?P<metric>.+?)(?P<range>__MIN|__MAX)?")
 _FILE_OF_SCALARS = re.compile(r"run-(?P<run>.+)-tag-(?P<tag>.+)\.csv(\.gz)?")
 _STEPS = ("step", "_step", "global_step", "trainer/global_step")
 _CLOCKS = {"_timestamp", "_runtime"}
+_LONG = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in (
+    ("metric", r"(metric|key|tag)([ _.]?name)?"), ("value", r"(metric[ _.]?)?value"),
+)}  # fmt: skip
+"""Names of the two columns of a long table, such as those of MLflow, Aim, Comet and TensorBoard."""
 _EMPTY = re.compile(r"(?<![\w'\"])(nan|inf|-inf)(?![\w'\"])")
 
 
@@ -49,14 +53,17 @@ class Table(NamedTuple):
     remarks: list[str]
 
 
-def read_piece(path) -> Log | Table:
+def read_piece(path, columns: dict[str, str]) -> Log | Table:
     """Return a file or a folder of event files as a piece of a log or as a table.
+
+    Args:
+        columns: {column of the results table: column of the file}, by the user.
 
     Raises:
         InputError: the file cannot be read, or a cell of a log is not a number.
     """
     if files := event_files(path):
-        return read_events(path, files)
+        return read_events(path, files, columns)
     path = table_path(path)
     cells = read_cells(path).columns
     if list(cells) == SCALARS:
@@ -66,6 +73,10 @@ def read_piece(path) -> Log | Table:
         return _panel(path, cells, matches)
     if _is_history(path, cells):
         return _history(path, cells)
+    metrics = [name for name in cells if _LONG["metric"].fullmatch(name) and name not in columns.values()]
+    values = [name for name in cells if _LONG["value"].fullmatch(name)]
+    if len(metrics) == len(values) == 1:
+        return _turned(path, cells, metrics[0], values[0])
     return Table(_unfolded(path, cells), [])
 
 
@@ -133,11 +144,19 @@ def _panel(path: Path, cells: dict[str, list[str]], matches: list[re.Match]) -> 
     return Log(axis, rows, {}, remarks)
 
 
-def _history(path: Path, cells: dict[str, list[str]]) -> Log | Table:
-    """Return the history of runs. Without a column of names, the file is one run and has its name.
+def _turned(path, cells: dict[str, list[str]], metric: str, value: str) -> Table:
+    """Return a long table, with a row for each metric, as a table with a column for each metric."""
+    names = [name.strip() for name in cells[metric]]
+    table = {name: texts for name, texts in cells.items() if name not in (metric, value)}
+    for each in dict.fromkeys(names):
+        if each in table:
+            raise InputError(f"{path}: {each} is a column and a {metric}; rename or delete the column")
+        table[each] = [cell if name == each else "" for name, cell in zip(names, cells[value], strict=True)]
+    return Table(table, [f"{path}: each {metric} is a column now, with the cells of {value}"])
 
-    Only JSON lines are read as a log. The CSV of a data frame does not distinguish a logged NaN from a missing value.
-    """
+
+def _history(path: Path, cells: dict[str, list[str]]) -> Log:
+    """Return the history of runs. Without a column of names, the file is one run and has its name."""
     steps = _checked(path, {"_step": cells["_step"]}, "_step")["_step"].tolist()
     called = name_column(cells)
     runs = cells.get(called, [path.name.partition(".")[0]] * len(steps))
@@ -147,8 +166,6 @@ def _history(path: Path, cells: dict[str, list[str]]) -> Log | Table:
     order = _as_logged(path, cells, runs, steps)
     kept, restarts = latest_branch([runs[i] for i in order], [steps[i] for i in order])
     remarks, kept = restart_remarks(path, restarts), [order[i] for i in kept]
-    if not is_json(path):
-        return Table({name: [texts[i] for i in sorted(kept)] for name, texts in cells.items()}, remarks)
     metrics, rows = [name for name in cells if name not in (called, "_step", *_CLOCKS)], {}
     for i in kept:
         row = rows.setdefault((runs[i], whole_text(steps[i])), {})

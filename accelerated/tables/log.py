@@ -1,5 +1,6 @@
 """Logs of training: metrics of runs, joined from pieces."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..errors import InputError
@@ -7,6 +8,8 @@ from ..wording import in_short, plural
 
 RUN, STEP = "run", "step"
 """Columns of every log; another axis, such as tokens, may replace step."""
+FOLDER = "folder"
+"""The folder of a run's folder; `--columns hyper_id=folder` joins the runs in it."""
 
 
 class Log(NamedTuple):
@@ -67,6 +70,13 @@ def latest_branch(runs: list[str], steps: list[float]) -> tuple[list[int], dict[
             restarts[run] = step, restarts.get(run, (0, 0))[1] + before - len(branch)
         branch.append(i)
     return sorted(i for branch in branches.values() for i in branch), restarts
+
+
+def continues(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a remark on (run, earlier run) if the first may continue the second."""
+    found = in_short(f"{later} starts at a later step than {earlier}" for later, earlier in pairs)
+    remedy = "if a resumed run is in several folders, add --columns hyper_id=folder: then a folder of runs is one run"
+    return [f"{found}; {remedy}"] * bool(found)
 
 
 def restart_remarks(path, restarts: dict[str, tuple[float, int]]) -> list[str]:

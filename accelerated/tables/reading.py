@@ -1,5 +1,8 @@
 """Files of tables: comma-separated values or JSON lines, plain or packed with gzip.
 
+A JSON document over several lines is read if it is a list of rows, or the `trainer_state.json` of a Hugging Face
+Trainer, whose list `log_history` has the rows.
+
 A table is read whole. A packed file may unpack to `UNPACKED` times its size, or to `SMALL` characters if this is more;
 `routelaws --limit` changes the limit. Files `.jsonl` and `.ndjson` have JSON lines, an object for each row. Other files
 are CSV. The ending `.gz` means gzip. Text is UTF-8, with or without a byte order mark.
@@ -22,7 +25,7 @@ from typing import NamedTuple
 
 from ..errors import InputError, printable
 from ..files import opened
-from ..wording import plural
+from ..wording import in_short, plural
 from .schema import Problems, limit_of, shorten
 
 PIECE = 1 << 24
@@ -74,6 +77,8 @@ def read_text(path) -> Text:
         while "\n\n" in text and (is_json(path) or '"' not in text):  # blank lines inside quotes belong to a cell
             text = text.replace("\n\n", "\n")
         text += "" if text.endswith("\n") else "\n"
+        if text.startswith(("{", "[")) and (lines := _lines_of_document(path, text)):
+            return Text(path, [], lines)
         if is_json(path):
             return Text(path, [], text)
         header, _, rows = text.partition("\n")
@@ -146,6 +151,25 @@ def _pieces(path: Path, stream: io.TextIOBase) -> Iterator[str]:
             more = "for a larger table, raise the limit: routelaws --limit unpacked=20GB ..."
             raise InputError(f"{path}: unpacks to more than the limit of {most:,.0f} characters; {more}")
         yield piece
+
+
+def _lines_of_document(path: Path, text: str) -> str:
+    """Return the rows of a JSON document as JSON lines; "" if the text is not one document, or a single line of them.
+
+    Raises:
+        InputError: the document has no list of rows.
+    """
+    if text.count("\n") == 1 and not path.name.removesuffix(".gz").endswith(".json"):
+        return ""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    rows = document.get("log_history") if isinstance(document, dict) else document
+    if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
+        keys = f" with the keys {in_short(map(printable, document))}" if isinstance(document, dict) else ""
+        raise InputError(f"{path}: is one JSON document{keys}, not JSON lines; write one object per row and line")
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
 def _names(path: Path, header: str) -> list[str]:

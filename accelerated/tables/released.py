@@ -1,11 +1,13 @@
-"""The released tables of Clark et al. 2022 and other papers, downloaded once and checked by SHA-256.
+"""The released tables of Clark et al. 2022 and other papers.
 
-This project contains no such table. Each table is downloaded from its authors' repository at a fixed commit. The target
-is the folder ROUTELAWS_DATA, or else `routelaws/data` in the user's cache folder. An existing file with the right
-content needs no network. Some tables are built from many small files of a repository.
+The package contains the last evaluation of each run of Clark et al. (`released_runs`). Whole tables are downloaded once
+from their authors' repositories at a fixed commit, and checked by SHA-256. The target is the folder ROUTELAWS_DATA, or
+else `routelaws/data` in the user's cache folder. An existing file with the right content needs no network. Some tables
+are built from many small files of a repository.
 """
 
 import csv
+import gzip
 import hashlib
 import io
 import os
@@ -162,6 +164,35 @@ TABLES = {
 and accuracies of 104 dense runs of Gadre et al., and the tasks of these accuracies."""
 
 
+_LAST = Path(__file__).with_name("released_runs.csv")
+
+
+def released_runs(rows: str | None = None) -> Path:
+    """Return the path of the paper's runs: the last evaluation of each of the 223 runs, which the package contains.
+
+    Source: DeepMind Technologies Limited, CC BY 4.0; see `released_runs.txt` next to the table.
+
+    Args:
+        rows: choice of rows (see `selection.select_rows`). A condition on the step needs all evaluations. Its result is
+            the whole table, downloaded if missing.
+
+    Raises:
+        InputError: the condition is invalid, or `released_table` raises this error.
+    """
+    from .conditions import names_in
+
+    return _LAST if rows is None or "step" not in names_in(rows) else released_table()
+
+
+def last_evaluations(table: Path) -> bytes:
+    """Return the content of `released_runs`, from the whole table: for each run the row with the largest step."""
+    with gzip.open(table, "rt", newline="") as lines:
+        reader = csv.DictReader(lines)
+        last = {row["hyper_id"]: row for row in sorted(reader, key=lambda row: int(row["step"]))}
+    rows = sorted(last.values(), key=lambda row: int(row["hyper_id"]))
+    return _packed(tuple(reader.fieldnames), rows).replace(b"\r\n", b"\n")
+
+
 def released_table(name: str = "curves.csv.gz") -> Path:
     """Return the path of a released table, downloaded if missing.
 
@@ -198,8 +229,7 @@ def _check_content(path: Path, sha256: str) -> None:
     if digest != sha256:
         raise InputError(
             f"{path}: is not the released table (its SHA-256 begins with {digest[:12]}, needed: {sha256[:12]}); move "
-            "it "
-            "away to download the table again, or name another folder with ROUTELAWS_DATA"
+            "it away to download the table again, or name another folder with ROUTELAWS_DATA"
         )
 
 
@@ -227,3 +257,7 @@ def _download(path: Path, table: Released) -> None:
         raise InputError(f"{table.url} has files that give another {path.name}, which was deleted: {advice}")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, content)
+
+
+if __name__ == "__main__":  # python -m routelaws.accelerated.tables.released writes the file of `released_runs`
+    write_atomically(_LAST, last_evaluations(released_table()))

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ..wording import in_short
+from ..wording import in_short, plural
 from .conditions import names_in, row_mask
 from .schema import DENSE, OBJECTIVES, run_names
 
@@ -61,8 +61,8 @@ def select_rows(
     a blank column). A condition that names this column overrides this rule.
 
     Dense runs (router_type Dense) are added to every router as E = 1. A dense run with flop_increase above 1 is
-    excluded, because it is wider than its N implies. A run whose last evaluation has no loss is excluded, because an
-    earlier evaluation has less training.
+    excluded, because it is wider than its N implies. A run whose last evaluation is NaN is excluded, because it may
+    have diverged, and an earlier evaluation has less training. A row with an empty loss is no evaluation.
 
     What `axes` changes:
 
@@ -94,9 +94,9 @@ def select_rows(
     chosen = _chosen(frame, rows)
     if not chosen.any() and len(frame):
         raise InputError(none_chosen(frame, rows))
-    last = last_evaluations(frame, chosen)
+    last = last_evaluations(frame, chosen, loss_column)
     reasons = _reasons(last, rows, loss_column, axes)
-    names, ends = run_names(last), frame.groupby("hyper_id")["step"].max()
+    names, ends = run_names(last), last_evaluations(frame, None, loss_column).set_index("hyper_id")["step"]
     apart = axes == "one kind"
     return [_rows_of(router, last, reasons, names, ends, apart) for router in _routers(last, axes)]
 
@@ -149,16 +149,41 @@ def none_chosen(frame, rows: str) -> str:
     return message
 
 
-def last_evaluations(frame, chosen: np.ndarray | None = None):
+def last_evaluations(frame, chosen: np.ndarray | None = None, loss_column: str | None = None):
     """Return the last evaluation of every run among the chosen rows, or among all rows, by hyper_id.
 
-    If two rows have the same step, the later row is used.
+    If two rows have the same step, the later row is used. With a loss column, the last row of a run with this loss is
+    used (see `evaluated`), or its last row if no row has the loss.
     """
     at = np.arange(len(frame)) if chosen is None else np.flatnonzero(chosen)
     run, step = frame["hyper_id"].to_numpy()[at], frame["step"].to_numpy()[at]
-    order = np.lexsort((step, run))
+    order = np.lexsort((step, evaluated(frame, loss_column)[at], run))
     ends = np.append(run[order][1:] != run[order][:-1], True) if len(at) else np.zeros(0, dtype=bool)
     return frame.iloc[at[order][ends]]
+
+
+def evaluated(frame, loss_column: str | None) -> np.ndarray:
+    """Return the mask of rows with a loss, which includes NaN in the file (see `table.read_table`)."""
+    if loss_column not in frame:
+        return np.ones(len(frame), dtype=bool)
+    mask = frame[loss_column].notna().to_numpy(copy=True)
+    if diverged := frame.attrs.get("diverged", {}).get(loss_column):
+        blank = np.flatnonzero(~mask)
+        keys = zip(frame["hyper_id"].to_numpy()[blank], frame["step"].to_numpy()[blank], strict=True)
+        mask[blank] = [key in diverged for key in keys]
+    return mask
+
+
+def remarks_of_blanks(frame, loss_column: str) -> list[str]:
+    """Return a remark on runs whose last rows have no loss, so that an earlier row is their last evaluation."""
+    there = evaluated(frame, loss_column)
+    ends = last_evaluations(frame)
+    blank = ends["hyper_id"][~evaluated(ends, loss_column)]
+    runs = plural(len(set(blank) & set(frame["hyper_id"][there])), "run")
+    if runs.startswith("0 "):
+        return []
+    rows = f"{len(frame) - there.sum()} of {plural(len(frame), 'row')}"
+    return [f"{loss_column}: blank in {rows}; the last row with a loss counts in {runs} whose last row is blank"]
 
 
 def _chosen(frame, rows: str | None) -> np.ndarray:

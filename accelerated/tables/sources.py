@@ -4,15 +4,22 @@ A table with more fields per run (`config`) is joined by the name of the run.
 """
 
 import difflib
+import re
+from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from ..errors import InputError
 from ..wording import in_short
 from .exports import read_piece
-from .log import RUN, STEP, Log, as_cells, put_together
+from .log import FOLDER, RUN, STEP, Log, as_cells, continues, latest_branch, put_together, restart_remarks
 from .reading import read_cells
-from .schema import RELEASED_COLUMNS
+from .schema import ABSENT, TABLE_COLUMNS, name_column, outside, to_numbers
 from .table import SOURCE, check_once, named
+
+_DIGITS = re.compile(r"(\d+)")
 
 
 class Source(NamedTuple):
@@ -20,31 +27,92 @@ class Source(NamedTuple):
 
     name: str  # the name in messages
     cells: dict[str, list[str]]
-    at: list[str] | None  # for a log: the name of each row in messages
+    at: list[str]  # the name of each row in messages
     remarks: list[str]
+    is_log: bool  # whether each row is an evaluation of the run in the column `run`
 
 
-def sources_of(paths: list) -> list[Source]:
+def sources_of(paths: list, columns: dict[str, str]) -> list[Source]:
     """Return the inputs of the conversion in the given order. All pieces of a log form one input."""
     if not paths:
         raise InputError("nothing to convert is given; needed: a table, an export, or a folder of event files")
     check_once(paths)
-    pieces = [(path, read_piece(path)) for path in paths]
+    pieces = [(path, read_piece(path, columns)) for path in paths]
     logs = [(path, piece) for path, piece in pieces if isinstance(piece, Log)]
     sources, names = [], [path for path, _ in logs]
     called = named(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more"
     for path, piece in pieces:
         if not isinstance(piece, Log):
-            sources.append(Source(str(path), piece.cells, None, piece.remarks + _unfinished(piece.cells)))
+            at = [f"row {i + 1}" for i in range(len(next(iter(piece.cells.values()))))]
+            sources.append(Source(str(path), piece.cells, at, piece.remarks + _unfinished(piece.cells), False))
         elif path == logs[0][0]:
-            sources.append(_as_source(put_together(*zip(*logs, strict=True)), called))
+            sources.append(_as_source(put_together(*zip(*logs, strict=True)), called, columns))
+    apart = [source for source in sources if not source.is_log and FOLDER not in source.cells]
+    if columns.get("hyper_id") == FOLDER and apart:
+        return [source for source in sources if source not in apart] + [_by_folder(apart, columns)]
+    sources[-1].remarks.extend(_continued(sources, columns))
     return sources
 
 
-def _as_source(log: Log, name: str) -> Source:
+def _as_source(log: Log, name: str, columns: dict[str, str]) -> Source:
     cells = as_cells(log)
+    if "_step" in columns.values():
+        cells.setdefault("_step", cells[log.axis])
     at = [f"run {run}, {log.axis} {value}" for run, value in zip(cells[RUN], cells[log.axis], strict=True)]
-    return Source(name, cells, at, log.remarks)
+    return Source(name, cells, at, log.remarks, True)
+
+
+def _version(source: Source) -> list:
+    """Return the name with its numbers as numbers, so that version_10 follows version_2."""
+    return [int(part) if part.isdigit() else part for part in _DIGITS.split(source.name)]
+
+
+def _folder_of(source: Source, sources: list[Source]) -> Path:
+    """Return the folder of a table or, if several tables have one file name, of the folder of the table."""
+    path = Path(source.name).resolve()
+    alike = [other for other in sources if Path(other.name).name == path.name]
+    return path.parent.parent if len(alike) > 1 else path.parent
+
+
+def _steps(cells: dict[str, list[str]], columns: dict[str, str]) -> list[float]:
+    """Return the steps of a table; [] if they are not known in every row."""
+    steps = to_numbers(cells.get(columns.get("step", STEP), []))[0]
+    return steps.tolist() if np.isfinite(steps).all() else []
+
+
+def _continued(sources: list[Source], columns: dict[str, str]) -> list[str]:
+    """Return a remark on tables of one run that may continue another table of the same folder."""
+    starts: dict[tuple[Path, str], list[tuple[str, float]]] = {}
+    for source in sorted(sources, key=_version):
+        steps = _steps(source.cells, columns)
+        if steps and not (source.is_log or name_column(source.cells) or "hyper_id" in (*columns, *source.cells)):
+            key = _folder_of(source, sources), Path(source.name).name
+            starts.setdefault(key, []).append((source.name, steps[0]))
+    pairs = (pair for tables in starts.values() for pair in pairwise(tables))
+    return continues((later, earlier) for (earlier, first), (later, second) in pairs if second > first)
+
+
+def _by_folder(sources: list[Source], columns: dict[str, str]) -> Source:
+    """Join the tables of each folder as one run (see `_folder_of`).
+
+    If a later table starts at an earlier step, it replaces the rows from this step on.
+    """
+    cells: dict[str, list[str]] = {FOLDER: []}
+    sources = sorted(sources, key=_version)
+    folders = [_folder_of(source, sources) for source in sources]
+    short = len({folder.name for folder in folders}) == len(set(folders))
+    for source, path in zip(sources, folders, strict=True):
+        before, folder = len(cells[FOLDER]), path.name if short else str(path)
+        for name in dict.fromkeys((*cells, *source.cells)):
+            cells.setdefault(name, [""] * before)
+            cells[name] += source.cells.get(name, [folder if name == FOLDER else ""] * len(source.at))
+    at = [f"{source.name}, {row}" for source in sources for row in source.at]
+    name, remarks = in_short(source.name for source in sources), [text for source in sources for text in source.remarks]
+    if steps := _steps(cells, columns):
+        kept, restarts = latest_branch(cells[FOLDER], steps)
+        cells = {name: [column[i] for i in kept] for name, column in cells.items()}
+        at, remarks = [at[i] for i in kept], remarks + restart_remarks(name, restarts)
+    return Source(name, cells, at, remarks, True)
 
 
 def _unfinished(cells) -> list[str]:
@@ -58,24 +126,49 @@ def _unfinished(cells) -> list[str]:
     return [f"not finished, by the column State: {listed}; their rows are kept like all others"] if states else []
 
 
-def with_loss(source: Source, columns: dict[str, str]) -> Source:
-    """Return the rows of a log with a logged loss (NaN counts). Return a table unchanged."""
-    loss_columns = [column for name, column in columns.items() if name.startswith("loss_")]
-    losses = [name for name in (*loss_columns, *RELEASED_COLUMNS) if name in source.cells]
-    losses = [name for name in losses if name in loss_columns or name.startswith("loss_")]
-    if source.at is None or (loss_columns and not losses):  # a later error names the missing column
-        return source
-    if not losses:
-        metrics = ", ".join(name for name in source.cells if name not in (RUN, STEP))
+def with_loss(source: Source, columns: dict[str, str], unit: str) -> Source:
+    """Return the rows with a loss. NaN counts as a loss; an empty cell or NA means that the row is no evaluation.
+
+    Raises:
+        InputError: no row has a loss, or no column of a log is known as a loss.
+    """
+    cells = source.cells
+    mapped = [column for name, column in columns.items() if name.startswith("loss_")]
+    losses = [name for name in mapped if name in cells]
+    losses += [name for name in TABLE_COLUMNS if name.startswith("loss_") and name in cells and name not in columns]
+    if not losses and source.is_log and not mapped:
+        metrics = ", ".join(name for name in cells if name not in (RUN, STEP))
         raise InputError(
             f"{source.name}: no column is known as a loss; name one with --columns loss_validation=NAME; available: "
             f"{metrics}"
         )
-    rows = [i for i in range(len(source.at)) if any(source.cells[name][i] != "" for name in losses)]
-    left = len(source.at) - len(rows)
-    remarks = [f"left out: {left} of {len(source.at)} rows of the log, which have no loss"] if left else []
-    cells = {name: [column[i] for i in rows] for name, column in source.cells.items()}
-    return source._replace(cells=cells, at=[source.at[i] for i in rows], remarks=[*source.remarks, *remarks])
+    if not losses:  # a later error names the missing column
+        return source
+    losses += [] if source.is_log else more_losses(cells, {*columns.values(), *TABLE_COLUMNS}, unit)
+    rows = [i for i in range(len(source.at)) if any(cells[name][i].strip() not in ABSENT for name in losses)]
+    if not rows:
+        raise InputError(f"{source.name}: no row has a loss; blank in every row: {', '.join(losses)}")
+    if len(rows) == len(source.at):
+        return source
+    kept = {name: [column[i] for i in rows] for name, column in cells.items()}
+    remark = f"left out: {len(source.at) - len(rows)} of {len(source.at)} rows, which have no loss"
+    runs = columns.get("hyper_id", name_column(cells))
+    if runs in cells and (gone := set(cells[runs]) - set(kept[runs])):
+        remark += f"; no row is left of {in_short(sorted(gone))}"
+    return source._replace(cells=kept, at=[source.at[i] for i in rows], remarks=[*source.remarks, remark])
+
+
+def more_losses(cells: dict[str, list[str]], known, unit: str) -> list[str]:
+    """Return the extra columns named `loss_...` whose nonblank cells are losses."""
+    losses = []
+    for name in (name for name in cells if name.startswith("loss_") and name not in known):
+        values, wrong = to_numbers(cells[name])
+        there = values[~np.isnan(values)]
+        least = 1.0 if unit == "perplexity" else 0.0
+        allowed = not any(mask.any() for mask, _ in outside(name, there))
+        if there.size and not wrong.any() and allowed and (there > least).all():
+            losses.append(name)
+    return losses
 
 
 def configured(sources: list[Source], config, columns: dict[str, str]) -> list[Source]:
@@ -92,17 +185,30 @@ def configured(sources: list[Source], config, columns: dict[str, str]) -> list[S
 
 
 def _configured(source: Source, config, columns: dict[str, str], alone: bool) -> Source:
-    table, key = read_cells(config).columns, columns.get("hyper_id", "hyper_id" if source.at is None else RUN)
-    if key not in source.cells and not alone:
-        return source
-    if key not in source.cells:
-        raise InputError(f"{source.name}: has no column {key}, which joins it to the rows of {config}")
+    table, key = read_cells(config).columns, columns.get("hyper_id", RUN if source.is_log else "hyper_id")
     first = next((name for name in (RUN, "Name") if name in table), next(iter(table)))
     names = [name.strip() for name in table[first]]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"{config}: {first} {twice} is in {names.count(twice)} rows; needed: one row for each run")
-    row, runs = {name: i for i, name in enumerate(names)}, [name.strip() for name in source.cells[key]]
+    row = {name: i for i, name in enumerate(names)}
+    if key in source.cells:
+        runs = [name.strip() for name in source.cells[key]]
+        if source.is_log:
+            rows_of = {run: _row_of(run, names) or run for run in dict.fromkeys(runs)}
+            runs = [rows_of[run] for run in runs]
+    elif not name_column(source.cells) and (
+        name := _row_of(str(Path(source.name.removesuffix(".gz")).resolve().with_suffix("")), names)
+    ):
+        runs = [name] * len(source.at)  # a table without names of runs is a run, named by its file or folder
+        source = source._replace(cells={RUN: runs} | source.cells)
+    elif alone:
+        raise InputError(
+            f"{source.name}: has no column {key}, which joins it to the rows of {config}; for a table of one run, give"
+            f" its row in {config} the name of the file or of its folder"
+        )
+    else:
+        return source
     if not alone and not set(runs) & set(names):
         return source
     if missing := dict.fromkeys(name for name in runs if name not in row):
@@ -115,6 +221,13 @@ def _configured(source: Source, config, columns: dict[str, str], alone: bool) ->
     if unused := [name for name in names if name not in set(runs)]:
         remarks.append(f"{config}: these runs are not in {source.name}: {', '.join(unused)}")
     return source._replace(name=f"{source.name} with {config}", cells=source.cells | more, remarks=remarks)
+
+
+def _row_of(run: str, names: list[str]) -> str | None:
+    """Return the name of a run or, if the run is a path, of its innermost folders, such as moe8 for moe8/version_0."""
+    path = f"/{run}/"
+    ends = {name: path.rfind(f"/{name}/") + len(name) for name in names if f"/{name}/" in path}
+    return max(ends, key=lambda name: (ends[name], len(name)), default=None)
 
 
 def check_names(sources: list[Source], columns: dict[str, str], keep) -> None:
@@ -132,5 +245,6 @@ def check_names(sources: list[Source], columns: dict[str, str], keep) -> None:
 
 
 def _near(name: str, there) -> str:
-    close = difflib.get_close_matches(name, list(there)) if len(there) > 12 else []
+    close = [other for other in there if other.startswith(f"{name}/")]
+    close = close or (difflib.get_close_matches(name, list(there)) if len(there) > 12 else [])
     return f"did you mean {', '.join(close)}? " * bool(close) + f"available: {in_short(there, 20)}"

@@ -17,10 +17,11 @@ from ..errors import InputError, printable
 from ..wording import LONGEST_NAME, in_short
 from .agreement import compare
 from .cells import printable_cells
-from .reading import Cells, Text, is_json, read_text, take_apart
+from .reading import Cells, Text, read_text, take_apart
 from .schema import (
     BLANK,
     NAME_COLUMNS,
+    NAN,
     NEEDED_COLUMNS,
     TEXT_COLUMNS,
     Problems,
@@ -51,6 +52,7 @@ def read_table(path):
     Returns:
         A pandas DataFrame: numbers as float64 (blank is NaN), `hyper_id` and `step` as int64, text as str. Unknown
         columns are numbers if every cell is a number, else text. `attrs["remarks"]` lists the dropped rows.
+        `attrs["diverged"]` has {loss column: {(hyper_id, step)}} of the losses that are NaN, and not empty.
 
     Raises:
         InputError: the file is missing, a folder, or not a table; a needed column is missing; values are wrong, out of
@@ -67,14 +69,26 @@ def _read(path, *, careful: bool = False):
         _check_columns(path, text.names)
     plain = None if careful else _plain_part(text)
     if plain is not None:
-        return with_numbers(_checked(path, [plain], problems))
+        return _with_diverged(with_numbers(_checked(path, [plain], problems)), text)
     parts, names, count = [], {}, 0
     for cells in take_apart(text, problems):
         names, count = names | dict.fromkeys(cells.columns), count + len(cells.rows)
         parts.append(_careful_part(cells, problems))
-    if is_json(path) and count:
+    if not text.names and count:
         _check_columns(path, names)
-    return with_numbers(_checked(path, parts, problems))
+    return _with_diverged(with_numbers(_checked(path, parts, problems)), text)
+
+
+def _with_diverged(frame, text: Text):
+    """Return a table with `attrs["diverged"]`, see `read_table`."""
+    diverged: dict[str, set[tuple[float, float]]] = {}
+    for cells in take_apart(text, Problems(text.path)) if any(nan in text.rows for nan in NAN) else ():
+        for name in (name for name in cells.columns if name.startswith("loss_")):
+            rows = [i for i, cell in enumerate(cells.columns[name]) if cell.strip() in NAN]
+            keys = ([cells.columns[key][i] for i in rows] for key in ("hyper_id", "step"))
+            diverged.setdefault(name, set()).update(zip(*(to_numbers(key)[0].tolist() for key in keys), strict=True))
+    frame.attrs["diverged"] = diverged
+    return frame
 
 
 def _checked(path, parts: list[_Part], problems: Problems):
@@ -276,11 +290,14 @@ def listed(paths) -> list:
 def _numbered_anew(paths: Sequence, frames: list):
     import pandas
 
-    remarks, first = [], 0
+    remarks, diverged, first = [], {}, 0
     for i, (path, frame) in enumerate(zip(paths, frames, strict=True)):
         codes, runs = pandas.factorize(frame["hyper_id"], sort=True)
         remarks += [f"{path}: {remark}" for remark in frame.attrs["remarks"]]
         remarks.append(f"{path}: hyper_id {span(runs[0], runs[-1])} becomes {span(first, first + len(runs) - 1)}")
+        number = {run: first + code for code, run in enumerate(runs)}
+        for name, keys in frame.attrs["diverged"].items():
+            diverged.setdefault(name, set()).update((number[run], step) for run, step in keys)
         frames[i] = frame.assign(hyper_id=first + codes, **{SOURCE: printable(str(path))})
         frames[i].attrs = {}
         first += len(runs)
@@ -289,7 +306,7 @@ def _numbered_anew(paths: Sequence, frames: list):
         if not range_of(name) and joined[name].dtype.kind not in "iuf":  # numbers in every table stay numbers
             joined[name] = joined[name].fillna("").astype(str)
     joined = with_numbers(joined)
-    joined.attrs["remarks"] = remarks
+    joined.attrs |= {"remarks": remarks, "diverged": diverged}
     return joined
 
 

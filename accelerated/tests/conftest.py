@@ -71,15 +71,11 @@ def plain(monkeypatch):
     from routelaws.accelerated.kernels import (
         assignment,
         auction,
-        law_descent,
         law_fit,
-        law_huber,
         law_intervals,
-        law_terms,
-        vector,
     )
 
-    for module in (assignment, auction, law_descent, law_fit, law_huber, law_intervals, law_terms, vector):
+    for module in (assignment, auction, law_fit, law_intervals):
         for name, value in list(vars(module).items()):
             if hasattr(value, "py_func"):
                 monkeypatch.setattr(module, name, value.py_func)

@@ -587,18 +587,6 @@ def test_words_on_misses_go_the_way_of_the_misses(way):
         assert largest.endswith("the law predicts the loss at this size 2.3 % too " + ("low" if way > 0 else "high"))
 
 
-def test_lack_of_fit_by_hand():
-    """Each of four points has two runs.
-
-    Their mean is 0.01 off and the runs are ±0.001 about it, so F = (8·1e-4 / 2) / (8·1e-6 / 4).
-    """
-    point = np.repeat([1.0, 2.0, 3.0, 4.0], 2)
-    miss = np.repeat([0.01, -0.01, -0.01, 0.01], 2) + np.tile([0.001, -0.001], 4)
-    found = beyond_seeds(point, [point], miss, 2)
-    assert found.freedom == (2, 4) and found.statistic == pytest.approx(8e-4 / 2 / (8e-6 / 4)) and found.size is None
-    assert beyond_seeds(np.arange(8.0), [np.arange(8.0)], miss, 2) is None
-
-
 @pytest.mark.parametrize(("off", "clear"), [(0.01, True), (0.001, False)])
 def test_a_scatter_that_differs_by_size_is_compared_at_its_own_size(off, clear):
     """One size scatters by 0.1 and three by 0.001. At N = 2e7 the law is wrong by `off`: 0.01 is far more than chance.

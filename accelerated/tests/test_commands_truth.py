@@ -141,7 +141,7 @@ def test_without_a_table_a_law_of_compute_takes_every_row_and_others_the_rows_cl
     frame.loc[[1, 2], "k"] = 4
     path = write(frame, tmp_path)
     for command in (plan, predict):
-        monkeypatch.setattr(command, "released_table", lambda: path)
+        monkeypatch.setattr(command, "released_runs", lambda rows: path)
     assert main(["predict", "--law", law, *where, "--json"]) == 0
     assert [found["rows"] for found in json.loads(capsys.readouterr().out)["predictions"]] == [rows]
     flags = ("--flops", "1e21", "--no-published", "--resamples", "0", "--json")

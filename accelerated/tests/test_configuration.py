@@ -43,8 +43,9 @@ CASES = (
     {"router": "mixture_of_tokens", "experts": 4, "grouping": "sequence", "objective": "masked", "sequence_length": 6},
     # devices, texts and names
     {"dtype": "float16"}, {"attention": "none"}, {"attention": "tokamax", "mesh": "data=1"}, {"mesh": "data=3"},
-    {"mesh": "data=2", "routing": "file.npz"}, {"eval": ["c4"]}, {"eval": ["c4="]}, {"eval": ["none=file"]},
-    {"eval": ["c4=file"]}, {"stepz": 1}, {"zzz": 1}, {"blocks": "two"}, {"corpus": "text"}, [],
+    {"eval": ["c4"]}, {"eval": ["c4="]}, {"eval": ["none=file"]},
+    {"eval": ["c4=file"]}, {"stepz": 1}, {"zzz": 1}, {"routing": None},
+    {"routing": "a.npz"}, {"blocks": "two"}, {"corpus": "text"}, [],
     {"learning_rate": True}, {"learning_rate": "fast"}, {"loss_limit": "inf"}, {"learning_rate": None}, {"warmup": 1},
     {"seed": 1.0}, {"seed": None}, {"rematerialise": 1}, {"corpus": [1]}, {"mesh": 3}, {"eval": ["c4=a", "pile=b"]},
     # meshes

@@ -146,7 +146,7 @@ def test_runs_without_names_are_told_apart_by_their_configuration(converted):
     assert frame["hyper_id"].tolist() == [i // 2 for i in range(36)]
     assert [remark for remark in remarks if remark.startswith("hyper_id")] == [
         "hyper_id: a number for each of 18 configurations, because no column names the runs; configurations differ in "
-        "router_type, num_experts, seed, dense_parameter_count, learning_rate"
+        "router_type, num_experts, seed, dense_parameter_count"
     ]
 
 

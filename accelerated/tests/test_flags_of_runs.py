@@ -113,7 +113,7 @@ RUN_VALUES = {
     "checkpoint_every": 3, "keep_last": 4, "keep_every": 6, "skip_bad_batches": 9, "loss_limit": 8.0,
     "corpus": ["a.txt", "b.txt"],
     "eval": ["c4=c.txt", "pile=d.txt"], "init_from": "other", "init_noise": 0.125,
-    "init_redraw": 0.25, "init_optimizer": True, "routing": "routing.npz", "mesh": "data=2",
+    "init_redraw": 0.25, "init_optimizer": True, "mesh": "data=2",
     "balancing_group": "global",
 }  # fmt: skip
 """A non-default value for each field of a run."""
@@ -157,9 +157,8 @@ def test_flags_of_a_run_give_the_run_that_they_spell(command, monkeypatch, tmp_p
             more.pop("router_rate")
         for field in WITH_WSD if name == "top_k" else ("warmup",):
             more.pop(field)
-        for field in ("mesh", "balancing_group") if name == "hash" else ("routing",):  # one device, or a mesh
-            more.pop(field)
-        if name == "hash":
+        if name == "hash":  # on one device
+            more = {field: value for field, value in more.items() if field not in ("mesh", "balancing_group")}
             fields |= {"hash": "clustered", "k": 2, "hash_embeddings": "embeddings.npy"}
         wanted = from_mapping(fields | more)
         assert asked(monkeypatch, command, words_of(fields | more)) == wanted
@@ -590,7 +589,7 @@ def test_a_sweep_holds_out_the_largest_and_takes_corpus_jobs_and_board(trained, 
     (tmp_path / "grid.toml").write_text(GRID)
     folder, words = tmp_path / "sweep", ("--corpus", text_file, "--jobs", "3", "--hold-out", "largest", "--tensorboard")
     said = told("sweep", tmp_path / "grid.toml", "--out", folder, *words)
-    assert f"{folder / 'predictions.json'}\n{folder / 'report.md'}\n" in said, said
+    assert f"{folder / 'predictions.json'}\n{folder / 'report.md'}\n{folder / 'report.html'}\n" in said, said
     text = {(str(text_file),)}
     assert trained == [([0, 1, 2], 3, text), ([3], 3, text)]
     assert [session["jobs"] for session in json.loads((folder / "sessions.json").read_text())] == [3, 3]

@@ -32,7 +32,7 @@ from routelaws.accelerated.training.sweeps.sweep_folder import read_sessions
 from routelaws.accelerated.transformer import Loss, Output
 from routelaws.reference import configuration
 
-from .small_runs import make_run, untimed_rows, words_of
+from .small_runs import untimed_rows, words_of
 
 
 @pytest.fixture(scope="module")
@@ -141,18 +141,6 @@ def test_a_checkpoint_whose_counts_were_changed_is_damaged(tmp_path):
     with pytest.raises(InputError, match="every checkpoint is damaged"):
         checkpoints.Checkpoints(tmp_path, said.append).restore(state, check)
     assert "checkpoint at step 4 is damaged and skipped" in said[0] and "does not match its digest" in said[0]
-
-
-def test_a_run_that_goes_on_counts_on(small_fields, tmp_path):
-    fields = {**small_fields, "steps": 8, "evaluations": 1, "skip_bad_batches": 4}
-    before = make_run(fields, tmp_path / "run")
-    before.seconds, before.dropped, before.skipped = 7.5, (0.5, 2), 3
-    written = checkpoints.Checkpoints(before.checkpoints, print)
-    written.save(4, step.initial_state(before.config)._asdict(), before._extra())
-    written.close()
-    after = make_run(fields, tmp_path / "run")
-    assert after._start(checkpoints.Checkpoints(after.checkpoints, print))[0] == 4
-    assert after._extra() == before._extra()
 
 
 def test_a_line_of_the_log_is_of_the_steps_that_were_taken(small_fields, monkeypatch):

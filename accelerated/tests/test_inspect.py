@@ -9,7 +9,6 @@ import math
 import re
 import shlex
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -25,7 +24,7 @@ from routelaws.accelerated.inspection import own_run, run_page
 from routelaws.accelerated.inspection import page as html_page
 from routelaws.accelerated.inspection.own_run import trace_batches, trace_folder, trace_run
 from routelaws.accelerated.inspection.page import page
-from routelaws.accelerated.inspection.replay import replayed
+from routelaws.accelerated.inspection.replay import held_routing, replayed
 from routelaws.accelerated.inspection.trace import Trace, piece_of, whole_characters, write_trace
 from routelaws.accelerated.inspection.transformers_folder import BYTES, _piece
 from routelaws.accelerated.notation import ExpertChoice
@@ -34,7 +33,6 @@ from routelaws.accelerated.results.blocks import text as in_terminal
 from routelaws.accelerated.results.sweeps.findings import learning_of
 from routelaws.accelerated.results.sweeps.folder import SweepRun
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.runs import run_folder
 from routelaws.accelerated.training.runs.weights import SavedRun
 from routelaws.accelerated.training.step import initial_state, make_train_steps
 from routelaws.accelerated.training.text.batches import training_batches
@@ -531,143 +529,19 @@ def test_a_dense_or_unfinished_run_says_so(small_fields, tmp_path):
         run_page.write_run_page(tmp_path / "new")
 
 
-# Replay in training.
-
-
-def routing_of_each_step(config, files, steps, table=None):
-    """Return the routing of each step of a run, by the weights before the step."""
-    batches = training_batches(files, sequence_length=16, batch_size=config.batch_size, seed=config.seed)
-    state, train_steps, traces = initial_state(config), make_train_steps(config, table), []
-    for step in range(steps):
-        windows = batches.stacked(1)
-        run = SavedRun(config, state.params, table, files.load_tokenizer(), {}, None, 0)
-        traces.append(trace_batches(run, windows, step + 1, "own"))
-        state, _ = train_steps(state, windows, step)
-    arrays = {name: np.concatenate([getattr(t, name) for t in traces]) for name in ("token", "position", "step")}
-    return arrays | {name: np.concatenate([getattr(t, name) for t in traces], axis=1) for name in ("expert", "gate")}
-
-
-def losses_of(run):
-    run.train()
-    lines = run_folder.read_log(run.folder / "log.jsonl")
-    return [line["loss"] for line in lines if line["kind"] == "train"]
-
-
-def steps_of(stored, first, last):
-    chosen = (stored["step"] >= first) & (stored["step"] <= last)
-    return {key: value[..., chosen] if value.ndim == 1 else value[:, chosen] for key, value in stored.items()}
-
-
-class Replay(NamedTuple):
-    """A run that replays its own routing in 6 of its 8 steps."""
-
-    fields: dict
-    stored: dict  # routing of all steps
-    own: list[float]  # losses without a replay
-    replayed: list[float]
-    lines: list[str]
-
-
-def listening():
-    lines = []
-    return (lambda kind, line="", **rest: lines.append(line)), lines
-
-
-def without_gates(stored):
-    return {key: value for key, value in stored.items() if key != "gate"}
-
-
-def replay(small_fields, folder, router, gates=True):
-    fields = {**small_fields, **router, "steps": 8, "steps_per_call": 2, "evaluations": 1, "checkpoint_every": 4}
-    config = from_mapping(fields, "test")
-    stored = routing_of_each_step(config, tokens_of(config), 8)
-    first = steps_of(stored, 1, 6)
-    np.savez(folder / "routing.npz", **(first if gates else without_gates(first)))
-    own = losses_of(make_run(fields, folder / "own"))
-    watch, lines = listening()
-    replayed = losses_of(make_run({**fields, "routing": str(folder / "routing.npz")}, folder / "replayed", watch))
-    return Replay(fields, stored, own, replayed, lines)
-
-
-@pytest.fixture(scope="module")
-def own_replay(small_fields, tmp_path_factory):
-    router = {"router": "sinkhorn", "experts": EXPERTS, "k": 2}
-    return replay(small_fields, tmp_path_factory.mktemp("replay"), router)
-
-
-NO_GATES = "has experts but no gates"
-
-
-def test_a_run_that_replays_its_own_routing_has_its_own_losses(own_replay):
-    assert own_replay.replayed == pytest.approx(own_replay.own, rel=1e-5)
-    assert not any(NO_GATES in line for line in own_replay.lines)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "gates"), [("reinforce", True), ("top_k", True), ("top_k", False)])
-def test_other_runs_that_replay_their_own_routing(small_fields, tmp_path, name, gates):
-    found = replay(small_fields, tmp_path, ROUTERS[name], gates)
-    assert found.replayed == pytest.approx(found.own, rel=1e-5)
-    assert sum(NO_GATES in line for line in found.lines) == (not gates)
-
-
-def test_a_stored_routing_is_used(own_replay, tmp_path):
-    fields, stored, own, *_ = own_replay
-    late = steps_of(stored, 5, 8)
-    np.savez(tmp_path / "other.npz", **(late | {"expert": (late["expert"] + 1) % 4}))
-    other = losses_of(make_run({**fields, "routing": str(tmp_path / "other.npz")}, tmp_path / "other"))
-    assert other[:2] == own[:2] and abs(other[2] - own[2]) > 1e-6
-    rows = run_folder.read_results(tmp_path / "other")[0]
-    assert rows[-1]["routing_options"] == "spread replayed"
-
-
-def test_ids_alone_are_named(own_replay, tmp_path):
-    """The run says so before it trains."""
-    watch, lines = listening()
-    np.savez(tmp_path / "ids.npz", **without_gates(own_replay.stored))
-    make_run({**own_replay.fields, "routing": str(tmp_path / "ids.npz")}, tmp_path / "run", watch)
-    assert sum(NO_GATES in line for line in lines) == 1
-
-
-@pytest.mark.parametrize(
-    "change, said",
-    [
-        ({"seed": 9}, "has other tokens than the run in step 1"),
-        ({"steps": 4}, "ends with step 6; the run has 4"),
-        ({"batch_size": 2}, "needs 32 tokens for each step"),
-        ({"experts": 2}, "expert is out of range"),
-        ({"k": 1}, "has experts of shape"),
-        ({"router": "expert_choice"}, "whose tokens choose experts"),
-        ({"mesh": "data=1"}, "routing .* is for one device"),
-    ],
-)
-def test_a_routing_that_is_not_of_the_run_is_refused(own_replay, tmp_path, change, said):
-    np.savez(tmp_path / "routing.npz", **steps_of(own_replay.stored, 1, 6))
-    with pytest.raises(InputError, match=said):
-        make_run({**own_replay.fields, **change, "routing": str(tmp_path / "routing.npz")}, tmp_path / "run")
-    assert not (tmp_path / "run" / "config.json").exists()
-
-
-def test_inspect_writes_what_train_replays(small_fields, tmp_path, capsys):
-    """The first step with another run's weights has the loss of that run's next step."""
-    fields = {**small_fields, "router": "top_k", "experts": 4, "k": 2, "steps": 4, "evaluations": 1}
-    saved_run(fields, tmp_path / "first")
-    path = tmp_path / "routing.npz"
-    assert main(["inspect", str(tmp_path / "first"), "--split", "train", "--steps", "1:2", "--out", str(path)]) == 0
-    with np.load(path) as found:
-        assert found["step"].tolist() == [1] * 64 + [2] * 64 and found["expert"].shape == (1, 128, 2)
-    second = {**fields, "init_from": str(tmp_path / "first"), "steps_per_call": 1}
-    own = losses_of(make_run(second, tmp_path / "own"))
-    replayed = losses_of(make_run({**second, "routing": str(path)}, tmp_path / "replayed"))
-    assert replayed[0] == pytest.approx(own[0], rel=1e-6)
-
-
-def test_a_routing_without_steps_begins_with_step_1(own_replay, tmp_path):
-    stored = steps_of(own_replay.stored, 1, 6)
-    np.savez(tmp_path / "routing.npz", token=stored["token"], expert=stored["expert"])
-    run = make_run({**own_replay.fields, "routing": str(tmp_path / "routing.npz")}, tmp_path / "run")
-    assert (run.replay.first, run.replay.last) == (1, 6)
-    assert [run.replay.after(step, 4) is None for step in (0, 5, 6)] == [False, False, True]
+def test_training_batches_are_routed_as_in_training(small_fields):
+    """A training step that holds the traced experts has the loss of the step, with the noise of this step."""
+    config = from_mapping({**small_fields, "router": "reinforce", "experts": 4}, "test")
+    files, state = tokens_of(config), initial_state(config)
+    windows = training_batches(files, sequence_length=16, batch_size=config.batch_size, seed=1).stacked(3)
+    run = SavedRun(config, state.params, None, files.load_tokenizer(), {}, None, 0)
+    trace = trace_batches(run, windows, 1, "own")
+    assert trace.step.tolist() == np.repeat([1, 2, 3], windows[0, :, :-1].size).tolist()
+    shape = len(windows), config.batch_size, config.sequence_length
+    held = jax.tree.map(lambda leaf: leaf[2], held_routing(config, trace.expert, trace.gate, shape))
+    wanted = loss(state.params, windows[2], config.model, training=True, held=held).cross_entropy
+    found = make_train_steps(config)(state, windows[2:], 2)[1].loss[0]
+    assert found == pytest.approx(float(wanted), rel=1e-5)
 
 
 def test_experts_that_choose_have_their_tokens_in_the_order_of_the_text():
@@ -677,16 +551,3 @@ def test_experts_that_choose_have_their_tokens_in_the_order_of_the_text():
     choice = ExpertChoice(np.array([[[[0], [1]], [[1], [1]], [[0], [0]]]]), np.arange(1.0, 7).reshape(1, 3, 2, 1), None)
     chosen, gates = own_run._chosen(choice, (2, 3), model)
     assert gates[0].tolist() == [[1, 0], [0, 0], [5, 6], [0, 2], [3, 4], [0, 0]] and (chosen == (gates != 0)).all()
-
-
-def test_a_stopped_run_goes_on_with_the_same_routing_alone(own_replay, tmp_path):
-    fields = {**own_replay.fields, "routing": str(tmp_path / "a.npz")}
-    stored = steps_of(own_replay.stored, 1, 6)
-    np.savez(tmp_path / "a.npz", **stored)
-    with pytest.raises(Cut):
-        make_run(fields, tmp_path / "run", cut_at(4)).train()
-    np.savez(tmp_path / "a.npz", **(stored | {"gate": stored["gate"] * 0.5}))
-    with pytest.raises(InputError, match="the file has changed .*restore it"):
-        make_run(fields, tmp_path / "run")
-    np.savez(tmp_path / "a.npz", **stored)
-    assert losses_of(make_run(fields, tmp_path / "run")) == own_replay.replayed

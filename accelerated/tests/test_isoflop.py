@@ -56,13 +56,6 @@ def test_a_parabola_by_hand():
     assert found[:3] == pytest.approx((10 * math.exp(0.25), 1.875, 2.0)) and math.isnan(found.error)
 
 
-def test_the_error_of_a_minimum_is_that_of_many_draws():
-    x, random = np.linspace(-1, 2, 8), np.random.default_rng(0)
-    draws = [parabola(np.exp(x), 3 + 0.2 * x**2 + random.normal(0, 0.01, 8)) for _ in range(2000)]
-    spread = np.std([math.log(each.size) for each in draws])
-    assert np.sqrt(np.mean([each.error**2 for each in draws])) == pytest.approx(spread, rel=0.06)
-
-
 def test_losses_that_do_not_bend_upwards_have_no_minimum():
     found = parabola(np.array([1.0, 2.0, 4.0, 8.0]), np.array([3.0, 2.9, 2.7, 2.4]))
     assert math.isnan(found.size) and found.curvature < 0

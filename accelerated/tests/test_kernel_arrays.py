@@ -5,9 +5,6 @@ import importlib
 import numpy as np
 import pytest
 
-from routelaws.accelerated.kernels import law_terms
-from routelaws.accelerated.laws._descent import law_of
-
 
 def some(*shape):
     return np.random.default_rng(0).uniform(0.5, 1.5, shape)
@@ -21,12 +18,6 @@ LEVEL, EXTRA = which(0, 1, 2, 3, 0, 1, 2, 3), np.array([0.0, 1.0, 3.0, 7.0])
 ROWS = {"log_size": some(8), "log_loss": some(8), "level": LEVEL}
 TABLE = {"extra": EXTRA, "weights": some(1, 8), "cell": np.arange(8), "scan": 3, "starts": 1, "careful": False}
 INTERVAL = {"constant": 0.1, "kind": 0, "at": 0.0, "beyond": 0.0, "limit": 9.0}
-ADDITIVE = law_of(law_terms.ADDITIVE, (0, 2), [[1, -1], [-1, 3]])
-STARTS = {
-    "law": ADDITIVE, "centres": some(2), "table": (some(2, 5), some(5), some(5), some(5)), "asked": which(-1, 0, 3),
-    "points": some(3, 2), "wanted": some(3), "stiffness": some(3), "starts": some(3, 4), "most": which(2, 2),
-    "theta": some(3, 4), "value": some(3), "said": some(3),
-}  # fmt: skip
 SCORES = some(6, 3)
 
 CALLS = {
@@ -38,19 +29,8 @@ CALLS = {
         {"weights": some(2, 7)}, {"cell": np.arange(7)}, {"cell": np.arange(8) + 1}, {"cell": np.arange(8) - 1},
         {"scan": 0}, {"log_size": some(9)}, {"extra": EXTRA[:3]},
     ]),
-    "law_huber.fit": (ROWS | {"extra": EXTRA, "delta": 0.1, "scan": 2, "starts": 1}, [
-        {"log_loss": some(7)}, {"level": LEVEL[:5]}, {"level": LEVEL + 1}, {"level": -LEVEL}, {"extra": some(0)},
-        {"scan": 0},
-    ]),
     "law_intervals.interval_end": ({"problem": some(6, 8), "extra": EXTRA, "sign": 1.0} | INTERVAL, [
         {"problem": some(6, 6)}, {"extra": EXTRA[:2]},
-    ]),
-    "law_descent.follow": (STARTS, [
-        {"centres": some(3)}, {"table": (some(2, 5), some(4), some(5), some(5))}, {"points": some(3, 1)},
-        {"table": (some(2, 5), some(5), some(5), some(6))}, {"points": some(2, 2)}, {"theta": some(3, 3)},
-        {"theta": some(2, 4)}, {"asked": which(-1, 0)}, {"asked": which(-1, 0, 4)}, {"wanted": some(2)},
-        {"stiffness": some(2)}, {"value": some(2)}, {"said": some(2)}, {"most": which(1)},
-        {"table": (some(2, 0), some(0), some(0), some(0))}, {"starts": some(3, 3), "theta": some(3, 3)},
     ]),
     "assignment.assign": ({"scores": SCORES, "k": 2}, [
         {"k": 0}, {"k": 4}, {"k": -1}, {"scores": SCORES[0]}, {"scores": SCORES[None]}, {"scores": SCORES.astype(int)},
@@ -85,6 +65,6 @@ def test_arrays_that_do_not_fit_are_refused(plain, name):
     loop = getattr(importlib.import_module(f"routelaws.accelerated.kernels.{file}"), function)
     loop(**copied(fitting))
     for misfit in misfits:
-        with pytest.raises(ValueError, match="has to be|have to (?:be|have)|needs? |needed|name more|allowed"):
+        with pytest.raises(ValueError, match="has to be|have to (?:be|have)|needs? |needed|allowed"):
             loop(**copied(fitting | misfit))
             pytest.fail(f"{name} takes {misfit}")

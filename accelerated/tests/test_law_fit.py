@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from routelaws.accelerated.kernels import law_fit, law_huber
+from routelaws.accelerated.kernels import law_fit
 from routelaws.accelerated.laws import fitting
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import central_difference
@@ -289,29 +289,3 @@ def test_which_edges_a_quick_fit_searches(name):
     assert law_fit._may_win(np.array(line), 1.0, 0.0) == wanted
     if np.isfinite(line).all():
         assert law_fit._may_win(np.array(line) - 0.5, 0.5, 0.5) == wanted
-
-
-# Under the criterion of Huber
-
-
-@plain
-@pytest.mark.parametrize("delta", [0.02, 0.1, 9.0])
-@pytest.mark.parametrize("alpha, ratio", [(0.3, 0.02), (0.0, 0.0)])
-def test_the_linear_unknowns_under_huber(delta, alpha, ratio):
-    """At the minimum the clipped residuals are orthogonal to each column, from any start."""
-    size, loss = rows()
-    work = np.empty((4, size.size)), np.zeros((4, 4)), np.empty((4, 4)), np.empty(size.size), np.empty(size.size)
-    psi = (psi_of(EXTRA, alpha, ratio) if alpha else EXTRA / 300)[LEVEL]
-    design, values = columns(np.ones(size.size), size, psi), []
-    for start in (np.zeros(4), np.array([1.0, -2.0, 3.0, 4.0])):
-        linear = start.copy()
-        values.append(law_huber.solve((size, loss, LEVEL, EXTRA), delta, alpha, ratio, 1 - ratio, linear, work))
-        residual = loss - design @ linear
-        near(work[3], residual, "residuals")
-        near(values[-1], np.sum(np.where(abs(residual) <= delta, residual**2 / 2, delta * (abs(residual) - delta / 2))))
-        slopes = design.T @ np.clip(residual, -delta, delta)
-        scale = math.sqrt(values[-1]) * float(np.linalg.norm(design))
-        check("laws.kernels.stationary", float(np.linalg.norm(slopes)), scale)
-    near(values[0], values[1], "from either start")
-    if not np.any(np.abs(residual) > delta):
-        near(linear, np.linalg.lstsq(design, loss, rcond=None)[0], "least squares")

@@ -12,7 +12,11 @@ from routelaws.accelerated import cli
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-IMPORTED_AS = {"orbax-checkpoint": "orbax", "markdown-it-py": "markdown_it"}
+IMPORTED_AS = {
+    "orbax-checkpoint": "orbax", "markdown-it-py": "markdown_it", "griffelib": "griffe", "ott-jax": "ott", "POT": "ot",
+    "pytest-xdist": "xdist",
+}  # fmt: skip
+USED_BY_OTHERS = {"flatbuffers": "jax.export", "ipykernel": "nbclient", "ruff": "the Makefile"}
 
 
 @pytest.mark.parametrize("extra", cli.EXTRAS)
@@ -72,7 +76,24 @@ def test_every_package_has_a_version_that_was_tried():
     extras = PROJECT["project"]["optional-dependencies"]
     needed = [*PROJECT["project"]["dependencies"]]
     needed += [line for extra in ("train", "laws", "conformance", "tutorials") for line in extras[extra]]
-    assert {re.match(r"[\w-]+", line)[0].lower() for line in needed} <= pinned
+    assert {re.match(r"[\w-]+", line)[0].lower() for line in needed} - {"routelaws"} <= pinned
+
+
+def test_every_package_is_used():
+    """A package that no file imports costs every user time and space."""
+    source = "\n".join(
+        path.read_text(encoding="utf-8")
+        for folder in ("reference", "accelerated", "conformance", "tutorials", "benchmarks", "docs", "tools")
+        for path in (ROOT / folder).rglob("*.py")
+        if path != Path(__file__)
+    )
+    pages = (ROOT / "docs/site/conf.py").read_text(encoding="utf-8")  # it names extensions and the theme
+    used = {*re.findall(r"^ *(?:import|from) (\w+)|find_spec\(\"(\w+)\"\)", source, re.MULTILINE)}
+    used = {name for names in used for name in names} | set(re.findall(r"\"(\w+)\"", pages))
+    extras = PROJECT["project"]["optional-dependencies"].values()
+    lines = [*PROJECT["project"]["dependencies"], *(line for extra in extras for line in extra)]
+    named = {re.match(r"[\w-]+", line)[0] for line in lines} - {"routelaws", *USED_BY_OTHERS}
+    assert {name for name in named if IMPORTED_AS.get(name, name.replace("-", "_")) not in used} == set()
 
 
 WITH_EXAMPLES = ("wording", "tables.cells", "results.blocks", "results.encoding", "results.misfit")

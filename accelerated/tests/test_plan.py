@@ -1,6 +1,5 @@
 """`routelaws plan`: amounts with units, rankings of tables from known laws, and errors."""
 
-import json
 import math
 import re
 from types import SimpleNamespace
@@ -10,7 +9,6 @@ import pandas
 import pytest
 
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.commands import plan as plan_command
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws import utilisation
 from routelaws.accelerated.laws.catalogue import LAWS
@@ -37,19 +35,6 @@ SLOPE, GAIN, LEVEL = -0.08, {"Hash": -0.03, "S-Base": -0.06}, 1.05
 EXPERTS = (2, 8, 32)
 STEPS, BATCH, LENGTH = 1000, 64, 512
 TOKENS = STEPS * BATCH * LENGTH
-
-
-def test_without_the_released_table_the_published_laws_are_ranked(monkeypatch, capsys):
-    def refuse():
-        raise InputError("no connection")
-
-    monkeypatch.setattr(plan_command, "released_table", refuse)
-    assert main(["plan", "--flops", "1e21", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["remarks"] == ["the released table is not used: no connection"]
-    assert {ranking["kind"] for ranking in found["rankings"]} == {"printed"}
-    assert main(["plan", "--flops", "1e21", "--no-published"]) == 2
-    assert capsys.readouterr().err == "routelaws: no connection\n"
 
 
 def log_loss(router: str, size: float, experts: float) -> float:

@@ -79,6 +79,96 @@ def test_a_small_model_on_eight_devices_counted_by_hand():
     assert plan.traffic() == 512 + 2048 + 3520 + 3328
 
 
+def test_options_at_other_values_than_1_counted_by_hand():
+    """Four blocks, one routed: 12 narrow experts of width 6, 3 shared, 6 per token, capacity 3 of 8 tokens; SwiGLU.
+
+    d = 6 is divisible by 2 but not by 4: so the embedding, single norms and dense FFNs keep their moments whole.
+    """
+    config = ModelConfig(
+        vocab_size=10, d_model=6, blocks=4, heads=2, kqv_size=4, router="top_k", experts=4, k=2, granularity=3,
+        routing_frequency=0.25, capacity_factor=0.75, shared_experts=3, activation="swiglu", output_norm=True,
+        router_bias=True, bias_rate=0.01,
+    )  # fmt: skip
+    plan = plan_device(config, MeshShape(2, 2, 2), 8, 4, "bfloat16")
+    attention, dense, shared = 4 * 5 * 6 * 2 * 4 // 2, 3 * 3 * 6 * 18 // 2, 3 * 6 * 18 // 2
+    experts, cut, whole = 3 * 12 * 6 * 6 // 4, 4 * 4 * 6 + 6 * 12 + 12 + 12, 2 * 6 + 2 * 6 + 10 * 6
+    assert plan.parameters == plan.gradients == 4 * (attention + dense + shared + experts + cut + whole) == 6912
+    assert plan.optimizer == 8 * ((attention + cut) // 4 + experts // 2 + dense + shared + whole) == 8496
+    rows, sums = 12 * 3 * 6 * 2, 4 * 8 * 6 * 2
+    assert (plan.all_to_all, plan.all_to_all_recomputed) == (4 * rows // 2, 6 * rows // 2)
+    assert (plan.model_reduction, plan.model_reduction_recomputed) == (4 * sums, 6 * sums)
+    assert plan.parameter_gather == 3 * (attention + cut) + 2 * experts
+    over_batch = plan.parameter_gather + 6 * (dense + shared + whole)
+    assert plan.gradient_reduction == over_batch + 4 * (cut // 4 + whole)
+    of_attention, of_dense = 4 * 2 * (6 + 4) + 6 * 4 * 6 + 4 * (4 + 2), 6 * 9 * 2
+    of_experts = (12 * 3 // 8 + 0.5) * (2 * 6 + 6 * 3) * 2 + 2 * 4 * 12 + 6 * 9 * 2
+    copies = 2 * (attention + dense + shared + experts + 6 * 12)
+    assert plan.activations == 8 * (4 * of_attention + 3 * of_dense + of_experts + 3 * 4 * 10) + copies
+    of_one = 2 * (experts + (attention + dense + shared + 6 * 12) // 4)
+    assert plan.activations_recomputed == 8 * (4 * 6 * 2 + of_attention + of_experts) + of_one
+
+
+def test_a_wide_model_recomputes_a_wide_block():
+    """Two of four blocks have an FFN of three times the width."""
+    config = ModelConfig(vocab_size=10, d_model=8, blocks=4, heads=2, kqv_size=4, flop_increase=3, activation="relu")
+    plan = plan_device(config, MeshShape(2, 1, 2), 4, 4)
+    attention, dense = 4 * 4 * (8 + 4) + 6 * 4 * 8 + 4 * (4 + 4), 2 * 16 * 4
+    assert plan.activations == 8 * (4 * attention + 2 * dense + 2 * 3 * dense + 12 * 10)
+    assert plan.activations_recomputed == 8 * (4 * 8 * 4 + attention + 3 * dense)
+
+
+SENT = ("all_to_all", "all_to_all_recomputed", "model_reduction", "model_reduction_recomputed")
+OF_TOKENS = ("activations", "activations_recomputed", *SENT)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_sums_that_hold_for_every_model(name, dtype):
+    config = model(name)
+
+    def planned(data, expert, parts, batch_size, dtype=dtype):
+        return plan_device(config, MeshShape(data, expert, parts), batch_size, 8, dtype)
+
+    small, expert = planned(2, 1, 2, 16), 2 if config.num_routed else 1
+    twice = planned(4, 1, 2, 32)
+    for field in ("parameters", "gradients", *OF_TOKENS):
+        assert getattr(twice, field) == getattr(small, field), f"{field}: twice the replicas, twice the batch"
+    alone = planned(1, 1, 1, 16)
+    assert alone.traffic() == alone.traffic(True) == 0 and alone.optimizer == 2 * alone.parameters
+    assert 4 * parameter_count(config) == alone.parameters
+    steps = [planned(2, expert, 2, batch) for batch in (16, 32, 48)]
+    for field in OF_TOKENS:
+        first, second, third = (getattr(plan, field) for plan in steps)
+        assert third - second == second - first >= 0, f"{field} grows by equal parts with the batch"
+    for plan in steps:
+        assert 2 * plan.all_to_all_recomputed == 3 * plan.all_to_all
+        assert 2 * plan.model_reduction_recomputed == 3 * plan.model_reduction
+        assert plan.optimizer * plan.mesh.devices() >= 2 * alone.parameters, "no moment is missing"
+        assert plan.activations_recomputed < plan.activations
+    if config.num_routed:
+        two, four = planned(4, 2, 1, 16), planned(2, 4, 1, 16)  # equal tokens per device
+        assert two.all_to_all * 3 == four.all_to_all * 2 > 0, "half of the rows leave, or three quarters"
+        assert two.activations - four.activations == (dtype == "bfloat16") * (two.parameters - four.parameters) / 2
+    wide, narrow = (planned(2, expert, 2, 16, dtype) for dtype in ("float32", "bfloat16"))
+    assert [getattr(wide, field) for field in SENT] == [2 * getattr(narrow, field) for field in SENT]
+    kept = ("parameters", "gradients", "optimizer", "gradient_reduction", "parameter_gather")
+    assert [getattr(wide, field) for field in kept] == [getattr(narrow, field) for field in kept]
+
+
+@pytest.mark.parametrize("changes, times", [
+    ({"k": 4}, 2), ({"granularity": 4}, 2), ({"routing_frequency": 1.0}, 2), ({"routing_frequency": 0.25}, 0.5),
+    ({"capacity_factor": 0.5}, 0.5), ({"capacity_factor": 1.5}, 1.5), ({"shared_experts": 3}, 1), ({"experts": 16}, 1),
+])  # fmt: skip
+def test_rows_follow_the_options_of_the_router(changes, times):
+    """Eight experts, two per token and each in two parts; a capacity factor of 1 sends one row for each assignment."""
+    fields = {"router": "top_k", "experts": 8, "k": 2, "granularity": 2, "capacity_factor": 1.0}
+    plain, other = (
+        plan_device(ModelConfig(vocab_size=300, d_model=16, blocks=4, heads=4, **fields | more), MeshShape(2, 2), 16, 8)
+        for more in ({}, changes)
+    )
+    assert other.all_to_all == times * plain.all_to_all > 0
+
+
 DROPLESS = {
     "hash": ["--router", "hash"],
     "without a limit": ["--router", "top_k", "--capacity-factor", "inf"],

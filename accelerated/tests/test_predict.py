@@ -13,7 +13,7 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.results.blocks import text
 from routelaws.accelerated.results.prediction import inside_hull, prediction_blocks
 from routelaws.accelerated.results.runs import read
-from routelaws.conformance.engine.data_folder import released_file
+from routelaws.accelerated.tables import released
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 from .small_tables import frame_of, write
@@ -106,7 +106,8 @@ WRONG_FLAGS = {
 def test_flags_are_looked_at_before_a_table_is_fetched(tmp_path, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)
     for command in (downstream, plan, predict, reproduce):
-        monkeypatch.setattr(command, "released_table", lambda *name: pytest.fail("a table was fetched"))
+        name = "released_table" if command is downstream else "released_runs"
+        monkeypatch.setattr(command, name, lambda *_: pytest.fail("a table was fetched"))
     assert main(words.split()) == 2
     assert capsys.readouterr().err.startswith(f"routelaws: {WRONG_FLAGS[words]}")
 
@@ -136,8 +137,12 @@ def test_text_of_two_routers_says_a_warning_once(tmp_path):
     assert [p["router"] for p in report.to_dict()["predictions"]] == ["Other", "Top-K"]
 
 
-def test_the_released_table_is_the_default(capsys):
-    released_file("curves.csv.gz")
+def test_the_released_runs_are_the_default_without_a_network(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("ROUTELAWS_DATA", str(tmp_path))
+    monkeypatch.setattr(released, "_download", None)  # a download would raise an error
+    assert main(["plan", "--flops", "1e21", "--no-published", "--resamples", "0", "--json"]) == 0
+    [ranking] = json.loads(capsys.readouterr().out)["rankings"]
+    assert ranking["rows"] == {"Dense": 5, "Hash": 56, "RL-R": 59, "S-Base": 58}
     assert main(["predict", "--n", "370e6", "--experts", "64", "--json"]) == 0
     found = {p["router"]: p for p in json.loads(capsys.readouterr().out)["predictions"]}
     assert {router: p["rows"] for router, p in found.items()} == {"Hash": 56, "RL-R": 59, "S-Base": 58}

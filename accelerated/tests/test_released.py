@@ -1,4 +1,4 @@
-"""The released table: downloaded once, always checked, never replaced."""
+"""The released tables: downloaded once, always checked, never replaced; and the runs that the package contains."""
 
 import hashlib
 import http.server
@@ -8,8 +8,17 @@ import threading
 import pytest
 
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables import released
-from routelaws.accelerated.tables.released import TABLES, Released, data_folder, released_table
+from routelaws.accelerated.tables.released import (
+    TABLES,
+    Released,
+    data_folder,
+    last_evaluations,
+    released_runs,
+    released_table,
+)
+from routelaws.accelerated.tables.schema import TABLE_COLUMNS
 from routelaws.accelerated.tables.table import read_table
 from routelaws.conformance.engine.data_folder import released_file
 
@@ -140,3 +149,28 @@ def test_the_released_table_is_the_one_that_is_pinned(monkeypatch):
     assert released_table() == path
     frame = read_table(path)
     assert len(frame) == 5799 and frame["hyper_id"].nunique() == 223 and frame.attrs["remarks"] == []
+
+
+def test_the_package_has_the_last_evaluation_of_each_run_with_its_attribution():
+    frame = read_table(released_runs())
+    assert frame["hyper_id"].tolist() == list(range(223)) and set(frame["step"]) == {248_000, 249_000, 250_000}
+    assert tuple(frame.columns) == TABLE_COLUMNS[:22] and frame.attrs["remarks"] == []
+    beside = released_runs().with_suffix(".txt").read_text(encoding="utf-8")
+    commit = TABLES["curves.csv.gz"].url.split("/")[-3]
+    for words in ("CC BY 4.0", "https://creativecommons.org/licenses/by/4.0/", "DeepMind", "Change: ", commit):
+        assert words in beside, words
+
+
+def test_a_condition_on_the_step_takes_the_whole_table(monkeypatch):
+    monkeypatch.setattr(released, "released_table", lambda: "the whole table")
+    assert released_runs("seed == 42 and step <= 100000") == "the whole table"
+    assert {released_runs(rows) for rows in (None, "clark", "router_type == 'step'")} == {released_runs()}
+
+
+@pytest.mark.released
+def test_the_runs_of_the_package_are_those_of_the_whole_table():
+    path = released_file("curves.csv.gz")
+    assert released_runs().read_bytes() == last_evaluations(path)
+    for rows in ("clark", None):
+        fits = [read(each).where(rows).fit().to_dict()["fits"] for each in (path, released_runs())]
+        assert fits[0] == fits[1]

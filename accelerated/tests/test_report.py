@@ -185,6 +185,43 @@ def test_the_report_is_the_approved_one(whole, approved):
     approved("sweep.json", {name: found[name] for name in found if name not in of_any_table}, 1e-3)
 
 
+def test_runs_that_have_not_learned_are_named_once_and_used_nowhere(whole):
+    """The S-Base routers with E = 32 choose by chance. One sentence names them, with the rule."""
+    text, result = (whole / "report.md").read_text(encoding="utf-8"), numbers(whole)
+    unlearned = {entry["hyper_id"] for entry in result["learning"] if entry["reasons"]}
+    assert len(unlearned) == 3 and len(result["runs"]) == 35
+    [sentence] = [line for line in text.splitlines() if "S-Base with E = 32" in line]
+    assert "left out of all comparisons, fits and recommendations" in sentence and "The rule: training and" in sentence
+    assert "lacks S-BASE" not in text and "no, routing hurts" not in text
+    compared = {(entry["router"], entry["experts"]) for entry in result["does_routing_help"]}
+    assert compared == {("Hash", 32), ("S-Base", 16)}
+    assert {cell["E"] for pair in result["pairs"] for cell in pair["cells"]} == {2, 4, 8, 16}
+    assert {law["router"]: law["experts"][-1] for law in result["laws"]} == {"Hash": 32, "S-Base": 16}
+    assert {gain["E"] for gain in result["advice"][0]["evidence"]["gains"]} == {16, 32}
+    assert "routed by HASH and S-BASE with E = 2, 4, 8, 16, 32." in text, "all that was trained is told"
+
+
+def test_without_a_run_that_has_learned_the_dense_runs_are_reported_or_nothing(tmp_path, without_figures):
+    """Sinkhorn with E = 32 has not learned: with dense runs the report is on these, alone it is an error."""
+    runs = [run for run in grid(more_seeds=()) if run.model.experts == 32 and run.model.router == "sinkhorn"]
+    with pytest.raises(InputError, match="no router of the finished runs has learned; nothing to report"):
+        write_report(make_sweep(tmp_path / "alone", runs=runs, logs=False))
+    write_report(make_sweep(tmp_path / "dense", runs=grid()[:3] + runs, logs=False))
+    text = (tmp_path / "dense" / "report.md").read_text(encoding="utf-8")
+    assert "dense and routed by S-BASE with E = 32" in text and "The routers of 3 of 3 routed runs" in text
+    assert "There is no routed run that has learned yet" in text and "**The dense models follow a power law**" in text
+
+
+def test_the_picture_comes_first_and_the_answer_has_one_count(whole):
+    for name, picture in (("report.md", "](figures/loss.svg)"), ("report.html", "<img src=")):
+        text = (whole / name).read_text(encoding="utf-8")
+        assert text.count(picture) >= 1 and text.index(picture) < text.index("What was trained"), name
+    answer, _, rest = text.partition("What came out")[2].partition("By the law,")
+    assert "routed models beat dense ones by more than chance in all 6 comparisons" in answer
+    assert not re.search(r"\d of \d points", answer) and "is certain at 6 of 6 points (router and size)" in rest
+    assert "prefers-color-scheme: dark" in text
+
+
 def test_errors_over_documents_stand_beside_the_spread(whole):
     """Documents alternate E / 1,000 above and below the loss. Hard documents are hard for both models."""
     text = (whole / "report.md").read_text(encoding="utf-8")
@@ -192,8 +229,9 @@ def test_errors_over_documents_stand_beside_the_spread(whole):
     for run in numbers(whole)["runs"]:
         assert run["standard_error"] == pytest.approx(run["experts"] / 1000 / root)
     for entry in numbers(whole)["does_routing_help"]:
-        assert entry["error"] == pytest.approx(31 / 1000 / root)
-        assert f"| {entry['difference']:+.4f} | {31 / 1000 / root:.4f} |" in text
+        error = (entry["experts"] - 1) / 1000 / root
+        assert entry["error"] == pytest.approx(error)
+        assert f"| {entry['difference']:+.4f} | {error:.4f} |" in text
     assert "Losses were measured on 2,000 tokens of 20 documents; the standard error of one loss is" in text
 
 
@@ -269,9 +307,11 @@ def test_a_slope_is_negative_only_with_the_whole_of_its_interval():
 def test_the_load_is_that_of_the_last_evaluation(whole):
     sweep = read_sweep(whole)
     for load in numbers(whole)["load"]:
-        (run,) = (r for r in sweep.runs if (r.router, r.size, r.experts) == (load["router"], load["size"], 32))
+        (run,) = (
+            r for r in sweep.runs if (r.router, r.size, r.experts) == (load["router"], load["size"], load["experts"])
+        )
         last = json.loads((folder_of_run(whole, run.hyper_id, run.config) / "log.jsonl").read_text().splitlines()[-1])
-        shares = [sorted((32 * share for share in block), reverse=True) for block in last["load"]]
+        shares = [sorted((load["experts"] * share for share in block), reverse=True) for block in last["load"]]
         assert load["shares"] == [pytest.approx(block) for block in shares]
         assert load["busiest"] == pytest.approx(max(map(max, shares)))
         assert load["dropped_fraction"] == (0.01 if load["router"] == "S-Base" else 0)
@@ -372,7 +412,8 @@ def test_what_was_predicted_of_the_largest_model_is_scored(tmp_path):
     path = registered.register(small)
     written = path.read_bytes()
     said = json.loads(written)
-    assert said["held_out"] == held and said["fitted_to"] == rest and len(said["predictions"]) == len(held)
+    learned = [i for i in rest if learned_by(runs[i])["router_agreement"] > 0.5]
+    assert said["held_out"] == held and said["fitted_to"] == learned and len(said["predictions"]) == len(held)
     before = registered.score(read_sweep(small))
     assert before["scored"] == 0 and "None of these runs is finished yet" in section_on(before)
     by_cell = {(entry["router"], entry["E"]): entry for entry in said["predictions"]}

@@ -25,7 +25,6 @@ from routelaws.accelerated.report.figures.style import (
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results import blocks, encoding, fit
 from routelaws.accelerated.results.comparisons import ablations, forms, pairs
-from routelaws.accelerated.results.comparisons import runs as comparison_runs
 from routelaws.accelerated.results.comparisons.runs import seed_scatter, twice
 from routelaws.accelerated.results.comparisons.utilisation import kind_of
 from routelaws.accelerated.results.encoding import constants
@@ -164,19 +163,6 @@ def test_no_law_is_fitted_twice_to_the_same_rows(made):
     """Sections share the fits of a choice of rows, also if two choices are equal."""
     assert len(made.fitted) == len(set(made.fitted))
     assert {name for name, *_ in made.fitted} >= {"dense", "routed-bounded", "routed-utilisation"}
-
-
-def test_a_mean_and_a_line_by_hand():
-    one = comparison_runs.mean_interval([1.0, 2.0, 3.0])
-    assert one["mean"] == 2 and one["high"] - 2 == pytest.approx(4.302652729911275 / math.sqrt(3))
-    two = comparison_runs.mean_interval([0.0, 4.0, 3.0], ["a", "a", "b"])
-    assert (two["mean"], two["groups"], two["values"]) == (2.5, 2, 3)
-    assert two["high"] - 2.5 == pytest.approx(12.706204736174694 * 0.5)
-    assert comparison_runs.mean_interval([7.0])["low"] is None and comparison_runs.mean_interval([]) is None
-    line = comparison_runs.line([0.0, 1.0, 2.0], [0.0, 2.0, 1.0])
-    assert line["slope"] == pytest.approx(0.5)
-    assert line["high"] - 0.5 == pytest.approx(12.706204736174694 * math.sqrt(1.5 / 2))
-    assert comparison_runs.line([1.0, 1.0], [0.0, 2.0]) is None
 
 
 def test_more_experts_per_token_against_what_else_flops_buy():

@@ -15,7 +15,10 @@ from routelaws.accelerated import results
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.results import blocks, encoding
+from routelaws.accelerated.results.fit import Coefficient
+from routelaws.accelerated.results.planning.next_run import _interval
 from routelaws.accelerated.results.plotting import plot_fit
+from routelaws.accelerated.results.rows import Rows
 from routelaws.conformance.plain.laws import Bounded
 from routelaws.reference.laws.intervals import Range
 
@@ -52,6 +55,55 @@ def test_the_example_of_the_docs_runs(table):
     assert names["fits"]["Hash"].coefficients["E_max"] == pytest.approx(LAW.E_max, rel=0.2)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (2.55e-17, 1.47e41, True), (1.0, 1e6, False), (1.0, 1.000001e6, True), (1e9, math.inf, False),
+        (0.0, math.inf, True), (0.0, 5.0, False), (-1e-9, 5.0, False), (-5.0, -1e-9, False), (-math.inf, 1.0, False),
+    ],
+)  # fmt: skip
+def test_an_interval_over_more_than_six_powers_of_ten_reads_not_determined(low, high, said):
+    """One rule for every text and for JSON, whose numbers stay numbers. An open end is a bound, not a width."""
+    item = Range("N_cutoff", None, 1.0, low, high, "loose")
+    texts = {blocks.span(item), blocks.counts_span(item), blocks.constant_span(item, "N_cutoff")}
+    texts |= {blocks.constant_span([low, high], "E_max"), blocks.rough_span({"low": low, "high": high}, "E_max")}
+    texts.add(_interval(SimpleNamespace(low=low, high=high)))
+    assert (texts == {"not determined"}) == said and ("not determined" in texts) == said
+    entry = json.loads(encoding.dumps(encoding.interval(item)))
+    assert entry["verdict"] == ("not determined" if said else "loose")
+    assert [float(entry["low"]), float(entry["high"])] == [low, high]
+
+
+@pytest.mark.parametrize("law", ["bilinear", "routed-bounded"])
+def test_a_constant_is_not_determined_in_the_table_in_python_and_in_json_alike(law):
+    """With this noise, the bilinear N_cutoff lies between 1.5e12 and 2.6e27, and E_max has no upper end."""
+    size, experts = (axis.ravel() for axis in np.meshgrid([1e7, 1e8, 1e9], [1.0, 4.0, 16.0, 64.0], indexing="ij"))
+    noise = np.random.default_rng(0).normal(0, 0.003, size.size)
+    n, e = np.log10(size), np.log10(experts)
+    loss = 10 ** (1.1 - 0.08 * n - 0.05 * e + 0.003 * n * e + noise)
+    fit = results.Fit(Rows("Hash", (size, experts), loss), law)
+    table, coded = repr(fit), fit.to_dict()
+    for name, number in fit.coefficients.items():
+        assert bool(re.search(rf"(?m)^ *{name} +not determined", table)) == repr(number).endswith("(not determined)"), (
+            name
+        )
+        assert coded["coefficients"][name]["determined"] or not number.determined or math.isinf(number), name
+    interval, cutoff = fit.interval("N_cutoff"), coded["derived"]["N_cutoff"]
+    if law == "bilinear":
+        assert interval.high > 1e15 * interval.low and cutoff["high"] == interval.high
+        assert interval.words == cutoff["verdict"] == "not determined"
+        assert re.search(r"N_cutoff +not determined +not determined", table)
+    else:
+        assert fit.interval("E_max").high == math.inf and "b" in fit.coefficients
+    assert cutoff["determined"] is False
+
+
+def test_a_coefficient_that_is_not_determined_says_so_and_stays_a_number():
+    number = Coefficient(3356.47, False)
+    assert f"{number}" == repr(number) == "3356.47 (not determined)" and repr(Coefficient(2.5, True)) == "2.5"
+    assert number == 3356.47 and f"{number:.1f}" == "3356.5" and json.dumps([number]) == "[3356.47]"
+
+
 def test_a_notebook_shows_tables(table):
     """`test_flags.py` tests that commands print the same."""
     runs = results.read("table.csv").where("k == 1")
@@ -64,6 +116,8 @@ def test_a_notebook_shows_tables(table):
     [value] = [each.value for each in found.predictions if each.fit.name == "Hash"]
     assert value == pytest.approx(LAW.loss(370e6, 64), rel=5e-3)
     assert fits["Hash"].predict(n=370e6, experts=64).value == value
+    wide = [each._replace(dense=Range("N", None, 1e9, 1.0, 1e9, "")) for each in found.predictions]
+    assert "same loss as a dense model of N = not determined" in repr(found._replace(predictions=wide))
 
 
 def test_the_figure_of_a_law_has_its_columns():

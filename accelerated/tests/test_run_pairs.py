@@ -1,20 +1,26 @@
 """`routelaws report RUN RUN`, on runs with given losses of each window."""
 
+import math
+
 import numpy as np
 import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.inspection import run_page
+from routelaws.accelerated.inspection.run_page import read_run
+from routelaws.accelerated.results.sweeps.findings import difference_error
 from routelaws.accelerated.results.sweeps.run_pairs import beside, run_table
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.runs.result_rows import result_row, write_rows
 from routelaws.accelerated.training.window_losses import FILE, WindowLosses, as_csv
 
 
-def make_run(folder, sums, step=1000, document=(0, 1, 2), **fields):
-    """Write the folder of a run with a window of 10 tokens for each document, with these summed losses."""
-    config = from_mapping(fields)
-    windows = WindowLosses(np.arange(3), np.array(document), np.full(3, 10), np.array(sums, np.float64))
+def make_run(folder, sums, step=1000, document=None, times=3, **fields):
+    """Write the folder of a run with windows of 10 tokens and these summed losses, a document each, several times."""
+    config, n = from_mapping(fields), 3 * times
+    document = np.arange(n) if document is None else np.array(document)
+    windows = WindowLosses(np.arange(n), document, np.full(n, 10), np.array(sums * times, np.float64))
     folder.mkdir()
     (folder / "config.json").write_text(config.to_json())
     mean = {"validation": sum(sums) / 30}
@@ -33,14 +39,16 @@ def runs(tmp_path):
 
 
 def test_the_difference_is_that_of_the_windows(runs):
-    """The sums minus those of the first run are (-3, -2, -4), or -0.3 per token.
+    """The sums minus those of the first run are (-3, -2, -4), three times, or -0.3 per token.
 
-    The residuals are (0, 1, -1), so the error is √(3/2 · 2)/30.
+    The residuals are (0, 1, -1), three times, so the error is √(9/8 · 6)/90.
     """
     first, second, third = beside(runs).runs
     assert (first.loss, first.difference) == (3.0, 0.0)
-    assert second.difference == pytest.approx(-0.3) and second.difference_error == pytest.approx(3**0.5 / 30)
-    assert second.error == pytest.approx((3 / 2 * ((17 - 27) ** 2 + 1 + 9**2)) ** 0.5 / 30)
+    assert second.difference == pytest.approx(-0.3) and second.difference_error == pytest.approx(
+        (9 / 8 * 6) ** 0.5 / 90
+    )
+    assert second.error == pytest.approx((9 / 8 * 3 * ((17 - 27) ** 2 + 1 + 9**2)) ** 0.5 / 90)
     assert third.difference == pytest.approx(1 / 30) and (third.step, third.config.steps) == (500, 1000)
 
 
@@ -57,12 +65,31 @@ def test_what_is_printed(runs, capsys, approved):
 
 
 def test_on_other_windows_no_error_is_known(runs, tmp_path):
-    other = make_run(tmp_path / "other", (17, 28, 36), document=(0, 1, 1))
+    other = make_run(tmp_path / "other", (17, 28, 36), document=(*range(8), 7))
     text = run_table(beside([runs[0], other]))
-    assert "-0.3000 | no error, because the windows differ |" in text and "The runs differ in no setting." in text
+    assert (
+        "-0.3000 | no error: other windows, or too few documents |" in text and "The runs differ in no setting." in text
+    )
     assert "not finished" not in text, "both ended at their last step"
     worse = make_run(tmp_path / "worse", (23, 32, 44))
-    assert "+0.3000 ± 0.0577 | higher |" in run_table(beside([runs[0], worse]))
+    assert "+0.3000 ± 0.0289 | higher |" in run_table(beside([runs[0], worse]))
+
+
+@pytest.mark.parametrize(("times", "shown"), [(2, False), (3, True)])
+def test_fewer_than_eight_documents_give_no_error(tmp_path, times, shown):
+    """Six documents have no ±, and the output says why and what to do; nine have one. The table keeps the number."""
+    folders = [
+        make_run(tmp_path / name, sums, times=times) for name, sums in (("a", (20, 30, 40)), ("b", (17, 28, 36)))
+    ]
+    text = run_table(beside(folders))
+    assert (" ± " in text.partition("No ±")[0].partition("; ±")[0]) == shown
+    said = "only 6 documents: a standard error over fewer than 8 is itself too uncertain. Add text or files"
+    assert (said in text) == (not shown) and ("| lower |" in text) == shown
+    run, frame = read_run(folders[0])
+    assert math.isfinite(frame["standard_error"].iloc[-1]) and math.isfinite(run.standard_error) == shown
+    assert ("±" in run_page.about(run), said in " ".join(run_page.notes(run))) == (shown, not shown)
+    error = difference_error([run], [read_run(folders[1])[0]])
+    assert error == (pytest.approx((9 / 8 * 6) ** 0.5 / 90) if shown else None)
 
 
 def test_runs_that_cannot_be_held_against_each_other(runs, tmp_path):

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.commands import report
+from routelaws.accelerated.commands import sweep as sweep_command
 from routelaws.accelerated.errors import InputError, WorkerDiedError
 from routelaws.accelerated.files import locked
 from routelaws.accelerated.training import stopping
@@ -144,6 +145,26 @@ def test_a_bad_grid_is_one_clear_line(text_file, tmp_path, change, message):
     with pytest.raises(InputError, match=message) as error:
         read_grid(str(path))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [("experts = [2, 4]", "6 rows; the bounded law has 6 coefficients and needs at least 7 rows"),
+     ("experts = [2, 4, 8]", ""), ("experts = [2, 4, 8]\nk = 2", "2 rows; the bounded law"),
+     ("experts = 2\nseed = [1, 2, 3]", "2 different num_experts; E_start and E_max cannot be determined")],
+)  # fmt: skip
+def test_a_grid_that_cannot_give_a_law_says_so_before_training(tmp_path, monkeypatch, capsys, runs, said):
+    """Two sizes, dense and by HASH. Runs with k = 2 do not count. The presets demo and smoke give a law."""
+    path, lines = tmp_path / "grid.toml", []
+    path.write_text(
+        f'[[runs]]\nrouter = "dense"\nd_model = [8, 16]\n[[runs]]\nrouter = "hash"\nd_model = [8, 16]\n{runs}'
+    )
+    monkeypatch.setattr(sweep_command, "run_sweep", lambda *_, **__: lines.append("".join(capsys.readouterr())))
+    monkeypatch.setattr(sweep_command, "write_report", lambda out: out)
+    monkeypatch.setattr(sweep_command, "read_sweep", lambda out: SimpleNamespace(runs=[]))
+    sweep_command.sweep(str(path), tmp_path / "out")
+    assert (f"there will be no law for hash: {said}" in lines[0] and "add sizes or values" in lines[0]) == bool(said)
+    assert not any(sweep_command.without_law(read_grid(name)) for name in ("demo", "smoke"))
 
 
 def test_a_grid_that_is_not_there():

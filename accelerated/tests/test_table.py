@@ -85,15 +85,18 @@ def test_the_last_evaluation_by_step_is_used_whatever_the_order():
     assert sorted(selection.frame["num_experts"]) == sorted([1, 1, 2, 4, 8, 16, 32, 64] * 2)
 
 
-def test_a_blank_at_the_last_evaluation_leaves_the_run_out():
-    frame = make_frame()
-    frame.loc[(frame["hyper_id"] == 5) & (frame["step"] == 2000), "loss_validation"] = float("nan")
-    frame.loc[(frame["hyper_id"] == 6) & (frame["step"] == 1000), "loss_validation"] = float("nan")
+def test_a_nan_at_the_last_evaluation_leaves_the_run_out(save):
+    """The loss of run 7 is empty at its last step, so its last evaluation is the one before."""
+    frame = make_frame().astype({"loss_validation": object})
+    for run, step, cell in ((5, 2000, "NaN"), (6, 1000, "NaN"), (7, 2000, "")):
+        frame.loc[(frame["hyper_id"] == run) & (frame["step"] == step), "loss_validation"] = cell
+    frame = read_table(save(frame))
     for rows in ("clark", None, "seed == 42"):
         (selection,) = select_rows(frame, rows)
         assert [run["hyper_id"] for run in selection.left_out] == [5]
         assert "loss_validation is blank" in selection.left_out[0]["reason"]
-        assert set(selection.frame["hyper_id"]) == set(range(16)) - {5}
+        assert set(selection.frame["hyper_id"]) == set(range(16)) - {5} and selection.cut == {}
+        assert dict(zip(selection.frame["hyper_id"], selection.frame["step"], strict=True))[7] == 1000
 
 
 def test_clark_takes_its_rows_only():

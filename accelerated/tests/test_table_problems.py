@@ -333,11 +333,15 @@ def test_bad_tables_end_with_a_clear_message(folder):
         assert len(said.splitlines()) <= 22 and str(path) in said, (name, said)
 
 
-def test_a_run_without_a_loss_is_listed_as_left_out(folder):
+@pytest.mark.parametrize(("cell", "left_out"), [("", []), ("NA", []), ("NaN", [17])])
+def test_a_run_that_ends_with_nan_is_left_out_and_an_empty_loss_is_no_evaluation(folder, cell, left_out):
     rows = make_rows()
-    rows[35][HEADER.index("loss_validation")] = ""
+    rows[35][HEADER.index("loss_validation")] = cell
     code, out, said = ran("fit", write(folder / "said.csv", rows), "--law", "separable", "--json")
-    assert code == 0 and said == "" and [run["hyper_id"] for run in json.loads(out)["fits"][0]["left_out"]] == [17]
+    fitted = json.loads(out)
+    assert code == 0 and said == "" and [run["hyper_id"] for run in fitted["fits"][0]["left_out"]] == left_out
+    remark = "blank in 1 of 36 rows; the last row with a loss counts in 1 run whose last row is blank"
+    assert fitted["remarks"] == ([] if left_out else [f"loss_validation: {remark}"])
 
 
 @pytest.mark.parametrize("words", [

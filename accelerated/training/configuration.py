@@ -24,7 +24,7 @@ from .mesh import check_mesh
 CHANGEABLE = ("mesh", "rematerialise", "attention", "keep_last", "keep_every", "skip_bad_batches")
 """Fields that may change when a run resumes, because existing rows do not depend on them."""
 
-PLACES = ("corpus", "eval", "hash_embeddings", "init_from", "routing")
+PLACES = ("corpus", "eval", "hash_embeddings", "init_from")
 """Fields that are paths. Another path with the same content gives the same run."""
 
 EVALUATION_SETS = ("c4", "curation_corpus", "lambada", "pile", "wikitext103")
@@ -128,8 +128,6 @@ class TrainConfig:
     """With a dense --init-from: share of the hidden units of each expert that get new random weights."""
     init_optimizer: bool = False
     """Also copy the optimizer state of --init-from."""
-    routing: str | None = None
-    """File that `routelaws inspect --split train --out` wrote. In the steps of this file, its experts and gates replace the choices of the routers."""  # noqa: E501
     mesh: str | None = None
     """Train on all devices, arranged in this mesh: data=2,expert=4,model=1. The size of an omitted axis is 1."""
     balancing_group: str = "shard"
@@ -249,8 +247,6 @@ class TrainConfig:
                 raise InputError(f"{name} is {getattr(self, name)}; it has to be between 0 and 1")
         self._check_schedule()
         self._check_init()
-        if self.routing is not None and self.mesh is not None:
-            raise InputError(f"routing {self.routing} is for one device; leave out mesh {self.mesh}")
 
     def _check_init(self) -> None:
         if not 0 <= self.init_noise < math.inf:
@@ -371,6 +367,8 @@ def from_mapping(values: dict, where: str = "configuration") -> TrainConfig:
 def read_fields(values: dict, where: str) -> dict:
     """Return the fields of a model and of a run, converted to their types; see `from_mapping`."""
     kinds = RUN_FIELDS | MODEL_FIELDS
+    # Folders of earlier versions have the field of the former flag --routing.
+    values = {name: value for name, value in values.items() if name != "routing" or value is not None}
     for name in values:
         if name not in kinds:
             near = difflib.get_close_matches(name[:LONGEST_NAME], kinds)

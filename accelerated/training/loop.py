@@ -54,7 +54,6 @@ from .runs.run_folder import (
     keep_tokenizer,
     read_results,
 )
-from .runs.stored_routing import NO_GATES, StepsRouting
 from .runs.trunk import Trunk, begin, check_growth, check_trunk
 from .runs.weights import check_files, check_lender, check_params, lent
 from .step import (
@@ -141,10 +140,6 @@ class Run:
         self.batches, self.evaluation_sets = open_text(self.config, tokens, self.own_rows)
         recorded = self._recorded_texts(folder)
         self.texts = check_text(folder, recorded, tokens, self.evaluation_sets, self.config, ANOTHER_OUT)
-        stored = self.config.routing
-        self.replay = None if stored is None else StepsRouting(Path(stored), self.config, self.batches)
-        if self.replay is not None:
-            self._check_replay(recorded)
 
     def _check_origins(self, tokenizer: Path) -> None:
         if self.trunk is not None and not self._saved().steps():
@@ -243,14 +238,13 @@ class Run:
         train_steps = make_train_steps(config, self.table, self.layout)
         evaluate = make_evaluate(config, self.table, layout=self.layout)
         evaluation_steps, checkpoint_steps = self.evaluation_steps, self.checkpoint_steps
-        replayed = set() if self.replay is None else {self.replay.first - 1, self.replay.last}
         before, started, saved = self.seconds, time.perf_counter(), step
         if self._row_is_missing(step):
             self._evaluate(step, evaluate, state.params, checkpoints)
         while step < config.steps:
             if hosts.asked_anywhere(stopping.asked()):
                 self._stop(step, saved, state, checkpoints)
-            stop = min(s for s in evaluation_steps | checkpoint_steps | replayed if s > step)
+            stop = min(s for s in evaluation_steps | checkpoint_steps if s > step)
             n = min(config.steps_per_call, stop - step)
             state = self._take(n, step, state, train_steps, checkpoints)
             step += n
@@ -268,9 +262,8 @@ class Run:
     def _take(self, n: int, step: int, state: TrainState, train_steps: Callable, checkpoints: Checkpoints):
         started = time.perf_counter()
         batches = self._batches(n)
-        held = None if self.replay is None else self.replay.after(step, n)
         left = self.config.skip_bad_batches - self.skipped
-        state, metrics = train_steps(state, batches, step, left, *([] if held is None else [held]))
+        state, metrics = train_steps(state, batches, step, left)
         if step + n < self.config.steps:
             self.batches.read_ahead(self.config.steps_per_call)  # do this while the devices compute
         wait_for(metrics, started)
@@ -290,17 +283,6 @@ class Run:
             return texts_in(saved)
         record = read_record(folder)
         return record.texts if record else {}
-
-    def _check_replay(self, recorded: dict[str, str]) -> None:
-        """Add the digest of the stored routing to the digests of the texts. A changed file is an error."""
-        before, now = recorded.get("routing", self.replay.digest), self.replay.digest
-        if before != now:
-            raise InputError(
-                f"routing {self.config.routing}: the file has changed (digest {now}, before {before}); restore it"
-            )
-        self.texts["routing"] = now
-        if not self.replay.gates:
-            self._tell(f"{self.config.routing}: {NO_GATES}")
 
     def _own_rows(self) -> np.ndarray | None:
         """Return which sequences of a batch this process reads; None for all."""

@@ -118,8 +118,6 @@ def state_shardings(config: TrainConfig, layout: Layout) -> TrainState:
 def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layout: Layout | None = None):
     """Return a jitted function (state, batches [n, b, S + 1], first_step, left=0) -> (state, `StepMetrics` of [n]).
 
-    On one device the function takes a fifth argument, the routing to replay in the n steps (see `stored_routing`).
-
     `lax.scan` runs the n steps, so all steps share one call from Python and one set of buffers. Small models then spend
     less time on memory allocation. The input state is donated.
 
@@ -132,8 +130,8 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
     inputs = run_inputs(config, table)
     if layout is None:
         train_steps = _shared_steps(_in_steps(config), attention_of(config).kernel)
-        return lambda state, batches, first_step, left=0, *held: train_steps(
-            state, batches, first_step, np.int32(left), inputs, *held
+        return lambda state, batches, first_step, left=0: train_steps(
+            state, batches, first_step, np.int32(left), inputs
         )
     train_steps, shardings = compiled_steps(config, layout=layout), state_shardings(config, layout)
 
@@ -145,7 +143,7 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
 
 
 NOT_IN_PROGRAMS = (
-    "seed", "learning_rate", "corpus", "eval", "init_from", "init_noise", "init_redraw", "init_optimizer", "routing",
+    "seed", "learning_rate", "corpus", "eval", "init_from", "init_noise", "init_redraw", "init_optimizer",
 )  # fmt: skip
 """Fields that do not change the compiled programs of a run. Runs that differ only in these fields share programs."""
 
@@ -196,8 +194,8 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
         return (state, left), metrics
 
     @functools.partial(jax.jit, donate_argnames="state")
-    def train_steps(state, batches, first_step, left, given, held=None):
-        each_step = batches, first_step + jnp.arange(len(batches)), held
+    def train_steps(state, batches, first_step, left, given):
+        each_step = batches, first_step + jnp.arange(len(batches))
         carry, metrics = jax.lax.scan(functools.partial(guarded, given=given), (state, left), each_step)
         return carry[0], metrics
 
@@ -208,27 +206,25 @@ def _differentiate(config: TrainConfig, base_method: str, layout: Layout | None)
     """Return a function (params, tokens, noise, hidden, table) -> (`BatchNumbers`, gradient) (see `compiled_steps`)."""
     model, dtype, attention = config.model, compute_dtype(config), attention_of(config).kernel
 
-    def objective(params, tokens, noise, hidden, table, spread=None, held=None):
+    def objective(params, tokens, noise, hidden, table, spread=None):
         options = {"noise": noise, "table": table, "hidden": hidden, "compute_dtype": dtype}
-        options |= {"rematerialise": config.rematerialise, "attention": attention, "held": held, "spread": spread}
+        options |= {"rematerialise": config.rematerialise, "attention": attention, "spread": spread}
         result = loss(params, tokens, model, training=True, base_method=base_method, **options)
         output = result.output
         return result.total, BatchNumbers(result.cross_entropy, output.auxiliary, output.dropped_fraction, output.bias)
 
-    def on_one_device(params, *given, **held):
-        (_, numbers), gradient = jax.value_and_grad(objective, has_aux=True)(params, *given, **held)
+    def on_one_device(params, *given):
+        (_, numbers), gradient = jax.value_and_grad(objective, has_aux=True)(params, *given)
         return numbers, gradient
 
     return on_one_device if layout is None else layout.differentiate(objective)
 
 
 def _look(state: TrainState, now: tuple, given: RunInputs, config: TrainConfig, differentiate: Callable) -> tuple:
-    """Return (`StepMetrics`, `BatchNumbers`, gradient) of a batch. `now` is (windows [b, S + 1], step, routing or
-    None)."""
-    windows, number, held = now
+    """Return (`StepMetrics`, `BatchNumbers`, gradient) of a batch. `now` is (windows [b, S + 1], step)."""
+    windows, number = now
     tokens, noise, hidden = drawn(config, windows, number, given)
-    more = {} if held is None else {"held": held}
-    numbers, gradient = differentiate(state.params, tokens, noise, hidden, given.table, **more)
+    numbers, gradient = differentiate(state.params, tokens, noise, hidden, given.table)
     dropped = numbers.dropped_fraction
     dropped = dropped.mean() if dropped.size else jnp.zeros(())
     value, added, norm = numbers.cross_entropy, numbers.auxiliary.sum(), optax.tree.norm(gradient)

@@ -26,6 +26,10 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import read_bytes
+from ..wording import plural
+
+FEWEST_DOCUMENTS = 8
+"""No ± is shown over fewer documents. Over 8, the 95 % interval is ±2.4 standard errors; over 2, it is ±12.7."""
 
 FILE = "validation_windows.csv"
 """File of a run folder with the window losses of its last evaluation."""
@@ -113,6 +117,22 @@ def standard_error(losses: WindowLosses) -> float:
     tokens, loss = (np.bincount(row, weights=values) for values in (losses.tokens, losses.loss))
     misses = loss - mean_loss(losses) * tokens
     return float(math.sqrt(count / (count - 1) * np.sum(misses**2)) / tokens.sum())
+
+
+def few_documents(*numbers: float) -> str:
+    """Return a sentence on the missing ± of losses over these numbers of documents; "" if each is enough or NaN."""
+    few = [number for number in numbers if number < FEWEST_DOCUMENTS]
+    if not few:
+        return ""
+    return (
+        f"No ± is shown, because the evaluation has only {plural(int(min(few)), 'document')}: a standard error over "
+        f"fewer than {FEWEST_DOCUMENTS} is itself too uncertain. Add text or files, or evaluate more tokens."
+    )
+
+
+def shown_error(losses: WindowLosses) -> float:
+    """Return the standard error of the mean over documents; NaN with fewer than `FEWEST_DOCUMENTS`."""
+    return math.nan if few_documents(documents(losses)) else standard_error(losses)
 
 
 def loss_difference(first: Sequence[WindowLosses], second: Sequence[WindowLosses]) -> WindowLosses | None:

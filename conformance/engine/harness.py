@@ -114,8 +114,8 @@ MOST_MAPS = 30_000
 def make_room() -> None:
     """Drop compiled programs before the process runs out of memory maps.
 
-    Each program takes about twelve maps, and a process with about 5,000 programs crashes inside XLA. On systems without
-    /proc/self/maps, no program is dropped.
+    Each program takes about twelve maps, and XLA crashes if no map is left. On systems without /proc/self/maps, no
+    program is dropped.
     """
     try:
         with open("/proc/self/maps", "rb") as lines:

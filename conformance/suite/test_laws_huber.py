@@ -144,6 +144,7 @@ def test_above_every_residual_it_is_least_squares(backend, runs):
     )
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(runs=noisy_tables(), share=SHARES)
 def test_rows_given_twice_count_twice_and_units_cancel(backend, runs, share):
     """The criterion is a sum. Doubled log10 losses and delta give terms that are four times as large."""

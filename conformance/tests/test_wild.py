@@ -37,6 +37,21 @@ def test_the_page_is_what_the_results_give(tool, monkeypatch, tmp_path):
     assert (tmp_path / "README.md").read_text("utf-8") == wanted, "run python tools/wild --page"
 
 
+def test_each_cell_of_the_scoreboard_is_that_of_its_field(tool):
+    found = {"verdict": "right", "dialect": "softmax", "facts": {"ties": "lower index"}}
+    one = {"library": "a", "version": "a 1", "function": "f", "top_k_router": found, "balance": {"1": 1.5, "2": 2.25},
+           "padding": 1.375, "bfloat16": 0.875, "repeats": 1, "experts_trained": 7}  # fmt: skip
+    head, _, cells = ([cell.strip() for cell in line.strip("|").split("|")]
+                      for line in tool.scoreboard.scoreboard([one]).splitlines()[2:])  # fmt: skip
+    shown = dict(zip(head, cells, strict=True))
+    assert (shown["library"], shown["function"], shown["verdict"]) == ("a 1", "`f`", "right")
+    assert (shown["ties"], shown["loss at balance"]) == ("lower index", "1.5 / 2.25")
+    assert (shown["padding in the loss"], shown["bfloat16"]) == ("counts, 1.38 times", "87.5 %")
+    assert (shown["same twice"], shown["experts trained"]) == ("all", "7 of 8")
+    *_, weights = tool.scoreboard.coefficients([one]).splitlines()
+    assert [cell.strip() for cell in weights.strip("|").split("|")] == ["a 1", "`f`", "0.00667", "0.00444", ""]
+
+
 def row(library: str, version: str, verdict: str) -> dict:
     return {"library": library, "version": version, "function": "f", "top_k_router": {"verdict": verdict}}
 

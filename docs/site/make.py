@@ -121,15 +121,16 @@ def with_download(text: str) -> str:
 
 
 def write_notebooks(path: Path, lessons: list[str], root: Path = pages.ROOT) -> None:
-    """Write an archive with the lessons as notebooks without results, and with the files that the lessons read."""
+    """Write an archive with the lessons as notebooks without results, their answers and the files that they read."""
     import jupytext
 
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for lesson in lessons:
             notebook = jupytext.read(root / lesson.replace(".md", ".py"))
             archive.writestr(f"lessons/{Path(lesson).stem}.ipynb", jupytext.writes(notebook, "ipynb"))
-        for each in (root / "tutorials/lesson.py", *sorted((root / "tutorials/data").glob("*"))):
-            archive.write(each, f"lessons/{each.relative_to(root / 'tutorials')}")
+        for pattern in ("lesson.py", "data/*", "answers/*.py"):
+            for each in sorted((root / "tutorials").glob(pattern)):
+                archive.write(each, f"lessons/{each.relative_to(root / 'tutorials')}")
 
 
 def add_lab(folder: Path) -> None:

@@ -1,6 +1,13 @@
 """Answers to the exercises of lesson 10."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lesson import needs
 
 V, steps, b, S = 128, 400, 16, 16
 draws = np.random.default_rng(0)
@@ -49,18 +56,15 @@ print("3. no")
 # 4. It is worse than HASH. HASH knows the expert of each word from the first step, and
 # this language needs nothing else. S-BASE must learn a router while the experts learn.
 # In evaluation it uses only the router's logits, without the plan of training.
-try:
-    import optax  # noqa: F401
+needs("train")
+from routelaws.accelerated.training.configuration import TrainConfig
+from routelaws.accelerated.training.step import (
+    initial_state,
+    make_evaluate,
+    make_train_steps,
+)
+from routelaws.reference.configuration import ModelConfig
 
-    from routelaws.accelerated.training.configuration import TrainConfig
-    from routelaws.accelerated.training.step import (
-        initial_state,
-        make_evaluate,
-        make_train_steps,
-    )
-    from routelaws.reference.configuration import ModelConfig
-except ImportError:
-    raise SystemExit("4. needs JAX and optax: pip install 'routelaws[train]'") from None
 found = {}
 for router in ("hash", "sinkhorn"):
     model = ModelConfig(

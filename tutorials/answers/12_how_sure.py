@@ -1,10 +1,14 @@
 """Answers to the exercises of lesson 12."""
 
 import itertools
+import sys
+from pathlib import Path
 
 import numpy as np
 
-from routelaws.accelerated.laws.uncertainty import profile_intervals
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lesson import needs
 from routelaws.reference.accounting import SIZES
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 from routelaws.reference.laws.uncertainty import Quantity, student_quantile
@@ -21,6 +25,9 @@ for q in (2.0, student_quantile(0.95, 4)):
     low, high = y.mean() - q * error, y.mean() + q * error
     print(f"1. q = {q:.3f}: from {low:.3f} to {high:.3f}, coverage {kept[-1]:.1%}")
 assert kept[0] < 0.91 < kept[1]
+
+needs()
+from routelaws.accelerated.laws.uncertainty import profile_intervals
 
 four = {"a": -0.082, "b": -0.108, "c": 0.009, "d": 1.104}
 truth = RoutedCoefficients(**four, E_start=1.847, E_max=314.478)

@@ -2,10 +2,17 @@
 
 import contextlib
 import io
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lesson import needs
+
+needs("conformance")
 from routelaws.conformance import check_backend
 from routelaws.reference import notation
 from routelaws.reference.balance import value_at_balance

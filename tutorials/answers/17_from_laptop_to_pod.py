@@ -1,7 +1,13 @@
 """Answers to the exercises of lesson 17."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lesson import needs
 from routelaws.reference.parallel import part, routed_ffn_on_devices
 from routelaws.reference.routers.top_k import switch_router
 
@@ -83,17 +89,16 @@ print(f"4. expert 5: devices {having}")
 # 5. No: the best mesh, which sends least, needs it. The same from the command line:
 # routelaws plan-mesh --size 1.3B --router sinkhorn --experts 512 --dtype bfloat16
 # --devices 256 --memory 32GB
-try:
-    from routelaws.accelerated.commands.plan_mesh import fields_of_size
-    from routelaws.accelerated.mesh_plan import (
-        MeshShape,
-        best_plan,
-        feasible_meshes,
-        plan_device,
-    )
-    from routelaws.accelerated.training.configuration import from_mapping
-except ImportError:
-    raise SystemExit("5. needs JAX and tyro: pip install 'routelaws[train]'") from None
+needs("train")
+from routelaws.accelerated.commands.plan_mesh import fields_of_size
+from routelaws.accelerated.mesh_plan import (
+    MeshShape,
+    best_plan,
+    feasible_meshes,
+    plan_device,
+)
+from routelaws.accelerated.training.configuration import from_mapping
+
 fields = {"router": "sinkhorn", "experts": 512, "dtype": "bfloat16"}
 run = from_mapping(fields_of_size("1.3B") | fields, "lesson 17")
 shape = (run.batch_size, run.sequence_length, run.dtype)

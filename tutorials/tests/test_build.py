@@ -165,11 +165,13 @@ def test_an_unknown_lesson_is_named(build):
 
 @pytest.mark.parametrize(
     ("at_hand", "missing"),
-    [({"curves.csv.gz", "another.csv"}, False), ({"curves.csv.gz"}, True), ({"another.csv"}, True), (set(), True)],
+    [({"one.csv", "another.csv"}, False), ({"one.csv"}, True), ({"another.csv"}, True), (set(), True)],
 )
 def test_a_lesson_is_left_alone_where_a_table_that_it_names_is_missing(build, monkeypatch, at_hand, missing):
     nbformat = pytest.importorskip("nbformat.v4")
-    cell = nbformat.new_code_cell('one, two = released(), released("another.csv")', metadata={"tags": ["released"]})
+    cell = nbformat.new_code_cell(
+        'one, two = released("one.csv"), released("another.csv")', metadata={"tags": ["released"]}
+    )
     lesson = types.SimpleNamespace(released=lambda name: name if name in at_hand else None)
     monkeypatch.setitem(sys.modules, "lesson", lesson)
     assert build.table_is_missing(nbformat.new_notebook(cells=[cell])) is missing

@@ -1,6 +1,5 @@
 """The helpers of the lessons."""
 
-import gzip
 import importlib.util
 import io
 from pathlib import Path
@@ -8,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.image import imread
+
+from routelaws.accelerated.tables import released
 
 SPEC = importlib.util.spec_from_file_location("lesson", Path(__file__).resolve().parents[1] / "lesson.py")
 lesson = importlib.util.module_from_spec(SPEC)
@@ -67,21 +68,25 @@ class TestFigure:
             lesson.figure(lambda axes: axes.set(xlabel="experts"), "What to see.")
 
 
-def test_a_missing_library_ends_the_lesson_with_a_sentence(capsys):
-    lesson.needs("numpy")
-    with pytest.raises(SystemExit) as ended:
-        lesson.needs("no_such_library", "train")
-    assert ended.value.code is None and "pip install 'routelaws[train]'" in capsys.readouterr().out
+def test_missing_packages_end_the_lesson_with_a_line_that_names_all(monkeypatch, capsys):
+    lesson.needs("laws")
+    needed = ["numpy>=2", "no-such-a>=1", 'no-such-b>=1; extra == "train"', 'no-such-c; extra == "laws"']
+    monkeypatch.setattr(lesson, "requires", lambda name: needed)
+    for extra, named in (("", "no-such-a"), ("train", "no-such-a no-such-b")):
+        with pytest.raises(SystemExit) as ended:
+            lesson.needs(extra)
+        line = f"The rest of this lesson needs more packages: pip install {named}\n"
+        assert ended.value.code is None and capsys.readouterr().out == line
 
 
 def test_a_missing_table_is_said_and_is_no_error(monkeypatch, tmp_path, capsys):
-    (tmp_path / "curves.csv.gz").write_bytes(b"another")
+    (tmp_path / "downstream_tasks.csv").write_bytes(b"another")
     monkeypatch.setenv("ROUTELAWS_DATA", str(tmp_path))
-    assert lesson.released() is None
+    assert lesson.released("downstream_tasks.csv") is None
     assert "is not the released table" in capsys.readouterr().out
 
 
-def test_the_fitted_runs_are_the_last_rows_of_one_seed_and_one_router(tmp_path):
+def test_the_fitted_runs_are_the_last_rows_of_one_seed_and_one_router(tmp_path, monkeypatch):
     """Steps are compared as numbers. Another seed, frequency or k is excluded. Dense runs are E = 1 of all routers."""
     columns = "hyper_id,step,seed,k,routing_frequency,router_type,dense_parameter_count,num_experts,loss_validation"
     rows = [
@@ -89,8 +94,8 @@ def test_the_fitted_runs_are_the_last_rows_of_one_seed_and_one_router(tmp_path):
         "3,1000,42,1,1.0,Hash,15,8,2.3", "4,1000,42,2,0.5,Hash,15,8,2.2", "5,1000,42,1,0.5,S-Base,15,8,2.1",
         "6,1000,42,1,0.5,Dense,15,1,3.0",
     ]  # fmt: skip
-    path = tmp_path / "curves.csv.gz"
-    with gzip.open(path, "wt") as file:
-        file.write("\n".join([columns, *rows]) + "\n")
-    assert sorted(lesson.fitted_runs(str(path), "Hash").T.tolist()) == [[15, 1, 3.0], [15, 8, 2.5]]
-    assert lesson.fitted_runs(str(path), "Dense").T.tolist() == [[15, 1, 3.0]]
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join([columns, *rows]) + "\n")
+    monkeypatch.setattr(released, "released_runs", lambda: path)
+    assert sorted(lesson.fitted_runs("Hash").T.tolist()) == [[15, 1, 3.0], [15, 8, 2.5]]
+    assert lesson.fitted_runs("Dense").T.tolist() == [[15, 1, 3.0]]

@@ -11,7 +11,7 @@ import numpy as np
 
 from routelaws.reference.laws.next_run import ON_LOG_SCALE, Asked, NextRun, interval_of, next_runs
 
-from ..blocks import Block, Table, count, exponent, figure, percent, text, to_html
+from ..blocks import NOT_DETERMINED, Block, Table, count, exponent, figure, percent, text, to_html, undetermined
 from ..encoding import plain
 from ..fit import LEVEL, Fit
 from ..rows import TRAINING
@@ -188,5 +188,7 @@ def _row(each: Proposal, now: float) -> list[str]:
 
 
 def _interval(run: NextRun) -> str:
+    if undetermined(run.low, run.high):
+        return NOT_DETERMINED
     low, high = ("no end" if math.isinf(end) else figure(end, ".4g", "not known") for end in (run.low, run.high))
     return f"{low} to {high}"

@@ -17,7 +17,7 @@ from ...laws.fitting import RoutedFit, predict_curve
 from ...laws.uncertainty import Quantity, profile_intervals, student_quantile
 from ...tables.schema import DENSE
 from ...tables.selection import RouterRows
-from ..blocks import log_percent
+from ..blocks import log_percent, undetermined
 from ..comparisons.forms import BOUNDED, fit_form
 from ..comparisons.pairs import equal_dense_size
 from ..comparisons.runs import LEVEL, Run, line, usual
@@ -271,7 +271,8 @@ def dense_coefficients(fit) -> dict:
         Range("alpha", None, alpha, alpha - reach[0], alpha + reach[0], ""),
         Range("N_c", None, critical, critical / spread, critical * spread, ""),
     )
-    return {item.name: coefficient(item, fit.status == FOUND) for item in ranges}
+    found = fit.status == FOUND
+    return {item.name: coefficient(item, found and not undetermined(item.low, item.high)) for item in ranges}
 
 
 def other_rows(table: Table) -> list[dict]:

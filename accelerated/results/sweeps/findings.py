@@ -12,13 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.diagnostics import not_learned
-
 from ...errors import InputError
 from ...tables.schema import DENSE
 from ...tables.selection import RouterRows
 from ...training.sweeps.grid import presets, read_grid
-from ...training.window_losses import loss_difference, standard_error
+from ...training.window_losses import few_documents, loss_difference, shown_error
 from ...wording import plural
 from ..comparisons.runs import Run
 from ..reproduction.gather import gather
@@ -107,6 +105,8 @@ def _trained(sweep: Sweep) -> dict:
         "tokens": _ends(run.row["tokens"] for run in sweep.runs),
         "vocabularies": _values(config.model.vocab_size for config in configs),
         "dense": len(routed) < len(configs),
+        "routers": _values(run.router for run in sweep.runs if run.router != DENSE),
+        "experts": _values(run.experts for run in sweep.runs if run.router != DENSE),
         "shares": _values(100 * config.model.routing_frequency for config in routed),
         "ks": _values(config.model.k for config in routed),
     }
@@ -116,6 +116,7 @@ def _evaluated(sweep: Sweep) -> dict:
     known = [run for run in sweep.runs if math.isfinite(run.standard_error)]
     return {
         "errors": _ends(run.standard_error for run in known),
+        "few_documents": few_documents(*(run.documents for run in sweep.runs)),
         "evaluation_tokens": _ends(run.row["evaluation_tokens"] for run in known),
         "evaluation_documents": _ends(run.row["evaluation_documents"] for run in known),
     }
@@ -248,13 +249,13 @@ def outcome(router: str, comparisons: list[Comparison]) -> dict:
 def difference_error(first: list[SweepRun], second: list[SweepRun]) -> float | None:
     """Return the standard error over documents of the difference of two groups' mean losses.
 
-    Losses are compared window by window. Return None if a run has no windows, the windows differ, or there is only one
-    document.
+    Losses are compared window by window. Return None if a run has no windows, the windows differ, or there are too few
+    documents (see `shown_error`).
     """
     if any(run.windows is None for run in (*first, *second)):
         return None
     apart = loss_difference([run.windows for run in first], [run.windows for run in second])
-    error = math.nan if apart is None else standard_error(apart)
+    error = math.nan if apart is None else shown_error(apart)
     return None if math.isnan(error) else error
 
 
@@ -346,9 +347,8 @@ def learning_of(run: SweepRun) -> Learning:
     cells = [float(run.row.get(name, math.nan)) for name in COLUMNS]
     agreement, information, entropy, exchange = (None if math.isnan(cell) else cell for cell in cells)
     chance = model.choices / model.expert_count
-    reasons = not_learned(chance, agreement, exchange)
     named = run.hyper_id, run.router, run.size, run.experts, run.config.seed
-    return Learning(*named, chance, agreement, information, entropy, exchange, reasons)
+    return Learning(*named, chance, agreement, information, entropy, exchange, run.not_learned)
 
 
 def not_learned_sentence(entries: list[Learning]) -> str | None:

@@ -10,6 +10,8 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
+from routelaws.reference.diagnostics import not_learned
+
 from ...errors import InputError
 from ...tables.schema import DENSE
 from ...tables.selection import RouterRows, last_evaluations, select_rows
@@ -18,7 +20,7 @@ from ...training.configuration import TrainConfig
 from ...training.runs.result_rows import read_rows
 from ...training.runs.run_folder import read_own_log, read_results
 from ...training.sweeps.sweep_folder import check_plan, folder_of_run, read_plan, read_sessions
-from ...training.window_losses import WindowLosses
+from ...training.window_losses import WindowLosses, few_documents
 
 
 class SweepRun(NamedTuple):
@@ -52,8 +54,22 @@ class SweepRun(NamedTuple):
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the loss over documents, nats per token; NaN if unknown."""
-        return float(self.row.get("standard_error", math.nan))
+        """Standard error of the loss over documents, nats per token; NaN if unknown, or with too few documents."""
+        return math.nan if few_documents(self.documents) else float(self.row.get("standard_error", math.nan))
+
+    @property
+    def documents(self) -> float:
+        """Number of validation documents; NaN if unknown."""
+        return float(self.row.get("evaluation_documents", math.nan))
+
+    @property
+    def not_learned(self) -> list[str]:
+        """The signs that the router of a routed run has not learned (see `diagnostics.not_learned`); [] if none."""
+        model = self.config.model
+        if not model.num_routed:
+            return []
+        cells = (float(self.row.get(name, math.nan)) for name in ("router_agreement", "expert_exchange"))
+        return not_learned(model.choices / model.expert_count, *(None if math.isnan(cell) else cell for cell in cells))
 
     @property
     def load(self) -> list[list[float]]:
@@ -67,9 +83,9 @@ class Sweep(NamedTuple):
     name: str
     planned: tuple[TrainConfig, ...]  # by hyper_id
     runs: list[SweepRun]  # the finished runs, by hyper_id
-    selections: list[RouterRows]  # each router's runs for its law, with dense runs as E = 1; [] without routed runs
+    selections: list[RouterRows]  # the rows of `frame` for the law of each router, with dense runs as E = 1
     sessions: list[dict]  # see `training.sweeps.sweep_folder.read_sessions`
-    frame: "pandas.DataFrame"  # noqa: F821  # every evaluation of the finished runs
+    frame: "pandas.DataFrame"  # noqa: F821  # every evaluation of the finished runs, without `not_learned`
 
     def of(self, selection: RouterRows) -> list[SweepRun]:
         """Return the runs for the law of a router: its runs, and the dense runs."""
@@ -98,7 +114,11 @@ def read_sweep(folder: Path) -> Sweep:
         config = planned[row["hyper_id"]]
         where = folder_of_run(folder, row["hyper_id"], config)
         runs.append(SweepRun(row["hyper_id"], config, row, read_own_log(where), read_results(where)[1]))
-    routed = any(run.router != DENSE for run in runs)
+    learned = [run for run in runs if not run.not_learned]
+    if not learned:
+        raise InputError(f"{folder}: no router of the finished runs has learned; nothing to report; train longer")
+    frame = frame[frame["hyper_id"].isin([run.hyper_id for run in learned])]
+    routed = any(run.router != DENSE for run in learned)
     return Sweep(folder, name, planned, runs, select_rows(frame) if routed else [], read_sessions(folder), frame)
 
 

@@ -108,7 +108,7 @@ def register(folder: Path) -> Path:
         content = {
             "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "held_out": held,
-            "fitted_to": [run.hyper_id for run in sweep.runs if run.hyper_id not in held],
+            "fitted_to": [run.hyper_id for run in sweep.runs if run.hyper_id not in held and not run.not_learned],
             "loss_column": LOSS,
             "level": LEVEL,
             "predictions": entries,

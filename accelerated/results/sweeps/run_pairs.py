@@ -9,7 +9,7 @@ from ...errors import InputError
 from ...tables.table import check_once
 from ...training.configuration import TrainConfig
 from ...training.runs.run_folder import read_config, read_results
-from ...training.window_losses import WindowLosses, loss_difference, mean_loss, standard_error
+from ...training.window_losses import WindowLosses, documents, few_documents, loss_difference, mean_loss, shown_error
 from ..blocks import Block, Table, figure, markdown
 from .findings import CHANCE
 
@@ -25,9 +25,10 @@ class RunBeside(NamedTuple):
     size: int  # N
     step: int  # step of the last evaluation
     loss: float  # nats per token
-    error: float  # standard error over documents; NaN if unknown
+    documents: float  # number of validation documents; NaN if unknown
+    error: float  # standard error over documents; NaN if unknown, or with too few documents
     difference: float  # loss minus the first run's
-    difference_error: float  # standard error of the difference over the same windows; NaN if the windows differ
+    difference_error: float  # the same for the difference; NaN also if the windows differ
 
     @property
     def unfinished(self) -> bool:
@@ -73,7 +74,8 @@ def beside(folders: Sequence[str | Path]) -> RunsBeside:
                 int(float(row["dense_parameter_count"])),
                 int(row["step"]),
                 float(row["loss_validation"]),
-                math.nan if losses is None else standard_error(losses),
+                math.nan if losses is None else documents(losses),
+                math.nan if losses is None else shown_error(losses),
                 difference,
                 error,
             )
@@ -95,7 +97,7 @@ def _against(
     apart = None if None in (windows, its_windows) else loss_difference([windows], [its_windows])
     if apart is None:
         return loss - first, math.nan
-    return mean_loss(apart), standard_error(apart)
+    return mean_loss(apart), shown_error(apart)
 
 
 def _settings(configs: list[TrainConfig]) -> dict[str, list]:
@@ -105,7 +107,7 @@ def _settings(configs: list[TrainConfig]) -> dict[str, list]:
 
 
 VERDICTS = {
-    "unknown": "no error, because the windows differ",
+    "unknown": "no error: other windows, or too few documents",
     "chance": "could be due to the choice of documents",
     "lower": "lower",
     "higher": "higher",
@@ -131,7 +133,8 @@ def run_table(found: RunsBeside) -> str:
         blocks.append("The runs differ in no setting.")
     if any(run.unfinished for run in found.runs):
         blocks.append("Do not judge a router by an unfinished run: it was trained for fewer steps.")
-    return markdown([*blocks, ABOUT_RUNS]).rstrip()
+    few = few_documents(*(run.documents for run in found.runs))
+    return markdown([*blocks, few or ABOUT_RUNS]).rstrip()
 
 
 def _row(run: RunBeside, first: bool) -> list[str]:

@@ -124,7 +124,7 @@ def run_columns(config: TrainConfig) -> dict:
         "vocab_size": model.vocab_size,
         "objective": model.objective,
         "model_options": f"{model.activation} {model.positions}",
-        "routing_options": " ".join([*routing_options(model).split(), *(["replayed"] if config.routing else [])]),
+        "routing_options": routing_options(model),
         "learning_rate": config.peak_learning_rate(),
         "schedule": schedule_words(config),
     }

@@ -1,7 +1,5 @@
 """The lab's arithmetic passes the conformance vectors under node, and its modules join into one script."""
 
-import csv
-import gzip
 import json
 import re
 import shutil
@@ -16,6 +14,8 @@ sys.path.insert(0, str(SITE))
 
 import bundle  # noqa: E402
 import points  # noqa: E402
+
+from routelaws.accelerated.results.reproduction.paper import DENSE_LOSSES  # noqa: E402
 
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed (20 or newer)")
@@ -72,29 +72,9 @@ def test_modules_that_cannot_be_joined_are_named(tmp_path, modules, says):
         bundle.bundle(write(tmp_path, **modules))
 
 
-ROW = {"routing_frequency": "0.5", "k": "1", "seed": "42", "dense_parameter_count": "1e7", "num_experts": "4"}
-
-
-def test_points_are_the_last_losses_of_the_grid(tmp_path):
-    runs = [
-        ROW | {"hyper_id": "0", "step": "10", "router_type": "Hash", "loss_validation": "3.5"},
-        ROW | {"hyper_id": "0", "step": "9", "router_type": "Hash", "loss_validation": "9"},
-        ROW | {"hyper_id": "1", "step": "10", "router_type": "Hash", "loss_validation": "8", "k": "2"},
-        ROW | {"hyper_id": "2", "step": "10", "router_type": "Dense", "loss_validation": "4", "num_experts": "1"},
-    ]
-    with gzip.open(tmp_path / "runs.csv.gz", "wt", newline="") as file:
-        writer = csv.DictWriter(file, list(runs[0]))
-        writer.writeheader()
-        writer.writerows(runs)
-    dense = [1e7, 1.0, 4.0]
-    assert points.points(tmp_path / "runs.csv.gz") == {
-        "S-Base": [dense],
-        "RL-R": [dense],
-        "Hash": [dense, [1e7, 4.0, 3.5]],
-    }
-
-
-def test_without_the_released_table_a_page_gets_no_points(tmp_path, monkeypatch):
-    monkeypatch.setenv("ROUTELAWS_DATA", str(tmp_path))
-    (tmp_path / points.NAME).write_text("another file")
-    assert json.loads(points.script().removeprefix("globalThis.labPoints = ").removesuffix(";\n")) is None
+def test_points_are_the_runs_of_the_paper():
+    tables = json.loads(points.script().removeprefix("globalThis.labPoints = ").removesuffix(";\n"))["tables"]
+    assert {router: len(rows) for router, rows in tables.items()} == {"S-Base": 58, "RL-R": 59, "Hash": 56}
+    for rows in tables.values():
+        dense = {size: round(loss, 4) for size, experts, loss in rows if experts == 1}
+        assert dense == DENSE_LOSSES

@@ -193,9 +193,8 @@ def test_the_site_is_built_and_sound(tmp_path):
         for query, wanted in SEARCHES.items():
             assert first_result(out, query) == wanted, query
     with zipfile.ZipFile(next((out / "_downloads").rglob(make.NOTEBOOKS))) as archive:
-        assert {"lessons/00_why_experts.ipynb", "lessons/lesson.py", "lessons/data/small_model.npz"} <= {
-            *archive.namelist()
-        }
+        files = {"00_why_experts.ipynb", "lesson.py", "data/small_model.npz", "answers/00_why_experts.py"}
+        assert {f"lessons/{file}" for file in files} <= {*archive.namelist()}
     lesson = (out / "tutorials/04_s_base.html").read_text()
     assert '<math display="block">' in lesson and "$$" not in lesson
     assert all((out / f"{name}.html").exists() for name in pages.pages(ROOT).values())
@@ -205,7 +204,7 @@ def test_the_site_is_built_and_sound(tmp_path):
     line = (ROOT / "reference/routers/sinkhorn.py").read_text().split("\n").index("def sinkhorn_plan(") + 1
     assert f"source/reference/routers/sinkhorn.py.html#line-{line}" in twins
     assert "sinkhorn_plan" in (out / "searchindex.js").read_text()
-    assert (out / "api/accounting.html").read_text().count("How large a model is and what it costs") == 1  # no twin
+    assert (out / "api/accounting.html").read_text().count("The size and cost of a model: N, P") == 1  # no twin
     assert "also holds here" in (out / "api/routed_block.html").read_text()
     letters = (out / "api/laws/routed.html").read_text().split("where  L  loss")[1].split("</pre>")[0]
     assert "\n       N  dense" in letters and "\n       E  experts" in letters

@@ -1,6 +1,7 @@
 // The fit of the bounded law: a search over two of its six unknowns, and least squares for the other four.
 // reference/laws/fitting.py explains it.
 
+import { studentQuantile } from "./intervals.js";
 import { COARSE, FINE, minimise } from "./search.js";
 
 const STRAIGHT = 1e-14;
@@ -99,7 +100,8 @@ export function fitComplaint(sizes, experts) {
 }
 
 /**
- * Return {coefficients, objective, rmsle, status, rows}: the best fit over the whole domain to columns N, E and L.
+ * Return {coefficients, objective, rmsle, status, rows, limited}: the best fit over the whole domain to columns N, E and
+ * L. `limited`: whether the 95 % profile interval of E_max has an upper end; if not, E_max is not determined.
  * Without `fine` only the interior is searched, and less finely: for the many fits of an interval.
  */
 export function fitRouted(sizes, experts, losses, { fine = true } = {}) {
@@ -116,7 +118,9 @@ export function fitRouted(sizes, experts, losses, { fine = true } = {}) {
   const { solution, squares } = solveAt(rows, rise, bend);
   const objective = squares / sizes.length;
   const coefficients = coefficientsOf(rows, solution, rise, bend, best.status);
-  return { coefficients, objective, rmsle: Math.sqrt(objective), status: best.status, rows: sizes.length };
+  const allowed = squares * (1 + studentQuantile(0.95, sizes.length - 6) ** 2 / (sizes.length - 6));
+  const limited = found.every((face) => face.value > allowed || !/unbounded|linear/.test(face.status));
+  return { coefficients, objective, rmsle: Math.sqrt(objective), status: best.status, rows: sizes.length, limited };
 }
 
 /** Return the law's own six numbers; NaN in the linear limit, where there are none. */

@@ -9,7 +9,6 @@ import { choice, slider } from "./controls.js";
 import { element, factsOf } from "./draw.js";
 import { fitsOf, intervalOf } from "./law_fits.js";
 import { sizeText } from "./sizes.js";
-import { madeTables } from "./own_table.js";
 import { powerOfTen, shown } from "./views.js";
 
 const COLOURS = ["#0072b2", "#d55e00", "#b8860b", "#009e73", "#cc79a7", "#56b4e9", "#7a5fc0", "#7f7f7f"];
@@ -92,7 +91,7 @@ export function start(root) {
 
 /** Add the laws that are fitted to runs, one after the other. */
 function fitAll(state, redraw) {
-  for (const [router, rows] of Object.entries(globalThis.labPoints?.tables ?? madeTables())) {
+  for (const [router, rows] of Object.entries(globalThis.labPoints.tables)) {
     const fits = fitsOf(rows);
     if (fits.fit) state.laws = [...state.laws, fittedLaw(router, fits, rows)];
   }
@@ -100,15 +99,12 @@ function fitAll(state, redraw) {
 }
 
 function skeleton() {
-  const made = globalThis.labPoints
-    ? globalThis.labPoints.source
-    : "The laws are fitted to points from the printed law, because this site was built without the released runs.";
   const node = element(`<div class="lab-page"><p class="lab-say" aria-live="polite"></p>
     <div class="lab-top lab-law"><section class="lab-scores"><h2>The budget</h2><div class="lab-sliders"></div></section>
     <section class="lab-card"><h3>How flat is the optimum?</h3><div class="lab-plot"></div>
     <p class="lab-idea">Colours are those of the cards below. A line ends where the FLOPs or the memory end.</p></section></div>
     <h2>What each law chooses</h2><p>Losses of two laws are of two texts: compare their choices, not their losses.</p>
-    <div class="lab-rest"></div><p class="lab-note-line">${made} Intervals: 95 %, leaving out one size at a time. Printed
+    <div class="lab-rest"></div><p class="lab-note-line">${globalThis.labPoints.source} Intervals: 95 %, leaving out one size at a time. Printed
     laws have none: their runs are not at hand.</p></div>`);
   const find = (name) => node.querySelector(name);
   return { node, say: find(".lab-say"), place: find(".lab-sliders"), plot: find(".lab-plot"), rest: find(".lab-rest") };

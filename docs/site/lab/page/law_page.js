@@ -9,13 +9,10 @@ import { element, factsOf } from "./draw.js";
 import { bandOf, fitsOf, intervalOf, sizesOf } from "./law_fits.js";
 import { sizeText } from "./sizes.js";
 import { SLIDERS, formatLaw, lawOf, parseLaw, slidersOf } from "./law_state.js";
-import { madeTables, readTable } from "./own_table.js";
+import { readTable } from "./own_table.js";
 import { shown } from "./views.js";
 
 const COLOURS = ["#56b4e9", "#0072b2", "#009e73", "#b8860b", "#d55e00", "#cc79a7", "#7a5fc0"];
-const MADE =
-  "These points come from the law that Clark et al. 2022 print, with 0.7 % noise, because this site was built " +
-  "without the released runs.";
 
 const geometricMean = (values) => 10 ** (values.reduce((sum, value) => sum + Math.log10(value), 0) / values.length);
 const grid = (low, high, count) => Array.from({ length: count }, (_, i) => low * (high / low) ** (i / (count - 1)));
@@ -29,10 +26,9 @@ function analysed(rows) {
 
 /** Put the page into `root`. */
 export function start(root) {
-  const given = globalThis.labPoints;
-  const tables = given?.tables ?? madeTables();
+  const { source, tables } = globalThis.labPoints;
   const { table, values, ignored } = parseLaw(query(), tables);
-  const state = { table: table ?? "S-Base", values: {}, fitted: false, tables, note: given?.source ?? MADE };
+  const state = { table: table ?? "S-Base", values: {}, fitted: false, tables, note: source };
   const page = skeleton();
   const remember = rememberer(() => formatLaw(state.table, state.values, state.fitted));
   const redraw = () => {
@@ -183,6 +179,7 @@ function lawFacts(data, law) {
     ["this N by the fit, 95 % interval", ends ? `${sizeText(ends[0])} to ${sizeText(ends[1])}` : "not known"],
     [`slope in Ê at ${sizeText(sizes[0])}`, shown(slopeInExperts(sizes[0], law), 4)],
     [`slope in Ê at ${sizeText(sizes.at(-1))}`, shown(slopeInExperts(sizes.at(-1), law), 4)],
+    ["E_max by the fit", fits.fit?.limited ? shown(fits.fit.coefficients.E_max, 0) : "not determined"],
   ];
   const printed = Object.entries(law).map(([name, value]) => [name, shown(value, 4)]);
   return [...facts, ...["a", "b", "c", "d"].map((name) => printed.find(([each]) => each === name))];

@@ -1,24 +1,4 @@
-// Tables of results: those of the paper, points made from a printed law, and a file of the reader's own.
-
-import { PRINTED, predictLoss } from "../laws/routed.js";
-import { normal, uniforms } from "./random.js";
-
-const SIZES = [16527360, 27279360, 57369600, 132163584, 368123904, 1308819456]; // the six sizes of the paper
-const COUNTS = Array.from({ length: 10 }, (_, i) => 2 ** i);
-const NOISE = 0.003; // of log10 losses, as in lesson 11
-
-/** Return {name: [[N, E, loss], ...]} made from the printed laws, for a site without the released runs. */
-export function madeTables() {
-  return Object.fromEntries(
-    Object.entries(PRINTED).map(([name, law], i) => {
-      const draw = uniforms(11 + i);
-      const rows = SIZES.flatMap((N) =>
-        COUNTS.map((E) => [N, E, predictLoss(N, E, law) * 10 ** (NOISE * normal(draw))]),
-      );
-      return [name, rows];
-    }),
-  );
-}
+// A table of results in a file of the reader's own.
 
 /** Names of columns, in lower case, that are understood; the first are those of this project's own tables. */
 const COLUMNS = {

@@ -6,7 +6,8 @@ import test from "node:test";
 import { PRINTED, predictLoss } from "../laws/routed.js";
 import { fitsOf, bandOf, intervalOf } from "../page/law_fits.js";
 import { SLIDERS, formatLaw, lawOf, parseLaw, slidersOf } from "../page/law_state.js";
-import { madeTables, readTable } from "../page/own_table.js";
+import { readTable } from "../page/own_table.js";
+import { normal, uniforms } from "../page/random.js";
 import { ticksOf } from "../page/chart.js";
 
 const near = (found, wanted, share = 1e-9) =>
@@ -35,7 +36,10 @@ test("an address gives the table and the sliders, and names what is wrong", () =
 });
 
 test("the fit of made points is near the law that made them, inside its intervals", () => {
-  const rows = madeTables()["S-Base"];
+  const draw = uniforms(11);
+  const rows = [16527360, 27279360, 57369600, 132163584, 368123904, 1308819456].flatMap((N) =>
+    Array.from({ length: 10 }, (_, i) => [N, 2 ** i, predictLoss(N, 2 ** i, PRINTED["S-Base"])]),
+  ).map(([N, E, loss]) => [N, E, loss * 10 ** (0.003 * normal(draw))]);
   const fits = fitsOf(rows);
   near(fits.fit.rmsle, 0.003, 0.2);
   const truth = predictLoss(1e8, 64, PRINTED["S-Base"]);
@@ -75,4 +79,18 @@ test("ticks are round numbers within the axis", () => {
     ticksOf({ low: 1.9, high: 3.2, log: true }).map((each) => each.toFixed(1)),
     ["2.0", "2.5", "3.0"],
   );
+});
+
+test("runs without a trend in N determine no size at which experts stop helping, and without saturation no E_max", () => {
+  const rowsOf = (saturation) =>
+    [1e7, 3e7, 1e8, 3e8].flatMap((N, i) =>
+      [1, 4, 16, 64].map((E, j) => {
+        const noise = 1 + 0.01 * Math.sin(3 * i * i + 5 * j);
+        return [N, E, 10 * N ** -0.08 * (1 / E + saturation) ** 0.05 * noise];
+      }),
+    );
+  const fits = fitsOf(rowsOf(0));
+  assert.equal(intervalOf(fits, ({ b, c }) => 10 ** (-b / c)), null);
+  assert.equal(fits.fit.limited, false);
+  assert.ok(fitsOf(rowsOf(0.5)).fit.limited);
 });

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import laws as fast
-from routelaws.accelerated.kernels import vector
 from routelaws.accelerated.laws import _descent, fine_grained, hoffmann, joint
 from routelaws.reference import laws as oracle
 from routelaws.reference.laws import _descent as plain_descent
@@ -13,26 +12,16 @@ RUNS = [RANDOM.uniform(1e7, 1e10, 20), RANDOM.uniform(1e9, 1e12, 20), RANDOM.int
 LAWS = {
     "fine-grained": (lambda laws: laws.additive._form(fine_grained.FINE_GRAINED), fine_grained.predict_fine_grained,
                      fine_grained.PUBLISHED["E=64"].coefficients, RUNS),
-    "kaplan": (lambda laws: laws.hoffmann._kaplan() if laws is fast else laws.hoffmann._KAPLAN,
+    "kaplan": (lambda laws: laws.hoffmann._KAPLAN,
                hoffmann.predict_kaplan, hoffmann.KaplanCoefficients(0.076, 8.8e13, 0.095, 5.4e13), RUNS[:2]),
-    "joint": (lambda laws: laws.joint._joint() if laws is fast else laws.joint._JOINT,
+    "joint": (lambda laws: laws.joint._JOINT,
               joint.predict_joint, joint.PUBLISHED["joint"].coefficients, RUNS),
 }  # fmt: skip
 """For each law: its form in a twin, a prediction in NumPy, coefficients, and columns of a table."""
 
 
-@pytest.mark.parametrize(("ours", "exact"), [(vector.exp, np.exp), (vector.log, np.log)])
-def test_exponentials_and_logarithms_are_those_of_more_digits(ours, exact):
-    values = np.concatenate([RANDOM.uniform(-690, 690, 5000), RANDOM.normal(0, 1, 5000), [0.0, -0.0, 1e-300]])
-    values = values if ours is vector.exp else np.concatenate([np.exp(values), [1.0, 2.0, np.sqrt(0.5)]])
-    found = values.copy()
-    ours(found, np.empty_like(found))
-    wanted = exact(values.astype(np.longdouble))
-    assert np.all(np.abs(found - wanted) <= 3 * np.spacing(np.abs(wanted.astype(float))))
-
-
 @pytest.mark.parametrize("name", LAWS)
-def test_loops_predict_the_law_and_how_it_turns(name):
+def test_the_search_predicts_the_law_and_how_it_turns(name):
     form_of, predict, truth, columns = LAWS[name]
     form = form_of(fast)
     problem = _descent.problem_of(form, columns, np.full(20, np.e), None)
@@ -67,7 +56,7 @@ def test_a_search_with_a_vanished_unknown_has_converged(log_bend):
     columns = tuple(axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
     truth = joint.JointCoefficients(36, -0.19, -0.23, 0.01, 36, -0.18, 0.55, -0.026, 2.0, np.inf, 1.36)
     loss = joint.predict_joint(*columns, truth) * np.exp(np.random.default_rng(2).normal(0, 2e-3, 64))
-    problem = _descent.problem_of(joint._joint(), columns, loss, None)
+    problem = _descent.problem_of(joint._JOINT, columns, loss, None)
     theta = _descent.best_of(problem, problem.form.starts(problem.logs, problem.log_loss)).theta
     theta[9] = log_bend
     residual, turn = _descent.look(problem, theta)

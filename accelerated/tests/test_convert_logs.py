@@ -1,0 +1,310 @@
+"""Logs of trainers as their packages write them: rows of one step, runs in several folders, schedules, long tables."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.tables.convert import convert_runs, parse_pairs
+from routelaws.accelerated.tables.table import read_table
+
+from .test_convert_exports import write_events
+
+SET = {"router_type": "Top-K", "num_experts": "8", "k": "2", "dense_parameter_count": "1e6"}
+VALIDATION = {"loss_validation": "val_loss"}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def save(path: str, *rows) -> str:
+    """Write CSV, or JSON lines if the rows are dictionaries."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        if isinstance(rows[0], dict):
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+        else:
+            csv.writer(file).writerows(rows)
+    return path
+
+
+def converted(runs, columns=VALIDATION, constants=SET, loss="loss_validation", **more):
+    """Return [(run, step, loss)] and the remarks."""
+    done = convert_runs(runs, "out.csv", columns, constants, **more)
+    frame = read_table("out.csv")
+    Path("out.csv").unlink()
+    names = frame["run"] if "run" in frame else frame["hyper_id"]
+    assert frame["hyper_id"].nunique() == done.runs
+    return list(zip(names, frame["step"], frame[loss], strict=True)), "\n".join(done.remarks)
+
+
+def refused(runs, columns=VALIDATION, constants=SET, **more) -> str:
+    with pytest.raises(InputError) as caught:
+        convert_runs(runs, "out.csv", columns, constants, **more)
+    return str(caught.value)
+
+
+# Rows of one step
+
+
+LIGHTNING = [("epoch", "step", "train_loss", "val_loss"), (0, 49, 3.9, ""), (0, 49, "", 4.0), (0, 99, "nan", ""),
+             (0, 99, "", 3.5), (1, 149, 3.3, "")]  # fmt: skip
+
+
+def test_rows_of_training_and_validation_are_one_evaluation():
+    path = save("metrics.csv", *LIGHTNING)
+    assert converted(path)[0] == [(0, 49, 4.0), (0, 99, 3.5)]
+    rows, remarks = converted(path, VALIDATION | {"loss_train": "train_loss"}, loss="loss_train")
+    assert [step for _, step, _ in rows] == [49, 99, 149] and [rows[0][2], rows[2][2]] == [3.9, 3.3]
+    assert "joined: rows of one run and step, so 5 rows become 3" in remarks
+    timed = [(*row, time) for row, time in zip(LIGHTNING, ("wall_seconds", 1, 2, 3, 4, 5), strict=True)]
+    columns = VALIDATION | {"loss_train": "train_loss"}
+    assert [seconds for *_, seconds in converted(save("timed.csv", *timed), columns, loss="wall_seconds")[0]] == [
+        2,
+        4,
+        5,
+    ]
+
+
+def test_of_two_evaluations_at_a_step_the_later_counts_in_a_log_of_one_run():
+    rows = [{"step": 20, "eval_loss": 3.2}, {"step": 40, "loss": 3.0}, {"step": 40, "eval_loss": 3.1}]
+    rows += [{"step": 40, "train_runtime": 1.0}, {"step": 40, "eval_loss": 3.05}]
+    columns = {"loss_validation": "eval_loss"}
+    found, remarks = converted(save("log.jsonl", *rows), columns)
+    assert found == [(0, 20, 3.2), (0, 40, 3.05)] and "left out: 1 row at step 40, because a later row" in remarks
+    every = [{"step": step, "eval_loss": loss} for step, loss in ((20, 3.3), (20, 3.2), (40, 3.1), (40, 3.05))]
+    assert "'3.2'; needed: '3.3' as in row 1" in refused(save("seeds.jsonl", *every), columns), "maybe two seeds"
+    split = [{"step": 10, "loss": 3.5, "split": "val"}, {"step": 20, "loss": 3.0, "split": "train"}]
+    split += [{"step": 20, "loss": 3.4, "split": "val"}]
+    assert "'3.4'; needed: '3' as in row 2" in refused(save("split.jsonl", *split), {"loss_validation": "loss"})
+    named = [row | {"run": "a"} for row in rows]
+    assert "as in row 3" in refused(save("named.jsonl", *named), columns | {"hyper_id": "run"})
+
+
+@pytest.mark.parametrize("cell", ["", "NA", "null", "<NA>"])
+def test_an_empty_loss_is_no_evaluation(cell):
+    rows = [("run", "step", "val_loss"), ("a", 1, 3.5), ("a", 2, cell), ("b", 1, "nan"), ("c", 1, cell)]
+    found, remarks = converted(save("log.csv", *rows), VALIDATION | {"hyper_id": "run"})
+    assert found[0] == ("a", 1, 3.5) and [run for run, *_ in found] == ["a", "b"]
+    assert "left out: 2 of 4 rows, which have no loss; no row is left of c" in remarks
+    assert refused(save("none.csv", *rows[:1], rows[4]), VALIDATION) == (
+        "none.csv: no row has a loss; blank in every row: val_loss"
+    )
+
+
+def test_a_log_by_epochs_asks_for_its_step():
+    path = save("keras.csv", ("epoch", "loss", "val_loss"), (0, 1.0, 3.5), (1, 0.9, "NA"), (2, 0.8, 3.25))
+    assert refused(path).endswith("row 1, column step: is blank; needed: step, or tokens, in every row, as by --columns"
+                                  " step=epoch")  # fmt: skip
+    assert converted(path, VALIDATION | {"step": "epoch"})[0] == [(0, 0, 3.5), (0, 2, 3.25)]
+
+
+# Schedules
+
+
+def log_of(rates, steps=(10, 20, 30)):
+    return [
+        {"step": step, "learning_rate": rate, "val_loss": 4 - step / 100}
+        for step, rate in zip(steps, rates, strict=True)
+    ]
+
+
+def test_a_learning_rate_that_changes_from_step_to_step_is_a_schedule():
+    found, remarks = converted(save("log.jsonl", *log_of([0.3, 0.2, 0.1])))
+    assert [run for run, *_ in found] == [0, 0, 0]
+    assert "learning_rate: dropped, because it changes from step to step" in remarks
+    assert "add --columns hyper_id=learning_rate" in remarks
+    renamed = [{name.replace("learning_rate", "lr"): cell for name, cell in row.items()} for row in log_of([3, 2, 1])]
+    found, _ = converted(save("lr.jsonl", *renamed), VALIDATION | {"learning_rate": "lr", "hyper_id": "lr"})
+    assert [run for run, *_ in found] == [3, 2, 1]
+
+
+def test_a_sweep_of_learning_rates_in_one_file_is_a_run_for_each():
+    sweep = [row | {"val_loss": row["val_loss"] + rate} for rate in (0.1, 0.2) for row in log_of([rate] * 3)]
+    assert [run for run, *_ in converted(save("sweep.jsonl", *sweep))[0]] == [0, 0, 0, 1, 1, 1]
+    last = [{"step": 10, "learning_rate": rate, "val_loss": 3 + rate} for rate in (0.1, 0.2, 0.3)]
+    assert [run for run, *_ in converted(save("last.jsonl", *last))[0]] == [0, 1, 2]
+    mixed = [*sweep, {"step": 40, "learning_rate": 0.3, "val_loss": 3.0}]
+    assert refused(save("mixed.jsonl", *mixed)).startswith("mixed.jsonl: learning_rate has several values for one con")
+
+
+# Event files
+
+
+def folders(**more):
+    pytest.importorskip("tensorboard")
+    return converted("logs", {"loss_validation": "val/loss"}, **more)
+
+
+CURVE = [(step, "val/loss", 4 - step / 100) for step in (0, 50, 100)]
+HPARAMS = {"num_experts": 8, "lr": 0.1}
+
+
+@pytest.mark.parametrize("folder", ["1795888620.85", "", "hp"])
+@pytest.mark.parametrize("step", [0, 100])
+def test_the_metric_of_add_hparams_is_no_evaluation(folder, step):
+    pytest.importorskip("tensorboard")
+    write_events(Path("logs/moe8"), CURVE, wall_time=1e9)
+    write_events(Path("logs/moe8", folder), [(step, "val/loss", 9.0), (step, "hparam/x", 1.0)], HPARAMS, wall_time=2e9)
+    constants = {name: value for name, value in SET.items() if name != "num_experts"}
+    found, remarks = folders(constants=constants)
+    assert found == [("moe8", 0, 4.0), ("moe8", 50, 3.5), ("moe8", 100, 3.0)]
+    assert "logs: left out: metrics that add_hparams logged with the hyperparameters, of moe8" in remarks
+
+
+def test_a_metric_of_add_hparams_that_is_the_only_loss_is_kept():
+    pytest.importorskip("tensorboard")
+    for run, loss in (("a", 3.5), ("b", 3.25)):
+        write_events(Path("logs", run), [])
+        write_events(Path("logs", run, "1795888620.85"), [(0, "val/loss", loss)], HPARAMS)
+    assert folders()[0] == [("a", 0, 3.5), ("b", 0, 3.25)]
+
+
+def test_runs_with_hyperparameters_and_one_evaluation_each_are_runs():
+    """A run in the given folder itself does not make them parts of it."""
+    pytest.importorskip("tensorboard")
+    write_events(Path("logs"), [(0, "lr", 0.1), (9, "lr", 0.1)])
+    for run, loss in (("a", 3.5), ("b", 3.25)):
+        write_events(Path("logs", run), [(1, "val/loss", loss)], HPARAMS)
+    assert folders()[0] == [("a", 1, 3.5), ("b", 1, 3.25)]
+
+
+@pytest.mark.parametrize("form", ["{}_{}", "{}/{}"], ids=["PyTorch", "tensorboardX"])
+@pytest.mark.parametrize("tag", ["loss", "eval/loss"])
+def test_curves_of_add_scalars_are_metrics_of_one_run(form, tag):
+    pytest.importorskip("tensorboard")
+    write_events(Path("logs/moe8"), [])
+    for curve, loss in (("train", 3.0), ("val", 4.0), ("test_2", 5.0)):
+        folder = form.format(tag.replace("/", "_") if "_" in form else tag, curve)
+        write_events(Path("logs/moe8", folder), [(10, tag, loss), (20, tag, loss - 0.5)])
+    columns = {"loss_validation": f"{tag}/val", "loss_train": f"{tag}/train"}
+    assert converted("logs", columns)[0] == [("moe8", 10, 4.0), ("moe8", 20, 3.5)]
+    assert converted("logs", columns, loss="loss_train")[0] == [("moe8", 10, 3.0), ("moe8", 20, 2.5)]
+    assert f"did you mean {tag}/" in refused("logs", {"loss_validation": tag})
+
+
+@pytest.mark.parametrize("training", ["train", ".", "test"], ids=["Keras", "Estimator", "no training"])
+def test_a_folder_that_may_be_a_part_of_a_run_is_asked_for(training):
+    pytest.importorskip("tensorboard")
+    for run in ("a", "b"):
+        for part, loss in ((training, 3.0), ("validation", 4.0)):
+            write_events(Path("logs", run, part), [(10, "epoch_loss", loss)])
+    columns = {"loss_validation": "epoch_loss"}
+    message = refused("logs", columns)
+    assert "--columns loss_validation=validation/epoch_loss" in message and "--columns hyper_id=run" in message
+    found, _ = converted("logs", {"loss_validation": "validation/epoch_loss"})
+    assert found == [("a", 10, 4.0), ("b", 10, 4.0)]
+    assert len(converted("logs", columns | {"hyper_id": "run"})[0]) == 4
+
+
+def versions(*starts, settings=(HPARAMS, HPARAMS, HPARAMS)):
+    pytest.importorskip("tensorboard")
+    for i, start in enumerate(starts):
+        events = [(step, "val/loss", 4 - step / 1000 - i / 100) for step in range(start, start + 200, 100)]
+        write_events(Path(f"logs/moe8/version_{i}"), events, settings[i], wall_time=1e9 + 1e3 * i)
+    return {name: SET[name] for name in SET if name != "num_experts"}
+
+
+def test_a_resumed_run_is_joined_by_its_folder():
+    constants = versions(100, 150, 350)
+    found, remarks = folders(constants=constants)
+    assert len({run for run, *_ in found}) == 3
+    assert "moe8/version_2 starts at a later step than moe8/version_1; if a resumed run is" in remarks
+    found, remarks = converted("logs", {"loss_validation": "val/loss", "hyper_id": "folder"}, constants)
+    losses = {step: loss for _, step, loss in found}
+    assert {run for run, *_ in found} == {"moe8"} and list(losses) == [100, 150, 250, 350, 450]
+    assert losses[250] == pytest.approx(3.74) and "restarted from an earlier step: moe8 from step 150" in remarks
+
+
+def test_two_given_folders_of_a_run_are_joined_by_their_folder():
+    constants = versions(100, 300)
+    given = ["logs/moe8/version_0", "logs/moe8/version_1"]
+    found, _ = converted(given, {"loss_validation": "val/loss", "hyper_id": "folder"}, constants)
+    assert [(run, step) for run, step, _ in found] == [("moe8", step) for step in (100, 200, 300, 400)]
+
+
+@pytest.mark.parametrize("case", ["other hyperparameters", "two seeds"])
+def test_folders_that_are_other_runs_have_no_remark_and_stay_apart(case):
+    if case == "two seeds":
+        constants = versions(100, 100)
+    else:
+        constants = versions(100, 300, settings=(HPARAMS, HPARAMS | {"lr": 0.2}))
+    found, remarks = folders(constants=constants)
+    assert [run for run, *_ in found] == ["moe8/version_0"] * 2 + ["moe8/version_1"] * 2
+    assert "folder" not in remarks
+
+
+def test_tables_of_a_resumed_run_are_joined_by_their_folder():
+    header = ("step", "val_loss")
+    paths = [save(f"moe8/version_{i}/metrics.csv", header, *((step, 4 - step / 1000 - i / 100) for step in steps))
+             for i, steps in ((2, (300, 400)), (10, (400, 500)), (9, (350, 450)))]  # fmt: skip
+    _, remarks = converted(paths)
+    assert "version_9/metrics.csv starts at a later step than moe8/version_2/metrics.csv, moe8/version_10" in remarks
+    found, remarks = converted(paths, VALIDATION | {"hyper_id": "folder"})
+    assert [step for _, step, _ in found] == [300, 350, 400, 500] and found[2][2] == pytest.approx(3.5)
+    assert "moe8 from step 400 (2 rows)" in remarks
+
+
+def test_a_table_of_one_run_is_joined_to_its_facts_by_its_file_or_folder():
+    facts = save("sizes.csv", ("run", "num_experts"), ("moe8", 8), ("moe16", 16), ("dense", 1))
+    paths = [save(f"{path}.csv", *LIGHTNING) for path in ("moe8/version_0/metrics", "moe16/metrics", "dense")]
+    constants = {name: SET[name] for name in ("router_type", "dense_parameter_count")}
+    found, _ = converted(paths, config=facts, constants=constants, loss="num_experts")
+    assert [(run, experts) for run, _, experts in found[::2]] == [("moe8", 8), ("moe16", 16), ("dense", 1)]
+
+
+# Other forms
+
+
+def test_a_long_table_becomes_one_with_a_column_for_each_metric():
+    rows = [("a", "val", 1, 3.5), ("a", "train", 1, 3.4), ("b", "val", 1, 3.25)]
+    for names in (("tag", "Value"), ("metric.name", "value"), ("metricName", "metricValue")):
+        other = save("other.csv", ("run", names[0], "step", names[1]), *rows)
+        assert converted(other, {"hyper_id": "run", "loss_validation": "val"})[0] == [("a", 1, 3.5), ("b", 1, 3.25)]
+    path = save("long.csv", ("run", "key", "step", "value"), *rows)
+    found, remarks = converted(path, {"hyper_id": "run", "loss_validation": "val", "loss_train": "train"})
+    assert found == [("a", 1, 3.5), ("b", 1, 3.25)] and "each key is a column now" in remarks
+    assert "long.csv has no column value; available: run, step, val, train" in refused(
+        path, {"hyper_id": "run", "loss_validation": "value"}
+    )
+    wide = save("wide.csv", ("key", "step", "value"), ("a", 1, 3.5), ("b", 1, 3.25))
+    assert converted(wide, {"hyper_id": "key", "loss_validation": "value"})[0] == [("a", 1, 3.5), ("b", 1, 3.25)]
+
+
+def test_json_documents_are_read_or_named():
+    log = [{"step": 10, "loss": 3.9}, {"step": 10, "eval_loss": 3.5, "note": None}]
+    columns = {"loss_validation": "eval_loss"}
+    for document in (log, {"global_step": 10, "log_history": log}):
+        for name, indent in (("state.json", 2), ("one.json", None), ("state.jsonl", 2)):
+            Path(name).write_text(json.dumps(document, indent=indent))
+            assert converted(name, columns)[0] == [(0, 10, 3.5)]
+    Path("results.json").write_text(json.dumps({"results": {"arc_easy": {"acc,none": 0.5}}, "config": {}}))
+    assert refused("results.json") == (
+        "results.json: is one JSON document with the keys results, config, not JSON lines; write one object per row"
+        " and line"
+    )
+
+
+def test_keys_with_commas_can_be_named():
+    word = {"loss_validation": "word_perplexity,none"}
+    assert parse_pairs(["hyper_id=run,loss_validation=word_perplexity,none"], "--columns") == {"hyper_id": "run"} | word
+    assert parse_pairs(["loss_validation=a,none,k=K", "step=S"], "--columns") == {
+        "loss_validation": "a,none", "k": "K", "step": "S"
+    }  # fmt: skip
+    with pytest.raises(InputError, match="--columns none is not of the form NAME=VALUE"):
+        parse_pairs(["none"], "--columns")
+    path = save("table.csv", ("run", "step", "word_perplexity,none", "acc,none", "acc"), ("a", 1, 20.5, 0.25, 0.5))
+    convert_runs(path, "kept.csv", word | {"hyper_id": "run"}, SET, "perplexity", ("acc,none", "acc"))
+    assert read_table("kept.csv")[["acc,none", "acc"]].to_numpy().tolist() == [[0.25, 0.5]]
+    found, remarks = converted(path, word | {"hyper_id": "run"}, loss_unit="perplexity")
+    assert found[0][2] == pytest.approx(3.0204248861443626) and "may be in units per word or byte" in remarks
+
+
+def test_a_history_in_csv_is_one_run_with_the_name_of_its_file():
+    rows = [("", "val/loss", "_runtime", "_step"), (0, 3.5, 1, 100), (1, "", 2, 200), (2, 3.25, 3, 300)]
+    columns = {"loss_validation": "val/loss"}
+    assert converted(save("moe8.csv", *rows), columns)[0] == [("moe8", 100, 3.5), ("moe8", 300, 3.25)]

@@ -1,0 +1,291 @@
+"""Each number of a page is that of its field: tables of the reports, of a fit, of the experts, and of a run.
+
+Every float of the results is multiplied by a factor of its own, and every count replaced, so that no two fields of a
+record are equal. Then each cell is read back and compared with its field, to its own digits. Columns are found by a
+part of their heading, so a swapped column or another unit shows, and other words do not.
+"""
+
+import html
+import re
+from decimal import Decimal
+
+import numpy as np
+import pandas
+import pytest
+
+from routelaws.accelerated.inspection import page as experts_page
+from routelaws.accelerated.inspection import run_page
+from routelaws.accelerated.inspection.findings import LABELS, BlockFindings, Word
+from routelaws.accelerated.inspection.findings import table as findings_table
+from routelaws.accelerated.inspection.trace import Trace
+from routelaws.accelerated.report.engine import FULL, markdown
+from routelaws.accelerated.report.outline import Report
+from routelaws.accelerated.report.page import page
+from routelaws.accelerated.results.blocks import Table
+from routelaws.accelerated.results.encoding import constants
+from routelaws.accelerated.results.fit import Fit, fit_blocks
+from routelaws.accelerated.results.rows import Rows
+from routelaws.accelerated.results.sweeps.findings import Comparison, Learning, Load
+from routelaws.reference import diagnostics
+
+from .test_report_sentences import RESULTS, SWEEP
+
+RANDOM = np.random.default_rng(59)
+KEPT = {"N", "E", "R", "k", "level", "flop_increase", "usual", "usual_frequency", "frequencies", "size_labels"}
+COUNTS = {"values", "less", "cells", "lower", "rows", "runs", "sizes"}
+SUFFIX = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?:[KMBT]\b)?")
+
+
+def spoilt(value, key=""):
+    """Return results of which each number has a factor of its own, from 0.7 to 1.3, and each count is drawn."""
+    if isinstance(value, dict):
+        return {name: child if name in KEPT else spoilt(child, name) for name, child in value.items()}
+    if isinstance(value, list):
+        return [spoilt(child) for child in value]
+    if isinstance(value, float):
+        return value * RANDOM.uniform(0.7, 1.3)
+    return int(RANDOM.integers(3, 90)) if type(value) is int and value and key in COUNTS else value
+
+
+def field(record, path: str):
+    """Return a field such as percent.low, times 100 after a %; None in a missing record."""
+    for step in path.lstrip("%").split("."):
+        if record is None:
+            return None
+        record = record[int(step)] if step.isdigit() else getattr(record, step, None) if isinstance(
+            record, tuple) else record[step]  # fmt: skip
+    return 100 * record if path[0] == "%" and record is not None else record
+
+
+def agree(cell: str, wanted: list) -> None:
+    """Raise unless a cell has these numbers, in order, each within half a unit of its last digit."""
+    found, wanted = NUMBER.findall(cell.replace("−", "-")), [value for value in wanted if value is not None]
+    assert len(found) == len(wanted), (cell, wanted)
+    for text, one in zip(found, wanted, strict=True):
+        scale, number = SUFFIX.get(text[-1], 1), Decimal(text.rstrip("KMBT").replace(",", ""))
+        last = (number.normalize() if number >= 1000 and "," not in text else number).as_tuple().exponent  # as in 1690
+        assert abs(float(number) * scale - one) <= 0.5005 * scale * 10.0**last, (cell, wanted)
+
+
+def check(tables: list[tuple], records: list, columns: dict) -> None:
+    """Compare the table that has these columns with its records, one for each row.
+
+    Args:
+        tables: (heads, rows) of a page.
+        columns: {part of a heading: fields in the order of their numbers}; #1 follows a part of the second such column.
+    """
+    parts = [part.partition("#") for part in columns]
+    for heads, rows in tables:
+        places = [
+            [i for i, head in enumerate(heads) if re.search(part, head)][int(n or 0) :][:1] for part, _, n in parts
+        ]
+        if all(places) and len(rows) == len(records):
+            break
+    else:
+        raise AssertionError(f"no table has {len(records)} rows and headings with {list(columns)}")
+    assert records
+    for row, record in zip(rows, records, strict=True):
+        for [place], fields in zip(places, columns.values(), strict=True):
+            agree(row[place], [field(record, path) for path in fields.split()])
+
+
+def of_markdown(text: str) -> list[tuple]:
+    tables = []
+    for lines in re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE):
+        head, _, *rows = ([cell.strip() for cell in line.strip("|").split(" | ")] for line in lines.splitlines())
+        tables.append((head, rows))
+    return tables
+
+
+def of_html(text: str) -> list[tuple]:
+    tables = []
+    for table in re.findall(r"<table.*?</table>", text, re.DOTALL):
+        lines = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line, re.DOTALL) for line in table.split("<tr>")[1:]]
+        head, *rows = [[html.unescape(re.sub(r"<[^>]*>", "", cell)).strip() for cell in line] for line in lines]
+        tables.append((head, rows))
+    return tables
+
+
+R = spoilt(RESULTS)
+FITTED, TOKENS = R["laws"], R["experts_per_token"]
+NAMES = ("a", "b", "c", "d", "E_start", "E_max", "N_cutoff")
+
+
+def each(entries, name: str) -> list[dict]:
+    """Return the records of a list inside entries, each with its entry as `of`."""
+    return [{"of": entry} | child for entry in entries for child in entry[name]]
+
+
+SLOPES = [one | {"by_law": next(s for s in one["of"]["derived"]["slopes"] if s["N"] == one["N"])}
+          for one in each(FITTED, "measured_slopes")]  # fmt: skip
+PAIRS = [pair | {"change": pair["overall"], "ratio": pair["overall_size_ratio"]} for pair in R["pairs"]]
+PAIRS += [one | {"change": one["percent"], "ratio": one["size_ratio"]} for one in each(R["pairs"], "sizes")]
+ALONE = [one | {name: one["coefficients"][name]["value"] if one["coefficients"][name]["determined"] else None
+                for name in NAMES[:-1]} for one in R["transfer"]]  # fmt: skip
+REACHED = {(entry["router"], point["E"]): point for entry in R["doublings"] for point in entry["reached"]}
+DOUBLINGS = [one | {"reached": REACHED.get((one["of"]["router"], one["to"]))} for one in each(R["doublings"], "steps")]
+BOUGHT = [one | {"growth": one["of"].get("growth"), "change": one["percent"] or None}
+          for name in ("cells", "dense") for one in each(TOKENS[name], "points")]  # fmt: skip
+DENSE = R["dense"]["coefficients"]
+TABLES = {
+    "the law": (list(map(constants, FITTED)), {f"^{name}$": f"{name}.value {name}.low {name}.high" for name in NAMES}),
+    "its error": (FITTED, {"N_cutoff": "derived.N_cutoff.value derived.N_cutoff.low derived.N_cutoff.high",
+                           "miss": "rmsle_percent"}),
+    "its rows": (FITTED, {"^runs$": "rows", "^RMSLE$": "rmsle"}),
+    "other intervals": (each(R["other_intervals"], "quantities"), {
+        "profile": "profile.0 profile.1", "jackknife": "jackknife.0 jackknife.1", "of runs": "runs.0 runs.1",
+        "of sizes": "sizes.0 sizes.1"}),
+    "slopes": (SLOPES, {"measured": "slope", "95 %": "low high", "same runs": "law", "Ê": "by_law.value",
+                        "95 %#1": "by_law.low by_law.high"}),
+    "gains": (each(FITTED, "gains"), {"log10 L": "value", "of the loss": "percent.0", "95 %": "percent.1 percent.2"}),
+    "gains at both ends": (FITTED, {
+        "N = 10M": "gains.0.percent.0 gains.0.percent.1 gains.0.percent.2", "error": "rmsle_percent",
+        "N = 1.0B": "gains.2.percent.0 gains.2.percent.1 gains.2.percent.2"}),
+    "worth": (each(FITTED, "worth"), {
+        "measured loss$": "loss", "by the law": "value", "95 %": "low high", "times N": "times",
+        "by the measured": "measured", "times N#1": "measured_times"}),
+    "dense": ([DENSE["alpha"], DENSE["N_c"], {"value": R["dense"]["rmsle"], "low": None, "high": None}],
+              {"fitted": "value", "95 %": "low high"}),
+    "residuals": ([*FITTED, R["dense"]], {name: f"misses.sizes.{i}.percent"
+                                          for i, name in enumerate(("^10M$", "^100M$", "^1.0B$"))}),
+    "tests": ([*FITTED, R["dense"]], {"curved": "misfit.bend.p",
+                                      "larger than": "misfit.beyond_seeds.F misfit.beyond_seeds.p"}),
+    "forms": (R["forms"], {"RMSLE": "rmsle", "run left out": "leave_one_out.rmsle",
+                           "size left out": "leave_one_size_out.rmsle"}),
+    "pairs": (PAIRS, {"cells": "change.values", "difference": "change.mean", "95 %": "change.low change.high",
+                      "ratio": "ratio.mean", "95 %#1": "ratio.low ratio.high"}),
+    "experts per token": (BOUGHT, {"^loss$": "loss", "^change$": "change", "Tera": "flops", "^log10 L": "per_decade",
+                                   "larger N": "growth"}),
+    "against other uses": ([*TOKENS["versus_growth"].values(), *TOKENS["versus_dense"].values()], {
+        "cells": "values", "less in": "less", "mean": "mean", "95 %": "low high"}),
+    "losses by frequency": (R["routing_frequency"]["cells"], {"R = 1/4": "points.0.loss", "R = 1/2": "points.1.loss"}),
+    "changes by frequency": (R["routing_frequency"]["changes"], {
+        "change": "percent.mean", "95 %": "percent.low percent.high", "cells": "cells", "lower": "lower"}),
+    "kinds": (each(R["utilisation"], "kinds"), {"runs": "rows", "RMSLE": "rmsle", "mean of": "percent"}),
+    "other texts": (ALONE, {f"^{name}$": name for name in NAMES[:-1]} | {"^runs$": "rows", "RMSLE": "rmsle"}),
+    "doublings": (DOUBLINGS, {
+        "^sizes$": "sizes", "of the loss": "percent.mean", "95 %": "percent.low percent.high",
+        "whole fall": "reached.percent", "range": "reached.low reached.high"}),
+}  # fmt: skip
+"""{table: (records, {part of a heading: fields of its numbers})} of the full report of `reproduce`."""
+
+
+@pytest.fixture(scope="module")
+def text():
+    return markdown(R, [], full=True)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_of_the_report_has_the_numbers_of_its_fields(text, name):
+    check(of_markdown(text), *TABLES[name])
+
+
+def test_the_law_in_compute_has_a_column_for_each_router(text):
+    [(_, rows)] = [table for table in of_markdown(text) if table[0] == ["", "HASH", "S-BASE"]]
+    others = {"RMSLE": "rmsle", "RMSLE, one run left out": "leave_one_out", "runs": "rows"}
+    assert others.keys() < {row[0] for row in rows}
+    for name, *cells in rows:
+        for cell, entry in zip(cells, R["utilisation"], strict=True):
+            if one := entry["coefficients"].get(name):
+                ends = [float(end) for end in (one["low"], one["high"]) if end not in (None, "inf", "-inf")]
+                agree(cell, [one["value"]] * one["determined"] + ends)
+            elif name in others:
+                agree(cell, [entry[others[name]]])
+
+
+def test_the_page_has_the_tables_of_the_text(text, tmp_path):
+    def plain(tables):
+        return [[[re.sub(r"[*`\\]", "", cell) for cell in line] for line in (head, *rows)] for head, rows in tables]
+
+    assert plain(of_html(page(text, tmp_path))) == plain(of_markdown(text))
+
+
+COMPARED = [Comparison("Hash", 10**7, 8, 3.1234, 2.9871, -0.1363, -4.364, 0.0215, False, 0.0342, "yes"),
+            Comparison("S-Base", 10**8, 4, 2.7123, 2.8431, 0.1308, 4.822, 0.0417, True, 0.0226, "no")]  # fmt: skip
+LOADS = [Load("Hash", 10**7, 8, 1, [], 2.71, 5, 0.0321), Load("S-Base", 10**8, 4, 2, [], 1.43, 17, 0.2513)]
+LEARNT = [Learning(3, "Hash", 10**7, 4, 1, 0.83, 0.26, 1.57, 0.64, 1.2345, []),
+          Learning(8, "S-Base", 10**8, 8, 1, 0.71, 0.13, 2.42, 0.95, 1.0217, ["why"])]  # fmt: skip
+SPREADS = [{"router": "Hash", "N": 10**7, "E": 4, "seeds": [11, 12], "losses": [2.5123, 2.2567], "range": 0.2556,
+            "deviation": 0.1807}]  # fmt: skip
+PREDICTED = [{"router": "Hash", "N": 1e7, "E": 4, "law": "bounded", "loss": 2.3456, "run_interval": [2.1234, 2.5678],
+              "measured": [2.4567, 2.3111], "error": 0.0321, "reason": ""}]  # fmt: skip
+OF_A_SWEEP = {
+    "comparisons": (COMPARED, {
+        "^dense loss": "dense_loss", "^E$": "experts", "^loss$": "routed_loss", "^diff": "difference", "±": "error",
+        "%": "percent", "spread": "spread"}),
+    "loads": (LOADS, {"busiest": "busiest", "without": "idle", "dropped": "%dropped_fraction", "^E$": "experts"}),
+    "learning": (LEARNT, {
+        "run": "hyper_id", "^E$": "experts", "agreement": "agreement chance", "information": "information",
+        "entropy": "entropy", "exchange": "exchange"}),
+    "spreads": (SPREADS, {"seeds": "seeds.0 seeds.1", "losses": "losses.0 losses.1", "range": "range",
+                          "deviation": "deviation"}),
+    "predictions": (PREDICTED, {"^predicted": "loss", "interval": "run_interval.0 run_interval.1",
+                                "measured": "measured.0 measured.1", "error": "%error"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_A_SWEEP)
+def test_a_table_of_a_sweep_has_the_numbers_of_its_fields(name):
+    registered = {"fitted_to": [0, 1], "written": "noon", "scored": 1, "hits": 1, "level": 0.8}
+    sweep = SWEEP | {"comparisons": COMPARED, "loads": LOADS, "learning": LEARNT, "spreads": SPREADS}
+    report = Report(R, [], sweep | {"registered": registered | {"predictions": PREDICTED}}, full=True)
+    blocks = [block for section in FULL for block in section(report)]
+    check([(block.heads, block.rows) for block in blocks if isinstance(block, Table)], *OF_A_SWEEP[name])
+
+
+@pytest.mark.parametrize("law, columns", [("dense", 1), ("separable", 2), ("bilinear", 2)])
+def test_a_fit_in_the_terminal_has_the_numbers_of_its_json(law, columns):
+    size, experts = (each.ravel() for each in np.meshgrid([1e7, 3e7, 2e8, 1e9], [1.0, 4.0, 16.0, 100.0]))
+    n, e = np.log10(size), np.log10(experts)
+    loss = 10 ** (1.1 - 0.08 * n - 0.09 * e + 0.007 * n * e + np.random.default_rng(0).normal(0, 4e-3, n.size))
+    fit = Fit(Rows("mine", (size, experts)[:columns], loss), law, 0.8)
+    found, (table, notes, *_) = fit.to_dict(), fit_blocks(fit)
+    records = found["coefficients"] | {name: one for name, one in found["derived"].items() if one and name != "slopes"}
+    check([(table.heads, table.rows)], list(records.values()), {"fit": "value", "80 %": "low high"})
+    assert [row[0] for row in table.rows] == list(records)
+    agree(notes.lines[0], [found["rmsle"], *found["held_out"].values()])
+
+
+def test_the_page_of_the_experts_has_the_numbers_of_the_findings():
+    draw = np.random.default_rng(1)
+    blocks = [
+        BlockFindings(
+            block=block, load=draw.uniform(0.3, 1.9, 3).tolist(), entropy=draw.random(), most=draw.uniform(2, 3),
+            agreement=draw.random(), dropped=draw.random(), unchosen=draw.random(),
+            information={name: diagnostics.Information(*draw.uniform(0.2, 1.5, 3)) for name in LABELS},
+            faults=diagnostics.Faults([], [], False),
+            words=[[Word("a", int(taken), int(taken + more))] for taken, more in draw.integers(3, 40, (3, 2))],
+            matched=diagnostics.Matched(*draw.random(3), draw.permutation(3), draw.integers(20, 90, 3)),
+        )
+        for block in (2, 5)
+    ]  # fmt: skip
+    trace = Trace("mine", np.arange(6), np.array(list("abcdef")), np.zeros(6, int), np.arange(6), np.array([2, 5]),
+                  np.zeros((2, 6, 1), int), np.ones((2, 6, 1)), experts=3)  # fmt: skip
+    both = {"entropy": "%entropy", "training": "%agreement", "dropped": "%dropped",
+            "other": "%matched.agreement %matched.baseline"}  # fmt: skip
+    overview, *panels = of_html(experts_page.microscope(trace, blocks, "other"))
+    check([overview], blocks, both | {"^block": "block", "no expert": "%unchosen"})
+    for block, (first, others), (heads, rows) in zip(blocks, panels[::2], panels[1::2], strict=True):
+        for row, one in zip([first, *others], block.information.values(), strict=True):
+            agree(row[2], [one.bits, one.baseline])
+        records = [{"e": e, "load": block.load[e], "word": block.words[e][0], "partner": int(block.matched.partner[e]),
+                    "common": int(block.matched.common[e])} for e in range(3)]  # fmt: skip
+        check([(heads, rows)], records, {"^expert": "e", "^load": "load", "other": "partner common",
+                                         "typical": "word.taken word.of"})  # fmt: skip
+    shown = findings_table(blocks)
+    bits = {f"bits: {name}": f"information.{name}.bits information.{name}.baseline" for name in LABELS}
+    check([(shown.heads, shown.rows)], blocks, both | bits | {"at most": "most"})
+    assert [row[1] for row in shown.rows] == [f"{max(block.load):.1f}x" for block in blocks]
+
+
+def test_the_page_of_a_run_has_the_numbers_of_its_table():
+    frame = pandas.DataFrame({
+        "step": [8, 16], "tokens": [1234, 5678], "loss_validation": [3.1234, 2.8765], "loss_c4": [4.2345, 3.7654],
+        "max_load": [1.57, 2.43], "idle_experts": [0.25, 0.13], "dropped_fraction": [0.0321, 0.0547],
+    })  # fmt: skip
+    table = run_page.evaluations(frame)
+    check([(table.heads, table.rows)], frame.to_dict("records"), {
+        "step": "step", "^tokens$": "tokens", "validation": "loss_validation", "C4": "loss_c4", "busiest": "max_load",
+        "without": "%idle_experts", "dropped": "%dropped_fraction",
+    })  # fmt: skip
