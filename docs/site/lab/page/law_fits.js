@@ -23,11 +23,11 @@ export function fitsOf(rows) {
   return { fit, folds: folds.includes(null) ? [] : folds, complaint: "" };
 }
 
-/** Return [low, high] of a number of a law, in its logarithm, or null where it is not known. */
+/** Return [low, high] of a number of a law, in its logarithm, or null over six powers of ten and where it is unknown. */
 export function intervalOf({ fit, folds }, numberOf) {
   const logarithm = (law) => Math.log10(numberOf(law));
   const ends = jackknifeEnds(logarithm(fit.coefficients), folds.map(logarithm));
-  return ends.some(Number.isNaN) ? null : ends.map((end) => 10 ** end);
+  return ends[1] - ends[0] <= 6 ? ends.map((end) => 10 ** end) : null;
 }
 
 /** Return the outline of the band of a law at a size, over some numbers of experts; [] where it is not known. */

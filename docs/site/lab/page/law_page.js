@@ -176,7 +176,7 @@ function lawFacts(data, law) {
     ["of the best fit", fits.fit ? shown(fits.fit.rmsle, 5) : "none"],
     ["N₀", sizeText(centre)],
     ["experts stop helping at N =", sizeText(cutoff(law))],
-    ["this N by the fit, 95 % interval", ends ? `${sizeText(ends[0])} to ${sizeText(ends[1])}` : "not known"],
+    ["this N by the fit, 95 % interval", ends ? `${sizeText(ends[0])} to ${sizeText(ends[1])}` : "not determined"],
     [`slope in Ê at ${sizeText(sizes[0])}`, shown(slopeInExperts(sizes[0], law), 4)],
     [`slope in Ê at ${sizeText(sizes.at(-1))}`, shown(slopeInExperts(sizes.at(-1), law), 4)],
     ["E_max by the fit", fits.fit?.limited ? shown(fits.fit.coefficients.E_max, 0) : "not determined"],
