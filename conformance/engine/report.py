@@ -189,13 +189,25 @@ class Report(NamedTuple):
             lines += [f"    | {line}" for line in row.script.splitlines()]
         lines += [f"fact: {name}: {fact}" for name, fact in self.facts.items()]
         lines += [f"outside of any function: {trouble.test}: {trouble.detail[:CUT]}" for trouble in self.outside]
-        for verdict in ("not asked", "missing"):
-            names = [row.function for row in self.rows if row.verdict == verdict]
-            if names:
-                some = ", ".join(names[:6]) + (", ... (all of them: --json)" if len(names) > 6 else "")
-                lines += [f"{verdict}: {len(names)}: {some}"]
+        for words, names in self.others().items():
+            some = ", ".join(names[:6]) + (", ... (all of them: --json)" if len(names) > 6 else "")
+            lines += [f"{words}: {some}"]
         lines += slack_lines(self.slack)
-        return [*lines, "", ", ".join(f"{count} {verdict}" for verdict, count in self.counts().items())]
+        return [*lines, "", ", ".join(f"{count} {verdict}" for verdict, count in self.found().items())]
+
+    def found(self) -> dict[str, int]:
+        """Return `counts`; of missing functions, only the required ones."""
+        needed = sum(row.verdict == "missing" and row.failed > 0 for row in self.rows)
+        counts = self.counts() | ({"missing": needed} if "missing" in self.counts() else {})
+        return {verdict: count for verdict, count in counts.items() if count} or self.counts()
+
+    def others(self) -> dict[str, list[str]]:
+        """Return {sentence: functions} of the functions that no test called."""
+        rows = {
+            "not asked": [row.function for row in self.rows if row.verdict == "not asked"],
+            "not in the backend": [row.function for row in self.rows if row.verdict == "missing"],
+        }
+        return {f"{words}: {len(names)}": names for words, names in rows.items() if names}
 
     def as_dict(self) -> dict:
         """Return the report as a dict for JSON, with a non-finite share as a string."""

@@ -49,6 +49,7 @@ def asked(backend, path: str, *arrays, **options):
         pytest.skip(str(declined))
 
 
+@pytest.mark.asks(because="each case names its function by a parameter")
 @pytest.mark.parametrize("path", REPEATED)
 def test_an_earlier_input_again(backend, path):
     """Another call with the same shapes is in between, so a function that keeps rows of its last result shows it."""
@@ -92,6 +93,7 @@ LARGE = {path: () for path in OF_LOGITS if path.startswith("routers.")} | {
 }
 
 
+@pytest.mark.asks(because="each case names its function by a parameter")
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("path", LARGE)
 def test_many_experts_or_tokens(backend, path, size):
