@@ -169,7 +169,13 @@ def margin_of(form: Form, probe: Probe, precision: str) -> np.ndarray:
     largest = scores_of(form, probe.logits).max(axis=1, keepdims=True)
     bias = 0.0 if probe.bias is None else np.abs(probe.bias).max()
     rounding = error_of(probe.logits, precision) * largest + UNIT[precision] * bias
-    return BOUNDS["top_k.score"].limit * rounding + np.finfo("float32").tiny
+    return BOUNDS["top_k.score"].limit * rounding + underflow_of(form)
+
+
+def underflow_of(form: Form) -> float:
+    """Return the error of a score whose exponential is below the least normal number."""
+    tiny = float(np.finfo("float32").tiny)
+    return tiny**0.5 if form.score == "root" else tiny
 
 
 SHAPES = (

@@ -74,7 +74,7 @@ def _of_choice(design: Design, precision: str) -> Iterator[Reading]:
         return np.where(np.isinf(key), 0.0, key)
 
     yield Reading("", lambda answer: _fits_choice(design, answer, precision))
-    yield Reading("as if the bias were not used", by(lambda probe: key_of(design, probe._replace(bias=None))), "option")
+    yield Reading("as if the bias were not used", by(lambda probe: key_of(design, probe._replace(bias=None))))
     yield Reading("as if the bias were added to the logits", by(on_logits))
     if design.rule != "best":
         yield Reading("as if experts outside the chosen groups had the score 0", by(at_zero), "excluded")
@@ -87,6 +87,8 @@ def _of_gates(design: Design, answers: list[Answer], precision: str) -> Iterator
     if "sum over chosen" not in design.form.name:
         return
 
+    least_score = designs.underflow_of(design.form)
+
     def divided(by: Callable, biased: bool = False) -> Callable:
         def fits(answer: Answer) -> bool:
             if answer.expert.shape[1] == 1 and design.form.name.endswith("if k > 1"):
@@ -95,7 +97,8 @@ def _of_gates(design: Design, answers: list[Answer], precision: str) -> Iterator
             if biased and answer.probe.bias is not None:
                 scores = scores + answer.probe.bias[answer.expert]
             total = by(scores.sum(axis=1, keepdims=True))
-            return not off(answer, scale * scores / total, precision, TINY * max(scale, 1.0) / np.abs(total)).any()
+            underflow = least_score * max(scale, 1.0) / np.abs(total)
+            return not off(answer, scale * scores / total, precision, underflow).any()
 
         return fits
 
@@ -116,7 +119,7 @@ def _denominator(design: Design, answers: list[Answer], precision: str) -> tuple
     added, least = [], []
     for answer in answers:
         scores, gate = _scores(design, answer), answer.gate / design.scale
-        whole = (gate > TINY).all(axis=1) & (scores > TINY).all(axis=1)
+        whole = (gate > TINY).all(axis=1) & (scores > designs.underflow_of(design.form)).all(axis=1)
         total = scores[whole].sum(axis=1)
         actual = total / gate[whole].sum(axis=1)
         larger = bad_gates(design.form, design.scale, answer, precision).any(axis=1)[whole] & (actual > total)

@@ -48,7 +48,6 @@ DEFECTS = {
     "padding": "padded tokens take slots or change the result of real tokens",
     "no gradient": "a required gradient is zero or missing",
     "documentation": "the computed design differs from the documented one",
-    "option": "an option that the function offers has no effect",
     "form": "the shape or dtype of a result is wrong",
     "wrong": "the value contradicts the definition",
 }

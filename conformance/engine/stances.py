@@ -93,7 +93,7 @@ VALUES = {"score": ("softmax", "sigmoid"), "normalisation": ("none", "sum"), "ga
 
 
 def _with_idle_option(finding: Finding, ask: "_Ask") -> Finding:
-    """Return the finding, or a defect if an option that the function offers changes nothing."""
+    """Return the finding, or "differs" if an option that the function offers changes nothing."""
     taken = keywords_of(ask.backend._find(ask.path)) or ()
     logits = np.array([[0.5, -1.25, 2.0, 0.25], [1.5, 2.25, -0.75, -3.5]])
     for name, values in VALUES.items() if finding.verdict in ("right", "differs", "unexplained") else ():
@@ -106,8 +106,10 @@ def _with_idle_option(finding: Finding, ask: "_Ask") -> Finding:
             continue
         if pair and all(np.array_equal(getattr(pair[0], part), getattr(pair[1], part)) for part in ("expert", "gate")):
             words = f"the option {name} changes nothing: {values[0]!r} and {values[1]!r} give the same gates"
+            if finding.verdict == "unexplained":
+                return finding._replace(besides=(words, *finding.besides))
             besides = (finding.detail, *finding.besides) if finding.detail else finding.besides
-            return finding._replace(verdict="defect", kind="option", detail=words, besides=besides)
+            return finding._replace(verdict="differs", kind="dialect", detail=words, besides=besides)
     return finding
 
 

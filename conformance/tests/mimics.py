@@ -378,7 +378,7 @@ CAUSES = {
     "gates in bfloat16": (gates_in_bfloat16, "differs", "dialect", "as if gates were rounded to bfloat16"),
     "bias in the gate": (bias_in_the_gate, "differs", "dialect", "as if the bias were part of the gates"),
     "bias on the logits": (bias_on_logits, "differs", "dialect", "as if the bias were added to the logits"),
-    "bias unused": (bias_unused, "defect", "option", "as if the bias were not used"),
+    "bias unused": (bias_unused, "differs", "dialect", "as if the bias were not used"),
     "excluded at 0": (
         excluded_at_zero, "defect", "excluded", "as if experts outside the chosen groups had the score 0"),
     "clipped": (clipped, "differs", "dialect", "as if logits were clipped at -10 and 10"),

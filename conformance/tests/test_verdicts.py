@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from routelaws.conformance.adapters import blocks
+from routelaws.conformance.dialects import designs
+from routelaws.conformance.dialects.classifier import classify_backend
 from routelaws.conformance.dialects.judge import UNEXPLAINED, derivative, judge
 from routelaws.conformance.engine import backends, report, stances
+from routelaws.conformance.engine.names import public_functions
+from routelaws.conformance.suite import test_repeated_and_large as large
 from routelaws.conformance.tests import mimics
 from routelaws.conformance.tests.planting import behind, stranger
 from routelaws.reference import balance, experts
@@ -548,3 +552,150 @@ def test_two_inputs_do_not_name_a_dialect():
     few = classify("drop order", of_one_choice)
     assert few.examples == 2 and few.matches[0] == "priority" and len(few.matches) > 1
     assert classify("drop order", priority).matches == ("priority",)
+
+
+@pytest.mark.parametrize("name", stances.VALUES)
+def test_an_option_that_changes_nothing(name):
+    def top_k_router(logits, k=1, *, normalisation="none", score="softmax", gate_scale=1.0):
+        options = {"normalisation": normalisation, "score": score, "gate_scale": gate_scale}
+        options.pop(name)
+        return top_k.top_k_router(logits, k, allow_constant_gate=True, **options)
+
+    finding = stranger(top_k_router=top_k_router).stance(stances.TOP_K).finding
+    assert (finding.verdict, finding.dialect) == ("differs", "softmax over all experts")
+    assert f"the option {name} changes nothing" in finding.detail
+
+
+@pytest.mark.parametrize("words", [
+    "no kernel image is available for execution on the device",
+    "\"topk_cpu\" not implemented for 'Half'",
+    "Could not run 'aten::_grouped_mm' with arguments from the 'CPU' backend",
+    "(NotFound) The kernel `number_count` is not registered.",
+    "(NotFound) Operator (random_routing) does not have kernel for {data_type[int64_t]; place[Place(cpu)]}.",
+    "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for MoE(1)",
+])  # fmt: skip
+def test_a_kernel_that_the_device_lacks_is_no_defect(words):
+    def fails(*arrays):
+        raise RuntimeError(words)
+
+    row = row_of(backend_of(lambda z, k: fails()))
+    assert row.verdict == "not askable" and words[:30] in row.detail, row
+    layer = stranger(expert_ffn=fails)
+    with pytest.raises(pytest.skip.Exception, match="refused"):
+        layer.experts.expert_ffn(np.ones((2, 2)), np.ones((2, 2)), np.ones((1, 2)))
+
+
+def test_another_error_of_a_kernel_is_one():
+    def fails(z, k):
+        raise RuntimeError("the kernel read outside of its registered memory")
+
+    assert row_of(backend_of(fails)).kind == "raises"
+
+
+def of_bytes(expert):
+    return np.asarray(expert).astype(np.uint8)
+
+
+LARGE = {
+    "routers.sinkhorn.sinkhorn_router": lambda f, z: f._replace(expert=of_bytes(f.expert)),
+    "routers.base.base_router": lambda f, z: f._replace(expert=mimics._rounded(f.expert).astype(int)),
+    "routers.quantile.quantile_router": lambda f, z: f._replace(gate=np.where(np.arange(len(z))[:, None] < 1024, f.gate, 0)),
+    "routers.top_k.gshard_router": lambda f, z: f._replace(expert=f.expert[np.arange(len(z)) % 1024]),
+    "routers.expert_choice.expert_choice_router": lambda f, z: f._replace(token=f.token % 1024),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", LARGE)
+def test_a_router_that_fails_for_many(path):
+    """It stores numbers in a byte or in bfloat16, or its kernel handles 1,024 tokens."""
+    right = public_functions()[path]
+
+    def router(logits, *more, **options):
+        return LARGE[path](right(logits, *more, **options), logits)
+
+    name = path.rpartition(".")[2]
+    backend = stranger(**{name: router}, dtypes=("float64",))
+    kinds = []
+    for size in large.SIZES:
+        try:
+            large.test_many_experts_or_tokens(backend, path, size)
+        except backends.Broken as broken:
+            kinds.append(broken.kind)
+    assert kinds == ["size"]
+
+
+def test_a_layer_with_rows_of_an_earlier_call():
+    kept = {}
+
+    def routed_ffn(params, x, expert, gate, capacity_factor=np.inf):
+        found = experts.routed_ffn(params, x, expert, gate, capacity_factor)
+        rows = kept.setdefault(x.shape, np.zeros(x.shape))
+        served = np.abs(found.output).sum(axis=1) > 0
+        rows[served] = found.output[served]
+        return found._replace(output=rows.copy())
+
+    with pytest.raises(backends.Broken, match="after a call with other values") as broken:
+        large.test_an_earlier_input_again(stranger(routed_ffn=routed_ffn), "experts.routed_ffn")
+    assert broken.value.kind == "state"
+    large.test_an_earlier_input_again(
+        stranger(routed_ffn=lambda *a, **k: experts.routed_ffn(*a, **k)), "experts.routed_ffn"
+    )
+
+
+def test_a_layer_with_values_beyond_every_combination():
+    def routed_ffn(params, x, expert, gate, capacity_factor=np.inf):
+        found = experts.routed_ffn(params, x, expert, gate, capacity_factor)
+        return found._replace(output=np.where(found.output == 0, 1e30, found.output))
+
+    with pytest.raises(backends.Broken, match="beyond every combination") as broken:
+        large.test_an_earlier_input_again(stranger(routed_ffn=routed_ffn), "experts.routed_ffn")
+    assert report.verdict_of(broken.value.kind, "experts.routed_ffn") == "defect"
+
+
+def test_experts_of_closed_groups_are_a_defect():
+    """The reference with the score 0 for closed groups instead of minus infinity."""
+
+    def top_k_router(logits, k=1, *, bias=None, expert_groups=1, groups_per_token=1):
+        right = top_k.top_k_router(logits, k, bias=bias, expert_groups=expert_groups, groups_per_token=groups_per_token)
+        if expert_groups == 1:
+            return right
+        key = softmax(logits) + (0 if bias is None else bias)
+        rule = designs.Groups(expert_groups, groups_per_token, "two_best")
+        expert = np.argsort(-np.maximum(designs.within(rule, key), 0), axis=1, kind="stable")[:, :k]
+        return right._replace(expert=expert, gate=np.take_along_axis(softmax(logits), expert, axis=1))
+
+    router, z = stranger(top_k_router=top_k_router).routers.top_k.top_k_router, np.array([[3.0, 2, 1, 0]])
+    groups = {"expert_groups": 2, "groups_per_token": 1}
+    assert router.guarded((z, 2), groups, "float64").expert.tolist() == [[0, 1]]
+    with pytest.raises(backends.Broken, match="outside of the chosen groups") as broken:
+        router.guarded((z, 2), groups | {"bias": np.full(4, -2.0)}, "float64")
+    assert broken.value.kind == "excluded"
+
+
+def test_a_bias_update_has_two_designs():
+    def verdict(step):
+        backend = stranger(update_bias=lambda bias, counts, rate=1e-3: bias + rate * step(counts))
+        found = classify_backend(SimpleNamespace(balance=SimpleNamespace(update_bias=backend.namespace.update_bias)))
+        return found["bias step"].matches
+
+    assert verdict(lambda counts: np.mean(counts) - counts) == ("error",)
+    assert verdict(lambda counts: np.sign(np.mean(counts) - counts)) == ("sign",)
+    assert verdict(lambda counts: 0 * counts) == () and report.verdict_of("wrong", "balance.update_bias") == "defect"
+
+
+def test_float32_tests_of_a_backend_with_float64_alone():
+    seen = []
+
+    def routed_ffn(params, x, expert, gate, capacity_factor=np.inf, *, mask=None):
+        seen.append(x.dtype)
+        return experts.routed_ffn(params, x, expert, gate, capacity_factor, mask=mask)
+
+    backend = stranger(routed_ffn=routed_ffn, dtypes=("float64",))
+    arrays = (
+        {"up": np.ones((1, 1, 1)), "down": np.ones((1, 1, 1))},
+        np.ones((2, 1)),
+        np.zeros((2, 1), int),
+        np.ones((2, 1)),
+    )
+    backend.experts.routed_ffn.guarded(arrays, {"mask": np.array([True, False])}, "float32")
+    assert set(seen) == {np.dtype("float64")}
