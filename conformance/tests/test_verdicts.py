@@ -599,7 +599,7 @@ def of_bytes(expert):
 LARGE = {
     "routers.sinkhorn.sinkhorn_router": lambda f, z: f._replace(expert=of_bytes(f.expert)),
     "routers.base.base_router": lambda f, z: f._replace(expert=mimics._rounded(f.expert).astype(int)),
-    "routers.quantile.quantile_router": lambda f, z: f._replace(gate=np.where(np.arange(len(z))[:, None] < 1024, f.gate, 0)),
+    "routers.quantile.quantile_router": lambda f, z: f._replace(gate=f.gate * (np.arange(len(z))[:, None] < 1024)),
     "routers.top_k.gshard_router": lambda f, z: f._replace(expert=f.expert[np.arange(len(z)) % 1024]),
     "routers.expert_choice.expert_choice_router": lambda f, z: f._replace(token=f.token % 1024),
 }  # fmt: skip
@@ -659,9 +659,9 @@ def test_experts_of_closed_groups_are_a_defect():
         right = top_k.top_k_router(logits, k, bias=bias, expert_groups=expert_groups, groups_per_token=groups_per_token)
         if expert_groups == 1:
             return right
-        key = softmax(logits) + (0 if bias is None else bias)
         rule = designs.Groups(expert_groups, groups_per_token, "two_best")
-        expert = np.argsort(-np.maximum(designs.within(rule, key), 0), axis=1, kind="stable")[:, :k]
+        key = designs.within(rule, softmax(logits) + (0 if bias is None else bias))
+        expert = np.argsort(-np.where(np.isinf(key), 0, key), axis=1, kind="stable")[:, :k]
         return right._replace(expert=expert, gate=np.take_along_axis(softmax(logits), expert, axis=1))
 
     router, z = stranger(top_k_router=top_k_router).routers.top_k.top_k_router, np.array([[3.0, 2, 1, 0]])
