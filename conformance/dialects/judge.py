@@ -89,7 +89,7 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
         differences = [_because(each, choice if each.about.startswith("choice") else gates) for each in differences]
         explained = choice is not None and gates is not None
     for each in [each for each in answers if each.probe.kind == "size"] if explained else []:
-        problem = difference(nearest, each, precision)
+        problem = None if _has_capacity(nearest, each) else difference(nearest, each, precision)
         if problem and not (differences and choice.fits(each) and gates.fits(each)):
             words = f"with {' tokens and '.join(map(str, each.probe.logits.shape))} experts: {problem.detail}"
             faults.append(Difference(words, None, "size"))
@@ -118,6 +118,15 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
             verdict="differs", kind="dialect", detail="the reference's top_k_router does not have this design"
         )
     return finding
+
+
+def _has_capacity(design: Design, answer: Answer) -> bool:
+    """Return whether a capacity explains gates of 0: each expert that loses tokens serves the same number of them."""
+    wanted = np.argsort(-key_of(design, answer.probe), axis=1, kind="stable")[:, : answer.probe.k]
+    asked = np.bincount(wanted.ravel(), minlength=answer.probe.logits.shape[1])
+    served = np.bincount(answer.expert[answer.gate > 0], minlength=len(asked))
+    fewer = served < asked
+    return bool(0 < served.sum() < asked.sum() and np.all(served <= asked) and np.ptp(served[fewer]) == 0)
 
 
 def _fault(finding: Finding, first: Difference, explained: bool = False) -> Finding:

@@ -88,15 +88,16 @@ def stance_of(backend, path: str) -> Stance:
     return Stance(_as_documented(finding, getattr(backend.namespace, "documented", {}).get(path.rpartition(".")[2])))
 
 
+IDLE = "changes nothing"
 VALUES = {"score": ("softmax", "sigmoid"), "normalisation": ("none", "sum"), "gate_scale": (1.0, 2.0)}
 """Two values of each option of `top_k_router` that give every token other gates."""
 
 
 def _with_idle_option(finding: Finding, ask: "_Ask") -> Finding:
-    """Return the finding, or "differs" if an option that the function offers changes nothing."""
+    """Return the finding, with a fact for each option that the function offers and that changes nothing."""
     taken = keywords_of(ask.backend._find(ask.path)) or ()
     logits = np.array([[0.5, -1.25, 2.0, 0.25], [1.5, 2.25, -0.75, -3.5]])
-    for name, values in VALUES.items() if finding.verdict in ("right", "differs", "unexplained") else ():
+    for name, values in VALUES.items() if finding.inputs else ():
         try:
             pair = [
                 ask.backend.ask(ask.path, logits, precision=ask.precision, k=2, **{name: value})
@@ -105,11 +106,7 @@ def _with_idle_option(finding: Finding, ask: "_Ask") -> Finding:
         except (NotImplementedError, Fault):
             continue
         if pair and all(np.array_equal(getattr(pair[0], part), getattr(pair[1], part)) for part in ("expert", "gate")):
-            words = f"the option {name} changes nothing: {values[0]!r} and {values[1]!r} give the same gates"
-            if finding.verdict == "unexplained":
-                return finding._replace(besides=(words, *finding.besides))
-            besides = (finding.detail, *finding.besides) if finding.detail else finding.besides
-            return finding._replace(verdict="differs", kind="dialect", detail=words, besides=besides)
+            finding = finding._replace(facts=(*finding.facts, (f"the option {name}", IDLE)))
     return finding
 
 

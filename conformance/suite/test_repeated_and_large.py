@@ -74,8 +74,7 @@ def favourites(size: str) -> tuple[np.ndarray, np.ndarray]:
     their loads are even. Of 320 experts, the last ones are the favourites."""
     num_tokens, num_experts = SIZES[size]
     random = np.random.default_rng(num_experts)
-    favourite = np.concatenate([random.permutation(num_experts) for _ in range(-(-num_tokens // num_experts))])
-    favourite = favourite[:num_tokens] if num_tokens >= num_experts else np.arange(num_experts)[-num_tokens:]
+    favourite = random.permutation(np.arange(num_tokens) % num_experts + max(num_experts - num_tokens, 0))
     return 8.0 * np.eye(num_experts)[favourite], favourite
 
 
@@ -88,9 +87,10 @@ def check(path: str, size: str, right, words: str) -> None:
         raise backends.Broken(path, "size", words)
 
 
-LARGE = {path: () for path in OF_LOGITS if path.startswith("routers.")} | {
-    "routers.quantile.quantile_router": ("bias",)
-}
+JUDGED = (stances.TOP_K, stances.SWITCH, stances.GSHARD)
+"""Routers that `dialects.judge` asks for many experts and tokens."""
+LARGE = {path: () for path in OF_LOGITS if path.startswith("routers.") and path not in JUDGED}
+LARGE |= {"routers.quantile.quantile_router": ("bias",)}
 
 
 @pytest.mark.asks(because="each case names its function by a parameter")

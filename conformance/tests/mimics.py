@@ -104,6 +104,13 @@ def jetmoe(z, k, bias=None, mask=None):
     return gpt_oss(z, k)
 
 
+def of_64_places(z, k, bias=None, mask=None):
+    """Each expert serves its first 64 tokens."""
+    expert, gate = mixtral(z, k)
+    before = (expert[:, :, None] == np.arange(z.shape[1])).sum(axis=1).cumsum(axis=0)
+    return expert, gate * (at(before, expert) <= 64)
+
+
 def switch(z, k, bias=None, mask=None):
     if k != 1:
         raise NotImplementedError(f"k {k}, only 1")
@@ -135,6 +142,7 @@ DESIGNS = {
         in_two_groups, "right", "softmax over chosen, 1 of 2 groups by their best expert"),
     "Switch": (switch, "right", "softmax over all experts"),
     "top 2 alone": (gshard, "right", "softmax over chosen"),
+    "a capacity of 64": (of_64_places, "right", "softmax over chosen"),
 }  # fmt: skip
 """A router, its verdict, and the dialect in the verdict."""
 
@@ -341,6 +349,11 @@ def first_1024_tokens(z, k, bias=None, mask=None):
     return expert, gate
 
 
+def nothing_after_1024(z, k, bias=None, mask=None):
+    expert, gate = mixtral(z, k)
+    return expert, gate * (np.arange(len(z))[:, None] < 1024)
+
+
 def with_floor(z, k, bias=None, mask=None):
     """llama.cpp's glm4moe."""
     s = _sigmoid(z)
@@ -385,6 +398,7 @@ CAUSES = {
     "8 bits": (numbers_in_8_bits, "defect", "size", "with 12 tokens and 320 experts: chooses experts [12], but "),
     "numbers in bfloat16": (numbers_in_bfloat16, "defect", "out of range", "are not 2 different experts of 320"),
     "1,024 tokens": (first_1024_tokens, "defect", "size", "with 1100 tokens and 8 experts: "),
+    "0 after 1,024 tokens": (nothing_after_1024, "defect", "size", "with 1100 tokens and 8 experts: "),
     "320 experts": (colder_where_many, "defect", "size", ""),
     "temperature": (colder, "unexplained", "unexplained", ""),
     "the logit": (logits_as_gates, "differs", "dialect", "the reference's top_k_router does not have this design"),
