@@ -55,6 +55,7 @@ class Finding(NamedTuple):
     facts: tuple[tuple[str, str], ...] = ()
     probe: Probe | None = None  # the input of the first fault or difference
     besides: tuple[str, ...] = ()  # further faults
+    causes: tuple[str, ...] = ()  # causes of differences that appear only with options
     design: Design | None = None
 
 

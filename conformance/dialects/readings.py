@@ -84,7 +84,8 @@ def _of_gates(design: Design, answers: list[Answer], precision: str) -> Iterator
     scale = design.scale
     yield Reading("", lambda answer: not bad_gates(design.form, scale, answer, precision).any())
     yield Reading("as if gates were rounded to bfloat16", lambda answer: _is_rounded(design, answer))
-    if "sum over chosen" not in design.form.name:
+    normed = "sum over chosen" in design.form.name
+    if not normed and design.form.name not in ("softmax", "sigmoid"):
         return
 
     least_score = designs.underflow_of(design.form)
@@ -102,12 +103,14 @@ def _of_gates(design: Design, answers: list[Answer], precision: str) -> Iterator
 
         return fits
 
-    added, least = _denominator(design, answers, precision)
+    added, least = _denominator(design, answers, precision) if normed else (0.0, 0.0)
     for t in (float(f"{added:.0e}"), added) if added else ():
         yield Reading(f"{t:.2g} is added to the denominator", divided(lambda total, t=t: total + t))
     if least:
         yield Reading(f"the denominator is at least {least:.2g}", divided(lambda total: np.maximum(total, least)))
-    yield Reading("as if the bias were part of the gates", divided(lambda total: total, biased=True))
+    yield Reading(
+        "as if the bias were part of the gates", divided(lambda total: total if normed else 1 + 0 * total, biased=True)
+    )
 
 
 def _scores(design: Design, answer: Answer) -> np.ndarray:

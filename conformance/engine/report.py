@@ -24,7 +24,6 @@ from routelaws.accelerated.files import write_atomically
 from routelaws.conformance.bounds import SLACK_SHARE
 from routelaws.conformance.dialects.judge import UNEXPLAINED
 from routelaws.conformance.engine.ledger import Ledger, Slack, Trouble
-from routelaws.conformance.engine.stances import IDLE
 
 OUR_DIALECTS = {
     "routers.top_k.top_k_router": "softmax over all experts", "routers.top_k.switch_router": "softmax over all experts",
@@ -299,8 +298,7 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
         row = row._replace(verdict="missing")
     finding = ledger.findings.get((backend.name, path))
     if troubles:
-        row = _blamed(row, troubles, [f"{name} {fact}" for name, fact in (finding or {"facts": {}})["facts"].items()
-                                      if fact == IDLE])  # fmt: skip
+        row = _blamed(row, troubles, finding["causes"] if finding else [])
         if path in expected:
             row = row._replace(verdict="expected", detail=f"{expected[path]} ({row.kind}: {row.detail})")
     elif path in expected and examples:
@@ -327,16 +325,16 @@ def _found(row: Row, finding: dict) -> Row:
     return row
 
 
-def _blamed(row: Row, troubles: list[Trouble], idle: list[str]) -> Row:
-    """Add the faults that failed tests blame on a function to its row. `idle` names options without an effect."""
+def _blamed(row: Row, troubles: list[Trouble], causes: list[str]) -> Row:
+    """Add the faults that failed tests blame on a function to its row. `causes` explain differences with options."""
     first, spoken = _first(troubles)
     rest = [trouble for trouble in troubles if trouble is not first and trouble is not spoken]
     kind, detail = first.kind, first.detail
     if spoken and kind == "wrong":  # the function has a known design, so report this first
         rest, first = [trouble for trouble in troubles if trouble is not spoken], spoken
         kind, detail = "dialect", spoken.detail
-    elif idle and kind == "wrong":  # a known design explains the calls: the one without these options
-        kind, detail = "dialect", f"{', '.join(idle)}: {detail}"
+    elif causes and kind == "wrong":
+        kind, detail = "dialect", f"{', '.join(causes)}: {detail}"
     elif spoken:
         detail = f"{detail}; apart from that {spoken.detail}"
     verdict = verdict_of(kind, row.function)

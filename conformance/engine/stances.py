@@ -84,17 +84,17 @@ def stance_of(backend, path: str) -> Stance:
         finding = finding._replace(facts=tuple(fact for fact in finding.facts if fact[0] != "choice"))
     if "bfloat16" in backend.dtypes and ask.precision != "bfloat16" and finding.inputs:
         finding = finding._replace(facts=(*finding.facts, ("bfloat16", _moved_by_bfloat16(ask))))
-    finding = _with_idle_option(finding, ask) if path == TOP_K else finding
+    finding = _with_causes(finding, ask) if path == TOP_K else finding
     return Stance(_as_documented(finding, getattr(backend.namespace, "documented", {}).get(path.rpartition(".")[2])))
 
 
-IDLE = "changes nothing"
+SIGMOID = {"score": "sigmoid", "normalisation": "sum"}
 VALUES = {"score": ("softmax", "sigmoid"), "normalisation": ("none", "sum"), "gate_scale": (1.0, 2.0)}
 """Two values of each option of `top_k_router` that give every token other gates."""
 
 
-def _with_idle_option(finding: Finding, ask: "_Ask") -> Finding:
-    """Return the finding, with a fact for each option that the function offers and that changes nothing."""
+def _with_causes(finding: Finding, ask: "_Ask") -> Finding:
+    """Return the finding, with the causes of differences that appear only with options that the function offers."""
     taken = keywords_of(ask.backend._find(ask.path)) or ()
     logits = np.array([[0.5, -1.25, 2.0, 0.25], [1.5, 2.25, -0.75, -3.5]])
     for name, values in VALUES.items() if finding.inputs else ():
@@ -106,7 +106,12 @@ def _with_idle_option(finding: Finding, ask: "_Ask") -> Finding:
         except (NotImplementedError, Fault):
             continue
         if pair and all(np.array_equal(getattr(pair[0], part), getattr(pair[1], part)) for part in ("expert", "gate")):
-            finding = finding._replace(facts=(*finding.facts, (f"the option {name}", IDLE)))
+            finding = finding._replace(causes=(*finding.causes, f"the option {name} changes nothing"))
+    if finding.inputs and set(SIGMOID) <= set(taken):
+        other = judge(_Ask(ask.backend, ask.path, SIGMOID), precision=ask.precision)
+        if other.verdict == "differs":
+            cause = other.detail.rpartition("; at ")[0].rpartition("]: ")[2]
+            finding = finding._replace(causes=(*finding.causes, f"with score 'sigmoid', normalisation 'sum': {cause}"))
     return finding
 
 
@@ -137,8 +142,8 @@ def _as_documented(finding: Finding, documented: dict | None) -> Finding:
 class _Ask:
     """A router of a backend, called by `judge`."""
 
-    def __init__(self, backend, path: str):
-        self.backend, self.path = backend, path
+    def __init__(self, backend, path: str, fixed=None):
+        self.backend, self.path, self.fixed = backend, path, fixed or {}
         self.precision = "float32" if "float32" in backend.dtypes else backend.dtypes[0]
         self.training = getattr(backend.namespace, "training", None)
         self.gradient = self._gradient if backend.autograd else None
@@ -170,7 +175,7 @@ class _Ask:
         ]
         if lacking:
             raise NotImplementedError(f"option {lacking[0]}")
-        return options if self.path in ONLY_K else {"k": probe.k} | options
+        return options if self.path in ONLY_K else {"k": probe.k} | options | self.fixed
 
 
 def _of_subject(backend, path: str) -> Stance:
@@ -358,6 +363,7 @@ def as_row(backend, path: str, stance: Stance) -> dict:
         "inputs": finding.inputs,
         "facts": dict(finding.facts),
         "besides": list(finding.besides),
+        "causes": list(finding.causes),
         "script": _script(backend, path, finding.probe) if finding.probe else "",
     }
 

@@ -563,10 +563,25 @@ def test_an_option_that_changes_nothing(name):
         return top_k.top_k_router(logits, k, allow_constant_gate=True, **options)
 
     backend = stranger(top_k_router=top_k_router)
-    assert dict(backend.stance(stances.TOP_K).finding.facts)[f"the option {name}"] == "changes nothing"
+    assert f"the option {name} changes nothing" in backend.stance(stances.TOP_K).finding.causes
     backend.ledger.troubles.append(Trouble("mine", stances.TOP_K, "wrong", "gate: 2 entries are off", "test_top_k"))
     row = row_of(backend)
-    assert (row.verdict, row.detail) == ("differs", f"the option {name} changes nothing: gate: 2 entries are off")
+    assert row.verdict == "differs" and row.detail.endswith("gate: 2 entries are off"), row
+    assert f"the option {name} changes nothing" in row.detail
+
+
+def test_a_constant_that_appears_only_with_options():
+    def top_k_router(logits, k=1, *, normalisation="none", score="softmax"):
+        if k == 1 and normalisation == "sum":
+            raise ValueError("a constant gate")
+        values = mimics._sigmoid(logits) if score == "sigmoid" else softmax(logits)
+        expert = np.argsort(-values, axis=1, kind="stable")[:, :k]
+        gate = mimics.at(values, expert)
+        return {"expert": expert, "gate": mimics.shared(gate, 1e-20) if normalisation == "sum" else gate}
+
+    finding = stranger(top_k_router=top_k_router, dtypes=("float32",)).stance(stances.TOP_K).finding
+    wanted = "with score 'sigmoid', normalisation 'sum': 1e-20 is added to the denominator"
+    assert (finding.verdict, finding.causes) == ("right", (wanted,)), finding
 
 
 @pytest.mark.parametrize("words", [
