@@ -17,6 +17,7 @@ Exit codes of a report: 0 all right, 3 differences but no defect, 1 a defect.
 
 import json
 import math
+import textwrap
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -60,8 +61,8 @@ DEFINED = (
     "balance.value_at_balance", "experts.combine", "experts.kept_gates", "experts.silu",
 )  # fmt: skip
 """Functions of `DESIGNS` whose known designs are all in the table of dialects. Other values are a defect."""
-CUT = 900
-"""Maximum number of characters of a message in the terminal; JSON and HTML have the whole message."""
+CUT, WIDTH = 900, 116
+"""Maximum number of characters of a message in the terminal, and of a line; JSON and HTML have the whole message."""
 FAULTS = 5
 """Maximum number of further faults of one function in the terminal; JSON and HTML have all faults."""
 STRICT = ("missing", "unexpectedly right")
@@ -178,10 +179,10 @@ class Report(NamedTuple):
             lines.append(f"{row.function:46} {row.examples:7} {share_in_words(row.share):>11}  {headline(row)}")
             if row.detail:
                 tests = f"{row.failed} failed test{'s' * (row.failed > 1)}, the first {row.test}"
-                lines += [f"    {row.detail[:CUT]}", *([f"    {tests}"] if row.test else [])]
-            lines += [f"    besides {fault[:CUT]}" for fault in row.besides[:FAULTS]]
+                lines += [*_wrapped(row.detail), *([f"    {tests}"] if row.test else [])]
+            lines += [line for fault in row.besides[:FAULTS] for line in _wrapped(f"besides {fault}")]
             lines += [f"    and {len(row.besides) - FAULTS} more (all of them: --json)"] * (len(row.besides) > FAULTS)
-            lines += [f"    {row.left_out[:CUT]}"] if row.left_out else []
+            lines += _wrapped(row.left_out) if row.left_out else []
             lines += [f"    {row.unchecked}"] if row.unchecked else []
             lines += [f"    defaults differ: {row.defaults}"] if row.defaults else []
             lines += [f"    call: {row.file}"] if row.file else []
@@ -223,6 +224,12 @@ class Report(NamedTuple):
             "outside": [trouble._asdict() for trouble in self.outside],
             "slack_bounds": [slack._asdict() for slack in self.slack],
         }
+
+
+def _wrapped(text: str) -> list[str]:
+    """Return a message as lines for the terminal, without the end of a long one."""
+    text = text if len(text) <= CUT else f"{text[:CUT]} ... (all of it: --json)"
+    return textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
 
 
 def headline(row: Row) -> str:
