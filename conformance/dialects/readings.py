@@ -151,6 +151,7 @@ def _of_both(design: Design, answers: list[Answer], precision: str) -> Iterator[
         for exact in (False, True):
             fits = lambda answer, exact=exact: _fits_bfloat16(design, answer, precision, exact)  # noqa: E731
             yield Reading("as if logits were computed in bfloat16", fits)
+    yield Reading("as if the bias were added to the logits", lambda answer: _fits_with_bias(design, answer, precision))
     for bound in range(1, 80):  # with larger bounds, the gate is too small for float32
         fits = lambda answer, bound=bound: _fits_at(design, answer, answer.probe.logits.clip(-bound, bound), precision)  # noqa: E731,E501
         yield Reading(f"as if logits were clipped at -{bound} and {bound}", fits)
@@ -161,6 +162,13 @@ def _fits_at(design: Design, answer: Answer, logits: np.ndarray, precision: str)
     other = answer._replace(probe=answer.probe._replace(logits=logits))
     bad = bad_gates(design.form, design.scale, other, precision)
     return not bad.any() and _fits_choice(design, other, precision)
+
+
+def _fits_with_bias(design: Design, answer: Answer, precision: str) -> bool:
+    """Return whether the logits of the choice and of the gates contain the bias."""
+    logits, bias = answer.probe.logits, answer.probe.bias
+    bare = answer._replace(probe=answer.probe._replace(bias=None))
+    return _fits_at(design, bare, logits if bias is None else logits + bias, precision)
 
 
 def _fits_bfloat16(design: Design, answer: Answer, precision: str, exact: bool) -> bool:

@@ -377,6 +377,11 @@ def in_bfloat16(z, k, bias=None, mask=None):
     return expert, _rounded(gate)
 
 
+def bias_in_the_logits(z, k, bias=None, mask=None):
+    """deepsuite's AuxiliaryLossFreeRouter."""
+    return mixtral(z if bias is None else z + bias.astype(z.dtype), k)
+
+
 def bias_unused(z, k, bias=None, mask=None):
     return with_eps(z, k)
 
@@ -391,6 +396,7 @@ CAUSES = {
     "gates in bfloat16": (gates_in_bfloat16, "differs", "dialect", "as if gates were rounded to bfloat16"),
     "bias in the gate": (bias_in_the_gate, "differs", "dialect", "as if the bias were part of the gates"),
     "bias on the logits": (bias_on_logits, "differs", "dialect", "as if the bias were added to the logits"),
+    "bias in the logits": (bias_in_the_logits, "differs", "dialect", "as if the bias were added to the logits"),
     "bias unused": (bias_unused, "differs", "dialect", "as if the bias were not used"),
     "excluded at 0": (
         excluded_at_zero, "defect", "excluded", "as if experts outside the chosen groups had the score 0"),
@@ -404,7 +410,15 @@ CAUSES = {
     "the logit": (logits_as_gates, "differs", "dialect", "the reference's top_k_router does not have this design"),
 }  # fmt: skip
 """A router, its verdict and kind, and the cause that explains every answer."""
-BIASED = ("floor", "added", "bias in the gate", "bias on the logits", "bias unused", "excluded at 0")
+BIASED = (
+    "floor",
+    "added",
+    "bias in the gate",
+    "bias on the logits",
+    "bias in the logits",
+    "bias unused",
+    "excluded at 0",
+)
 
 DEFECTS = {
     "wrong sort": (wrong_sort, "unexplained"),
