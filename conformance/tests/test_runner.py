@@ -948,3 +948,19 @@ def test_compiled_programs_are_dropped_before_the_system_runs_out_of_maps(monkey
     monkeypatch.setattr(harness, "MOST_MAPS", 0)
     harness.make_room()
     assert function._cache_size() == 0 and function(1.0) == 2.0
+
+
+def test_missing_packages_are_named_together(monkeypatch, capsys):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("jax", "numba") else found(name))
+    assert __main__.main(["--backend", "math"]) == 2
+    assert capsys.readouterr().err == "the suite needs packages that are not installed; run: pip install jax numba\n"
+
+
+def test_a_function_that_is_not_required_is_not_counted_as_missing():
+    rows = [report.Row("softmax", "right", 1, None, 0, "", ""), report.Row("z_loss", "missing", 0, None, 0, "", "")]
+    found = report.Report("mine", {}, tuple(rows), ())
+    assert found.lines()[-1] == "1 right" and "not in the backend: 1: z_loss" in found.lines()
+    assert "<summary>not in the backend: 1</summary>" in page._section(found)
+    required = found._replace(rows=(rows[0], rows[1]._replace(failed=1)))
+    assert required.lines()[-1] == "1 right, 1 missing" and required.exit_code == 1
