@@ -26,12 +26,12 @@ OF_LOGITS = (
 
 REPEATED = {path: lambda i: ((Z[i],), {}) for path in OF_LOGITS} | {
     "routers.quantile.quantile_router": lambda i: ((Z[i], Z[1 - i, 0]), {}),
-    "routers.hash_layer.hash_layer": lambda i: ((np.arange(7) * (i + 1), 4), {}),
+    "routers.hash_layer.hash_layer": lambda i: ((np.arange(7) * (i + 1),), {"num_experts": 4}),
     "balance.auxiliary_loss": lambda i: ((Z[i], EXPERT[i]), {}),
     "balance.update_bias": lambda i: ((Z[i, 0], np.array([3, 1, 0, 3 + i])), {}),
-    "experts.dispatch": lambda i: ((EXPERT[i], 4, 2), {}),
+    "experts.dispatch": lambda i: ((EXPERT[i],), {"num_experts": 4, "capacity": 2}),
     "experts.expert_ffn": lambda i: ((PARAMS["up"][i], PARAMS["down"][i], Z[i]), {}),
-    "experts.routed_ffn": lambda i: ((PARAMS, Z[i], EXPERT[i], np.ones((7, 1)), 1.0), {}),
+    "experts.routed_ffn": lambda i: ((PARAMS, Z[i], EXPERT[i], np.ones((7, 1))), {"capacity_factor": 1.0}),
 }  # fmt: skip
 """{path: i -> the arguments of two calls with equal shapes}."""
 
@@ -118,7 +118,7 @@ def test_dispatch_of_many(backend, size):
     """Nothing is dropped in any order. Each token has a slot of its own."""
     _, favourite = favourites(size)
     expert = np.stack([favourite, (favourite + 1) % SIZES[size][1]], axis=1)
-    found = asked(backend, "experts.dispatch", expert, SIZES[size][1], len(expert))
+    found = asked(backend, "experts.dispatch", expert, num_experts=SIZES[size][1], capacity=len(expert))
     check("experts.dispatch", size, np.asarray(found.kept, bool).all(axis=1), "a token is dropped")
     if found.slot is not None:
         places = np.stack([expert, np.asarray(found.slot)], axis=2).reshape(-1, 2)
@@ -145,7 +145,7 @@ def test_a_layer_of_many(backend, size):
 def test_many_ids(backend):
     size, path = "320 experts", "routers.hash_layer.hash_layer"
     ids = np.arange(1104) * 7
-    whole, part = (np.asarray(asked(backend, path, each, 320).expert) for each in (ids, ids[-8:]))
+    whole, part = (np.asarray(asked(backend, path, each, num_experts=320).expert) for each in (ids, ids[-8:]))
     check(path, size, (whole[-8:] == part).all(axis=1), "an id has another expert than alone")
     check(path, size, len(np.unique(whole)) > 256, "at most 256 experts get one of 1,104 ids")
 
@@ -153,5 +153,5 @@ def test_many_ids(backend):
 @pytest.mark.asks("balance.expert_counts")
 def test_many_counts(backend):
     expert = np.repeat(np.arange(320), 4)[:, None]
-    found = np.asarray(asked(backend, "balance.expert_counts", expert, 320))
+    found = np.asarray(asked(backend, "balance.expert_counts", expert, num_experts=320))
     check("balance.expert_counts", "320 experts", found == 4, "an expert has another number than 4")
