@@ -106,13 +106,18 @@ def _compile_quickly(folder: str | None) -> None:
         }
 
 
+PACKAGES = ("filelock", "hypothesis", "jax", "numba", "pytest")
+"""Packages that the suite needs besides NumPy, whatever framework a backend has."""
+
+
 def _run(options, names) -> int:
-    try:
-        from routelaws.conformance.engine import backends, runner
-        from routelaws.conformance.engine.options import Options
-    except ModuleNotFoundError as error:
-        print(f"{error.name} is not installed; install it with: pip install 'routelaws[conformance]'", file=sys.stderr)
+    lacking = " ".join(name for name in PACKAGES if importlib.util.find_spec(name) is None)
+    if lacking:
+        print(f"the suite needs packages that are not installed; run: pip install {lacking}", file=sys.stderr)
         return 2
+    from routelaws.conformance.engine import backends, runner
+    from routelaws.conformance.engine.options import Options
+
     try:
         if options.list:
             print("\n".join(public_functions()), flush=True)

@@ -378,9 +378,9 @@ assert "gate" in row.detail
 same(top_k_router(z, 1)["gate"], np.ones((3, 1)))
 
 # %% [markdown]
-# The suite names the dialect, and a call that shows the difference: our router accepts the option `normalisation` and
-# ignores it. The dialect is a choice. With $k = 1$ this choice has a cost: every gate is 1, for all logits. So no
-# gradient reaches the router through the gates, and it learns nothing from them.
+# The suite names the dialect, the cause and a call: our router accepts the option `normalisation` and ignores it. The
+# dialect is a choice. With $k = 1$ this choice has a cost: every gate is 1, for all logits. So no gradient reaches the
+# router through the gates, and it learns nothing from them.
 #
 # ## 9. Four dialects of one loss
 #

@@ -244,6 +244,8 @@ def _layer(library, kind, overrides: dict):
     def run(planted, k):
         _check_k(kind, k)
         num_experts = planted.router.shape[1]
+        if num_experts > 64:
+            raise NotImplementedError(f"{num_experts} experts: planted weights need a gigabyte")
         d_model, d_ff = num_experts + 1, 2 * num_experts + 3
         layer = _build(library, kind, num_experts, k, d_model, overrides, d_ff)
         plant(layer, num_experts, d_model, d_ff)

@@ -18,6 +18,7 @@
     "quantile step" f(scores, bias, k) -> [E], up to a constant                 the middle of each interval
     "one-hot weights"
                     f(logits) -> [g, E], 1 where an expert's logit is largest   the lower index of equal ones
+    "bias step"     f(bias, counts) -> [E]                                      plus or minus the rate
 
 Inputs are NumPy arrays:
 
@@ -57,7 +58,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from routelaws.conformance.bounds import BOUNDS
-from routelaws.conformance.dialects.table import SUBJECTS, Dialect, speakers
+from routelaws.conformance.dialects.table import RATE, SUBJECTS, Dialect, speakers
 from routelaws.reference.notation import ExpertChoice
 
 
@@ -219,6 +220,7 @@ FUNCTIONS = {
     "output of expert choice": ("routers.expert_choice.expert_choice_ffn", _output_of_choice),
     "quantile step": ("routers.quantile.quantile_bias", lambda f: lambda s, bias, k: f(s, bias, k=k)),
     "one-hot weights": ("routers.mixture_of_tokens.mixing_weights", lambda f: lambda z: f(z, one_hot=True)),
+    "bias step": ("balance.update_bias", lambda f: lambda bias, counts: f(bias, counts, rate=RATE)),
 }  # fmt: skip
 """{subject: (path of the function, adapter to the signature of the subject)}."""
 

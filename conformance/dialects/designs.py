@@ -1,6 +1,6 @@
 """Designs of routers in which tokens choose experts: gate formulas, selection rules, and inputs to distinguish them.
 
-    gate of a chosen expert = scale * form(logits, chosen)              forms: the dialects of "gates", and three more
+    gate of a chosen expert = scale * form(logits, chosen)              forms: the dialects of "gates", and four more
     chosen                  = the k largest of score + bias             rule "best"
                               the same within the m best of n groups    rule `Groups`
 
@@ -45,7 +45,7 @@ class Groups(NamedTuple):
 
 
 class Probe(NamedTuple):
-    kind: str  # "plain", "edge", "tie", "bias" or "mask"
+    kind: str  # "plain", "edge", "tie", "bias", "mask" or "size"
     logits: np.ndarray  # [T, E], exact in float32
     k: int
     bias: np.ndarray | None = None  # [E]
@@ -111,6 +111,7 @@ FORMS = (
     _form("sparsemixer", _sparsemixer),
     _form("softmax over chosen, divided by k", lambda z, e: _softmax(np.take_along_axis(z, e, axis=1)) / e.shape[1]),
     _form("softmax, divided by k", lambda z, e: np.take_along_axis(_softmax(z), e, axis=1) / e.shape[1]),
+    _form("the gate is the logit", lambda z, e: np.take_along_axis(z, e, axis=1)),
 )
 
 
@@ -168,7 +169,13 @@ def margin_of(form: Form, probe: Probe, precision: str) -> np.ndarray:
     largest = scores_of(form, probe.logits).max(axis=1, keepdims=True)
     bias = 0.0 if probe.bias is None else np.abs(probe.bias).max()
     rounding = error_of(probe.logits, precision) * largest + UNIT[precision] * bias
-    return BOUNDS["top_k.score"].limit * rounding + np.finfo("float32").tiny
+    return BOUNDS["top_k.score"].limit * rounding + underflow_of(form)
+
+
+def underflow_of(form: Form) -> float:
+    """Return the error of a score whose exponential is below the least normal number."""
+    tiny = float(np.finfo("float32").tiny)
+    return tiny**0.5 if form.score == "root" else tiny
 
 
 SHAPES = (
@@ -202,4 +209,16 @@ def probes() -> list[Probe]:
     inputs += [Probe("bias", _lattice(random, T, 4) - 18, 2, np.array([12.0, 14.0, -16.0, 13.0])) for T in (1, 6)]
     real = np.array([True, False, True, True, False, True, True])
     inputs += [Probe("mask", np.where(real[:, None], _lattice(random, 7, 4), 50.0), 2, mask=real)]
-    return inputs
+    steps = 2.375 * np.arange(1.0, 39.0)[:, None]  # the sums of the sigmoids, or the second gates, fall to 1e-38
+    inputs += [Probe("edge", _lattice(random, 38, 8) - steps, 2)]
+    inputs += [Probe("edge", np.hstack([0 * steps, -steps, -200 - steps, -300 - steps]), 2)]
+    biases = np.array([12.0, 14.0, -16.0, 13.0, 11.0, -15.0, 10.0, 15.5])
+    inputs += [Probe("bias", _lattice(random, 6, 8) - down, 2, random.permutation(biases)) for down in (18, 60, 95)]
+    return inputs + sizes(random)
+
+
+def sizes(random) -> list[Probe]:
+    """Return inputs with more experts than a byte counts, and with more tokens than a usual block of a kernel."""
+    crowd = (np.arange(320) - 160) / 8
+    many = random.permuted(np.tile(crowd, (12, 1)), axis=1)
+    return [Probe("size", z, k) for z in (many, _lattice(random, 1100, 8)) for k in (1, 2)]

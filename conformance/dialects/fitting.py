@@ -117,8 +117,14 @@ def near(wanted: np.ndarray, actual: np.ndarray) -> bool:
 def bad_gates(form: Form, scale: float, answer: Answer, precision: str) -> np.ndarray:
     """Return [T, k] bool, True for a wrong gate."""
     wanted = scale * form.gates(answer.probe.logits, answer.expert)
+    return off(answer, wanted, precision, np.finfo("float32").tiny * max(scale, 1.0))
+
+
+def off(answer: Answer, wanted: np.ndarray, precision: str, underflow) -> np.ndarray:
+    """Return [T, k] bool, True where a gate is not the wanted one. `underflow` is the error of a score below the least
+    normal number."""
     room = BOUNDS["designs.gate"].limit * designs.error_of(answer.probe.logits, precision) * np.abs(wanted)
-    return ~(np.abs(answer.gate - wanted) <= room + np.finfo("float32").tiny * max(scale, 1.0))
+    return ~(np.abs(answer.gate - wanted) <= room + underflow)
 
 
 def choice_fits(form: Form, rule, answer: Answer, precision: str) -> bool | None:
@@ -143,5 +149,8 @@ def wrong_choice(form: Form, rule, answer: Answer, precision: str) -> np.ndarray
     scores = designs.scores_of(form, answer.probe.logits)
     key = scores if answer.probe.bias is None else scores + answer.probe.bias
     margin = designs.margin_of(form, answer.probe, precision)
-    wrong = designs.wrong_rows(answer.expert, designs.within(rule, key), margin)
+    inside = designs.within(rule, key)
+    if answer.probe.bias is None:  # scores are at least 0, so 0 excludes as well, and a score may underflow to 0
+        inside = np.maximum(inside, 0.0)
+    wrong = designs.wrong_rows(answer.expert, inside, margin)
     return wrong if rule == "best" else wrong & (designs.gap_of_groups(rule, key) > 4 * margin[:, 0])

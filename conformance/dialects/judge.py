@@ -19,6 +19,9 @@ from routelaws.conformance.compare import central_difference
 from routelaws.conformance.dialects import designs
 from routelaws.conformance.dialects.designs import Probe
 from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, fit, is_crowded, near, wrong_choice
+from routelaws.conformance.dialects.readings import Reading, explanation, key_of
+
+UNEXPLAINED = "no design that we know explains these calls"
 
 REPEATS = 8
 """Number of repeated calls with the same 40 tokens. They detect random draws for 1 % of tokens in 96 % of cases."""
@@ -36,15 +39,15 @@ class Difference(NamedTuple):
     """The first difference between a router and a design."""
 
     detail: str
-    probe: Probe
+    probe: Probe | None  # None if no small input shows the difference
     kind: str = "dialect"
-    about: str = ""  # the known reason of the difference; it begins with "choice" if the experts differ
+    about: str = ""  # the reason of the difference; it begins with "choice" if the experts differ
 
 
 class Finding(NamedTuple):
     """The verdict of `judge` on a router."""
 
-    verdict: str  # "right", "differs", "defect" or "not askable"
+    verdict: str  # "right", "differs", "unexplained", "defect" or "not askable"
     kind: str = ""  # kind of a defect or a difference
     detail: str = ""
     dialect: str = ""
@@ -52,6 +55,7 @@ class Finding(NamedTuple):
     facts: tuple[tuple[str, str], ...] = ()
     probe: Probe | None = None  # the input of the first fault or difference
     besides: tuple[str, ...] = ()  # further faults
+    causes: tuple[str, ...] = ()  # causes of differences that appear only with options
     design: Design | None = None
 
 
@@ -69,8 +73,7 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
     if not plain:
         if faults:
             first = _one_of_each(faults, plain)[0]
-            verdict = "differs" if first.kind == "dialect" else "defect"
-            return Finding(verdict, first.kind, first.detail, probe=first.probe)
+            return _fault(Finding("defect", probe=first.probe), first)
         return Finding("not askable", detail=f"it declined every input: {declined}")
     fitted = fit(plain, precision)
     nearest = fitted[0]
@@ -79,27 +82,34 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
         [*(each for each in faults if not is_crowded(nearest.rule, each.probe)), *_idle(plain)], plain
     )
     steady = not any(each.kind in ("not deterministic", "state") for each in faults)
-    differences = [problem for each in answers if (problem := difference(nearest, each, precision, answers))]
+    usual = [each for each in answers if each.probe.kind != "size"]
+    differences = [problem for each in usual if (problem := difference(nearest, each, precision))]
+    explained = not differences
     if differences and steady:
-        differences = _clipped(ask, nearest, answers, _in_order(differences), precision)
-    differences += _beside_padding(nearest, answers, precision)
-    differences += [each for each in faults if each.kind == "dialect"]
-    if differences:
-        differences = (_beside_others(ask, plain) if steady else []) + _in_order(differences)
-    faults = [each for each in faults if each.kind != "dialect"]
+        choice, gates = explanation(nearest, usual, precision)
+        differences = [_because(each, choice if each.about.startswith("choice") else gates) for each in differences]
+        explained = choice is not None and gates is not None
+    for each in [each for each in answers if each.probe.kind == "size"] if explained else []:
+        problem = None if _has_capacity(nearest, each) else difference(nearest, each, precision)
+        if problem and not (differences and choice.fits(each) and gates.fits(each)):
+            words = f"with {' tokens and '.join(map(str, each.probe.logits.shape))} experts: {problem.detail}"
+            faults.append(Difference(words, None, "size"))
+            break
+    differences += _beside_padding(nearest, answers, precision) + [each for each in faults if each.kind == "dialect"]
+    differences = (_beside_others(ask, plain) if differences and steady else []) + _in_order(differences)
+    explained = explained and not any(each.about == "" for each in differences)
+    faults = [each for each in [*faults, *differences] if each.kind != "dialect"]
+    differences = [each for each in differences if each.kind == "dialect"]
     if not faults and not differences:
         differences = [problem for each in plain if (problem := _gradient_fault(ask, nearest, each))]
-    names = list(dict.fromkeys(each.name for each in fitted if not each.misses and each.crowded == nearest.crowded))
+        faults, explained = [each for each in differences if each.kind != "dialect"], not differences
     finding = Finding(
         "right", "", "", nearest.name, len(plain), facts_of(answers, nearest, crowded), design=nearest,
         besides=tuple(each.detail for each in [*faults, *differences][1:]),
     )  # fmt: skip
-    if faults:
-        return finding._replace(verdict="defect", kind=faults[0].kind, detail=faults[0].detail, probe=faults[0].probe)
-    if differences:
-        first = differences[0]
-        verdict = "differs" if first.kind == "dialect" else "defect"
-        return finding._replace(verdict=verdict, kind=first.kind, detail=first.detail, probe=first.probe)
+    if faults or differences:
+        return _fault(finding, (faults or differences)[0], explained)
+    names = list(dict.fromkeys(each.name for each in fitted if not each.misses and each.crowded == nearest.crowded))
     if len(names) > 1:
         words = f"the {len(plain)} inputs that it answered fit several dialects: {'; '.join(names)}"
         return finding._replace(verdict="not askable", detail=words, dialect="")
@@ -109,6 +119,36 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
             verdict="differs", kind="dialect", detail="the reference's top_k_router does not have this design"
         )
     return finding
+
+
+def _has_capacity(design: Design, answer: Answer) -> bool:
+    """Return whether a capacity explains gates of 0: each expert that loses tokens serves the same number of them."""
+    wanted = np.argsort(-key_of(design, answer.probe), axis=1, kind="stable")[:, : answer.probe.k]
+    asked = np.bincount(wanted.ravel(), minlength=answer.probe.logits.shape[1])
+    served = np.bincount(answer.expert[answer.gate > 0], minlength=len(asked))
+    fewer = served < asked
+    return bool(0 < served.sum() < asked.sum() and np.all(served <= asked) and np.ptp(served[fewer]) == 0)
+
+
+def _fault(finding: Finding, first: Difference, explained: bool = False) -> Finding:
+    """Return a finding with its first fault. A difference that no known design explains is no defect."""
+    finding = finding._replace(kind=first.kind, detail=first.detail, probe=first.probe)
+    if first.kind != "dialect":
+        return finding._replace(verdict="defect")
+    if explained:
+        return finding._replace(verdict="differs")
+    return finding._replace(verdict="unexplained", kind="unexplained", detail=f"{UNEXPLAINED}: {first.detail}")
+
+
+def _because(difference: Difference, reading: Reading | None) -> Difference:
+    """Return the difference with the reading that explains it."""
+    if reading is None or not reading.words:
+        return difference
+    about = f"{difference.about.partition(':')[0]}: {reading.words}"
+    detail, _, where = difference.detail.rpartition("; at ")
+    return difference._replace(
+        detail=f"{detail.partition(': the ')[0]}: {reading.words}; at {where}", about=about, kind=reading.kind
+    )
 
 
 def _answers(ask: Callable) -> tuple[list[Answer], list[Difference], str]:
@@ -122,6 +162,8 @@ def _answers(ask: Callable) -> tuple[list[Answer], list[Difference], str]:
         except NotImplementedError as error:
             reasons.append(str(error))
         except Fault as fault:
+            if probe.kind == "size" and fault.kind in ("hangs", "raises"):  # it is slow, or says that it has a limit
+                continue
             faults.append(Difference(fault.detail, probe, fault.kind))
         except Exception as error:
             words = f"raised {type(error).__name__}: {error}; at {told(probe)}"
@@ -159,9 +201,10 @@ def _in_order(differences: list[Difference]) -> list[Difference]:
     """Return wrong choices before wrong gates, and only one difference for each known reason."""
     reasons, kept = set(), []
     for difference in sorted(differences, key=lambda difference: not difference.about.startswith("choice")):
-        if ": " not in difference.about or difference.about not in reasons:
+        reason = difference.about.partition(": ")[2]
+        if not reason or reason not in reasons:
             kept.append(difference)
-        reasons.add(difference.about)
+        reasons.add(reason)
     return kept
 
 
@@ -183,32 +226,12 @@ def _beside_others(ask: Callable, plain: list[Answer]) -> list[Difference]:
     return [Difference(f"the routing of a token depends on other tokens: it has {words}; at {where}", among.probe)]
 
 
-def _clipped(
-    ask: Callable, design: Design, answers: list[Answer], differences: list[Difference], precision: str
-) -> list[Difference]:
-    """Return the first difference with a bound on the logits, if clipped logits explain all answers."""
-    probe = Probe("plain", np.array([[-100.0, 0.0]]), 2)
-    try:
-        answers = [Answer(probe, *ask(probe)), *answers]
-    except Exception:  # calls with other inputs report faults
-        return differences
-    if difference(design, answers[0], precision, answers) is None:
-        return differences
-    for bound in range(1, 80):  # with larger bounds, the gate is too small for float32
-        inside = (
-            one._replace(probe=one.probe._replace(logits=one.probe.logits.clip(-bound, bound))) for one in answers
-        )
-        if not any(difference(design, one, precision, answers) for one in inside):
-            words = differences[0].detail.replace("; at", f": as if logits were clipped at -{bound} and {bound}; at", 1)
-            return [differences[0]._replace(detail=words)]
-    return differences
-
-
 def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
     """Return a fault if a repeated input gives another answer: at once, after other inputs, or after training."""
     if not answers:
         return []
-    largest, first = max(answers, key=lambda answer: answer.probe.logits.size), answers[0]
+    usual = [answer for answer in answers if answer.probe.kind != "size"] or answers
+    largest, first = max(usual, key=lambda answer: answer.probe.logits.size), answers[0]
     for answer in [largest, *_spread(ask, largest.probe)]:
         tokens = next((moved for _ in range(REPEATS) if (moved := _changed(ask, answer))), 0)
         if tokens:
@@ -275,23 +298,20 @@ def _well_formed(answer: Answer) -> None:
             raise Fault("not finite", f"gates {_numbers(gate)} of experts {expert.tolist()}; {where}")
 
 
-def difference(design: Design, answer: Answer, precision: str, answers: list[Answer]) -> Difference | None:
-    """Return the difference between an answer and a design, or None. `answers` help to explain a wrong choice."""
+def difference(design: Design, answer: Answer, precision: str) -> Difference | None:
+    """Return the difference between an answer and a design, or None."""
     rule, real = design.rule, np.ones(len(answer.expert), bool) if answer.probe.mask is None else answer.probe.mask
     if is_crowded(rule, answer.probe):
         return None
     answer = answer._replace(
         expert=np.where(real[:, None], answer.expert, 0)
     )  # padding may have a number without expert
-    if rule == "best" or answer.probe.kind in ("plain", "bias"):
-        wrong = np.flatnonzero(wrong_choice(design.form, rule, answer, precision) & real)
-        if len(wrong):
-            t = wrong[0]
-            key = _key(design, answer.probe)
-            wanted = np.argsort(-key[t], kind="stable")[: answer.probe.k]
-            words = f"chooses experts {answer.expert[t].tolist()}, but {design.name} gives {sorted(wanted.tolist())}"
-            reason, token = _reason_of_choice(design, answer, answers), _token(answer.probe, t)
-            return Difference(f"{words}{reason}; at {told(token)}", token, about=f"choice{reason}")
+    wrong = np.flatnonzero(wrong_choice(design.form, rule, answer, precision) & real)
+    if len(wrong):
+        t, token = wrong[0], _token(answer.probe, wrong[0])
+        wanted = sorted(np.argsort(-key_of(design, answer.probe)[t], kind="stable")[: answer.probe.k].tolist())
+        words = f"chooses experts {answer.expert[t].tolist()}, but {design.name} gives {wanted}; at {told(token)}"
+        return Difference(words, token, about="choice")
     bad = np.argwhere(bad_gates(design.form, design.scale, answer, precision) & real[:, None])
     if len(bad):
         t = bad[0][0]
@@ -301,41 +321,8 @@ def difference(design: Design, answer: Answer, precision: str, answers: list[Ans
             f"but {design.name} gives {_numbers(wanted)}"
         )
         reason, token = _reason(design, answer, t), _token(answer.probe, t)
-        return Difference(f"{words}{reason}; at {told(token)}", token, about=reason.partition(",")[0])
+        return Difference(f"{words}{reason}; at {told(token)}", token, about=f"gates{reason}")
     return None
-
-
-def _key(design: Design, probe: Probe) -> np.ndarray:
-    """Return [T, E], the key by which a design ranks experts, with -inf outside the chosen groups."""
-    key = designs.scores_of(design.form, probe.logits) + (0 if probe.bias is None else probe.bias)
-    fills = design.rule == "best" or key.shape[1] % design.rule.number == 0
-    return designs.within(design.rule, key) if fills else key
-
-
-def _reason_of_choice(design: Design, answer: Answer, answers: list[Answer]) -> str:
-    """Return another use of the bias that explains all answers with a bias."""
-    if answer.probe.bias is None:
-        return ""
-
-    def bare(probe: Probe) -> np.ndarray:
-        return _key(design, probe._replace(bias=None))
-
-    def on_logits(probe: Probe) -> np.ndarray:
-        key = probe.logits + probe.bias
-        return np.where(np.isinf(_key(design, probe)), -np.inf, key)
-
-    def at_zero(probe: Probe) -> np.ndarray:
-        key = _key(design, probe)
-        return np.where(np.isinf(key), 0.0, key)
-
-    readings = {"the bias were not used": bare, "the bias were added to the logits": on_logits}
-    readings |= {} if design.rule == "best" else {"experts outside the chosen groups had the score 0": at_zero}
-    biased = [other for other in answers if other.probe.bias is not None and not is_crowded(design.rule, other.probe)]
-    reasons = [
-        words for words, key in readings.items()
-        if not any(designs.wrong_rows(each.expert, key(each.probe), np.full((1, 1), 1e-6)).any() for each in biased)
-    ]  # fmt: skip
-    return f": as if {' or '.join(reasons)}" if reasons else ""
 
 
 def _token(probe: Probe, t: int) -> Probe:
@@ -344,13 +331,8 @@ def _token(probe: Probe, t: int) -> Probe:
 
 
 def _reason(design: Design, answer: Answer, t: int) -> str:
+    """Return what is seen of wrong gates, for the case that no reading explains them."""
     logits, expert, gate = answer.probe.logits[t], answer.expert[t], answer.gate[t] / design.scale
-    if "sum over chosen" in design.form.name and (gate > 0).all() and gate.sum() < 1:
-        scores = designs.scores_of(design.form, answer.probe.logits)[t, expert]
-        added = scores / gate - scores.sum()
-        if np.ptp(added) <= 0.02 * added.mean() < 1e-4:
-            total = f"{gate.sum():.1g}" if gate.sum() < 0.9 else f"1 - {1 - gate.sum():.0e}"
-            return f": {added.mean():.0e} is added to the denominator, so the gates sum to {total} instead of 1"
     wanted = design.form.gates(answer.probe.logits, answer.expert)[t]
     room = BOUNDS["dialects.same"].limit * np.abs(wanted)
     if near(wanted[None], gate[None]) and not np.all(np.abs(wanted - gate) <= room):
@@ -443,7 +425,10 @@ def _takes(answer: Answer, sign: int) -> bool:
 
 
 def _numbers(values) -> str:
-    return "[" + ", ".join(f"{value:.6g}" for value in np.asarray(values, float)) + "]"
+    """Return numbers as text; of more than 16 numbers, the first eight and how many there are."""
+    values = np.asarray(values, float)
+    shown = [f"{value:.6g}" for value in (values if len(values) <= 16 else values[:8])]
+    return "[" + ", ".join(shown + [f"... {len(values)} numbers"] * (len(values) > 16)) + "]"
 
 
 def told(probe: Probe) -> str:

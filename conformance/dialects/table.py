@@ -648,6 +648,24 @@ def _one_hot_inputs(seed: int) -> list[tuple]:
     return [(np.zeros((2, 1)),), (random.choice([-0.5, 0.0, 0.5], (6, 4)),)]
 
 
+# Bias step: bias [E], counts [E] -> [E], the bias of the next step for the rate `RATE`.
+
+RATE = 1 / 8
+
+BIAS_STEP = (
+    Dialect("sign", "plus the rate where the load is below its mean, minus the rate where it is above",
+            ("routelaws", "Wang et al. 2024"), lambda bias, counts: bias + RATE * np.sign(np.mean(counts) - counts)),
+    Dialect("error", "plus the rate times the mean load less the load", ("a variant in Wang et al. 2024",),
+            lambda bias, counts: bias + RATE * (np.mean(counts) - counts)),
+)  # fmt: skip
+
+
+def _bias_inputs(seed: int) -> list[tuple]:
+    random = np.random.default_rng(seed)
+    small = (np.zeros(2), np.array([1, 4])), (np.array([0.5, -0.25, 1.0, 2.0]), np.array([3, 0, 9, 4]))
+    return [*small, (random.integers(-8, 9, 8) / 8, random.integers(0, 40, 8))]
+
+
 _ACTIVATION = Subject(("x",), ACTIVATION, _activation_inputs)
 
 SUBJECTS = {
@@ -668,5 +686,6 @@ SUBJECTS = {
     "output of expert choice": Subject(("up", "down", "x", "token", "gate"), CHOICE_OUTPUT, _choice_output_inputs),
     "quantile step": Subject(("scores", "bias", "k"), QUANTILE_STEP, _quantile_inputs, bare=_centred),
     "one-hot weights": Subject(("logits",), ONE_HOT, _one_hot_inputs),
+    "bias step": Subject(("bias", "counts"), BIAS_STEP, _bias_inputs),
 }  # fmt: skip
 """{name: subject} of the functions in which libraries differ."""

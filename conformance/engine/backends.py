@@ -32,6 +32,7 @@ import pytest
 from routelaws.conformance import adapters
 from routelaws.conformance.engine import comparable, stances
 from routelaws.conformance.engine.harness import cast
+from routelaws.conformance.engine.ledger import Trouble
 from routelaws.conformance.engine.names import (
     BackendError,
     chosen_options,
@@ -189,7 +190,7 @@ class Backend:
         self.dtypes = _dtypes_of(name, getattr(namespace, "dtypes", DTYPES_OF.get(own_name, DTYPES)))
         self.slow = frozenset(full_names(getattr(namespace, "slow", SLOW if own_name == "routelaws.reference" else ())))
         self.version = str(getattr(namespace, "__version__", "") or "not stated")
-        self._wrapped, self._seen, self._broken, self._stances = {}, set(), {}, {}
+        self._wrapped, self._seen, self._broken, self._stances, self._padded = {}, set(), {}, {}, set()
         functions = {path: self._find(path) for path in public_functions()}
         self.functions = [path for path, function in functions.items() if callable(function)]
         self.borrowed = [path for path in self.functions if functions[path] is public_functions()[path]]
@@ -426,6 +427,8 @@ class Backend:
         if array.dtype.kind in "fV":
             record = array.dtype.name == "bfloat16"  # do not convert it to `precision`
             dtype = array.dtype.name if record or not precision else precision
+            if dtype == "float32" and self.dtypes == ("float64",) and not self.is_ours:
+                dtype = "float64"  # the errors that a test allows in float32 are larger
             if dtype not in self.dtypes:
                 self.leave_out_precision(dtype)
             array = array.astype(dtype)
@@ -495,6 +498,7 @@ class Backend:
         """Call the function. Repeat its first call, and compare both results."""
         self.ledger.called(self.name, path)
         self._fail_again(path)
+        bare = arguments, keywords
         if (keywords | static).get("mask") is not None and not stances.is_own(function):
             arguments, keywords = jax.tree.map(_filled, (arguments, keywords))
         everything, chosen = keywords | static, chosen_options(path, arguments, keywords | static)
@@ -519,6 +523,8 @@ class Backend:
         result = self._comparable(path, raw, arguments, everything, precision)
         if kept:
             kept.returned, kept.result = True, result
+        if path in (stances.TOP_K, stances.SWITCH, stances.GSHARD) and not stances.is_own(function):
+            self._judge_excluded(path, result, arguments, everything, precision or "float64")
         constants = repr({key: value for key, value in everything.items() if not arrays_of(value)})
         if (path, constants, precision) not in self._seen:
             if path not in {seen[0] for seen in self._seen}:
@@ -528,6 +534,8 @@ class Backend:
             drawn = any(isinstance(value, np.random.Generator) for value in (*arguments, *keywords.values()))
             if not drawn and not equal(raw, once()):
                 self._break(path, "not deterministic", "gave two results for the same input")
+            if not equal(bare, (arguments, keywords)) and path not in self._padded:
+                self._judge_padding(path, function, bare, static, precision, through)
         return result
 
     def _comparable(self, path: str, result, arguments, keywords, precision):
@@ -558,6 +566,32 @@ class Backend:
         if problem:
             self._break(path, "form", f"returned a result of the wrong form: {problem}")
 
+    def _judge_excluded(self, path: str, result, arguments, keywords, precision: str) -> None:
+        """Fail if a real token has an expert outside of its groups, or a masked expert."""
+        values = dict(zip(defaults_of(path), jax.tree.map(_wide, arguments), strict=False))
+        values |= jax.tree.map(_wide, keywords)
+        bad = comparable.excluded(path, np.asarray(result.expert), values, precision)
+        if bad.any():
+            chosen = np.asarray(result.expert)[bad][0].tolist()
+            words = f"{bad.sum()} of {len(bad)} tokens, one with experts {chosen}, have a masked expert"
+            self._break(path, "excluded", f"{words} or an expert outside of the chosen groups")
+
+    def _judge_padding(self, path: str, function, bare: tuple, static: dict, precision, through) -> None:
+        """Record the fault "padding" if NaN in padding makes NaN; other tests have finite padding and go on."""
+        offered = self._offered(path, function, bare[0], bare[1] | static)
+        inputs = bare if through else tuple(self._given(part, precision) for part in offered)
+        try:
+            found = self._returned(path, (through or function)(*inputs[0], **inputs[1]))
+        except Exception:  # a function may reject NaN
+            return
+        if any(np.isnan(leaf).any() for leaf in arrays_of(found) if np.asarray(leaf).dtype.kind in "fV"):
+            self._padded.add(path)
+            words = "NaN in padded tokens makes NaN in the result; the other tests have finite padding"
+            if path.startswith("balance."):  # most libraries multiply by the mask, and their padding has finite logits
+                self.ledger.facts[self.name, path, "padding"] = "must be finite"
+            else:
+                self.ledger.troubles.append(Trouble(self.name, path, "padding", words, ""))
+
     def _judge_precision(self, path: str, result, precision: str | None) -> None:
         """Fail if results have less precision than the inputs."""
         for leaf in arrays_of(result) if precision and not self.capabilities else ():
@@ -577,7 +611,7 @@ class Backend:
         except NotImplementedError as error:
             trouble = "not offered", str(error)
         except Exception as error:
-            if not self.stance(path) or not stances.is_refusal(error):
+            if not (stances.lacks_means(error) or self.stance(path) and stances.is_refusal(error)):
                 self.ledger.raised.append((error, path, shapes_of_call(path, arguments, keywords)))
                 raise
             trouble = "not offered", f"refused: {error}"
@@ -611,7 +645,8 @@ def _alarm(seconds: float):
 
 
 PADDING = 100.0
-"""Value of padding for other libraries. Only our twin must ignore NaN in padding."""
+"""Value of padding for other libraries, so that a fault with NaN does not hide other faults. `_judge_padding` tests
+NaN."""
 
 
 def _filled(leaf):

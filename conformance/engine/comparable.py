@@ -47,16 +47,50 @@ def canonical(path: str, result, wanted, arguments: dict, precision: str):
         return np.where(bad[:, None], result, wanted).astype(result.dtype)
     if path not in (TOP_K, SWITCH, GSHARD) or arguments.get("held") is not None:
         return result
+    key, margin, _ = _ranking(arguments, wanted.expert.shape[1], precision)
+    bad = designs.wrong_rows(np.asarray(result.expert), key, margin)
+    return _in_order(result, wanted, bad | ~_real(arguments, len(bad)))
+
+
+def _real(arguments: dict, num_tokens: int) -> np.ndarray:
+    mask = arguments.get("mask")
+    return np.ones(num_tokens, bool) if mask is None else np.asarray(mask, bool)
+
+
+def _ranking(arguments: dict, k: int, precision: str):
+    """Return the key [T, E] by which the reference ranks experts, with -inf for excluded ones, its margin [T, 1], and
+    [T] bool, whether the chosen groups are clear."""
     form = next(candidate for candidate in designs.FORMS if candidate.name == arguments.get("score", "softmax"))
-    bias, mask = arguments.get("bias"), arguments.get("mask")
-    key = designs.scores_of(form, arguments["logits"]) + (0 if bias is None else bias)
-    if arguments.get("expert_mask") is not None:
-        key = np.where(arguments["expert_mask"], key, -np.inf)
-    if arguments.get("expert_groups", 1) > 1:
-        key = designs.within(designs.Groups(*(arguments[name] for name in GROUP_OPTIONS)), key)
-    probe = designs.Probe("plain", arguments["logits"], wanted.expert.shape[1], bias)
-    bad = designs.wrong_rows(np.asarray(result.expert), key, designs.margin_of(form, probe, precision))
-    return _in_order(result, wanted, bad | ~(np.ones(len(bad), bool) if mask is None else np.asarray(mask, bool)))
+    logits, bias, admitted = arguments["logits"], arguments.get("bias"), arguments.get("expert_mask")
+    if admitted is not None:
+        logits, bias = np.where(admitted, logits, -1e4), None if bias is None else np.where(admitted, bias, 0)
+    key = designs.scores_of(form, logits) + (0 if bias is None else bias)
+    margin = designs.margin_of(form, designs.Probe("plain", logits, k, bias), precision)
+    key, clear = key if admitted is None else np.where(admitted, key, -np.inf), np.ones(len(key), bool)
+    defaults = defaults_of(TOP_K)
+    rule = designs.Groups(*(arguments.get(name, defaults[name]) for name in GROUP_OPTIONS))
+    if rule.taken < rule.number:
+        with np.errstate(invalid="ignore"):  # the difference of two groups without an admitted expert
+            clear = designs.gap_of_groups(rule, key) > 4 * margin[:, 0]
+        key = designs.within(rule, key)
+    return key, margin, clear
+
+
+def excluded(path: str, expert: np.ndarray, arguments: dict, precision: str) -> np.ndarray:
+    """Return [T] bool, True for a real token with a masked expert or an expert outside of the chosen groups.
+
+    Args:
+        expert: [T, k].
+        arguments: the arguments by the reference's names.
+    """
+    named = arguments.get("expert_mask") is not None or arguments.get("expert_groups", 1) > 1
+    known = np.all((expert >= 0) & (expert < arguments["logits"].shape[1]))
+    if not named or not known or arguments.get("held") is not None:
+        return np.zeros(len(expert), bool)
+    key, _, clear = _ranking(arguments, expert.shape[1], precision)
+    enough = (key > -np.inf).sum(axis=1) >= expert.shape[1]
+    out = np.take_along_axis(key == -np.inf, expert, axis=1).any(axis=1)
+    return out & clear & enough & _real(arguments, len(expert))
 
 
 GROUP_OPTIONS = ("expert_groups", "groups_per_token", "group_score")

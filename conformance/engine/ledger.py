@@ -53,6 +53,7 @@ MERGED = {
     "compared": operator.add,
     "options": operator.or_,
     "findings": lambda ours, theirs: ours,
+    "facts": lambda ours, theirs: ours,
     "bounds": lambda ours, theirs: (ours[0] + theirs[0], max(ours[1], theirs[1])),
 }
 """Functions that merge the records of two processes, by field of `Ledger`."""
@@ -81,6 +82,7 @@ class Ledger:
         self.not_offered: dict[tuple[str, str, str], int] = {}
         self.compared: dict[tuple[str, str], int] = {}  # {(backend, function): finished tests}
         self.findings: dict[tuple[str, str], dict] = {}  # {(backend, function): row}, see `stances.as_row`
+        self.facts: dict[tuple[str, str, str], str] = {}  # {(backend, function, fact): value}
         self.options: dict[tuple[str, str, str], bool] = {}  # {(backend, function, option): answered}
         self.test = 0  # number of started tests
         self.begin()

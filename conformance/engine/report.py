@@ -3,7 +3,8 @@
 Verdicts of a function:
 
     right               the function computes the reference's function, in the dialect of the row
-    differs             the function has another valid design; the row has the nearest dialect and the first difference
+    differs             the function has another valid design, which explains every call; the row names it
+    unexplained         the function differs from ours, and no design that we know explains its calls
     defect              the function violates a rule for all designs; `kind` names the rule (`DEFECTS`)
     not askable         the function declined every call, or its answers fit several dialects
     missing             the backend lacks the function; this is a failure if `--require` names the function
@@ -16,11 +17,13 @@ Exit codes of a report: 0 all right, 3 differences but no defect, 1 a defect.
 
 import json
 import math
+import textwrap
 from types import MappingProxyType
 from typing import NamedTuple
 
 from routelaws.accelerated.files import write_atomically
 from routelaws.conformance.bounds import SLACK_SHARE
+from routelaws.conformance.dialects.judge import UNEXPLAINED
 from routelaws.conformance.engine.ledger import Ledger, Slack, Trouble
 
 OUR_DIALECTS = {
@@ -30,16 +33,18 @@ OUR_DIALECTS = {
 }  # fmt: skip
 """Dialects of the reference's defaults, for the rows of our own backends."""
 VERDICTS = (
-    "right", "differs", "defect", "not askable", "missing", "not asked", "expected", "unexpectedly right"
+    "right", "differs", "unexplained", "defect", "not askable", "missing", "not asked", "expected", "unexpectedly right"
 )  # fmt: skip
 DEFECTS = {
     "hangs": "it does not return within the time limit",
     "raises": "it raises an error for most inputs that every design accepts",
     "mutates": "it changes an input array",
     "not deterministic": "the same input gives two results in evaluation",
-    "state": "a call in training changes a later call in evaluation",
+    "state": "an earlier call changes the result of a later call",
     "not finite": "finite input gives NaN or infinity",
-    "out of range": "an index is not an expert, or an expert is chosen twice",
+    "out of range": "an index is not an expert, an expert is chosen twice, or an output is beyond every combination",
+    "excluded": "an expert outside the chosen groups, or a masked expert, is chosen",
+    "size": "a call with more than 256 experts or 1,024 tokens is wrong, but smaller calls are not",
     "idle": "an expert never runs, or never gets a gradient",
     "padding": "padded tokens take slots or change the result of real tokens",
     "no gradient": "a required gradient is zero or missing",
@@ -48,11 +53,16 @@ DEFECTS = {
     "wrong": "the value contradicts the definition",
 }
 """Kinds of defects and their rules. If tests find several, the report begins with the kind that is first here."""
-KINDS = (*DEFECTS, "dialect")
-DESIGNS = ("routers.", "balance.", "experts.", "notation.top_k_indices", "routed_block.")
-"""Functions with several valid designs. If only their values differ from ours, the verdict is "differs"."""
-CUT = 900
-"""Maximum number of characters of a message in the terminal; JSON and HTML have the whole message."""
+KINDS = (*DEFECTS, "dialect", "unexplained")
+DESIGNS = ("routers.", "balance.", "experts.", "routed_block.")
+"""Functions with several valid designs. If only their values differ from ours, no known design explains them."""
+DEFINED = (
+    "balance.expert_counts", "balance.load_statistics", "balance.mean_probability", "balance.update_bias",
+    "balance.value_at_balance", "experts.combine", "experts.kept_gates", "experts.silu",
+)  # fmt: skip
+"""Functions of `DESIGNS` whose known designs are all in the table of dialects. Other values are a defect."""
+CUT, WIDTH = 900, 116
+"""Maximum number of characters of a message in the terminal, and of a line; JSON and HTML have the whole message."""
 FAULTS = 5
 """Maximum number of further faults of one function in the terminal; JSON and HTML have all faults."""
 STRICT = ("missing", "unexpectedly right")
@@ -67,8 +77,10 @@ def slack_lines(slack) -> list[str]:
 
 
 def verdict_of(kind: str, path: str) -> str:
-    """Return "defect" or "differs" for a fault of a function."""
-    return "differs" if kind == "dialect" or kind == "wrong" and path.startswith(DESIGNS) else "defect"
+    """Return "defect", "differs" or "unexplained" for a fault of a function."""
+    if kind == "wrong" and path.startswith(DESIGNS) and path not in DEFINED:
+        return "unexplained"
+    return {"dialect": "differs", "unexplained": "unexplained"}.get(kind, "defect")
 
 
 class Row(NamedTuple):
@@ -90,7 +102,7 @@ class Row(NamedTuple):
     file: str = ""  # file with the call of a failed test, if failures are exported
     defaults: str = ""  # defaults of the function that differ from the defaults of the reference
     unchecked: str = ""  # options of the reference's function that no call used, and why
-    kind: str = ""  # one of KINDS if the verdict is "defect", "differs" or "expected"
+    kind: str = ""  # one of KINDS if the verdict is "defect", "differs", "unexplained" or "expected"
     dialect: str = ""
     inputs: int | None = None
     script: str = ""
@@ -121,7 +133,7 @@ class Report(NamedTuple):
     def exit_code(self) -> int:
         """Return 0 if all is right, 3 for differences but no defect, or 1 for a defect."""
         bad = any(row.verdict == "defect" or row.verdict in STRICT and row.failed for row in self.rows)
-        differs = any(row.verdict == "differs" for row in self.rows)
+        differs = any(row.verdict in ("differs", "unexplained") for row in self.rows)
         return 1 if bad or self.outside else 3 if differs else 0
 
     @property
@@ -167,23 +179,35 @@ class Report(NamedTuple):
             lines.append(f"{row.function:46} {row.examples:7} {share_in_words(row.share):>11}  {headline(row)}")
             if row.detail:
                 tests = f"{row.failed} failed test{'s' * (row.failed > 1)}, the first {row.test}"
-                lines += [f"    {row.detail[:CUT]}", *([f"    {tests}"] if row.test else [])]
-            lines += [f"    besides {fault[:CUT]}" for fault in row.besides[:FAULTS]]
+                lines += [*_wrapped(row.detail), *([f"    {tests}"] if row.test else [])]
+            lines += [line for fault in row.besides[:FAULTS] for line in _wrapped(f"besides {fault}")]
             lines += [f"    and {len(row.besides) - FAULTS} more (all of them: --json)"] * (len(row.besides) > FAULTS)
-            lines += [f"    {row.left_out[:CUT]}"] if row.left_out else []
+            lines += _wrapped(row.left_out) if row.left_out else []
             lines += [f"    {row.unchecked}"] if row.unchecked else []
             lines += [f"    defaults differ: {row.defaults}"] if row.defaults else []
             lines += [f"    call: {row.file}"] if row.file else []
             lines += [f"    | {line}" for line in row.script.splitlines()]
         lines += [f"fact: {name}: {fact}" for name, fact in self.facts.items()]
         lines += [f"outside of any function: {trouble.test}: {trouble.detail[:CUT]}" for trouble in self.outside]
-        for verdict in ("not asked", "missing"):
-            names = [row.function for row in self.rows if row.verdict == verdict]
-            if names:
-                some = ", ".join(names[:6]) + (", ... (all of them: --json)" if len(names) > 6 else "")
-                lines += [f"{verdict}: {len(names)}: {some}"]
+        for words, names in self.others().items():
+            some = ", ".join(names[:6]) + (", ... (all of them: --json)" if len(names) > 6 else "")
+            lines += [f"{words}: {some}"]
         lines += slack_lines(self.slack)
-        return [*lines, "", ", ".join(f"{count} {verdict}" for verdict, count in self.counts().items())]
+        return [*lines, "", ", ".join(f"{count} {verdict}" for verdict, count in self.found().items())]
+
+    def found(self) -> dict[str, int]:
+        """Return `counts`; of missing functions, only the required ones."""
+        needed = sum(row.verdict == "missing" and row.failed > 0 for row in self.rows)
+        counts = self.counts() | ({"missing": needed} if "missing" in self.counts() else {})
+        return {verdict: count for verdict, count in counts.items() if count} or self.counts()
+
+    def others(self) -> dict[str, list[str]]:
+        """Return {sentence: functions} of the functions that no test called."""
+        rows = {
+            "not asked": [row.function for row in self.rows if row.verdict == "not asked"],
+            "not in the backend": [row.function for row in self.rows if row.verdict == "missing"],
+        }
+        return {f"{words}: {len(names)}": names for words, names in rows.items() if names}
 
     def as_dict(self) -> dict:
         """Return the report as a dict for JSON, with a non-finite share as a string."""
@@ -202,10 +226,16 @@ class Report(NamedTuple):
         }
 
 
+def _wrapped(text: str) -> list[str]:
+    """Return a message as lines for the terminal, without the end of a long one."""
+    text = text if len(text) <= CUT else f"{text[:CUT]} ... (all of it: --json)"
+    return textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
+
+
 def headline(row: Row) -> str:
     """Return a verdict in one line, such as "right (dialect softmax, 21 inputs)" or "defect (hangs)"."""
     parts = [row.kind] if row.verdict == "defect" else []
-    nearest = row.verdict == "differs" or row.kind in ("not deterministic", "state")
+    nearest = row.verdict in ("differs", "unexplained") or row.kind in ("not deterministic", "state")
     parts += [f"{'nearest' if nearest else 'dialect'} {row.dialect}"] if row.dialect else []
     parts += [f"{row.inputs} inputs"] if row.dialect and row.inputs else []
     return f"{row.verdict} ({', '.join(parts)})" if parts else row.verdict
@@ -249,8 +279,11 @@ def build(
 def _facts(ledger: Ledger, backend: str) -> dict[str, str]:
     """Return {fact: value} of a backend. If functions have different values, the value names the functions."""
     facts = {}
-    for (name, path), finding in ledger.findings.items():
-        for fact, value in finding["facts"].items() if name == backend else ():
+    found = [
+        (*key, fact, value) for key, finding in ledger.findings.items() for fact, value in finding["facts"].items()
+    ]
+    for name, path, fact, value in [*found, *((*key, value) for key, value in ledger.facts.items())]:
+        if name == backend:
             facts.setdefault(fact, {}).setdefault(value, []).append(path.rpartition(".")[2])
     return {
         fact: next(iter(values)) if len(values) == 1 else "; ".join(f"{v} ({', '.join(p)})" for v, p in values.items())
@@ -270,14 +303,14 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
         if path in backend.require:
             return Row(path, "missing", 0, None, max(1, len(troubles)), "is required, but missing", "")
         row = row._replace(verdict="missing")
+    finding = ledger.findings.get((backend.name, path))
     if troubles:
-        row = _blamed(row, troubles)
+        row = _blamed(row, troubles, finding["causes"] if finding else [])
         if path in expected:
             row = row._replace(verdict="expected", detail=f"{expected[path]} ({row.kind}: {row.detail})")
     elif path in expected and examples:
         words = f"was expected to fail ({expected[path]}), but nothing failed"
         row = row._replace(verdict="unexpectedly right", detail=words)
-    finding = ledger.findings.get((backend.name, path))
     row = _found(row, finding) if finding else row
     if row.verdict == "right" and backend.is_ours:
         row = row._replace(dialect=OUR_DIALECTS.get(path, ""))
@@ -299,18 +332,23 @@ def _found(row: Row, finding: dict) -> Row:
     return row
 
 
-def _blamed(row: Row, troubles: list[Trouble]) -> Row:
-    """Add the faults that failed tests blame on a function to its row."""
+def _blamed(row: Row, troubles: list[Trouble], causes: list[str]) -> Row:
+    """Add the faults that failed tests blame on a function to its row. `causes` explain differences with options."""
     first, spoken = _first(troubles)
     rest = [trouble for trouble in troubles if trouble is not first and trouble is not spoken]
     kind, detail = first.kind, first.detail
     if spoken and kind == "wrong":  # the function has a known design, so report this first
         rest, first = [trouble for trouble in troubles if trouble is not spoken], spoken
         kind, detail = "dialect", spoken.detail
+    elif causes and kind == "wrong":
+        kind, detail = "dialect", f"{', '.join(causes)}: {detail}"
     elif spoken:
         detail = f"{detail}; apart from that {spoken.detail}"
+    verdict = verdict_of(kind, row.function)
+    if verdict == "unexplained" and not detail.startswith(UNEXPLAINED):
+        detail = f"{UNEXPLAINED}: {detail}"
     return row._replace(
-        verdict=verdict_of(kind, row.function),
+        verdict=verdict,
         kind=kind,
         failed=len({trouble.test for trouble in troubles}),
         detail=detail,
@@ -373,13 +411,13 @@ def _left_out(ledger: Ledger, backend, path: str, without: list[str]) -> str:
     for reason in sorted(counts, key=lambda reason: -counts[reason]):
         word, _, options = reason.partition(" ")
         if options.startswith("all: "):
-            reasons["the reference has no such design"] = None
+            reasons["they would be compared with a design that your function does not have"] = None
             continue
         names = options.split(", ") if word == "option" else []
         shown = ["the options below" if name in without else f"option {name}" for name in names]
         reasons |= dict.fromkeys(shown or [reason])
     many = sum(counts.values())
-    return f"not offered, {many} call{'s' * (many > 1)} left out: {'; '.join(reasons)}" if counts else ""
+    return f"{many} call{'s' * (many > 1)} left out: {'; '.join(reasons)}" if counts else ""
 
 
 def names_a_dialect(trouble: Trouble) -> bool:

@@ -10,13 +10,23 @@ choices and the choice among equal scores are no faults. The guard replaces them
 """
 
 import linecache
+import re
 from typing import NamedTuple
 
 import numpy as np
 
 from routelaws.conformance.dialects import classifier, designs
 from routelaws.conformance.dialects.fitting import Design
-from routelaws.conformance.dialects.judge import Fault, Finding, derivative, frequent, gradient_fault, judge, told
+from routelaws.conformance.dialects.judge import (
+    UNEXPLAINED,
+    Fault,
+    Finding,
+    derivative,
+    frequent,
+    gradient_fault,
+    judge,
+    told,
+)
 from routelaws.conformance.engine import failing_calls
 from routelaws.conformance.engine.names import defaults_of, keywords_of, options_of, stands_at
 from routelaws.reference.notation import top_k_indices
@@ -74,7 +84,35 @@ def stance_of(backend, path: str) -> Stance:
         finding = finding._replace(facts=tuple(fact for fact in finding.facts if fact[0] != "choice"))
     if "bfloat16" in backend.dtypes and ask.precision != "bfloat16" and finding.inputs:
         finding = finding._replace(facts=(*finding.facts, ("bfloat16", _moved_by_bfloat16(ask))))
+    finding = _with_causes(finding, ask) if path == TOP_K else finding
     return Stance(_as_documented(finding, getattr(backend.namespace, "documented", {}).get(path.rpartition(".")[2])))
+
+
+SIGMOID = {"score": "sigmoid", "normalisation": "sum"}
+VALUES = {"score": ("softmax", "sigmoid"), "normalisation": ("none", "sum"), "gate_scale": (1.0, 2.0)}
+"""Two values of each option of `top_k_router` that give every token other gates."""
+
+
+def _with_causes(finding: Finding, ask: "_Ask") -> Finding:
+    """Return the finding, with the causes of differences that appear only with options that the function offers."""
+    taken = keywords_of(ask.backend._find(ask.path)) or ()
+    logits = np.array([[0.5, -1.25, 2.0, 0.25], [1.5, 2.25, -0.75, -3.5]])
+    for name, values in VALUES.items() if finding.inputs else ():
+        try:
+            pair = [
+                ask.backend.ask(ask.path, logits, precision=ask.precision, k=2, **{name: value})
+                for value in (values if name in taken else ())
+            ]
+        except (NotImplementedError, Fault):
+            continue
+        if pair and all(np.array_equal(getattr(pair[0], part), getattr(pair[1], part)) for part in ("expert", "gate")):
+            finding = finding._replace(causes=(*finding.causes, f"the option {name} changes nothing"))
+    if finding.inputs and set(SIGMOID) <= set(taken):
+        other = judge(_Ask(ask.backend, ask.path, SIGMOID), precision=ask.precision)
+        if other.verdict == "differs":
+            cause = other.detail.rpartition("; at ")[0].rpartition("]: ")[2]
+            finding = finding._replace(causes=(*finding.causes, f"with score 'sigmoid', normalisation 'sum': {cause}"))
+    return finding
 
 
 def _moved_by_bfloat16(ask: "_Ask") -> str:
@@ -104,8 +142,8 @@ def _as_documented(finding: Finding, documented: dict | None) -> Finding:
 class _Ask:
     """A router of a backend, called by `judge`."""
 
-    def __init__(self, backend, path: str):
-        self.backend, self.path = backend, path
+    def __init__(self, backend, path: str, fixed=None):
+        self.backend, self.path, self.fixed = backend, path, fixed or {}
         self.precision = "float32" if "float32" in backend.dtypes else backend.dtypes[0]
         self.training = getattr(backend.namespace, "training", None)
         self.gradient = self._gradient if backend.autograd else None
@@ -113,6 +151,8 @@ class _Ask:
     def __call__(self, probe, precision: str = ""):
         if probe.k != ONLY_K.get(self.path, probe.k):
             raise NotImplementedError(f"k {probe.k}")
+        if probe.kind == "size" and self.path in self.backend.slow:
+            raise NotImplementedError("many experts or tokens, because the function is slow")
         answer = self.backend.ask(
             self.path, probe.logits, precision=precision or self.precision, **self._options(probe)
         )
@@ -135,7 +175,7 @@ class _Ask:
         ]
         if lacking:
             raise NotImplementedError(f"option {lacking[0]}")
-        return options if self.path in ONLY_K else {"k": probe.k} | options
+        return options if self.path in ONLY_K else {"k": probe.k} | options | self.fixed
 
 
 def _of_subject(backend, path: str) -> Stance:
@@ -174,7 +214,9 @@ def _of_subject(backend, path: str) -> Stance:
     finding = Finding("right", dialect=name, inputs=verdict.examples)
     if name in in_oracle and verdict.matches:
         return Stance(finding, in_oracle[name])
-    return Stance(finding._replace(verdict="differs", kind="dialect", detail=words))
+    if verdict.matches:
+        return Stance(finding._replace(verdict="differs", kind="dialect", detail=words))
+    return Stance(finding._replace(verdict="unexplained", kind="unexplained", detail=f"{UNEXPLAINED}: {words}"))
 
 
 def _loss_gradient_faults(backend, path: str, name: str, precision: str) -> list:
@@ -202,7 +244,7 @@ def _of_ties(backend) -> Stance:
     precision = "float32" if "float32" in backend.dtypes else backend.dtypes[0]
     sorted_, ties, inputs = True, {"lower index", "higher index"}, 0
     for probe in designs.probes():
-        if probe.kind in ("plain", "tie"):
+        if probe.kind in ("plain", "tie") or probe.kind == "size" and TIES not in backend.slow:
             try:
                 choice = np.asarray(backend.ask(TIES, probe.logits, precision=precision, k=probe.k))
             except NotImplementedError:
@@ -212,7 +254,7 @@ def _of_ties(backend) -> Stance:
             fault = _choice_fault(choice, probe)
             if fault:
                 return Stance(fault)
-            inputs += 1
+            inputs += probe.kind != "size"
             kept = np.take_along_axis(probe.logits, choice, axis=1)
             sorted_ &= bool(np.all(np.diff(kept, axis=1) <= 0))
             if probe.kind == "tie":
@@ -229,14 +271,13 @@ def _choice_fault(experts, probe) -> Finding | None:
         return Finding("defect", "form", f"returned {experts.dtype} {experts.shape}; at {where}", probe=probe)
     if experts.min() < 0 or experts.max() >= num_experts or any(len(set(row)) < probe.k for row in experts.tolist()):
         return Finding("defect", "out of range", f"returned {experts.tolist()}; at {where}", probe=probe)
-    if designs.wrong_rows(experts, probe.logits, np.zeros((num_tokens, 1))).any():
+    wrong = designs.wrong_rows(experts, probe.logits, np.zeros((num_tokens, 1)))
+    if wrong.any():
         wanted = top_k_indices(probe.logits, probe.k).tolist()
-        return Finding(
-            "differs",
-            "dialect",
-            f"returned {experts.tolist()}, but the k largest are {wanted}; at {where}",
-            probe=probe,
-        )
+        t = int(np.flatnonzero(wrong)[0])
+        token = probe._replace(logits=probe.logits[t : t + 1])
+        words = f"returned {experts[t].tolist()}, but the k largest are {wanted[t]}; at {told(token)}"
+        return Finding("defect", "wrong", words, probe=token)
     return None
 
 
@@ -272,13 +313,30 @@ def lacking(stance: Stance | None, path: str, function, arguments: dict) -> tupl
     return sorted(wanted), named
 
 
+NO_KERNEL = re.compile(
+    r"no kernel image|not implemented for ['\"]|could not run .+ with arguments from|no registered .*kernel|"
+    r"(kernel|operator|op)\b.* (is not|not) (registered|available|found)|(no|not have( a)?) kernel\b|"
+    r"could not find an implementation|unimplemented|not_implemented|not compiled with (cuda|rocm|xpu)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Errors of libraries that lack a kernel for the device. The rule: the message says that a kernel, an operator or an
+implementation is missing. The suite then skips the call, as for NotImplementedError."""
+
+
+def lacks_means(error: BaseException) -> bool:
+    """Return whether an error says that the device lacks memory or a kernel."""
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):
+        return True
+    return NO_KERNEL.search(str(error)) is not None and not isinstance(error, AttributeError | ImportError)
+
+
 ARRAYS = ("numpy", "jax", "torch", "scipy", "numba")
 """Packages whose errors are never rejections on purpose."""
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether an error is a rejection: a `raise` or `assert` outside of `ARRAYS`, or a lack of memory."""
-    if isinstance(error, MemoryError) or "allocate memory" in str(error):
+    """Return whether an error is a rejection: a `raise` or `assert` outside of `ARRAYS`, or a lack of means."""
+    if lacks_means(error):
         return True
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -305,6 +363,7 @@ def as_row(backend, path: str, stance: Stance) -> dict:
         "inputs": finding.inputs,
         "facts": dict(finding.facts),
         "besides": list(finding.besides),
+        "causes": list(finding.causes),
         "script": _script(backend, path, finding.probe) if finding.probe else "",
     }
 

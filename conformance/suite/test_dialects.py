@@ -13,6 +13,7 @@ from routelaws.conformance import bounds
 from routelaws.conformance.dialects import classifier as dialects
 from routelaws.conformance.dialects.classifier import SUBJECTS, classify, describe
 from routelaws.conformance.dialects.designs import SAME
+from routelaws.conformance.dialects.table import RATE
 from routelaws.conformance.engine import harness
 from routelaws.reference.notation import softmax
 
@@ -147,6 +148,8 @@ WORKED = {
     ("quantile step", "ends"): [
         ((SCORES, np.zeros(2), 1), [1.0, -1.0]),
         ((np.array([[4.0, 1.0, 0.0], [3.0, 2.0, 0.0], [5.0, 0.0, 3.0]]), np.zeros(3), 1), [5 / 3, -1 / 3, -4 / 3])],
+    ("bias step", "sign"): [((np.zeros(2), np.array([1, 4])), [0.125, -0.125])],
+    ("bias step", "error"): [((np.zeros(2), np.array([1, 4])), [0.1875, -0.1875])],
     ("one-hot weights", "lower index"): [((TIED,), [[1, 0], [0, 1]])],
     ("one-hot weights", "all of the equal ones"): [((TIED,), [[1, 0], [1, 1]])],
 }  # fmt: skip
@@ -186,8 +189,8 @@ def test_steps_to_the_ends_stall_where_the_middles_balance(seed):
 
 def test_how_many_dialects_there_are():
     """The changelog has the number. "activation of ..." is one subject in three places."""
-    assert len({id(subject.dialects): len(subject.dialects) for subject in SUBJECTS.values()}) == 14
-    assert sum({id(subject.dialects): len(subject.dialects) for subject in SUBJECTS.values()}.values()) == 72
+    assert len({id(subject.dialects): len(subject.dialects) for subject in SUBJECTS.values()}) == 15
+    assert sum({id(subject.dialects): len(subject.dialects) for subject in SUBJECTS.values()}.values()) == 74
 
 
 @pytest.mark.parametrize("name", [dialect.name for dialect in SUBJECTS["activation"].dialects])
@@ -261,6 +264,7 @@ def ours(twin) -> dict:
         ("output of expert choice", "sum"): dialects._output_of_choice(choice.expert_choice_ffn),
         ("quantile step", "middles"): routers.quantile.quantile_bias,
         ("one-hot weights", "lower index"): lambda z: mixture.mixing_weights(z, one_hot=True),
+        ("bias step", "sign"): lambda bias, counts: balance.update_bias(bias, counts, rate=RATE),
     }
 
 

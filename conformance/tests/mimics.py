@@ -32,6 +32,11 @@ def shared(gate, eps=0.0):
     return gate / (gate.sum(axis=1, keepdims=True) + gate.dtype.type(eps))
 
 
+def sigmoid_shares(z, expert):
+    """Return sigmoids divided by their sum, by logarithms, so that no sum is 0."""
+    return softmax(at(-np.logaddexp(0, -z), expert))
+
+
 def qwen3(z, k, bias=None, mask=None):
     """Softmax over all experts in float32, torch.topk with its ties; not renormalised."""
     p = softmax(z)
@@ -56,14 +61,18 @@ def in_groups(scores, groups=GROUPS, taken=TAKEN):
     return np.where(np.repeat(inside, scores.shape[1] // groups, axis=1), scores, np.float32(-np.inf))
 
 
-def deepseek(z, k, bias=None, mask=None, *, eps=0.0, groups=GROUPS, taken=TAKEN, shift=0):
-    """It has sigmoid scores, a bias for the choice alone, groups, and renormalised gates times 2.5."""
+def deepseek(z, k, bias=None, mask=None, *, eps=None, groups=GROUPS, taken=TAKEN, shift=0):
+    """It has sigmoid scores, a bias for the choice alone, groups, and renormalised gates times 2.5.
+
+    With `eps` it divides, also 0 by 0. Without, it uses logarithms.
+    """
     if z.shape[1] % groups or taken * z.shape[1] // groups < k:
         raise NotImplementedError("groups of fewer experts than k")
     s = _sigmoid(z)
     key = s if bias is None else s + bias.astype(z.dtype)
     expert = best(np.roll(in_groups(np.roll(key, shift, axis=1), groups, taken), -shift, axis=1), k)
-    return expert, shared(at(s, expert), eps) * np.float32(2.5)
+    gate = sigmoid_shares(z, expert) if eps is None else shared(at(s, expert), eps)
+    return expert, gate * np.float32(2.5)
 
 
 def phimoe(z, k, bias=None, mask=None):
@@ -93,6 +102,13 @@ def in_two_groups(z, k, bias=None, mask=None):
 
 def jetmoe(z, k, bias=None, mask=None):
     return gpt_oss(z, k)
+
+
+def of_64_places(z, k, bias=None, mask=None):
+    """Each expert serves its first 64 tokens."""
+    expert, gate = mixtral(z, k)
+    before = (expert[:, :, None] == np.arange(z.shape[1])).sum(axis=1).cumsum(axis=0)
+    return expert, gate * (at(before, expert) <= 64)
 
 
 def switch(z, k, bias=None, mask=None):
@@ -126,13 +142,15 @@ DESIGNS = {
         in_two_groups, "right", "softmax over chosen, 1 of 2 groups by their best expert"),
     "Switch": (switch, "right", "softmax over all experts"),
     "top 2 alone": (gshard, "right", "softmax over chosen"),
+    "a capacity of 64": (of_64_places, "right", "softmax over chosen"),
 }  # fmt: skip
 """A router, its verdict, and the dialect in the verdict."""
 
 
 def _rounded(z):
-    """Return float32 numbers rounded to bfloat16."""
-    return ((np.ascontiguousarray(z, np.float32).view(np.uint32) + 0x8000) & 0xFFFF0000).view(np.float32)
+    """Return float32 numbers rounded to bfloat16, a half to the even number."""
+    bits = np.ascontiguousarray(z, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)
 
 
 def wrong_sort(z, k, bias=None, mask=None):
@@ -154,7 +172,7 @@ def gates_in_bfloat16(z, k, bias=None, mask=None):
 def bias_in_the_gate(z, k, bias=None, mask=None):
     s = _sigmoid(z) if bias is None else _sigmoid(z) + bias.astype(z.dtype)
     expert = best(s, k)
-    return expert, shared(at(s, expert))
+    return expert, sigmoid_shares(z, expert) if bias is None else shared(at(s, expert))
 
 
 def subtracted(z, k, bias=None, mask=None):
@@ -240,7 +258,7 @@ def excluded_at_zero(z, k, bias=None, mask=None):
     s = _sigmoid(z)
     key = in_groups(s if bias is None else s + bias.astype(z.dtype))
     expert = best(np.where(np.isinf(key), 0, key), k)
-    return expert, shared(at(s, expert))
+    return expert, sigmoid_shares(z, expert)
 
 
 def one_group_more(z, k, bias=None, mask=None):
@@ -311,37 +329,131 @@ def next_expert(z, k, bias=None, mask=None):
     return (expert + 1) % z.shape[1], gate
 
 
+def colder_where_many(z, k, bias=None, mask=None):
+    return colder(z, k) if z.shape[1] > 256 else mixtral(z, k)
+
+
+def numbers_in_8_bits(z, k, bias=None, mask=None):
+    expert, gate = mixtral(z, k)
+    return expert.astype(np.uint8), gate
+
+
+def numbers_in_bfloat16(z, k, bias=None, mask=None):
+    expert, gate = mixtral(z, k)
+    return _rounded(expert).astype(int), gate
+
+
+def first_1024_tokens(z, k, bias=None, mask=None):
+    expert, gate = mixtral(z, k)
+    expert[1024:], gate[1024:] = np.arange(k), 1 / k
+    return expert, gate
+
+
+def nothing_after_1024(z, k, bias=None, mask=None):
+    expert, gate = mixtral(z, k)
+    return expert, gate * (np.arange(len(z))[:, None] < 1024)
+
+
+def with_floor(z, k, bias=None, mask=None):
+    """llama.cpp's glm4moe."""
+    s = _sigmoid(z)
+    expert = best(s if bias is None else s + bias.astype(z.dtype), k)
+    return expert, at(s, expert) / np.maximum(at(s, expert).sum(axis=1, keepdims=True), np.float32(6.1e-5))
+
+
+def without_small_gates(z, k, bias=None, mask=None):
+    """onnxruntime's QMoE."""
+    expert, gate = mixtral(z, k)
+    return expert, np.where(gate < 1e-8, 0, gate)
+
+
+def logits_as_gates(z, k, bias=None, mask=None):
+    """Paddle's NaiveGate."""
+    return best(z, k), at(z, best(z, k))
+
+
+def in_bfloat16(z, k, bias=None, mask=None):
+    expert, gate = mixtral(_rounded(z), k)
+    return expert, _rounded(gate)
+
+
+def bias_in_the_logits(z, k, bias=None, mask=None):
+    """deepsuite's AuxiliaryLossFreeRouter."""
+    return mixtral(z if bias is None else z + bias.astype(z.dtype), k)
+
+
+def bias_unused(z, k, bias=None, mask=None):
+    return with_eps(z, k)
+
+
+CAUSES = {
+    "floor": (with_floor, "differs", "dialect", "the denominator is at least 6.1e-05"),
+    "added": (with_eps, "differs", "dialect", "1e-20 is added to the denominator"),
+    "1e-6 added": (with_much_eps, "differs", "dialect", "1e-06 is added to the denominator"),
+    "small gates": (without_small_gates, "differs", "dialect", "gates below 1e-08 are 0"),
+    "bfloat16": (in_bfloat16, "differs", "dialect", "as if logits were computed in bfloat16"),
+    "choice in bfloat16": (chosen_in_bfloat16, "differs", "dialect", "as if logits were computed in bfloat16"),
+    "gates in bfloat16": (gates_in_bfloat16, "differs", "dialect", "as if gates were rounded to bfloat16"),
+    "bias in the gate": (bias_in_the_gate, "differs", "dialect", "as if the bias were part of the gates"),
+    "bias on the logits": (bias_on_logits, "differs", "dialect", "as if the bias were added to the logits"),
+    "bias in the logits": (bias_in_the_logits, "differs", "dialect", "as if the bias were added to the logits"),
+    "bias unused": (bias_unused, "differs", "dialect", "as if the bias were not used"),
+    "excluded at 0": (
+        excluded_at_zero, "defect", "excluded", "as if experts outside the chosen groups had the score 0"),
+    "clipped": (clipped, "differs", "dialect", "as if logits were clipped at -10 and 10"),
+    "8 bits": (numbers_in_8_bits, "defect", "size", "with 12 tokens and 320 experts: chooses experts [12], but "),
+    "numbers in bfloat16": (numbers_in_bfloat16, "defect", "out of range", "are not 2 different experts of 320"),
+    "1,024 tokens": (first_1024_tokens, "defect", "size", "with 1100 tokens and 8 experts: "),
+    "0 after 1,024 tokens": (nothing_after_1024, "defect", "size", "with 1100 tokens and 8 experts: "),
+    "320 experts": (colder_where_many, "defect", "size", ""),
+    "temperature": (colder, "unexplained", "unexplained", ""),
+    "the logit": (logits_as_gates, "differs", "dialect", "the reference's top_k_router does not have this design"),
+}  # fmt: skip
+"""A router, its verdict and kind, and the cause that explains every answer."""
+BIASED = (
+    "floor",
+    "added",
+    "bias in the gate",
+    "bias on the logits",
+    "bias in the logits",
+    "bias unused",
+    "excluded at 0",
+)
+
 DEFECTS = {
-    "wrong sort": (wrong_sort, "differs"),
+    "wrong sort": (wrong_sort, "unexplained"),
     "chosen in bfloat16": (chosen_in_bfloat16, "differs"),
     "gates in bfloat16": (gates_in_bfloat16, "differs"),
     "bias in the gate": (bias_in_the_gate, "differs"),
-    "bias subtracted": (subtracted, "differs"),
-    "largest scores": (largest_scores, "differs"),
-    "experts swapped": (swapped_experts, "differs"),
-    "gates of another expert": (gates_of_another, "differs"),
-    "groups one expert off": (one_group_off, "differs"),
+    "bias subtracted": (subtracted, "unexplained"),
+    "largest scores": (largest_scores, "unexplained"),
+    "experts swapped": (swapped_experts, "unexplained"),
+    "gates of another expert": (gates_of_another, "unexplained"),
+    "groups one expert off": (one_group_off, "unexplained"),
     "overflow": (no_shift, "not finite"),
+    "0 / 0 in groups": (functools.partial(deepseek, eps=0.0), "not finite"),
+    "0 / 0 in two groups": (functools.partial(deepseek, eps=0.0, groups=2, taken=1), "not finite"),
+    "0 / 0 in one group": (functools.partial(deepseek, eps=0.0, groups=1, taken=1), "not finite"),
     "index out of range": (one_too_many, "out of range"),
     "an expert twice": (twice_the_same, "out of range"),
     "k ignored": (ignores_k, "form"),
     "padding has gates": (counts_padding, "padding"),
-    "last row not renormalised": (without_renormalising_the_last, "differs"),
-    "normalised over tokens": (over_tokens, "differs"),
-    "softmax of the wrong axis": (softmax_of_tokens, "differs"),
+    "last row not renormalised": (without_renormalising_the_last, "unexplained"),
+    "normalised over tokens": (over_tokens, "unexplained"),
+    "softmax of the wrong axis": (softmax_of_tokens, "unexplained"),
     "bias on the logits": (bias_on_logits, "differs"),
-    "excluded experts at 0, with bias": (excluded_at_zero, "differs"),
-    "DeepSeek-V3 with a group more": (one_group_more, "differs"),
-    "one more in the sum": (one_more_in_the_sum, "differs"),
-    "the best left out": (second_to_last, "differs"),
-    "first gate for all": (first_gate_for_all, "differs"),
-    "temperature": (colder, "differs"),
+    "excluded experts at 0, with bias": (excluded_at_zero, "excluded"),
+    "DeepSeek-V3 with a group more": (one_group_more, "unexplained"),
+    "one more in the sum": (one_more_in_the_sum, "unexplained"),
+    "the best left out": (second_to_last, "unexplained"),
+    "first gate for all": (first_gate_for_all, "unexplained"),
+    "temperature": (colder, "unexplained"),
     "clipped": (clipped, "differs"),
     "standardised": (standardised, "not finite"),
     "half of the experts": (half_of_the_experts, "idle"),
     "1e-6 added": (with_much_eps, "differs"),
-    "DeepSeek-V3 scaled twice": (scaled_where_biased, "differs"),
-    "gates of the token before": (rolled_tokens, "differs"),
-    "experts off by one": (next_expert, "differs"),
+    "DeepSeek-V3 scaled twice": (scaled_where_biased, "unexplained"),
+    "gates of the token before": (rolled_tokens, "unexplained"),
+    "experts off by one": (next_expert, "unexplained"),
 }
 """A router and the kind of its defect; "differs" if another design describes it best."""

@@ -64,7 +64,7 @@ class TestNotOffered:
         backend.ledger.ended()
         found = row(backend, path)
         assert (found.verdict, found.examples) == ("right", 1)
-        assert found.left_out == "not offered, 3 calls left out: k 2, only 1; the options below"
+        assert found.left_out == "3 calls left out: k 2, only 1; the options below"
         lines = report.Report("mine", {}, (found,), ()).lines()
         assert f"    {found.left_out}" in lines
 

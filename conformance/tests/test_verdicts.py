@@ -6,15 +6,20 @@ import numpy as np
 import pytest
 
 from routelaws.conformance.adapters import blocks
-from routelaws.conformance.dialects.judge import derivative, judge
+from routelaws.conformance.dialects import designs
+from routelaws.conformance.dialects.classifier import classify_backend
+from routelaws.conformance.dialects.judge import UNEXPLAINED, derivative, judge
 from routelaws.conformance.engine import backends, report, stances
+from routelaws.conformance.engine.ledger import Trouble
+from routelaws.conformance.engine.names import public_functions
+from routelaws.conformance.suite import test_repeated_and_large as large
 from routelaws.conformance.tests import mimics
 from routelaws.conformance.tests.planting import behind, stranger
 from routelaws.reference import balance, experts
 from routelaws.reference.notation import softmax
 from routelaws.reference.routers import top_k
 
-OFFERS = {"DeepSeek-V3": ("bias",), "bias": ("bias",), "largest": ("bias",), "padding": ("mask",)}
+OFFERS = {"DeepSeek-V3": ("bias",), "bias": ("bias",), "0 / 0": ("bias",), "largest": ("bias",), "padding": ("mask",)}
 
 
 def _only_2(k):
@@ -54,6 +59,15 @@ def test_a_planted_defect_is_never_right(name):
         found = judge(asked(route, offered(name)))
     assert kind in (found.verdict, found.kind), found
     assert found.probe is not None and "logits [" in found.detail, "the smallest input in numbers"
+
+
+@pytest.mark.parametrize("name", mimics.CAUSES)
+def test_a_cause_is_named_if_it_explains_every_answer(name):
+    route, verdict, kind, words = mimics.CAUSES[name]
+    with np.errstate(all="ignore"):
+        found = judge(asked(route, ("bias",) if name in mimics.BIASED else ()))
+    assert (found.verdict, found.kind) == (verdict, kind) and words in found.detail, found
+    assert found.detail.startswith(UNEXPLAINED) == (verdict == "unexplained") and len(found.detail) < 500, found
 
 
 @pytest.mark.parametrize("score, normalisation", [("softmax", "none"), ("softmax", "sum"), ("sigmoid", "sum")])
@@ -167,7 +181,7 @@ class TestGradients:
 
     def test_one_of_another_function(self):
         found = self.judged(mimics.gpt_oss, lambda z, e: mimics.at(softmax(z), e))
-        assert found.verdict == "differs" and "gradient" in found.detail
+        assert found.verdict == "unexplained" and "gradient" in found.detail
 
     @pytest.mark.parametrize("form", ["pair", "dense", "fused"])
     @pytest.mark.parametrize("broken", ["", "no gradient"])
@@ -245,12 +259,12 @@ def test_experts_that_never_run():
     assert any("run only experts [0, 1]" in words for words in (found.detail, *found.besides))
 
 
-def test_one_expert_that_never_runs_is_a_design():
+def test_one_expert_that_never_runs_is_no_defect():
     def route(z, k, bias, mask):
         return mimics.qwen3(z - 100 * np.eye(z.shape[1], dtype=z.dtype)[-1], k)
 
     found = judge(asked(route))
-    assert found.verdict == "differs" and not any("run only" in words for words in found.besides)
+    assert found.verdict == "unexplained" and not any("run only" in words for words in found.besides)
 
 
 def backend_of(route, *offers, **names) -> backends.Backend:
@@ -306,18 +320,47 @@ def test_a_difference_has_a_program_that_repeats_it():
     compile(row.script, "script", "exec")
 
 
-def test_padding_of_a_stranger_is_finite():
+MASK = np.array([True, False, True])
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_padding_is_finite_first_and_then_nan(reads):
+    """A loss that multiplies padding by 0 needs finite padding. This is a fact, because the call still has a result."""
     seen = []
 
     def auxiliary_loss(logits, expert, *, mask=None):
         seen.append(logits)
-        return {"loss": balance.auxiliary_loss(logits, expert, mask=mask, dialect="tokens").loss}
+        loss = balance.auxiliary_loss(logits, expert, mask=mask, dialect="tokens").loss
+        return {"loss": loss + (0 * logits[~mask]).sum() if reads and mask is not None else loss}
 
-    namespace = SimpleNamespace(auxiliary_loss=auxiliary_loss, dtypes=("float32",))
-    backend, mask = behind(namespace), np.array([True, False, True])
-    z, expert = np.where(mask[:, None], np.eye(3), np.nan), np.zeros((3, 1), int)
-    found = backend.balance.auxiliary_loss.guarded((z, expert), {"mask": mask, "dialect": "tokens"}, "float32")
-    assert np.isfinite(seen[-1]).all() and np.isfinite(found.loss)
+    backend = stranger(auxiliary_loss=auxiliary_loss, dtypes=("float32",))
+    z, expert = np.where(MASK[:, None], np.eye(3), np.nan), np.zeros((3, 1), int)
+    seen.clear()
+    found = backend.balance.auxiliary_loss.guarded((z, expert), {"mask": MASK, "dialect": "tokens"}, "float32")
+    calls = [bool(np.isfinite(logits).all()) for logits in seen if len(logits) == 3]
+    assert np.isfinite(found.loss) and calls[-3:] == [True, True, False]
+    row = report.build(backend, backend.ledger, {}, ["balance.auxiliary_loss"], {})
+    assert row.facts.get("padding") == ("must be finite" if reads else None) and row.exit_code == 0
+
+
+@pytest.mark.parametrize("reads", ["", "padded rows", "all rows"])
+def test_a_layer_that_reads_nan_in_padding(reads):
+    def routed_ffn(params, x, expert, gate, capacity_factor=np.inf, *, mask=None):
+        real = np.ones(len(x), bool) if mask is None else mask
+        right = experts.routed_ffn(params, np.where(real[:, None], x, 0), expert, gate, capacity_factor, mask=mask)
+        more = {"": 0, "padded rows": 0 * x * ~real[:, None], "all rows": 0 * x[~real].sum(axis=0)}[reads]
+        return {"output": right.output + more, "dropped_fraction": right.dropped_fraction}
+
+    backend = stranger(routed_ffn=routed_ffn, dtypes=("float64",))
+    params = {"up": np.ones((2, 2, 1)), "down": np.ones((2, 1, 2))}
+    x = np.where(MASK[:, None], np.ones((3, 2)), np.nan)
+    call = backend.experts.routed_ffn.guarded
+    found = call((params, x, np.array([[0], [1], [1]]), np.ones((3, 1))), {"mask": MASK}, "float32")
+    row = report.build(backend, backend.ledger, {}, ["experts.routed_ffn"], {})["routed_ffn"]
+    assert np.isfinite(found.output).all() and (row.kind, row.verdict == "defect") == (
+        "padding" * bool(reads),
+        reads != "",
+    )
 
 
 def test_a_fused_gate_is_read():
@@ -362,7 +405,8 @@ def test_a_router_that_refuses_is_not_a_defect():
         return mimics.qwen3(z, k)
 
     row = row_of(backend_of(breaks_for_nine))
-    assert (row.verdict, row.dialect) == ("differs", "softmax over all experts") and "raised ValueError" in row.detail
+    assert (row.verdict, row.dialect) == ("unexplained", "softmax over all experts")
+    assert f"{UNEXPLAINED}: raised ValueError" in row.detail
 
 
 def test_a_router_that_declines_everything_gives_its_reason():
@@ -389,7 +433,7 @@ def test_a_capacity_that_is_only_near_ours():
     def expert_capacity(num_tokens, **others):
         return experts.expert_capacity(num_tokens, **others) + (num_tokens > 300)
 
-    assert stranger(expert_capacity=expert_capacity).stance("experts.expert_capacity").finding.verdict == "differs"
+    assert stranger(expert_capacity=expert_capacity).stance("experts.expert_capacity").finding.verdict == "unexplained"
 
 
 def test_too_little_memory_is_not_a_defect():
@@ -402,14 +446,14 @@ def test_too_little_memory_is_not_a_defect():
 
 
 @pytest.mark.parametrize("k", [(1, 2, 3, 4), (1,)])
-def test_a_router_that_gives_each_expert_a_gate_is_another_design(k):
+def test_a_router_that_gives_each_expert_a_gate_has_no_design_that_we_know(k):
     def route(z, wanted):
         if wanted not in k:
             raise NotImplementedError(f"k {wanted}")
         return softmax(z)
 
     row = row_of(behind(blocks.backend(route, name="dense")))
-    assert row.verdict == "differs" and "a token has more nonzero gates; at logits [[" in row.detail
+    assert row.verdict == "unexplained" and "a token has more nonzero gates; at logits [[" in row.detail
 
 
 def test_the_dialect_of_drawn_choices_is_the_nearest():
@@ -453,7 +497,7 @@ def test_the_order_of_the_gates_of_a_sparsemixer_does_not_matter():
 def test_a_wrong_choice_is_told_before_gates():
     def route(z, k, bias=None, mask=None):
         expert, gate = mimics.excluded_at_zero(z, k, bias)
-        return expert, gate / (gate + np.float32(1e-20) / mimics.at(mimics._sigmoid(z), expert)) * gate
+        return expert, mimics.shared(mimics.at(mimics._sigmoid(z), expert), 1e-20)
 
     found = judge(asked(route, ("bias",)))
     assert found.detail.startswith("chooses experts") and any("gates [" in words for words in found.besides)
@@ -509,3 +553,167 @@ def test_two_inputs_do_not_name_a_dialect():
     few = classify("drop order", of_one_choice)
     assert few.examples == 2 and few.matches[0] == "priority" and len(few.matches) > 1
     assert classify("drop order", priority).matches == ("priority",)
+
+
+@pytest.mark.parametrize("name", stances.VALUES)
+def test_an_option_that_changes_nothing(name):
+    def top_k_router(logits, k=1, *, normalisation="none", score="softmax", gate_scale=1.0):
+        options = {"normalisation": normalisation, "score": score, "gate_scale": gate_scale}
+        options.pop(name)
+        return top_k.top_k_router(logits, k, allow_constant_gate=True, **options)
+
+    backend = stranger(top_k_router=top_k_router)
+    assert f"the option {name} changes nothing" in backend.stance(stances.TOP_K).finding.causes
+    backend.ledger.troubles.append(Trouble("mine", stances.TOP_K, "wrong", "gate: 2 entries are off", "test_top_k"))
+    row = row_of(backend)
+    assert row.verdict == "differs" and row.detail.endswith("gate: 2 entries are off"), row
+    assert f"the option {name} changes nothing" in row.detail
+
+
+def test_a_constant_that_appears_only_with_options():
+    def top_k_router(logits, k=1, *, normalisation="none", score="softmax"):
+        if k == 1 and normalisation == "sum":
+            raise ValueError("a constant gate")
+        values = mimics._sigmoid(logits) if score == "sigmoid" else softmax(logits)
+        expert = np.argsort(-values, axis=1, kind="stable")[:, :k]
+        gate = mimics.at(values, expert)
+        return {"expert": expert, "gate": mimics.shared(gate, 1e-20) if normalisation == "sum" else gate}
+
+    finding = stranger(top_k_router=top_k_router, dtypes=("float32",)).stance(stances.TOP_K).finding
+    wanted = "with score 'sigmoid', normalisation 'sum': 1e-20 is added to the denominator"
+    assert (finding.verdict, finding.causes) == ("right", (wanted,)), finding
+
+
+@pytest.mark.parametrize("words", [
+    "no kernel image is available for execution on the device",
+    "\"topk_cpu\" not implemented for 'Half'",
+    "Could not run 'aten::_grouped_mm' with arguments from the 'CPU' backend",
+    "(NotFound) The kernel `number_count` is not registered.",
+    "(NotFound) Operator (random_routing) does not have kernel for {data_type[int64_t]; place[Place(cpu)]}.",
+    "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for MoE(1)",
+])  # fmt: skip
+def test_a_kernel_that_the_device_lacks_is_no_defect(words):
+    def fails(*arrays):
+        raise RuntimeError(words)
+
+    row = row_of(backend_of(lambda z, k: fails()))
+    assert row.verdict == "not askable" and words[:30] in row.detail, row
+    layer = stranger(expert_ffn=fails)
+    with pytest.raises(pytest.skip.Exception, match="refused"):
+        layer.experts.expert_ffn(np.ones((2, 2)), np.ones((2, 2)), np.ones((1, 2)))
+
+
+def test_another_error_of_a_kernel_is_one():
+    def fails(z, k):
+        raise RuntimeError("the kernel read outside of its registered memory")
+
+    assert row_of(backend_of(fails)).kind == "raises"
+
+
+def of_bytes(expert):
+    return np.asarray(expert).astype(np.uint8)
+
+
+LARGE = {
+    "routers.sinkhorn.sinkhorn_router": lambda f, z: f._replace(expert=of_bytes(f.expert)),
+    "routers.base.base_router": lambda f, z: f._replace(expert=mimics._rounded(f.expert).astype(int)),
+    "routers.quantile.quantile_router": lambda f, z: f._replace(gate=f.gate * (np.arange(len(z))[:, None] < 1024)),
+    "routers.reinforce.reinforce_router": lambda f, z: f._replace(expert=f.expert[np.arange(len(z)) % 1024]),
+    "routers.expert_choice.expert_choice_router": lambda f, z: f._replace(token=f.token % 1024),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", LARGE)
+def test_a_router_that_fails_for_many(path):
+    """It stores numbers in a byte or in bfloat16, or its kernel handles 1,024 tokens."""
+    right = public_functions()[path]
+
+    def router(logits, *more, **options):
+        return LARGE[path](right(logits, *more, **options), logits)
+
+    name = path.rpartition(".")[2]
+    backend = stranger(**{name: router}, dtypes=("float64",))
+    kinds = []
+    for size in large.SIZES:
+        try:
+            large.test_many_experts_or_tokens(backend, path, size)
+        except backends.Broken as broken:
+            kinds.append(broken.kind)
+    assert kinds == ["size"]
+
+
+def test_a_layer_with_rows_of_an_earlier_call():
+    kept = {}
+
+    def routed_ffn(params, x, expert, gate, capacity_factor=np.inf):
+        found = experts.routed_ffn(params, x, expert, gate, capacity_factor)
+        rows = kept.setdefault(x.shape, np.zeros(x.shape))
+        served = np.abs(found.output).sum(axis=1) > 0
+        rows[served] = found.output[served]
+        return found._replace(output=rows.copy())
+
+    with pytest.raises(backends.Broken, match="after a call with other values") as broken:
+        large.test_an_earlier_input_again(stranger(routed_ffn=routed_ffn), "experts.routed_ffn")
+    assert broken.value.kind == "state"
+    large.test_an_earlier_input_again(
+        stranger(routed_ffn=lambda *a, **k: experts.routed_ffn(*a, **k)), "experts.routed_ffn"
+    )
+
+
+def test_a_layer_with_values_beyond_every_combination():
+    def routed_ffn(params, x, expert, gate, capacity_factor=np.inf):
+        found = experts.routed_ffn(params, x, expert, gate, capacity_factor)
+        return found._replace(output=np.where(found.output == 0, 1e30, found.output))
+
+    with pytest.raises(backends.Broken, match="beyond every combination") as broken:
+        large.test_an_earlier_input_again(stranger(routed_ffn=routed_ffn), "experts.routed_ffn")
+    assert report.verdict_of(broken.value.kind, "experts.routed_ffn") == "defect"
+
+
+def test_experts_of_closed_groups_are_a_defect():
+    """The reference with the score 0 for closed groups instead of minus infinity."""
+
+    def top_k_router(logits, k=1, *, bias=None, expert_groups=1, groups_per_token=1):
+        right = top_k.top_k_router(logits, k, bias=bias, expert_groups=expert_groups, groups_per_token=groups_per_token)
+        if expert_groups == 1:
+            return right
+        rule = designs.Groups(expert_groups, groups_per_token, "two_best")
+        key = designs.within(rule, softmax(logits) + (0 if bias is None else bias))
+        expert = np.argsort(-np.where(np.isinf(key), 0, key), axis=1, kind="stable")[:, :k]
+        return right._replace(expert=expert, gate=np.take_along_axis(softmax(logits), expert, axis=1))
+
+    router, z = stranger(top_k_router=top_k_router).routers.top_k.top_k_router, np.array([[3.0, 2, 1, 0]])
+    groups = {"expert_groups": 2, "groups_per_token": 1}
+    assert router.guarded((z, 2), groups, "float64").expert.tolist() == [[0, 1]]
+    with pytest.raises(backends.Broken, match="outside of the chosen groups") as broken:
+        router.guarded((z, 2), groups | {"bias": np.full(4, -2.0)}, "float64")
+    assert broken.value.kind == "excluded"
+
+
+def test_a_bias_update_has_two_designs():
+    def verdict(step):
+        backend = stranger(update_bias=lambda bias, counts, rate=1e-3: bias + rate * step(counts))
+        found = classify_backend(SimpleNamespace(balance=SimpleNamespace(update_bias=backend.namespace.update_bias)))
+        return found["bias step"].matches
+
+    assert verdict(lambda counts: np.mean(counts) - counts) == ("error",)
+    assert verdict(lambda counts: np.sign(np.mean(counts) - counts)) == ("sign",)
+    assert verdict(lambda counts: 0 * counts) == () and report.verdict_of("wrong", "balance.update_bias") == "defect"
+
+
+def test_float32_tests_of_a_backend_with_float64_alone():
+    seen = []
+
+    def routed_ffn(params, x, expert, gate, capacity_factor=np.inf, *, mask=None):
+        seen.append(x.dtype)
+        return experts.routed_ffn(params, x, expert, gate, capacity_factor, mask=mask)
+
+    backend = stranger(routed_ffn=routed_ffn, dtypes=("float64",))
+    arrays = (
+        {"up": np.ones((1, 1, 1)), "down": np.ones((1, 1, 1))},
+        np.ones((2, 1)),
+        np.zeros((2, 1), int),
+        np.ones((2, 1)),
+    )
+    backend.experts.routed_ffn.guarded(arrays, {"mask": np.array([True, False])}, "float32")
+    assert set(seen) == {np.dtype("float64")}
