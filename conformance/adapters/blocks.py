@@ -151,7 +151,7 @@ def layer(run: Callable, d_ff: int = 1, multiple: int = 1) -> Callable:
             words = (
                 f"the output of token {t} of {len(logits)} contains other tokens: with a tag for each token, expert {e}"
             )
-            numbers = f"expert {e} returns {tagged[t, e]:.4g} instead of {gates[t, e]:.4g}; k {k}"
+            numbers = f"returns {tagged[t, e]:.4g} instead of {gates[t, e]:.4g}; k {k}"
             raise Fault("mixed", f"{words} {numbers}" + "".join(f", capacity {capacity}" for capacity in more))
         return gates
 
