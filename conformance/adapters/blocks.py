@@ -20,8 +20,8 @@ A route may return:
     gates              [T, E, C], a fused gate: the last axis is the slot (GShard, DeepSpeed, fairscale, st-moe)
 
 `layer` turns a whole layer into a route. Expert e returns unit vector e, so the output of a token is its row of gates,
-with 0 for a dropped choice. In [T, E] and [T, E, C], experts with gate 0 cannot be distinguished, so the lower index
-comes first.
+with 0 for a dropped choice. A second call with a tag for each token shows whether tokens share a slot. In [T, E] and
+[T, E, C], experts with gate 0 cannot be distinguished, so the lower index comes first.
 
 A record contains only results of the library: experts, gates, kept choices, slots of a fused gate, or the loss.
 """
@@ -33,7 +33,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.conformance.engine.values import as_numpy
+from routelaws.conformance.dialects.judge import Fault
+from routelaws.conformance.engine.values import as_numpy, has_graph
 
 __all__ = ["backend", "layer", "plant", "read", "placement", "choice_logits", "decline"]  # what `help` shows
 
@@ -43,19 +44,35 @@ ANSWER = 64.0
 ROUNDING = 1e-6
 """Gates [T, E] below this share of a token's largest gate may be rounding errors, not chosen experts."""
 
+TAGS = 1 + np.arange(128) * 37 % 128 / 128
+"""Tags of the tokens, different and exact in bfloat16. Neighbouring tokens have very different tags."""
+
+ROOM = 1 / 32
+"""Largest relative change of a gate by tags: eight roundings in bfloat16. Tags of two tokens differ by 0.3 on average.
+"""
+
 
 class Planted(NamedTuple):
-    """Input and weights of a layer that returns its gates: row t of y[:, :E] has the gates of token t."""
+    """Input and weights of a layer that returns its gates: row t of y[:, :E] has the gates of token t.
 
-    x: np.ndarray  # [T, E + 1], the logits and a last column of ones
-    router: np.ndarray  # [E + 1, E], the identity and a last row of zeros
-    up: np.ndarray  # [E, E + 1, f], `ANSWER` in the last row, else 0
-    linear: np.ndarray  # [E, E + 1, f], 1 in the last row, else 0; the second matrix of gated experts
-    down: np.ndarray  # [E, f, E + 1], 1 / ANSWER from the first hidden unit to coordinate e, else 0
+    The width d is E + 1, or the next multiple of `multiple`.
+    """
+
+    x: np.ndarray  # [T, d], the logits, zeros, and a last column of ones (or of tags)
+    router: np.ndarray  # [d, E], the identity, and zeros below
+    up: np.ndarray  # [E, d, f], `ANSWER` in the last row, else 0
+    linear: np.ndarray  # [E, d, f], 1 in the last row, else 0; the second matrix of gated experts
+    down: np.ndarray  # [E, f, d], 1 / ANSWER from the first hidden unit to coordinate e, else 0
 
 
-def plant(logits: np.ndarray, d_ff: int = 1) -> Planted:
+def plant(logits: np.ndarray, d_ff: int = 1, multiple: int = 1, tags=1.0) -> Planted:
     """Return an input and weights with the given logits, whose expert e returns unit vector e.
+
+    Args:
+        logits: [T, E]; x has their graph, if they have one.
+        d_ff: the hidden width f of an expert.
+        multiple: both widths are rounded up to multiples of this number, which some grouped kernels need.
+        tags: the last column of x, a number or [T, 1].
 
     Example:
         >>> planted = plant(np.array([[2.0, -1.0]]))
@@ -64,29 +81,86 @@ def plant(logits: np.ndarray, d_ff: int = 1) -> Planted:
         ([[2.0, -1.0]], [[0.0, 1.0, 0.0]])
     """
     num_tokens, num_experts = logits.shape
-    kind = logits.dtype
-    ones = np.zeros((num_experts, num_experts + 1, d_ff), kind)
+    kind = as_numpy(logits[:0]).dtype if hasattr(logits, "detach") else logits.dtype
+    width, d_ff = (-(-size // multiple) * multiple for size in (num_experts + 1, d_ff))
+    ones = np.zeros((num_experts, width, d_ff), kind)
     ones[:, -1] = 1
-    down = np.zeros((num_experts, d_ff, num_experts + 1), kind)
+    down = np.zeros((num_experts, d_ff, width), kind)
     down[np.arange(num_experts), 0, np.arange(num_experts)] = 1 / ANSWER
-    x = np.concatenate([logits, np.ones((num_tokens, 1), kind)], axis=1)
-    return Planted(x, np.eye(num_experts + 1, num_experts, dtype=kind), ANSWER * ones, ones, down)
+    router = np.eye(num_experts, width, dtype=kind)
+    last = np.zeros((num_tokens, width), kind)
+    last[:, -1:] = tags
+    if has_graph(logits):  # sums and products of a tensor and NumPy arrays do not work in every library
+        x = logits @ (logits.new_tensor(router) if hasattr(logits, "detach") else router)
+        x = x + (x.new_tensor(last) if hasattr(x, "detach") else last)
+    else:
+        x = np.concatenate([logits, last[:, num_experts:]], axis=1)
+    return Planted(x, router.T.copy(), ANSWER * ones, ones, down)
 
 
-def layer(run: Callable, d_ff: int = 1) -> Callable:
-    """Turn a layer into a route. run(planted, k) calls the layer, and returns y [T, E + 1] or (y, anything).
+def layer(run: Callable, d_ff: int = 1, multiple: int = 1) -> Callable:
+    """Turn a layer into a route. run(planted, k) calls the layer, and returns y [T, d] or (y, anything).
 
-    Put the weights of `planted` into your layer, and call it with `planted.x` [T, E + 1]. The weights are router
-    [E + 1, E], up and linear [E, E + 1, d_ff], and down [E, d_ff, E + 1]; linear is the second matrix of gated experts.
-    With a capacity, route(logits, k, capacity) calls run(planted, k, capacity).
+    Put the weights of `planted` into your layer, and call it with `planted.x` [T, d]. The weights are router [d, E], up
+    and linear [E, d, f], and down [E, f, d]; linear is the second matrix of gated experts. The width d is E + 1.
+    `multiple` rounds d and f up. With a capacity, route(logits, k, capacity) calls run(planted, k, capacity).
+
+    The route calls the layer again with a tag for each token, which multiplies its output. A token whose output changes
+    in another way reads other tokens. If one token alone does not return a power of its tag, the report says that the
+    contents of the slots were not tested.
+
+    For gradients, `planted.x` is traced by JAX or a torch tensor: convert it with `jnp.asarray` or `torch.as_tensor`.
     """
 
-    def route(logits, k, *more):
-        output = run(plant(as_numpy(logits), d_ff), k, *more)
-        output = as_numpy(output[0] if isinstance(output, tuple) else output)
+    def answer(logits, k, more, tags=1.0):
+        output = run(plant(logits, d_ff, multiple, tags), k, *more)
+        output = output[0] if isinstance(output, tuple) else output
+        output = output if has_graph(output) else as_numpy(output)
         return output.reshape(len(logits), -1)[:, : np.shape(logits)[1]]
 
+    def power_of_tags(logits, k, more):
+        """Return p if the output of one token is its tag to the power p; 0 if it is no power of its tag."""
+        once, twice = (answer(logits[:1], k, more, tag) for tag in (1.0, 2.0))
+        ran = once != 0
+        power = np.round(np.log2(np.max(twice / np.where(ran, once, 1)))) if ran.any() else 0
+        return power if power > 0 and near(twice, once * 2.0**power).all() else 0
+
+    def route(logits, k, *more):
+        route.untagged = ""
+        if has_graph(logits):
+            try:
+                return answer(logits, k, more)
+            except TypeError as error:
+                raise NotImplementedError(f"run takes NumPy arrays only: {error}") from error
+        logits = as_numpy(logits)
+        gates = answer(logits, k, more)
+        if not len(logits) or more and not more[0]:
+            return gates
+        try:
+            power = power_of_tags(logits, k, more)
+            tags = np.resize(TAGS, (len(logits), 1))
+            tagged = answer(logits, k, more, tags) / tags**power
+        except Exception as error:  # the call without tags succeeded
+            power, route.untagged = 0, f"a layer with tagged tokens raised {type(error).__name__}: {error}"
+        if not power:
+            route.untagged = route.untagged or "the output of a token is no power of its content"
+            return gates
+        mixed = ~near(tagged, gates) & (tagged != 0) & (gates != 0)  # tokens that are dropped by lot are no mixture
+        if mixed.any() and np.array_equal(gates, answer(logits, k, more)):
+            t, e = np.argwhere(mixed)[0]
+            words = (
+                f"the output of token {t} of {len(logits)} contains other tokens: with a tag for each token, expert {e}"
+            )
+            numbers = f"returns {tagged[t, e]:.4g} instead of {gates[t, e]:.4g}; k {k}"
+            raise Fault("mixed", f"{words} {numbers}" + "".join(f", capacity {capacity}" for capacity in more))
+        return gates
+
     return route
+
+
+def near(first, second) -> np.ndarray:
+    """Return, for each gate, whether two gates differ by rounding at most."""
+    return np.abs(first - second) <= ROOM * np.abs(second)
 
 
 def read(answer, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -104,38 +178,50 @@ def read(answer, k: int) -> tuple[np.ndarray, np.ndarray]:
     """
     if isinstance(answer, list | tuple) and len(answer) == 2:
         first, second = map(_unless_traced, answer)
-        return (first, second) if np.issubdtype(as_numpy(first).dtype, np.integer) else (second, first)
+        return (first, second) if _is_integer(first) else (second, first)
     gates = _unless_traced(answer)
     if gates.ndim not in (2, 3):
         raise TypeError(f"a route returned shape {gates.shape}; allowed: (gates, experts), [T, E] or [T, E, C]")
     gates = gates.sum(axis=2) if gates.ndim == 3 else gates
+    rows = np.arange(len(gates))[:, None]
+    if has_graph(gates) and not hasattr(gates, "detach"):  # JAX traces it
+        experts = (-gates).argsort(axis=1)[:, :k]
+        return experts, gates[rows, experts]
     sizes = np.abs(as_numpy(gates))
     used = (sizes > ROUNDING * sizes.max(axis=1, keepdims=True)).sum(axis=1)
     width = sizes.shape[1] if used.max(initial=k) > k else k
     experts = np.argsort(-as_numpy(gates), axis=1, kind="stable")[:, :width]
-    return experts, gates[np.arange(len(experts))[:, None], experts]
+    return experts, gates[rows, experts]
 
 
 def _unless_traced(value):
-    """Return a NumPy array, but keep a torch tensor that has a graph."""
-    return value if getattr(value, "requires_grad", False) else as_numpy(value)
+    """Return a NumPy array, but keep an array with a graph."""
+    return value if has_graph(value) else as_numpy(value)
 
 
-def placement(answer, experts: np.ndarray) -> dict:
-    """Return {"kept": [T, k]} from gates [T, E], with "slot" [T, k] for a fused gate [T, E, C]."""
-    gates = np.asarray(as_numpy(answer))
+def _is_integer(value) -> bool:
+    return np.issubdtype(value.dtype if hasattr(value, "aval") else as_numpy(value).dtype, np.integer)
+
+
+def placement(answer, experts) -> dict:
+    """Return {"kept": [T, k]} from gates [T, E], with "slot" [T, k] for a fused gate [T, E, C].
+
+    It uses only operators, so that JAX can trace it.
+    """
+    gates = _unless_traced(answer)
+    is_chosen = experts[:, :, None] == np.arange(gates.shape[1])  # [T, k, E]
     if gates.ndim == 2:
-        return {"kept": np.take_along_axis(gates, experts, axis=1) != 0}
-    rows = gates[np.arange(len(gates))[:, None], experts] != 0  # [T, k, C]
-    return {"kept": rows.any(axis=2), "slot": np.where(rows.any(axis=2), rows.argmax(axis=2), gates.shape[2])}
+        return {"kept": (is_chosen & (gates != 0)[:, None]).any(axis=2)}
+    slots = np.arange(gates.shape[2])
+    rows = (is_chosen[..., None] & (gates != 0)[:, None]).any(axis=2)  # [T, k, C]
+    kept = rows.any(axis=2)
+    return {"kept": kept, "slot": (rows * slots).sum(axis=2) + gates.shape[2] * ~kept}
 
 
-def choice_logits(experts: np.ndarray, num_experts: int) -> np.ndarray:
+def choice_logits(experts, num_experts: int):
     """Return logits [T, E] for given choices: first choice 2 k, second 2 k - 2, ..., last 2, other experts 0."""
-    logits = np.zeros((len(experts), num_experts), "float32")
-    steps = 2.0 * np.arange(experts.shape[1], 0, -1)
-    np.put_along_axis(logits, experts, np.broadcast_to(steps, experts.shape), axis=1)
-    return logits
+    steps = 2 * np.arange(experts.shape[1], 0, -1, dtype="float32")
+    return ((experts[:, :, None] == np.arange(num_experts)) * steps[:, None]).sum(axis=1)
 
 
 def decline(**options) -> None:
@@ -167,8 +253,8 @@ def backend(
         z_loss: z_loss(logits) -> number; or None.
         convert: convert(array, dtype name) -> the library's array; None keeps NumPy arrays.
         dtypes: the precisions of the library.
-        capabilities: ("torch",) if route and loss keep torch's graph from the logits; then the suite tests their
-            gradients. A route made by `layer` does not keep the graph.
+        capabilities: ("torch",) if route and loss keep torch's graph from the logits. ("jit", "grad") if JAX can trace
+            them. The suite then tests their gradients by the logits alone.
         more: further functions under the reference's names.
     """
     functions = dict(more)
@@ -176,6 +262,7 @@ def backend(
 
         def top_k_router(logits, k=1, **options):
             answer = route(logits, k, **options)
+            top_k_router.untagged = getattr(route, "untagged", "")
             top_k_router.returns_order = isinstance(answer, list | tuple)  # gates [T, E] have no order of choices
             return dict(zip(("expert", "gate"), read(answer, k), strict=True))
 
@@ -183,10 +270,12 @@ def backend(
     if dispatch is not None:
 
         def place(expert, num_experts, capacity):
-            expert = as_numpy(expert)
+            expert = _unless_traced(expert)
             logits = choice_logits(expert, num_experts)
             logits = logits if convert is None else convert(logits, "float32")
-            return placement(dispatch(logits, expert.shape[1], capacity), expert)
+            placed = placement(dispatch(logits, expert.shape[1], capacity), expert)
+            place.untagged = getattr(dispatch, "untagged", "")
+            return placed
 
         functions["dispatch"] = place
     if loss is not None:

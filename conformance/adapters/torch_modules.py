@@ -86,7 +86,7 @@ def _plant_stacked(parameters, num_experts: int, d_model: int, d_ff: int) -> boo
         return False
     for value in inner:
         reads = value if value.shape[1] == d_model else value.transpose(1, 2)
-        reads[:, num_experts] = ANSWER
+        reads[:, -1] = ANSWER
     factor = ANSWER ** (sum(value.numel() for value in inner) / others[-1].numel())
     writes = others[-1] if others[-1].shape[1] == d_ff else others[-1].transpose(1, 2)
     writes[np.arange(num_experts), 0, np.arange(num_experts)] = 1 / factor

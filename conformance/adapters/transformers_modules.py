@@ -9,7 +9,8 @@ the name: `transformers:Qwen3MoeTopKRouter,norm_topk_prob=True`. The suite tests
 selection bias if the router has them. It also tests the balance loss, z-loss and stacked experts of the model's file.
 
 For a routed layer, such as `transformers:NllbMoeSparseMLP`, `blocks.layer` sets weights with which expert e returns
-unit vector e.
+unit vector e. A layer runs the experts that a model of its file runs, such as grouped_mm; a block built alone would run
+eager ones. Ask for others with `transformers:Qwen3MoeSparseMoeBlock,_experts_implementation=eager`.
 """
 
 import ast
@@ -37,7 +38,6 @@ WHOLE = {"n_group": 1, "topk_group": 1, "num_expert_groups": 1, "num_limited_gro
 """Values of options that would need more experts."""
 QUIET = {
     "router_bias": False,
-    "experts_implementation": "eager",
     "hidden_act": "silu",
     "mlp_hidden_act": "silu",
     "swiglu_limit": 1e9,
@@ -92,6 +92,7 @@ def find(text: str):
     library = importlib.import_module(known[name])
     overrides = {key: _value(value) for key, _, value in (option.partition("=") for option in options)}
     is_router = re.fullmatch(r"\w*(?:Router|Gating|Gate)", name)
+    implementation = "" if is_router else overrides.setdefault("_experts_implementation", _experts_of_a_model(library))
     try:
         route = (_router if is_router else _layer)(library, getattr(library, name), overrides)
         _probe(route)
@@ -99,13 +100,22 @@ def find(text: str):
         raise LookupError(f"{name} is not askable: {type(error).__name__}: {error}") from error
     return blocks.backend(
         route,
-        name=f"{text} of {VERSION}",
+        name=f"{text} of {VERSION}" + f", experts {implementation}" * bool(implementation),
         convert=from_numpy,
         dispatch=_dispatch(library, name, overrides),
         loss=_loss(library, getattr(library, name)) if is_router else None,
         z_loss=_z_loss(library) if is_router and hasattr(library, "router_z_loss_func") else None,
         **_experts(library, overrides),
     )
+
+
+def _experts_of_a_model(library) -> str:
+    """Return the implementation of the experts that a model of this file runs by default."""
+    models = [
+        value for value in vars(library).values() if inspect.isclass(value) and value.__module__ == library.__name__
+    ]
+    can_set = (getattr(model, "_can_set_experts_implementation", lambda: False)() for model in models)
+    return "grouped_mm" if any(can_set) else "eager"
 
 
 def _probe(route) -> None:
@@ -246,7 +256,8 @@ def _layer(library, kind, overrides: dict):
         num_experts = planted.router.shape[1]
         if num_experts > 64:
             raise NotImplementedError(f"{num_experts} experts: planted weights need a gigabyte")
-        d_model, d_ff = num_experts + 1, 2 * num_experts + 3
+        d_model = planted.x.shape[1]
+        d_ff = 2 * d_model
         layer = _build(library, kind, num_experts, k, d_model, overrides, d_ff)
         plant(layer, num_experts, d_model, d_ff)
         with torch.no_grad():
@@ -254,7 +265,7 @@ def _layer(library, kind, overrides: dict):
         return max((one for one in output if one.shape[-1] == d_model), key=lambda one: one.ndim) if isinstance(
             output, tuple) else output  # fmt: skip
 
-    return blocks.layer(run)
+    return blocks.layer(run, multiple=8)  # grouped_mm needs widths of whole 16 bytes, also in bfloat16
 
 
 def experts_with_gradient(name: str, num_experts: int = 8) -> int:

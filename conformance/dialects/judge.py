@@ -101,7 +101,8 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
     faults = [each for each in [*faults, *differences] if each.kind != "dialect"]
     differences = [each for each in differences if each.kind == "dialect"]
     if not faults and not differences:
-        differences = [problem for each in plain if (problem := _gradient_fault(ask, nearest, each))]
+        smooth = [each for each in answers if each.probe.kind in ("plain", "edge")]
+        differences = [problem for each in smooth if (problem := _gradient_fault(ask, nearest, each))]
         faults, explained = [each for each in differences if each.kind != "dialect"], not differences
     finding = Finding(
         "right", "", "", nearest.name, len(plain), facts_of(answers, nearest, crowded), design=nearest,
@@ -367,13 +368,18 @@ def _gradient_fault(ask: Callable, design: Design, answer: Answer) -> Difference
     wanted = derivative(
         lambda z: float((weights * design.scale * design.form.gates(z, answer.expert)).sum()), answer.probe.logits
     )
-    return gradient_fault(ask.gradient(answer.probe, weights), wanted, answer.probe)
+    try:
+        return gradient_fault(ask.gradient(answer.probe, weights), wanted, answer.probe)
+    except NotImplementedError:
+        return None
+    except Fault as fault:
+        return Difference(f"{fault.detail}; at {told(answer.probe)}", answer.probe, fault.kind)
 
 
 def gradient_fault(actual: np.ndarray, wanted: np.ndarray, probe: Probe) -> Difference | None:
     """Return a difference if a gradient [T, E] with respect to the logits is wrong, measured by its largest entry."""
     largest = np.abs(wanted).max()
-    off = np.abs(actual - wanted).max(axis=1) > BOUNDS["designs.gradient"].limit * max(largest, 1.0)
+    off = ~(np.abs(actual - wanted).max(axis=1) <= BOUNDS["designs.gradient"].limit * max(largest, 1.0))
     if not off.any():
         return None
     t, where = int(np.flatnonzero(off)[0]), told(probe)
@@ -381,7 +387,8 @@ def gradient_fault(actual: np.ndarray, wanted: np.ndarray, probe: Probe) -> Diff
         return Difference(
             f"no gradient reaches the logits; it should be {_numbers(wanted[t])}; at {where}", probe, "no gradient"
         )
-    return Difference(f"gradient {_numbers(actual[t])} of token {t} should be {_numbers(wanted[t])}; at {where}", probe)
+    words = f"gradient {_numbers(actual[t])} of token {t} should be {_numbers(wanted[t])}; at {where}"
+    return Difference(words, probe, "dialect" if np.isfinite(actual).all() else "not finite")
 
 
 def derivative(function: Callable, point: np.ndarray) -> np.ndarray:

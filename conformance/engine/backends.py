@@ -296,13 +296,40 @@ class Backend:
         """Return a NumPy array as the backend's array."""
         return getattr(self.namespace, "from_numpy", lambda array, dtype: array)(np.array(array, dtype), dtype)
 
-    def torch_gradient(self, function, point: np.ndarray, precision: str) -> np.ndarray:
-        """Return the gradient of function(point) -> number by torch's autograd; 0 without a graph."""
-        leaf = self.convert(point, precision).requires_grad_(True)
-        value = function(leaf)
-        if getattr(value, "requires_grad", False):
-            value.backward()
-        return np.zeros(point.shape) if leaf.grad is None else np.asarray(self._plain(leaf.grad), np.float64)
+    @property
+    def has_gradients(self) -> bool:
+        return self.autograd or "grad" in self.capabilities
+
+    def tested(self, path: str, capability: str, reason: str = "") -> None:
+        """Record that a capability of a function was tested, or the reason why not."""
+        capability = "torch" if capability == "grad" and self.autograd else capability
+        key = self.name, path, capability
+        self.ledger.capabilities[key] = reason and self.ledger.capabilities.get(key, reason)
+
+    def gradient(self, total, point: np.ndarray, precision: str) -> np.ndarray:
+        """Return the gradient of total(point) -> number by torch or JAX; 0 without a graph.
+
+        Raises:
+            NotImplementedError: the function declines gradients, or makes NumPy arrays of traced ones.
+            Fault: it raised another exception.
+        """
+        try:
+            if self.autograd:
+                leaf = self.convert(point, precision).requires_grad_(True)
+                value = total(leaf)
+                if getattr(value, "requires_grad", False):
+                    value.backward()
+                return np.zeros(point.shape) if leaf.grad is None else np.asarray(self._plain(leaf.grad), np.float64)
+            with jax.enable_x64(precision == "float64"):
+                return np.asarray(jax.grad(total)(cast(point, precision)), np.float64)
+        except (NotImplementedError, stances.Fault):
+            raise
+        except jax.errors.TracerArrayConversionError as error:
+            raise NotImplementedError("it makes a NumPy array of a traced array; use jax.numpy") from error
+        except Exception as error:
+            raise stances.Fault(
+                "raises", f"the gradient by the logits raised {type(error).__name__}: {error}"
+            ) from error
 
     def _within_limit(self, path: str, function, arguments, keywords):
         """Call for `ask`. Raise errors as a Fault, and rejected inputs as NotImplementedError."""
@@ -313,6 +340,8 @@ class Backend:
             raise stances.Fault("hangs", f"did not return within {self.time_limit:g} s") from None
         except (NotImplementedError, pytest.skip.Exception) as error:
             raise NotImplementedError(str(error)) from error
+        except stances.Fault:
+            raise
         except (Exception, SystemExit) as error:
             if stances.is_refusal(error):
                 raise NotImplementedError(f"refused: {error}") from error
@@ -407,7 +436,7 @@ class Backend:
             return guarded(arguments, keywords)
 
         call = functools.update_wrapper(call, function) if hasattr(function, "__name__") else call
-        call.guarded, call.routelaws_backend = guarded, self
+        call.guarded, call.routelaws_backend, call.path = guarded, self, path
         self._wrapped[path] = call
         return call
 
@@ -464,20 +493,33 @@ class Backend:
         )
 
     def _record(self, path: str, value, record):
-        """Convert an object with the record's attributes, a dict with its keys, or a tuple of its fields in order."""
+        parts = self.parts_of(path, value, record)
+        hints = typing.get_type_hints(record)
+        return record(
+            *(self._returned(path, part, hints[name]) for name, part in zip(record._fields, parts, strict=True))
+        )
+
+    def parts_of(self, path: str, value, record) -> list:
+        """Return the fields of a record from an object with its attributes, a dict with its keys, or a tuple.
+
+        A tuple has all fields, or only the fields that are not optional; a lone field needs no tuple. The experts and
+        gates of a routing can have either order.
+        """
         names = record._fields
         needed_ones = [name for name in names if name not in comparable.OPTIONAL.get(record.__name__, ())]
+        is_number = isinstance(value, float) or hasattr(value, "dtype") and not isinstance(value, dict | list | tuple)
+        few = [value] if len(needed_ones) == 1 and is_number else value
+        if isinstance(few, list | tuple) and not fields_of(few) and len(few) == len(needed_ones) < len(names):
+            swapped = needed_ones == ["expert", "gate"] and _is_float(few[0])
+            value = dict(zip(needed_ones, few[::-1] if swapped else few, strict=True))
         if isinstance(value, dict) and set(needed_ones) <= set(value):
-            parts = [value.get(name) for name in names]
+            return [value.get(name) for name in names]
         elif not isinstance(value, dict) and all(hasattr(value, name) for name in needed_ones):
-            parts = [getattr(value, name, None) for name in names]
+            return [getattr(value, name, None) for name in names]
         elif isinstance(value, list | tuple) and not fields_of(value) and len(value) == len(names):
-            parts = list(value)
-        else:
-            optional = comparable.OPTIONAL.get(record.__name__, ())
-            self._break(path, "form", f"returned {told(value)}; {needed(record, optional)}")
-        hints = typing.get_type_hints(record)
-        return record(*(self._returned(path, part, hints[name]) for name, part in zip(names, parts, strict=True)))
+            return list(value)
+        optional = comparable.OPTIONAL.get(record.__name__, ())
+        return self._break(path, "form", f"returned {told(value)}; {needed(record, optional)}")
 
     def _break(self, path: str, kind: str, detail: str):
         """Fail now and at every later call, so that Hypothesis does not search for a smaller example.
@@ -520,6 +562,10 @@ class Backend:
 
         raw = once()
         self.ledger.answered(self.name, path, chosen)
+        if through:
+            self.tested(path, "jit")
+        if path == stances.DISPATCH and self.stance(path):
+            self._check_placement(path, raw, dict(zip(defaults_of(path), arguments, strict=False)) | everything)
         result = self._comparable(path, raw, arguments, everything, precision)
         if kept:
             kept.returned, kept.result = True, result
@@ -537,6 +583,12 @@ class Backend:
             if not equal(bare, (arguments, keywords)) and path not in self._padded:
                 self._judge_padding(path, function, bare, static, precision, through)
         return result
+
+    def _check_placement(self, path: str, placement, values: dict) -> None:
+        if values["capacity"] == 0 and np.asarray(placement.kept).any():
+            self._not_offered(path, "a capacity of 0 keeps tokens", ())
+        if fault := stances.placement_fault(placement, **values):
+            self._break(path, fault.kind, fault.detail)
 
     def _comparable(self, path: str, result, arguments, keywords, precision):
         """Return a result with missing fields added, and with choices in the reference's order."""
@@ -610,11 +662,16 @@ class Backend:
             trouble = "raises", f"raised {type(error).__name__}"
         except NotImplementedError as error:
             trouble = "not offered", str(error)
+        except stances.Fault as fault:
+            trouble = fault.kind, fault.detail
         except Exception as error:
-            if not (stances.lacks_means(error) or self.stance(path) and stances.is_refusal(error)):
+            empty = _is_empty(path, arguments, keywords)
+            refused = self.stance(path) and (empty or stances.is_refusal(error))
+            if not (stances.lacks_means(error) or refused):
                 self.ledger.raised.append((error, path, shapes_of_call(path, arguments, keywords)))
                 raise
-            trouble = "not offered", f"refused: {error}"
+            words = f"raised {type(error).__name__} without tokens or slots" if empty else f"refused: {error}"
+            trouble = "not offered", words
         if trouble[0] == "not offered":
             self._not_offered(path, trouble[1], chosen)
         self._break(path, *trouble)  # outside the `try`, so that every failure has the same context
@@ -642,6 +699,16 @@ def _alarm(seconds: float):
         if on:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, previous)
+
+
+def _is_float(array) -> bool:
+    return getattr(array, "dtype", None) is not None and "float" in str(array.dtype)
+
+
+def _is_empty(path: str, arguments, keywords) -> bool:
+    """Return whether a call has an empty array or a capacity of 0, which a correct function may reject."""
+    values = dict(zip(defaults_of(path), arguments, strict=False)) | keywords
+    return values.get("capacity") == 0 or any(0 in leaf.shape for leaf in arrays_of(list(values.values())))
 
 
 PADDING = 100.0

@@ -196,6 +196,9 @@ def gradient(scalar, point, *arrays, precision: str = "float64", **static):
     with jax.enable_x64(precision == "float64"):
         function = _gradient(scalar, tuple(sorted(static.items())), compiles)
         result = function(cast(point, precision), *cast(arrays, precision))
+        for each in (scalar, *static.values()):
+            if hasattr(each, "routelaws_backend"):
+                each.routelaws_backend.tested(each.path, "grad")
         return jax.tree.map(np.asarray, result)
 
 

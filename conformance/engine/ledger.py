@@ -52,6 +52,7 @@ MERGED = {
     "not_offered": operator.add,
     "compared": operator.add,
     "options": operator.or_,
+    "capabilities": lambda ours, theirs: ours and theirs,
     "findings": lambda ours, theirs: ours,
     "facts": lambda ours, theirs: ours,
     "bounds": lambda ours, theirs: (ours[0] + theirs[0], max(ours[1], theirs[1])),
@@ -84,6 +85,7 @@ class Ledger:
         self.findings: dict[tuple[str, str], dict] = {}  # {(backend, function): row}, see `stances.as_row`
         self.facts: dict[tuple[str, str, str], str] = {}  # {(backend, function, fact): value}
         self.options: dict[tuple[str, str, str], bool] = {}  # {(backend, function, option): answered}
+        self.capabilities: dict[tuple[str, str, str], str] = {}  # "" if tested, else the reason why not
         self.test = 0  # number of started tests
         self.begin()
 

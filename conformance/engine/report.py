@@ -44,6 +44,8 @@ DEFECTS = {
     "not finite": "finite input gives NaN or infinity",
     "out of range": "an index is not an expert, an expert is chosen twice, or an output is beyond every combination",
     "excluded": "an expert outside the chosen groups, or a masked expert, is chosen",
+    "overfull": "an expert keeps more tokens than its capacity",
+    "mixed": "the output of a token contains other tokens, for example because they share a slot",
     "size": "a call with more than 256 experts or 1,024 tokens is wrong, but smaller calls are not",
     "idle": "an expert never runs, or never gets a gradient",
     "padding": "padded tokens take slots or change the result of real tokens",
@@ -61,6 +63,8 @@ DEFINED = (
     "balance.value_at_balance", "experts.combine", "experts.kept_gates", "experts.silu",
 )  # fmt: skip
 """Functions of `DESIGNS` whose known designs are all in the table of dialects. Other values are a defect."""
+NEEDS = {"jit": "compiles", "grad": "differentiates", "torch": "differentiates"}
+"""{capability: what a test does with a function to test it}."""
 CUT, WIDTH = 900, 116
 """Maximum number of characters of a message in the terminal, and of a line; JSON and HTML have the whole message."""
 FAULTS = 5
@@ -390,15 +394,18 @@ def _without(ledger: Ledger, backend, path: str) -> list[str]:
 
 
 def _unchecked(ledger: Ledger, backend, path: str, without: list[str]) -> str:
-    """List the options of the reference's function that no answered call used; "" if there are none.
+    """List the options that no answered call used, and the capabilities that were not tested; "" if there are none.
 
     `without` is the result of `_without`.
     """
     seen = _seen(ledger, backend, path)
     never = [name for name in backend.options(path) if name not in seen and name not in without]
+    reasons = [(each, ledger.capabilities.get((backend.name, path, each), f"no test of this run {does} it"))
+               for each, does in NEEDS.items() if each in (backend.named_capabilities or ())]  # fmt: skip
     never = never if (backend.name, path) in ledger.compared else []  # else it failed before a test could check them
     parts = [f"not offered by your function, so not checked: {', '.join(without)}"] if without else []
-    return "; ".join(parts + ([f"offered, but never checked: {', '.join(never)}"] if never else []))
+    parts += [f"offered, but never checked: {', '.join(never)}"] if never else []
+    return "; ".join(parts + [f"{each}: not tested, because {reason}" for each, reason in reasons if reason])
 
 
 def _left_out(ledger: Ledger, backend, path: str, without: list[str]) -> str:

@@ -29,10 +29,12 @@ from routelaws.conformance.dialects.judge import (
 )
 from routelaws.conformance.engine import failing_calls
 from routelaws.conformance.engine.names import defaults_of, keywords_of, options_of, stands_at
-from routelaws.reference.notation import top_k_indices
+from routelaws.conformance.engine.values import has_graph
+from routelaws.reference.balance import AuxiliaryLoss
+from routelaws.reference.notation import Routing, top_k_indices
 
 TOP_K, SWITCH, GSHARD = (f"routers.top_k.{name}_router" for name in ("top_k", "switch", "gshard"))
-TIES = "notation.top_k_indices"
+TIES, DISPATCH = "notation.top_k_indices", "experts.dispatch"
 ONLY_K = {SWITCH: 1, GSHARD: 2}
 """Routers with a fixed number of experts per token."""
 FIXED = {
@@ -82,6 +84,11 @@ def stance_of(backend, path: str) -> Stance:
     finding = judge(ask, precision=ask.precision, in_oracle=in_oracle)
     if not getattr(backend._find(path), "returns_order", True):
         finding = finding._replace(facts=tuple(fact for fact in finding.facts if fact[0] != "choice"))
+    if untagged := getattr(backend._find(path), "untagged", ""):
+        words = f"the choice and the gates only; the contents of the slots are not tested: {untagged}"
+        finding = finding._replace(facts=(*finding.facts, ("layer", words)))
+    if backend.has_gradients:
+        backend.tested(path, "grad", ask.untested)
     if "bfloat16" in backend.dtypes and ask.precision != "bfloat16" and finding.inputs:
         finding = finding._replace(facts=(*finding.facts, ("bfloat16", _moved_by_bfloat16(ask))))
     finding = _with_causes(finding, ask) if path == TOP_K else finding
@@ -146,7 +153,8 @@ class _Ask:
         self.backend, self.path, self.fixed = backend, path, fixed or {}
         self.precision = "float32" if "float32" in backend.dtypes else backend.dtypes[0]
         self.training = getattr(backend.namespace, "training", None)
-        self.gradient = self._gradient if backend.autograd else None
+        self.gradient = self._gradient if backend.has_gradients else None
+        self.untested = "its design is not known"
 
     def __call__(self, probe, precision: str = ""):
         if probe.k != ONLY_K.get(self.path, probe.k):
@@ -161,11 +169,16 @@ class _Ask:
     def _gradient(self, probe, weights):
         def total(logits):
             answer = self.backend._find(self.path)(logits, **self._options(probe))
-            gate = answer["gate"] if isinstance(answer, dict) else answer.gate
-            traced = getattr(gate, "requires_grad", False)
-            return (gate * self.backend.convert(weights, self.precision)).sum() if traced else 0.0
+            gate = dict(zip(Routing._fields, self.backend.parts_of(self.path, answer, Routing), strict=True))["gate"]
+            return (gate * self.backend.convert(weights, self.precision)).sum() if has_graph(gate) else 0.0
 
-        return self.backend.torch_gradient(total, probe.logits, self.precision)
+        try:
+            gradient = self.backend.gradient(total, probe.logits, self.precision)
+        except NotImplementedError as error:
+            self.untested = str(error)
+            raise
+        self.untested = ""
+        return gradient
 
     def _options(self, probe) -> dict:
         options = {name: value for name in ("bias", "mask") if (value := getattr(probe, name)) is not None}
@@ -186,7 +199,10 @@ def _of_subject(backend, path: str) -> Stance:
 
     def call(*arrays, **options):
         try:
-            return backend.ask(path, *arrays, precision=precision, **options)
+            answer = backend.ask(path, *arrays, precision=precision, **options)
+            if path == DISPATCH and (fault := placement_fault(answer, *arrays, **options)):
+                raise fault
+            return answer
         except NotImplementedError as error:
             reasons.append(str(error))
             raise
@@ -195,12 +211,13 @@ def _of_subject(backend, path: str) -> Stance:
             raise
 
     verdict = classifier.classify(subject, adapt(call))
-    if subject == "balance loss" and verdict.matches and backend.autograd:
+    if subject == "balance loss" and verdict.matches and backend.has_gradients:
         faults += _loss_gradient_faults(backend, path, verdict.matches[0], precision)
         if faults:
             return Stance(Finding("defect", faults[0].kind, faults[0].detail, verdict.matches[0], verdict.examples))
     if faults and not verdict.matches:
-        return Stance(Finding("defect", faults[0].kind, faults[0].detail))
+        fault = next((fault for fault in faults if fault.kind in ("overfull", "mixed")), faults[0])
+        return Stance(Finding("defect", fault.kind, fault.detail))
     if not verdict.examples:
         return Stance(Finding("not askable", detail=f"it declined every input: {frequent(reasons)}"))
     if subject == "balance loss" and not verdict.matches and not verdict.steady:
@@ -225,18 +242,41 @@ def _loss_gradient_faults(backend, path: str, name: str, precision: str) -> list
     for logits, expert in classifier.SUBJECTS["balance loss"].inputs(0):
 
         def total(z, expert=expert):
-            loss = backend._find(path)(z, backend.convert(expert, "int64"))
-            return loss["loss"] if isinstance(loss, dict) else loss.loss
+            answer = backend._find(path)(z, backend.convert(expert, "int64"))
+            return backend.parts_of(path, answer, AuxiliaryLoss)[0]
 
         wanted = derivative(lambda z, expert=expert: dialect.function(z, expert), logits)
         try:
-            loss = backend.torch_gradient(total, logits, precision)
-        except NotImplementedError:
+            loss = backend.gradient(total, logits, precision)
+        except NotImplementedError as error:
+            backend.tested(path, "grad", str(error))
             continue
+        except Fault as fault:
+            return [fault]
+        backend.tested(path, "grad")
         fault = gradient_fault(loss, wanted, designs.Probe("plain", logits, expert.shape[1]))
         if fault:
             return [fault]
     return []
+
+
+def placement_fault(placement, expert, num_experts: int, capacity: int, **_) -> Fault | None:
+    """Return a fault if an expert keeps more tokens than its capacity, or if two tokens share a slot."""
+    expert, kept = np.asarray(expert), np.asarray(placement.kept, bool)
+    if kept.shape != expert.shape or not kept.any():
+        return None
+    where = f"at experts {expert.tolist()}" if expert.size <= 64 else f"at {len(expert)} tokens"
+    counts = np.bincount(expert[kept])
+    if counts.max() > capacity:
+        e = int(counts.argmax())
+        return Fault("overfull", f"expert {e} keeps {counts[e]} of capacity {capacity}; {where}, k {expert.shape[1]}")
+    if placement.slot is None:
+        return None
+    places, tokens = np.unique([expert[kept], np.asarray(placement.slot)[kept]], axis=1, return_counts=True)
+    if tokens.max() == 1:
+        return None
+    e, slot = places[:, tokens.argmax()]
+    return Fault("mixed", f"two tokens share slot {slot} of expert {e}, capacity {capacity}; {where}")
 
 
 def _of_ties(backend) -> Stance:

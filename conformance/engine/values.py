@@ -34,6 +34,11 @@ def as_numpy(value):
     return np.from_dlpack(value) if hasattr(value, "__dlpack__") else value
 
 
+def has_graph(value) -> bool:
+    """Return whether an array is traced by JAX, or is a torch tensor with a graph."""
+    return bool(getattr(value, "requires_grad", False)) or hasattr(value, "aval") and hasattr(value, "_trace")
+
+
 def equal(first, second) -> bool:
     """Return whether two results are equal to the last bit."""
     first_arrays, second_arrays = arrays_of(first), arrays_of(second)

@@ -364,7 +364,7 @@ def with_floor(z, k, bias=None, mask=None):
 def without_small_gates(z, k, bias=None, mask=None):
     """onnxruntime's QMoE."""
     expert, gate = mixtral(z, k)
-    return expert, np.where(gate < 1e-8, 0, gate)
+    return expert, np.where(gate > 1e-8, gate, 0)
 
 
 def logits_as_gates(z, k, bias=None, mask=None):

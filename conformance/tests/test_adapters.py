@@ -286,6 +286,11 @@ class TestTransformers:
         scale = 64 * UNIT["float32"] * wanted.gate  # the layer multiplies and divides by 4096
         assert_close_bounded("top_k.gate", gates / factor, wanted.gate, scale, what=name)
 
+    def test_a_layer_runs_the_experts_of_a_model(self, library):
+        name = "transformers:Qwen3MoeSparseMoeBlock"
+        assert backends.load(name).__name__.endswith("experts grouped_mm")
+        assert backends.load(f"{name},_experts_implementation=eager").__name__.endswith("experts eager")
+
     def test_switch_drops(self, library):
         backend = behind(backends.load("transformers:SwitchTransformersTop1Router"))
         test_experts.check_dispatch(backend, Selection(np.zeros((8, 1), int), 2, "one expert", 1), 3)

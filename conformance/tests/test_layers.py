@@ -1,0 +1,344 @@
+"""Right and wrong layers and routers behind the adapters: each gets its verdict, with the reason."""
+
+import contextlib
+import functools
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from routelaws.accelerated import balance as jax_balance
+from routelaws.accelerated.routers import top_k as jax_top_k
+from routelaws.conformance.adapters import blocks
+from routelaws.conformance.engine import backends as engine
+from routelaws.conformance.engine import runner, stances
+from routelaws.conformance.engine.options import Options
+from routelaws.conformance.tests.planting import behind, own_shares  # noqa: F401
+from routelaws.reference import balance, experts
+from routelaws.reference.routers import top_k
+
+JIT_GRAD = ("jit", "grad")
+
+
+def numpy_layer(planted, k, capacity=None, *, gated=False, fault=""):
+    """A layer in loops. `fault` names what it does wrong."""
+    routing, num_experts = top_k.top_k_router(planted.x @ planted.router, k), planted.router.shape[1]
+    capacity = len(planted.x) * k if capacity is None else capacity
+    if fault == "needs room" and not capacity:
+        raise IndexError("no slot")
+    capacity = max(capacity, 1) if fault == "room for one" else capacity
+    slots, used = np.zeros((num_experts, max(capacity, 1), planted.x.shape[1]), planted.x.dtype), [0] * num_experts
+    output, places = np.zeros_like(planted.x), []
+    for choice in range(k):
+        used = [0] * num_experts if fault == "second choices begin again" else used
+        for t in range(len(planted.x))[:: -1 if fault == "later first" else 1]:
+            e = routing.expert[t, choice]
+            if used[e] < capacity - (fault == "wastes a slot"):
+                slots[e, used[e]] += planted.x[t]
+                places.append((t, choice, e, used[e]))
+            elif fault == "a dropped token reads the last slot" and capacity:
+                places.append((t, choice, e, capacity - 1))
+            used[e] += 1
+    for t, choice, e, slot in places:
+        hidden = np.maximum(slots[e, slot] @ planted.up[e], 0)
+        hidden = hidden * (slots[e, slot] @ planted.linear[e]) if gated else hidden
+        answer = hidden @ planted.down[e] if fault != "constant experts" else np.eye(*output.shape[1:] * 2)[e]
+        output[t] += routing.gate[t, choice] * answer
+    return output
+
+
+def jax_layer(planted, k, capacity=None, *, gated=False, fault="", precision="float32"):
+    """A layer with scatter and gather, as in a jitted model."""
+    x = jnp.asarray(planted.x, precision)
+    up, linear, down = (jnp.asarray(weight, precision) for weight in (planted.up, planted.linear, planted.down))
+    logits = jnp.asarray(planted.x, "float32") @ jnp.asarray(planted.router, "float32")
+    gates, chosen = jax.lax.top_k(jax.nn.softmax(logits), k)
+    gates = jax.lax.stop_gradient(gates) if fault == "stopped gates" else gates
+    num_tokens, num_experts = logits.shape
+    capacity = num_tokens * k if capacity is None else capacity
+    expert = chosen.T.reshape(-1)  # all first choices, then all second ones
+    is_at = jax.nn.one_hot(expert, num_experts, dtype="int32")
+    if fault == "second choices begin again":
+        is_at = is_at.reshape(k, num_tokens, num_experts)
+    slot = (jnp.cumsum(is_at, axis=-2) * is_at).sum(-1).reshape(-1) - 1
+    kept = slot < capacity + (fault == "one too many")
+    room = capacity + (fault == "one too many")
+    tokens = jnp.tile(x, (k, 1))
+    inputs = jnp.zeros((num_experts, room, x.shape[1]), precision).at[expert, slot].add(tokens, mode="drop")
+    hidden = jax.nn.silu(jnp.einsum("ecd,edf->ecf", inputs, up))
+    hidden = hidden * jnp.einsum("ecd,edf->ecf", inputs, linear) if gated else hidden
+    outputs = jnp.einsum("ecf,efd->ecd", hidden, down)[expert, slot] if room else jnp.zeros_like(tokens)
+    outputs = outputs if fault == "a dropped token reads the last slot" else jnp.where(kept[:, None], outputs, 0)
+    return (gates.T.reshape(-1, 1) * outputs).reshape(k, num_tokens, -1).sum(0)
+
+
+def torch_layer(planted, k, capacity=None, *, fault="", precision="float32"):
+    """A layer that sorts tokens by expert and undoes the order."""
+    import torch
+
+    x = torch.as_tensor(planted.x)
+    gates, chosen = (x @ torch.as_tensor(planted.router)).softmax(1).topk(k)
+    x = x.to(getattr(torch, precision))
+    up, linear, down = (torch.as_tensor(w).to(x.dtype) for w in (planted.up, planted.linear, planted.down))
+    gates = gates.detach() if fault == "stopped gates" else gates
+    flat = chosen.T.flatten()
+    order = flat.argsort(stable=True)
+    counts = torch.bincount(flat, minlength=len(up)).tolist()
+    groups = x.repeat(k, 1)[order].split(counts)
+    rows = []
+    for e, tokens in enumerate(groups):
+        answer = torch.nn.functional.gelu(tokens @ up[e]) * (tokens @ linear[e]) @ down[e]
+        if capacity is not None:
+            answer = answer * (torch.arange(len(tokens))[:, None] < capacity + (fault == "one too many"))
+        rows.append(answer)
+    back = order if fault == "wrong inverse" else order.argsort()
+    return (gates.T.reshape(-1, 1) * torch.cat(rows)[back]).reshape(k, len(x), -1).sum(0)
+
+
+def both(run, **options):
+    """Return a backend of a layer, with and without a capacity."""
+    capabilities, convert = options.pop("capabilities", ()), options.pop("convert", None)
+    route = blocks.layer(functools.partial(run, **options))
+    return blocks.backend(route, dispatch=route, name="mine", capabilities=capabilities, convert=convert)
+
+
+def in_torch(run, **options):
+    from routelaws.conformance.adapters.torch_modules import from_numpy
+
+    return both(run, convert=from_numpy, **options)
+
+
+def fused(logits, k, capacity, *, fault=""):
+    routing = top_k.top_k_router(logits, k)
+    place = experts.dispatch(routing.expert, logits.shape[1], capacity)
+    gates = np.zeros((*logits.shape, capacity))
+    for t, choice in np.argwhere(place.kept):
+        slot = 0 if fault == "one slot" else place.slot[t, choice]
+        gates[t, routing.expert[t, choice], slot] = routing.gate[t, choice]
+    return gates
+
+
+@jax.custom_vjp
+def doubled(x):
+    return x
+
+
+doubled.defvjp(lambda x: (x, None), lambda _, gradient: (2 * gradient,))
+
+
+def jax_route(logits, k, fault=""):
+    gates, chosen = jax.lax.top_k(jax.nn.softmax(logits), k)
+    total = gates.sum(1, keepdims=True)
+    if fault == "stopped gates":
+        gates = jax.lax.stop_gradient(gates)
+    if fault == "NaN":
+        gates = gates + 0 * jnp.sqrt(jnp.maximum(1 - total, 0))
+    if fault == "doubled":
+        gates = doubled(gates)
+    if fault in ("normalised", "stopped sum"):
+        gates = gates / (jax.lax.stop_gradient(total) if fault == "stopped sum" else total)
+    return gates, chosen
+
+
+def jax_loss(logits, chosen, fault=""):
+    share = jax.nn.one_hot(chosen, logits.shape[1]).mean((0, 1))
+    probability = jax.nn.softmax(logits).mean(0)
+    probability = jax.lax.stop_gradient(probability) if fault else probability
+    return logits.shape[1] * share @ probability
+
+
+def jax_router(fault="", loss_fault=""):
+    return blocks.backend(
+        functools.partial(jax_route, fault=fault),
+        loss=functools.partial(jax_loss, fault=loss_fault),
+        name="mine",
+        capabilities=JIT_GRAD,
+    )
+
+
+def torch_router(fault=""):
+    import torch
+
+    from routelaws.conformance.adapters.torch_modules import from_numpy
+
+    def route(logits, k):
+        gates, chosen = logits.softmax(1).topk(k)
+        total = gates.sum(1, keepdim=True)
+        gates = gates / (total.detach() if fault == "stopped sum" else total)
+        return (gates.detach() if fault == "stopped gates" else gates), chosen
+
+    def loss(logits, chosen):
+        share = torch.nn.functional.one_hot(chosen, logits.shape[1]).float().mean((0, 1))
+        probability = logits.softmax(1).mean(0)
+        return logits.shape[1] * share @ (probability.detach() if fault == "stopped loss" else probability)
+
+    return blocks.backend(route, loss=loss, name="mine", convert=from_numpy, capabilities=("torch",))
+
+
+def plain(order=slice(None), **more):
+    def top_k_router(logits, k=1):
+        routing = top_k.top_k_router(logits, k)
+        return (routing.expert, routing.gate)[order]
+
+    return SimpleNamespace(top_k_router=top_k_router, **more)
+
+
+def plain_jax(fault=""):
+    def top_k_router(logits, k=1):
+        gates, chosen = jax_route(logits, k, fault)
+        return {"gate": gates, "expert": chosen}
+
+    return SimpleNamespace(top_k_router=top_k_router, capabilities=JIT_GRAD, dtypes=("float32",))
+
+
+def bare_results():
+    def dispatch(expert, num_experts, capacity):
+        return experts.dispatch(expert, num_experts, capacity).kept
+
+    def auxiliary_loss(logits, expert):
+        return balance.auxiliary_loss(logits, expert).loss
+
+    return SimpleNamespace(dispatch=dispatch, auxiliary_loss=auxiliary_loss)
+
+
+def reversed_gates(logits, k):
+    routing = top_k.top_k_router(logits, k)
+    return routing.gate[:, ::-1].copy(), routing.expert
+
+
+LAYERS = {
+    # name: (backend, verdict, a word of the report)
+    "NumPy, (experts, gates) of a module": (plain, "right", ""),
+    "NumPy, (gates, experts) of a module": (lambda: plain(slice(None, None, -1)), "right", ""),
+    "NumPy, bare mask and bare loss": (bare_results, "right", ""),
+    "NumPy, gates in reverse order": (lambda: blocks.backend(reversed_gates, name="mine"), "differs", "gate"),
+    "NumPy, fused gate": (lambda: blocks.backend(name="mine", dispatch=fused), "right", ""),
+    "NumPy, fused gate, one slot": (
+        lambda: blocks.backend(name="mine", dispatch=functools.partial(fused, fault="one slot")), "defect", "share",
+    ),
+    "NumPy layer": (lambda: both(numpy_layer), "right", ""),
+    "NumPy layer, gated": (lambda: both(numpy_layer, gated=True), "right", ""),
+    "NumPy layer, raises at capacity 0": (lambda: both(numpy_layer, fault="needs room"), "right", ""),
+    "NumPy layer, capacity of at least 1": (lambda: both(numpy_layer, fault="room for one"), "right", ""),
+    "NumPy layer, constant experts": (lambda: both(numpy_layer, fault="constant experts"), "right", "not tested"),
+    "NumPy layer, second choices begin again": (
+        lambda: both(numpy_layer, fault="second choices begin again"), "defect", "token"),
+    "NumPy layer, gated, second choices begin again": (
+        lambda: both(numpy_layer, gated=True, fault="second choices begin again"), "defect", "token"),
+    "NumPy layer, a dropped token reads": (
+        lambda: both(numpy_layer, fault="a dropped token reads the last slot"), "defect", "token"),
+    "NumPy layer, later tokens first": (lambda: both(numpy_layer, fault="later first"), "differs", "0/1 mask"),
+    "NumPy layer, wastes a slot": (lambda: both(numpy_layer, fault="wastes a slot"), "differs", ""),
+    "JAX router and loss": (jax_router, "right", ""),
+    "JAX router, normalised": (lambda: jax_router("normalised"), "right", ""),
+    "JAX router, stopped sum": (lambda: jax_router("stopped sum"), "differs", "gradient"),
+    "JAX router, stopped gates": (lambda: jax_router("stopped gates"), "defect", "no gradient"),
+    "JAX router, doubled gradient": (lambda: jax_router("doubled"), "differs", "gradient"),
+    "JAX router, NaN gradient": (lambda: jax_router("NaN"), "defect", "gradient"),
+    "JAX router, stopped loss": (lambda: jax_router(loss_fault="stopped"), "defect", "no gradient"),
+    "JAX module, stopped sum": (lambda: plain_jax("stopped sum"), "differs", "gradient"),
+    "JAX module": (lambda: plain_jax("normalised"), "right", ""),
+    "JAX layer": (lambda: both(jax_layer, capabilities=JIT_GRAD), "right", ""),
+    "JAX layer, gated, experts in bfloat16": (lambda: both(jax_layer, gated=True, precision="bfloat16"), "right", ""),
+    "JAX layer, stopped gates": (
+        lambda: both(jax_layer, capabilities=JIT_GRAD, fault="stopped gates"), "defect", "no gradient"),
+    "JAX layer, a dropped token reads": (
+        lambda: both(jax_layer, fault="a dropped token reads the last slot"), "defect", "token"),
+    "JAX layer, second choices begin again": (
+        lambda: both(jax_layer, fault="second choices begin again"), "defect", "token"),
+    "JAX layer, one too many": (lambda: both(jax_layer, fault="one too many"), "defect", "keeps 2 of capacity 1"),
+    "torch router": (torch_router, "right", ""),
+    "torch router, stopped sum": (lambda: torch_router("stopped sum"), "differs", "gradient"),
+    "torch router, stopped gates": (lambda: torch_router("stopped gates"), "defect", "no gradient"),
+    "torch router, stopped loss": (lambda: torch_router("stopped loss"), "defect", "no gradient"),
+    "torch layer": (lambda: in_torch(torch_layer, capabilities=("torch",)), "right", ""),
+    "torch layer, stopped gates": (
+        lambda: in_torch(torch_layer, capabilities=("torch",), fault="stopped gates"), "defect", "no gradient"),
+    "torch layer, experts in bfloat16": (lambda: in_torch(torch_layer, precision="bfloat16"), "right", ""),
+    "torch layer, wrong inverse": (lambda: in_torch(torch_layer, fault="wrong inverse"), "defect", "token"),
+    "torch layer, one too many": (lambda: in_torch(torch_layer, fault="one too many"), "defect", "keeps 2"),
+}  # fmt: skip
+
+COMPILED = [name for name in LAYERS if name.startswith("JAX") and name != "JAX module, stopped sum"]
+"""Layers whose calls JAX compiles for many shapes."""
+
+
+def verdict_of(backend) -> tuple[str, str]:
+    """Return the worst verdict on the functions of a backend, and all words of the findings."""
+    findings = [backend.stance(path).finding for path in stances.JUDGED if path in backend.functions]
+    verdicts = {finding.verdict for finding in findings}
+    worst = next(verdict for verdict in ("defect", "differs", "not askable", "right") if verdict in verdicts)
+    return worst, " ".join(f"{finding.kind}: {finding.detail} {finding.facts}" for finding in findings)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in COMPILED)) for name in LAYERS])
+def test_the_verdict(name):
+    if name.startswith("torch"):
+        pytest.importorskip("torch")
+    build, verdict, word = LAYERS[name]
+    found, words = verdict_of(behind(build()))
+    assert found == verdict and word in words, (found, words)
+    if verdict == "right" and "layer" in name and "constant" not in name:
+        assert "not tested" not in words, words
+
+
+def twin_route(logits, k):
+    routing = jax_top_k.top_k_router(logits, k)
+    return routing.gate, routing.expert
+
+
+def pair(logits, k):
+    return tuple(top_k.top_k_router(logits, k))[:2]
+
+
+def dense(logits, k):
+    return fused(logits, k, len(logits) * k).sum(axis=2)
+
+
+def in_tensors(logits, k):
+    import torch
+
+    routing = top_k.top_k_router(logits.numpy(), k)
+    return torch.from_numpy(routing.gate), torch.from_numpy(routing.expert)
+
+
+def forms() -> dict:
+    """Return {name: backend} with the reference, or its twin, behind every documented form of an adapter."""
+    planted = blocks.layer(functools.partial(numpy_layer, gated=True))
+    losses = {"loss": lambda z, e: balance.auxiliary_loss(z, e).loss, "z_loss": balance.z_loss}
+    backends = {
+        "module": SimpleNamespace(
+            top_k_router=lambda logits, k=1: pair(logits, k), dispatch=lambda expert, num_experts, capacity: (
+                experts.dispatch(expert, num_experts, capacity)), auxiliary_loss=losses["loss"], z_loss=balance.z_loss),
+        "pair": blocks.backend(pair, name="pair", dispatch=lambda z, k, C: fused(z, k, C).sum(axis=2), **losses),
+        "[T, E]": blocks.backend(dense, name="[T, E]"),
+        "[T, E, C]": blocks.backend(lambda z, k: fused(z, k, len(z) * k), name="[T, E, C]", dispatch=fused),
+        "layer": blocks.backend(planted, name="layer", dispatch=planted),
+        "twin": blocks.backend(twin_route, name="twin", loss=lambda z, e: jax_balance.auxiliary_loss(z, e).loss),
+    }  # fmt: skip
+    with contextlib.suppress(ImportError):
+        from routelaws.conformance.adapters.torch_modules import from_numpy
+
+        backends["torch"] = blocks.backend(in_tensors, name="torch", convert=from_numpy)
+    return backends
+
+
+@pytest.mark.parametrize("name", ["module", "pair", "[T, E]", "[T, E, C]", "layer", "twin", "torch"])
+def test_the_reference_is_right_behind_every_form(name):
+    built = forms()
+    if name not in built:
+        pytest.skip("torch is missing")
+    found, words = verdict_of(behind(built[name]))
+    assert found == "right", words
+
+
+def test_a_whole_run_on_the_reference(monkeypatch):
+    """Its tests have calls without tokens and without slots, and draw experts that a token chooses once."""
+    built = {name: backend for name, backend in forms().items() if name in ("pair", "[T, E, C]", "layer")}
+    monkeypatch.setattr(engine, "OBJECTS", built)
+    names = ("dispatch", "auxiliary_loss", "z_loss")
+    code, reports = runner.run_suite(Options.made(list(built), profile="quick", only=names))
+    rows = {each.backend: [row for row in each.rows if row.verdict not in ("right", "missing")] for each in reports}
+    assert code == 0 and not any(rows.values()), rows
