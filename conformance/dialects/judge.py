@@ -76,6 +76,10 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
             return _fault(Finding("defect", probe=first.probe), first)
         return Finding("not askable", detail=f"it declined every input: {declined}")
     fitted = fit(plain, precision)
+    # The other answers, such as those with a bias, decide between designs that fit the plain answers equally well.
+    tied = [each for each in fitted if (each.misses, each.crowded) == (fitted[0].misses, fitted[0].crowded)]
+    apart = [sum(difference(each, answer, precision) is not None for answer in answers) for each in tied]
+    fitted = [each for each, count in zip(tied, apart, strict=True) if count == min(apart)]
     nearest = fitted[0]
     crowded = [each for each in faults if is_crowded(nearest.rule, each.probe)]
     faults = _one_of_each(

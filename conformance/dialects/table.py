@@ -197,7 +197,8 @@ def _chosen(values: np.ndarray, expert: np.ndarray) -> np.ndarray:
 
 
 def _shared(values: np.ndarray) -> np.ndarray:
-    return values / values.sum(axis=-1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # 0/0 where all values underflow
+        return values / values.sum(axis=-1, keepdims=True)
 
 
 def _alone_or_many(alone: Callable, many: Callable) -> Callable:

@@ -213,7 +213,7 @@ LAYERS = {
     "NumPy, (experts, gates) of a module": (plain, "right", ""),
     "NumPy, (gates, experts) of a module": (lambda: plain(slice(None, None, -1)), "right", ""),
     "NumPy, bare mask and bare loss": (bare_results, "right", ""),
-    "NumPy, gates in reverse order": (lambda: blocks.backend(reversed_gates, name="mine"), "differs", "gate"),
+    "NumPy, gates in reverse order": (lambda: blocks.backend(reversed_gates, name="mine"), "unexplained", "gate"),
     "NumPy, fused gate": (lambda: blocks.backend(name="mine", dispatch=fused), "right", ""),
     "NumPy, fused gate, one slot": (
         lambda: blocks.backend(name="mine", dispatch=functools.partial(fused, fault="one slot")), "defect", "share",
@@ -230,15 +230,15 @@ LAYERS = {
     "NumPy layer, a dropped token reads": (
         lambda: both(numpy_layer, fault="a dropped token reads the last slot"), "defect", "token"),
     "NumPy layer, later tokens first": (lambda: both(numpy_layer, fault="later first"), "differs", "0/1 mask"),
-    "NumPy layer, wastes a slot": (lambda: both(numpy_layer, fault="wastes a slot"), "differs", ""),
+    "NumPy layer, wastes a slot": (lambda: both(numpy_layer, fault="wastes a slot"), "unexplained", ""),
     "JAX router and loss": (jax_router, "right", ""),
     "JAX router, normalised": (lambda: jax_router("normalised"), "right", ""),
-    "JAX router, stopped sum": (lambda: jax_router("stopped sum"), "differs", "gradient"),
+    "JAX router, stopped sum": (lambda: jax_router("stopped sum"), "unexplained", "gradient"),
     "JAX router, stopped gates": (lambda: jax_router("stopped gates"), "defect", "no gradient"),
-    "JAX router, doubled gradient": (lambda: jax_router("doubled"), "differs", "gradient"),
+    "JAX router, doubled gradient": (lambda: jax_router("doubled"), "unexplained", "gradient"),
     "JAX router, NaN gradient": (lambda: jax_router("NaN"), "defect", "gradient"),
     "JAX router, stopped loss": (lambda: jax_router(loss_fault="stopped"), "defect", "no gradient"),
-    "JAX module, stopped sum": (lambda: plain_jax("stopped sum"), "differs", "gradient"),
+    "JAX module, stopped sum": (lambda: plain_jax("stopped sum"), "unexplained", "gradient"),
     "JAX module": (lambda: plain_jax("normalised"), "right", ""),
     "JAX layer": (lambda: both(jax_layer, capabilities=JIT_GRAD), "right", ""),
     "JAX layer, gated, experts in bfloat16": (lambda: both(jax_layer, gated=True, precision="bfloat16"), "right", ""),
@@ -250,7 +250,7 @@ LAYERS = {
         lambda: both(jax_layer, fault="second choices begin again"), "defect", "token"),
     "JAX layer, one too many": (lambda: both(jax_layer, fault="one too many"), "defect", "keeps 2 of capacity 1"),
     "torch router": (torch_router, "right", ""),
-    "torch router, stopped sum": (lambda: torch_router("stopped sum"), "differs", "gradient"),
+    "torch router, stopped sum": (lambda: torch_router("stopped sum"), "unexplained", "gradient"),
     "torch router, stopped gates": (lambda: torch_router("stopped gates"), "defect", "no gradient"),
     "torch router, stopped loss": (lambda: torch_router("stopped loss"), "defect", "no gradient"),
     "torch layer": (lambda: in_torch(torch_layer, capabilities=("torch",)), "right", ""),
@@ -269,7 +269,9 @@ def verdict_of(backend) -> tuple[str, str]:
     """Return the worst verdict on the functions of a backend, and all words of the findings."""
     findings = [backend.stance(path).finding for path in stances.JUDGED if path in backend.functions]
     verdicts = {finding.verdict for finding in findings}
-    worst = next(verdict for verdict in ("defect", "differs", "not askable", "right") if verdict in verdicts)
+    worst = next(
+        verdict for verdict in ("defect", "unexplained", "differs", "not askable", "right") if verdict in verdicts
+    )
     return worst, " ".join(f"{finding.kind}: {finding.detail} {finding.facts}" for finding in findings)
 
 

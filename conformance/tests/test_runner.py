@@ -199,11 +199,11 @@ def test_only_some_of_many_faults_are_printed():
 
 
 def test_a_tuple_of_too_few_is_named_as_such(monkeypatch):
-    path, backend = "routers.top_k.gshard_router", stranger(gshard_router=lambda z, u=None: (np.zeros((2, 2)), [1]))
+    path, backend = "routers.top_k.gshard_router", stranger(gshard_router=lambda z, u=None: (np.zeros((2, 2)), [1], 0))
     with pytest.raises(backends.Broken) as caught:
         test_dialects.test_the_backend_speaks_ours(backend, "second expert", path, monkeypatch)
     assert caught.value.detail.startswith(
-        "returned a tuple of 2 (ndarray [2, 2], a list of 1 (int)); a record of expert, "
+        "returned a tuple of 3 (ndarray [2, 2], a list of 1 (int), int); a record of expert, "
     )
 
 
@@ -460,7 +460,7 @@ class TestBackend:
         found = stranger(top_k_router=router).routers.top_k.top_k_router(np.zeros((3, 2)))
         assert type(found) is notation.Routing and found.expert.tolist() == [[0]] * 3
 
-    @pytest.mark.parametrize("lacks", [{"expert": 1}, (1, 2)])
+    @pytest.mark.parametrize("lacks", [{"expert": 1}, (1, 2, 3)])
     def test_a_record_that_lacks_a_field(self, lacks):
         with pytest.raises(backends.Broken, match="a record of expert, gate, load, plan, residual is needed"):
             stranger(top_k_router=lambda logits: lacks).routers.top_k.top_k_router(np.zeros((3, 2)))
