@@ -20,7 +20,7 @@ VALUES := conformance/suite/test_transformer.py accelerated/tests/test_downstrea
 # The tests that compare what is said with a file of accelerated/tests/approved.
 APPROVED := approved or drawn or printed or prints or flags
 
-.PHONY: help demo test test-values test-all approve campaign study tutorials tutorials-check site bench lint clean
+.PHONY: help demo test test-values test-all approve campaign study tutorials tutorials-check site bench lint budget clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -74,10 +74,14 @@ $(VENV)/.bench: $(VENV)/.installed
 	  echo "$$peer could not be installed; bench omits its figures."; done
 	@touch $@
 
-lint: $(VENV)/.installed  ## check code with ruff and words with tools/prose.py
+lint: $(VENV)/.installed  ## check code with ruff, words with tools/prose.py and the size of the code with tools/budget.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/python tools/prose.py
+	$(BIN)/python tools/budget.py
+
+budget: $(VENV)/.installed  ## also count the files that fit, reproduce, train and the suite enter (a minute)
+	$(BIN)/python tools/budget.py --traced
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
