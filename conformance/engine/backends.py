@@ -541,8 +541,9 @@ class Backend:
         self.ledger.called(self.name, path)
         self._fail_again(path)
         bare = arguments, keywords
-        if (keywords | static).get("mask") is not None and not stances.is_own(function):
-            arguments, keywords = jax.tree.map(_filled, (arguments, keywords))
+        padded = (keywords | static).get("mask") is not None and not stances.is_own(function)
+        if padded:
+            arguments, keywords = jax.tree.map(_filled, bare)
         everything, chosen = keywords | static, chosen_options(path, arguments, keywords | static)
         offered = self._offered(path, function, arguments, everything)
         kept = self.ledger.keep(path, arguments, everything, precision)
@@ -580,7 +581,7 @@ class Backend:
             drawn = any(isinstance(value, np.random.Generator) for value in (*arguments, *keywords.values()))
             if not drawn and not equal(raw, once()):
                 self._break(path, "not deterministic", "gave two results for the same input")
-            if not equal(bare, (arguments, keywords)) and path not in self._padded:
+            if padded and not equal(bare, (arguments, keywords)) and path not in self._padded:
                 self._judge_padding(path, function, bare, static, precision, through)
         return result
 
