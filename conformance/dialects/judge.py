@@ -336,7 +336,7 @@ def _token(probe: Probe, t: int) -> Probe:
 
 
 def _reason(design: Design, answer: Answer, t: int) -> str:
-    """Return what is seen of wrong gates, for the case that no reading explains them."""
+    """Describe the wrong gates if no reading explains them."""
     logits, expert, gate = answer.probe.logits[t], answer.expert[t], answer.gate[t] / design.scale
     wanted = design.form.gates(answer.probe.logits, answer.expert)[t]
     room = BOUNDS["dialects.same"].limit * np.abs(wanted)

@@ -255,6 +255,10 @@ class TestBlocks:
         with pytest.raises(TypeError, match=r"shape \(3,\); allowed"):
             blocks.read(np.zeros(3), 1)
 
+    def test_a_gate_below_0_is_chosen_before_experts_without_a_gate(self):
+        experts, gates = blocks.read(np.array([[0.5, 0.0, -0.25], [0.0, 0.0, 0.5]]), 2)
+        assert experts.tolist() == [[0, 2], [2, 0]] and gates.tolist() == [[0.5, -0.25], [0.5, 0.0]]
+
 
 class TestTransformers:
     @pytest.fixture

@@ -36,7 +36,7 @@ def numpy_layer(planted, k, capacity=None, *, gated=False, fault=""):
         for t in range(len(planted.x))[:: -1 if fault == "later first" else 1]:
             e = routing.expert[t, choice]
             if used[e] < capacity - (fault == "wastes a slot"):
-                slots[e, used[e]] += planted.x[t]
+                slots[e, used[e]] += planted.x[t % 256 if fault == "token ids in a byte" else t]
                 places.append((t, choice, e, used[e]))
             elif fault == "a dropped token reads the last slot" and capacity:
                 places.append((t, choice, e, capacity - 1))
@@ -230,6 +230,7 @@ LAYERS = {
     "NumPy layer, a dropped token reads": (
         lambda: both(numpy_layer, fault="a dropped token reads the last slot"), "defect", "token"),
     "NumPy layer, later tokens first": (lambda: both(numpy_layer, fault="later first"), "differs", "0/1 mask"),
+    "NumPy layer, token ids in a byte": (lambda: both(numpy_layer, fault="token ids in a byte"), "defect", "token"),
     "NumPy layer, wastes a slot": (lambda: both(numpy_layer, fault="wastes a slot"), "unexplained", ""),
     "JAX router and loss": (jax_router, "right", ""),
     "JAX router, normalised": (lambda: jax_router("normalised"), "right", ""),
