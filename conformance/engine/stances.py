@@ -164,7 +164,11 @@ class _Ask:
         answer = self.backend.ask(
             self.path, probe.logits, precision=precision or self.precision, **self._options(probe)
         )
-        return np.asarray(answer.expert), np.asarray(answer.gate, np.float64)
+        gate = np.asarray(answer.gate, np.float64)
+        ordered = getattr(self.backend._find(self.path), "returns_order", True)
+        if probe.bias is not None and not ordered and not gate.all():
+            raise NotImplementedError("gates [T, E] of 0 do not show which experts the bias chose")
+        return np.asarray(answer.expert), gate
 
     def _gradient(self, probe, weights):
         def total(logits):

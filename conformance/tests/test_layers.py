@@ -208,12 +208,25 @@ def reversed_gates(logits, k):
     return routing.gate[:, ::-1].copy(), routing.expert
 
 
+def dense_sigmoid(logits, k, bias=None):
+    """Gates [T, E] that are all 0 where the sigmoids underflow, so they do not show the experts."""
+    with np.errstate(over="ignore"):
+        score = 1 / (1 + np.exp(-logits))
+    chosen = np.argsort(-(score if bias is None else score + bias), axis=1, kind="stable")[:, :k]
+    kept = np.take_along_axis(score, chosen, axis=1)
+    gates = np.zeros_like(score)
+    np.put_along_axis(gates, chosen, kept / (kept.sum(axis=1, keepdims=True) + np.float32(1e-20)), axis=1)
+    return gates
+
+
 LAYERS = {
     # name: (backend, verdict, a word of the report)
     "NumPy, (experts, gates) of a module": (plain, "right", ""),
     "NumPy, (gates, experts) of a module": (lambda: plain(slice(None, None, -1)), "right", ""),
     "NumPy, bare mask and bare loss": (bare_results, "right", ""),
     "NumPy, gates in reverse order": (lambda: blocks.backend(reversed_gates, name="mine"), "unexplained", "gate"),
+    "NumPy, gates [T, E] of sigmoids": (
+        lambda: blocks.backend(dense_sigmoid, name="mine"), "differs", "1e-20 is added"),
     "NumPy, fused gate": (lambda: blocks.backend(name="mine", dispatch=fused), "right", ""),
     "NumPy, fused gate, one slot": (
         lambda: blocks.backend(name="mine", dispatch=functools.partial(fused, fault="one slot")), "defect", "share",
