@@ -401,7 +401,7 @@ def fit_each(
             _check_losses_differ(selection, loss_column)
             fits.append(fit(selection))
         except ValueError as error:
-            left_out = f" ({plural(len(selection.left_out), 'run')} left out)" if selection.left_out else ""
+            left_out = "".join(f"; {line}" for line in left_out_lines(selection.left_out))
             reasons[selection.router] = f"{error}{_perhaps_dense(selection)}{left_out}"
     return fits, reasons
 

@@ -33,7 +33,7 @@ from routelaws.accelerated.results.misfit import (
     warnings,
 )
 from routelaws.accelerated.results.reproduction.gather import gather
-from routelaws.accelerated.results.reproduction.table import open_runs
+from routelaws.accelerated.results.reproduction.table import Table, open_runs
 from routelaws.accelerated.results.row_differences import (
     Difference,
     Shorter,
@@ -47,7 +47,7 @@ from routelaws.accelerated.results.row_differences import (
     row_doubts,
     shorter_runs,
 )
-from routelaws.accelerated.results.runs import read
+from routelaws.accelerated.results.runs import Runs, read
 from routelaws.accelerated.tables.selection import select_rows
 from routelaws.conformance.engine.data_folder import released_file
 from routelaws.conformance.plain.laws import Bounded
@@ -474,6 +474,22 @@ def test_the_same_runs_have_one_plan_whatever_n_counts_and_whether_convert_count
         choices.append(ranking.lines[0].choice)
     assert choices[0].loss == pytest.approx(2.927, abs=0.01)
     assert [each.loss for each in choices[1:]] == pytest.approx([choices[0].loss] * 2, rel=1e-6)
+
+
+def test_runs_whose_routers_have_not_learned_are_left_out_and_named():
+    experts = np.array([1, 4, 8, 16])
+    frame = frame_of([1e6] * 4, experts, [3.0, 2.9, 2.8, 2.7])
+    frame = frame.assign(router_agreement=[np.nan, 0.9, 1 / 8, 0.9], expert_exchange=[np.nan, 1.5, 1.5, 1.0])
+    [selection] = select_rows(frame)
+    assert selection.frame["hyper_id"].tolist() == [0, 1]
+    assert [run["hyper_id"] for run in selection.left_out] == [2, 3]
+    assert all("its router has not learned" in run["reason"] for run in selection.left_out)
+    [selection] = select_rows(frame, "num_experts == 1 or router_agreement >= 0")
+    assert len(selection.frame) == len(Table(Runs(frame, "t.csv", "router_agreement != 2")).runs) == 4
+    runs = Runs(frame, "t.csv")
+    assert [run.hyper_id for run in Table(runs).runs] == [0, 1]
+    with pytest.raises(InputError, match="left out: hyper_id 2, 3: its router has not learned"):
+        runs.fit()
 
 
 def test_an_embedding_below_a_tenth_of_n_is_not_remarked_on(tmp_path):
