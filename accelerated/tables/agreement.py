@@ -19,7 +19,6 @@ import numpy as np
 from ..errors import InputError
 from .counting import INPUTS, WORDS, count_of, routing_options_of
 from .schema import DENSE, Problems, cell_text, column_or_nan, groups_of
-from .units import PARAMETERS, amount
 
 THOUSANDFOLD = 900.0
 """A deviation by this factor is an error. A wrong unit gives 1000 or more, and the range may be wrong by 10 %."""
@@ -329,22 +328,6 @@ def _all_used(numbers: Numbers) -> dict:
     return {"does it count all k experts of a token (N counts one)": np.where(k > 1, active / size, np.nan)}
 
 
-def _by_label(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the range of N for a label such as 7B, which may mean N or P."""
-    if "model_size_label" not in numbers.frame:
-        return (np.full(len(numbers.frame), np.nan),) * 2
-    labels, first = groups_of(numbers.frame["model_size_label"])
-    size = np.array([_size_of(label) for label in numbers.frame["model_size_label"].iloc[first]])[labels]
-    return size / numbers("num_experts"), size
-
-
-def _size_of(label: str) -> float:
-    try:
-        return amount(label, {unit: scale for unit, scale in PARAMETERS.items() if unit})
-    except ValueError:
-        return math.nan
-
-
 def _total(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
     """Return the range of P from N, E and the shared experts, if the shape does not give P."""
     size = np.where(np.isnan(numbers.by_shape("total_parameter_count")), numbers("dense_parameter_count"), np.nan)
@@ -436,11 +419,6 @@ def _slips_of_training(numbers: Numbers) -> dict:
     }
 
 
-def _epochs(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    passes = training_tokens(numbers.frame) / numbers("unique_tokens")
-    return passes, passes
-
-
 BY_SHAPE = "the shape of the model"
 
 IDENTITIES = (
@@ -451,10 +429,6 @@ IDENTITIES = (
     Identity(
         "dense_parameter_count", BY_SHAPE, _shape("dense_parameter_count"), 1.1,
         _with_embedding("dense_parameter_count"), f"does it count the embedding ({COUNTED.format(1)})?",
-    ),
-    Identity(
-        "dense_parameter_count", "model_size_label", _by_label, 2.0,
-        lambda numbers: _units("dense_parameter_count"), "which of the two is right?",
     ),
     Identity(
         "total_parameter_count", BY_SHAPE, _shape("total_parameter_count"), 1.1,
@@ -470,26 +444,15 @@ IDENTITIES = (
         "flops_per_step", BY_SHAPE, _shape("flops_per_step"), 2.0, _slips_of_step,
         "needed: forward FLOPs of one step, or a blank cell",
     ),
-    Identity(
-        "flops_per_step", "N and the tokens of a step", _used_only("flops_per_step", 1), 1.4, _slips_of_step,
-        "needed: forward FLOPs of one step, or a blank cell",
-    ),
+    Identity("flops_per_step", "2 N tokens", _used_only("flops_per_step", 1), 1.4, _slips_of_step, f"{IDLE}?"),
     Identity(
         "flops_per_step", "N and the tokens of a step", _step, 2.0, _slips_of_step,
         "needed: forward FLOPs of one step, or a blank cell",
     ),
-    Identity(
-        "training_flops", "6 N tokens", _used_only("training_flops", 3), 1.4, _slips_of_training,
-        "needed: FLOPs of the whole training up to this row, forward and backward",
-    ),
+    Identity("training_flops", "6 N tokens", _used_only("training_flops", 3), 1.4, _slips_of_training, f"{IDLE}?"),
     Identity(
         "training_flops", "6 N tokens", _training, 2.0, _slips_of_training,
         "needed: FLOPs of the whole training up to this row, forward and backward",
-    ),
-    Identity(
-        "epochs", "tokens / unique_tokens", _epochs, 1.1,
-        lambda numbers: _units("unique_tokens", numerator=True) | _units("tokens", numerator=False),
-        "is one of the three for another text?",
     ),
 )  # fmt: skip
 """Exact identities come first, because an error that violates them also violates other identities. Only the first

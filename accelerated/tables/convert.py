@@ -190,8 +190,7 @@ def _converted(
     if name := name_column(dropped):
         table.names = source.cells[name]
         dropped.remove(name)
-    if source.is_log and STEP in dropped:  # another column is the step, by the user
-        dropped.remove(STEP)
+    dropped = [name for name in dropped if not (source.is_log and name == STEP)]  # the user's step replaces it
     if dropped:
         remarks.append(
             f"dropped, because a results table has no such column: {in_short(dropped, 12)} (--keep keeps some)"

@@ -165,14 +165,11 @@ def _join_rows(table: Cells) -> None:
             for name, cells in values.items():
                 table.cells[name][groups[step][0]] = cells[-1] if cells else ""
             dropped.update(groups[step][1:])
-    if again:
-        table.remarks.append(
-            f"left out: the earlier values at step {in_short(again)}, because a later row has the same step; if they"
-            " are another run, name the runs with --columns hyper_id=NAME"
-        )
     if dropped:
+        later = f"; at step {in_short(again)}, the later value counts; if it is of another run, name the runs with"
+        later = f"{later} --columns hyper_id=NAME" * bool(again)
         table.remarks.append(
-            f"joined: rows of one run and step, so {table.rows} rows become {table.rows - len(dropped)}"
+            f"joined: rows of one run and step, so {table.rows} rows become {table.rows - len(dropped)}{later}"
         )
         table.keep([i for i in range(table.rows) if i not in dropped])
 

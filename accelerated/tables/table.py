@@ -234,10 +234,11 @@ def table_path(path) -> Path:
     if not path.is_dir():
         return path
     if not (path / "results.csv").is_file():
-        logs = (file for file in sorted(path.rglob("*")) if file.name.endswith((".csv", ".jsonl")))
-        log = next((f"; to convert logs, name each file, such as {file}" for file in logs), "")
-        joined = " (--columns hyper_id=folder joins the files of a resumed run)" * bool(log)
-        raise InputError(f"{path}: is a folder without results.csv, so it holds no finished run or sweep{log}{joined}")
+        log = next((file for file in sorted(path.rglob("*")) if file.name.endswith((".csv", ".jsonl"))), None)
+        more = f"; to convert logs, name each file, such as {log} (--columns hyper_id=folder joins the files of a run)"
+        raise InputError(
+            f"{path}: is a folder without results.csv, so it holds no finished run or sweep" + more * bool(log)
+        )
     return path / "results.csv"
 
 

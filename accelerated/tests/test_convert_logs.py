@@ -75,7 +75,7 @@ def test_of_two_evaluations_at_a_step_the_later_counts_in_a_log_of_one_run():
     rows += [{"step": 40, "train_runtime": 1.0}, {"step": 40, "eval_loss": 3.05}]
     columns = {"loss_validation": "eval_loss"}
     found, remarks = converted(save("log.jsonl", *rows), columns)
-    assert found == [(0, 20, 3.2), (0, 40, 3.05)] and "at step 40, because a later row" in remarks
+    assert found == [(0, 20, 3.2), (0, 40, 3.05)] and "at step 40, the later value counts" in remarks
     every = [{"step": step, "eval_loss": loss} for step, loss in ((20, 3.3), (20, 3.2), (40, 3.1), (40, 3.05))]
     assert "'3.2'; needed: '3.3' as in row 1" in refused(save("seeds.jsonl", *every), columns), "maybe two seeds"
     split = [{"step": 10, "loss": 3.5, "split": "val"}, {"step": 20, "loss": 3.0, "split": "train"}]
@@ -114,7 +114,7 @@ def test_a_table_of_a_run_that_restarted_keeps_its_last_branch(kind):
     assert [(step, loss) for _, step, loss in found] == [(100, 3.5), (200, 3.41), (250, 3.39)]
     assert "from step 200 (2 rows)" in remarks
     found, remarks = converted(*restarted(kind, [*RESTART[:2], RESTART[3]]))
-    assert [loss for *_, loss in found] == [3.5, 3.41] and "left out: the earlier values at step 200" in remarks
+    assert [loss for *_, loss in found] == [3.5, 3.41] and "at step 200, the later value counts" in remarks
 
 
 UNCLEAR = {"unsorted": [(100, 3.5), (300, 3.2), (200, 3.4)], "two seeds": [*RESTART[:3], (100, 3.6), (200, 3.41)]}
@@ -139,7 +139,7 @@ def test_a_folder_of_logs_asks_for_its_files():
     save("logs/a/metrics.csv", *LIGHTNING)
     assert refused("logs").endswith(
         "; to convert logs, name each file, such as logs/a/metrics.csv (--columns hyper_id=folder joins the files of a"
-        " resumed run)"
+        " run)"
     )
 
 

@@ -57,20 +57,17 @@ class Costs(NamedTuple):
     same_tokens: bool
 
 
-def costs_of(frame, experts: float, by_size: bool = False) -> Costs:
+def costs_of(frame, experts: float) -> Costs:
     """Return the costs of models with E experts.
 
     Args:
         frame: the rows of one router and of the dense runs, one per run.
         experts: E, at least 1.
-        by_size: whether FLOPs that are counted from the shape are ignored, so that a token costs 6 N.
     """
     size, count = (frame[name].to_numpy(dtype=np.float64) for name in (SIZE, EXPERTS))
     tokens = tokens_of_runs(frame)
     per_token = stated_flops(frame) / (TRAINING * tokens)
-    if not by_size:
-        counted = column_or_nan(frame, "flops_per_step") / taken_per_step(frame)
-        per_token = np.where(np.isnan(per_token), counted, per_token)
+    per_token = np.where(np.isnan(per_token), column_or_nan(frame, "flops_per_step") / taken_per_step(frame), per_token)
     cache = (
         2 * column_or_nan(frame, "num_blocks") * column_or_nan(frame, "num_heads") * column_or_nan(frame, "kqv_size")
     )
@@ -271,7 +268,8 @@ def costs_of_kind(fit: Fit, experts: float, k: float, granularity: float) -> Cos
     frame = fit.rows.runs.frame
     same_kind = (or_one(frame, "k") == k) & (or_one(frame, "granularity") == granularity)
     dense = (frame["router_type"] == DENSE).to_numpy()
-    return costs_of(frame[same_kind | dense], experts, bool(fit.law.counts_embedding and dense.all()))
+    ignored = ["flops_per_step"] if fit.law.counts_embedding and dense.all() else []
+    return costs_of(frame[same_kind | dense].drop(columns=ignored, errors="ignore"), experts)
 
 
 def check_planned(law: Law, flops: float) -> None:
