@@ -136,7 +136,7 @@ def _times(value: float) -> str:
 
 
 MISFIT = {
-    "open": "The runs do not determine the law: each of its constants is open.",
+    "open": "The runs do not determine the law: none of its constants is determined.",
     "chance": "The law fits within the scatter of repeated runs.",
     "bad": "The law fits badly.",
     "good": "The law fits well, but not exactly.",

@@ -4,7 +4,7 @@ from ..results.blocks import NOT_DETERMINED, Block, Heading, Table, count, count
 from ..results.misfit import CLEAR, NO_FLOOR, how_far_off
 from ..wording import plural
 from .answer import end_heads, gains_at_ends
-from .law_sections import NAMES, value_of
+from .law_sections import LEGEND, NAMES, value_of
 from .outline import Report, bullets, listed, loss_name, names, router_name, status
 
 
@@ -122,7 +122,7 @@ def dense_section(report: Report) -> list[Block]:
     alpha, size, printed = dense["coefficients"]["alpha"], dense["coefficients"]["N_c"], dense.get("printed")
     rows = [
         ["alpha", figure(alpha["value"], ".4f"), span(alpha, ".4f")],
-        ["N_c", count(size["value"]) if size["determined"] else "open", counts_span(size)],
+        ["N_c", count(size["value"]) if size["determined"] else NOT_DETERMINED, counts_span(size)],
         ["RMSLE", figure(dense["rmsle"], ".5f"), ""],
     ]
     if printed:
@@ -261,7 +261,7 @@ def texts_section(report: Report) -> list[Block]:
     return [
         Heading("Other texts"),
         "The same law is fitted to each loss of the table. This shows whether the gains carry over to texts that were "
-        "not in the training data. *Open*: the runs do not determine the constant.",
+        f"not in the training data. {LEGEND}",
         *lacking,
         Table(["text", "router", "runs", *NAMES[:-1], "RMSLE", "where the optimum lies"], rows, keys=2),
         *report.figure(

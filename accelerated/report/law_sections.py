@@ -30,8 +30,7 @@ def law_section(report: Report) -> list[Block]:
         )
     blocks += missing(report.laws, "law")
     if report.fitted:
-        legend = "Brackets hold 95 % intervals. *Open*: the runs do not determine the constant. *Miss*: RMS of the "
-        legend += "residuals."
+        legend = f"Brackets hold 95 % intervals. {LEGEND} *Miss*: RMS of the residuals."
         legend += " *Outside*: the printed constant is outside the interval." if report.printed else ""
         legend += " b and d are values at N = 1, far below any model here." if report.full else ""
         blocks += [
@@ -42,13 +41,19 @@ def law_section(report: Report) -> list[Block]:
     return blocks
 
 
+LEGEND = (
+    "*Not determined*: an end of the interval is at a limit or infinite, or the ends differ by a factor of more than 10"
+    " (E_start, E_max and N_cutoff: a million)."
+)
+
+
 def _constants(report: Report) -> Table:
     rows = []
     for law in report.fitted:
         cells = []
         for name, coefficient in constants(law).items():
             ends = constant_span(coefficient, name)
-            cells.append("open" if ends == NOT_DETERMINED else f"{value_of(coefficient, name)} ({ends})")
+            cells.append(ends if ends == NOT_DETERMINED else f"{value_of(coefficient, name)} ({ends})")
         rows.append([router_name(law["router"]), *cells, f"{figure(law['rmsle_percent'], '.2f')} %"])
         if "printed" in law:
             rows.append(["paper", *_printed(law["printed"]), f"{figure(law['printed']['rmsle_percent'], '.2f')} %"])
@@ -56,8 +61,8 @@ def _constants(report: Report) -> Table:
 
 
 def value_of(own: dict, name: str) -> str:
-    """Return a constant as a cell; "open" if the runs do not determine it."""
-    return constant(own["value"], name) if own["determined"] else "open"
+    """Return a constant as a cell, if the runs determine it."""
+    return constant(own["value"], name) if own["determined"] else NOT_DETERMINED
 
 
 def _printed(printed: dict) -> list[str]:

@@ -1,6 +1,6 @@
 """The sections of a report that compare runs: routers, experts per token, routed blocks, compute."""
 
-from ..results.blocks import Block, Heading, Table, figure, share, span
+from ..results.blocks import NOT_DETERMINED, Block, Heading, Table, figure, share, span
 from ..wording import plural
 from .outline import Report, bullets, capital, router_name
 from .verdicts import RULES, judged, verdict_table
@@ -233,7 +233,7 @@ COMPUTE_NAMES = ("a", "b", "c", "d", "B_start", "B_max", "B_min")
 
 def _constant_of(entry: dict, name: str) -> str:
     coefficient = entry["coefficients"][name]
-    value = figure(coefficient["value"], ".4g") if coefficient["determined"] else "open"
+    value = figure(coefficient["value"], ".4g") if coefficient["determined"] else NOT_DETERMINED
     return value if coefficient["low"] != coefficient["low"] else f"{value} ({span(coefficient, '.3g')})"
 
 

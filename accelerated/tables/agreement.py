@@ -19,7 +19,6 @@ import numpy as np
 from ..errors import InputError
 from .counting import INPUTS, WORDS, count_of, routing_options_of
 from .schema import DENSE, Problems, cell_text, column_or_nan, groups_of
-from .units import PARAMETERS, amount
 
 THOUSANDFOLD = 900.0
 """A deviation by this factor is an error. A wrong unit gives 1000 or more, and the range may be wrong by 10 %."""
@@ -216,7 +215,8 @@ def _judge(identity: Identity, numbers: Numbers, rows: np.ndarray, problems: Pro
     if refused:
         text = cell_text(numbers.frame, identity.column, at)
         problems.add(int(rows[at]), identity.column, text, f"{needed} (so in {count}); {cause}")
-    return f"{identity.column}: far off in {count} (row {rows[at]}: {_shown(values[at])}, but {needed}); {cause}"
+    far = "differs" if "counted_embeddings" in cause else "far off"
+    return f"{identity.column}: {far} in {count} (row {rows[at]}: {_shown(values[at])}, but {needed}); {cause}"
 
 
 def _cause(identity: Identity, numbers: Numbers, at: int, value: float, least: float, most: float) -> str:
@@ -328,22 +328,6 @@ def _all_used(numbers: Numbers) -> dict:
     return {"does it count all k experts of a token (N counts one)": np.where(k > 1, active / size, np.nan)}
 
 
-def _by_label(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the range of N for a label such as 7B, which may mean N or P."""
-    if "model_size_label" not in numbers.frame:
-        return (np.full(len(numbers.frame), np.nan),) * 2
-    labels, first = groups_of(numbers.frame["model_size_label"])
-    size = np.array([_size_of(label) for label in numbers.frame["model_size_label"].iloc[first]])[labels]
-    return size / numbers("num_experts"), size
-
-
-def _size_of(label: str) -> float:
-    try:
-        return amount(label, {unit: scale for unit, scale in PARAMETERS.items() if unit})
-    except ValueError:
-        return math.nan
-
-
 def _total(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
     """Return the range of P from N, E and the shared experts, if the shape does not give P."""
     size = np.where(np.isnan(numbers.by_shape("total_parameter_count")), numbers("dense_parameter_count"), np.nan)
@@ -358,7 +342,7 @@ def _step(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
     tokens = np.where(np.isnan(numbers.by_shape("flops_per_step")), tokens_per_step(numbers.frame), np.nan)
     least, most = (each * tokens for each in numbers.forward())
     made = _all_near(numbers("flops_per_step"), 3 * least)
-    return least, least if made else _active_only(numbers, "flops_per_step", least, most)
+    return least, least if made else most
 
 
 IDLE = "does it count the experts that a token does not use (6 P tokens; 6 N tokens counts the used ones)"
@@ -371,22 +355,34 @@ def _all_near(values: np.ndarray, others: np.ndarray) -> bool:
 
 
 def _idle(numbers: Numbers, name: str) -> np.ndarray:
-    """Return P / N of the routed rows if the FLOPs of all these rows were computed from P, else NaN, [n].
+    """Return how many times the FLOPs of N a routed row has, if it seems to count idle experts, else NaN, [n].
 
-    Rows whose tokens use almost all experts do not count.
+    It does if the FLOPs of all routed rows were computed from P (without P, from E N), or if its FLOPs for a token are
+    far above k times those of the dense run of its N. Rows whose tokens use almost all experts do not count.
     """
     total, size = numbers("total_parameter_count"), numbers("dense_parameter_count")
+    total = np.where(np.isnan(total), size * numbers("num_experts"), total)
     active = size + (or_one(numbers.frame, "k") - 1) * (total - size) / (numbers("num_experts") - 1)
     flops = np.where(numbers.dense | (total < 1.5 * active), np.nan, numbers(name))
     tokens = training_tokens(numbers.frame) if name == "training_flops" else tokens_per_step(numbers.frame)
+    of_dense = dict(zip(size[numbers.dense], (numbers(name) / tokens)[numbers.dense], strict=True))
+    times = flops / tokens / np.array([of_dense.get(n, np.nan) for n in size])
+    times = np.where(times > 1.4 * (or_one(numbers.frame, "k") + numbers.shared()), times, np.nan)
     passes = (3,) if name == "training_flops" else (1, 3)  # a backward pass is twice a forward pass
     made = any(_all_near(flops, 2 * times * total * tokens) for times in passes)
-    return np.where(made & np.isfinite(flops), total / size, np.nan)
+    return np.where(made & np.isfinite(flops), total / size, times)
 
 
-def _active_only(numbers: Numbers, name: str, least: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """Return the largest FLOPs: k times the least FLOPs for rows whose FLOPs count the idle experts."""
-    return np.where(np.isnan(_idle(numbers, name)), most, least * or_one(numbers.frame, "k"))
+def _used_only(name: str, passes: int) -> Callable:
+    """Return the range of FLOPs for the rows whose FLOPs count idle experts: at most k times those of N."""
+
+    def expected(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
+        tokens = training_tokens(numbers.frame) if name == "training_flops" else tokens_per_step(numbers.frame)
+        least = 2 * passes * numbers("dense_parameter_count") * tokens
+        least = np.where(np.isnan(_idle(numbers, name)), np.nan, least)
+        return least, least * or_one(numbers.frame, "k")
+
+    return expected
 
 
 def _slips_of_step(numbers: Numbers) -> dict:
@@ -406,7 +402,7 @@ def _slips_of_step(numbers: Numbers) -> dict:
 
 def _training(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
     least, most = (3 * each * training_tokens(numbers.frame) for each in numbers.forward())
-    return least, _active_only(numbers, "training_flops", least, most)
+    return least, most
 
 
 def _slips_of_training(numbers: Numbers) -> dict:
@@ -423,11 +419,6 @@ def _slips_of_training(numbers: Numbers) -> dict:
     }
 
 
-def _epochs(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    passes = training_tokens(numbers.frame) / numbers("unique_tokens")
-    return passes, passes
-
-
 BY_SHAPE = "the shape of the model"
 
 IDENTITIES = (
@@ -438,10 +429,6 @@ IDENTITIES = (
     Identity(
         "dense_parameter_count", BY_SHAPE, _shape("dense_parameter_count"), 1.1,
         _with_embedding("dense_parameter_count"), f"does it count the embedding ({COUNTED.format(1)})?",
-    ),
-    Identity(
-        "dense_parameter_count", "model_size_label", _by_label, 2.0,
-        lambda numbers: _units("dense_parameter_count"), "which of the two is right?",
     ),
     Identity(
         "total_parameter_count", BY_SHAPE, _shape("total_parameter_count"), 1.1,
@@ -457,18 +444,15 @@ IDENTITIES = (
         "flops_per_step", BY_SHAPE, _shape("flops_per_step"), 2.0, _slips_of_step,
         "needed: forward FLOPs of one step, or a blank cell",
     ),
+    Identity("flops_per_step", "2 N tokens", _used_only("flops_per_step", 1), 1.4, _slips_of_step, f"{IDLE}?"),
     Identity(
         "flops_per_step", "N and the tokens of a step", _step, 2.0, _slips_of_step,
         "needed: forward FLOPs of one step, or a blank cell",
     ),
+    Identity("training_flops", "6 N tokens", _used_only("training_flops", 3), 1.4, _slips_of_training, f"{IDLE}?"),
     Identity(
         "training_flops", "6 N tokens", _training, 2.0, _slips_of_training,
         "needed: FLOPs of the whole training up to this row, forward and backward",
-    ),
-    Identity(
-        "epochs", "tokens / unique_tokens", _epochs, 1.1,
-        lambda numbers: _units("unique_tokens", numerator=True) | _units("tokens", numerator=False),
-        "is one of the three for another text?",
     ),
 )  # fmt: skip
 """Exact identities come first, because an error that violates them also violates other identities. Only the first

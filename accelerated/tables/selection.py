@@ -10,13 +10,16 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from routelaws.reference.diagnostics import not_learned
+
 from ..errors import InputError
 from ..wording import in_short, plural
 from .conditions import names_in, row_mask
-from .schema import DENSE, OBJECTIVES, run_names
+from .schema import DENSE, OBJECTIVES, column_or_nan, run_names
 
 CLARK_COLUMNS = ("routing_frequency", "k", "seed")
 CLARK = "routing_frequency == 0.5 and k == 1 and seed == 42"
+UNLEARNED = "its router has not learned; --rows with router_agreement or expert_exchange keeps it"
 Axes = Literal["experts", "compute", "dense", "every", "one E", "one kind"]
 
 
@@ -62,7 +65,8 @@ def select_rows(
 
     Dense runs (router_type Dense) are added to every router as E = 1. A dense run with flop_increase above 1 is
     excluded, because it is wider than its N implies. A run whose last evaluation is NaN is excluded, because it may
-    have diverged, and an earlier evaluation has less training. A row with an empty loss is no evaluation.
+    have diverged, and an earlier evaluation has less training. A row with an empty loss is no evaluation. A run whose
+    router has not learned is excluded, unless a condition names router_agreement or expert_exchange.
 
     What `axes` changes:
 
@@ -206,6 +210,7 @@ def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
     if "objective" in last and "objective" not in named:
         dropped += _of_other_objective(last)
     dropped += _without_costs(last) if axes == "compute" else _too_wide(last, dense)
+    dropped.append((~learned(last, rows), UNLEARNED))
     if axes == "one E" and "num_experts" not in named:
         dropped += _of_other_experts(last, dense)
     if rows is None and axes in ("experts", "dense"):
@@ -251,6 +256,17 @@ def _of_other_experts(last, dense) -> list[tuple]:
         other = router_rows & (last["num_experts"] != common)
         dropped.append((other, f"num_experts is not the most common of {router}, {common:g}"))
     return dropped
+
+
+def learned(last, rows: str | None) -> np.ndarray:
+    """Return the mask of runs whose routers have learned, [n] bool; all if `rows` names a diagnostic."""
+    if rows is not None and names_in(rows) & {"router_agreement", "expert_exchange"}:
+        return np.ones(len(last), dtype=bool)
+    cells = [column_or_nan(last, name) for name in ("num_experts", "k", "router_agreement", "expert_exchange")]
+    return np.array([
+        not not_learned(np.nan_to_num(k, nan=1.0) / E, *(None if np.isnan(cell) else cell for cell in diagnostics))
+        for E, k, *diagnostics in zip(*cells, strict=True)
+    ], dtype=bool)  # fmt: skip
 
 
 def _of_uncommon_kind(last, dense) -> list[tuple]:

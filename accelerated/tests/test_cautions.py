@@ -12,6 +12,7 @@ import scipy.stats
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws.catalogue import LAWS
+from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.results import misfit
@@ -32,7 +33,7 @@ from routelaws.accelerated.results.misfit import (
     warnings,
 )
 from routelaws.accelerated.results.reproduction.gather import gather
-from routelaws.accelerated.results.reproduction.table import open_runs
+from routelaws.accelerated.results.reproduction.table import Table, open_runs
 from routelaws.accelerated.results.row_differences import (
     Difference,
     Shorter,
@@ -46,7 +47,7 @@ from routelaws.accelerated.results.row_differences import (
     row_doubts,
     shorter_runs,
 )
-from routelaws.accelerated.results.runs import read
+from routelaws.accelerated.results.runs import Runs, read
 from routelaws.accelerated.tables.selection import select_rows
 from routelaws.conformance.engine.data_folder import released_file
 from routelaws.conformance.plain.laws import Bounded
@@ -428,8 +429,11 @@ def test_an_embedding_larger_than_n_is_remarked_on_and_counted_on_request(tmp_pa
     assert fit.coefficients["alpha"] < 0.15
     [said] = [caution for caution in fit.cautions if "embedding" in caution]
     assert "(0.53 to 14 times the other" in said and "compare with --count-embeddings 1. If N counts it, state" in said
+    assert "6 N FLOPs leave out the output layer" in said
+    assert all("N in doubt" in item.words and "pinned" not in item.words for item in fit.intervals)
     counting = runs.counting_embeddings(1)
     [fit] = counting.fit("hoffmann")
+    assert fit.interval("alpha").words == "pinned down"
     assert fit.coefficients["alpha"] == pytest.approx(0.348, abs=0.02)
     assert fit.coefficients["c"] == pytest.approx(1.817, abs=0.08)
     assert not any("embedding" in caution for caution in fit.cautions)
@@ -455,6 +459,37 @@ def test_a_table_that_says_that_n_counts_the_embedding_is_right(tmp_path):
         stated.counting_embeddings(3)
     with pytest.raises(InputError, match="needs vocab_size and d_model, which are blank in 24 of 24 rows"):
         read_frame(frame.drop(columns="vocab_size"), tmp_path).counting_embeddings(2)
+
+
+def test_the_same_runs_have_one_plan_whatever_n_counts_and_whether_convert_counted_flops(tmp_path):
+    frame = small_models()
+    flops = 9.0 * (frame["dense_parameter_count"] + 32_000 * frame["d_model"]) * 2**16  # attention, by the shape
+    counted = frame.assign(flops_per_step=flops, step=frame["tokens"] / 2**16, batch_size=64, sequence_length=1024)
+    stated = counted.assign(counted_embeddings=1)
+    stated["dense_parameter_count"] += 32_000 * frame["d_model"]
+    choices = []
+    for table in (frame, counted.round({"step": 0}), stated.round({"step": 0})):
+        runs = read_frame(table, tmp_path).counting_embeddings(1)
+        [ranking] = runs.plan(Budget(1e19), None, "hoffmann", resamples=0, published=False).rankings
+        choices.append(ranking.lines[0].choice)
+    assert choices[0].loss == pytest.approx(2.927, abs=0.01)
+    assert [each.loss for each in choices[1:]] == pytest.approx([choices[0].loss] * 2, rel=1e-6)
+
+
+def test_runs_whose_routers_have_not_learned_are_left_out_and_named():
+    experts = np.array([1, 4, 8, 16])
+    frame = frame_of([1e6] * 4, experts, [3.0, 2.9, 2.8, 2.7])
+    frame = frame.assign(router_agreement=[np.nan, 0.9, 1 / 8, 0.9], expert_exchange=[np.nan, 1.5, 1.5, 1.0])
+    [selection] = select_rows(frame)
+    assert selection.frame["hyper_id"].tolist() == [0, 1]
+    assert [run["hyper_id"] for run in selection.left_out] == [2, 3]
+    assert all("its router has not learned" in run["reason"] for run in selection.left_out)
+    [selection] = select_rows(frame, "num_experts == 1 or router_agreement >= 0")
+    assert len(selection.frame) == len(Table(Runs(frame, "t.csv", "router_agreement != 2")).runs) == 4
+    runs = Runs(frame, "t.csv")
+    assert [run.hyper_id for run in Table(runs).runs] == [0, 1]
+    with pytest.raises(InputError, match="left out: hyper_id 2, 3: its router has not learned"):
+        runs.fit()
 
 
 def test_an_embedding_below_a_tenth_of_n_is_not_remarked_on(tmp_path):

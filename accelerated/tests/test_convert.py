@@ -444,7 +444,7 @@ def test_a_size_that_counts_the_embedding_is_remarked_on(save, tmp_path):
     (said,) = [remark for remark in remarks if "embedding" in remark]
     needed = "854,016 by the shape of the model); does it count the embedding, vocab_size * d_model (routelaws"
     needed += " convert --set counted_embeddings=1 states it)?"
-    assert said == f"dense_parameter_count: far off in 4 of 4 rows (row 1: 4,882,432, but {needed}"
+    assert said == f"dense_parameter_count: differs in 4 of 4 rows (row 1: 4,882,432, but {needed}"
     counted = count(128, 4, 4, 32).dense_parameters
     thousands = [row | {"N": counted / 1000} for row in rows]
     needed = f"'854.016'; needed: {counted:,} by the shape of the model (so in 4 of 4 rows); is .* in thousands"

@@ -538,11 +538,11 @@ def test_what_is_not_determined_is_not_given_as_a_number(tmp_path):
     text = markdown(results, [], full=True)
     (law,) = results["laws"]
     assert not law["coefficients"]["E_max"]["determined"] and law["coefficients"]["a"]["determined"]
-    assert re.search(r"^\| HASH \|( [^|]+ \|){5} open \([\d.]+ to ∞\) \|", text, re.MULTILINE)
+    assert re.search(r"^\| HASH \|( [^|]+ \|){5} not determined \([\d.]+ to ∞\) \|", text, re.MULTILINE)
     noisy = next(entry for entry in results["transfer"] if entry["loss"] == "loss_c4")
     open_ones = [name for name, own in constants(noisy).items() if not own["determined"]]
     assert open_ones == ["d", "E_start", "E_max", "N_cutoff"]
-    assert re.search(r"\| C4 \| HASH \| 21 \| (-?[\d.]+ \| ){3}(open \| ){3}", text)
+    assert re.search(r"\| C4 \| HASH \| 21 \| (-?[\d.]+ \| ){3}(not determined \| ){3}", text)
 
 
 def test_rows_and_loss_can_be_chosen(tmp_path):

@@ -261,10 +261,15 @@ def _model_of_runs(fit: Fit, kind: tuple[float, float, float], budget: Budget, t
 
 
 def costs_of_kind(fit: Fit, experts: float, k: float, granularity: float) -> Costs:
-    """Return the costs of models with E experts, from the runs with this k and G and the dense runs."""
+    """Return the costs of models with E experts, from the runs with this k and G and the dense runs.
+
+    A law of dense runs that was published for N with the embedding takes 6 N FLOPs for each token, as its paper does.
+    """
     frame = fit.rows.runs.frame
     same_kind = (or_one(frame, "k") == k) & (or_one(frame, "granularity") == granularity)
-    return costs_of(frame[same_kind | (frame["router_type"] == DENSE).to_numpy()], experts)
+    dense = (frame["router_type"] == DENSE).to_numpy()
+    ignored = ["flops_per_step"] if fit.law.counts_embedding and dense.all() else []
+    return costs_of(frame[same_kind | dense].drop(columns=ignored, errors="ignore"), experts)
 
 
 def check_planned(law: Law, flops: float) -> None:

@@ -1,7 +1,6 @@
 """All results of a report as a dictionary, `results.json`. Text and figures take their numbers from it."""
 
 from ...tables.schema import DENSE
-from ...tables.selection import remarks_of_blanks
 from ..comparisons.ablations import experts_per_token, routing_frequency
 from ..comparisons.forms import compare
 from ..comparisons.pairs import compare_routers, doublings
@@ -105,7 +104,7 @@ def _table(table: Table, runs: list[Run]) -> dict:
         "usual_frequency": usual_frequency(runs),
         "frequencies": sorted({run.frequency for run in routed if run.frequency is not None}),
         "seeds": sorted({run.seed for run in runs}) if "seed" in table.last else [],
-        "remarks": table.frame.attrs.get("remarks", []) + remarks_of_blanks(table.frame, table.loss_column),
+        "remarks": table.remarks,
         "last_steps": [int(table.last["step"].min()), int(table.last["step"].max())],
     }
 

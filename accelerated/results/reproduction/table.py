@@ -18,12 +18,13 @@ from ...errors import InputError
 from ...tables.columns import size_label
 from ...tables.conditions import names_in, row_mask
 from ...tables.schema import DENSE
-from ...tables.selection import RouterRows, none_chosen, select_rows
+from ...tables.selection import UNLEARNED, RouterRows, learned, none_chosen, select_rows
 from ...tables.table import listed, named
 from ..comparisons.forms import BOUNDED, fit_form
 from ..comparisons.runs import Run
 from ..fit import Fit
 from ..planning.isoflop import Profile, kinds_profiles
+from ..row_differences import left_out_lines
 from ..rows import taken_per_step
 from ..runs import LOSS, Runs, read
 from . import paper
@@ -37,16 +38,20 @@ class Table:
         name: printed name of the table; "" for the names of its files.
 
     Attributes:
-        last: the last evaluation of each run, by hyper_id
+        last: the last evaluation of each run, by hyper_id, without runs whose routers have not learned
         released: whether the table has the runs that the paper's authors released
         loss_columns: loss columns with any value, the main loss first
+        remarks: sentences on excluded rows and runs
 
     Raises:
         InputError: no loss has a value, or the requested loss has none.
     """
 
     def __init__(self, source: Runs, name: str = ""):
-        self.frame, self.last = source.frame, source.last
+        has_learned = learned(source.last, source.rows)
+        self.frame, self.last = source.frame, source.last[has_learned]
+        unlearned = [{"hyper_id": run, "reason": UNLEARNED} for run in source.last["hyper_id"][~has_learned]]
+        self.remarks = source.remarks + left_out_lines(unlearned)
         self.name = name or ", ".join(Path(path).name for path in listed(source.paths))
         self.released = _is_released(self.last)
         self.rows = "clark" if self.released and source.rows is None else source.rows
