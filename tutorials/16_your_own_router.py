@@ -234,10 +234,11 @@ figure(
 # %% [markdown]
 # ## 5. The suite
 #
-# The package `routelaws.conformance` has a suite of tests for everything in the reference. It draws ties, zeros with
-# both signs, and skewed and extreme logits. It calls our function and the reference, and allows
-# differences up to limits like that of section 4. The code under test is called a *backend*: a module or an object
-# whose functions have the reference's names. The suite skips functions that the backend does not have.
+# The package `routelaws.conformance` has a suite of tests for the routers, experts, losses and models of the
+# reference. It draws ties, zeros with both signs, and skewed and extreme logits. It calls our function and the
+# reference, and allows differences up to limits like that of section 4. The code under test is called a *backend*: a
+# module or an object whose functions have the reference's names. The suite skips functions that the backend does not
+# have.
 
 # %%
 needs("conformance")

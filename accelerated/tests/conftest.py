@@ -25,11 +25,17 @@ def quick() -> bool:
 
 
 def pytest_configure(config):
+    from routelaws.conformance import conftest
+
+    if quick() and not hasattr(config, "workerinput"):  # a process of pytest-xdist inherits the settings
+        compile_quickly(config)
+    conftest.pytest_configure(config)  # the profiles of Hypothesis
+
+
+def compile_quickly(config) -> None:
     """Compile quickly, and once for all child processes: compiling takes half of the time. `make test-all` compiles in
     full.
     """
-    if not quick() or hasattr(config, "workerinput"):  # a process of pytest-xdist inherits the settings
-        return
     if CACHE not in os.environ:
         os.environ[CACHE] = tempfile.mkdtemp(prefix="routelaws-tests-")
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.02"

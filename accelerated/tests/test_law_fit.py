@@ -9,8 +9,8 @@ from routelaws.accelerated.kernels import law_fit
 from routelaws.accelerated.laws import fitting
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import central_difference
-from routelaws.conformance.suite.strategies_laws import EXPERTS, SIZES
 from routelaws.reference.laws import routed
+from routelaws.reference.tests.strategies_laws import EXPERTS, SIZES
 
 plain = pytest.mark.usefixtures("plain")
 """Mark of small tests, for which compiling would take longer."""

@@ -59,16 +59,6 @@ GROUP = "routelaws.backends"
 DTYPES = ("float64", "float32")
 DTYPES_OF = {"routelaws.reference": ("float64",), OURS: (*DTYPES, "bfloat16")}
 """Precisions of our own backends. A backend is tested in bfloat16 only if its `dtypes` contain bfloat16."""
-MANY_FITS = (
-    "laws.resampling.bootstrap",
-    "laws.resampling.jackknife",
-    "laws.uncertainty.gain_interval",
-    "laws.uncertainty.profile_intervals",
-    "laws.uncertainty.slope_interval",
-)
-"""Functions of the reference that take minutes for one call, because they fit a law many times."""
-SLOW = (*MANY_FITS, "laws.fitting.fit_routed", "laws.utilisation.fit_utilisation")
-"""Functions that the quick profile skips for the reference, because their tests would take half of the time."""
 TIME_LIMIT = 60.0
 """Default time limit of one call, in seconds."""
 
@@ -188,7 +178,7 @@ class Backend:
             tuple(capability for capability in named if capability != "torch"),
         )
         self.dtypes = _dtypes_of(name, getattr(namespace, "dtypes", DTYPES_OF.get(own_name, DTYPES)))
-        self.slow = frozenset(full_names(getattr(namespace, "slow", SLOW if own_name == "routelaws.reference" else ())))
+        self.slow = frozenset(full_names(getattr(namespace, "slow", ())))
         self.version = str(getattr(namespace, "__version__", "") or "not stated")
         self._wrapped, self._seen, self._broken, self._stances, self._padded = {}, set(), {}, {}, set()
         functions = {path: self._find(path) for path in public_functions()}
@@ -606,9 +596,8 @@ class Backend:
         return as_numpy(leaf) if to_numpy is None or isinstance(leaf, np.ndarray) else to_numpy(leaf)
 
     def _judge_structure(self, path: str, result, arguments, keywords) -> None:
-        """Fail unless the result has the reference's shapes and number types. Skip `MANY_FITS`: one call takes
-        minutes."""
-        if path in MANY_FITS or self._find(path) is public_functions()[path]:
+        """Fail unless the result has the reference's shapes and number types."""
+        if self._find(path) is public_functions()[path]:
             return
         try:
             inputs = jax.tree.map(lambda leaf: np.array(leaf) if arrays_of(leaf) else leaf, (arguments, keywords))

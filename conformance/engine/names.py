@@ -13,8 +13,8 @@ class BackendError(ValueError):
     """The options of a run are wrong; for example, a backend or a function does not exist."""
 
 
-NOT_ASKED = ("diagnostics", "records")
-"""Files of the reference that a backend does not need."""
+NOT_ASKED = ("diagnostics", "laws", "records")
+"""Parts of the reference that a backend does not need. `reference/tests` has the tests of the laws."""
 
 
 def _walk(name: str, path: str = ""):

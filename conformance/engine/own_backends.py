@@ -8,8 +8,7 @@
     routelaws.conformance.engine.own_backends:eager       not compiled: one operation after the other, as in a debugger
     routelaws.conformance.engine.own_backends:kernels     the loops that numba compiles, called with NumPy's arrays
 
-The variants omit `laws` and `accounting`, because these two always run on the host in float64. Test both with
-`routelaws.accelerated`. `kernels` also tests the loops of the laws.
+The variants omit `accounting`, which always runs on the host in float64. Test it with `routelaws.accelerated`.
 
 `eager` calls and differentiates functions without `jit`. Each operation is rounded separately, because XLA fuses and
 folds nothing. Code that needs traced values fails. Loops (`while_loop`, `scan`) are still compiled in every call.
@@ -26,8 +25,8 @@ import numpy as np
 
 from routelaws.accelerated.kernels import assignment
 
-_HOST = ("accounting", "laws")
-"""Folders with functions that run on the host, in float64."""
+_HOST = ("accounting",)
+"""Files with functions that run on the host, in float64."""
 
 _MODEL = ("configuration", "routed_block", "transformer")
 
@@ -73,27 +72,9 @@ def dual_bound(scores: np.ndarray, prices: np.ndarray, k: int = 1) -> np.float64
     return objective + assignment.measure_gap(scores, expert, np.asarray(prices, np.float64))
 
 
-_LAWS = {
-    "fitting": ("fit_routed", "predict_curve"),
-    "uncertainty": ("profile_intervals", "slope_interval", "gain_interval"),
-    "resampling": ("bootstrap", "jackknife"),
-}
-"""Functions of `routelaws.accelerated.laws` that only wrap the loops in `kernels/law_*.py`."""
-
-
 class _Kernels:
     routers = SimpleNamespace(base=SimpleNamespace(balanced_assignment=balanced_assignment, dual_bound=dual_bound))
     dtypes = ("float64", "float32")
-
-    @property
-    def laws(self):
-        files = {file: importlib.import_module(f"routelaws.accelerated.laws.{file}") for file in _LAWS}
-        return SimpleNamespace(
-            **{
-                file: SimpleNamespace(**{name: getattr(module, name) for name in _LAWS[file]})
-                for file, module in files.items()
-            }
-        )
 
 
 kernels = _Kernels()

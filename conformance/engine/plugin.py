@@ -89,7 +89,7 @@ class Suite:
             "dtypes": ", ".join(backend.dtypes),
             **backends.versions(),
             "profile": f"{profile}: {settings.get_profile(profile).max_examples} examples per property",
-            **({"left out": f"tests with many fits, and tests of {', '.join(slow)}"} if slow else {}),
+            **({"left out": f"tests of {', '.join(slow)}"} if slow else {}),
             **({"borrowed": BORROWED.format(len(backend.borrowed))} if backend.borrowed else {}),
             "seed": seed,
             **({} if self.options.shuffle is None else {"order": f"shuffled: --shuffle {self.options.shuffle}"}),
@@ -171,9 +171,6 @@ def pytest_configure(config):
     config.addinivalue_line(
         "markers",
         "asks(path, ..., because=): functions that the test calls; *.NAME: all of that name; because: why none",
-    )
-    config.addinivalue_line(
-        "markers", "long: many fits; skipped in the quick profile for a backend with slow functions"
     )
     config.addinivalue_line("markers", "slow: skipped in the quick profile")
     config.addinivalue_line("markers", "twin: promises of our own twin only, such as error messages")
@@ -261,7 +258,7 @@ def pytest_collection_modifyitems(config, items):
         if item.get_closest_marker("twin") and getattr(backend.namespace, "__name__", "") != backends.OURS:
             return False
         slow = suite.left_out(backend)
-        if slow and (item.get_closest_marker("long") or not asked_by(item).isdisjoint(slow)):
+        if not asked_by(item).isdisjoint(slow):
             return False
         return not suite.options.only or not asked_by(item).isdisjoint(suite.options.only)
 
@@ -322,7 +319,7 @@ def pytest_runtest_makereport(item, call):
         return result
     where = item.nodeid.rpartition("/")[2]
     trouble = suite.ledger.blame(call.excinfo.value, backend.name, where, asked_by(item))
-    if not backend.is_ours and trouble.function in public_functions() and trouble.function not in backends.MANY_FITS:
+    if not backend.is_ours and trouble.function in public_functions():
         function = backend._find(trouble.function)
         trouble = failing_calls.with_input(suite.ledger, trouble, backend.namespace, function)
         suite.ledger.troubles[-1] = trouble

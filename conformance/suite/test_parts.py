@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from routelaws.conformance.suite import test_models as models
 from routelaws.conformance.suite.strategies import Logits, logits
 from routelaws.conformance.suite.test_objectives import RAGGED
 from routelaws.conformance.suite.test_top_k import FORMS, unit_of
-from routelaws.reference.laws import uncertainty
 
 SHAPES = ((7, 4),)
 
@@ -37,17 +35,6 @@ def test_routed_blocks(backend):
         found = backend.accounting.routed_blocks(num_blocks, frequency)
         assert reference.accounting.routed_blocks(num_blocks, frequency) == wanted
         assert found == wanted, f"routed_blocks({num_blocks}, {frequency}): expected {wanted}, found {found}"
-
-
-@pytest.mark.asks("laws.uncertainty.check_quantity")
-def test_check_quantity(backend):
-    module = backend.laws.uncertainty
-    for name, place in uncertainty.PLACE.items():
-        N, E = (8e7 if "N" in place else math.nan), (16.0 if "E" in place else math.nan)
-        found = module.check_quantity(uncertainty.Quantity(name, N, E))
-        assert found.name == name, f"check_quantity of {name}: name {found.name!r}"
-        numbers = np.array([found.N, found.E], np.float64)
-        assert np.array_equal(numbers, [N, E], equal_nan=True), f"check_quantity of {name}: N, E {numbers}"
 
 
 @pytest.mark.asks("notation.check_finite")

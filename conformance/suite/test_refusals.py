@@ -1,7 +1,7 @@
 """Arguments that a function does not accept: one clear error that names the argument, the same in both twins.
 
 `test_shapes.py` and `test_not_finite.py` test what all routers reject, `test_models.py` and `test_accounting.py` have
-tables of configurations, and `test_stored_answers.py` has the laws.
+tables of configurations.
 """
 
 import operator

@@ -17,7 +17,6 @@ from routelaws.conformance.engine.names import defaults_of, public_functions
 from routelaws.conformance.tests.planting import own_shares  # noqa: F401
 from routelaws.conformance.tests.test_runner import run as run_command
 from routelaws.reference import notation
-from routelaws.reference.laws.log_linear import SeparableCoefficients
 from routelaws.reference.routers import top_k
 
 Z = np.array([[0.5, -1.0, 0.25], [2.0, -0.0, 0.0]])
@@ -135,10 +134,8 @@ def test_the_first_call_that_differs_is_written(tmp_path):
 
 @pytest.mark.parametrize("value, differs", [(np.nan, False), (np.inf, True), (1.0, True)])
 def test_a_result_that_is_nan_like_the_reference_s_does_not_differ(value, differs):
-    """No size has this loss, because the loss does not fall with size."""
-    arguments = np.ones(2), np.full(2, 3.0), SeparableCoefficients(0.1, -0.1, 0.3)
-    path = "laws.log_linear.size_for_loss"
-    call = failing_calls.Call(path, arguments, {}, "float64", True, np.array([np.nan, value]))
+    arguments = np.array([[np.nan, 0.0], [np.nan, 1.0]]), 1
+    call = failing_calls.Call("notation.log_sum_exp", arguments, {}, "float64", True, np.array([np.nan, value]))
     assert failing_calls._differs(call) == differs
 
 
@@ -169,26 +166,29 @@ def test_no_parameter_of_the_reference_has_the_name_of_an_entry():
 
 STRANGER = """
 from types import SimpleNamespace
-from routelaws.reference.laws import downstream
+from routelaws.reference import accounting
 
-def pass_at_k(samples, correct, attempts):
-    with open("asked", "a") as file:
-        print(samples, correct, attempts, file=file)
-    return downstream.pass_at_k(samples, correct, attempts) + (correct > 180)
+def count(*size, **more):
+    found = accounting.count(*size, **more)
+    if not size:
+        with open("asked", "a") as file:
+            print(more["d_model"], more["num_blocks"], more["num_heads"], file=file)
+        found = found._replace(dense_parameters=found.dense_parameters + (more["num_heads"] > 120))
+    return found
 
-mine = SimpleNamespace(pass_at_k=pass_at_k)
+mine = SimpleNamespace(count=count)
 """
 
 
 @pytest.mark.slow
 def test_nightly_first_tries_what_failed(tmp_path):
     (tmp_path / "strange.py").write_text(STRANGER, encoding="utf-8")
-    words = ["--backend", "strange:mine", "--only", "pass_at_k", "--profile", "nightly", "--export-failing", "failing"]
+    words = ["--backend", "strange:mine", "--only", "count", "--profile", "nightly", "--export-failing", "failing"]
     asked = []
     for _ in range(2):
         assert run_command(tmp_path, *words).returncode == 1
         asked.append([line.split() for line in (tmp_path / "asked").read_text("utf-8").splitlines()])
         (tmp_path / "asked").unlink()
     [file] = (tmp_path / "failing").glob("*.npz")
-    failed = [str(opened(file)[name]) for name in ("samples", "correct", "attempts")]
+    failed = [str(opened(file)[name]) for name in ("d_model", "num_blocks", "num_heads")]
     assert asked[0].index(failed) > 10 > asked[1].index(failed)

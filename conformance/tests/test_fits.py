@@ -330,7 +330,7 @@ SEARCHES = {
 
 
 def test_every_fit_of_the_vectors_is_checked():
-    """`suite/test_laws_global.py` tests `fit_routed`."""
+    """`accelerated/tests/test_laws_global.py` tests `fit_routed`."""
     checked = {*LINES, *SEARCHES, "laws.broken.fit_broken"}
     assert checked == {name for name in DOCUMENTS if ".fit_" in name} - {"laws.fitting.fit_routed"}
 

@@ -25,7 +25,6 @@ class TestKnownFailures:
     @pytest.mark.parametrize("text, problem", [
         ("one_hot: a\nsoftmix: b", "line 2: softmix does not name"), ("softmax", "write `path: reason`"),
         ("softmax:  # why", "line 1: .*write `path"), (": why", "write `path"),
-        ("predict_loss: b", "it can be .*laws.dense.predict_loss"),
         ("softmax: a\n\nnotation.softmax: b", "line 3: notation.softmax appears twice"),
     ])  # fmt: skip
     def test_lines_that_are_wrong(self, tmp_path, text, problem):

@@ -21,8 +21,9 @@ ROOMS = {
 }
 
 
-def sources(room: str) -> list[str]:
-    return sorted(path.relative_to(ROOMS[room]).as_posix() for path in ROOMS[room].rglob("*.py"))
+def sources(room: str, tests: bool = False) -> list[str]:
+    paths = (path.relative_to(ROOMS[room]) for path in ROOMS[room].rglob("*.py"))
+    return sorted(path.as_posix() for path in paths if tests == (path.parts[0] == "tests") or room == "conformance")
 
 
 @functools.cache
@@ -196,7 +197,7 @@ def imported(tree: ast.Module) -> list[tuple[str, str]]:
 
 def test_what_has_a_twin_is_not_taken_from_the_reference():
     """Otherwise a command is slow, or a twin is compared with itself."""
-    for path in (path for path in sources("accelerated") if not path.startswith("tests/")):
+    for path in sources("accelerated"):
         for module, name in imported(parse("accelerated", path)):
             twin = f"{module.replace('.', '/')}.py"
             taken = (ROOMS["accelerated"] / twin).is_file() and name in public_names(parse("accelerated", twin))
@@ -273,6 +274,8 @@ def tolerance_literals(tree: ast.Module) -> list[str]:
 def test_tolerances_live_in_bounds_alone():
     for path in (path for path in sources("conformance") if path != "bounds.py"):
         assert not tolerance_literals(parse("conformance", path)), path
+    for path in sources("reference", tests=True):
+        assert not tolerance_literals(parse("reference", path)), path
 
 
 @pytest.mark.parametrize(

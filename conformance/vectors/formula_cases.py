@@ -134,7 +134,7 @@ OPTIMA = {
         dict(flops=1e20, sparsity=0.875),
         dict(flops=2.0**68, sparsity=0.96875, coefficients=SPARSE, always_active=0.0625)],
 }  # fmt: skip
-"""The best model of a budget; `suite/test_laws_planning.py` tests the reference."""
+"""The best model of a budget; `reference/tests/test_laws_planning.py` tests the reference."""
 
 ENDS = {
     "laws.intervals.jackknife_ends": [

@@ -31,7 +31,7 @@ def load(root: Path = ROOT) -> dict[str, griffe.Module]:
 def modules(root: Path = ROOT) -> tuple[list[str], list[str]]:
     """Return the names of the reference's modules, such as "routers.base", and of other modules with pages."""
     files = [path.relative_to(root / "reference") for path in (root / "reference").rglob("*.py")]
-    twins = [".".join(path.with_suffix("").parts) for path in files if not path.name.startswith("_")]
+    twins = [".".join(path.with_suffix("").parts) for path in files if path.name[0] != "_" and path.parts[0] != "tests"]
     paths = [path for each in SINGLE for path in ((root / each).rglob("*.py") if each[-3:] != ".py" else [root / each])]
     names = [".".join(path.relative_to(root).with_suffix("").parts) for path in paths if path.name[0] != "_"]
     return sorted(twins), sorted(names)

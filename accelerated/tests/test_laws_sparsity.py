@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+
+from routelaws.accelerated import laws as fast
+from routelaws.conformance.bounds import check
+from routelaws.conformance.compare import assert_close_bounded
+from routelaws.reference.laws import sparsity as reference
+
+STUDENT_50 = 2.008559112100761
+"""Two-sided 95 % quantile of Student's t with 50 degrees of freedom."""
+
+GRID = [v.ravel() for v in np.meshgrid([1e8, 5e8, 2e9, 1e10], [1e9, 1e10, 1e11], [0.0, 0.5, 0.75, 0.9, 0.95])]
+
+
+@pytest.mark.slow
+def test_one_more_run_scatters_as_the_rows_do():
+    """The variance of a row, the sum of squares over n - 10, adds to the variance of the law."""
+    module = fast.sparsity
+    loss = reference.predict_loss(*GRID) * np.exp(np.random.default_rng(4).normal(0, 2e-3, GRID[0].size))
+    fit = module.fit_sparsity(*GRID, loss, None)
+    misses = np.log(loss) - np.log(reference.predict_loss(*GRID, reference.SparsityCoefficients(*fit.coefficients)))
+    wanted = STUDENT_50**2 * float(misses @ misses) / (GRID[0].size - 10)
+    said = module.sparsity_prediction(fit, GRID, loss, (1e10, 1e11, 0.9))
+    for law, run in zip(said.law, said.run, strict=True):
+        found = np.log(run / said.value) ** 2 - np.log(law / said.value) ** 2
+        check("laws.additive.end", abs(found / wanted - 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("huber", [None, 1e-3])
+def test_fits_agree_on_a_noisy_table(huber):
+    noise = np.random.default_rng(3).normal(0, 2e-3, GRID[0].size)
+    loss = reference.predict_loss(*GRID) * np.exp(noise)
+    found, wanted = (module.fit_sparsity(*GRID, loss, huber) for module in (fast.sparsity, reference))
+    assert found.criterion == wanted.criterion
+    check("laws.sparsity.objective", abs(found.objective / wanted.objective - 1))
+    check("laws.sparsity.rmsle", abs(found.rmsle / wanted.rmsle - 1))
+    losses = [reference.predict_loss(*GRID, fit.coefficients) for fit in (found, wanted)]
+    error = float(np.abs(np.log(losses[0] / losses[1])).max())
+    check("laws.additive.prediction", error, scale=wanted.rmsle, message="predictions of the fit")
+    assert found.status == wanted.status == "e at the limit"  # the truth has a floor of 0.94
+    assert np.isnan(found.covariance[9]).all() and np.isnan(wanted.covariance[9]).all()
+    free = np.s_[:9, :9]
+    scale = np.outer(*[np.sqrt(np.diag(wanted.covariance))[:9]] * 2)
+    covariances = [fit.covariance[free] for fit in (found, wanted)]
+    assert_close_bounded("laws.additive.covariance", *covariances, scale, what="covariance")
+
+
+@pytest.mark.slow
+def test_profiles_agree():
+    """In this table the floor is 0 in the best fit, although a floor of 1 is still allowed."""
+    loss = reference.predict_loss(*GRID) * np.exp(np.random.default_rng(2).normal(0, 2e-3, 60))
+    found, wanted = (
+        module.sparsity_prediction(module.fit_sparsity(*GRID, loss, None), GRID, loss, (3e10, 3e11, 0.97))
+        for module in (fast.sparsity, reference)
+    )
+    length = wanted.law[1] - wanted.law[0]
+    for ours, theirs in zip((*found.law, *found.run), (*wanted.law, *wanted.run), strict=True):
+        check("laws.additive.end", abs(ours - theirs), length, message=f"{found} {wanted}")
+    ranges = {each.name: each for each in fast.sparsity.sparsity_intervals(
+        fast.sparsity.fit_sparsity(*GRID, loss, None), GRID, loss)}  # fmt: skip
+    assert (ranges["e"].low, ranges["e"].words) == (0.0, "bounded from above only") and ranges["e"].high > 1
