@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from routelaws.reference.balance import DIALECTS, RECENTRE, SCORES, _number_of_sequences
 from routelaws.reference.notation import _check_k
 
+from ._docstrings import describe_twins
 from .errors import InputError
 from .notation import (
     _admitted_experts,
@@ -79,9 +80,6 @@ def expert_counts(
     """Return [E] integers, the number of assignments to each expert.
 
     Args:
-        expert: [T, k] integers in [0, E).
-        num_experts: E.
-        mask: [T] bool, the real tokens; None for all.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
             without sharding.
 
@@ -106,14 +104,7 @@ def mean_probability(
 ) -> jax.Array:
     """Return [E], the mean over tokens of the probability of each expert. The entries sum to 1.
 
-    The sigmoids are divided by their sum in log space, as softmax(log σ(z)). The sum has no added epsilon, so training
-    cannot lower the loss by making all scores tiny.
-
     Args:
-        logits: [T, E], finite.
-        score: the function that turns logits into probabilities, "softmax" or "sigmoid" (divided by their sum).
-        mask: [T] bool, the real tokens; None for all.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
             without sharding.
 
@@ -144,28 +135,9 @@ def auxiliary_loss(
 ) -> AuxiliaryLoss:
     """Return the balance loss, which is large when experts with many tokens also have a high probability.
 
-    Only probₑ, not shareₑ, has a gradient by the logits (Fedus et al. 2021). probₑ is the mean over tokens of the
-    probability of expert e (`mean_probability`):
-
-        dialect           shareₑ counts                divided by    loss                    at balance
-        "assignments"     all k choices                T k           E Σ shareₑ probₑ        1
-        "tokens"          all k choices                T             E Σ shareₑ probₑ        k
-        "first_choice"    the first choice only        T             E Σ shareₑ probₑ        1
-        "gshard"          the first choice only        T             Σ shareₑ probₑ / E      1 / E²
-
     Args:
-        logits: [T, E], finite; the raw router logits z.
-        expert: [T, k] integers, the chosen experts, first choice first; dropped choices are included.
-        dialect: how to count shareₑ and scale the loss, see the table.
-        score: the function that turns logits into probabilities, "softmax" or "sigmoid" (divided by their sum).
-        held: an earlier result; the loss uses its `share` instead of the share of `expert`.
-        mask: [T] bool, the real tokens; None for all.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Above, E counts these experts.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
             without sharding.
-
-    Returns:
-        `AuxiliaryLoss`.
 
     Raises:
         ValueError: the dialect or the score is unknown, or a mask has the wrong shape.
@@ -209,27 +181,6 @@ def sequence_loss(
 ) -> AuxiliaryLoss:
     """Return the mean over sequences of the `auxiliary_loss` of each sequence.
 
-    With sigmoid scores this is the complementary loss of DeepSeek-V3 (arXiv 2412.19437, equations 17 to 20; weight
-    1e-4). DeepSeek-V3 chooses experts with a bias and groups, but its shareₑ counts the k largest scores without bias
-    and groups. To get that loss, pass the experts with the k largest scores as `expert`. The loss can be large for a
-    batch that is balanced as a whole (example below).
-
-    Args:
-        logits: [T, E], finite; the raw router logits z, sequence by sequence.
-        expert: [T, k] integers, the chosen experts, first choice first; dropped choices are included.
-        sequence_length: S, which divides T.
-        dialect, score: see `auxiliary_loss`.
-        held: an earlier result; the loss uses its `share` instead of the share of `expert`.
-        mask: [T] bool, the real tokens; None for all. The mean excludes sequences without a real token.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
-
-    Returns:
-        `AuxiliaryLoss` with the share and the probability of each sequence, [T / S, E]; both are 0 for a sequence
-        without a real token.
-
-    Raises:
-        ValueError: S does not divide T, or `auxiliary_loss` raises this error.
-
     Differs from the reference: see `auxiliary_loss`.
     """
     _check_group("logits", logits)
@@ -256,16 +207,7 @@ def sequence_loss(
 
 
 def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> float:
-    """Return the value of `auxiliary_loss` when every expert has the same share.
-
-    Args:
-        num_experts: E.
-        k: experts per token.
-        dialect: "assignments", "tokens", "first_choice" or "gshard" (see `auxiliary_loss`).
-
-    Raises:
-        ValueError: the dialect is unknown, or there is no expert.
-    """
+    """Return the value of `auxiliary_loss` when every expert has the same share."""
     if dialect not in DIALECTS:
         raise InputError(f"dialect is {dialect!r}; allowed: {', '.join(DIALECTS)}")
     _check_k(1, num_experts)
@@ -281,12 +223,7 @@ def z_loss(
 ) -> jax.Array:
     """Return the mean over tokens of (log Σₑ exp zₜₑ)², which keeps the logits small.
 
-    A constant added to a row changes this loss but not the softmax. The usual weight is 0.001.
-
     Args:
-        logits: [T, E], finite.
-        mask: [T] bool, the real tokens; None for all.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The sum covers only these.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
             without sharding.
 
@@ -309,25 +246,6 @@ def update_bias(
     expert_mask: jax.Array | None = None,
 ) -> jax.Array:
     """Return the bias of the next step: higher for experts below the mean load, lower for experts above it.
-
-    The function compares the integers E countₑ and Σ count, so it recognises balance exactly. With rounded shares the
-    bias would never stop moving. The bias affects only the choice, never a gate, and has no gradient. Start it at 0,
-    save it with the weights, and do not update it in evaluation.
-
-    Wang et al. 2024 (arXiv 2408.15664). A constant added to the bias changes no choice. With the plain rule the mean of
-    the bias drifts, because the signs of a step need not sum to 0. `recentre` stops the drift.
-
-    Args:
-        bias: [E].
-        counts: [E] integers >= 0, assignments over the whole batch (all devices).
-        rate: u >= 0; with 0 only recentring changes the bias.
-        recentre: subtract no mean ("none"), the mean of the signs of this step ("step"), or the mean of the new bias
-            ("bias").
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The mean and the step cover these experts.
-            The bias of the other experts does not change (our choice).
-
-    Returns:
-        [E].
 
     Raises:
         ValueError: the counts are not integers, the rate is a number that is negative or NaN, `recentre` is unknown, or
@@ -362,13 +280,6 @@ def update_bias(
 def load_statistics(load: jax.Array, *, expert_mask: jax.Array | None = None) -> LoadStatistics:
     """Return statistics of how evenly the tokens load the experts.
 
-    Args:
-        load: [E], counts or shares, at least 0, not all 0.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The statistics cover only these.
-
-    Returns:
-        `LoadStatistics`.
-
     Raises:
         ValueError: the loads are not [E], or the mask has the wrong shape.
 
@@ -387,3 +298,6 @@ def load_statistics(load: jax.Array, *, expert_mask: jax.Array | None = None) ->
     entropy = (share * jnp.log(1 / jnp.where(share > 0, share, 1))).sum()
     idle = _among(load == 0, admitted, False).sum(dtype=load.dtype) / number
     return LoadStatistics(share.max() * number, entropy, idle)
+
+
+describe_twins(__name__)

@@ -28,6 +28,7 @@ from routelaws.reference.experts import DROP_ORDERS, _check_activation
 from routelaws.reference.notation import _check_k
 
 from . import cpu
+from ._docstrings import describe_twins
 from .errors import InputError
 from .notation import _admitted_experts, _as_bool, _number_admitted, _number_known, _or_nan, canonical_zero, one_hot
 from .shapes import sizes_of
@@ -50,20 +51,7 @@ class Placement(NamedTuple):
 
 
 def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: float) -> int:
-    """Return C = min(T, ceil(c k T / E)), the number of slots of each expert.
-
-    The function uses the decimal value of c: c = 1.1 with k T / E = 10 gives 11 slots. The binary value of 1.1 is
-    slightly larger and would give 12.
-
-    Args:
-        num_tokens: T.
-        num_experts: E.
-        k: experts per token.
-        capacity_factor: c > 0; infinity gives T slots.
-
-    Raises:
-        ValueError: c <= 0 or NaN, or there is no expert.
-    """
+    """Return C = min(T, ceil(c k T / E)), the number of slots of each expert."""
     _check_k(1, num_experts)
     if capacity_factor is None or not capacity_factor > 0:
         raise InputError(f"capacity_factor is {capacity_factor}; it has to be above 0 (inf drops no token)")
@@ -104,19 +92,6 @@ def dispatch(
     mask: jax.Array | None = None,
 ) -> Placement:
     """Give each assignment a slot of its expert, while slots are free.
-
-    Args:
-        expert: [T, k] integers in [0, E).
-        num_experts: E.
-        capacity: C >= 0.
-        order: which assignments come first in the queue. "choice": first choices before second choices, then earlier
-            before later tokens. "token": earlier before later tokens, then first before second choices. "priority":
-            larger priorities; equal priorities as in "choice".
-        priority: [T, k], finite for the assignments to place; only for the order "priority".
-        mask: [T] or [T, k] bool, the assignments to place (at least one); None for all.
-
-    Returns:
-        `Placement`.
 
     Raises:
         ValueError: the order is unknown, the priority is missing, unexpected or of the wrong shape, the mask has the
@@ -234,16 +209,6 @@ def expert_ffn(
 ) -> jax.Array:
     """Return the output of one expert: φ(x · up) · down, or for SwiGLU (silu(x · up) ⊙ (x · linear)) · down.
 
-    Args:
-        up: [d, f].
-        down: [f, d].
-        x: [..., d].
-        activation: one of `accounting.ACTIVATIONS`.
-        linear: [d, f], only for SwiGLU.
-
-    Returns:
-        [..., d].
-
     Raises:
         ValueError: the activation is unknown, `linear` is missing or unexpected, or the shapes are inconsistent.
 
@@ -300,12 +265,6 @@ _permute_rows.defvjp(_permute_rows_forward, _permute_rows_backward)
 def combine(outputs: jax.Array, expert: jax.Array, placement: Placement, gate: jax.Array) -> jax.Array:
     """Return [T, d]: for each token, the sum of its experts' outputs, each times its gate.
 
-    Args:
-        outputs: [E, C, d], the output of each expert in each slot.
-        expert: [T, k].
-        placement: the slots of the assignments.
-        gate: [T, k].
-
     Raises:
         ValueError: the shapes are inconsistent.
     """
@@ -335,14 +294,6 @@ def _gated_sum(rows: jax.Array, row: jax.Array, token: jax.Array, gate: jax.Arra
 
 def kept_gates(gate: jax.Array, kept: jax.Array, *, renormalise: bool = False) -> jax.Array:
     """Return the gates, with 0 for dropped assignments.
-
-    Args:
-        gate: [T, k], at least 0.
-        kept: [T, k] bool, the assignments that have a slot (`Placement.kept`).
-        renormalise: divide the gates of a token by the sum of its kept gates; a token with no kept gate keeps 0.
-
-    Returns:
-        [T, k].
 
     Raises:
         ValueError: the shapes are inconsistent.
@@ -381,23 +332,6 @@ def routed_ffn(
     activation: str = "gelu",
 ) -> RoutedOutput:
     """Send each token through its experts.
-
-    Args:
-        params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
-        x: [T, d]; the program ignores a token if the mask excludes all its assignments.
-        expert: [T, k] integers in [0, E).
-        gate: [T, k]; the program ignores the gates of assignments that the mask excludes.
-        capacity_factor: c > 0; infinity (the default) drops nothing.
-        order: which assignments get the slots if slots are too few: "choice", "token" or "priority" (see `dispatch`).
-        priority: see `dispatch`; a constant for the gradient. With the order "priority", None means the gate.
-        mask: [T] or [T, k] bool, the assignments to place; None for all. In the capacity, T counts the tokens with at
-            least one assignment to place. If a gate of 0 means "no expert", pass the mask `gate != 0`.
-        expert_mask: [E] bool, the admitted experts; None for all. In the capacity, E is the number of admitted experts.
-            The program ignores the matrices of the other experts.
-        activation: one of `accounting.ACTIVATIONS`.
-
-    Returns:
-        `RoutedOutput`.
 
     Raises:
         ValueError: c <= 0; `params` lacks up or down, or the shapes of `params`, x, expert and gate are inconsistent;
@@ -509,3 +443,6 @@ def _run_in_blocks(activation, matrices, x, gate, queue) -> jax.Array:
     outputs = expert_ffn(**matrices, x=buffers, activation=activation)
     # COMBINE
     return _gated_sum(outputs.reshape(num_blocks * rows_per_block, x.shape[1]), row, token, gate.astype(outputs.dtype))
+
+
+describe_twins(__name__)

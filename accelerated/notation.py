@@ -38,14 +38,12 @@ import numpy as np
 
 from routelaws.reference.notation import check_finite  # noqa: F401 - for the other files here
 
+from ._docstrings import describe_twins
 from .errors import InputError
 
 
 class Routing(NamedTuple):
     """The decision of a router for one group of tokens.
-
-    All fields except `gate` are constants for the gradient. You can pass a routing back to the same router, or to the
-    whole model, as `held`: the router then reuses `expert`, `load`, `plan` and `residual`, and recomputes only `gate`.
 
     Attributes:
         expert: [T, k] integers, the experts of each token, first choice first; distinct within a row
@@ -67,9 +65,6 @@ class Routing(NamedTuple):
 
 class ExpertChoice(NamedTuple):
     """The decision of a router for one group in which the experts choose their tokens.
-
-    This is not a `Routing`: a token has from 0 to E experts, and each expert has C tokens. All fields except `gate` are
-    constants for the gradient. You can pass the choice back as `held`.
 
     Attributes:
         token: [E, C] integers, the tokens of each expert, highest score first; distinct except for padding
@@ -232,13 +227,6 @@ _LONG = 32
 def top_k_indices(scores: jax.Array, k: int) -> jax.Array:
     """Return the indices of the k largest entries of each row, largest first, ties to the lower index.
 
-    Args:
-        scores: [T, E], finite.
-        k: number of indices, 1 <= k <= E.
-
-    Returns:
-        [T, k] integers; the entries of a row are distinct.
-
     Differs from the reference: the indices are int32. At k = 1 an argmax (lowest index on ties) is faster than
     `lax.top_k`. For long rows two maxima are faster still, since XLA on CPU vectorises them. A NaN raises no error.
     """
@@ -266,3 +254,6 @@ def log_sum_exp(logits: jax.Array, axis: int) -> jax.Array:
 def one_hot(indices: jax.Array, size: int) -> jax.Array:
     """Return [..., size] float32, or float64 where x64 is on, with a 1 at each index."""
     return jax.nn.one_hot(indices, size, dtype=jnp.result_type(float))
+
+
+describe_twins(__name__)

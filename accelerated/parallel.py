@@ -26,6 +26,7 @@ import jax.numpy as jnp
 
 from routelaws.reference.parallel import GROUPS
 
+from ._docstrings import describe_twins
 from .errors import InputError
 from .experts import (
     RoutedOutput,
@@ -73,11 +74,7 @@ def psum(x: jax.Array, *, axis_name=None) -> jax.Array:
     """Give every device the sum over all devices.
 
     Args:
-        x: [n, ...].
         axis_name: the mapped axis of the devices, or a tuple of axes; x is then [...], the data of one device.
-
-    Returns:
-        [n, ...].
     """
     return _on_all(lambda x, axis: jax.lax.psum(x, axis), axis_name, x)
 
@@ -86,11 +83,7 @@ def all_gather(x: jax.Array, *, axis_name=None) -> jax.Array:
     """Give every device the rows of all devices, the rows of device 0 first.
 
     Args:
-        x: [n, m, ...].
         axis_name: see `psum`.
-
-    Returns:
-        [n, n m, ...].
     """
     return _on_all(lambda x, axis: jax.lax.all_gather(x, axis, tiled=True), axis_name, x)
 
@@ -99,14 +92,7 @@ def reduce_scatter(x: jax.Array, *, axis_name=None) -> jax.Array:
     """Give every device its part of the sum over all devices.
 
     Args:
-        x: [n, n m, ...].
         axis_name: see `psum`.
-
-    Returns:
-        [n, m, ...].
-
-    Raises:
-        ValueError: the rows cannot be cut into n parts.
     """
     return _on_all(lambda x, axis: jax.lax.psum_scatter(x, axis, tiled=True), axis_name, x)
 
@@ -115,32 +101,13 @@ def all_to_all(x: jax.Array, *, axis_name=None) -> jax.Array:
     """Send part i of every device to device i, which stores the parts in the order of the senders.
 
     Args:
-        x: [n, n m, ...].
         axis_name: see `psum`.
-
-    Returns:
-        [n, n m, ...].
-
-    Raises:
-        ValueError: the rows cannot be cut into n parts.
     """
     return _on_all(lambda x, axis: jax.lax.all_to_all(x, axis, 0, 0, tiled=True), axis_name, x)
 
 
 def part(rows: jax.Array, i: int, n: int) -> jax.Array:
-    """Return part i of n of the rows of one device.
-
-    Args:
-        rows: [n m, ...].
-        i: from 0.
-        n: the number of parts.
-
-    Returns:
-        [m, ...], rows i m … (i + 1) m − 1.
-
-    Raises:
-        ValueError: the rows cannot be cut into n parts.
-    """
+    """Return part i of n of the rows of one device."""
     if len(rows) % n:
         raise InputError(f"{len(rows)} rows cannot be divided into {n} equal parts, one for each device")
     m = len(rows) // n
@@ -160,26 +127,11 @@ def ragged_all_to_all(
 ) -> jax.Array:
     """Send any number of contiguous rows from each device to each device.
 
-    Device i sends device j the `send_sizes[i, j]` rows of x[i] that begin at `input_offsets[i, j]`. On device j these
-    rows begin at `output_offsets[i, j]`. So the sender chooses the position of its rows.
-
     Args:
-        x: [n, rows, ...], the rows to send.
-        output: [n, rows', ...], the initial values; rows that receive nothing keep them.
-        input_offsets: [n, n] integers.
-        send_sizes: [n, n] integers.
-        output_offsets: [n, n] integers.
-        recv_sizes: [n, n] integers, the transpose of `send_sizes`. Entry [j, i] is the number of rows that device j
-            gets from device i. Device j needs row j to know how many rows arrive.
         axis_name: the mapped axis of the devices; pass the arrays of one device, without the leading axis.
         native: use the collective of the platform, which CPUs do not have; otherwise emulate it.
 
-    Returns:
-        [n, rows', ...].
-
-    Source: the collective of XLA and its arguments, `jax.lax.ragged_all_to_all`.
-
-    Differs from the reference: inconsistent sizes and offsets raise no error.
+    Raises: nothing; inconsistent sizes and offsets are not checked.
     """
 
     def exchange(x, output, input_offsets, send_sizes, output_offsets, recv_sizes, axis):
@@ -212,13 +164,7 @@ def run_experts(params: dict, buffers: jax.Array, *, activation: str = "gelu", a
     """Send each buffer to its expert's device, run the experts, and send the outputs back.
 
     Args:
-        params: {"up": [n, E/n, d, f], "down": [n, E/n, f, d]}, and for SwiGLU "linear" [n, E/n, d, f].
-        buffers: [n, E, C, d], the inputs from each device for each expert.
-        activation: one of `accounting.ACTIVATIONS`.
         axis_name: the mapped axis of the devices; pass the arrays of one device, without the leading axis.
-
-    Returns:
-        [n, E, C, d], the outputs for each device.
     """
     if axis_name is None:
         run = functools.partial(run_experts, activation=activation, axis_name=_DEVICES)
@@ -253,25 +199,10 @@ def routed_ffn_on_devices(
     """Send each token through its experts, which may be on other devices.
 
     Args:
-        params: {"up": [n, E/n, d, f], "down": [n, E/n, f, d]}, and for SwiGLU "linear" [n, E/n, d, f].
-        x: [n, T, d].
-        expert: [n, T, k] integers in [0, E).
-        gate: [n, T, k].
-        capacity_factor: c > 0; infinity (the default) drops nothing.
-        group: one of `GROUPS`.
-        order: which assignments get the slots if slots are too few (see `experts.dispatch`).
-        priority: [n, T, k] (see `experts.routed_ffn`).
-        mask: [n, T, k] bool, the assignments to place, at least one on each device; None for all.
-        activation: one of `accounting.ACTIVATIONS`.
         axis_name: the mapped axis of the devices; pass the arrays of one device, without the leading axis.
         group_axes: the axes of the group "global", `axis_name` if None.
         ragged: use `ragged_all_to_all` without a capacity, and in the group "global".
         native: see `ragged_all_to_all`.
-
-    Returns: `RoutedOutput` with output [n, T, d] and, for each device, the dropped fraction of its group, [n].
-
-    Raises:
-        ValueError: the group is unknown, or `experts.dispatch` raises this error.
 
     Differs from the reference: see `experts.routed_ffn`. To assign slots in the group "global", each device gathers the
     experts of all tokens. For this, a device sends T k numbers.
@@ -402,3 +333,6 @@ def _send_ragged(run, x, device, ids, gate, kept, axis_name, own, native, most):
     outputs = swap(run(arrived, marks), jnp.zeros(rows.shape, x.dtype), into, expected, back, sizes)
     picked = jnp.where(kept[..., None], outputs[place].reshape(num_tokens, k, x.shape[1]), 0)
     return (picked * gate.astype(outputs.dtype)[..., None]).sum(axis=1)
+
+
+describe_twins(__name__)

@@ -19,6 +19,7 @@ from routelaws.reference.routed_block import _check_noise
 
 from . import balance
 from ._calling import calling
+from ._docstrings import describe_twins
 from .errors import InputError
 from .experts import _matrices, routed_ffn
 from .notation import ExpertChoice, Routing, _as_bool, _gathered
@@ -109,23 +110,8 @@ def routed_block(
     """Run a routed block.
 
     Args:
-        params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]}, and "linear" for SwiGLU. The router can have "router"
-            [d, E G], "router_bias" [E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]} and
-            "log_temperature" [2]. The s shared experts are one FFN of width s 4d/G, "shared" {"up", "down"}.
-        x: [b, S, d].
-        tokens: [b, S], the token ids.
-        config: the model.
-        training: True routes as in training, False as in evaluation.
-        noise: the entry of this block in the result of `transformer.draw_noise`.
-        table: see `hash_table`.
-        held: an earlier routing of the same tokens; the block reuses its experts and computes new gates.
-        mask: [b, S] bool, True for a real token; None if all tokens are real. A padded token gets 0.
-        expert_mask: [E G] bool, the admitted experts; None for all. The layer uses only these.
         base_method: the assignment method of BASE (see `routers.base.balanced_assignment`).
         spread: the sharding of tokens, experts and hidden units over devices; None without sharding.
-
-    Returns:
-        `BlockOutput`.
 
     Raises:
         ValueError: the group size does not divide b (or S, for neighbours), noise or table is missing, or an expert
@@ -280,20 +266,10 @@ def decide(
     """Return the decision of a router that assigns experts to the tokens of a group.
 
     Args:
-        params: see `routed_block`.
-        group: [T, d].
-        tokens: [b, S], the token ids, with b S = T.
-        config: the model.
-        training, noise, table, held: see `routed_block`.
-        mask: [T] bool (see `routed_block`).
-        expert_mask: see `routed_block`.
         base_method: see `routed_block`.
         spread: see `routed_block`. The group is the tokens of one device or of all devices (`spread.group`). All
             devices share one bias. For quantile balancing it is the mean of the devices' biases, or the bias for all
             tokens. For top_k it follows from the loads of all devices.
-
-    Returns:
-        `Decision`.
     """
     if config.router == "hash":
         return Decision(_hash_routing(tokens, config, table, held, mask, expert_mask))
@@ -371,3 +347,6 @@ _hash_routing = calling(
 )
 _table_of_clusters = calling(reference._table_of_clusters, hashes=hashes)
 hash_table = calling(reference.hash_table, hashes=hashes, _table_of_clusters=_table_of_clusters)
+
+
+describe_twins(__name__)

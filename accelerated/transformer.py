@@ -23,6 +23,7 @@ from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.transformer import NORM_EPSILON, TRUNCATION, carry_bias, parameter_shapes, sinusoids  # noqa: F401 - carry_bias for users
 
 from . import cpu
+from ._docstrings import describe_twins
 from .attention import attend_rows
 from .attention_kernels import attend_by
 from .cross_entropy import summed_log_probability
@@ -97,7 +98,6 @@ def init(key: jax.Array, config: ModelConfig) -> dict:
     Args:
         key: a JAX key. (The oracle draws weights with NumPy from the same distribution. Weights of one twin run in the
             other.)
-        config: the model.
 
     Returns:
         The parameter tree that `parameter_shapes` describes, float32.
@@ -147,13 +147,6 @@ def draw_noise(key: jax.Array, config: ModelConfig, batch_size: int, sequence_le
 
     Args:
         key: a JAX key.
-        config: the model.
-        batch_size: b.
-        sequence_length: S.
-
-    Returns:
-        For RL-R, Gumbel noise [n_r, b S, E G]. For GShard's second expert, uniforms in [0, 1), [n_r, b S]. For other
-        routers, None.
 
     Differs from the reference: the numbers are float32.
     """
@@ -178,12 +171,6 @@ def layer_norm(params: dict, x: jax.Array) -> jax.Array:
 
 def rotary(x: jax.Array) -> jax.Array:
     """Rotate entries j and j + c/2 of position m by the angle m / 10000^(2j/c), in an array [..., S, c] with even c.
-
-    The rotation maps a pair (u, v) to (u cos − v sin, u sin + v cos). The scalar product of a rotated query at i and a
-    rotated key at j depends on i and j only through i − j.
-
-    Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864). Like most public code, we pair entry j with entry j + c/2,
-    not with its neighbour (our choice). A permutation of the projections' columns converts one form to the other.
 
     Raises:
         ValueError: c is odd.
@@ -212,17 +199,8 @@ def attention(
     """Self-attention with relative or rotary positions.
 
     Args:
-        params: query, key and value [d, H, kqv]; output [H, kqv, d]; for relative positions also relative_key [d, H,
-            kqv]. kqv is the width of a head.
-        x: [b, S, d].
-        causal: whether position i depends only on positions up to i; otherwise it depends on all positions.
-        mask: [b, S] bool, True for a real token; no other token attends to a padded token.
-        positions: one of `configuration.POSITIONS`.
         axis_name: a mapped axis over which the heads are sharded: `params` has this member's heads. The function sums
             the outputs of all members. None without sharding.
-
-    Returns:
-        [b, S, d].
 
     Raises:
         ValueError: `positions` is unknown, a matrix is missing, or the shapes are inconsistent.
@@ -301,17 +279,6 @@ def apply(
     """Run the model.
 
     Args:
-        params: the tree that `parameter_shapes` describes.
-        tokens: [b, S] integers in [0, V).
-        config: the model.
-        training: True routes as in training, False as in evaluation. Evaluation drops nothing, and is causal unless
-            the objective is masked. It is independent of the rest of the batch, except for routers that see groups of
-            sequences.
-        noise: from `draw_noise`, for routers that draw at random in training.
-        table: from `routed_block.hash_table`, for HASH; not needed for modulo, previous and position.
-        held: `routing` of an earlier output for tokens of this shape; the model reuses its selections.
-        mask: [b, S] bool, True for each real token (at least one); None if all are real. Ignore the logits of padded
-            tokens.
         compute_dtype: dtype of the matrix products, their results, and the residual stream, such as `jnp.bfloat16`;
             None uses the dtype of the parameters. Router logits, the softmax of attention, norms and the loss stay in
             float32.
@@ -320,9 +287,6 @@ def apply(
             parameters and tokens of one device. None without sharding.
         rematerialise: store only the input of each block for the backward pass, and recompute the rest of the block.
         attention: the attention kernel: "own", or a key of `attention_kernels.KERNELS`.
-
-    Returns:
-        `Output`. The logits predict the next tokens; with the masked objective, the tokens themselves.
 
     Raises:
         ValueError: there is no token; see `routed_block`; or a mask is given with `spread`.
@@ -455,19 +419,7 @@ def _attend(block: dict, h: jax.Array, seen: dict) -> jax.Array:
 
 
 def hidden_positions(uniforms: jax.Array, mask_rate: float) -> jax.Array:
-    """Return which tokens the masked objective hides: the tokens with the smallest uniforms of each sequence.
-
-    Args:
-        uniforms: [b, S], in [0, 1).
-        mask_rate: the share of a sequence to hide, in (0, 1].
-
-    Returns:
-        [b, S] bool. Each sequence has S · mask_rate hidden tokens, rounded (halves up), and at least 1 (our choice).
-        Ties go to the lower index.
-
-    Raises:
-        ValueError: the rate is outside (0, 1].
-    """
+    """Return which tokens the masked objective hides: the tokens with the smallest uniforms of each sequence."""
     if not 0 < mask_rate <= 1:
         raise InputError(f"mask_rate is {mask_rate}; it has to be above 0 and at most 1")
     number = min(uniforms.shape[1], max(1, math.floor(mask_rate * uniforms.shape[1] + 0.5)))
@@ -494,25 +446,11 @@ def loss(
 ) -> Loss:
     """Return the mean cross-entropy plus, in training, the loss terms of the router.
 
-    The loss is a differentiable function of `params` if `held` is fixed (for RL-R `held_credit` too). No gradient flows
-    into the input of RL-R's baseline.
-
     Args:
-        params: the tree that `parameter_shapes` describes.
-        tokens: [b, S + 1] integers in [0, V); the first S are inputs, the last S are targets. With the masked objective
-            [b, S]; hidden tokens are targets, and the other tokens are inputs.
-        config: the model.
-        training, noise, table, held: see `apply`.
-        held_credit: `credit` of an earlier loss for tokens of this shape; for RL-R.
-        hidden: [b, S] bool, for the masked objective: the hidden tokens (see `hidden_positions`).
-        mask: [b, S] bool, True for a position with a real input and a real target; the loss counts only these.
         compute_dtype, base_method: see `apply`.
         spread: see `apply`. The loss then covers the tokens of one device. The loss of the batch is the mean over the
             devices.
         rematerialise, attention: see `apply`.
-
-    Returns:
-        `Loss`, in nats per token.
 
     Raises:
         ValueError: `apply` raises this error; or `hidden` is missing, or it is given and the objective is causal.
@@ -563,3 +501,6 @@ def _policy_loss(output, log_probability, config, held_credit, mask, axis_name):
 
     terms = jax.vmap(of_block)(output.policy.logits, output.routing.expert, output.policy.value, advantage)
     return terms.loss, Credit(reward, terms.advantage)
+
+
+describe_twins(__name__)

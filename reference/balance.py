@@ -234,7 +234,7 @@ def sequence_loss(
     With sigmoid scores this is the complementary loss of DeepSeek-V3 (arXiv 2412.19437, equations 17 to 20; weight
     1e-4). DeepSeek-V3 chooses experts with a bias and groups, but its shareₑ counts the k largest scores without bias
     and groups. To get that loss, pass the experts with the k largest scores as `expert`. The loss can be large for a
-    batch that is balanced as a whole (example below).
+    batch that is balanced as a whole (see the example of the reference).
 
     Args:
         logits: [T, E], finite; the raw router logits z, sequence by sequence.

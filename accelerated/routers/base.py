@@ -37,6 +37,7 @@ import numpy as np
 
 from routelaws.reference.notation import _check_k
 
+from .._docstrings import describe_twins
 from ..errors import InputError
 from ..notation import (
     Routing,
@@ -102,21 +103,12 @@ def balanced_assignment(
     """Return the best of all assignments in which every expert has floor(T k / E) or ceil(T k / E) tokens.
 
     Args:
-        scores: [T, E], finite.
-        k: experts per token, 1 <= k <= E; they are distinct.
-        mask: [T] bool, True for each real token (at least one); None for all. Padded tokens get experts 0 … k-1 and
-            count nowhere. Their scores may be NaN. Above, T counts real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
         method: one of `METHODS`. "host" is exact, ties included: jit calls back to compiled loops on the host.
             "auction" stays on the device and is exact up to a stated increment; among equally good assignments it may
             return any.
         epsilon: the increment of the auction in units of the scores, by default `EPSILON` times their spread. The
             program raises it to the resolution of the prices if needed: 4 E times the spread times the precision of the
             scores.
-
-    Returns:
-        `Assignment`. If several assignments are equally good, the result gives token 0 the lowest possible expert, then
-        token 1 the lowest remaining expert, and so on.
 
     Raises:
         ValueError: the scores are not [T, E], k is out of range, the method is unknown, or a mask has the wrong shape.
@@ -151,14 +143,6 @@ def balanced_assignment(
 def dual_bound(scores: jax.Array, prices: jax.Array, k: int = 1) -> jax.Array:
     """Return an upper bound on the objective of every balanced assignment with k experts per token, for any prices.
 
-    Args:
-        scores: [T, E], finite.
-        prices: [E], finite. A constant added to all prices changes nothing.
-        k: experts per token, 1 <= k <= E; they are distinct.
-
-    Returns:
-        Σₜ (the k largest of sₜₑ − pₑ) + ⌊T k / E⌋ Σₑ pₑ + (the T k mod E largest pₑ).
-
     Raises:
         ValueError: k is out of range.
 
@@ -188,28 +172,14 @@ def base_router(
     """Route a group of tokens by BASE.
 
     Args:
-        logits: [T, E], finite; the scores.
-        k: experts per token, 1 <= k <= E.
-        training: True selects by the balanced assignment (not causal), False by the largest logits (causal, any group).
-        gate: "sigmoid" of the logits (as in the authors' code in fairseq), or "softmax" over all experts.
-        held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
-        mask: [T] bool, True for each real token (at least one); None for all. Padded tokens get experts 0 … k-1 with
-            gate 0 and count nowhere.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
         method, epsilon: see `balanced_assignment`.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`), or a tuple of them, over which the tokens of the group
             are sharded; None without sharding. Each member gathers all scores and solves the same problem. T and load
             cover all members. Each member returns its own rows.
 
-    Returns:
-        `Routing`; `plan` holds 1/(T k) at each of a token's experts.
-
     Raises:
         ValueError: the logits are not [T, E], k is out of range, the gate or the method is unknown, or a mask has the
             wrong shape.
-
-    Discontinuity: the selection jumps where two balanced assignments (training) or two logits of a token (evaluation)
-    tie. In training `balanced_assignment` breaks ties. In evaluation the lower index wins.
 
     Differs from the reference: a non-finite logit makes the gate of its token NaN, and in training the residual too.
     """
@@ -420,3 +390,6 @@ def _additional_bids(price: jax.Array, held: jax.Array, idle: int | jax.Array, s
     takes = jnp.zeros(num_experts, bool).at[order].set(index < missing)
     offer = jnp.broadcast_to(others[order[missing]] + step, (num_experts,))
     return jnp.where(takes, index, num_experts), offer
+
+
+describe_twins(__name__)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from routelaws.reference.routers.expert_choice import SCORES, group_by_position, ungroup_by_position  # noqa: F401 - for users
 
+from .._docstrings import describe_twins
 from ..errors import InputError
 from ..experts import _capacity_of_known, _capacity_of_real, _matrices, expert_ffn
 from ..notation import (
@@ -40,24 +41,8 @@ def expert_choice_router(
 ) -> ExpertChoice:
     """Give each expert the C tokens of the group that it scores highest.
 
-    A causal model needs groups that hold one position of several sequences (see `group_by_position`).
-
-    Args:
-        logits: [T, E], finite; the raw router logits z of one group.
-        capacity_factor: c > 0, the mean number of experts per token; infinity sends all tokens to all experts.
-        score: "softmax" over the experts, or "sigmoid".
-        held: an earlier choice for the same tokens; the router reuses its tokens and computes new gates.
-        mask: [T] bool, the real tokens; None for all. C follows from the number of real tokens.
-        expert_mask: [E] bool, the experts that choose; None for all. Below, E counts these experts. The other experts
-            have token 0 with gate 0 in every slot.
-
-    Returns:
-        `ExpertChoice`.
-
     Raises:
         ValueError: the logits are not [T, E], c <= 0, the score is unknown, or a mask has the wrong shape.
-
-    Discontinuity: the selection jumps where the C-th and the next score of an expert are equal.
 
     Differs from the reference: logits of lower precision than float32 are converted to float32. A non-finite logit
     raises no error: all gates are NaN. A mask does not change shapes: [E, C] has the C of T real tokens. With a traced
@@ -110,17 +95,8 @@ def expert_choice_ffn(
     """Run each expert on the tokens that it chose, and add up the outputs of each token.
 
     Args:
-        params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
-        x: [T, d].
-        choice: the choice for the same group.
-        expert_mask: [E] bool, the admitted experts; None for all. The program ignores the matrices of the other
-            experts.
-        activation: one of `accounting.ACTIVATIONS`.
         axis_name: a mapped axis over which the experts are sharded: `params` has this member's experts. The members
             exchange tokens (see `parallel.run_experts`). None without sharding.
-
-    Returns:
-        [T, d]; 0 for a token that no expert took.
 
     Raises:
         ValueError: the shapes are inconsistent.
@@ -140,3 +116,6 @@ def expert_choice_ffn(
     outputs = choice.gate[..., None] * outputs
     # Sum in the precision of the gates, which is at least float32.
     return jnp.zeros(x.shape, outputs.dtype).at[choice.token].add(outputs).astype(x.dtype)
+
+
+describe_twins(__name__)

@@ -24,6 +24,7 @@ from routelaws.reference.routers.hash_layer import (  # noqa: F401 - all for use
     multi_hash,
 )
 
+from .._docstrings import describe_twins
 from ..errors import InputError
 from ..notation import (
     Routing,
@@ -44,15 +45,6 @@ def hash_layer(
     token_ids: jax.Array, num_experts: int, *, mask: jax.Array | None = None, expert_mask: jax.Array | None = None
 ) -> Routing:
     """Route every token by the remainder of its id.
-
-    Args:
-        token_ids: [T] integers >= 0.
-        num_experts: E >= 1.
-        mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
-        expert_mask: see `fixed_router`.
-
-    Returns:
-        `Routing` with k = 1 and gate 1. `plan` holds 1/T at each token's expert.
 
     Raises:
         ValueError: E < 1, the ids are not integers, or a mask has the wrong shape or (if it is not traced) is all
@@ -83,17 +75,6 @@ def table_router(
 ) -> Routing:
     """Route every token by its row of the table.
 
-    Args:
-        token_ids: [T] integers in [0, V): ids of the tokens or of the previous tokens, or positions.
-        table: [V, k] integers in [0, E), distinct within a row.
-        num_experts: E.
-        gate: "mean" (every gate is 1/k) or "sum" (every gate is 1, for MultiHash).
-        mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
-        expert_mask: see `fixed_router`.
-
-    Returns:
-        `Routing`; `plan` holds 1/(T k) at each chosen expert.
-
     Raises:
         ValueError: `fixed_router` raises this error.
 
@@ -114,17 +95,6 @@ def fixed_router(
     expert_mask: jax.Array | None = None,
 ) -> Routing:
     """Return the routing for given experts.
-
-    Args:
-        expert: [T, k] integers in [0, E), distinct within a row.
-        num_experts: E.
-        gate: "mean" (every gate is 1/k) or "sum" (every gate is 1, for MultiHash).
-        mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Each masked expert is replaced by the next
-            admitted expert, in cyclic order, that the token does not have yet (our choice).
-
-    Returns:
-        `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
         ValueError: the gate is unknown, a mask has the wrong shape, or a mask that is not traced admits fewer than k
@@ -183,15 +153,7 @@ def _without_repeats(picks):
 
 
 def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
-    """Return [V, k] experts drawn uniformly, without repeats within a row.
-
-    Args:
-        uniforms: [V, k] in [0, 1), k <= E.
-        num_experts: E.
-
-    Raises:
-        ValueError: a uniform is outside [0, 1), or k is out of range.
-    """
+    """Return [V, k] experts drawn uniformly, without repeats within a row."""
     uniforms = check_finite("uniforms", np.asarray(uniforms, np.float64))
     _check_k(uniforms.shape[1], num_experts)
     if not np.all((uniforms >= 0) & (uniforms < 1)):
@@ -202,26 +164,6 @@ def random_table(uniforms: np.ndarray, num_experts: int) -> np.ndarray:
 
 def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarray:
     """Return the table [V, k] that balances the loads for given counts of the tokens.
-
-    Each token, the most frequent first, goes to the emptiest expert and to k − 1 nearly empty experts. To find these
-    k − 1 experts, the program steps from the emptiest expert in equal steps modulo E. It takes the experts whose
-    load exceeds the smallest load by less than the token's count. If there are fewer than k such experts, it takes the
-    k emptiest experts. The step changes from token to token. (Our choice: if each token took the k emptiest experts,
-    the same k experts would always work together, like one expert.)
-
-    Ties: among equally frequent tokens, the lower id goes first. Among equally full experts, an expert with fewer token
-        ids so far counts as emptier, then the expert with the lower index. So tokens with count 0 are spread too.
-
-    The loads of the fullest and the emptiest expert differ by at most twice the largest count. At k = 1 they differ by
-    at most the largest count.
-
-    Args:
-        counts: [V] integers >= 0, the frequency of each token in a corpus.
-        num_experts: E.
-        k: experts per token, 1 <= k <= E.
-
-    Raises:
-        ValueError: the counts are not integers >= 0, or k is out of range.
 
     Differs from the reference: the function sorts the experts for a token only if fewer than k experts are near the
     emptiest. It takes about V E steps.
@@ -251,20 +193,6 @@ def balanced_table(counts: np.ndarray, num_experts: int, k: int = 1) -> np.ndarr
 
 def cluster_tokens(embeddings: np.ndarray, centres: np.ndarray, *, max_rounds: int = 100) -> Clusters:
     """Group token embeddings by k-means (Lloyd's algorithm) from given centres. The result is deterministic.
-
-    In each round every centre moves to the mean of its tokens, and then every token joins its nearest centre. A centre
-    without tokens does not move.
-
-    Args:
-        embeddings: [V, d], finite.
-        centres: [clusters, d], finite, the initial centres.
-        max_rounds: the largest number of moves of the centres; with 0 each token goes to the nearest initial centre.
-
-    Returns:
-        `Clusters`.
-
-    Raises:
-        ValueError: an entry is not finite.
 
     Differs from the reference: distances come from one matrix product. So rounding decides between two equally near
     centres, except if all entries are integers.
@@ -301,14 +229,6 @@ def _nearest(embeddings, centres):
 def clustered_table(clusters: Clusters, embeddings: np.ndarray, k: int = 1) -> np.ndarray:
     """Return the table [V, k] of the k nearest centres of each token. Centre e belongs to expert e.
 
-    Args:
-        clusters: from `cluster_tokens`, with E centres.
-        embeddings: [V, d], finite.
-        k: experts per token, 1 <= k <= E.
-
-    Raises:
-        ValueError: an entry is not finite, or k is out of range.
-
     Differs from the reference: equally near centres as in `cluster_tokens`.
     """
     _check_k(k, len(clusters.centres))
@@ -322,13 +242,8 @@ def clustered_table(clusters: Clusters, embeddings: np.ndarray, k: int = 1) -> n
 def bigram_experts(token_ids: jax.Array, previous: jax.Array, tables: jax.Array, num_experts: int) -> jax.Array:
     """Return [T, 1], the expert of each pair of tokens: (tables[0, previous] + tables[1, current]) mod E.
 
-    With two independent random tables every pair has a uniformly random expert, and any two pairs are independent.
-
-    Args:
-        token_ids: [T] integers in [0, V).
-        previous: [T] integers in [0, V), the ids of the previous tokens.
-        tables: [2, V] integers in [0, E), such as two columns of `random_table`.
-        num_experts: E.
+    Raises:
+        ValueError: there is no expert.
 
     Differs from the reference: an id out of range gets expert -1.
     """
@@ -340,12 +255,7 @@ def bigram_experts(token_ids: jax.Array, previous: jax.Array, tables: jax.Array,
 
 
 def previous_tokens(token_ids: jax.Array, start: int = 0) -> jax.Array:
-    """Return the id before each token of a sequence, and `start` before the first.
-
-    Args:
-        token_ids: [..., S] integers; sequences are along the last axis and independent of each other.
-        start: the id to put before the first token.
-    """
+    """Return the id before each token of a sequence, and `start` before the first."""
     first = jnp.full_like(token_ids[..., :1], start)
     return jnp.concatenate([first, token_ids[..., :-1]], axis=-1)
 
@@ -356,3 +266,6 @@ def position_ids(token_ids: jax.Array) -> jax.Array:
     Differs from the reference: the positions are int32.
     """
     return jnp.broadcast_to(jnp.arange(token_ids.shape[-1], dtype=jnp.int32), token_ids.shape)
+
+
+describe_twins(__name__)

@@ -19,6 +19,7 @@ from routelaws.reference.routers.mixture_of_tokens import (  # noqa: F401 - for 
     ungroup_within_sequence,
 )
 
+from .._docstrings import describe_twins
 from ..errors import InputError
 from ..experts import _activated, _matrices
 from ..notation import (
@@ -57,23 +58,8 @@ def mixing_weights(
 ) -> jax.Array:
     """Return the weight of each token in the mixture of each expert.
 
-    Args:
-        logits: [g, E], finite; the controller's score of each token of the group for each expert.
-        temperature: τ > 0, a number or an array of shape []; infinity for equal shares.
-        one_hot: whether each expert takes only the token with its largest logit, with weight 1. This is the limit τ →
-            0. It has no gradient and ignores the temperature.
-        mask: [g] bool, True for a real token; a padded token has weight 0, and the function ignores its logits.
-        expert_mask: [E] bool, the experts that take part; None for all. The weights of the other experts are 0.
-
-    Returns:
-        [g, E]; each column sums to 1.
-
     Raises:
         ValueError: the logits are not [g, E], the temperature is not a number above 0, or a mask has the wrong shape.
-
-    Discontinuity: `one_hot` jumps where two tokens have the largest logit of an expert; ties go to the lower index.
-
-    Source: Antoniak et al. 2023, the controller, which divides by τ before it subtracts the maximum.
 
     Differs from the reference: the weights have at least float32. The weights of an expert with a non-finite logit are
     NaN. All weights are NaN if a traced temperature is not above 0 or a traced mask admits no expert. If no token is
@@ -97,21 +83,6 @@ def emit_weights(
     expert_mask: jax.Array | None = None,
 ) -> jax.Array:
     """Return the share of each expert's output that each token gets.
-
-    Args:
-        logits, temperature: see `mixing_weights`.
-        emit: one of `EMITS`: "mixing" for the weights of the mixing at this temperature; "experts" for a softmax over
-            the experts, vᵢₑ = exp(zᵢₑ / τ) / Σₑ′ exp(zᵢₑ′ / τ).
-        one_hot: use the one-hot mixing weights and ignore `emit`.
-        mask, expert_mask: see `mixing_weights`.
-
-    Returns:
-        [g, E]; each column sums to 1. With "experts" each row of a real token sums to 1.
-
-    Raises:
-        ValueError: `emit` is unknown, or `mixing_weights` raises this error.
-
-    Source: Antoniak et al. 2023, the authors' code, which has separate weights for merging and emitting.
 
     Differs from the reference: see `mixing_weights`; with "experts", the weights of a token with a non-finite logit are
     NaN.
@@ -183,28 +154,12 @@ def mixture_of_tokens(
 ) -> MixtureOutput:
     """Mix the tokens of a group for each expert, and give every token its share of the experts' outputs.
 
-    Only groups of one position of several sequences are causal (`expert_choice.group_by_position`).
-
     Args:
-        params: {"router": [d, E], "up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
-        x: [g, d], one group.
-        temperature, one_hot: see `mixing_weights`.
-        activation: one of `accounting.ACTIVATIONS`.
-        emit: see `emit_weights`.
-        emit_temperature: the temperature of `emit_weights`; the temperature of the mixing if None.
-        mask: [g] bool, True for a real token; a padded token gets 0 and does not change the other outputs.
-        expert_mask: [E] bool, the experts that take part; None for all. The function ignores the matrices of the other
-            experts.
         axis_name: a mapped axis over which the experts are sharded: up, down and linear have this member's experts. The
             members exchange mixtures (see `parallel.run_experts`). None without sharding.
 
-    Returns:
-        `MixtureOutput`.
-
     Raises:
         ValueError: the activation is unknown, the shapes are inconsistent, or `mixing_weights` raises this error.
-
-    Source: Antoniak et al. 2023, "Mixture of Tokens", the layer; without the residual connection.
 
     Differs from the reference: controller and weights use at least float32; other arrays use the dtype of x. The output
     of a group without a real token is 0.
@@ -240,3 +195,6 @@ def _check_matrices(params, x, axis_name):
     if "linear" in params:
         arrays[f"params: linear [{own}, d, f]"] = params["linear"]
     sizes_of("mixture_of_tokens", arrays, ())
+
+
+describe_twins(__name__)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from routelaws.reference.notation import _check_k
 
+from .._docstrings import describe_twins
 from ..notation import (
     Routing,
     _among,
@@ -49,19 +50,8 @@ def quantile_bias(
     """Return the bias after one or more steps on one batch.
 
     Args:
-        scores: [T, E], finite; the raw router logits.
-        bias: [E], finite; from the previous batch, zeros at the start.
-        k: experts per token, 1 <= k <= E.
-        num_steps: the number of steps on these scores; a router takes one.
-        mask: [T] bool, True for a real token; the function ignores padded tokens, and T is the number of real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts. The bias of
-            the other experts does not change (our choice).
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens are sharded. Each member takes the
             step on its own tokens, and the result is the mean of the biases.
-
-    Returns:
-        [E] in units of the scores, with mean 0; at k = E, the unchanged bias. For k < E, `base.dual_bound`(scores,
-        bias, k) never rises.
 
     Raises:
         ValueError: the scores are not [T, E] or the bias is not [E], k is out of range, or a mask has the wrong shape.
@@ -103,25 +93,12 @@ def quantile_router(
     """Route a group of tokens by logits minus bias, in training and in evaluation.
 
     Args:
-        logits: [T, E], finite.
-        bias: [E], finite; see `quantile_bias`.
-        k: experts per token, 1 <= k <= E.
-        gate: "sigmoid" or "softmax" of the logits, without the bias.
-        mask: [T] bool, True for a real token. Padded tokens get experts 0 … k−1 with gate 0, and count nowhere.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
-        held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
             without sharding. T, load and residual then cover all members. Each member returns its own rows.
-
-    Returns:
-        `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
         ValueError: the logits are not [T, E] or the bias is not [E], k is out of range, the gate is unknown, or a mask
             has the wrong shape.
-
-    Discontinuity: the selection jumps where two entries of a row of logits - bias are equal; ties go to the lower
-    index.
 
     Differs from the reference: a non-finite logit makes the gate of its token NaN, and a non-finite bias makes all
     gates NaN. Choice and bias carry no gradient.
@@ -179,3 +156,6 @@ def _middle_of_sorted(values: jax.Array, rank: jax.Array) -> jax.Array:
     ordered = -jnp.sort(-values, axis=-1)
     at = jnp.maximum(rank - 1, 0)
     return (jnp.take(ordered, at, axis=-1) + jnp.take(ordered, at + 1, axis=-1)) / 2
+
+
+describe_twins(__name__)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from routelaws.reference.notation import _check_k
 
+from .._docstrings import describe_twins
 from ..balance import auxiliary_loss
 from ..errors import InputError
 from ..notation import (
@@ -67,26 +68,9 @@ def reinforce_router(
 ) -> Routing:
     """Draw the experts of each token from its policy, or take its most probable experts.
 
-    Args:
-        logits: [T, E], finite; the raw router logits z.
-        k: experts per token, 1 <= k <= E.
-        gumbel: [T, E], finite, standard Gumbel noise (−log(−log u) of uniforms u); None chooses greedily.
-        nucleus: see `log_policy`.
-        held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
-        mask: [T] bool, True for a real token; None for all.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
-
-    Returns:
-        `Routing`; `gate` is 1/k, and `plan` is π / T. In training π is the distribution of the first choice.
-
     Raises:
         ValueError: the logits are not [T, E], k or the nucleus is out of range, or the noise or a mask has the wrong
             shape.
-
-    Discontinuity: the selection jumps where two sums of log-probability and noise are equal (without noise: two
-    logits); ties go to the lower index.
-
-    Source: Clark et al. 2022 for k = 1 in training; the rest is our choice.
 
     Differs from the reference: arrays have at least float32. A non-finite row of logits has NaN gates and a NaN plan,
     and a non-finite row of noise has NaN gates. No field carries a gradient.
@@ -118,23 +102,8 @@ def log_policy(
 ) -> jax.Array:
     """Return the logarithm of the policy: log softmax over the nucleus of each token, −∞ outside.
 
-    The nucleus is the smallest set of most probable experts with mass at least `nucleus` and at least k members. The
-    set is a constant for the gradient; at nucleus = 1 it contains all experts.
-
-    Args:
-        logits: [T, E], finite.
-        k: experts per token, 1 <= k <= E.
-        nucleus: the probability mass to keep, 0 < nucleus <= 1.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The result is −∞ for the other experts.
-
-    Returns:
-        [T, E]; exp of a row sums to 1.
-
     Raises:
         ValueError: the logits are not [T, E], k or the nucleus is out of range, or the mask has the wrong shape.
-
-    Discontinuity: an expert enters or leaves the nucleus where the mass of the more probable experts passes `nucleus`.
-    Ties go to the lower index.
 
     Differs from the reference: the result has at least float32. A non-finite row gives NaN.
     """
@@ -166,23 +135,8 @@ def log_probability(
 ) -> jax.Array:
     """Return the log-probability of drawing these experts in this order, without replacement.
 
-        Σⱼ log ( exp zₜ,ₑⱼ / Σ over the experts of the nucleus that are left at step j of exp zₜₑ )
-
-    With `expert` fixed the result is a differentiable function of the logits.
-
-    Args:
-        logits: [T, E], finite.
-        expert: [T, k] integers in [0, E), distinct within a row.
-        nucleus: see `log_policy`.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
-
-    Returns:
-        [T]; −∞ where an expert is outside the nucleus.
-
     Raises:
         ValueError: expert is not [T, k], k or the nucleus is out of range, or the mask has the wrong shape.
-
-    Source: REINFORCE for k = 1; Plackett and Luce for k > 1 (our choice).
 
     Differs from the reference: the result has at least float32. A non-finite row gives NaN. The function does not check
     whether an expert is out of range or repeated. A masked expert gives −∞. The function selects entries by comparison,
@@ -205,17 +159,6 @@ def policy_entropy(
 ) -> jax.Array:
     """Return −Σₑ πₜₑ log πₜₑ of each token, in nats: the entropy of one draw from the policy.
 
-    Args:
-        logits: [T, E], finite.
-        k: experts per token; the nucleus has at least k experts.
-        nucleus, expert_mask: see `log_policy`.
-
-    Returns:
-        [T], between 0 and log E.
-
-    Raises:
-        ValueError: `log_policy` raises this error.
-
     Differs from the reference: the result has at least float32. A non-finite row gives NaN.
     """
     log_pi = log_policy(logits, k, nucleus, expert_mask=expert_mask)
@@ -226,19 +169,7 @@ def policy_entropy(
 def state_value(params: dict, x: jax.Array) -> jax.Array:
     """Return the baseline, value(x): an estimate of the expected reward in this state.
 
-    The network has one hidden layer with ReLU, and no biases. No gradient flows into x, so the baseline does not change
-    the rest of the model.
-
-    Args:
-        params: "hidden" [d, width] and "out" [width]; parameter counts show that the released runs have width d/8.
-        x: [T, d], the input of the block.
-
-    Returns:
-        [T].
-
-    Source: Clark et al. 2022, from the released parameter counts; ReLU is our choice.
-
-    Differs from the reference: nothing raises; non-finite inputs propagate to the value.
+    Raises: nothing; non-finite inputs propagate to the value.
     """
     return jax.nn.relu(jax.lax.stop_gradient(x) @ params["hidden"]) @ params["out"]
 
@@ -246,14 +177,9 @@ def state_value(params: dict, x: jax.Array) -> jax.Array:
 def reward_to_go(reward: jax.Array) -> jax.Array:
     """Return the sum of the rewards from each position to the end of its sequence.
 
-    Args:
-        reward: [..., S], finite, one sequence along the last axis; 0 at padding.
+    Raises: nothing; non-finite rewards propagate to the sums.
 
-    Returns:
-        The same shape.
-
-    Differs from the reference: the sums have at least float32. Nothing raises; non-finite rewards propagate to the
-    sums.
+    Differs from the reference: the sums have at least float32.
     """
     return jax.lax.cumsum(_at_least_float32(reward), axis=reward.ndim - 1, reverse=True)
 
@@ -276,36 +202,14 @@ def policy_terms(
 ) -> PolicyTerms:
     """Return the term that one routed block adds to the training loss.
 
-    The reward and the advantage are constants for the gradient. The gradient reaches the logits through the
-    log-probability, the entropy and the balance loss. It reaches the value through the squared difference. With
-    `held_advantage` and the reward fixed, the loss is a differentiable function of logits and value.
-
     Args:
-        logits: [T, E], finite; the logits of the draw.
-        expert: [T, k] integers in [0, E), the drawn experts in their order; dropped choices are included.
-        value: [T], finite, the baseline of each token (`state_value`), or zeros.
-        reward: [T], finite, the log-probability of each true next token in nats, or its `reward_to_go`.
-        policy_weight: weight of the policy term.
-        baseline_weight: weight of the squared difference.
-        entropy_weight: weight of the entropy, which is subtracted.
-        balance_weight: weight of the balance loss, whose probabilities cover all experts for any nucleus.
-        nucleus: the nucleus of the draw; see `log_policy`.
-        held_advantage: [T], finite, used by the policy term instead of reward − value.
-        mask: [T] bool, True for a real token; means are over the real tokens.
-        expert_mask: [E] bool, the experts that could be drawn; None for all.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`), or a tuple of them, over which the tokens of the group
             are sharded; None without sharding. The balance loss then covers all tokens and is the same on every member.
             The other terms are means over a member's own tokens.
 
-    Returns:
-        `PolicyTerms`.
-
     Raises:
         ValueError: value, reward or held_advantage is not [T], expert is not [T, k], a mask has the wrong shape, or k
             or the nucleus is out of range.
-
-    Source: Clark et al. 2022 for the policy and the baseline; the balance loss, the entropy and all weights are our
-    choice.
 
     Differs from the reference: arrays have at least float32. Non-finite logits, values or rewards make the loss
     non-finite, and a mask without a real token makes it NaN. The function does not check whether an expert is out of
@@ -348,3 +252,6 @@ def _log_softmax(logits, inside):
 
 def _only_real(values, mask):
     return values if mask is None else jnp.where(mask, values, 0)
+
+
+describe_twins(__name__)

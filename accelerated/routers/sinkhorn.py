@@ -35,6 +35,7 @@ import jax.numpy as jnp
 from routelaws.reference.notation import _check_k
 from routelaws.reference.routers.sinkhorn import GATES
 
+from .._docstrings import describe_twins
 from ..errors import InputError
 from ..notation import (
     Routing,
@@ -113,18 +114,8 @@ def sinkhorn_plan(
     """Return the transport plan of T tokens to E experts, each token with mass 1/T and each expert with mass 1/E.
 
     Args:
-        logits: [T, E], finite; the raw router logits z.
-        tolerance: stop when the residual, max over e of |E * (mass of expert e) - 1|, is at most this.
-        max_sweeps: switch to Newton's method after this many column steps.
-        max_newton: stop after this many Newton steps; 0 for sweeps alone.
-        num_sweeps: take exactly this many column steps, for any residual, and ignore the three arguments above.
-        mask: [T] bool, True for a real token; T is then the number of real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
             without sharding. T is then the number of tokens on all members, and each member returns its own rows.
-
-    Returns:
-        `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits.
 
     Raises:
         ValueError: the logits are not [T, E], or a mask has the wrong shape.
@@ -173,25 +164,11 @@ def sinkhorn_router(
     """Route a group of tokens by S-BASE.
 
     Args:
-        logits: [T, E], finite; the raw router logits z.
-        k: experts per token, 1 <= k <= E.
-        training: True selects by the balanced plan (not causal), False by the logits (causal, any group).
-        gate: "softmax" or "sigmoid" of the logits.
-        num_sweeps: see `sinkhorn_plan`.
-        mask: [T] bool, True for a real token. Padded tokens get experts 0 … k−1 with gate 0, and count nowhere.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
-        held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
         axis_name: a mapped axis (`jax.vmap`, `jax.shard_map`) over which the tokens of the group are sharded; None
             without sharding. T, load and residual then cover all members. Each member returns its own rows.
 
-    Returns:
-        `Routing`; `plan` is the transport plan in training, and holds 1/(T k) at each chosen expert in evaluation.
-
     Raises:
         ValueError: the logits are not [T, E], k is out of range, the gate is unknown, or a mask has the wrong shape.
-
-    Discontinuity: the selection jumps where two entries of a row of the plan (training) or of the logits (evaluation)
-    are equal; ties go to the lower index.
 
     Differs from the reference: logits below float32 are converted to float32. A non-finite logit makes the gates of its
     token NaN, and in training the residual too.
@@ -221,11 +198,7 @@ def sinkhorn_router(
 
 
 def gate_values(logits: jax.Array, expert: jax.Array, gate: str) -> jax.Array:
-    """Return the gate of each chosen expert, [T, k], from logits [T, E] and expert [T, k].
-
-    Raises:
-        ValueError: the gate is neither "softmax" nor "sigmoid".
-    """
+    """Return the gate of each chosen expert, [T, k], from logits [T, E] and expert [T, k]."""
     if gate not in GATES:
         raise InputError(f"gate is {gate!r}; allowed: {', '.join(GATES)}")
     logits = _at_least_float32(logits)
@@ -412,3 +385,6 @@ def _newton_if_needed(group: _Group, state: tuple, tolerance: float, max_newton:
         lambda s: newton(_row_step, group, *s[:3], tolerance, max_newton),
         state,
     )
+
+
+describe_twins(__name__)

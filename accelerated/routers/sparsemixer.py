@@ -10,6 +10,7 @@ tokens, plan and loads are NaN.
 import jax
 import jax.numpy as jnp
 
+from .._docstrings import describe_twins
 from ..errors import InputError
 from ..notation import Routing, _check_group, _padded_experts, _prepared, _real_gates, one_hot, softmax, top_k_indices
 from .top_k import _kept, _routing
@@ -25,21 +26,8 @@ def sparsemixer_router(
 ) -> Routing:
     """Give each token its two best experts, with the gates of SparseMixer in evaluation.
 
-    Args:
-        logits: [T, E], finite, E >= 2; the raw router logits z.
-        jitter: ε >= 0; an expert is near the best expert if their logits differ by at most 2ε, relative to the larger
-            logit.
-        held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
-        mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
-
-    Returns:
-        `Routing` with k = 2; `plan` holds 1/(2 T) at each chosen expert.
-
     Raises:
         ValueError: the logits are not [T, E], E < 2, the jitter is negative, or a mask has the wrong shape.
-
-    Discontinuity: the choice jumps where two logits are equal. A gate jumps where another expert comes near.
 
     Differs from the reference: see `top_k_router`.
     """
@@ -67,3 +55,6 @@ def _gates_among_near(left, chosen, jitter):
     near = there & (best - known <= 2 * jitter * jnp.maximum(jnp.abs(known), best))
     gates = softmax(jnp.where(near, left, -jnp.inf))
     return jnp.take_along_axis(gates, chosen[:, None], axis=1)[:, 0]
+
+
+describe_twins(__name__)

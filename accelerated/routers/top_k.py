@@ -21,6 +21,7 @@ from routelaws.reference.routers.top_k import (  # noqa: F401 - names for users
     _groups_of_experts,
 )
 
+from .._docstrings import describe_twins
 from ..errors import InputError
 from ..notation import (
     Routing,
@@ -56,35 +57,10 @@ def top_k_router(
 ) -> Routing:
     """Give each token the k experts that it scores highest.
 
-    Args:
-        logits: [T, E], finite; the raw router logits z.
-        k: experts per token, 1 <= k <= E.
-        score: "softmax" over all experts, or "sigmoid" of each logit.
-        normalisation: the gate is the score ("none"), the score divided by the sum over the chosen experts ("sum"), or
-            the softmax of the logits of the chosen experts ("softmax").
-        bias: [E], finite, added to the scores for the choice and nowhere else (`balance.update_bias`); no gradient.
-        gate_scale: the factor of every gate, above 0 and finite.
-        expert_groups: the number of equal groups of neighbouring experts; divides E.
-        groups_per_token: the number of groups from which a token takes its experts, 1 <= groups_per_token <=
-            expert_groups.
-        group_score: the score of a group is the sum of score and bias over its two best experts ("two_best"), or of its
-            best expert ("best").
-        allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
-        held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
-        mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts. The groups
-            stay the groups of the whole layer. The router skips a group without an admitted expert.
-
-    Returns:
-        `Routing`; `plan` holds 1/(T k) at each chosen expert.
-
     Raises:
         ValueError: the logits are not [T, E] or the bias is not [E], k is out of range, the score, the normalisation or
             the score of groups is unknown, the gate would be constant or its scale is not above 0 and finite, the
             groups do not divide E or can hold fewer than k experts, or a mask has the wrong shape.
-
-    Discontinuity: the selection jumps where the last chosen and the first rejected expert, or group, have equal scores;
-    ties go to the lower index.
 
     Differs from the reference: logits of lower precision than float32 are converted to float32. A non-finite logit
     raises no error: the gates of its token are NaN. All gates are NaN for a non-finite bias, or for a traced mask with
@@ -168,17 +144,7 @@ def _scores(logits, score):
 
 
 def chosen_gates(logits: jax.Array, expert: jax.Array, score: str, normalisation: str) -> jax.Array:
-    """Return the gate of each chosen expert, [T, k].
-
-    The function normalises over the chosen experts in log space, so the sum cannot be 0 for very small scores.
-
-    Args:
-        logits: [T, E], finite.
-        expert: [T, k].
-        score: "softmax" over all experts, or "sigmoid" of each logit.
-        normalisation: the gate is the score ("none"), the score divided by the sum over the chosen experts ("sum"), or
-            the softmax of the logits of the chosen experts ("softmax").
-    """
+    """Return the gate of each chosen expert, [T, k]."""
     if normalisation == "none":
         return jnp.take_along_axis(_scores(logits, score), expert, axis=1)
     log_scores = logits if normalisation == "softmax" else _log_scores(logits, score)
@@ -195,15 +161,6 @@ def switch_router(
     """Give each token its most probable expert, with that probability as its gate (Fedus et al. 2021).
 
     It is `top_k_router` with its defaults.
-
-    Args:
-        logits: [T, E], finite; the raw router logits z.
-        held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
-        mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
-
-    Returns:
-        `Routing` with k = 1.
 
     Raises:
         ValueError: the logits are not [T, E], or a mask has the wrong shape.
@@ -224,27 +181,8 @@ def gshard_router(
 ) -> Routing:
     """Give each token its two best experts, and drop the second expert at random if its gate is small.
 
-    The two gates are divided by their sum. The router keeps the second expert if the token's uniform is below twice the
-    expert's gate: with probability min(1, 2 gate). A dropped expert stays in `expert` with gate 0. `plan` and `load`
-    exclude it. The `plan` of a `held` routing is 0 at dropped experts. In `experts.routed_ffn` a dropped expert still
-    takes a slot, as in the paper's algorithm. The mask `gate != 0` frees the slot. The model uses this mask (our
-    choice, as in the authors' released code).
-
-    Args:
-        logits: [T, E], finite, E >= 2.
-        uniforms: [T] in [0, 1), one draw per token; None keeps all second experts, as in evaluation.
-        held: an earlier routing of the same tokens; the router reuses its experts, also where it dropped the second
-            one, and computes new gates.
-        mask: see `top_k_router`; the router ignores the uniforms of padded tokens.
-        expert_mask: see `top_k_router`.
-
-    Returns:
-        `Routing` with k = 2; `plan` holds the same mass at each kept assignment.
-
     Raises:
         ValueError: the logits are not [T, E], E < 2, or a mask has the wrong shape.
-
-    Source: Lepikhin et al. 2020, Algorithm 1; the factor 2 is in its line 19. Evaluation without draws is our choice.
 
     Differs from the reference: see `top_k_router`. The function does not check the range of the uniforms. A NaN uniform
     makes the gates of its token NaN.
@@ -267,3 +205,6 @@ def gshard_router(
     # COMBINE
     kept = jnp.take_along_axis(held.plan, held.expert, axis=1) > 0
     return held._replace(gate=jnp.where(kept, gate, 0))
+
+
+describe_twins(__name__)

@@ -1,122 +1,154 @@
-"""The docstrings of the fast twin are complete in `help()` and agree with those of the reference.
+"""`help()` of each fast twin is complete: shapes, errors and what differs. Its source repeats nothing of the reference.
 
-A public name of both twins has one description: the same summary, arguments, fields and returns, word for word. The
-fast twin omits the examples, has its own "Raises", and describes the arguments that it adds. It ends with "Differs from
-the reference" if something differs.
+`accelerated/_docstrings.py` joins the docstring of a twin with the docstring of the reference.
 """
 
 import ast
-import re
-import textwrap
+import functools
+import inspect
+import sys
+import types
 
+import jax
 import pytest
 
-from routelaws.conformance.tests.test_mirror import MIRRORED, ROOMS, is_shared, parse, public_names
+from routelaws.accelerated import _docstrings
+from routelaws.accelerated._docstrings import _entries, _parts
+from routelaws.conformance.tests.test_mirror import MIRRORED, find, parse, public_names
 
-DIFFERS = "Differs from the reference"
-HEADINGS = ("Args", "Attributes", "Returns", "Raises", "Source", "Discontinuity", "Example", DIFFERS)
-
-OWN_WORDS = {
-    ("notation.py", "check_finite", ""),  # it returns the dtype of the input
-    ("notation.py", "one_hot", ""),  # float32
-    ("routers/top_k.py", "switch_router", ""),  # not written out
-    ("transformer.py", "init", "Args"),  # a JAX key
-    ("transformer.py", "init", "Returns"),  # float32
-    ("transformer.py", "draw_noise", "Args"),
-}
-"""(file, name, section) with different words in the twins; "" is the summary."""
-
-DESCRIBED = [path for path in MIRRORED if not path.endswith("__init__.py")]
+OWN_SUMMARY = {"check_finite", "one_hot"}
+"""Twins whose first line names another dtype."""
 
 
-def sections(text: str) -> dict[str, str]:
-    """Return {heading: text with single spaces} of a docstring; "" is the text before the first heading."""
-    found, heading = {"": []}, ""
-    for line in text.splitlines():
-        match = re.match(rf"({'|'.join(HEADINGS)}):(.*)", line)
-        if match:
-            heading, line = match.groups()
-        found.setdefault(heading, []).append(line)
-    return {heading: " ".join(" ".join(lines).split()) for heading, lines in found.items()}
-
-
-def entries(text: str, heading: str) -> dict[str, str]:
-    """Return {name: description} of the section of a docstring that lists arguments or fields."""
-    body = re.search(rf"^{heading}:\n((?:    .*\n?|\n)*)", text, re.MULTILINE)
-    lines = textwrap.dedent(body[1]).strip() if body else ""
-    pairs = re.findall(r"^(\w[\w, ]*): (.*(?:\n .*)*)", lines, re.MULTILINE)
-    return {names: " ".join(words.split()) for names, words in pairs}
-
-
-def fields(path: str, node: ast.ClassDef) -> dict[str, str]:
-    """Return {field: description} of a class of the reference, from the comment or the text next to each field."""
-    lines = (ROOMS["reference"] / path).read_text(encoding="utf-8").splitlines()
+def described(path: str, room: str) -> dict[str, ast.AST]:
+    """Return {name: node} of the public functions, classes and methods of a file."""
     found = {}
-    for item, after in zip(node.body, [*node.body[1:], None], strict=True):
-        if isinstance(item, ast.AnnAssign):
-            words = [lines[item.lineno - 1].partition("  # ")[2]]
-            for line in lines[item.lineno :]:
-                if not line.strip().startswith("# "):
-                    break
-                words.append(line.strip()[2:])
-            if isinstance(after, ast.Expr):
-                words = [after.value.value]
-            found[item.target.id] = " ".join(" ".join(words).split())
-    return found
-
-
-def described(path: str, room: str) -> dict[str, tuple[ast.AST, str]]:
-    """Return {name: (node, docstring)} of the public functions, classes, methods and constants of a file."""
-    tree = parse(room, path)
-    found = {}
-    for name, node in public_names(tree).items():
+    for name, node in public_names(parse(room, path)).items():
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found[name] = (node, ast.get_docstring(node) or "")
-            for item in node.body:
-                if isinstance(node, ast.ClassDef) and isinstance(item, ast.FunctionDef) and item.name[0] != "_":
-                    found[f"{name}.{item.name}"] = (item, ast.get_docstring(item) or "")
-        else:
-            after = tree.body[tree.body.index(node) + 1 :][:1]
-            text = after[0].value.value if after and isinstance(after[0], ast.Expr) else ""
-            found[name] = (node, text if isinstance(text, str) else "")
+            methods = [item for item in getattr(node, "body", []) if isinstance(item, ast.FunctionDef)]
+            found |= {f"{name}.{item.name}": item for item in methods * isinstance(node, ast.ClassDef)} | {name: node}
+    return {name: node for name, node in found.items() if "._" not in name and ast.get_docstring(node)}
+
+
+def parameters(function: ast.FunctionDef) -> set[str]:
+    every = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs, function.args.vararg]
+    return {each.arg for each in every if each} - {"self"}
+
+
+def faults(name: str, node: ast.AST, text: str, reference: str) -> list[str]:
+    """Return what the help of a twin lacks, from its node and text and from the text of the reference."""
+    parts, needed = _parts(text), _parts(reference)
+    found = [f"{name}: no {heading}" for heading in needed.keys() - parts.keys() - {"Example"}]
+    if parts["summary"] != needed["summary"] and name not in OWN_SUMMARY:
+        found.append(f"{name}: the first line is not {needed['summary']!r}")
+    listed = {each for names in _entries(parts.get("Args", "")) for each in names.split(", ")} - {"Args", ""}
+    if listed and isinstance(node, ast.FunctionDef):
+        found += [f"{name}: {each} is not described or no argument" for each in listed ^ parameters(node)]
+    if isinstance(node, ast.ClassDef):
+        fields = {item.target.id for item in node.body if isinstance(item, ast.AnnAssign)}
+        lines = {line.split(":")[0].strip() for line in parts.get("Attributes", "").splitlines()}
+        found += [f"{name}: the field {each} is not described" for each in fields - lines]
     return found
 
 
-def differences(path: str, name: str, reference: tuple, accelerated: tuple) -> list[str]:
-    (node, ours), (twin, theirs) = reference, accelerated
-    mine, other = sections(ours), sections(theirs)
-    problems = [f"{name}: leads to the reference instead of a description"] if "See reference" in theirs else []
-    for heading, text in mine.items():
-        if heading in ("Example", "Args", "Raises") or (path, name, heading) in OWN_WORDS:
-            continue
-        if other.get(heading) != text:
-            problems.append(f"{name}: {heading or 'summary'}: needed: {text!r}, found: {other.get(heading)!r}")
-    if isinstance(node, ast.ClassDef):
-        listed = entries(theirs, "Attributes")
-        for field, words in fields(path, node).items():
-            own = (path, name, "Attributes") in OWN_WORDS
-            if not listed.get(field) or (words and listed[field] != words and not own):
-                problems.append(f"{name}: {field}: needed: {words!r}, found: {listed.get(field)!r}")
-    listed = entries(theirs, "Args")
-    for argument, words in entries(ours, "Args").items():
-        if (path, name, "Args") not in OWN_WORDS and listed.get(argument) != words:
-            problems.append(f"{name}: {argument}: needed: {words!r}, found: {listed.get(argument)!r}")
-    if listed and isinstance(twin, ast.FunctionDef):
-        named = {argument for names in listed for argument in names.split(", ")}
-        given = {a.arg for a in (*twin.args.posonlyargs, *twin.args.args, *twin.args.kwonlyargs)} - {"self"}
-        given |= {twin.args.vararg.arg} if twin.args.vararg else set()
-        problems += [f"{name}: argument {argument} is not described" for argument in sorted(given - named)]
-        problems += [f"{name}: has no argument {argument}" for argument in sorted(named - given)]
-    return problems
-
-
-@pytest.mark.parametrize("path", DESCRIBED)
-def test_the_fast_twin_describes_what_the_reference_does(path):
-    ours, theirs = described(path, "reference"), described(path, "accelerated")
-    problems = [
-        line
-        for name in ours
-        if name in theirs and not is_shared(theirs[name][0])
-        for line in differences(path, name, ours[name], theirs[name])
+def repeated(name: str, text: str, reference: str) -> list[str]:
+    """Return the parts of a twin's docstring in its source that the reference already has."""
+    parts, known = _parts(text), _parts(reference)
+    again = [key for key, part in parts.items() if part and key != "summary" and part == known.get(key)]
+    arguments = _entries(parts.get("Args", "")).items() & _entries(known.get("Args", "")).items()
+    return [
+        f"{name}: repeats {each}" for each in again + sorted(key for key, text in arguments if key not in ("Args", ""))
     ]
-    assert not problems, "\n".join([path, *problems])
+
+
+@pytest.mark.parametrize("path", [path for path in MIRRORED if not path.endswith("__init__.py")])
+def test_the_help_of_a_twin_is_complete(path):
+    module, twins = find("accelerated", path), described(path, "accelerated")
+    joins = hasattr(module, "describe_twins")
+    for name, original in described(path, "reference").items():
+        if name in twins:
+            text, reference = functools.reduce(getattr, name.split("."), module).__doc__, ast.get_docstring(original)
+            problems = faults(name, twins[name], text, reference)
+            problems += repeated(name, ast.get_docstring(twins[name]), reference) if joins else []
+            assert not problems, "\n".join([path, *problems])
+
+
+REFERENCE = '''"""Return the load.
+
+It counts tokens.
+
+Args:
+    expert: [T, k] integers,
+        in [0, E).
+    number: E.
+
+Returns:
+    [E].
+
+Raises:
+    ValueError: an index is out of range.
+
+Example:
+    >>> 1
+    1
+"""'''
+TWIN = '''"""Return the load.
+
+Args:
+    number: E, static.
+    axis: a mapped axis.
+
+Raises: nothing.
+
+Differs from the reference: an index out of range is not counted.
+"""'''
+JOINED = """Return the load.
+
+It counts tokens.
+
+Args:
+    expert: [T, k] integers,
+        in [0, E).
+    number: E, static.
+    axis: a mapped axis.
+
+Returns:
+    [E].
+
+Raises: nothing.
+
+Differs from the reference: an index out of range is not counted."""
+
+
+def test_a_compiled_function_and_a_method_get_the_whole_text(monkeypatch):
+    source = "def load(expert, number):\n    {0}\nclass Bias:\n    {0}\n    def load(self):\n        {0}\n"
+    rooms = {}
+    for room, text in (("reference", REFERENCE), ("accelerated", TWIN)):
+        rooms[room] = module = types.ModuleType(f"routelaws.{room}.example")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        exec(source.format(text), vars(module))
+    twins, rooms["reference"].kept = rooms["accelerated"], None
+    twins.load, twins._load, twins.kept = jax.jit(twins.load), twins.load, rooms["reference"].load
+    _docstrings.describe_twins(twins.__name__)
+    assert twins.load.__doc__ == twins.Bias.__doc__ == twins.Bias.load.__doc__ == JOINED
+    assert list(inspect.signature(twins.load).parameters) == ["expert", "number"]
+    assert twins._load.__doc__ == ast.literal_eval(TWIN) and twins.kept.__doc__ == ast.literal_eval(REFERENCE)
+    assert not faults("load", ast.parse("def load(expert, number, axis): pass").body[0], JOINED, REFERENCE.strip('"'))
+
+
+@pytest.mark.parametrize(
+    ("code", "old", "new", "fault"),
+    [("def load(expert, number, axis, new): pass", "", "", "new is not described"),
+     ("def load(expert, number): pass", "", "", "axis is not described or no argument"),
+     ("def load(expert, number, axis): pass", "Raises: nothing.", "", "no Raises"),
+     ("def load(expert, number, axis): pass", "the load", "a load", "first line"),
+     ("class load:\n    loss: int", "", "", "the field loss")],
+)  # fmt: skip
+def test_incomplete_help_is_seen(code, old, new, fault):
+    found = faults("load", ast.parse(code).body[0], JOINED.replace(old, new), REFERENCE.strip('"'))
+    assert len(found) == 1 and fault in found[0]
+
+
+def test_repeated_text_is_seen():
+    twin = TWIN.strip('"').replace("E, static", "E") + "\nReturns:\n    [E].\n"
+    assert repeated("load", twin, REFERENCE.strip('"')) == ["load: repeats Returns", "load: repeats number"]

@@ -12,6 +12,8 @@ import griffe
 import pages
 from pages import ROOT
 
+from routelaws.accelerated._docstrings import joined
+
 SINGLE = (
     "accelerated/cpu",
     "accelerated/kernels",
@@ -43,6 +45,16 @@ def public(module: griffe.Module | None) -> dict[str, griffe.Object]:
         return {}
     members = [each for each in module.members.values() if not each.is_alias and not each.name.startswith("_")]
     return {each.name: each for each in sorted(members, key=lambda each: each.lineno) if each.has_docstring}
+
+
+def join_docstrings(twin: griffe.Object, original: griffe.Object) -> None:
+    """Give the functions, classes and methods of a twin the text that `help` shows."""
+    twins, originals = public(twin), public(original)
+    for name in twins.keys() & originals.keys():
+        if twins[name].is_function or twins[name].is_class:
+            twins[name].docstring.value = joined(originals[name].docstring.value, twins[name].docstring.value)
+        if twins[name].is_class:
+            join_docstrings(twins[name], originals[name])
 
 
 def homes(packages: dict[str, griffe.Module], names: list[str]) -> dict[str, str]:
@@ -221,6 +233,8 @@ def api(root: Path = ROOT) -> tuple[dict[str, str], set[str]]:
     packages, (both, alone) = load(root), modules(root)
     rooms = {"The reference": "reference", "The fast twin": "accelerated"}
     fast = [name for name in both if (root / "accelerated" / f"{name.replace('.', '/')}.py").is_file()]
+    for name in fast:
+        join_docstrings(packages["accelerated"][name], packages["reference"][name])
     known = {
         "The reference": homes(packages, [f"reference.{name}" for name in both]),
         "The fast twin": homes(packages, [f"accelerated.{name}" for name in fast]),

@@ -201,6 +201,8 @@ def test_the_site_is_built_and_sound(tmp_path):
     twins = (out / "api/routers/sinkhorn.html").read_text()
     sides = [f'id="routelaws.{room}.routers.sinkhorn.sinkhorn_plan"' for room in ("reference", "accelerated")]
     assert 0 < twins.index(sides[0]) < twins.index(sides[1])
+    fast = twins.split(sides[1])[1].split("<h2>")[0]
+    assert "Arguments" in fast and "Differs from the reference" in fast
     line = (ROOT / "reference/routers/sinkhorn.py").read_text().split("\n").index("def sinkhorn_plan(") + 1
     assert f"source/reference/routers/sinkhorn.py.html#line-{line}" in twins
     assert "sinkhorn_plan" in (out / "searchindex.js").read_text()
