@@ -48,28 +48,31 @@ The laws dense, kaplan and hoffmann use dense rows only. In the other laws of th
 efficiency leverage.
 
     >>> for law in LAWS.values():
-    ...     print(f"{law.name:18} {', '.join(law.columns):38} {', '.join(law.linear)}".rstrip())
-    dense              dense_parameters                       alpha, alpha log10 N_c
-    per-size           dense_parameters, num_experts          b, d
-    separable          dense_parameters, num_experts          a, b, d
-    bilinear           dense_parameters, num_experts          a, b, c, d
-    routed-bounded     dense_parameters, num_experts          a, b, c, d
-    routed-utilisation teraflops, utilisation                 a, b, c, d
-    compute            flops
-    sparsity           total_parameters, tokens, sparsity
-    kaplan             dense_parameters, tokens
-    hoffmann           dense_parameters, tokens
-    fine-grained       total_parameters, tokens, granularity
-    joint              active_parameters, tokens, num_experts
-    direct             flops
-    ratio              parameters, tokens
-    ceiling            flops
-    repeated           flops, attempts
-    broken             flops
-    two-stage-linear   flops
-    two-stage-logistic flops
-    two-stage-ratio    parameters, tokens
-    leverage           activation, tian_granularity, flops
+    ...     print(f"{law.name:20} {', '.join(law.columns):38} {', '.join(law.linear)}".rstrip())
+    dense                dense_parameters                       alpha, alpha log10 N_c
+    per-size             dense_parameters, num_experts          b, d
+    separable            dense_parameters, num_experts          a, b, d
+    bilinear             dense_parameters, num_experts          a, b, c, d
+    routed-bounded       dense_parameters, num_experts          a, b, c, d
+    separable-floor      dense_parameters, num_experts
+    bilinear-floor       dense_parameters, num_experts
+    routed-bounded-floor dense_parameters, num_experts
+    routed-utilisation   teraflops, utilisation                 a, b, c, d
+    compute              flops
+    sparsity             total_parameters, tokens, sparsity
+    kaplan               dense_parameters, tokens
+    hoffmann             dense_parameters, tokens
+    fine-grained         total_parameters, tokens, granularity
+    joint                active_parameters, tokens, num_experts
+    direct               flops
+    ratio                parameters, tokens
+    ceiling              flops
+    repeated             flops, attempts
+    broken               flops
+    two-stage-linear     flops
+    two-stage-logistic   flops
+    two-stage-ratio      parameters, tokens
+    leverage             activation, tian_granularity, flops
 """
 
 import math
@@ -91,6 +94,7 @@ from . import (
     downstream_sums,
     fine_grained,
     fitting,
+    floored,
     hoffmann,
     joint,
     leverage,
@@ -396,6 +400,30 @@ _BOUNDED = Law(
         for router, coefficients in routed.PRINTED.items()
     },
 )
+
+
+def _with_floor(law: Law, kind: type[floored.FlooredCoefficients]) -> Law:
+    """Return the record of a law in N and E with an irreducible loss L0 (`floored.py`)."""
+    return Law(
+        name=floored.NAMES[kind],
+        formula=law.formula.replace("log10 L =", "log10(L - L0) ="),
+        parameters=(*law.parameters, Parameter("L0", "nats", "the floor: the irreducible loss")),
+        columns=_ROUTED,
+        fit=partial(smooth_intervals.fit_in_log10, partial(floored.fit_floored, kind)),
+        predict=lambda fit, *columns: floored.predict_floored(*columns, fit.coefficients),
+        takes_huber=True,
+        has_floor=True,
+        own_intervals=partial(
+            smooth_intervals.smooth_ranges, partial(floored.floored_intervals, kind), ("E_start", "E_max", "L0")
+        ),
+        own_prediction=partial(smooth_intervals.smooth_prediction, partial(floored.floored_intervals, kind)),
+        cutoff=lambda fit: ("N_cutoff", floored.floored_cutoff(fit.coefficients)),
+    )
+
+
+_SEPARABLE_FLOOR = _with_floor(_SEPARABLE, floored.SeparableFloorCoefficients)
+_BILINEAR_FLOOR = _with_floor(_BILINEAR, floored.BilinearFloorCoefficients)
+_BOUNDED_FLOOR = _with_floor(_BOUNDED, floored.BoundedFloorCoefficients)
 
 _UTILISATION = Law(
     name="routed-utilisation",
@@ -715,8 +743,8 @@ _LEVERAGE = Law(
 LAWS: dict[str, Law] = {
     law.name: law
     for law in (
-        _DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _UTILISATION,
-        _COMPUTE, _SPARSITY, _KAPLAN, _HOFFMANN, _FINE_GRAINED, _JOINT,
+        _DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _SEPARABLE_FLOOR, _BILINEAR_FLOOR, _BOUNDED_FLOOR,
+        _UTILISATION, _COMPUTE, _SPARSITY, _KAPLAN, _HOFFMANN, _FINE_GRAINED, _JOINT,
         _DIRECT, _RATIO, _CEILING, _REPEATED, _BROKEN, _STAGES_LINEAR, _STAGES_LOGISTIC, _STAGES_RATIO, _LEVERAGE,
     )
 }  # fmt: skip
