@@ -16,7 +16,7 @@ from ..inspection.trace import Trace, write_trace
 from ..inspection.transformers_folder import trace_transformers
 from ..results.blocks import show
 from .flags import refuse
-from .terminal import remark
+from .terminal import remark, say
 
 TOKENS = 16_384
 """Tokens that are routed by default."""
@@ -71,6 +71,9 @@ def inspect(
         print(dump_json(as_json(trace, blocks, against)))
     else:
         show(summary(trace, blocks, against))
+        for path, what in ((out, "the experts of every token"), (page, "the text coloured by expert")):
+            if path is not None:
+                say(f"{path}: {what}")
 
 
 def _trace(folder: Path, text: Path | None, tokens: int, transformers: bool, steps: str | None = None) -> Trace:

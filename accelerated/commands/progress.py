@@ -43,6 +43,7 @@ class Progress:
         self.finished: dict[int, float | None] = {}  # {run: loss}
         self.losses: dict[int, float] = {}
         self.rates: dict[int, float] = {}
+        self.compiled: set[tuple[int, int]] = set()  # (run, steps of a call)
         self.started: dict[int, float] = {}  # {run: time}
         self.stepped: dict[int, tuple[float, int]] = {}  # {run: (time and steps after its first call)}
         self.ended: dict[int, float] = {}
@@ -89,10 +90,12 @@ class Progress:
 
     def _step(self, run: int, step: int, loss: float, tokens_per_second: float) -> None:
         self.stepped.setdefault(run, (self.now, step))
+        call = run, step - self.steps_done.get(run, 0)
+        if call in self.compiled:  # the first call of a number of steps compiles, which is not the speed of the run
+            self.rates[run] = tokens_per_second
+        self.compiled.add(call)
         self.steps_done[run] = step
-        self.rates[run] = tokens_per_second
-        note = f"loss {loss:.3f}  {_speed(tokens_per_second)}"
-        self.bars.update(self.tasks[run], completed=step, note=note)
+        self.bars.update(self.tasks[run], completed=step, note=f"loss {loss:.3f}  {self._speed(run)}")
         if self.now - self.said > QUIET:
             self._say_how_far(run, step, f"training loss {loss:.4f}")
         self._say_first_time()
@@ -105,8 +108,12 @@ class Progress:
         if len(self.costs) > 1 or self.console.is_terminal:
             return
         self.said = self.now
-        speed = f"{_speed(self.rates[run])}  " if run in self.rates else ""
-        self._say(run, f"step {step:,} of {self.runs[run].steps:,}  {loss}  {speed}{self._time_left()}")
+        self._say(run, f"step {step:,} of {self.runs[run].steps:,}  {loss}  {self._speed(run)}{self._time_left()}")
+
+    def _speed(self, run: int) -> str:
+        """Return the speed of a run, without the time of compilation; "" before it is known."""
+        rate = self.rates.get(run)
+        return "" if rate is None else f"{rate / 1e3:.{0 if rate >= 9950 else 1}f}k tokens/s  "
 
     def _say_first_time(self) -> None:
         """Print the time for all of several runs once, before the first run ends."""
@@ -171,7 +178,3 @@ def _clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
-def _speed(tokens_per_second: float) -> str:
-    return f"{tokens_per_second / 1e3:.{0 if tokens_per_second >= 9950 else 1}f}k tokens/s"

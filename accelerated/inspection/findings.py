@@ -43,6 +43,13 @@ LABELS = {"token": "the token itself", "previous": "the token before it", "posit
 DEGREES = ((0.95, "fully decides"), (0.5, "mostly decides"), (0.1, "partly decides"))
 """Descriptions of the share of the possible information. Our choice."""
 
+CLOSE = 0.1
+"""Two labels predict the expert equally well if their shares of the possible information are closer. Our choice."""
+
+LONG = 50
+"""A text is long enough to call an expert dead if it has this many choices for each expert: the tokens of a text depend
+on each other, so `diagnostics.ENOUGH` is too few. Our choice."""
+
 ALIKE = ((0.95, "take the same tokens"), (0.5, "take mostly the same tokens"), (0.1, "take partly the same tokens"))
 """Descriptions of the agreement of two models after matching: 0 is chance, 1 is equal. Our choice."""
 
@@ -241,6 +248,8 @@ def _faults_of(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
         who, verb = ("expert", "takes") if len(wrong.collapsed) == 1 else ("experts", "take")
         which = f"{len(wrong.collapsed)} {who}" if short else f"{who} {listed(wrong.collapsed)}"
         lines.append(f"the router has collapsed: {which} {verb} (almost) every token")
+    elif wrong.dead and len(trace.token) * trace.choices < LONG * trace.experts:
+        lines.append("the text is too short to tell if an expert without a token is dead; use a longer text")
     elif wrong.dead and short:
         lines.append("some experts are dead; the column 'without a token' counts them")
     elif wrong.dead:
@@ -270,11 +279,15 @@ def _decided_by(trace: Trace, block: BlockFindings, _: bool) -> list[str]:
     if block.faults.collapsed or not block.most:
         return []
     shares = {name: share(told, block.most) for name, told in block.information.items()}
-    name = max((name for name in shares if shares[name] is not None), key=shares.get, default="token")
+    name, *others = (
+        sorted((name for name in shares if shares[name] is not None), key=shares.get, reverse=True) or LABELS
+    )
     degree = next((words for least, words in DEGREES if (shares[name] or 0) >= least), None)
     if degree is None:
         few = "there are too few tokens to tell what decides the expert"
         return [few if shares["token"] is None else f"{NEITHER} predicts the expert well"]
+    if others and shares[name] - shares[others[0]] < CLOSE:
+        return [f"{LABELS[name]} and {LABELS[others[0]]} predict the expert about equally well"]
     return [f"{LABELS[name]} {degree} the expert"]
 
 

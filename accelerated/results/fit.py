@@ -49,9 +49,12 @@ SIZE = "dense_parameters"
 
 NOT_WHOLE = (
     "these rows do not determine the whole law: some coefficients can grow together without limit, and the law still "
-    "fits equally well (see the intervals of the slopes). Every printed coefficient has an interval with two finite "
-    "ends. Predictions within the range of the data remain valid"
+    "fits equally well (see the intervals of the slopes). A best fit is printed only if both ends of its "
+    "interval are finite, and close enough. Predictions within the range of the data remain valid"
 )
+
+IN_DOUBT = "N in doubt"
+"""The precision of a coefficient if a caution doubts what N counts; an interval by a wrong N can be wrong."""
 
 MOST_HUBER = 1e6
 """The largest delta of Huber's terms, in log10 units; a smaller delta already gives least squares."""
@@ -128,7 +131,15 @@ class Fit:
         if self.huber is not None:
             return []
         items = self.law.intervals(self.best, self.rows.columns, self.rows.measured, self.level)
-        return [item._replace(words=verdict(item)) for item in items]
+        doubtful = self.rows.runs is not None and bool(embedding_doubts(self.law, self.rows.runs.frame))
+        return [item._replace(words=self._words(item, doubtful)) for item in items]
+
+    def _words(self, item: Range, doubtful: bool) -> str:
+        """Return the words of an interval: one rule for `is_found`, commands, reports and JSON."""
+        words = verdict(item)
+        if item.at is not None or is_known(item.name, item.value, words):
+            return IN_DOUBT if doubtful else words
+        return words.replace("loose", NOT_DETERMINED) + f", {IN_DOUBT}" * doubtful
 
     @cached_property
     def slopes(self) -> list[Range]:

@@ -394,10 +394,11 @@ def _design_words(entry: Difference) -> str:
 def _embedding_words(entry: Difference) -> str:
     law, times = entry.numbers["law"], entry.groups[0][0]
     N, other, matrices = ("excludes", "counts", 1) if law.counts_embedding else ("counts", "excludes", 0)
+    false = "the coefficients can be false" + ", and 6 N FLOPs leave out the output layer" * (matrices == 1)
     stated = "" if matrices == 0 else ". If N counts it, state it: routelaws convert --set counted_embeddings=1"
     return (
         f"N {N} the embedding, vocab_size * d_model ({times} times the other parameters), but the N of the law "
-        f"{law.name} {other} it, so the coefficients can be false; compare with --count-embeddings {matrices}{stated}"
+        f"{law.name} {other} it, so {false}; compare with --count-embeddings {matrices}{stated}"
     )
 
 

@@ -242,7 +242,8 @@ class Runs:
 WORDS = (
     "pinned down: the interval is narrower than half the value (for E_start, E_max and cut-offs: its ends differ by a"
     " factor of 2 at most); soft: the interval is wider; loose: its ends differ by a factor of more than 10;"
-    " extrapolated: the value is for sizes or experts outside the table."
+    " not determined: the ends for a coefficient differ by such a factor (for E_start, E_max and cut-offs: by a factor"
+    " of a million); extrapolated: the value is for sizes or experts outside the table."
 )
 
 AT_ONE = "b and d are values at N = 1, far below every model; judge routing by its slopes at trained sizes"

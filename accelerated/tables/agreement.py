@@ -216,7 +216,8 @@ def _judge(identity: Identity, numbers: Numbers, rows: np.ndarray, problems: Pro
     if refused:
         text = cell_text(numbers.frame, identity.column, at)
         problems.add(int(rows[at]), identity.column, text, f"{needed} (so in {count}); {cause}")
-    return f"{identity.column}: far off in {count} (row {rows[at]}: {_shown(values[at])}, but {needed}); {cause}"
+    far = "differs" if "counted_embeddings" in cause else "far off"
+    return f"{identity.column}: {far} in {count} (row {rows[at]}: {_shown(values[at])}, but {needed}); {cause}"
 
 
 def _cause(identity: Identity, numbers: Numbers, at: int, value: float, least: float, most: float) -> str:
@@ -358,7 +359,7 @@ def _step(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
     tokens = np.where(np.isnan(numbers.by_shape("flops_per_step")), tokens_per_step(numbers.frame), np.nan)
     least, most = (each * tokens for each in numbers.forward())
     made = _all_near(numbers("flops_per_step"), 3 * least)
-    return least, least if made else _active_only(numbers, "flops_per_step", least, most)
+    return least, least if made else most
 
 
 IDLE = "does it count the experts that a token does not use (6 P tokens; 6 N tokens counts the used ones)"
@@ -371,22 +372,34 @@ def _all_near(values: np.ndarray, others: np.ndarray) -> bool:
 
 
 def _idle(numbers: Numbers, name: str) -> np.ndarray:
-    """Return P / N of the routed rows if the FLOPs of all these rows were computed from P, else NaN, [n].
+    """Return how many times the FLOPs of N a routed row has, if it seems to count idle experts, else NaN, [n].
 
-    Rows whose tokens use almost all experts do not count.
+    It does if the FLOPs of all routed rows were computed from P (without P, from E N), or if its FLOPs for a token are
+    far above k times those of the dense run of its N. Rows whose tokens use almost all experts do not count.
     """
     total, size = numbers("total_parameter_count"), numbers("dense_parameter_count")
+    total = np.where(np.isnan(total), size * numbers("num_experts"), total)
     active = size + (or_one(numbers.frame, "k") - 1) * (total - size) / (numbers("num_experts") - 1)
     flops = np.where(numbers.dense | (total < 1.5 * active), np.nan, numbers(name))
     tokens = training_tokens(numbers.frame) if name == "training_flops" else tokens_per_step(numbers.frame)
+    of_dense = dict(zip(size[numbers.dense], (numbers(name) / tokens)[numbers.dense], strict=True))
+    times = flops / tokens / np.array([of_dense.get(n, np.nan) for n in size])
+    times = np.where(times > 1.4 * (or_one(numbers.frame, "k") + numbers.shared()), times, np.nan)
     passes = (3,) if name == "training_flops" else (1, 3)  # a backward pass is twice a forward pass
     made = any(_all_near(flops, 2 * times * total * tokens) for times in passes)
-    return np.where(made & np.isfinite(flops), total / size, np.nan)
+    return np.where(made & np.isfinite(flops), total / size, times)
 
 
-def _active_only(numbers: Numbers, name: str, least: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """Return the largest FLOPs: k times the least FLOPs for rows whose FLOPs count the idle experts."""
-    return np.where(np.isnan(_idle(numbers, name)), most, least * or_one(numbers.frame, "k"))
+def _used_only(name: str, passes: int) -> Callable:
+    """Return the range of FLOPs for the rows whose FLOPs count idle experts: at most k times those of N."""
+
+    def expected(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
+        tokens = training_tokens(numbers.frame) if name == "training_flops" else tokens_per_step(numbers.frame)
+        least = 2 * passes * numbers("dense_parameter_count") * tokens
+        least = np.where(np.isnan(_idle(numbers, name)), np.nan, least)
+        return least, least * or_one(numbers.frame, "k")
+
+    return expected
 
 
 def _slips_of_step(numbers: Numbers) -> dict:
@@ -406,7 +419,7 @@ def _slips_of_step(numbers: Numbers) -> dict:
 
 def _training(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
     least, most = (3 * each * training_tokens(numbers.frame) for each in numbers.forward())
-    return least, _active_only(numbers, "training_flops", least, most)
+    return least, most
 
 
 def _slips_of_training(numbers: Numbers) -> dict:
@@ -458,8 +471,16 @@ IDENTITIES = (
         "needed: forward FLOPs of one step, or a blank cell",
     ),
     Identity(
+        "flops_per_step", "N and the tokens of a step", _used_only("flops_per_step", 1), 1.4, _slips_of_step,
+        "needed: forward FLOPs of one step, or a blank cell",
+    ),
+    Identity(
         "flops_per_step", "N and the tokens of a step", _step, 2.0, _slips_of_step,
         "needed: forward FLOPs of one step, or a blank cell",
+    ),
+    Identity(
+        "training_flops", "6 N tokens", _used_only("training_flops", 3), 1.4, _slips_of_training,
+        "needed: FLOPs of the whole training up to this row, forward and backward",
     ),
     Identity(
         "training_flops", "6 N tokens", _training, 2.0, _slips_of_training,

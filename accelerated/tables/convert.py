@@ -33,14 +33,14 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import write_atomically
-from ..wording import in_short, plural
+from ..wording import in_short, once, plural
 from .cells import Cells, harmless
 from .deriving import derive, replace_cells, to_nats
 from .headers import apply_headers
-from .log import RUN
+from .log import RUN, STEP
 from .schema import BLANK, TABLE_COLUMNS, name_column, range_of
 from .sources import Source, check_names, configured, more_losses, sources_of, with_loss
-from .table import CONVERTED, SOURCE, listed, read_table, span
+from .table import CONVERTED, SOURCE, listed, numbered, read_table
 
 LOSS_UNITS = ("nats", "bits", "perplexity")
 """Units of a loss: nats or bits per token, or perplexity."""
@@ -116,14 +116,14 @@ def convert_runs(
         cells, remarks = converted[0]
     else:
         names = [source.name for source in sources]
+        told = once((name, source_remarks) for name, (_, source_remarks) in zip(names, converted, strict=True))
         remarks = [
-            f"{name}: {remark}"
-            for name, (_, source_remarks) in zip(names, converted, strict=True)
-            for remark in source_remarks
+            f"{'every table' if len(set(names_of)) == len(names) else in_short(names_of)}: {remark}"
+            for remark, names_of in told.items()
         ]
-        cells, numbered = _joined(names, [cells for cells, _ in converted])
+        cells, renumbered = _joined(names, [cells for cells, _ in converted])
         cells, _ = _checked(", ".join(names), out, cells)
-        remarks += numbered
+        remarks += renumbered
     cells, changed = _harmless(cells)
     _write(out, cells)
     remarks += changed
@@ -190,6 +190,8 @@ def _converted(
     if name := name_column(dropped):
         table.names = source.cells[name]
         dropped.remove(name)
+    if source.is_log and STEP in dropped:  # another column is the step, by the user
+        dropped.remove(STEP)
     if dropped:
         remarks.append(
             f"dropped, because a results table has no such column: {in_short(dropped, 12)} (--keep keeps some)"
@@ -248,7 +250,7 @@ def _joined(names: list[str], tables: list[dict[str, list[str]]]) -> tuple[dict,
     joined, remarks, first, rows = {SOURCE: []}, [], 0, 0
     for name, cells in zip(names, tables, strict=True):
         ids, codes = np.unique([int(float(cell)) for cell in cells["hyper_id"]], return_inverse=True)
-        remarks.append(f"{name}: hyper_id {span(*ids[[0, -1]])} becomes {span(first, first + len(ids) - 1)}")
+        remarks.append(f"{name}: {numbered(ids, first)}")
         cells = cells | {"hyper_id": [str(first + code) for code in codes], SOURCE: [name] * len(codes)}
         for column in dict.fromkeys((*joined, *cells)):
             joined.setdefault(column, [""] * rows).extend(cells.get(column, [""] * len(codes)))

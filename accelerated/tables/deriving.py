@@ -1,9 +1,8 @@
 """Derive cells of a table from other cells: router, experts, run and step of a row, and losses in nats.
 
-Rows of one run and step are joined if no two of them give different values: a trainer often logs training and
-validation in separate rows. Derived values fill only blank cells. Three things change other cells: `--map`, the
-spelling of routers, and the unit of losses. Each change has a remark. N, P and the FLOPs of a training step are in
-`counting.py`.
+Rows of one run and step are joined: a trainer often logs training and validation in separate rows. Derived values fill
+only blank cells. Three things change other cells: `--map`, the spelling of routers, and the unit of losses. Each change
+has a remark. N, P and the FLOPs of a training step are in `counting.py`.
 """
 
 import math
@@ -18,6 +17,7 @@ from ..wording import in_short, plural
 from .cells import Cells, in_rows
 from .counting import fill_counts, widen_experts
 from .identity import check_ids, check_rows, marks_of, shown, told_apart
+from .log import latest_branch, restart_remarks
 from .schema import ABSENT, BLANK, CONFIGURATION_COLUMNS, DENSE, TIME_COLUMNS, shorten, to_numbers
 from .units import UNITS_OF, written_out
 
@@ -52,10 +52,10 @@ def derive(table: Cells) -> None:
     blank = [i for i in table.blank("num_experts") if table.cells["router_type"][i] == DENSE]
     table.fill("num_experts", dict.fromkeys(blank, "1"), "1, since router_type is Dense")
     _tell_of_dense(table)
+    _drop_abandoned(table)
     _join_rows(table)
     _runs(table)
     _steps(table)
-    _take_later(table)
     fill_counts(table)
     if table.names and "run" not in table.cells:
         table.cells["run"] = [name.strip() for name in table.names]
@@ -104,27 +104,72 @@ def _tell_of_dense(table: Cells) -> None:
             )
 
 
-def _join_rows(table: Cells) -> None:
-    """Join the rows of one run and step, where each column has one value among them; of times, the last counts."""
-    steps = [name for name in ("step", "tokens") if name in table.cells]
-    known = [*(name for name in ("hyper_id", *CONFIGURATION_COLUMNS) if name in table.cells), *steps]
+def _rows_of_runs(table: Cells) -> tuple[dict[tuple, list[int]], np.ndarray]:
+    """Return {run: its rows with a step}, and the step of each row, or its tokens: [rows] float64."""
     columns = [table.names] * bool(table.names) + [table.marks[name] for name in marks_of(table.marks)]
-    columns += [table.cells[name] for name in known]
-    places: dict = {}
-    for i, key in enumerate(zip(*columns, strict=True)):
-        if any(table.cells[name][i].strip() not in BLANK for name in steps):
-            places.setdefault(key, []).append(i)
-    dropped: set[int] = set()
-    for rows in (rows for rows in places.values() if len(rows) > 1):
-        joined = {
-            name: list(dict.fromkeys(cell for i in rows if (cell := cells[i].strip()) not in ABSENT))
-            for name, cells in table.cells.items()
-        }
-        same = len({tuple(cells[i] for cells in table.cells.values()) for i in rows}) == 1  # `read_table` drops these
-        if not same and all(len(cells) < 2 for name, cells in joined.items() if name not in TIME_COLUMNS):
-            for name, cells in joined.items():
-                table.cells[name][rows[0]] = cells[-1] if cells else ""
-            dropped.update(rows[1:])
+    columns += [table.cells[name] for name in ("hyper_id", *CONFIGURATION_COLUMNS) if name in table.cells]
+    steps = np.where(np.isnan(table.number("step")), table.number("tokens"), table.number("step"))
+    runs: dict[tuple, list[int]] = {}
+    for i in np.flatnonzero(np.isfinite(steps)):
+        runs.setdefault(tuple(cells[i].strip() for cells in columns), []).append(int(i))
+    return runs, steps
+
+
+def _drop_abandoned(table: Cells) -> None:
+    """Drop the losses that a restart of a run replaced: the earlier ones at or after the step of the restart.
+
+    A run restarted if its steps go back, it repeats a step, and it keeps its first row. Two runs of one name both begin
+    at the first step, and unsorted rows repeat no step.
+    """
+    runs, steps = _rows_of_runs(table)
+    restarts = {}
+    for run, rows in runs.items():
+        for cells, logged in _logged(table, rows):
+            own = steps[logged].tolist()
+            kept, restarted = latest_branch([run] * len(own), own)
+            if restarted and kept[0] == 0 and len(set(own)) < len(own):
+                name = (table.names or table.cells.get("hyper_id") or [""])[rows[0]].strip() or "a run without a name"
+                restarts[name] = restarted[run]
+                for i in set(logged) - {logged[i] for i in kept}:
+                    cells[i] = ""
+    if restarts:
+        table.remarks += restart_remarks(table.runs, restarts)
+        table.keep(sorted({i for _, rows in _logged(table, range(table.rows)) for i in rows}))
+
+
+def _logged(table: Cells, rows) -> list[tuple[list[str], list[int]]]:
+    """Return the cells of each column of losses, and those of the rows that have a loss in it."""
+    losses = [cells for name, cells in table.cells.items() if name.startswith("loss_")]
+    return [(cells, [i for i in rows if cells[i].strip() not in ABSENT]) for cells in losses]
+
+
+def _join_rows(table: Cells) -> None:
+    """Make one row of the rows of a run and step. In each column, the last value counts.
+
+    If the values differ and the rows may be several runs, they stay, and `read_table` reports them.
+    """
+    runs, steps = _rows_of_runs(table)
+    again, dropped = [], set()
+    for rows in runs.values():
+        groups: dict[float, list[int]] = {}
+        for i in rows:
+            groups.setdefault(float(steps[i]), []).append(i)
+        joined = {step: _values(table.cells, group) for step, group in groups.items() if len(group) > 1}
+        twice = [step for step, values in joined.items() if any(len(v) > 1 for v in values.values())]
+        back = any((np.diff(steps[logged]) < 0).any() for _, logged in _logged(table, rows))
+        if twice and (back or _may_be_several(table, groups, twice)):
+            joined = {step: values for step, values in joined.items() if step not in twice}
+            twice = []
+        again += [f"{step:.0f}" for step in twice]
+        for step, values in joined.items():
+            for name, cells in values.items():
+                table.cells[name][groups[step][0]] = cells[-1] if cells else ""
+            dropped.update(groups[step][1:])
+    if again:
+        table.remarks.append(
+            f"left out: the earlier values at step {in_short(again)}, because a later row has the same step; if they"
+            " are another run, name the runs with --columns hyper_id=NAME"
+        )
     if dropped:
         table.remarks.append(
             f"joined: rows of one run and step, so {table.rows} rows become {table.rows - len(dropped)}"
@@ -132,25 +177,24 @@ def _join_rows(table: Cells) -> None:
         table.keep([i for i in range(table.rows) if i not in dropped])
 
 
-def _take_later(table: Cells) -> None:
-    """Drop the earlier of two evaluations at a step, in a log of one run whose steps never go back.
+def _values(columns: dict[str, list[str]], rows: list[int]) -> dict[str, list[str]]:
+    """Return the different values of each column in some rows, the last one last; of times, only the last."""
+    values = {name: [cell for i in rows if (cell := cells[i].strip()) not in ABSENT] for name, cells in columns.items()}
+    values |= {name: values[name][-1:] for name in TIME_COLUMNS if name in values}
+    return {name: list(dict.fromkeys(cells[::-1]))[::-1] for name, cells in values.items()}
 
-    If every step has two, or if a text such as train and val differs, the rows stay, and `read_table` reports them.
+
+def _may_be_several(table: Cells, groups: dict[float, list[int]], twice: list[float]) -> bool:
+    """Return whether rows of one name may be several runs, since they have two values at some steps.
+
+    So they may, if every step has two values, or if rows of a step differ in the recipe or in a text such as c4 or pile
+    (a text that no two rows share is a time).
     """
-    steps = table.number("step")
-    again = [i for i in range(table.rows - 1) if steps[i + 1] == steps[i]]
-    texts = [cells for cells in table.marks.values() if to_numbers(cells)[1].any()]
-    if table.names or len(set(table.cells["hyper_id"])) > 1 or not (np.diff(steps) >= 0).all():
-        return
-    if len(set(steps[again])) == len(set(steps)) or any(cells[i] != cells[i + 1] for cells in texts for i in again):
-        return
-    if again:
-        listed = in_short(f"{steps[i]:.0f}" for i in again)
-        table.remarks.append(
-            f"left out: {plural(len(again), 'row')} at step {listed}, because a later row has the same step; if they"
-            " are another run, name the runs with --columns hyper_id=NAME"
-        )
-        table.keep(sorted(set(range(table.rows)) - set(again)))
+    texts = {name: cells for name, cells in table.marks.items() if to_numbers(cells)[1].any()}
+    texts = {name: cells for name, cells in texts.items() if len(set(cells)) < table.rows}
+    told = texts | {name: table.cells[name] for name in ("tokens", *_RECIPE) if name in table.cells}
+    differ = any(len(cells) > 1 for step in twice for cells in _values(told, groups[step]).values())
+    return differ or len(twice) == len(groups)
 
 
 def _runs(table: Cells) -> None:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
+from ..wording import in_short
 from .events import event_files, read_events
 from .identity import marks_of, shown, told_apart
 from .log import STEP, Log, latest_branch, restart_remarks, whole_text
@@ -76,7 +77,7 @@ def read_piece(path, columns: dict[str, str]) -> Log | Table:
     metrics = [name for name in cells if _LONG["metric"].fullmatch(name) and name not in columns.values()]
     values = [name for name in cells if _LONG["value"].fullmatch(name)]
     if len(metrics) == len(values) == 1:
-        return _turned(path, cells, metrics[0], values[0])
+        return _turned(path, cells, metrics[0], values[0], columns)
     return Table(_unfolded(path, cells), [])
 
 
@@ -144,9 +145,14 @@ def _panel(path: Path, cells: dict[str, list[str]], matches: list[re.Match]) -> 
     return Log(axis, rows, {}, remarks)
 
 
-def _turned(path, cells: dict[str, list[str]], metric: str, value: str) -> Table:
+def _turned(path, cells: dict[str, list[str]], metric: str, value: str, columns: dict[str, str]) -> Table:
     """Return a long table, with a row for each metric, as a table with a column for each metric."""
     names = [name.strip() for name in cells[metric]]
+    if named := next((name for name, column in columns.items() if column == value), None):
+        raise InputError(
+            f"{path}: --columns {named}={value} names no metric: each {metric} is a column now, with the cells of"
+            f" {value}; name one of {in_short(dict.fromkeys(names), 12)}"
+        )
     table = {name: texts for name, texts in cells.items() if name not in (metric, value)}
     for each in dict.fromkeys(names):
         if each in table:

@@ -129,8 +129,8 @@ def _check_order(table: Cells, several: dict, called, many: bool) -> None:
         key, i, j = back[0]
         back = f"from step {steps[i]:.0f} (row {i + 1}) to {steps[j]:.0f} (row {j + 1})"
         raise InputError(
-            f"{table.runs}: {called(key)} goes back {back}; sort the rows of a run by step, or, if these are two"
-            " runs, give each its own name"
+            f"{table.runs}: {called(key)} goes back {back}; if it restarted, delete the rows that it abandoned; if the"
+            " rows are unsorted, sort them by step; if these are two runs, give each its own name"
         )
 
 

@@ -19,6 +19,8 @@ from .reading import read_cells
 from .schema import ABSENT, TABLE_COLUMNS, name_column, outside, to_numbers
 from .table import SOURCE, check_once, named
 
+_PARTS = "train", "val|eval|test|dev|held"
+"""How the names of training and of other losses begin."""
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -144,6 +146,7 @@ def with_loss(source: Source, columns: dict[str, str], unit: str) -> Source:
         )
     if not losses:  # a later error names the missing column
         return source
+    _check_parts(source, columns, losses)
     losses += [] if source.is_log else more_losses(cells, {*columns.values(), *TABLE_COLUMNS}, unit)
     rows = [i for i in range(len(source.at)) if any(cells[name][i].strip() not in ABSENT for name in losses)]
     if not rows:
@@ -156,6 +159,20 @@ def with_loss(source: Source, columns: dict[str, str], unit: str) -> Source:
     if runs in cells and (gone := set(cells[runs]) - set(kept[runs])):
         remark += f"; no row is left of {in_short(sorted(gone))}"
     return source._replace(cells=kept, at=[source.at[i] for i in rows], remarks=[*source.remarks, remark])
+
+
+def _check_parts(source: Source, columns: dict[str, str], losses: list[str]) -> None:
+    """Raise `InputError` if a text column says that a column has losses of training and of validation."""
+    for name in (name for name in source.cells if name not in columns.values() and not (source.is_log and name == RUN)):
+        for loss in losses:
+            pairs = zip(source.cells[name], source.cells[loss], strict=True)
+            texts = dict.fromkeys(text.strip() for text, cell in pairs if cell.strip() not in ABSENT)
+            parts = [[text for text in texts if re.match(part, text, re.IGNORECASE)] for part in _PARTS]
+            if all(parts):
+                raise InputError(
+                    f"{source.name}: column {loss} has losses of {parts[0][0]} and of {parts[1][0]}, by the column"
+                    f" {name}; delete the rows of all but one"
+                )
 
 
 def more_losses(cells: dict[str, list[str]], known, unit: str) -> list[str]:

@@ -234,7 +234,10 @@ def table_path(path) -> Path:
     if not path.is_dir():
         return path
     if not (path / "results.csv").is_file():
-        raise InputError(f"{path}: is a folder without results.csv, so it holds no finished run or sweep")
+        logs = (file for file in sorted(path.rglob("*")) if file.name.endswith((".csv", ".jsonl")))
+        log = next((f"; to convert logs, name each file, such as {file}" for file in logs), "")
+        joined = " (--columns hyper_id=folder joins the files of a resumed run)" * bool(log)
+        raise InputError(f"{path}: is a folder without results.csv, so it holds no finished run or sweep{log}{joined}")
     return path / "results.csv"
 
 
@@ -294,7 +297,7 @@ def _numbered_anew(paths: Sequence, frames: list):
     for i, (path, frame) in enumerate(zip(paths, frames, strict=True)):
         codes, runs = pandas.factorize(frame["hyper_id"], sort=True)
         remarks += [f"{path}: {remark}" for remark in frame.attrs["remarks"]]
-        remarks.append(f"{path}: hyper_id {span(runs[0], runs[-1])} becomes {span(first, first + len(runs) - 1)}")
+        remarks.append(f"{path}: {numbered(runs, first)}")
         number = {run: first + code for code, run in enumerate(runs)}
         for name, keys in frame.attrs["diverged"].items():
             diverged.setdefault(name, set()).update((number[run], step) for run, step in keys)
@@ -310,6 +313,8 @@ def _numbered_anew(paths: Sequence, frames: list):
     return joined
 
 
-def span(first: int, last: int) -> str:
-    """Return a range of numbers for a message."""
-    return f"{first}" if first == last else f"{first} to {last}"
+def numbered(runs, first: int) -> str:
+    """Return a remark on the new numbers of a table's runs; `runs` are their numbers before, sorted."""
+    ends = (runs[0], runs[-1]), (first, first + len(runs) - 1)
+    before, now = (str(low) if low == high else f"{low} to {high}" for low, high in ends)
+    return f"its runs have hyper_id {now}" + f" (before: {before})" * (before != now)

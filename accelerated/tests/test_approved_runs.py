@@ -95,7 +95,11 @@ def test_what_is_said_of_several_runs(monkeypatch, approved):
         tell(watch, "finished", 1, run=2)
     with progress.Progress(runs[3:], console=console) as watch:
         tell(watch, "start", 5)
-        tell(watch, "step", 20, step=30, loss=5.0, tokens_per_second=9949.0)
-        tell(watch, "step", 20, step=40, loss=4.5, tokens_per_second=9951.0)
-        tell(watch, "evaluation", 5, step=40, loss=4.75)
+        tell(watch, "step", 20, step=10, loss=5.5, tokens_per_second=50.0)  # with compilation, so not shown
+        tell(watch, "evaluation", 5, step=10, loss=5.75)
+        tell(watch, "step", 20, step=20, loss=5.25, tokens_per_second=9949.0)
+        tell(watch, "evaluation", 5, step=20, loss=5.25)
+        tell(watch, "step", 20, step=35, loss=5.0, tokens_per_second=60.0)  # another number of steps compiles again
+        tell(watch, "step", 20, step=45, loss=4.5, tokens_per_second=9951.0)
+        tell(watch, "evaluation", 5, step=45, loss=4.75)
     approved("progress.txt", console.file.getvalue())

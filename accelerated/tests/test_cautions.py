@@ -12,6 +12,7 @@ import scipy.stats
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws.catalogue import LAWS
+from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.results import misfit
@@ -428,8 +429,11 @@ def test_an_embedding_larger_than_n_is_remarked_on_and_counted_on_request(tmp_pa
     assert fit.coefficients["alpha"] < 0.15
     [said] = [caution for caution in fit.cautions if "embedding" in caution]
     assert "(0.53 to 14 times the other" in said and "compare with --count-embeddings 1. If N counts it, state" in said
+    assert "6 N FLOPs leave out the output layer" in said
+    assert all("N in doubt" in item.words and "pinned" not in item.words for item in fit.intervals)
     counting = runs.counting_embeddings(1)
     [fit] = counting.fit("hoffmann")
+    assert fit.interval("alpha").words == "pinned down"
     assert fit.coefficients["alpha"] == pytest.approx(0.348, abs=0.02)
     assert fit.coefficients["c"] == pytest.approx(1.817, abs=0.08)
     assert not any("embedding" in caution for caution in fit.cautions)
@@ -455,6 +459,21 @@ def test_a_table_that_says_that_n_counts_the_embedding_is_right(tmp_path):
         stated.counting_embeddings(3)
     with pytest.raises(InputError, match="needs vocab_size and d_model, which are blank in 24 of 24 rows"):
         read_frame(frame.drop(columns="vocab_size"), tmp_path).counting_embeddings(2)
+
+
+def test_the_same_runs_have_one_plan_whatever_n_counts_and_whether_convert_counted_flops(tmp_path):
+    frame = small_models()
+    flops = 9.0 * (frame["dense_parameter_count"] + 32_000 * frame["d_model"]) * 2**16  # attention, by the shape
+    counted = frame.assign(flops_per_step=flops, step=frame["tokens"] / 2**16, batch_size=64, sequence_length=1024)
+    stated = counted.assign(counted_embeddings=1)
+    stated["dense_parameter_count"] += 32_000 * frame["d_model"]
+    choices = []
+    for table in (frame, counted.round({"step": 0}), stated.round({"step": 0})):
+        runs = read_frame(table, tmp_path).counting_embeddings(1)
+        [ranking] = runs.plan(Budget(1e19), None, "hoffmann", resamples=0, published=False).rankings
+        choices.append(ranking.lines[0].choice)
+    assert choices[0].loss == pytest.approx(2.927, abs=0.01)
+    assert [each.loss for each in choices[1:]] == pytest.approx([choices[0].loss] * 2, rel=1e-6)
 
 
 def test_an_embedding_below_a_tenth_of_n_is_not_remarked_on(tmp_path):

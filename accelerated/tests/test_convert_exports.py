@@ -404,7 +404,7 @@ def test_each_of_several_tables_is_converted_by_itself(here):
     assert frame["hyper_id"].tolist() == [0, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7]
     assert frame["note"].tolist()[:3] == ["p", "q", ""] and set(frame["router_type"][:2]) == {"Top-K"}
     assert "one.csv: hyper_id: 2 runs, numbered by name in the order of the rows" in done.remarks
-    assert "panel.csv: hyper_id 0 to 2 becomes 5 to 7" in done.remarks
+    assert "panel.csv: its runs have hyper_id 5 to 7 (before: 0 to 2)" in done.remarks
     Path("table.csv").unlink()
     assert refused([one, other], {"hyper_id": "nam"}, None) == (
         "--columns hyper_id=nam: one.csv, other.csv has no column nam; available: name, val, note, hyper_id, step, "

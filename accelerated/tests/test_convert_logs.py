@@ -75,14 +75,78 @@ def test_of_two_evaluations_at_a_step_the_later_counts_in_a_log_of_one_run():
     rows += [{"step": 40, "train_runtime": 1.0}, {"step": 40, "eval_loss": 3.05}]
     columns = {"loss_validation": "eval_loss"}
     found, remarks = converted(save("log.jsonl", *rows), columns)
-    assert found == [(0, 20, 3.2), (0, 40, 3.05)] and "left out: 1 row at step 40, because a later row" in remarks
+    assert found == [(0, 20, 3.2), (0, 40, 3.05)] and "at step 40, because a later row" in remarks
     every = [{"step": step, "eval_loss": loss} for step, loss in ((20, 3.3), (20, 3.2), (40, 3.1), (40, 3.05))]
     assert "'3.2'; needed: '3.3' as in row 1" in refused(save("seeds.jsonl", *every), columns), "maybe two seeds"
     split = [{"step": 10, "loss": 3.5, "split": "val"}, {"step": 20, "loss": 3.0, "split": "train"}]
     split += [{"step": 20, "loss": 3.4, "split": "val"}]
-    assert "'3.4'; needed: '3' as in row 2" in refused(save("split.jsonl", *split), {"loss_validation": "loss"})
+    assert refused(save("split.jsonl", *split), {"loss_validation": "loss"}) == (
+        "split.jsonl: column loss has losses of train and of val, by the column split; delete the rows of all but one"
+    )
+    texts = [{"step": s, "loss": loss, "text": t} for s, loss, t in ((10, 3, "c4"), (20, 2, "c4"), (20, 2.5, "pile"))]
+    assert "'2.5'; needed: '2' as in row 2" in refused(save("texts.jsonl", *texts), {"loss_validation": "loss"})
     named = [row | {"run": "a"} for row in rows]
-    assert "as in row 3" in refused(save("named.jsonl", *named), columns | {"hyper_id": "run"})
+    assert converted(save("named.jsonl", *named), columns | {"hyper_id": "run"})[0] == [("a", 20, 3.2), ("a", 40, 3.05)]
+
+
+RESTART = [(100, 3.5), (200, 3.4), (300, 3.9), (200, 3.41), (250, 3.39)]
+"""Steps and losses in logging order; the run restarted at step 200."""
+
+
+def restarted(kind: str, rows) -> tuple[str, dict[str, str]]:
+    """Write a log as a file of this kind, and return the columns to name."""
+    columns = {"loss_validation": "loss"}
+    if kind == "unnamed":
+        return save("log.jsonl", *({"step": step, "loss": loss} for step, loss in rows)), columns
+    if kind == "tokens":
+        return save("log.csv", ("run", "tokens", "loss"), *(("a", *row) for row in rows)), columns | {"hyper_id": "run"}
+    if kind == "whole numbers":
+        return save("log.csv", ("hyper_id", "step", "loss"), *((7, *row) for row in rows)), columns
+    long = [("a", step, name, loss - (name == "train")) for step, loss in rows for name in ("loss", "train")]
+    long = sorted(long, key=lambda row: row[2]) if kind == "long, by metric" else long
+    more = {"hyper_id": "run", "loss_train": "train"}
+    return save("log.csv", ("run", "step", "metric", "value"), *long), columns | more
+
+
+@pytest.mark.parametrize("kind", ["unnamed", "tokens", "whole numbers", "long", "long, by metric"])
+def test_a_table_of_a_run_that_restarted_keeps_its_last_branch(kind):
+    found, remarks = converted(*restarted(kind, RESTART))
+    assert [(step, loss) for _, step, loss in found] == [(100, 3.5), (200, 3.41), (250, 3.39)]
+    assert "from step 200 (2 rows)" in remarks
+    found, remarks = converted(*restarted(kind, [*RESTART[:2], RESTART[3]]))
+    assert [loss for *_, loss in found] == [3.5, 3.41] and "left out: the earlier values at step 200" in remarks
+
+
+UNCLEAR = {"unsorted": [(100, 3.5), (300, 3.2), (200, 3.4)], "two seeds": [*RESTART[:3], (100, 3.6), (200, 3.41)]}
+
+
+@pytest.mark.parametrize("case", UNCLEAR)
+def test_steps_that_go_back_without_a_repeated_step_or_from_the_first_are_refused(case):
+    message = refused(*restarted("tokens", UNCLEAR[case]))
+    assert "if it restarted, delete the rows that it abandoned; if the rows are unsorted, sort them" in message
+
+
+def test_a_metric_that_is_logged_at_other_steps_is_no_restart():
+    rows = [("a", step, "train", 3.0) for step in (50, 100, 150, 200)] + [("a", step, *loss) for step, *loss in (
+        (100, "loss", 3.5), (200, "loss", 3.4), (200, "loss", 3.3))]  # fmt: skip
+    path = save("long.csv", ("run", "step", "metric", "value"), *rows)
+    columns = {"hyper_id": "run", "loss_validation": "loss", "loss_train": "train"}
+    found, remarks = converted(path, columns)
+    assert [found[1][2], found[3][2]] == [3.5, 3.3] and len(found) == 4 and "restarted" not in remarks
+
+
+def test_a_folder_of_logs_asks_for_its_files():
+    save("logs/a/metrics.csv", *LIGHTNING)
+    assert refused("logs").endswith(
+        "; to convert logs, name each file, such as logs/a/metrics.csv (--columns hyper_id=folder joins the files of a"
+        " resumed run)"
+    )
+
+
+def test_a_step_that_another_column_replaces_is_no_dropped_column():
+    path = save("moe8.csv", ("steps", "val/loss", "_runtime", "_step"), (1000, 3.5, 1, 100), (2000, 3.25, 2, 200))
+    found, remarks = converted(path, {"loss_validation": "val/loss", "step": "steps"})
+    assert [step for _, step, _ in found] == [1000, 2000] and "dropped" not in remarks
 
 
 @pytest.mark.parametrize("cell", ["", "NA", "null", "<NA>"])
@@ -268,8 +332,9 @@ def test_a_long_table_becomes_one_with_a_column_for_each_metric():
     path = save("long.csv", ("run", "key", "step", "value"), *rows)
     found, remarks = converted(path, {"hyper_id": "run", "loss_validation": "val", "loss_train": "train"})
     assert found == [("a", 1, 3.5), ("b", 1, 3.25)] and "each key is a column now" in remarks
-    assert "long.csv has no column value; available: run, step, val, train" in refused(
-        path, {"hyper_id": "run", "loss_validation": "value"}
+    assert refused(path, {"hyper_id": "run", "loss_validation": "value"}) == (
+        "long.csv: --columns loss_validation=value names no metric: each key is a column now, with the cells of value;"
+        " name one of val, train"
     )
     wide = save("wide.csv", ("key", "step", "value"), ("a", 1, 3.5), ("b", 1, 3.25))
     assert converted(wide, {"hyper_id": "key", "loss_validation": "value"})[0] == [("a", 1, 3.5), ("b", 1, 3.25)]

@@ -119,6 +119,19 @@ def test_a_dead_expert_is_named_in_the_block_that_has_it(run_of):
     found = told.findings(trace)
     assert [block.faults.dead for block in found] == [[], [3]] and found[1].load[3] == 0
     assert "Block 4: 1 expert is dead (chosen by no token): 3." in told.fault_sentences(trace, found)
+    short = trace_run(run, ids_of(run, 49 * EXPERTS), "top_k")
+    [said] = [line for line in told.fault_sentences(short, told.findings(short)) if "dead" in line]
+    assert said.startswith("Block 4: the text is too short to tell if an expert without a token is dead")
+
+
+def test_two_labels_that_tell_the_same_are_both_named(run_of):
+    run = run_of(router="top_k")
+    trace = trace_run(run, ids_of(run, 64), "top_k")
+    for bits, said in ((1.79, "about equally well"), (1.2, "the token itself mostly decides the expert")):
+        labels = {"token": 1.85, "previous": bits, "position": 0.1}
+        told_bits = {name: diagnostics.Information(each, 0.1, 0.0) for name, each in labels.items()}
+        [line] = told.sentences(trace, [CALM._replace(information=told_bits)])
+        assert said in line
 
 
 def test_many_blocks_share_a_sentence(run_of):

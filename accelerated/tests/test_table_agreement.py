@@ -159,7 +159,19 @@ def test_flops_that_count_idle_experts(tmp_path, column, flops):
     assert said.startswith(f"{column}: far off in 3 of 4 rows") and IDLE in said
     used = np.where(runs()["num_experts"] == 1, 1, 1.6) * N
     assert remarks(runs(**{column: flops * used}), tmp_path) == []
-    assert IDLE not in str(remarks(runs(**{column: flops * total * [1, 1.1, 1.2, 1]}), tmp_path))
+    assert IDLE not in str(remarks(runs(**{column: flops * total * [1, 1.1, 1.2, 1]})[:3], tmp_path)), (
+        "without a dense run"
+    )
+
+
+@pytest.mark.parametrize(("times", "rows"), [(8, 3), (3.3, 3), (2, 0)])
+def test_flops_that_count_idle_experts_of_a_table_without_p(tmp_path, times, rows):
+    """They are E times 6 N D, or more than k = 2 times those of the dense run."""
+    flops = 6e8 * TOKENS * np.array([times, times, times, 1])
+    frame = runs(num_experts=[8, 8, 8, 1], dense_parameter_count=1e8, **{TRAINING: flops}).drop(columns=TOTAL)
+    said = str(remarks(frame, tmp_path))
+    assert (f"far off in {rows} of 4 rows" in said and IDLE in said) if rows else said == "[]"
+    assert (IDLE in str(remarks(frame[:3], tmp_path))) == (times == 8), "without a dense run"
 
 
 def test_experts_that_are_counted_as_narrow_ones(tmp_path):
@@ -181,7 +193,7 @@ def test_experts_that_are_counted_as_narrow_ones(tmp_path):
 def test_p_that_counts_the_embedding_unlike_n(tmp_path):
     small = OWN[OWN["model_size_label"] == "15M"].reset_index(drop=True)
     said = remarks(small.assign(**{TOTAL: small[TOTAL] + 32_000 * small["d_model"]}), tmp_path)
-    assert len(said) == 1 and said[0].startswith(f"{TOTAL}: far off in")
+    assert len(said) == 1 and said[0].startswith(f"{TOTAL}: differs in")
     assert said[0].endswith(
         f"does it count the embedding, vocab_size * d_model, unlike N (let both count alike; {COUNTED.format(1)})?"
     )

@@ -1,7 +1,6 @@
 """The generated part of docs/wild/README.md: tables from results.json, and the docstrings of the reproductions."""
 
 import ast
-import re
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "wild"
@@ -112,15 +111,9 @@ def share(value) -> str:
 
 def first_difference(found: dict) -> str:
     """Return the suite's first sentence, without the input. results.json has the whole message."""
-    detail = found.get("detail", "")
-    added = re.search(r"(1e-\d+) is added to the denominator", detail)
-    if added:
-        return f"{added[1]} is added to the denominator"
-    reading = detail.partition("; at ")[0].partition(": as if ")[2]
-    if reading:
-        return f"as if {reading}"
-    words = detail.partition("; at ")[0].partition(" is not askable: ")
-    return (words[2] or words[0]).partition("; given")[0]
+    message = found.get("detail", "").partition("; at ")[0]
+    cause = message.rpartition("]: ")[2]  # the whole message, if it names no cause
+    return cause.rpartition(" is not askable: ")[2].partition("; given")[0]
 
 
 def coefficients(rows: list[dict]) -> str:
@@ -163,6 +156,6 @@ def changes(old: list[dict], rows: list[dict]) -> list[str]:
         words = [f"{', '.join(filter(None, cells(one)[:3]))} in {one['version']}" for one in (last, row) if one]
         if last is None or row is None:
             lines.append(f"`{function}`: {'new' if row else 'gone'}, {words[0]}")
-        elif words[0] != words[1]:
+        elif (cells(last)[:2], last["version"]) != (cells(row)[:2], row["version"]):
             lines.append(f"`{function}`: {words[0]}; {words[1]}")
     return lines

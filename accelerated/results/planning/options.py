@@ -57,17 +57,20 @@ class Costs(NamedTuple):
     same_tokens: bool
 
 
-def costs_of(frame, experts: float) -> Costs:
+def costs_of(frame, experts: float, by_size: bool = False) -> Costs:
     """Return the costs of models with E experts.
 
     Args:
         frame: the rows of one router and of the dense runs, one per run.
         experts: E, at least 1.
+        by_size: whether FLOPs that are counted from the shape are ignored, so that a token costs 6 N.
     """
     size, count = (frame[name].to_numpy(dtype=np.float64) for name in (SIZE, EXPERTS))
     tokens = tokens_of_runs(frame)
     per_token = stated_flops(frame) / (TRAINING * tokens)
-    per_token = np.where(np.isnan(per_token), column_or_nan(frame, "flops_per_step") / taken_per_step(frame), per_token)
+    if not by_size:
+        counted = column_or_nan(frame, "flops_per_step") / taken_per_step(frame)
+        per_token = np.where(np.isnan(per_token), counted, per_token)
     cache = (
         2 * column_or_nan(frame, "num_blocks") * column_or_nan(frame, "num_heads") * column_or_nan(frame, "kqv_size")
     )
@@ -261,10 +264,14 @@ def _model_of_runs(fit: Fit, kind: tuple[float, float, float], budget: Budget, t
 
 
 def costs_of_kind(fit: Fit, experts: float, k: float, granularity: float) -> Costs:
-    """Return the costs of models with E experts, from the runs with this k and G and the dense runs."""
+    """Return the costs of models with E experts, from the runs with this k and G and the dense runs.
+
+    A law of dense runs that was published for N with the embedding takes 6 N FLOPs for each token, as its paper does.
+    """
     frame = fit.rows.runs.frame
     same_kind = (or_one(frame, "k") == k) & (or_one(frame, "granularity") == granularity)
-    return costs_of(frame[same_kind | (frame["router_type"] == DENSE).to_numpy()], experts)
+    dense = (frame["router_type"] == DENSE).to_numpy()
+    return costs_of(frame[same_kind | dense], experts, bool(fit.law.counts_embedding and dense.all()))
 
 
 def check_planned(law: Law, flops: float) -> None:

@@ -28,7 +28,7 @@ BEYOND = (
 )
 
 TAKEN = {
-    "flops": "the table has no FLOPs, so the plan assumes 6 N per training token and 2 N per inference token",
+    "flops": "without training_flops, the plan assumes 6 N per training token and 2 N per inference token",
     "tokens": "the table does not give the tokens per step, so the plan assumes 524,288, as in the released table",
     "embedding": "memory excludes the embeddings, because the table has no column d_model",
 }
