@@ -110,6 +110,8 @@ from .intervals import Predicted, Range, jackknife_intervals, jackknife_predicti
 
 Axes = Literal["experts", "compute", "dense", "every", "one E", "one kind"]
 """The rows for a law: a grid in N and E, rows with F and B, dense rows, all rows, rows of one E, rows of one router."""
+_ROUTED = ("dense_parameters", "num_experts")
+
 Measured = Literal["loss", "accuracy", "leverage"]
 
 
@@ -164,6 +166,7 @@ class Law(NamedTuple):
         axes: the rows of a table that the law uses (see `Axes`)
         takes_huber: whether `fit` takes huber=delta, for the sum of Huber terms instead of least squares
         has_floor: whether the law has an irreducible loss
+        floored: the name of the same law with an irreducible loss; "" if there is none
         counts_embedding: whether N of the published law counts the embedding
         count: (*columns) -> number of coefficients, if it differs from the number of parameters
         design: (fit, *columns) -> [n, p]: columns in which log10 L is linear at the fitted nonlinear coefficients
@@ -171,7 +174,7 @@ class Law(NamedTuple):
         own_prediction: (fit, columns, loss, at, level) -> Predicted; None: the jackknife
         slopes: (fit, columns, loss, level) -> [Range]: they show whether the rows determine the law
         cutoff: fit -> (name, value): the size at which more experts stop helping
-        by_size: (fit, columns, loss, at, level) -> (low, high) or None, in addition to `own_prediction`
+        by_size: (fit, columns, loss, at, level) -> (low, high) or None; None: the jackknife (`interval_by_size`)
         dense_equivalent: (fit, columns, loss, at, level) -> Range or None: the dense model of equal loss
         measured: the quantity that `fit` takes last and `predict` returns: nats per token, a share, or a ratio
         beside: columns that `fit` needs after `columns`; `predict` ignores them
@@ -190,6 +193,7 @@ class Law(NamedTuple):
     axes: Axes = "experts"
     takes_huber: bool = False
     has_floor: bool = False
+    floored: str = ""
     counts_embedding: bool = False
     count: Callable | None = None
     design: Callable | None = None
@@ -235,6 +239,26 @@ class Law(NamedTuple):
         if self.own_prediction is None:
             return jackknife_prediction(self, fit, columns, loss, at, level)
         return self.own_prediction(fit, columns, loss, at, level)
+
+    def interval_by_size(
+        self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
+    ) -> tuple[float, float] | None:
+        """Return the interval of the law's value at one point from leaving out one size at a time.
+
+        It accounts for errors that the runs of one size share. Arguments as in `predict_interval`.
+
+        Returns:
+            (low, high); None if the law is not in N and E, or without one size the rows do not determine it.
+
+        Raises:
+            ValueError: `predict_interval` raises this error.
+        """
+        if self.by_size is not None:
+            return self.by_size(fit, columns, loss, at, level)
+        if self.columns != _ROUTED:
+            return None
+        low, high = jackknife_prediction(self, fit, columns, loss, at, level).law
+        return None if math.isnan(low) else (low, high)
 
     def coefficient_count(self, columns: Sequence[np.ndarray]) -> int:
         """Return the number of coefficients of the law for these rows."""
@@ -287,7 +311,6 @@ def register(law: Law) -> Law:
     return law
 
 
-_ROUTED = ("dense_parameters", "num_experts")
 _SLOPE_IN_SIZE = Parameter("a", "1", "change of log10 L per tenfold N, at E = 1")
 _SLOPE_IN_EXPERTS = Parameter("b", "1", "change of log10 L per tenfold E, at N = 1")
 _INTERACTION = Parameter("c", "1", "change of the slope in log10 E per tenfold N")
@@ -340,6 +363,7 @@ _SEPARABLE = Law(
     fit=log_linear.fit_separable,
     predict=lambda fit, *columns: log_linear.predict_loss(*columns, fit.coefficients),
     linear=("a", "b", "d"),
+    floored="separable-floor",
     design=linear_intervals.separable_design,
     own_intervals=linear_intervals.separable_intervals,
     own_prediction=partial(linear_intervals.linear_prediction, linear_intervals.separable_design),
@@ -353,6 +377,7 @@ _BILINEAR = Law(
     fit=log_linear.fit_bilinear,
     predict=lambda fit, *columns: log_linear.predict_loss(*columns, fit.coefficients),
     linear=("a", "b", "c", "d"),
+    floored="bilinear-floor",
     design=linear_intervals.bilinear_design,
     own_intervals=linear_intervals.bilinear_intervals,
     own_prediction=partial(linear_intervals.linear_prediction, linear_intervals.bilinear_design),
@@ -384,6 +409,7 @@ _BOUNDED = Law(
     predict=_predict_bounded,
     linear=("a", "b", "c", "d"),
     takes_huber=True,
+    floored="routed-bounded-floor",
     design=bounded_intervals.routed_design,
     own_intervals=bounded_intervals.routed_intervals,
     own_prediction=bounded_intervals.routed_prediction,

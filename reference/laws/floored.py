@@ -241,8 +241,8 @@ def _checked(kind: type, dense_parameters, num_experts, loss) -> tuple[tuple, np
 
 
 class _Unknowns:
-    """A law in the unknowns θ of the search: level, power, gain, turn (if the law has c), ln rise and ln bend (if it has
-    Ê), and ln L0.
+    """A law in the unknowns θ of the search: level, power, gain, turn (if the law has c), ln rise and ln bend (if the
+    law has Ê), and ln L0.
 
     Its methods are the interface of `_descent.py`. `columns` are N and E, [n] each; `centres` [1] holds the mean of ln
     N; θ is [p].
