@@ -177,6 +177,21 @@ class Fit:
         return leave_one_group_out(self.law, self.rows.columns, self.rows.measured, sizes_of(self.rows.runs))
 
     @cached_property
+    def floored(self) -> "Fit | None":
+        """The fit of the same law with a floor; None if there is no such law, or the rows do not determine it."""
+        if not self.law.floored or self.huber is not None:
+            return None
+        try:
+            return fit_with_intervals(self.rows, LAWS[self.law.floored], self.level, None)
+        except ValueError:
+            return None
+
+    @property
+    def floor_helps(self) -> bool:
+        """Whether the same law with a floor predicts left-out sizes better. It needs four sizes to be tested."""
+        return self.floored is not None and self.floored.held_out_size.rmsle < self.held_out_size.rmsle
+
+    @cached_property
     def determined(self) -> bool:
         """Whether the rows determine the whole law (see `is_determined`). `is_found` tests one coefficient."""
         if self.rows.runs is None:
@@ -209,6 +224,8 @@ class Fit:
         """
         if f"{name} at" in self.status or math.isnan(value):
             return False
+        if self.law.has_floor and name.endswith("_cutoff"):
+            return (slope := self.interval("c")) is None or slope.low > 0  # with c = 0 there is no cut-off
         if math.isinf(value) and not name.endswith("_cutoff"):
             return True  # the best fit has no limit E_max
         interval = self.interval(name)
@@ -253,7 +270,8 @@ class Fit:
             {"router", or "task" and "training_set"; "rows", "left_out": [{"hyper_id", "reason", "run"}], "status",
             "criterion", "objective", "rmsle", "determined", "coefficients": {name: coefficient, or a list with an entry
             for each "N"}, "derived": {"N_cutoff": coefficient, "slopes": [{"N", ...}]}, "held_out": {kind of left-out
-            rows: RMSLE}, "misfit", "cautions"}, and "least_squares": {"coefficients", "rmsle"} with Huber's criterion.
+            rows: RMSLE}, "with_floor": {"law", "rmsle", "L0": coefficient, "N_cutoff", "leave_one_size_out", "better"}
+            or null, "misfit", "cautions"}, and "least_squares": {"coefficients", "rmsle"} with Huber's criterion.
             Residuals in "misfit" are log10 of the measured loss minus log10 of the law's loss.
         """
         return plain(fit_dict(self))
@@ -267,7 +285,7 @@ class Fit:
 
 def fit_blocks(fit) -> list[Block]:
     """Return the blocks of one `Fit`: coefficients, slopes, residuals and excluded runs."""
-    blocks: list[Block] = [_coefficients_table(fit), Notes([_error_words(fit)])]
+    blocks: list[Block] = [_coefficients_table(fit), Notes([_error_words(fit), *_floor_words(fit)])]
     if not fit.determined:
         blocks.append(f"{fit.name}: {NOT_WHOLE}.")
     if fit.slopes:
@@ -315,6 +333,20 @@ def _error_words(fit) -> str:
     beside = "" if fit.least_squares is None else f" (by least squares {figure(fit.least_squares.rmsle, '.5f')})"
     (kind, fit_error), *others = errors_of(fit).items()
     return f"{kind} {fit_error}{beside}" + "".join(f"; {name} {error}" for name, error in others)
+
+
+def _floor_words(fit) -> list[str]:
+    """Return a sentence on the same law with a floor: its errors, its cut-off, and whether to prefer it."""
+    if fit.floored is None:
+        return []
+    floor, other, cutoff = fit.floored.interval("L0"), fit.floored.law.name, fit.floored.cutoff[1]
+    found = figure(cutoff) if fit.floored.is_found("N_cutoff", cutoff) else NOT_DETERMINED
+    text = f"with a floor (law {other}), L0 = {figure(floor.value)} ({span(floor)}): "
+    text += f"RMSLE {figure(fit.floored.rmsle, '.5f')}"
+    text += f"; leave one size out {_held_out_cell(fit.floored.held_out_size, '.5f')}; N_cutoff {found}"
+    if fit.floor_helps:
+        return [f"{text}. It predicts left-out sizes better: beyond these sizes, use --law {other}"]
+    return [f"{text}. It does not predict left-out sizes better"]
 
 
 def errors_of(fit) -> dict[str, str]:

@@ -65,6 +65,13 @@ NO_FLOOR = (
 """This sentence is true of a law that falls with N and is a sum of logarithms (no `Law.has_floor`)."""
 
 
+FLOOR_MOVES = (
+    "L0 is not the entropy of the text: longer training lowers it, and a few sizes do not determine it. Its interval "
+    "assumes that this law is right; fits without the largest size (--rows) show how far it moves."
+)
+"""This sentence is true of a law in N and E with a floor: tokens are not in it."""
+
+
 class SizeMiss(NamedTuple):
     """The residuals of the runs of one size."""
 
@@ -488,6 +495,8 @@ def warning_lines(not_fitted: dict[str, str], cautions: dict[str, list[str]]) ->
 
 
 def floor_lines(law, fits) -> list[str]:
-    """Return [`NO_FLOOR`] if this sentence is true of at least one fit of a law."""
+    """Return `NO_FLOOR` or `FLOOR_MOVES` if it is true of at least one fit of a law."""
     misfits = [fit.misfit for fit in fits if fit.misfit is not None]
+    if misfits and any(parameter.name == "L0" for parameter in law.parameters):
+        return [FLOOR_MOVES]
     return [NO_FLOOR] if misfits and has_no_floor(law, misfits) else []

@@ -43,8 +43,7 @@ class Prediction(NamedTuple):
         value: the value of the fit
         law: interval of the law's value
         run: interval of one more run
-        by_size: interval of the law's value from leaving out one size at a time; only for the bounded law with at least
-            3 sizes
+        by_size: interval of the law's value from leaving out one size at a time; only for laws in N and E
         dense: size of the dense model of equal loss; only for the bounded law
         least_squares: the loss by least squares, for a fit by Huber's sum (without intervals)
         cautions: warnings of extrapolation, and possible errors of the fit
@@ -201,7 +200,8 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
     dense = None
     if law.dense_equivalent is not None and fit.misfit.rise is None:  # otherwise no dense size corresponds to a loss
         dense = law.dense_equivalent(fit.best, rows.columns, rows.measured, at, level)
-    cautions = [*_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point), *_impossible(fit, of_law, of_run)]
+    cautions = [*_with_floor(fit, at, level), *_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point)]
+    cautions += _impossible(fit, of_law, of_run)
     return Prediction(fit, value, of_law, of_run, by_size, dense, None, cautions)
 
 
@@ -209,7 +209,7 @@ def intervals_at(fit, at: tuple[float, ...], level: float) -> tuple[float, Range
     """Return the value of a fit at a point, and three intervals: for the law, for one more run, by left-out sizes."""
     known = fit.best, fit.rows.columns, fit.rows.measured
     value, of_law, of_run = fit.law.predict_interval(*known, at, level)
-    by_size = None if fit.law.by_size is None else fit.law.by_size(*known, at, level)
+    by_size = fit.law.interval_by_size(*known, at, level)
     ends = {"law": of_law, "run": of_run, "by_size": by_size}
     return value, *(ends_of_one and Range(name, None, value, *ends_of_one, "") for name, ends_of_one in ends.items())
 
@@ -240,6 +240,15 @@ def _predict_without_intervals(fit, point: dict[str, float]) -> Prediction:
     sentences = ["with Huber's sum there are no intervals"] if fit.rows.runs is None else []
     cautions = [*_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point), *sentences]
     return Prediction(fit, value, unknown("law", value), unknown("run", value), None, None, beside, cautions)
+
+
+def _with_floor(fit, at: tuple[float, ...], level: float) -> list[str]:
+    """Return a sentence with the value of the same law with a floor, if this law predicts left-out sizes better."""
+    if not fit.floor_helps:
+        return []
+    value, of_law, *_ = intervals_at(fit.floored, at, level)
+    other = f"the same law with a floor (--law {fit.floored.law.name}) predicts left-out sizes better"
+    return [f"{other}; its value here is {figure(value)} ({100 * level:g} % interval {span(of_law)})"]
 
 
 def _extrapolation(fit, point: dict[str, float]) -> list[str]:

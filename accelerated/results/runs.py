@@ -176,14 +176,15 @@ class Runs:
     def _fits_with_dense(self, law: Law, level: float) -> tuple[list[Fit], dict[str, str]]:
         """Return the fits of the routers and of the dense runs, and the reasons for routers without a fit.
 
-        A law that uses training tokens includes the dense runs as E = 1, so they need no separate fit.
+        If the law includes the dense runs as E = 1 (`includes_dense`), they need no separate fit.
         """
+        from .planning.options import includes_dense
 
         def fitted(selection: RouterRows, law: Law) -> Fit:
             return Fit(rows_of_runs(selection, law, self.loss), law, level)
 
         fits, not_fitted = fit_some(self.selections(law.axes), self.loss, partial(fitted, law=law))
-        if law.axes == "dense" or "tokens" in law.columns:
+        if includes_dense(law):
             return fits, not_fitted
         try:
             selections = self.selections("dense")

@@ -38,6 +38,10 @@ _NAMES = {
         "fine_grained_parameters", "fit_fine_grained", "predict_fine_grained",
     ),
     "fitting": ("LossCurve", "RoutedFit", "fit_routed", "predict_curve"),
+    "floored": (
+        "BilinearFloorCoefficients", "BoundedFloorCoefficients", "SeparableFloorCoefficients", "fit_floored",
+        "floored_cutoff", "floored_dense_equivalent", "floored_intervals", "predict_floored",
+    ),
     "held_out": ("Comparison", "HeldOut", "Score", "compare_forms", "leave_one_group_out", "leave_one_out"),
     "hoffmann": (
         "HoffmannCoefficients", "KaplanCoefficients", "fit_hoffmann", "fit_kaplan", "hoffmann_intervals",

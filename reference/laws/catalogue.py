@@ -48,28 +48,31 @@ The laws dense, kaplan and hoffmann use dense rows only. In the other laws of th
 efficiency leverage.
 
     >>> for law in LAWS.values():
-    ...     print(f"{law.name:18} {', '.join(law.columns):38} {', '.join(law.linear)}".rstrip())
-    dense              dense_parameters                       alpha, alpha log10 N_c
-    per-size           dense_parameters, num_experts          b, d
-    separable          dense_parameters, num_experts          a, b, d
-    bilinear           dense_parameters, num_experts          a, b, c, d
-    routed-bounded     dense_parameters, num_experts          a, b, c, d
-    routed-utilisation teraflops, utilisation                 a, b, c, d
-    compute            flops
-    sparsity           total_parameters, tokens, sparsity
-    kaplan             dense_parameters, tokens
-    hoffmann           dense_parameters, tokens
-    fine-grained       total_parameters, tokens, granularity
-    joint              active_parameters, tokens, num_experts
-    direct             flops
-    ratio              parameters, tokens
-    ceiling            flops
-    repeated           flops, attempts
-    broken             flops
-    two-stage-linear   flops
-    two-stage-logistic flops
-    two-stage-ratio    parameters, tokens
-    leverage           activation, tian_granularity, flops
+    ...     print(f"{law.name:20} {', '.join(law.columns):38} {', '.join(law.linear)}".rstrip())
+    dense                dense_parameters                       alpha, alpha log10 N_c
+    per-size             dense_parameters, num_experts          b, d
+    separable            dense_parameters, num_experts          a, b, d
+    bilinear             dense_parameters, num_experts          a, b, c, d
+    routed-bounded       dense_parameters, num_experts          a, b, c, d
+    separable-floor      dense_parameters, num_experts
+    bilinear-floor       dense_parameters, num_experts
+    routed-bounded-floor dense_parameters, num_experts
+    routed-utilisation   teraflops, utilisation                 a, b, c, d
+    compute              flops
+    sparsity             total_parameters, tokens, sparsity
+    kaplan               dense_parameters, tokens
+    hoffmann             dense_parameters, tokens
+    fine-grained         total_parameters, tokens, granularity
+    joint                active_parameters, tokens, num_experts
+    direct               flops
+    ratio                parameters, tokens
+    ceiling              flops
+    repeated             flops, attempts
+    broken               flops
+    two-stage-linear     flops
+    two-stage-logistic   flops
+    two-stage-ratio      parameters, tokens
+    leverage             activation, tian_granularity, flops
 """
 
 import math
@@ -91,6 +94,7 @@ from . import (
     downstream_sums,
     fine_grained,
     fitting,
+    floored,
     hoffmann,
     joint,
     leverage,
@@ -106,6 +110,8 @@ from .intervals import Predicted, Range, jackknife_intervals, jackknife_predicti
 
 Axes = Literal["experts", "compute", "dense", "every", "one E", "one kind"]
 """The rows for a law: a grid in N and E, rows with F and B, dense rows, all rows, rows of one E, rows of one router."""
+_ROUTED = ("dense_parameters", "num_experts")
+
 Measured = Literal["loss", "accuracy", "leverage"]
 
 
@@ -160,6 +166,7 @@ class Law(NamedTuple):
         axes: the rows of a table that the law uses (see `Axes`)
         takes_huber: whether `fit` takes huber=delta, for the sum of Huber terms instead of least squares
         has_floor: whether the law has an irreducible loss
+        floored: the name of the same law with an irreducible loss; "" if there is none
         counts_embedding: whether N of the published law counts the embedding
         count: (*columns) -> number of coefficients, if it differs from the number of parameters
         design: (fit, *columns) -> [n, p]: columns in which log10 L is linear at the fitted nonlinear coefficients
@@ -167,7 +174,7 @@ class Law(NamedTuple):
         own_prediction: (fit, columns, loss, at, level) -> Predicted; None: the jackknife
         slopes: (fit, columns, loss, level) -> [Range]: they show whether the rows determine the law
         cutoff: fit -> (name, value): the size at which more experts stop helping
-        by_size: (fit, columns, loss, at, level) -> (low, high) or None, in addition to `own_prediction`
+        by_size: (fit, columns, loss, at, level) -> (low, high) or None; None: the jackknife (`interval_by_size`)
         dense_equivalent: (fit, columns, loss, at, level) -> Range or None: the dense model of equal loss
         measured: the quantity that `fit` takes last and `predict` returns: nats per token, a share, or a ratio
         beside: columns that `fit` needs after `columns`; `predict` ignores them
@@ -186,6 +193,7 @@ class Law(NamedTuple):
     axes: Axes = "experts"
     takes_huber: bool = False
     has_floor: bool = False
+    floored: str = ""
     counts_embedding: bool = False
     count: Callable | None = None
     design: Callable | None = None
@@ -231,6 +239,26 @@ class Law(NamedTuple):
         if self.own_prediction is None:
             return jackknife_prediction(self, fit, columns, loss, at, level)
         return self.own_prediction(fit, columns, loss, at, level)
+
+    def interval_by_size(
+        self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
+    ) -> tuple[float, float] | None:
+        """Return the interval of the law's value at one point from leaving out one size at a time.
+
+        It accounts for errors that the runs of one size share. Arguments as in `predict_interval`.
+
+        Returns:
+            (low, high); None if the law is not in N and E, or without one size the rows do not determine it.
+
+        Raises:
+            ValueError: `predict_interval` raises this error.
+        """
+        if self.by_size is not None:
+            return self.by_size(fit, columns, loss, at, level)
+        if self.columns != _ROUTED:
+            return None
+        low, high = jackknife_prediction(self, fit, columns, loss, at, level).law
+        return None if math.isnan(low) else (low, high)
 
     def coefficient_count(self, columns: Sequence[np.ndarray]) -> int:
         """Return the number of coefficients of the law for these rows."""
@@ -283,7 +311,6 @@ def register(law: Law) -> Law:
     return law
 
 
-_ROUTED = ("dense_parameters", "num_experts")
 _SLOPE_IN_SIZE = Parameter("a", "1", "change of log10 L per tenfold N, at E = 1")
 _SLOPE_IN_EXPERTS = Parameter("b", "1", "change of log10 L per tenfold E, at N = 1")
 _INTERACTION = Parameter("c", "1", "change of the slope in log10 E per tenfold N")
@@ -336,6 +363,7 @@ _SEPARABLE = Law(
     fit=log_linear.fit_separable,
     predict=lambda fit, *columns: log_linear.predict_loss(*columns, fit.coefficients),
     linear=("a", "b", "d"),
+    floored="separable-floor",
     design=linear_intervals.separable_design,
     own_intervals=linear_intervals.separable_intervals,
     own_prediction=partial(linear_intervals.linear_prediction, linear_intervals.separable_design),
@@ -349,6 +377,7 @@ _BILINEAR = Law(
     fit=log_linear.fit_bilinear,
     predict=lambda fit, *columns: log_linear.predict_loss(*columns, fit.coefficients),
     linear=("a", "b", "c", "d"),
+    floored="bilinear-floor",
     design=linear_intervals.bilinear_design,
     own_intervals=linear_intervals.bilinear_intervals,
     own_prediction=partial(linear_intervals.linear_prediction, linear_intervals.bilinear_design),
@@ -380,6 +409,7 @@ _BOUNDED = Law(
     predict=_predict_bounded,
     linear=("a", "b", "c", "d"),
     takes_huber=True,
+    floored="routed-bounded-floor",
     design=bounded_intervals.routed_design,
     own_intervals=bounded_intervals.routed_intervals,
     own_prediction=bounded_intervals.routed_prediction,
@@ -396,6 +426,30 @@ _BOUNDED = Law(
         for router, coefficients in routed.PRINTED.items()
     },
 )
+
+
+def _with_floor(law: Law, kind: type[floored.FlooredCoefficients]) -> Law:
+    """Return the record of a law in N and E with an irreducible loss L0 (`floored.py`)."""
+    return Law(
+        name=floored.NAMES[kind],
+        formula=law.formula.replace("log10 L =", "log10(L - L0) ="),
+        parameters=(*law.parameters, Parameter("L0", "nats", "the floor: the irreducible loss")),
+        columns=_ROUTED,
+        fit=partial(smooth_intervals.fit_in_log10, partial(floored.fit_floored, kind)),
+        predict=lambda fit, *columns: floored.predict_floored(*columns, fit.coefficients),
+        takes_huber=True,
+        has_floor=True,
+        own_intervals=partial(
+            smooth_intervals.smooth_ranges, partial(floored.floored_intervals, kind), ("E_start", "E_max", "L0")
+        ),
+        own_prediction=partial(smooth_intervals.smooth_prediction, partial(floored.floored_intervals, kind)),
+        cutoff=lambda fit: ("N_cutoff", floored.floored_cutoff(fit.coefficients)),
+    )
+
+
+_SEPARABLE_FLOOR = _with_floor(_SEPARABLE, floored.SeparableFloorCoefficients)
+_BILINEAR_FLOOR = _with_floor(_BILINEAR, floored.BilinearFloorCoefficients)
+_BOUNDED_FLOOR = _with_floor(_BOUNDED, floored.BoundedFloorCoefficients)
 
 _UTILISATION = Law(
     name="routed-utilisation",
@@ -715,8 +769,8 @@ _LEVERAGE = Law(
 LAWS: dict[str, Law] = {
     law.name: law
     for law in (
-        _DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _UTILISATION,
-        _COMPUTE, _SPARSITY, _KAPLAN, _HOFFMANN, _FINE_GRAINED, _JOINT,
+        _DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _SEPARABLE_FLOOR, _BILINEAR_FLOOR, _BOUNDED_FLOOR,
+        _UTILISATION, _COMPUTE, _SPARSITY, _KAPLAN, _HOFFMANN, _FINE_GRAINED, _JOINT,
         _DIRECT, _RATIO, _CEILING, _REPEATED, _BROKEN, _STAGES_LINEAR, _STAGES_LOGISTIC, _STAGES_RATIO, _LEVERAGE,
     )
 }  # fmt: skip

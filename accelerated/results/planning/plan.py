@@ -10,7 +10,7 @@ from ...tables.schema import DENSE
 from ...wording import by_reason, plural
 from ..blocks import Block, Heading, Notes, Table, count, exponent, percent, span, text, to_html
 from ..encoding import plain
-from ..misfit import NO_FLOOR, has_no_floor
+from ..misfit import floor_lines
 from ..plotting import plot_frontiers
 from ..prediction import extrapolation
 from .isoflop import ISOFLOP_HEAD, Profile, profile_blocks
@@ -249,8 +249,11 @@ def _of_law(ranking: Ranking) -> list[str]:
     sentences, law = [], LAWS[ranking.law]
     if "tokens" not in law.columns:
         sentences.append(f"the law {law.name} ignores tokens, so every option has the runs' number of tokens")
-    if has_no_floor(law, [fit.misfit for fit in ranking.fits]) and any(line.beyond for line in ranking.lines):
-        sentences.append(NO_FLOOR)
+    if any(line.beyond for line in ranking.lines):
+        sentences += floor_lines(law, ranking.fits)
+    if names := [fit.name for fit in ranking.fits if fit.floor_helps]:
+        better = f"the same law with a floor predicts left-out sizes better ({', '.join(names)})"
+        sentences.append(f"{better}; rank with --law {law.floored} as well")
     return sentences
 
 

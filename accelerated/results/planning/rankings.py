@@ -123,7 +123,7 @@ def table_ranking(
 
     Args:
         law: a law of the loss, in columns that follow from N, E and D.
-        fits: a fit for each router. If the law ignores tokens, also the fit of the law `dense` to the dense runs.
+        fits: a fit for each router. Unless the law `includes_dense`, also the fit of the law `dense` to the dense runs.
         not_fitted: {router: reason}.
         tokens: D; None for the runs' tokens or, for a law that uses training tokens, all tokens that the FLOPs allow.
         resamples: number of resamples; None for `RESAMPLES` or `SLOW_RESAMPLES`.

@@ -1,0 +1,79 @@
+"""Routed laws with a floor: the loss falls towards an irreducible loss L0, and not towards 0.
+
+Imported from `routelaws.reference.laws.floored`. The search differs (`additive.py`).
+"""
+
+import math
+
+import numpy as np
+
+from routelaws.reference.laws import floored as reference
+from routelaws.reference.laws.floored import *  # noqa: F403 - what follows replaces its name
+from routelaws.reference.laws.floored import NAMES
+
+from .._calling import calling
+from . import _descent, _smooth
+
+
+def _form(kind: type) -> _descent.Form:
+    """Return a law in the interface of `_descent.py`, with the unknowns of the reference."""
+    unknowns = reference._FORMS[kind]
+    bends, turns, count = "E_start" in kind._fields, "c" in kind._fields, len(kind._fields)
+
+    def predict(theta, logs):
+        """See `_descent.Form`. The second column is E - 1, not centred."""
+        n, x, t = logs[..., 0, :], logs[..., 1, :], theta.T[:, :, None]
+        psi, by_shape = np.log1p(x), []
+        if bends:
+            rise, within = np.exp(t[-3]), 1 + np.exp(t[-2]) * x
+            psi, part = np.log1p(rise * x / within), 1 - 1 / (1 + rise * x / within)
+            by_shape = [part, -part * (1 - 1 / within)]
+        by_psi = t[2] + t[3] * n if turns else t[2]
+        above = t[0] + t[1] * n + by_psi * psi
+        top = np.maximum(above, t[-1])
+        share, floor = np.exp(above - top), np.exp(t[-1] - top)
+        share, floor, total = share / (share + floor), floor / (share + floor), share + floor
+        turn = [share, share * n, share * psi, *([share * n * psi] if turns else [])]
+        turn += [share * by_psi * each for each in by_shape] + [floor]
+        return top + np.log(total), np.stack(turn, axis=1)
+
+    def coefficients(theta, centres):
+        """Return the coefficients, ln of positive ones, and their derivatives."""
+        t, turn, centre = theta.T, np.zeros((len(theta), count, count)), centres[0]
+        slope = t[3] if turns else np.zeros(len(theta))
+        s, by_s, shape = np.zeros(len(theta)), np.zeros((2, len(theta))), []
+        if bends:
+            share = 1 / (1 + np.exp(t[-2] - t[-3]))  # rise / (rise + bend)
+            log_both = t[-3] - np.log(share)
+            s, by_s = t[-3] - 2 * log_both, np.stack([1 - 2 * share, -2 * (1 - share)])
+            shape = [s, t[-3] - log_both - t[-2]]
+            turn[:, -3, -3], turn[:, -3, -2], turn[:, -2, -3], turn[:, -2, -2] = *by_s, 1 - share, share - 2
+        ln_10, last = math.log(10), 3 if turns else 2  # the place of d
+        plane = [t[1] - slope * s, t[2] - slope * centre, slope * ln_10]
+        level = t[0] - t[2] * s - t[1] * centre + slope * s * centre
+        turn[:, 0, 1], turn[:, 1, 2], turn[:, -1, -1] = 1.0, 1.0, 1.0
+        turn[:, last, 0], turn[:, last, 1], turn[:, last, 2] = 1 / ln_10, -centre / ln_10, -s / ln_10
+        if turns:
+            turn[:, 0, 3], turn[:, 1, 3], turn[:, 2, 3], turn[:, 3, 3] = -s, -centre, ln_10, s * centre / ln_10
+        if bends:
+            turn[:, 0, -3:-1] = -slope[:, None] * by_s.T
+            turn[:, last, -3:-1] = ((slope * centre - t[2]) * by_s / ln_10).T
+        return np.stack([*plane[:last], level / ln_10, *shape, t[-1]], axis=1), turn
+
+    return _descent.Form(
+        unknowns.names,
+        unknowns.positive,
+        unknowns.limits,
+        predict,
+        coefficients,
+        unknowns.internal,
+        lambda values: np.stack([np.log(values[0]), values[1] - 1.0]),
+        lambda logs: np.array([logs[0].mean(), 0.0]),
+        lambda logs, log_loss: unknowns.starts((None, logs[1] + 1.0), None, log_loss),
+    )
+
+
+_FORMS = {kind: _form(kind) for kind in NAMES}
+
+fit_floored = calling(reference.fit_floored, _smooth=_smooth, _FORMS=_FORMS)
+floored_intervals = calling(reference.floored_intervals, _smooth=_smooth, _FORMS=_FORMS)
