@@ -239,6 +239,19 @@ BOUNDS["laws.additive.profile"] = Bound(
 BOUNDS["laws.additive.end"] = Bound(
     1e-6, "share of the interval's length, or error of ln", "bisection stops at 1e-9, and valleys are flat", "7e-9"
 )
+BOUNDS["laws.floored.value"] = Bound(
+    1e-12, "relative error", "two formulas of one law round differently, with ln N up to 28", "1.3e-15"
+)
+BOUNDS["laws.floored.derivative"] = Bound(
+    1e-9, "error of a slope of ln L", "central differences over 2^-19 round at 1e-16/2^-20", "2.1e-10"
+)
+BOUNDS["laws.floored.exact_rmsle"] = Bound(1e-14, "log10", "the rows have no noise", "7.8e-17")
+BOUNDS["laws.floored.exact_coefficient"] = Bound(
+    1e-11, "relative error", "the rows have no noise, but the level and the floor trade", "1.9e-14"
+)
+BOUNDS["laws.floored.same_law"] = Bound(
+    1e-6, "relative error", "two searches end at different points of a flat valley", "4.5e-9"
+)
 BOUNDS["laws.hoffmann.digits"] = Bound(
     3e-5, "relative error", "numbers above 1.8 have an error of half a unit in the fifth digit", "2.3e-5"
 )
