@@ -139,13 +139,17 @@ def layer(run: Callable, d_ff: int = 1, multiple: int = 1) -> Callable:
             # Exact in bfloat16; tokens that are next to each other, or 128 or 256 apart, have very different tags.
             tags = 1 + (37 * t + 53 * (t // 128)) % 128 / 128
             tagged = answer(logits, k, more, tags) / tags**power
+        except Fault:
+            raise
         except Exception as error:  # the call without tags succeeded
             power, route.untagged = 0, f"a layer with tagged tokens raised {type(error).__name__}: {error}"
         if not power:
             route.untagged = route.untagged or "the output of a token is no power of its content"
             return gates
-        mixed = ~near(tagged, gates) & (tagged != 0) & (gates != 0)  # tokens that are dropped by lot are no mixture
-        if mixed.any() and np.array_equal(gates, answer(logits, k, more)):
+        mixed = ~near(tagged, gates) & (np.abs(gates - tagged) > ROUNDING * np.abs(gates).max(axis=1, keepdims=True))
+        if mixed.any() and np.array_equal(
+            gates, answer(logits, k, more)
+        ):  # a token that is dropped by lot is no mixture
             t, e = np.argwhere(mixed)[0]
             words = (
                 f"the output of token {t} of {len(logits)} contains other tokens: with a tag for each token, expert {e}"

@@ -42,6 +42,8 @@ def numpy_layer(planted, k, capacity=None, *, gated=False, fault=""):
                 places.append((t, choice, e, capacity - 1))
             used[e] += 1
     for t, choice, e, slot in places:
+        if fault == "drops by content" and 1.4 < planted.x[t, -1] < 2:
+            continue
         hidden = np.maximum(slots[e, slot] @ planted.up[e], 0)
         hidden = hidden * (slots[e, slot] @ planted.linear[e]) if gated else hidden
         answer = hidden @ planted.down[e] if fault != "constant experts" else np.eye(*output.shape[1:] * 2)[e]
@@ -242,6 +244,7 @@ LAYERS = {
         lambda: both(numpy_layer, gated=True, fault="second choices begin again"), "defect", "token"),
     "NumPy layer, a dropped token reads": (
         lambda: both(numpy_layer, fault="a dropped token reads the last slot"), "defect", "token"),
+    "NumPy layer, drops by content": (lambda: both(numpy_layer, fault="drops by content"), "defect", "token"),
     "NumPy layer, later tokens first": (lambda: both(numpy_layer, fault="later first"), "differs", "0/1 mask"),
     "NumPy layer, token ids in a byte": (lambda: both(numpy_layer, fault="token ids in a byte"), "defect", "token"),
     "NumPy layer, wastes a slot": (lambda: both(numpy_layer, fault="wastes a slot"), "unexplained", ""),
