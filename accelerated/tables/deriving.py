@@ -166,11 +166,9 @@ def _join_rows(table: Cells) -> None:
                 table.cells[name][groups[step][0]] = cells[-1] if cells else ""
             dropped.update(groups[step][1:])
     if dropped:
-        later = f"; at step {in_short(again)}, the later value counts; if it is of another run, name the runs with"
-        later = f"{later} --columns hyper_id=NAME" * bool(again)
-        table.remarks.append(
-            f"joined: rows of one run and step, so {table.rows} rows become {table.rows - len(dropped)}{later}"
-        )
+        later = f"; at step {in_short(again)}, the later value counts; name other runs: --columns hyper_id=NAME"
+        rows = f"{table.rows} rows become {table.rows - len(dropped)}"
+        table.remarks.append(f"joined: rows of one run and step, so {rows}" + later * bool(again))
         table.keep([i for i in range(table.rows) if i not in dropped])
 
 

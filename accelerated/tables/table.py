@@ -238,9 +238,8 @@ def table_path(path) -> Path:
     if not (path / "results.csv").is_file():
         log = next((file for file in sorted(path.rglob("*")) if _LOGS.search(file.name)), None)
         more = f"; to convert logs, name each file, such as {log} (--columns hyper_id=folder joins the files of a run)"
-        raise InputError(
-            f"{path}: is a folder without results.csv, so it holds no finished run or sweep" + more * bool(log)
-        )
+        what = f"{path}: is a folder without results.csv, so it holds no finished run or sweep"
+        raise InputError(what + more * bool(log))
     return path / "results.csv"
 
 
