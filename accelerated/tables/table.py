@@ -236,7 +236,8 @@ def table_path(path) -> Path:
     if not path.is_dir():
         return path
     if not (path / "results.csv").is_file():
-        log = next((file for file in sorted(path.rglob("*")) if _LOGS.search(file.name)), None)
+        logs = (file for level in ("*", "*/*", "*/*/*") for file in sorted(path.glob(level)))
+        log = next((file for file in logs if _LOGS.search(file.name)), None)
         more = f"; to convert logs, name each file, such as {log} (--columns hyper_id=folder joins the files of a run)"
         what = f"{path}: is a folder without results.csv, so it holds no finished run or sweep"
         raise InputError(what + more * bool(log))
