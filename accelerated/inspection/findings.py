@@ -242,17 +242,20 @@ def _spans(blocks: list[str]) -> list[str]:
     return [text for span in spans for text in (span if len(span) < 4 else [f"{span[0]} to {span[-1]}"])]
 
 
+def _is_short(trace: Trace) -> bool:
+    """Return whether a text is too short to call an expert dead."""
+    return len(trace.token) * trace.choices < LONG * trace.experts
+
+
 def _faults_of(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
     wrong, lines = block.faults, []
     if wrong.collapsed:
         who, verb = ("expert", "takes") if len(wrong.collapsed) == 1 else ("experts", "take")
         which = f"{len(wrong.collapsed)} {who}" if short else f"{who} {listed(wrong.collapsed)}"
         lines.append(f"the router has collapsed: {which} {verb} (almost) every token")
-    elif wrong.dead and len(trace.token) * trace.choices < LONG * trace.experts:
-        lines.append("the text is too short to tell if an expert without a token is dead; use a longer text")
-    elif wrong.dead and short:
+    elif wrong.dead and short and not _is_short(trace):
         lines.append("some experts are dead; the column 'without a token' counts them")
-    elif wrong.dead:
+    elif wrong.dead and not _is_short(trace):
         count = "1 expert is" if len(wrong.dead) == 1 else f"{len(wrong.dead)} experts are"
         lines.append(f"{count} dead (chosen by no token): {in_short(wrong.dead)}")
     if wrong.uniform:
@@ -265,6 +268,8 @@ def _faults_of(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
 
 def _notes_on(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
     lines = []
+    if block.faults.dead and not block.faults.collapsed and _is_short(trace):
+        lines.append("the text is too short to tell if an expert without a token is dead; use a longer text")
     busiest = max(block.load)
     if busiest >= UNEVEN and not block.faults.collapsed:
         many = f"expert {block.load.index(busiest)} takes {busiest:.1f} times"

@@ -155,7 +155,7 @@ def _join_rows(table: Cells) -> None:
         for i in rows:
             groups.setdefault(float(steps[i]), []).append(i)
         joined = {step: _values(table.cells, group) for step, group in groups.items() if len(group) > 1}
-        twice = [step for step, values in joined.items() if any(len(v) > 1 for v in values.values())]
+        twice = [step for step, values in joined.items() if any(len(set(cells)) > 1 for cells in values.values())]
         back = any((np.diff(steps[logged]) < 0).any() for _, logged in _logged(table, rows))
         if twice and (back or _may_be_several(table, groups, twice)):
             joined = {step: values for step, values in joined.items() if step not in twice}
@@ -166,19 +166,16 @@ def _join_rows(table: Cells) -> None:
                 table.cells[name][groups[step][0]] = cells[-1] if cells else ""
             dropped.update(groups[step][1:])
     if dropped:
-        later = f"; at step {in_short(again)}, the later value counts; if it is of another run, name the runs with"
-        later = f"{later} --columns hyper_id=NAME" * bool(again)
-        table.remarks.append(
-            f"joined: rows of one run and step, so {table.rows} rows become {table.rows - len(dropped)}{later}"
-        )
+        later = f"; at step {in_short(again)}, the later value counts (name two runs by --columns hyper_id=NAME)"
+        rows = f"{table.rows} rows become {table.rows - len(dropped)}"
+        table.remarks.append(f"joined: rows of one run and step, so {rows}" + later * bool(again))
         table.keep([i for i in range(table.rows) if i not in dropped])
 
 
 def _values(columns: dict[str, list[str]], rows: list[int]) -> dict[str, list[str]]:
-    """Return the different values of each column in some rows, the last one last; of times, only the last."""
+    """Return the values of each column in some rows, in order; of times, only the last."""
     values = {name: [cell for i in rows if (cell := cells[i].strip()) not in ABSENT] for name, cells in columns.items()}
-    values |= {name: values[name][-1:] for name in TIME_COLUMNS if name in values}
-    return {name: list(dict.fromkeys(cells[::-1]))[::-1] for name, cells in values.items()}
+    return values | {name: values[name][-1:] for name in TIME_COLUMNS if name in values}
 
 
 def _may_be_several(table: Cells, groups: dict[float, list[int]], twice: list[float]) -> bool:
@@ -190,7 +187,7 @@ def _may_be_several(table: Cells, groups: dict[float, list[int]], twice: list[fl
     texts = {name: cells for name, cells in table.marks.items() if to_numbers(cells)[1].any()}
     texts = {name: cells for name, cells in texts.items() if len(set(cells)) < table.rows}
     told = texts | {name: table.cells[name] for name in ("tokens", *_RECIPE) if name in table.cells}
-    differ = any(len(cells) > 1 for step in twice for cells in _values(told, groups[step]).values())
+    differ = any(len(set(cells)) > 1 for step in twice for cells in _values(told, groups[step]).values())
     return differ or len(twice) == len(groups)
 
 

@@ -19,8 +19,11 @@ from .reading import read_cells
 from .schema import ABSENT, TABLE_COLUMNS, name_column, outside, to_numbers
 from .table import SOURCE, check_once, named
 
-_PARTS = "train", "val|eval|test|dev|held"
-"""How the names of training and of other losses begin."""
+_PARTS = (
+    "train(ing)?([ _-](set|loss))?",
+    "(val(id(ation)?)?|eval(uation)?|test(ing)?|dev|held[ _-]?out)([ _-](set|loss))?",
+)
+"""Texts of training and of other losses."""
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -167,12 +170,10 @@ def _check_parts(source: Source, columns: dict[str, str], losses: list[str]) -> 
         for loss in losses:
             pairs = zip(source.cells[name], source.cells[loss], strict=True)
             texts = dict.fromkeys(text.strip() for text, cell in pairs if cell.strip() not in ABSENT)
-            parts = [[text for text in texts if re.match(part, text, re.IGNORECASE)] for part in _PARTS]
+            parts = [[text for text in texts if re.fullmatch(part, text, re.IGNORECASE)] for part in _PARTS]
             if all(parts):
-                raise InputError(
-                    f"{source.name}: column {loss} has losses of {parts[0][0]} and of {parts[1][0]}, by the column"
-                    f" {name}; delete the rows of all but one"
-                )
+                kinds = f"{parts[0][0]} and of {parts[1][0]}, by the column {name}"
+                raise InputError(f"{source.name}: column {loss} has losses of {kinds}; delete the rows of all but one")
 
 
 def more_losses(cells: dict[str, list[str]], known, unit: str) -> list[str]:

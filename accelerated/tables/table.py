@@ -7,6 +7,7 @@ user's table needs only NEEDED_COLUMNS and a loss column.
 
 import contextlib
 import io
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -220,6 +221,7 @@ def _repeats(rows: np.ndarray) -> str:
     return f"left out: {len(rows)} rows, because each equals an earlier row in every cell: {listed}"
 
 
+_LOGS = re.compile(r"\.(csv|jsonl|ndjson)(\.gz)?$|^trainer_state\.json$")
 SOURCE = "source"
 """Column with the file of a row, if there are several."""
 
@@ -234,11 +236,11 @@ def table_path(path) -> Path:
     if not path.is_dir():
         return path
     if not (path / "results.csv").is_file():
-        log = next((file for file in sorted(path.rglob("*")) if file.name.endswith((".csv", ".jsonl"))), None)
+        logs = (file for level in ("*", "*/*", "*/*/*") for file in sorted(path.glob(level)))
+        log = next((file for file in logs if _LOGS.search(file.name)), None)
         more = f"; to convert logs, name each file, such as {log} (--columns hyper_id=folder joins the files of a run)"
-        raise InputError(
-            f"{path}: is a folder without results.csv, so it holds no finished run or sweep" + more * bool(log)
-        )
+        what = f"{path}: is a folder without results.csv, so it holds no finished run or sweep"
+        raise InputError(what + more * bool(log))
     return path / "results.csv"
 
 

@@ -135,6 +135,20 @@ def test_a_metric_that_is_logged_at_other_steps_is_no_restart():
     assert [found[1][2], found[3][2]] == [3.5, 3.3] and len(found) == 4 and "restarted" not in remarks
 
 
+@pytest.mark.parametrize(("train", "other", "mixed"), [
+    ("Training set", "valid", True), ("train_loss", "held-out", True), ("train", "c4", False),
+    ("train-a", "test-b", False),
+])  # fmt: skip
+def test_losses_of_training_and_validation_in_one_column_are_told_apart_by_a_text(train, other, mixed):
+    rows = [{"step": 10 + i, "loss": 3.5 - i / 10, "phase": (train, other)[i % 2]} for i in range(4)]
+    path, columns = save("log.jsonl", *rows), {"loss_validation": "loss"}
+    if mixed:
+        assert f"losses of {train} and of {other}, by the column phase" in refused(path, columns)
+        assert len(converted(path, columns | {"hyper_id": "phase"})[0]) == 4
+    else:
+        assert len(converted(path, columns)[0]) == 4
+
+
 def test_a_folder_of_logs_asks_for_its_files():
     save("logs/a/metrics.csv", *LIGHTNING)
     assert refused("logs").endswith(

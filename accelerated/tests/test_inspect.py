@@ -120,7 +120,8 @@ def test_a_dead_expert_is_named_in_the_block_that_has_it(run_of):
     assert [block.faults.dead for block in found] == [[], [3]] and found[1].load[3] == 0
     assert "Block 4: 1 expert is dead (chosen by no token): 3." in told.fault_sentences(trace, found)
     short = trace_run(run, ids_of(run, 49 * EXPERTS), "top_k")
-    [said] = [line for line in told.fault_sentences(short, told.findings(short)) if "dead" in line]
+    assert "dead" not in str(told.fault_sentences(short, told.findings(short)))
+    [said] = [line for line in told.sentences(short, told.findings(short)) if "dead" in line]
     assert said.startswith("Block 4: the text is too short to tell if an expert without a token is dead")
 
 
@@ -564,3 +565,16 @@ def test_experts_that_choose_have_their_tokens_in_the_order_of_the_text():
     choice = ExpertChoice(np.array([[[[0], [1]], [[1], [1]], [[0], [0]]]]), np.arange(1.0, 7).reshape(1, 3, 2, 1), None)
     chosen, gates = own_run._chosen(choice, (2, 3), model)
     assert gates[0].tolist() == [[1, 0], [0, 0], [5, 6], [0, 2], [3, 4], [0, 0]] and (chosen == (gates != 0)).all()
+
+
+def test_the_command_names_the_files_that_it_wrote(run_of, tmp_path, monkeypatch, capsys):
+    from routelaws.accelerated.commands import inspect as command
+
+    run = run_of(router="hash")
+    monkeypatch.setattr(command, "_trace", lambda *_: trace_run(run, ids_of(run, 64), "hash"))
+    command.inspect(tmp_path, page=tmp_path / "p.html", out=tmp_path / "o.npz")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == [
+        f"{tmp_path / 'o.npz'}: the experts of every token",
+        f"{tmp_path / 'p.html'}: the text coloured by expert",
+    ]

@@ -15,7 +15,7 @@ from routelaws.accelerated import results
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.results import blocks, encoding
-from routelaws.accelerated.results.fit import Coefficient
+from routelaws.accelerated.results.fit import Coefficient, Fit
 from routelaws.accelerated.results.planning.next_run import _interval
 from routelaws.accelerated.results.plotting import plot_fit
 from routelaws.accelerated.results.rows import Rows
@@ -72,6 +72,18 @@ def test_an_interval_over_more_than_six_powers_of_ten_reads_not_determined(low, 
     entry = json.loads(encoding.dumps(encoding.interval(item)))
     assert entry["verdict"] == ("not determined" if said else "loose")
     assert [float(entry["low"]), float(entry["high"])] == [low, high]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "doubtful", "said"),
+    [
+        ("c", "loose", False, "not determined"), ("b", "loose, extrapolated", False, "not determined, extrapolated"),
+        ("E_max", "loose", False, "loose"), ("c", "soft", False, "soft"), ("c", "pinned down", True, "N in doubt"),
+        ("c", "bounded from above only", True, "bounded from above only, N in doubt"),
+    ],
+)  # fmt: skip
+def test_the_precision_of_a_coefficient_is_in_the_words_of_its_best_fit(name, words, doubtful, said):
+    assert Fit._words(None, Range(name, None, 3.0, 1.0, 20.0, words), doubtful) == said
 
 
 @pytest.mark.parametrize("law", ["bilinear", "routed-bounded"])

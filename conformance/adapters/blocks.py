@@ -210,9 +210,9 @@ def _is_integer(value) -> bool:
 def placement(answer, experts) -> dict:
     """Return {"kept": [T, k]} from gates [T, E], with "slot" [T, k] for a fused gate [T, E, C].
 
-    It uses only operators, so that JAX can trace it.
+    It uses only operators, so that JAX can trace it. A placement has no gradient, so tensors lose their graph.
     """
-    gates = _unless_traced(answer)
+    gates = as_numpy(answer) if hasattr(answer, "detach") else _unless_traced(answer)
     is_chosen = experts[:, :, None] == np.arange(gates.shape[1])  # [T, k, E]
     if gates.ndim == 2:
         return {"kept": (is_chosen & (gates != 0)[:, None]).any(axis=2)}

@@ -225,6 +225,15 @@ class TestBlocks:
         pairs = Selection(np.array([[0, 1], [2, 1], [0, 2], [0, 1], [1, 0]]), 3, "random", 5)
         test_experts.check_dispatch(behind(blocks.backend(name=form, dispatch=FORMS[form])), pairs, 2)
 
+    def test_drops_of_a_tensor_with_a_graph(self):
+        torch = pytest.importorskip("torch")
+
+        def gates(logits, k, capacity):
+            return torch.tensor(fused(logits, k, capacity), requires_grad=True)
+
+        pairs = Selection(np.array([[0, 1], [2, 1], [0, 2], [0, 1], [1, 0]]), 3, "random", 5)
+        test_experts.check_dispatch(behind(blocks.backend(name="tensors", dispatch=gates)), pairs, 2)
+
     @pytest.mark.parametrize("form", ["[T, E]", "[T, E, C]"])
     def test_a_wrong_order_of_drops_shows(self, form):
         def later_first(logits, k, capacity):

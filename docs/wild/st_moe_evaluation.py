@@ -1,6 +1,7 @@
 """st-moe-pytorch 0.1.8, `TopNGating.eval()`: the second expert is dropped at random.
 
-The draw `probs < gates / threshold` does not depend on `self.training`. `threshold_eval=0` turns the draw off.
+The draw `probs < gates / threshold` does not depend on `self.training`. `threshold_eval=0` turns the draw off for gates
+of 1e-9 and more, because the threshold is at least 1e-9.
 """
 
 import torch

@@ -210,7 +210,7 @@ def router_in_bfloat16(library, name: str, module: str):
                     value.copy_(weight.repeat(2, 1)[: len(value)] / 8)
             names = [one for one in list(inspect.signature(router.forward).parameters)[1:] if "bias" in one]
             exact, low = (
-                library._read(router.to(dtype), x.to(dtype), dict.fromkeys(names, torch.zeros(64)), 64)
+                library._read(router.to(dtype), x.to(dtype), dict.fromkeys(names, torch.zeros(64)))
                 for dtype in (torch.float32, torch.bfloat16)
             )
         exact, low = (np.sort(blocks.read(answer, k)[0], axis=1) for answer in (exact, low))
