@@ -179,7 +179,7 @@ class Fit:
     @cached_property
     def floored(self) -> "Fit | None":
         """The fit of the same law with a floor; None if there is no such law, or the rows do not determine it."""
-        if not self.law.floored or self.huber is not None:
+        if not self.law.floored or self.huber is not None or self.rows.runs is None:
             return None
         try:
             return fit_with_intervals(self.rows, LAWS[self.law.floored], self.level, None)

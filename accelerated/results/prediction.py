@@ -243,8 +243,10 @@ def _predict_without_intervals(fit, point: dict[str, float]) -> Prediction:
 
 
 def _with_floor(fit, at: tuple[float, ...], level: float) -> list[str]:
-    """Return a sentence with the value of the same law with a floor, if this law predicts left-out sizes better."""
-    if not fit.floor_helps:
+    """Return a sentence with the value beyond the sizes of the runs of the same law with a floor, if it predicts
+    left-out sizes better.
+    """
+    if not fit.floor_helps or fit.misfit.sizes[0].size <= at[0] <= fit.misfit.sizes[-1].size:
         return []
     value, of_law, *_ = intervals_at(fit.floored, at, level)
     other = f"the same law with a floor (--law {fit.floored.law.name}) predicts left-out sizes better"

@@ -358,7 +358,11 @@ def test_the_notes_on_a_ranking_are_the_approved_ones(approved):
 
     def fit(rise, determined=True):
         return SimpleNamespace(
-            name="Hash", misfit=SimpleNamespace(rise=rise), determined=determined, cautions=["a doubt"]
+            name="Hash",
+            misfit=SimpleNamespace(rise=rise),
+            determined=determined,
+            cautions=["a doubt"],
+            floor_helps=determined,
         )
 
     far, model = [SimpleNamespace(letter="N", times=2.0)], SimpleNamespace(counts=("flops", "tokens", "embedding"))
