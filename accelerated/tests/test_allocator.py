@@ -6,14 +6,19 @@ import subprocess
 import sys
 
 import jax
+import numpy as np
 import pytest
 
 from routelaws.accelerated.commands import train
+from routelaws.accelerated.training import step
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.sweeps import workers
 from routelaws.accelerated.training.sweeps.workers import thread_environment
 
 CALLS = """
 import jax
+from routelaws.accelerated.training import step
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.sweeps import workers
 workers.compute_where_called()
 products = jax.jit(lambda a: jax.lax.fori_loop(0, 100, lambda i, b: a @ b, a)).lower(jax.numpy.ones((500, 500)))
@@ -22,6 +27,8 @@ print(workers.computes_where_called(), products.compile()(jax.numpy.ones((500, 5
 
 
 FREED = """
+from routelaws.accelerated.training import step
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.sweeps import workers
 def resident():
     with open("/proc/self/statm") as file:
@@ -77,3 +84,15 @@ def test_workers_ask_for_huge_pages_where_the_user_has_set_nothing(monkeypatch):
     assert thread_environment(1)["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
     monkeypatch.setitem(os.environ, "GLIBC_TUNABLES", "glibc.malloc.check=1")
     assert thread_environment(1)["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
+
+
+@pytest.mark.slow
+def test_a_step_needs_the_memory_of_its_state_and_one_gradient():
+    model = {"vocab_size": 64, "d_model": 64, "blocks": 2, "heads": 1, "experts": 32, "router": "hash"}
+    config = from_mapping({**model, "sequence_length": 16, "batch_size": 1, "steps": 1}, "test")
+    state, table = jax.eval_shape(lambda: step.initial_state(config)), np.arange(64).reshape(64, 1) % 32
+    inputs, batches = step.run_inputs(config, table), np.zeros((1, 1, 17), np.int32)
+    lowered = step.compiled_steps(config).lower(state, batches, 0, np.int32(0), inputs)
+    memory, weights = lowered.compile().memory_analysis(), 4 * config.accounting().total_parameters
+    assert 3 * weights <= memory.alias_size_in_bytes <= 3.01 * weights, "the state is not donated"
+    assert memory.temp_size_in_bytes <= 1.2 * weights
