@@ -10,8 +10,8 @@
         record.json        digests of these files: see `record`
         checkpoints/       the last two, or the choice of `keep_last` and `keep_every`
 
-Checkpoints are written during training. The last row is written after the last checkpoint is complete. A killed run
-resumes from its last complete checkpoint: weights, optimizer state and position in the text. It drops rows and log
+Small checkpoints are written during training. The last row is written after the last checkpoint is complete. A killed
+run resumes from its last complete checkpoint: weights, optimizer state and position in the text. It drops rows and log
 lines after this checkpoint and writes them again. So a resumed run differs from an uninterrupted run only in its times.
 Earlier rows and lines must be unchanged. If the loss or gradient of a batch is not finite, no weight changes: the run
 stops, or skips the batch if allowed.

@@ -10,7 +10,8 @@ damaged checkpoint with a message, and uses the previous checkpoint. The next sa
 damaged-STEP. Arrays are read as numbers in Zarr's format and other fields as JSON, so reading a file never executes
 code.
 
-A run on one CPU writes its state as a few long arrays (see `packing`). Every run can read both formats.
+A run on one CPU packs a small state into a few long arrays (see `packing`), and writes a large state array by array.
+Every run can read both formats.
 """
 
 import contextlib
