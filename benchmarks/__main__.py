@@ -10,10 +10,10 @@ from pathlib import Path
 
 from routelaws.accelerated.cores import available_cores
 
-from . import fits, layers, plans, rounds, steps, worker
+from . import fits, layers, memory, plans, rounds, steps, worker
 from .figure import Figure, Side
 
-FIGURES = {figure.name: figure for family in (steps, layers, plans, fits) for figure in family.FIGURES}
+FIGURES = {figure.name: figure for family in (steps, memory, layers, plans, fits) for figure in family.FIGURES}
 BLOCK_SECONDS, PAUSE = 0.4, 0.05
 
 

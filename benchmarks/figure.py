@@ -5,10 +5,14 @@ from typing import NamedTuple
 
 
 class Job(NamedTuple):
-    """A timed job: `run` does the job once and waits for its end; `facts` describes the job."""
+    """A timed job: `run` does the job once and waits for its end; `facts` describes the job.
+
+    If `measures` is True, `run` returns the number to use in place of the seconds, such as GB.
+    """
 
     run: Callable[[], object]
     facts: Callable[[], dict] = dict
+    measures: bool = False
 
 
 class Side(NamedTuple):

@@ -142,6 +142,27 @@ def test_the_next_step_may_take_the_memory_of_a_state_that_is_being_saved(tmp_pa
     assert_same(checkpoints.Checkpoints(tmp_path, None).restore(state_of(0)).state, state_of(3))
 
 
+def test_a_large_state_is_complete_on_disk_when_the_call_returns_and_is_not_copied(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "LARGE", 0)
+    opened, state = checkpoints.Checkpoints(tmp_path, None), state_of(3)
+    assert checkpoints._copy(state)["state"] is state
+    opened.save(3, state, {})
+    assert opened.steps() == [3]
+    assert_same(checkpoints.Checkpoints(tmp_path, None).restore(state_of(0)).state, state_of(3))
+    jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf * 0, tree), donate_argnums=0)(state)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state)), "a reference is left"
+    opened.close()
+
+
+def test_numbers_are_written_without_compression(tmp_path):
+    zeros = {"w": jnp.zeros(2**16)}
+    opened = checkpoints.Checkpoints(tmp_path, None)
+    opened.save(1, zeros, {})
+    opened.close()
+    assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) > zeros["w"].nbytes
+    assert checkpoints.ocp.Context().array.saving.use_compression, "the options of other checkpoints are changed"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux")
 def test_the_step_goes_before_a_checkpoint_that_is_being_written(tmp_path, monkeypatch):
     digest, priorities = checkpoints._digest, []

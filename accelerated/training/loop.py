@@ -10,8 +10,8 @@
         record.json        digests of these files: see `record`
         checkpoints/       the last two, or the choice of `keep_last` and `keep_every`
 
-Checkpoints are written during training. The last row is written after the last checkpoint is complete. A killed run
-resumes from its last complete checkpoint: weights, optimizer state and position in the text. It drops rows and log
+Small checkpoints are written during training. The last row is written after the last checkpoint is complete. A killed
+run resumes from its last complete checkpoint: weights, optimizer state and position in the text. It drops rows and log
 lines after this checkpoint and writes them again. So a resumed run differs from an uninterrupted run only in its times.
 Earlier rows and lines must be unchanged. If the loss or gradient of a batch is not finite, no weight changes: the run
 stops, or skips the batch if allowed.
@@ -66,6 +66,7 @@ from .step import (
     open_layout,
     wait_for,
 )
+from .sweeps.workers import separate_memory
 from .text.hashing import table_of_run
 from .text.texts import check_text, open_text
 from .text.tokens import TokenFiles
@@ -181,6 +182,7 @@ class Run:
                 checkpoints.close()
         return read_results(self.folder)[0]
 
+    @separate_memory()
     def _start(self, checkpoints: Checkpoints) -> tuple[int, TrainState]:
         """Return the step and the state to resume from, after cutting log and table back to that step."""
         state = initial_state(self.config, self.layout)
@@ -311,6 +313,7 @@ class Run:
             f"{self.folder}: stopped after step {step:,} of {self.config.steps:,}; repeat the command to resume"
         )
 
+    @separate_memory()
     def _save(self, step: int, state: TrainState, checkpoints: Checkpoints) -> int:
         checkpoints.save(step, state._asdict(), self._extra())
         return step
@@ -374,6 +377,7 @@ class Run:
         )
         self.watch("step", step=step, loss=float(losses[-1]), tokens_per_second=rate)
 
+    @separate_memory()
     def _evaluate(self, step: int, evaluate, params: dict, checkpoints: Checkpoints) -> None:
         evaluations = {name: hosts.whole(evaluate(params, text.tokens)) for name, text in self.evaluation_sets.items()}
         by_window = {
@@ -398,6 +402,7 @@ class Run:
         write_record(self.folder, self._record())  # write it before the files that it describes
         write_atomically(self.folder / WINDOWS, windows)
 
+    @separate_memory()
     def _report_routing(self, evaluate, params: dict, loss: float) -> dict[str, float] | None:
         """Log the diagnostics of the routers and return them by column. Report routers that have not learned.
 
@@ -407,6 +412,7 @@ class Run:
             return None
         text = self.evaluation_sets["validation"]
 
+        @separate_memory()
         def loss_ratio(changed: dict) -> float:
             result = evaluate(changed, text.tokens)
             return mean_loss(self._rows_of("validation", result.counted).sums(result.loss)) / loss

@@ -74,7 +74,8 @@ def report_routing(
     draw = np.random.default_rng(config.seed)
     routed, experts = model.num_routed, model.expert_count
     order = np.stack([draw.permutation(experts) for _ in range(routed)])
-    exchange = loss_ratio(exchange_experts(params, order))
+    exchanged = functools.partial(exchange_experts, jax.tree.map(np.asarray, params), order)
+    exchange = loss_ratio(jax.device_put(exchanged()))  # without a name, so that one copy of the experts is left
     report = RouterReport(experts, model.choices / experts, [], [], [], exchange)
     if model.record.grouped:  # experts choose, or there is no choice
         return report

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import fits, plans, steps, torch_peers, worker
+from benchmarks import fits, memory, plans, steps, torch_peers, worker
 from benchmarks.__main__ import FIGURES, Bench, chosen, line
 from routelaws.accelerated.cores import available_cores
 
@@ -63,7 +63,7 @@ def test_names_are_chosen_by_how_they_begin():
 
 
 def test_every_side_is_a_function_of_this_folder():
-    modules = {"steps": steps, "plans": plans, "fits": fits, "torch_peers": torch_peers}
+    modules = {"steps": steps, "memory": memory, "plans": plans, "fits": fits, "torch_peers": torch_peers}
     for figure in FIGURES.values():
         for side in figure.sides.values():
             file, function = side.job.split(":")

@@ -8,13 +8,16 @@ XLA on CPU frees its buffers after every call. Workers tell glibc to keep freed 
 would map every page of the buffers again in the next call. The mapping can take as long as the computation.
 """
 
+import contextlib
 import ctypes
+import functools
 import gc
 import multiprocessing
 import os
 import platform
 import sys
 import threading
+from collections.abc import Iterator
 from multiprocessing import connection
 
 from ..stopping import obey
@@ -25,6 +28,10 @@ HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 _MALLOPT = {-4: 0, -1: 2**31 - 1, -2: 64 << 20}
 """glibc's M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD. M_ARENA_MAX keeps its default, because a single arena is slow for
 several threads."""
+
+_COMPILED, LONG_COMPILATION = "/jax/core/compile/backend_compile_duration", 0.5
+"""JAX's event at the end of a compilation, and the seconds from which its memory is returned before the program runs.
+"""
 
 _ASYNCHRONOUS = "jax_cpu_enable_async_dispatch"
 
@@ -65,12 +72,47 @@ def start_worker() -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
+@functools.cache
 def keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory. Call before JAX starts its threads. Other C libraries ignore this."""
-    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
+    """Tell glibc to keep freed memory, except that of a compiler. Other C libraries ignore this.
+
+    Call before JAX starts its threads.
+    """
+    if _has_glibc():
         libc = ctypes.CDLL(None)
         for parameter, value in _MALLOPT.items():
             libc.mallopt(parameter, value)
+        if "jax" in sys.modules:
+            monitoring = sys.modules["jax"].monitoring
+            monitoring.register_event_duration_secs_listener(_return_memory_of_compiler)
+
+
+def _return_memory_of_compiler(event: str, seconds: float, **_) -> None:
+    if event == _COMPILED and seconds > LONG_COMPILATION:
+        _return_freed_memory()
+
+
+def _has_glibc() -> bool:
+    return sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
+
+
+@contextlib.contextmanager
+def separate_memory() -> Iterator[None]:
+    """Return the memory that glibc keeps to the operating system, before and after a phase of a run.
+
+    The next phase maps the pages that it needs again. Otherwise the heap has gaps of the last phase, in which the large
+    buffers of the next phase do not fit. Do not use this for a training step, because the mapping takes time.
+    """
+    _return_freed_memory()
+    try:
+        yield
+    finally:
+        _return_freed_memory()
+
+
+def _return_freed_memory() -> None:
+    if _has_glibc():
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def compute_where_called() -> None:
