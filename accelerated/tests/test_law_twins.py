@@ -14,7 +14,7 @@ from routelaws.reference import laws as reference
 from routelaws.reference.laws import catalogue, fine_grained, hoffmann, planning
 from routelaws.reference.laws.routed import predict_loss
 from routelaws.reference.tests.strategies_additive import CASES
-from routelaws.reference.tests.strategies_laws import EXPERTS, LAW, SIZES, linear_design
+from routelaws.reference.tests.strategies_laws import EXPERTS, LAW, SIZES, linear_design, near_linear
 from routelaws.reference.tests.test_laws_coverage import LINEAR
 from routelaws.reference.tests.test_laws_linear_intervals import LEVELS, NAMES, near, numbers, tables
 from routelaws.reference.tests.test_laws_next_run import EXPERTS as COUNTS
@@ -135,3 +135,23 @@ def test_the_twins_agree_on_the_bounded_law():
         for laws in (fast, reference)
     )  # fmt: skip
     check("laws.next_run.width", abs(ours.width / theirs.width - 1))
+
+
+def test_the_narrowest_model_is_tried():
+    """With FLOPs for little more than one token, the best model is the narrowest."""
+    law = fine_grained.PUBLISHED["E=64"].coefficients
+    flops = 3 * float(fine_grained.fine_grained_flops(planning.LEAST_WIDTH, 64, 1))
+    found, wanted = (module.fine_grained_optimum(flops, 64, law) for module in (fast.planning, planning))
+    assert wanted.d_model == planning.LEAST_WIDTH
+    check("laws.planning.location", abs(math.log(found.d_model / wanted.d_model)))
+
+
+def test_predictions_of_a_resample_in_the_linear_limit():
+    """With E_start and E_max unknown, ψ is (E - 1)/511: half of the gain at E = 256.5."""
+    size, experts, loss = near_linear(1e-5)
+    fits = fast.fitting.fit_weighted(size, experts, loss, np.ones((1, size.size)), careful=True)
+    [[first, middle, last]] = np.log10(
+        fast.fitting.predict_curves(fits, np.full(3, 1e8), np.array([1.0, 256.5, 512.0]))
+    )
+    assert fast.fitting.STATUSES[fits.status[0]] == "linear limit"
+    check("laws.fitting.same_law", abs(first + last - 2 * middle))

@@ -14,10 +14,12 @@ from matplotlib import pyplot
 from routelaws.accelerated import results
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.results import blocks, encoding
 from routelaws.accelerated.results.fit import Coefficient, Fit
 from routelaws.accelerated.results.planning.next_run import _interval
 from routelaws.accelerated.results.plotting import plot_fit
+from routelaws.accelerated.results.prediction import point_of
 from routelaws.accelerated.results.rows import Rows
 from routelaws.conformance.plain.laws import Bounded
 from routelaws.reference.laws.intervals import Range
@@ -223,3 +225,15 @@ def test_a_table_is_split_with_its_keys_and_without_empty_columns():
     assert "| 1 | Hash | 1.2B |" in blocks.markdown([table])
     odd = blocks.Table(["a"], [["<b>|\x1b[2J"]])
     assert "&lt;b&gt;|\\x1b[2J" in blocks.to_html([odd]) and "<b>\\|" in blocks.markdown([odd])
+
+
+def test_errors_of_left_out_sizes_have_a_fold_for_each_size(table):
+    runs = results.read("table.csv").where("k == 1")
+    fit = runs.fit("separable")["Hash"]
+    sizes = len(set(fit.rows.columns[0]))
+    assert (fit.held_out.folds, fit.held_out_size.folds) == (fit.best.rows, sizes) and sizes < fit.best.rows
+
+
+def test_a_number_of_experts_is_whole():
+    with pytest.raises(InputError, match="2.5 is not whole; use a whole number"):
+        point_of(LAWS["separable"], {"dense_parameters": 1e8, "num_experts": 2.5})

@@ -16,7 +16,8 @@ from routelaws.accelerated.tables.units import NUMBERS, bytes_of, flops_of, numb
     "read, text, value",
     [
         (flops_of, "1e21", 1e21), (flops_of, "1E21 FLOPs", 1e21), (flops_of, "3ZFLOPs", 3e21),
-        (flops_of, "2.5 Z", 2.5e21), (flops_of, "10 PF-days", 8.64e20), (flops_of, ".5e3", 500.0),
+        (flops_of, "2.5 Z", 2.5e21), (flops_of, "10 PF-days", 8.64e20), (flops_of, "1 PF-day", 8.64e19),
+        (flops_of, ".5e3", 500.0), (flops_of, "1e35", 1e35),
         (flops_of, "5E", 5e18), (flops_of, "5E3", 5e3), (flops_of, "0.3B", 3e8), (flops_of, "6 GFLOPs", 6e9),
         (bytes_of, "80GB", 80e9), (bytes_of, "24GiB", 24 * 2**30), (bytes_of, "80 gb", 80e9),
         (bytes_of, "1.5TB", 1.5e12), (bytes_of, "512MiB", 2**29), (bytes_of, "1e10B", 1e10), (bytes_of, " 7kB ", 7e3),

@@ -53,9 +53,9 @@ def close(found, wanted, what: str) -> None:
         check("laws.coverage.quiet", abs(ours - theirs), half, message=f"{what}: {found} {wanted}")
 
 
-def check_profile(module) -> None:
+def check_profile(module, names=tuple(QUANTITIES)) -> None:
     size, experts, log_loss = noisy(LAW, CELLS, QUIET, 3)
-    asked = [module.Quantity(name, *PLACE) for name in QUANTITIES]
+    asked = [module.Quantity(name, *PLACE) for name in names]
     for interval in module.profile_intervals(size, experts, 10**log_loss, asked, LEVEL):
         quantity, scale = QUANTITIES[interval.quantity.name]
         wanted = quiet_interval(
@@ -69,9 +69,10 @@ def check_profile(module) -> None:
         close([scale(end) for end in interval[1:4]], wanted, interval.quantity.name)
 
 
-@pytest.mark.slow
-def test_profile_intervals_of_quiet_rows_by_the_reference():
-    check_profile(uncertainty)
+@pytest.mark.parametrize("names", [["slope"], pytest.param(list(QUANTITIES), marks=pytest.mark.slow)])
+def test_profile_intervals_of_quiet_rows_by_the_reference(names):
+    """A quantity takes seconds."""
+    check_profile(uncertainty, names)
 
 
 @pytest.mark.parametrize("file", ["fitting", "utilisation"])

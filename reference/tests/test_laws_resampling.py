@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_same
 from routelaws.reference.laws import resampling as reference
 from routelaws.reference.tests.strategies_laws import (
@@ -37,3 +38,10 @@ def test_the_largest_number_below_1_draws_the_last_row():
     for rows in (3, 7, 49):
         found = reference.bootstrap_weights(np.full((1, rows), np.nextafter(1.0, 0.0)))
         assert found[0, -1] == rows == found.sum()
+
+
+def test_a_number_of_experts_is_at_least_1():
+    """The ends of E_max are 10^(2 ± 4.3027 √(4/3)): the lower one is below 1."""
+    low, high = reference._student_ends("E_max", 100.0, 10.0 ** np.array([1.0, 2.0, 3.0]), 0.95)
+    check("laws.intervals.hand", abs(np.log10(high) - 2 - 4.302652729911275 * np.sqrt(4 / 3)))
+    assert low == 1.0

@@ -60,3 +60,8 @@ def test_a_table_that_does_not_determine_the_law_says_so():
     assert fit.status == "not determined"
     again = reference.predict_loss(size, tokens, idle, fit.coefficients)
     assert np.all(np.abs(np.log(again / loss)) < 1e-3)
+
+
+def test_a_twentieth_of_the_parameters_is_always_active():
+    """100 parameters at a sparsity of 0.9: 5 are always active, and a tenth of the other 95."""
+    check("laws.sparsity.budget", abs(float(reference.sparsity_active(100.0, 0.9, 0.05)) / 14.5 - 1))

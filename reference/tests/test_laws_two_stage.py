@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_close_bounded
+from routelaws.conformance.plain.laws import derivatives
 from routelaws.reference.laws import two_stage as reference
 
 FLOPS = np.geomspace(1e18, 1e21, 14)
@@ -44,3 +45,9 @@ def test_two_stages_from_parameters_and_tokens(second, alpha, beta, floor, seed)
     fit = reference.fit_two_stage_ratio(SIZES, TOKENS, loss, accuracy)
     check("laws.two_stage.first", float(np.abs(np.array(fit.stage_1) / first - 1).max()))
     assert_close_bounded("laws.two_stage.exact", reference.predict_two_stage(fit, 1e10, 1e12), truth, what="far")
+
+
+def test_the_search_has_the_derivatives_of_the_logistic():
+    model, theta = reference._model(np.array([2.5, 3.0, 3.6])), np.array([0.6, -3.0, 3.1, 0.2])
+    wanted = derivatives(lambda theta: model(theta)[0], theta)
+    check("laws.leverage.covariance", float(np.abs(model(theta)[1] - wanted).max()))
