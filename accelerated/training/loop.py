@@ -32,7 +32,7 @@ from .configuration import TrainConfig
 from .diagnosis import failing_layer, what_is_wrong
 from .optimizer import check_memory
 from .routing import report_routing
-from .runs.checkpoints import Checkpoints, Restored
+from .runs.checkpoints import Checkpoints, Restored, wanted_of
 from .runs.record import (
     NO_RECORD,
     Record,
@@ -188,8 +188,11 @@ class Run:
         state = initial_state(self.config, self.layout)
         if self.config.init_from is not None and self.trunk is None:
             state, self.initial_tokens = lent(self.config, state, self.watch)
-        restored = checkpoints.restore(state._asdict(), self._check_saved)
-        begun = restored or (self.trunk and begin(self.trunk, self.config, state._asdict(), self._tell))
+        like = jax.tree.map(wanted_of, state._asdict())
+        if checkpoints.steps() or self.trunk is not None:
+            state = None  # to read a checkpoint takes the shapes alone; two states at once would be the peak of a run
+        restored = checkpoints.restore(like, self._check_saved)
+        begun = restored or (self.trunk and begin(self.trunk, self.config, like, self._tell))
         step = begun.step if begun else 0
         if begun:
             state = TrainState(**begun.state)

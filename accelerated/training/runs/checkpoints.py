@@ -102,7 +102,7 @@ class Checkpoints:
         if self._writer is None:  # the writer's threads print errors; `wait` reports one line
             self._silence.enter_context(_silent_loggers())
             _ignore_closed_loops()
-        shapes, held = jax.tree.map(_wanted, state), _copy(state)
+        shapes, held = jax.tree.map(wanted_of, state), _copy(state)
         if PACKED in held:  # Orbax takes some milliseconds before it starts its threads
             self._begun = self._thread.submit(self._write, step, shapes, held, extra)
             return
@@ -275,7 +275,7 @@ class Checkpoints:
         Raises:
             ValueError: the content does not match `like`; other errors come from Orbax.
         """
-        wanted = jax.tree.map(_wanted, like)
+        wanted = jax.tree.map(wanted_of, like)
         if not packed:
             return ocp.load_checkpointables(self._path(step), {"state": wanted})["state"]
         pieces = ocp.load_checkpointables(self._path(step), {PACKED: None})[PACKED]
@@ -365,7 +365,8 @@ def _copy_in_place(tree: dict) -> dict:
     return jax.tree.map(jnp.copy, tree)
 
 
-def _wanted(leaf) -> jax.ShapeDtypeStruct:
+def wanted_of(leaf) -> jax.ShapeDtypeStruct:
+    """Return the shape, dtype and placement of an array, or of such a description of it."""
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
