@@ -210,6 +210,17 @@ def reversed_gates(logits, k):
     return routing.gate[:, ::-1].copy(), routing.expert
 
 
+def groups_if_large(logits, k):
+    """With more than 256 experts, choose from the best of eight groups alone."""
+    scores = 1 / (1 + np.exp(-logits))
+    if logits.shape[1] > 256:
+        groups = scores.reshape(len(scores), 8, -1)
+        best = groups.max(axis=2, keepdims=True)
+        scores = np.where(best == best.max(axis=1, keepdims=True), groups, 0).reshape(scores.shape)
+    chosen = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(scores, chosen, axis=1), chosen
+
+
 def dense_sigmoid(logits, k, bias=None):
     """Gates [T, E] that are all 0 where the sigmoids underflow, so they do not show the experts."""
     with np.errstate(over="ignore"):
@@ -229,6 +240,7 @@ LAYERS = {
     "NumPy, gates in reverse order": (lambda: blocks.backend(reversed_gates, name="mine"), "unexplained", "gate"),
     "NumPy, gates [T, E] of sigmoids": (
         lambda: blocks.backend(dense_sigmoid, name="mine"), "differs", "1e-20 is added"),
+    "NumPy, groups if large": (lambda: blocks.backend(groups_if_large, name="mine"), "defect", "320 experts"),
     "NumPy, fused gate": (lambda: blocks.backend(name="mine", dispatch=fused), "right", ""),
     "NumPy, fused gate, one slot": (
         lambda: blocks.backend(name="mine", dispatch=functools.partial(fused, fault="one slot")), "defect", "share",
