@@ -33,9 +33,9 @@ class FitFlags:
             sparsity, fine-grained and leverage, and all laws of accuracy, do not filter by k, frequency or granularity.
         huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square; the output
             shows both fits. A few wrong runs then hardly affect the law, but there are no intervals. Laws of the loss:
-            routed-bounded, routed-utilisation, sparsity, kaplan, hoffmann, fine-grained, joint, and those with a floor.
-            Laws of accuracy: ratio and ceiling (delta in units of ln(-ln Q'), where Q' is the accuracy above guessing)
-            and broken (delta in units of the accuracy).
+            routed-bounded, routed-bounded-floor, bilinear-floor, separable-floor, routed-utilisation, sparsity, kaplan,
+            hoffmann, fine-grained and joint. Laws of accuracy: ratio and ceiling (delta in units of ln(-ln Q'), where
+            Q' is the accuracy above guessing) and broken (delta in units of the accuracy).
         task: For laws of accuracy: fit only these tasks, named as in the columns acc_TASK. If not given: all tasks.
         guess_rate: For laws of log accuracy: the accuracy of random guessing. If not given: from --tasks, from a column
             guess_TASK of the table, or the known rate of a well-known task.
