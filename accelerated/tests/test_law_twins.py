@@ -2,6 +2,7 @@
 
 import importlib
 import math
+from collections import namedtuple
 
 import numpy as np
 import pytest
@@ -11,14 +12,18 @@ from hypothesis import strategies as st
 from routelaws.accelerated import laws as fast
 from routelaws.conformance.bounds import check
 from routelaws.reference import laws as reference
-from routelaws.reference.laws import catalogue, fine_grained, hoffmann, planning
+from routelaws.reference.laws import catalogue, downstream, fine_grained, hoffmann, planning
 from routelaws.reference.laws.routed import predict_loss
 from routelaws.reference.tests.strategies_additive import CASES
 from routelaws.reference.tests.strategies_laws import EXPERTS, LAW, SIZES, linear_design, near_linear
 from routelaws.reference.tests.test_laws_coverage import LINEAR
+from routelaws.reference.tests.test_laws_downstream import SIZES as PARAMETERS
+from routelaws.reference.tests.test_laws_downstream import TOKENS
 from routelaws.reference.tests.test_laws_linear_intervals import LEVELS, NAMES, near, numbers, tables
 from routelaws.reference.tests.test_laws_next_run import EXPERTS as COUNTS
 from routelaws.reference.tests.test_laws_next_run import SIZE, losses
+
+Floored = namedtuple("Floored", "b beta c")
 
 
 def test_the_twins_have_the_same_laws():
@@ -155,3 +160,31 @@ def test_predictions_of_a_resample_in_the_linear_limit():
     )
     assert fast.fitting.STATUSES[fits.status[0]] == "linear limit"
     check("laws.fitting.same_law", abs(first + last - 2 * middle))
+    wanted = math.log10(fast.fitting.predict_curve(fast.fitting.fit_routed(size, experts, loss).curve, 1e8, 512.0))
+    check("laws.fitting.prediction", abs(last - wanted))
+
+
+@pytest.mark.parametrize("delta", [None, 5e-3])
+def test_intervals_of_a_power_and_a_floor_agree(delta):
+    """In the second table ln L falls ever faster, so the best floor is 0."""
+    tokens = np.geomspace(1e9, 1e12, 8)
+    noisy = 30 * tokens**-0.1 * np.exp(np.random.default_rng(3).normal(0, 1e-2, 8))
+    for loss in (noisy, np.exp(1 - np.log(tokens) ** 2 / 1e3)):
+        found = []
+        for laws in (fast, reference):
+            law = laws.additive.AdditiveLaw("own", Floored, ("tokens",), (("b", {"beta": "tokens"}), ("c", {})))
+            found.append([each[1:4] for each in laws.additive.additive_intervals(law, [tokens], loss, delta, 0.9)])
+        for ours, theirs in zip(*found, strict=True):
+            for one, other in zip(ours, theirs, strict=True):
+                check("laws.additive.end", 0.0 if one == other else abs(one - other), max(abs(other), 1.0))
+    assert found[0][2][:2] == (0.0, 0.0)
+
+
+def test_hubers_fit_of_accuracies_agrees():
+    """One of 16 rows is wrong by 0.2."""
+    law = downstream.RatioCoefficients(200.0, 0.3, 1000.0, 0.35)
+    accuracy = downstream.predict_accuracy(law, PARAMETERS, TOKENS) - 0.2 * (np.arange(16) == 5)
+    found, wanted = (
+        laws.downstream_sums.fit_ratio(PARAMETERS, TOKENS, accuracy, huber=1e-3) for laws in (fast, reference)
+    )
+    check("laws.downstream.objective", abs(found.objective / wanted.objective - 1))
