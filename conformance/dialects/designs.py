@@ -214,7 +214,10 @@ def probes() -> list[Probe]:
     inputs += [Probe("edge", np.hstack([0 * steps, -steps, -200 - steps, -300 - steps]), 2)]
     biases = np.array([12.0, 14.0, -16.0, 13.0, 11.0, -15.0, 10.0, 15.5])
     inputs += [Probe("bias", _lattice(random, 6, 8) - down, 2, random.permutation(biases)) for down in (18, 60, 95)]
-    return inputs + sizes(random)
+    large = sizes(random)
+    inputs += [Probe("plain", _lattice(random, 20, 16), k) for k in (2, 4)]  # eight groups of two experts
+    inputs += [Probe("bias", _lattice(random, 20, 16), 2, random.permutation(16) / 20 - 2)]
+    return inputs + large
 
 
 def sizes(random) -> list[Probe]:

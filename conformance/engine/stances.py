@@ -84,7 +84,7 @@ def stance_of(backend, path: str) -> Stance:
     finding = judge(ask, precision=ask.precision, in_oracle=in_oracle)
     if not getattr(backend._find(path), "returns_order", True):
         finding = finding._replace(facts=tuple(fact for fact in finding.facts if fact[0] != "choice"))
-    if untagged := getattr(backend._find(path), "untagged", ""):
+    if untagged := getattr(getattr(backend._find(path), "route", None), "untagged", ""):
         words = f"the choice and the gates only; the contents of the slots are not tested: {untagged}"
         finding = finding._replace(facts=(*finding.facts, ("layer", words)))
     if backend.has_gradients:
@@ -218,7 +218,11 @@ def _of_subject(backend, path: str) -> Stance:
     if subject == "balance loss" and verdict.matches and backend.has_gradients:
         faults += _loss_gradient_faults(backend, path, verdict.matches[0], precision)
         if faults:
-            return Stance(Finding("defect", faults[0].kind, faults[0].detail, verdict.matches[0], verdict.examples))
+            finding = Finding("defect", faults[0].kind, faults[0].detail, verdict.matches[0], verdict.examples)
+            if finding.kind == "dialect":
+                words = f"{UNEXPLAINED}: {finding.detail}"
+                finding = finding._replace(verdict="unexplained", kind="unexplained", detail=words)
+            return Stance(finding)
     if faults and not verdict.matches:
         fault = next((fault for fault in faults if fault.kind in ("overfull", "mixed")), faults[0])
         return Stance(Finding("defect", fault.kind, fault.detail))

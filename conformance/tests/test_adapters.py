@@ -217,6 +217,12 @@ class TestBlocks:
                 behind(blocks.backend(FORMS[form], name=form)), drawn, "float32", k, "softmax", "none"
             )
 
+    def test_tokens_at_any_distance_have_other_tags(self):
+        _, *columns = blocks.tags_of(1100)
+        tags = np.concatenate(columns, axis=1)
+        for distance in range(1, 512):
+            assert (tags[distance:] != tags[:-distance]).any(axis=1).all(), distance
+
     def test_logits_of_choices(self):
         assert blocks.choice_logits(np.array([[2, 0]]), 3).tolist() == [[2, 0, 4]]
 

@@ -16,7 +16,7 @@ from routelaws.conformance.engine import backends as engine
 from routelaws.conformance.engine import runner, stances
 from routelaws.conformance.engine.options import Options
 from routelaws.conformance.tests.planting import behind, own_shares  # noqa: F401
-from routelaws.reference import balance, experts
+from routelaws.reference import balance, experts, notation
 from routelaws.reference.routers import top_k
 
 JIT_GRAD = ("jit", "grad")
@@ -232,6 +232,85 @@ def dense_sigmoid(logits, k, bias=None):
     return gates
 
 
+def dense_layer(planted, k, *, fault=""):
+    """A layer that runs every expert on every token."""
+    x, num_tokens = planted.x.copy(), len(planted.x)
+    if fault == "tokens raise" and np.ptp(x[:, -1]):
+        raise RuntimeError("no slot")
+    if fault == "token 700 reads token 693" and num_tokens > 700:
+        x[700] = x[693]
+    if fault == "2 % of the token before":
+        x = x + np.float32(0.02) * (np.roll(x, 1, axis=0) - x)
+    routing = top_k.top_k_router(planted.x @ planted.router, k)
+    gates = np.zeros((num_tokens, planted.router.shape[1]), x.dtype)
+    np.put_along_axis(gates, routing.expert, routing.gate, axis=1)
+    if fault == "loses expert 3" and num_tokens > 512:
+        gates[:, 3] = 0
+    output = np.einsum("te,etd->td", gates, np.maximum(x @ planted.up, 0) @ planted.down)
+    return {"output": output} if fault == "a dict" else output
+
+
+def dense_backend(fault=""):
+    return blocks.backend(blocks.layer(functools.partial(dense_layer, fault=fault)), name="mine")
+
+
+def grouped(logits, k, bias=None, *, taken, score, outside=-np.inf):
+    """Experts of the best of eight groups; with sigmoids, a group has the sum of its two best scores."""
+    (num_tokens, num_experts), size = logits.shape, logits.shape[1] // 8
+    if num_experts % 8 or size < 2 or taken * size < k:
+        raise NotImplementedError(f"{num_experts} experts")
+    scores = 1 / (1 + np.exp(-logits)) if score == "sigmoid" else notation.softmax(logits)
+    key = scores if bias is None else scores + bias
+    by_group = np.sort(key.reshape(num_tokens, 8, size), axis=2)
+    best = by_group[:, :, -2:].sum(axis=2) if score == "sigmoid" else by_group[:, :, -1]
+    inside = (np.argsort(-best, axis=1, kind="stable")[:, :taken, None] == np.arange(8)).any(axis=1)
+    key = np.where(np.repeat(inside, size, axis=1), key, outside)
+    expert = np.argsort(-key, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(scores, expert, axis=1), expert
+
+
+def by_groups(score, **options):
+    route = functools.partial(grouped, score=score, **options)
+    return blocks.backend(route if score == "sigmoid" else lambda logits, k: route(logits, k), name="mine")
+
+
+def torch_module(fault=""):
+    """Return a backend of a module whose parameters have gradients."""
+    import torch
+
+    from routelaws.conformance.adapters.torch_modules import from_numpy
+
+    def run(planted, k):
+        weights = [torch.nn.Parameter(torch.as_tensor(w)) for w in (planted.router, planted.up, planted.down)]
+        router, up, down = weights
+        x = torch.as_tensor(planted.x)
+        gates, chosen = (x @ router).softmax(1).topk(k)
+        weight = torch.zeros(len(x), len(up)).scatter(1, chosen, gates)
+        x = torch.cat([x[:1], x[:-1]]) if fault else x
+        return torch.einsum("te,etd->td", weight, torch.relu(x @ up) @ down)
+
+    return blocks.backend(blocks.layer(run), name="mine", convert=from_numpy, capabilities=("torch",))
+
+
+def soft_counts():
+    import torch
+
+    from routelaws.conformance.adapters.torch_modules import from_numpy
+
+    def loss(logits, chosen):
+        counts = torch.nn.functional.one_hot(chosen, logits.shape[1]).float().mean(1)
+        soft = logits.softmax(1)
+        share = (counts + soft - soft.detach()).mean(0)  # a gradient through the counts
+        return logits.shape[1] * share @ soft.mean(0)
+
+    return blocks.backend(loss=loss, name="mine", convert=from_numpy, capabilities=("torch",))
+
+
+def of_three(logits, k):
+    routing = top_k.top_k_router(logits, k)
+    return logits, routing.gate, routing.expert
+
+
 LAYERS = {
     # name: (backend, verdict, a word of the report)
     "NumPy, (experts, gates) of a module": (plain, "right", ""),
@@ -260,6 +339,19 @@ LAYERS = {
     "NumPy layer, later tokens first": (lambda: both(numpy_layer, fault="later first"), "differs", "0/1 mask"),
     "NumPy layer, token ids in a byte": (lambda: both(numpy_layer, fault="token ids in a byte"), "defect", "token"),
     "NumPy layer, wastes a slot": (lambda: both(numpy_layer, fault="wastes a slot"), "unexplained", ""),
+    "NumPy, a tuple of three": (
+        lambda: blocks.backend(of_three, name="mine"), "not askable", "return (gates, experts)"),
+    "NumPy, one of eight groups": (lambda: by_groups("softmax", taken=1), "right", ""),
+    "NumPy, four of eight groups": (lambda: by_groups("sigmoid", taken=4), "right", ""),
+    "NumPy, four of eight groups, 0 outside": (
+        lambda: by_groups("sigmoid", taken=4, outside=0.0), "defect", "outside the chosen groups"),
+    "NumPy dense layer": (dense_backend, "right", ""),
+    "NumPy dense layer, a dict": (lambda: dense_backend("a dict"), "not askable", "return y [T, d]"),
+    "NumPy dense layer, tokens raise": (lambda: dense_backend("tokens raise"), "defect", "no slot"),
+    "NumPy dense layer, loses an expert": (lambda: dense_backend("loses expert 3"), "defect", "1100 tokens"),
+    "NumPy dense layer, one token reads": (
+        lambda: dense_backend("token 700 reads token 693"), "defect", "token 700 of 1100 contains"),
+    "NumPy dense layer, mixes 2 %": (lambda: dense_backend("2 % of the token before"), "defect", "contains"),
     "JAX router and loss": (jax_router, "right", ""),
     "JAX router, normalised": (lambda: jax_router("normalised"), "right", ""),
     "JAX router, stopped sum": (lambda: jax_router("stopped sum"), "unexplained", "gradient"),
@@ -282,6 +374,9 @@ LAYERS = {
     "torch router, stopped sum": (lambda: torch_router("stopped sum"), "unexplained", "gradient"),
     "torch router, stopped gates": (lambda: torch_router("stopped gates"), "defect", "no gradient"),
     "torch router, stopped loss": (lambda: torch_router("stopped loss"), "defect", "no gradient"),
+    "torch, gradient through the counts": (soft_counts, "unexplained", "gradient"),
+    "torch module of a layer": (torch_module, "right", ""),
+    "torch module of a layer, shifted": (lambda: torch_module("shifted"), "defect", "contains other tokens"),
     "torch layer": (lambda: in_torch(torch_layer, capabilities=("torch",)), "right", ""),
     "torch layer, stopped gates": (
         lambda: in_torch(torch_layer, capabilities=("torch",), fault="stopped gates"), "defect", "no gradient"),

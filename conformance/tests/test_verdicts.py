@@ -291,7 +291,7 @@ def test_a_report_names_the_dialect_and_each_fact_once():
         backend.stance(path)
     found = report.build(backend, backend.ledger, {}, [stances.TOP_K, stances.TIES], {})
     lines = found.lines()
-    assert sum("right (dialect softmax over chosen, 18 inputs)" in line for line in lines) == 1
+    assert sum("right (dialect softmax over chosen, 20 inputs)" in line for line in lines) == 1
     gate = "every gate is 1, so the loss of the task gives the router no gradient"
     assert found.facts == {"choice": "unsorted", "k = 1": gate, "ties": "arbitrary"} == found.as_dict()["facts"]
     printed = [f"fact: {name}: {fact}" for name, fact in found.facts.items()]
