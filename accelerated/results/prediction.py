@@ -246,7 +246,7 @@ def _with_floor(fit, at: tuple[float, ...], level: float) -> list[str]:
     """Return a sentence with the value beyond the sizes of the runs of the same law with a floor, if it predicts
     left-out sizes better.
     """
-    if not fit.floor_helps or fit.misfit.sizes[0].size <= at[0] <= fit.misfit.sizes[-1].size:
+    if not (fit.law.floored and _beyond_sizes(fit.misfit, at[0]) and fit.floor_helps):
         return []
     value, of_law, *_ = intervals_at(fit.floored, at, level)
     other = f"the same law with a floor (--law {fit.floored.law.name}) predicts left-out sizes better"
@@ -267,11 +267,14 @@ def _doubts(fit, point: dict[str, float]) -> list[str]:
     return cautions
 
 
+def _beyond_sizes(misfit, size: float | None) -> bool:
+    """Return whether a size lies outside the sizes of the runs."""
+    return None not in (misfit, size) and not misfit.sizes[0].size <= size <= misfit.sizes[-1].size
+
+
 def _bends(fit, point: dict[str, float]) -> list[str]:
     misfit, size = fit.misfit, point.get("dense_parameters")
-    if misfit is None or misfit.bend is None or misfit.bend.test.p >= CLEAR or size is None:
-        return []
-    if misfit.sizes[0].size <= size <= misfit.sizes[-1].size:
+    if not _beyond_sizes(misfit, size) or misfit.bend is None or misfit.bend.test.p >= CLEAR:
         return []
     sentence = "the residuals of the law are curved in log N"
     if misfit.largest is not None:
