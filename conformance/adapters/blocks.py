@@ -265,8 +265,9 @@ def backend(
         z_loss: z_loss(logits) -> number; or None.
         convert: convert(array, dtype name) -> the library's array; None keeps NumPy arrays.
         dtypes: the precisions of the library.
-        capabilities: ("torch",) if route and loss keep torch's graph from the logits. ("jit", "grad") if JAX can trace
-            them. The suite then tests their gradients by the logits alone.
+        capabilities: ("torch",) if route, dispatch and loss keep torch's graph from the logits. ("jit", "grad") if JAX
+            can trace them. The suite then tests their gradients by the logits alone. A function without gradients may
+            raise NotImplementedError.
         more: further functions under the reference's names.
     """
     functions = dict(more)
@@ -287,6 +288,7 @@ def backend(
             logits = logits if convert is None else convert(logits, "float32")
             return placement(dispatch(logits, expert.shape[1], capacity), expert)
 
+        place.gates = dispatch
         functions["dispatch"] = place
     if loss is not None:
 

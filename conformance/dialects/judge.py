@@ -395,12 +395,10 @@ def gradient_fault(actual: np.ndarray, wanted: np.ndarray, probe: Probe) -> Diff
     return Difference(words, probe, "dialect" if np.isfinite(actual).all() else "not finite")
 
 
-def derivative(function: Callable, point: np.ndarray) -> np.ndarray:
+def derivative(function: Callable, point: np.ndarray, step: float = 2.0**-13) -> np.ndarray:
     """Return the derivative of function(array) -> number with respect to each entry of the array."""
     directions = np.eye(point.size).reshape(-1, *point.shape)
-    return np.reshape(
-        [central_difference(function, point, direction, 2.0**-13) for direction in directions], point.shape
-    )
+    return np.reshape([central_difference(function, point, direction, step) for direction in directions], point.shape)
 
 
 def facts_of(

@@ -57,7 +57,8 @@ def jax_layer(planted, k, capacity=None, *, gated=False, fault="", precision="fl
     up, linear, down = (jnp.asarray(weight, precision) for weight in (planted.up, planted.linear, planted.down))
     logits = jnp.asarray(planted.x, "float32") @ jnp.asarray(planted.router, "float32")
     gates, chosen = jax.lax.top_k(jax.nn.softmax(logits), k)
-    gates = jax.lax.stop_gradient(gates) if fault == "stopped gates" else gates
+    if fault == "stopped gates" or fault == "stopped with a capacity" and capacity is not None:
+        gates = jax.lax.stop_gradient(gates)
     num_tokens, num_experts = logits.shape
     capacity = num_tokens * k if capacity is None else capacity
     expert = chosen.T.reshape(-1)  # all first choices, then all second ones
@@ -84,7 +85,10 @@ def torch_layer(planted, k, capacity=None, *, fault="", precision="float32"):
     gates, chosen = (x @ torch.as_tensor(planted.router)).softmax(1).topk(k)
     x = x.to(getattr(torch, precision))
     up, linear, down = (torch.as_tensor(w).to(x.dtype) for w in (planted.up, planted.linear, planted.down))
-    gates = gates.detach() if fault == "stopped gates" else gates
+    if fault == "stopped gates" or fault == "stopped with a capacity" and capacity is not None:
+        gates = gates.detach()
+    if fault == "stopped sum with a capacity" and capacity is not None:
+        gates = gates * gates.sum(1, keepdim=True).detach()
     flat = chosen.T.flatten()
     order = flat.argsort(stable=True)
     counts = torch.bincount(flat, minlength=len(up)).tolist()
@@ -365,6 +369,8 @@ LAYERS = {
     "JAX layer, gated, experts in bfloat16": (lambda: both(jax_layer, gated=True, precision="bfloat16"), "right", ""),
     "JAX layer, stopped gates": (
         lambda: both(jax_layer, capabilities=JIT_GRAD, fault="stopped gates"), "defect", "no gradient"),
+    "JAX layer, stopped with a capacity": (
+        lambda: both(jax_layer, capabilities=JIT_GRAD, fault="stopped with a capacity"), "defect", "capacity 1"),
     "JAX layer, a dropped token reads": (
         lambda: both(jax_layer, fault="a dropped token reads the last slot"), "defect", "token"),
     "JAX layer, second choices begin again": (
@@ -380,6 +386,12 @@ LAYERS = {
     "torch layer": (lambda: in_torch(torch_layer, capabilities=("torch",)), "right", ""),
     "torch layer, stopped gates": (
         lambda: in_torch(torch_layer, capabilities=("torch",), fault="stopped gates"), "defect", "no gradient"),
+    "torch layer, stopped with a capacity": (
+        lambda: in_torch(torch_layer, capabilities=("torch",), fault="stopped with a capacity"), "defect",
+        "capacity 1"),
+    "torch layer, stopped sum with a capacity": (
+        lambda: in_torch(torch_layer, capabilities=("torch",), fault="stopped sum with a capacity"), "unexplained",
+        "gradient"),
     "torch layer, experts in bfloat16": (lambda: in_torch(torch_layer, precision="bfloat16"), "right", ""),
     "torch layer, wrong inverse": (lambda: in_torch(torch_layer, fault="wrong inverse"), "defect", "token"),
     "torch layer, one too many": (lambda: in_torch(torch_layer, fault="one too many"), "defect", "keeps 2"),
