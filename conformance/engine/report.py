@@ -43,7 +43,7 @@ DEFECTS = {
     "state": "an earlier call changes the result of a later call",
     "not finite": "finite input gives NaN or infinity",
     "out of range": "an index is not an expert, an expert is chosen twice, or an output is beyond every combination",
-    "excluded": "an expert outside the chosen groups, or a masked expert, is chosen",
+    "excluded": "an expert outside the chosen groups, or a masked expert, is chosen, or its NaN reaches a result",
     "overfull": "an expert keeps more tokens than its capacity",
     "mixed": "the output of a token contains other tokens, for example because they share a slot",
     "size": "a call with more than 256 experts or 1,024 tokens is wrong, but smaller calls are not",
@@ -364,13 +364,16 @@ def _blamed(row: Row, troubles: list[Trouble], causes: list[str]) -> Row:
 
 
 def _first(troubles: list[Trouble]) -> tuple[Trouble, Trouble | None]:
-    """Return the fault with the earliest kind in `KINDS`, and a fault that names a dialect, or None."""
+    """Return the fault with the earliest kind in `KINDS`, with the plainest call, and one that names a dialect, or None."""
     first = min(
         troubles,
         key=lambda fault: (
             KINDS.index(fault.kind) if fault.kind in KINDS else len(KINDS),
             "test_designs" not in fault.test,
             "test_dialects" in fault.test,
+            not fault.script,
+            "inf" in fault.script or "nan" in fault.script,
+            len(fault.script),
         ),
     )
     return first, next((trouble for trouble in troubles if names_a_dialect(trouble)), None)

@@ -889,6 +889,8 @@ def test_a_dialect_is_named_before_it_is_called_wrong():
     assert (row(mismatch, named).verdict, row(mismatch, named).detail) == ("differs", words)
     unexplained = "no design that we know explains these calls: expected 5, found 4"
     assert (row(mismatch).verdict, row(mismatch).detail) == ("unexplained", unexplained)
+    strange, plain = (mismatch._replace(script=f"x = {x}") for x in ("[inf]", "[0.25, 1.0]"))
+    assert row(mismatch, strange, plain).script == plain.script
     assert row(mismatch, raised, named).failed == 2, "two faults of one test, and one of another"
     assert row(raised, named).kind == "raises" and row(raised, named).detail.endswith(f"apart from that {words}")
 
