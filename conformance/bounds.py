@@ -9,7 +9,7 @@ pytest prints the largest shares. If all shares are far below 1, the bound is to
 
 from typing import NamedTuple
 
-UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}
+UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 """Half the distance from 1 to the next number, by precision."""
 
 

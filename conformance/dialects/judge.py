@@ -237,7 +237,8 @@ def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
         return []
     usual = [answer for answer in answers if answer.probe.kind != "size"] or answers
     largest, first = max(usual, key=lambda answer: answer.probe.logits.size), answers[0]
-    for answer in [largest, *_spread(ask, largest.probe)]:
+    faint = [answer for answer in usual if answer.probe.kind == "edge"][-1:]  # its second gates fall to 1e-38
+    for answer in [largest, *_spread(ask, largest.probe), *faint]:
         tokens = next((moved for _ in range(REPEATS) if (moved := _changed(ask, answer))), 0)
         if tokens:
             words = f"{tokens} of {len(answer.expert)} tokens change between two equal calls in evaluation"

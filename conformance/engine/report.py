@@ -364,7 +364,7 @@ def _blamed(row: Row, troubles: list[Trouble], causes: list[str]) -> Row:
 
 
 def _first(troubles: list[Trouble]) -> tuple[Trouble, Trouble | None]:
-    """Return the fault with the earliest kind in `KINDS`, with the plainest call, and one that names a dialect, or None."""
+    """Return the plainest fault with the earliest kind in `KINDS`, and a fault that names a dialect, or None."""
     first = min(
         troubles,
         key=lambda fault: (

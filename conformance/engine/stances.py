@@ -229,8 +229,8 @@ def _of_subject(backend, path: str) -> Stance:
         return Stance(Finding("defect", fault.kind, fault.detail))
     if not verdict.examples:
         return Stance(Finding("not askable", detail=f"it declined every input: {frequent(reasons)}"))
-    if subject == "balance loss" and not verdict.matches and not verdict.steady:
-        detail = "the loss changes between two equal calls"
+    if not verdict.matches and not verdict.steady:
+        detail = f"the {'loss' if subject == 'balance loss' else 'result'} changes between two equal calls"
         return Stance(Finding("defect", "not deterministic", detail, verdict.nearest, verdict.examples))
     words = classifier.describe(verdict)
     if len(verdict.matches) > 1:

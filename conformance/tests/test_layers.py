@@ -126,6 +126,19 @@ def fused(logits, k, capacity, *, fault=""):
     return gates
 
 
+def by_lot(logits, k, capacity):
+    """Drop each third choice by lot, and later tokens beyond the capacity."""
+    gates = fused(logits, k, capacity)
+    return gates * (np.random.default_rng().random(gates.shape) > 1 / 3)
+
+
+def faint_by_lot(logits, k):
+    """Draw whether a second expert with a gate below 1e-9 runs."""
+    expert, gate = pair(logits, k)
+    drawn = np.random.default_rng().random(gate.shape) * 1e-9 < gate
+    return expert, np.where(drawn, gate, 0)
+
+
 @jax.custom_vjp
 def doubled(x):
     return x
@@ -328,6 +341,10 @@ LAYERS = {
     "NumPy, fused gate, one slot": (
         lambda: blocks.backend(name="mine", dispatch=functools.partial(fused, fault="one slot")), "defect", "share",
     ),
+    "NumPy, fused gate, drops by lot": (
+        lambda: blocks.backend(name="mine", dispatch=by_lot), "defect", "not deterministic"),
+    "NumPy, draws of faint gates": (
+        lambda: blocks.backend(faint_by_lot, name="mine"), "defect", "not deterministic"),
     "NumPy layer": (lambda: both(numpy_layer), "right", ""),
     "NumPy layer, gated": (lambda: both(numpy_layer, gated=True), "right", ""),
     "NumPy layer, raises at capacity 0": (lambda: both(numpy_layer, fault="needs room"), "right", ""),
