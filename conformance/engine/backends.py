@@ -38,7 +38,6 @@ from routelaws.conformance.engine.names import (
     chosen_options,
     defaults_of,
     full_names,
-    is_alone,
     keywords_of,
     options_of,
     path_of_class,
@@ -215,7 +214,7 @@ class Backend:
             if here is None:
                 break
         last, wanted = path.rpartition(".")[2], public_functions().get(path)
-        if wanted and is_alone(last) and (here is None or here is wanted):
+        if wanted and (here is None or here is wanted):
             # The backend may only import the reference's module, such as `notation`, so look for its own function.
             flat = getattr(self.namespace, last, None)
             return flat if here is None or callable(flat) else here

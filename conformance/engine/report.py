@@ -145,18 +145,17 @@ class Report(NamedTuple):
         return sum(row.verdict != "missing" for row in self.rows)
 
     def __getitem__(self, name):
-        """Return the row of a function, by its path or by a unique last name.
+        """Return the row of a function, by its path or by its last name.
 
         Raises:
-            KeyError: the name is unknown or ambiguous.
+            KeyError: the name is unknown.
         """
         if not isinstance(name, str):
             return tuple.__getitem__(self, name)
-        rows = [row for row in self.rows if name in (row.function, row.function.rpartition(".")[2])]
-        if len(rows) != 1:
-            several = "can be " + ", ".join(row.function for row in rows)
-            raise KeyError(f"{name} {several if rows else 'is no function of this report'}")
-        return rows[0]
+        for row in self.rows:
+            if name in (row.function, row.function.rpartition(".")[2]):
+                return row
+        raise KeyError(f"{name} is no function of this report")
 
     def counts(self) -> dict[str, int]:
         """Return the number of functions with each verdict, without zeros."""
