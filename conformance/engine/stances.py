@@ -419,7 +419,7 @@ def is_refusal(error: BaseException) -> bool:
         return False
     package = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0]
     line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno).strip()
-    return package not in ARRAYS and line.startswith(("raise", "assert"))
+    return package not in ARRAYS and re.search(r"(^|[:;]\s*)(raise|assert)\b", line) is not None
 
 
 def is_own(function) -> bool:
