@@ -15,9 +15,10 @@ from routelaws.conformance.adapters import blocks
 from routelaws.conformance.engine import backends as engine
 from routelaws.conformance.engine import runner, stances
 from routelaws.conformance.engine.options import Options
+from routelaws.conformance.suite import test_base, test_hash_layer, test_sinkhorn
 from routelaws.conformance.tests.planting import behind, own_shares  # noqa: F401
 from routelaws.reference import balance, experts, notation
-from routelaws.reference.routers import top_k
+from routelaws.reference.routers import base, sinkhorn, top_k
 
 JIT_GRAD = ("jit", "grad")
 
@@ -437,6 +438,80 @@ def test_the_verdict(name):
     assert found == verdict and word in words, (found, words)
     if verdict == "right" and "layer" in name and "constant" not in name:
         assert "not tested" not in words, words
+
+
+def balanced(assign):
+    """Return a backend of Sinkhorn and BASE whose experts come from assign(logits, k, reference's router)."""
+
+    def router(own):
+        def route(logits, k=1, *, training=True, gate="softmax"):
+            expert = assign(logits, k, own) if training else top_k.top_k_router(logits, k).expert
+            score = notation.softmax(logits) if gate == "softmax" else 1 / (1 + np.exp(-logits))
+            return expert, np.take_along_axis(score, expert, axis=1).astype(logits.dtype)
+
+        return route
+
+    return behind(
+        SimpleNamespace(sinkhorn_router=router(sinkhorn.sinkhorn_router), base_router=router(base.base_router))
+    )
+
+
+def in_falling_order(logits, k, own):
+    return own(logits, k).expert[:, ::-1].copy()
+
+
+def only_small_groups(logits, k, own):
+    return own(logits, k).expert if len(logits) <= 12 else top_k.top_k_router(logits, k).expert
+
+
+def groups_of_eight(logits, k, own):
+    return np.concatenate([own(logits[t : t + 8], k).expert for t in range(0, len(logits), 8)])
+
+
+def one_too_many(logits, k, own):
+    expert = own(logits, k).expert.copy()
+    expert[np.argmax(expert[:, 0] != 0), 0] = 0
+    return expert
+
+
+@pytest.mark.parametrize(
+    "assign, right",
+    [(in_falling_order, True), (only_small_groups, False), (groups_of_eight, False), (one_too_many, False)],
+)
+def test_balanced_routers_of_strangers(assign, right):
+    """The order of an expert's choices has no meaning, and no group is too large to be compared."""
+    for check in (
+        lambda: test_sinkhorn.test_a_router_without_a_number_of_sweeps(balanced(assign), (24, 4), 1 + right),
+        lambda: test_base.test_tokens_that_prefer_one_expert(balanced(assign), 1 + right),
+    ):
+        with contextlib.nullcontext() if right else pytest.raises(AssertionError):
+            check()
+
+
+def test_a_router_of_integers_lists_its_precision():
+    """No input of a hash layer is a float, so the result of a backend for float32 is compared in float32."""
+    route = SimpleNamespace(hash_layer=lambda token_ids, num_experts: (
+        (token_ids % num_experts)[:, None], np.ones((len(token_ids), 1), np.float32)), dtypes=("float32",))  # fmt: skip
+    test_hash_layer.test_neighbouring_ids_go_to_different_experts(behind(route))
+
+
+def test_a_router_may_reject_numbers_of_tokens():
+    def base_router(logits, k=1):
+        if len(logits) * k % logits.shape[1]:
+            raise ValueError("needs equal shares")  # noqa: E701
+        return tuple(base.base_router(logits, k))[:2]
+
+    with pytest.raises(pytest.skip.Exception, match="needs equal shares"):
+        test_base.test_tokens_that_prefer_one_expert(behind(SimpleNamespace(base_router=base_router)), 1)
+
+
+def test_a_layer_may_return_the_input_of_a_dropped_token():
+    def run(planted, k, capacity=None):
+        output = numpy_layer(planted, k, capacity)
+        return np.where(output.any(axis=1, keepdims=True), output, planted.x)
+
+    found, words = verdict_of(behind(blocks.backend(blocks.layer(run), dispatch=blocks.layer(run), name="mine")))
+    assert found == "right", words
 
 
 def twin_route(logits, k):
