@@ -127,6 +127,9 @@ BOUNDS["laws.uncertainty.outside"] = Bound(
 BOUNDS["laws.uncertainty.loops"] = Bound(
     1e-10, "relative error, or absolute error below 1", "other formulas give the same numbers"
 )
+BOUNDS["laws.uncertainty.turn"] = Bound(
+    5e-9, "share of the larger derivative", "the test divides rounded ends by its steps", "9e-10"
+)
 BOUNDS["laws.uncertainty.attained"] = Bound(
     5e-3, "relative error of the residual sum", "the test scans 161 x 161 shapes, so its error is a spacing squared"
 )
