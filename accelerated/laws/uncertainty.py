@@ -13,11 +13,10 @@ import numpy as np
 
 from routelaws.reference.laws import uncertainty as reference
 from routelaws.reference.laws._allowed import PLACE
-from routelaws.reference.laws.uncertainty import *  # noqa: F403 - all names that this file does not define
 from routelaws.reference.laws.uncertainty import Interval, Quantity, check_quantity, student_quantile
 
-from .._calling import calling
 from ..kernels import law_fit, law_intervals
+from ._searches import share
 from .fitting import LevelTable, RoutedFit, fit_routed, level_table
 
 _COEFFICIENTS = 6
@@ -111,6 +110,4 @@ def _power(exponent: float) -> float:
         return float(np.float64(10.0) ** exponent)
 
 
-_at_sizes = calling(reference._at_sizes, profile_intervals=profile_intervals)
-slope_interval = calling(reference.slope_interval, _at_sizes=_at_sizes)
-gain_interval = calling(reference.gain_interval, _at_sizes=_at_sizes)
+share(__name__)
