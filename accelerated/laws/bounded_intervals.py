@@ -1,7 +1,7 @@
 """Intervals of both bounded laws, the (N, E) law and the (F, B) law, in the format of `catalogue.py`.
 
 Imported from `routelaws.reference.laws.bounded_intervals`. The search for the ends of an interval
-is compiled (`uncertainty.py`).
+differs (`uncertainty.py`).
 """
 
 from routelaws.reference.laws import bounded_intervals as reference

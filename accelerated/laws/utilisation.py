@@ -1,6 +1,6 @@
 """The bounded law in compute: how the loss falls with the FLOPs F of a model and its parameters per FLOP, B.
 
-Imported from `routelaws.reference.laws.utilisation`. The fit is compiled (`fitting.py`).
+Imported from `routelaws.reference.laws.utilisation`. The search differs (`fitting.py`).
 """
 
 from routelaws.reference.laws import utilisation as reference
