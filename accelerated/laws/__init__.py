@@ -1,4 +1,4 @@
-"""The laws of `routelaws.reference.laws`, with fast fits and intervals.
+"""The laws of `routelaws.reference.laws`, with faster fits and intervals.
 
 A name that only one file defines can be imported from here, too: `from routelaws.accelerated.laws import fit_routed`.
 """

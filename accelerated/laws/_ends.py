@@ -22,27 +22,26 @@ from ._shapes import (
     CORNER,
     EDGES,
     INTERIOR,
+    INWARD,
     LINEAR,
     RESOLUTION,
+    SCAN,
     START_AT_1,
     UNBOUNDED,
     Reduced,
+    Searched,
     Solved,
     curve,
     descend,
     grid,
-    low_points,
     picked,
-    residual_sums,
     routed_part,
     solve,
     starts_from,
     turned,
 )
 
-SCAN = 32  # points of the scan along each axis
 STARTS = 3  # low points of a scan to search from
-INWARD = np.array([-30.0, -20.0, -14.0, -10.0, -7.0, -5.0, -3.0])  # logits near the edge of unbounded E_max
 RIGHT = math.pi / 2
 CONSTANT, CURVE, START = range(3)  # what the factor of the routed part is: ln 10, psi, or ln(Ê/E_start)
 
@@ -90,30 +89,27 @@ def asked_of(quantities, centre: float) -> Asked:
     return Asked(columns[:2], columns[2:4], *columns[4:8], columns[8:12], columns[12] > 0, sign)
 
 
-def interval_ends(
-    table: Reduced, quantities, centre: float, limit: float, shapes: np.ndarray, piece: int
-) -> np.ndarray:
+def interval_ends(found: Searched, quantities, centre: float, limit: float, piece: int) -> np.ndarray:
     """Return value, low end and high end of each quantity, [quantities, 3].
 
     Args:
-        table: one table.
+        found: of one table.
         quantities: their names, N, E and effective; without E_start and E_max.
         centre: mean log10 N of the table.
         limit: the largest residual sum of an allowed law.
-        shapes: [5, 2], result of `best_shapes`.
         piece: of the optimum.
     """
-    asked = asked_of(quantities, centre)
+    table, asked = found.rows, asked_of(quantities, centre)
     wide = Asked(*(field[..., None] for field in asked))
     at_linear = _linear_ends(table, wide, limit)
-    best, ends = _ends_of(table, wide, limit, shapes.T)
+    best, ends = _ends_of(table, wide, limit, found.shapes[..., 0].T)
     best = at_linear[0][:, 0] if piece == LINEAR else best[:, piece]
     end = np.fmin(np.fmin(ends.min(axis=1), at_linear[1][:, 0]), asked.sign * best)
-    which, places, free = _starts(table, wide, limit, shapes)
+    which, places, free = _starts(found, wide, limit)
     finite = np.isfinite(end[which])
     which = which[finite]
-    _, found = descend(_signed_ends(table, asked, limit), places[:, finite], which, free[:, finite])
-    np.fmin.at(end, which, found)
+    _, least = descend(_signed_ends(table, asked, limit), places[:, finite], which, free[:, finite])
+    np.fmin.at(end, which, least)
     low, high = np.split(end, 2)
     return np.stack([best[: low.size], low, -high], axis=1)
 
@@ -136,43 +132,23 @@ def _allowed(table: Reduced, solved: Solved, limit: float, places: np.ndarray) -
     return bent & (solved.total <= limit)
 
 
-def _starts(table: Reduced, wide: Asked, limit: float, shapes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _starts(found: Searched, wide: Asked, limit: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the starts of the searches: side, shape [2, starts], and which coordinates vary [2, starts]."""
-    log_alphas, logits = grid(table.extra, SCAN)
-    at = np.stack(np.broadcast_arrays(log_alphas[:, None], logits))
+    table, shapes = found.rows, found.shapes[..., 0]
+    at = grid(table.extra, SCAN)
     ends = _ends_of(table, wide, limit, at.reshape(2, -1))[1].reshape(-1, SCAN, SCAN)
     starts = [starts_from(piece, ends[:, *part], at[:, *part], STARTS) for piece, part in EDGES.items()]
-    # From the optima of smaller pieces into larger ones, if few shapes are allowed.
-    inwards = np.array([np.repeat(shapes[CORNER:, 0], INWARD.size), np.tile(INWARD, 4)])
+    # If few shapes are allowed, they lie near the optima of the pieces, and in the valleys.
     near = {
         UNBOUNDED: [shapes[[CORNER, UNBOUNDED]].T],
-        START_AT_1: [shapes[[START_AT_1]].T, inwards[:, : INWARD.size]],
-        INTERIOR: [shapes[[START_AT_1, INTERIOR]].T, *_valleys(table, at, inwards)],
+        START_AT_1: [shapes[[START_AT_1]].T, np.array([np.zeros(INWARD.size), INWARD])],
+        INTERIOR: [shapes[[START_AT_1, INTERIOR]].T, *found.valleys],
     }
     for piece, some in near.items():
         for places in some:
             ends = _ends_of(table, wide, limit, places)[1][:, None]
             starts.append(starts_from(piece, ends, places[:, None], STARTS))
     return tuple(np.concatenate(each, axis=-1) for each in zip(*starts, strict=True))
-
-
-def _valleys(table: Reduced, at: np.ndarray, inwards: np.ndarray) -> list[np.ndarray]:
-    """Return the shapes [2, lanes] with the least residual sums for each alpha or each logit, in three groups.
-
-    Args:
-        at: [2, alphas, logits], a scan.
-        inwards: [2, lanes], starts with other logits.
-    """
-    with np.errstate(all="ignore"):
-        sums = solve(table, curve(table.extra[:, None], *at.reshape(2, -1))[0]).total.reshape(at.shape[1:])[:, 1:]
-    row, _, column = low_points(sums[:, None], 2)
-    other_column, _, other_row = low_points(sums.T[:, None], 2)
-    groups = [at[:, row, column + 1], at[:, other_row, other_column + 1], inwards]
-    sizes = [group.shape[1] for group in groups]
-    free = np.repeat([[False, True, True], [True, False, False]], sizes, axis=1)
-    places = np.concatenate(groups, axis=1)
-    places, _ = descend(residual_sums(table), places, np.zeros(places.shape[1], dtype=np.int64), free)
-    return np.split(places, np.cumsum(sizes)[:-1], axis=1)
 
 
 def _linear_ends(table: Reduced, wide: Asked, limit: float) -> tuple[np.ndarray, np.ndarray]:

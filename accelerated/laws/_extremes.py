@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ._shapes import LINEAR, Reduced, curve, low_points, picked, solve
+from ._shapes import LINEAR, Reduced, Searched, curve, low_points, picked, solve
 
 SCAN = 32  # points of the scan of u
 STARTS = 3  # low points of a line to refine
@@ -16,31 +16,29 @@ COARSE, FINE = (32, 6), (128, 11)  # points and rounds of `_least_on_lines`: for
 MOST, NARROW = 60, 1e-11  # most rounds of `_last_allowed`, and the share of an end that remains
 
 
-def extreme_ends(
-    table: Reduced, names: list[str], limit: float, shapes: np.ndarray, least: np.ndarray, piece: int
-) -> np.ndarray:
+def extreme_ends(found: Searched, names: list[str], limit: float, piece: int) -> np.ndarray:
     """Return value, low end and high end of -1/E for E_start and E_max.
 
     Let u be the coordinate of E, from 0 (infinite) to 1 (E = 1). An end is the u where the least residual sum of all
     shapes with this u reaches the limit.
 
     Args:
-        table: one table.
+        found: of one table.
         names: "E_start" or "E_max".
         limit: the largest residual sum of an allowed law.
-        shapes, least: results of `best_shapes`, [5, 2] and [5].
         piece: of the optimum.
     """
+    table, least = found.rows, found.least[:, 0]
     log_top, top = math.log1p(table.extra[-1]), table.extra[-1]
-    log_alpha, logit = shapes[piece]
+    log_alpha, logit = found.shapes[piece, :, 0]
     with np.errstate(over="ignore"):
         inverse = np.array([np.exp(log_alpha) / (1 if name == "E_start" else 1 + np.exp(-logit)) for name in names])
     maximum = np.array([name == "E_max" for name in names])
     best, axis = np.log1p(inverse * top) / log_top, np.linspace(0, 1, SCAN + 1)
 
     def sums(u: np.ndarray, maximum: np.ndarray, search: tuple[int, int]) -> np.ndarray:
-        found = _least_on_lines(table, u, maximum, *search)
-        return np.where(np.isnan(found), least[LINEAR], found)
+        values = _least_on_lines(table, u, maximum, *search)
+        return np.where(np.isnan(values), least[LINEAR], values)
 
     allowed = sums(np.tile(axis, best.size), np.repeat(maximum, axis.size), COARSE).reshape(best.size, -1) <= limit
     inside = np.array([np.where(allowed, axis, 0.0).max(axis=1), np.where(allowed, axis, 1.0).min(axis=1)])

@@ -8,13 +8,12 @@ no intervals and no resamples, so compiled loops would gain nothing. Letters as 
 import math
 
 import numpy as np
-from scipy.optimize import least_squares
 from scipy.special import expit
 
 from routelaws.reference.laws._huber import terms
 from routelaws.reference.laws._projection import expert_curve
 
-from ._shapes import CORNER, EDGES, LINEAR, RESOLUTION, START_AT_1, TIE, UNBOUNDED, grid, low_points
+from ._shapes import CORNER, EDGES, LINEAR, RESOLUTION, TIE, curve, grid, starts_from
 
 SETTLED = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": 500}
 FARTHEST = 40.0  # limit of |log alpha| and |logit ratio|; beyond it, losses cannot distinguish a shape from an edge
@@ -33,14 +32,12 @@ def fit_huber(table, delta: float, scan: int, starts: int) -> np.ndarray:
         [9]: piece, alpha, ratio, rest, the sum of Huber terms, and intercept, size, gain and interaction at centred
         size 0, as in `_shapes.fit_lanes`.
     """
-    log_alphas, logits = grid(table.extra, scan)
-    values = _scan(table, delta, log_alphas, logits)
+    at = grid(table.extra, scan)
+    values = _scan(table, delta, *at)
     found = [_search(table, delta, (place, -math.inf), [False, False]) for place in (-math.inf, 0.0)]  # LINEAR, CORNER
     for piece, part in EDGES.items():
-        free = [piece != START_AT_1, piece != UNBOUNDED]
-        at = np.broadcast_arrays(log_alphas[part[0], None], logits[part[1]])
-        places = [(at[0][i, j], at[1][i, j]) for _, i, j in zip(*low_points(values[part][None], starts), strict=True)]
-        found.append(min(_search(table, delta, place, free) for place in places))
+        _, places, free = starts_from(piece, values[None, *part], at[:, *part], starts)
+        found.append(min(_search(table, delta, place, free[:, 0].tolist()) for place in places.T))
     # For tables without noise, the resolution of the search decides between pieces.
     limit = min(found)[0] * (1 + TIE) + table.log_loss.size * float(terms(np.array(RESOLUTION), delta))
     piece = next(piece for piece in (LINEAR, CORNER, *EDGES) if found[piece][0] <= limit)
@@ -48,11 +45,9 @@ def fit_huber(table, delta: float, scan: int, starts: int) -> np.ndarray:
     return np.array([piece, math.exp(log_alpha), expit(logit), expit(-logit), value, *linear])
 
 
-def _scan(table, delta: float, log_alphas: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """Return the smallest sum at each shape, [alphas, logits], nearly."""
-    p, ratio = np.exp(log_alphas)[:, None] * expit(-logits), expit(logits)
-    rise, bend = (p * expit(-logits))[..., None], (p * ratio)[..., None]
-    psi = np.log1p(rise * table.extra / (1 + bend * table.extra))
+def _scan(table, delta: float, log_alpha: np.ndarray, logit: np.ndarray) -> np.ndarray:
+    """Return the smallest sum at each shape, nearly; shapes and sums are [alphas, logits]."""
+    psi, _ = curve(table.extra, log_alpha[..., None], logit[..., None])
     psi = (psi / psi[..., -1:])[..., table.level]
     size = np.broadcast_to(table.log_size, psi.shape)
     residual, *_ = _reweighted(np.stack([np.ones_like(psi), size, psi, psi * size], axis=-1), table.log_loss, delta)
@@ -78,6 +73,8 @@ def _search(table, delta: float, place: tuple[float, float], free: list[bool]) -
         place: log alpha and logit ratio of the shape.
         free: [2] bool, which of the two vary.
     """
+    from scipy.optimize import least_squares  # imported here, because most fits do not need it
+
     extra, top, log_size = table.extra[table.level], float(table.extra[-1]), table.log_size
 
     def whole(theta) -> np.ndarray:

@@ -9,28 +9,34 @@ Arrays have these axes: [2, levels, ...], two rows for each E. Letters: rest = 1
 = E - 1, and psi(x) = ln((1 + p x)/(1 + q x)).
 """
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws._projection import LEAST_CELLS, LEAST_EXPERT_COUNTS, RESOLUTION
+from routelaws.reference.laws._projection import INDEPENDENT, LEAST_CELLS, LEAST_EXPERT_COUNTS, RESOLUTION
 from routelaws.reference.laws._projection import _independent as independent
 from routelaws.reference.laws.fitting import _TIE as TIE
 
+UNDETERMINED = -1  # the rows with a weight do not determine the law
 LINEAR, CORNER, START_AT_1, UNBOUNDED, INTERIOR = range(5)  # pieces of the domain, from the smallest set to the largest
 EDGES = {START_AT_1: np.s_[-1:, 1:], UNBOUNDED: np.s_[:, :1], INTERIOR: np.s_[:, 1:]}
 """The part of a scan (see `grid`) in each piece that has more than one shape."""
 
-LEAST_ROWS = 7
-STEPS = 600  # largest number of steps of a search; ten to twenty are used
+KEPT = 32  # largest number of weightings of a kept result
+LEAST_ROWS = 7  # one more than coefficients
+SCAN = 32  # points along each axis of the scan for intervals
+INWARD = np.array([-30.0, -20.0, -14.0, -10.0, -7.0, -5.0, -3.0])  # logits near the edge of unbounded E_max
+STEPS = 600  # largest number of steps of half a search; ten to twenty are used, more in a long narrow valley
 LONGEST = 3.0  # longest step
 FARTHEST = 40.0  # limit of |logit ratio|; beyond it, losses cannot distinguish a shape from an edge
-SETTLED = 1e-12  # relative decrease below which rounding hides whether a step is good: the last step
-NUDGE = 1e-5
-AROUND = NUDGE * np.array([[0, 1, -1, 0, 0], [0, 0, 0, 1, -1]])  # a shape and its neighbours, for differences
-DAMPING, EASED = 1e-3, 1e-9
-SLACK = 1e-10
+DAMPING, EASED, STIFFEST = 1e-3, 1e-9, 1e9  # damping at the start, and its limits
+SETTLED = 1e-12  # relative decrease that ends the first half; with Newton, the next step is the last
+SLACK = 1e-10  # a last step may go up by this share, because rounding hides whether it goes down
+NUDGE = 1e-5  # distance of the differences
+AROUND = NUDGE * np.array([[0, 1, -1, 0, 0], [0, 0, 0, 1, -1]])  # a shape and its neighbours
 
 
 class Reduced(NamedTuple):
@@ -138,12 +144,13 @@ def routed_part(triangle: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, n
     return (scores[2] - triangle[2, 3] * interaction) / triangle[2, 2], interaction
 
 
-def fixed_part(triangle: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return intercept and size at centred size 0."""
-    gain, interaction = routed_part(triangle, scores)
-    left = scores[:2] - triangle[:2, 2] * gain - triangle[:2, 3] * interaction
+def linear_unknowns(solved: Solved) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return intercept, size, gain and interaction at centred size 0."""
+    triangle = solved.triangle
+    gain, interaction = routed_part(triangle, solved.scores)
+    left = solved.scores[:2] - triangle[:2, 2] * gain - triangle[:2, 3] * interaction
     size = left[1] / triangle[1, 1]
-    return (left[0] - triangle[0, 1] * size) / triangle[0, 0], size
+    return (left[0] - triangle[0, 1] * size) / triangle[0, 0], size, gain, interaction
 
 
 def turned(table: Reduced, triangle: np.ndarray, scores: np.ndarray, by: np.ndarray) -> np.ndarray:
@@ -188,18 +195,20 @@ def descend(slopes: Callable, places: np.ndarray, which: np.ndarray, free: np.nd
     return places, least
 
 
-def _half(slopes: Callable, places: np.ndarray, which: np.ndarray, free: np.ndarray, around: np.ndarray):
-    ends, least, lanes = np.array(places), np.full(places.shape[1], np.inf), np.arange(places.shape[1])
-    at, trial, value, last = ends, ends, least, lanes < 0
-    more, promise = np.full(lanes.size, 2.0), least
-    damping, fall, matrix = (
-        np.full(lanes.size, DAMPING if around.shape[1] == 1 else EASED),
-        np.zeros(places.shape),
-        np.zeros((2, *places.shape)),
+def _half(slopes: Callable, starts: np.ndarray, which: np.ndarray, free: np.ndarray, around: np.ndarray):
+    """Return the results of one half of `descend`. `around` [2, 1 or 5] are differences of shapes."""
+    ends, least, lanes, newton = (
+        np.array(starts),
+        np.full(starts.shape[1], np.inf),
+        np.arange(starts.shape[1]),
+        around.any(),
     )
+    at, trial, value, last = ends, ends, least, lanes < 0
+    damping, more, promise = np.full(lanes.size, EASED if newton else DAMPING), np.full(lanes.size, 2.0), least
+    fall, matrix = np.zeros(starts.shape), np.zeros((2, *starts.shape))
     for count in range(STEPS):
         values, turns, bends = slopes(trial[:, None] + around[:, :, None], which[lanes])
-        if around.shape[1] > 1:
+        if newton:
             bends = (turns[:, 1::2] - turns[:, 2::2]) / (2 * NUDGE)
         lower = values[0] < value + np.where(last, SLACK * np.abs(value), 0.0)
         if count:
@@ -207,19 +216,17 @@ def _half(slopes: Callable, places: np.ndarray, which: np.ndarray, free: np.ndar
             damping, more = np.where(lower, eased, damping * more), np.where(lower, 2.0, 2 * more)
         at, value = np.where(lower, trial, at), np.where(lower, values[0], value)
         fall, matrix = np.where(lower, turns[:, 0], fall), np.where(lower, bends, matrix)
-        step, promise = _step(
-            matrix, fall, ~free[:, lanes] | np.stack([(at[0] >= 0) & (fall[0] < 0), lanes < 0]), damping
-        )
+        outwards = np.stack([(at[0] >= 0) & (fall[0] < 0), lanes < 0])  # beyond the edge E_start = 1
+        step, promise = _step(matrix, fall, ~free[:, lanes] | outwards, damping)
         settled = promise <= SETTLED * np.abs(value)
-        # Newton's last step is short. Rounding hides whether it is good.
-        ended = last | ~np.isfinite(value) | (damping > 1e9) | (count == STEPS - 1) | (settled & (around.shape[1] == 1))
+        ended = (last if newton else settled) | ~np.isfinite(value) | (damping > STIFFEST) | (count == STEPS - 1)
         ends[:, lanes], least[lanes] = at, value
         if ended.all():
             break
         state = lanes, at, value, settled, damping, more, promise, fall, matrix, step
         lanes, at, value, last, damping, more, promise, fall, matrix, step = (each[..., ~ended] for each in state)
-        far = np.minimum(at[1], -FARTHEST)  # also -inf
-        trial = np.stack([np.minimum(at[0] + step[0], 0.0), np.clip(at[1] + step[1], far, FARTHEST)])
+        farthest = np.minimum(at[1], -FARTHEST)  # -inf stays
+        trial = np.stack([np.minimum(at[0] + step[0], 0.0), np.clip(at[1] + step[1], farthest, FARTHEST)])
     return ends, least
 
 
@@ -243,15 +250,16 @@ def _step(matrix: np.ndarray, fall: np.ndarray, held: np.ndarray, damping: np.nd
     return step, -(fall * step).sum(axis=0) / 2
 
 
-def grid(extra: np.ndarray, scan: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return log alpha and logit ratio of a scan, [scan] each. They change E_start and E_max by nearly equal factors.
+def grid(extra: np.ndarray, scan: int) -> np.ndarray:
+    """Return the shapes of a scan, [2, scan, scan]. They change E_start and E_max by nearly equal factors.
 
     The last alpha is the edge E_start = 1. The first ratio is the edge of unbounded E_max.
     """
     log_top, axis = np.log1p(extra[-1]), np.arange(scan) / scan
+    log_alphas = np.log(np.expm1((axis + 1 / scan) * log_top) / np.expm1(log_top))
     with np.errstate(divide="ignore"):  # -inf at ratio 0
         logits = np.log(np.expm1(axis * log_top) / np.expm1((1 - axis) * log_top))
-    return np.log(np.expm1((axis + 1 / scan) * log_top) / np.expm1(log_top)), logits
+    return np.stack(np.broadcast_arrays(log_alphas[:, None], logits))
 
 
 def low_points(values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -282,8 +290,7 @@ def starts_from(piece: int, values: np.ndarray, at: np.ndarray, most: int) -> tu
 def best_shapes(table: Reduced, scan: int, starts: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the best shape of each piece of the domain, [5, 2, tables], and its residual sum, [5, tables]."""
     tables = table.constant.size
-    log_alphas, logits = grid(table.extra, scan)
-    at = np.stack(np.broadcast_arrays(log_alphas[:, None], logits))
+    at = grid(table.extra, scan)
     shapes, least = np.full((5, 2, tables), -np.inf), np.full((5, tables), np.inf)
     shapes[CORNER, 0] = 0.0
     with np.errstate(all="ignore"):
@@ -311,31 +318,80 @@ def chosen(least: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.argmax(least <= least.min(axis=0) * (1 + TIE) + rows * RESOLUTION**2, axis=0)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Searched:
+    """Reduced tables, and results of `best_shapes`."""
+
+    rows: Reduced
+    shapes: np.ndarray  # [5, 2, tables]
+    least: np.ndarray  # [5, tables]
+
+    @functools.cached_property
+    def valleys(self) -> list[np.ndarray]:
+        """Shapes [2, lanes] of one table with the least residual sums for each alpha or each logit, in three groups."""
+        at = grid(self.rows.extra, SCAN)
+        with np.errstate(all="ignore"):
+            psi, _ = curve(self.rows.extra[:, None], *at.reshape(2, -1))
+            sums = solve(self.rows, psi).total.reshape(SCAN, SCAN)[:, 1:]
+        row, _, column = low_points(sums[:, None], 2)
+        other_column, _, other_row = low_points(sums.T[:, None], 2)
+        inwards = np.array([np.repeat(self.shapes[CORNER:, 0, 0], INWARD.size), np.tile(INWARD, 4)])
+        groups = [at[:, row, column + 1], at[:, other_row, other_column + 1], inwards]
+        sizes = [group.shape[1] for group in groups]
+        free = np.repeat([[False, True, True], [True, False, False]], sizes, axis=1)
+        places = np.concatenate(groups, axis=1)
+        places, _ = descend(residual_sums(self.rows), places, np.zeros(places.shape[1], dtype=np.int64), free)
+        return np.split(places, np.cumsum(sizes)[:-1], axis=1)
+
+
+def searched(table, weights: np.ndarray, scan: int = 16, starts: int = 4) -> Searched:
+    """Search a `fitting.LevelTable` for each row of weights.
+
+    The last results of few weightings are kept: a report asks for several intervals of one table.
+    """
+    if len(weights) > KEPT:
+        rows = reduced(table, weights)
+        return Searched(rows, *best_shapes(rows, scan, starts))
+    fields = table.log_size, table.log_loss, table.level, table.extra, weights
+    return _kept(scan, starts, type(table), *(np.ascontiguousarray(field).tobytes() for field in fields))
+
+
+@functools.lru_cache(maxsize=8)
+def _kept(
+    scan: int, starts: int, kind: type, log_size: bytes, log_loss: bytes, level: bytes, extra: bytes, weights: bytes
+):
+    columns = [np.frombuffer(field) for field in (log_size, log_loss, extra, weights)]
+    table = kind(columns[0], 0.0, columns[1], np.frombuffer(level, np.int64), None, columns[2])
+    rows = reduced(table, columns[3].reshape(-1, columns[0].size))
+    return Searched(rows, *best_shapes(rows, scan, starts))
+
+
 def fit_lanes(table, weights: np.ndarray, scan: int, starts: int) -> np.ndarray:
     """Fit a `fitting.LevelTable` for each row of weights: [tables, 9], as `kernels.law_fit.fit_batch`."""
     results = np.full((len(weights), 9), np.nan)
-    results[:, 0] = -1
-    known = np.flatnonzero([_determined(table, line) for line in weights])
+    results[:, 0] = UNDETERMINED
+    known = np.flatnonzero(_determined(table, weights))
     if not known.size:
         return results
-    rows = reduced(table, weights[known])
-    shapes, least = best_shapes(rows, scan, starts)
-    piece, tables = chosen(least, weights[known].sum(axis=1)), np.arange(known.size)
-    log_alpha, logit = shapes[piece, :, tables].T
+    found = searched(table, weights[known], scan, starts)
+    rows, piece = found.rows, chosen(found.least, weights[known].sum(axis=1))
+    log_alpha, logit = found.shapes[piece, :, np.arange(known.size)].T
     with np.errstate(over="ignore"):
         alpha, ratio, rest = np.exp(log_alpha), 1 / (1 + np.exp(-logit)), 1 / (1 + np.exp(logit))
         psi, _ = curve(rows.extra[:, None], log_alpha, logit)
     psi = np.where(piece == LINEAR, rows.extra[:, None], psi)
     solved = solve(rows, psi / psi[-1])
-    linear = *fixed_part(solved.triangle, solved.scores), *routed_part(solved.triangle, solved.scores)
-    results[known] = np.stack([piece, alpha, ratio, rest, solved.total, *linear], axis=1)
+    results[known] = np.stack([piece, alpha, ratio, rest, solved.total, *linear_unknowns(solved)], axis=1)
     return results
 
 
-def _determined(table, weights: np.ndarray) -> bool:
-    """Return whether the rows with a weight above 0 determine the law, see `fit_routed`."""
-    present = weights > 0
-    levels, cells = (np.unique(each[present]).size for each in (table.level, table.cell))
-    if weights.sum() < LEAST_ROWS or levels < LEAST_EXPERT_COUNTS or cells < LEAST_CELLS:
-        return False
-    return independent(table.log_size[present], table.extra[table.level[present]])
+def _determined(table, weights: np.ndarray) -> np.ndarray:
+    """Return which weightings [tables] determine the law by their rows with a weight above 0, see `fit_routed`."""
+    present, rows = weights > 0, reduced(table, weights)
+    cells = (present.astype(np.float64) @ (table.cell[:, None] == np.arange(table.cell.max() + 1)) > 0).sum(axis=1)
+    known = (weights.sum(axis=1) >= LEAST_ROWS) & (cells >= LEAST_CELLS)
+    known &= (rows.one[0] > 0).sum(axis=0) >= LEAST_EXPERT_COUNTS
+    lines = (rows.size[1] > INDEPENDENT * rows.one[0]).sum(axis=0)  # levels with at least two sizes; two suffice
+    for each in np.flatnonzero(known & (lines < 2)):
+        known[each] = independent(table.log_size[present[each]], table.extra[table.level[present[each]]])
+    return known

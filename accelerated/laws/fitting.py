@@ -3,9 +3,9 @@
 Step by step, with sources and examples: `routelaws.reference.laws.fitting`.
 
 What differs here: the fit reduces the rows of each E to two rows. A coarse scan gives the starts of a second-order
-search in numba (`kernels/law_fit.py`). All weightings of a table share the logarithms of the scan. A fit of the
-released table takes about 0.2 ms. A fit of a bootstrap sample (`fit_weighted`) takes about 10 µs, as `make bench
-BENCH="--only law-fits"` measures.
+search. All weightings of a table are searched together, in NumPy (`_shapes.py`). A fit of the released table takes
+about 10 ms. More than `FEW` weightings (`fit_weighted`) run in numba (`kernels/law_fit.py`). One of them takes about 10
+µs, as `make bench BENCH="--only law-fits"` measures.
 """
 
 import math
@@ -39,7 +39,7 @@ STATUSES: tuple[Status, ...] = (
 )  # fmt: skip
 """The statuses in the order of the pieces of `_shapes.py`, from the smallest set to the largest."""
 
-FEW = 200  # up to so many weightings, one search in NumPy is faster than to import or compile the kernel
+FEW = 500  # up to so many weightings, NumPy is faster than to import numba, and to compile at the first time
 
 
 class WeightedFits(NamedTuple):
@@ -114,9 +114,9 @@ def fit_weighted(
         dense_parameters, num_experts, loss: [n] each, as in `fit_routed`.
         weights: [resamples, n], at least 0; 0 leaves a row out, 2 counts it twice.
         scan, starts: as in `fit_routed`.
-        careful: search every edge of the domain to the last digit, as `fit_routed` does. If False, the fit may miss an
-            optimum on an edge. The objective is then up to a few parts in ten thousand too high. This happens mostly
-            where E_max is very large.
+        careful: search every edge of the domain to the last digit, as `fit_routed` does, and all calls with at most
+            `FEW` weightings. If False, the fit may miss an optimum on an edge. The objective is then up to a few parts
+            in ten thousand too high. This happens mostly where E_max is very large.
 
     Returns:
         WeightedFits. The rows with a weight above 0 have to meet the requirements of `fit_routed`. If they do not, the

@@ -2,7 +2,7 @@
 
 Step by step, with sources and examples: `routelaws.reference.laws.resampling`.
 
-Here one compiled call fits all resamples or all folds (`fit_weighted`), and each quantity is computed for all fits at
+Here one call fits all resamples or all folds (`fit_weighted`), and each quantity is computed for all fits at
 once. A thousand resamples of the released table take some tens of milliseconds (`make bench BENCH="--only law-fits"`).
 """
 

@@ -16,7 +16,7 @@ from routelaws.reference.laws.uncertainty import Interval, Quantity, check_quant
 from ._ends import interval_ends
 from ._extremes import extreme_ends
 from ._searches import share
-from ._shapes import best_shapes, chosen, reduced
+from ._shapes import chosen, searched
 from .fitting import level_table
 
 _COEFFICIENTS = 6
@@ -52,20 +52,19 @@ def profile_intervals(
     quantile = student_quantile(level, rows - _COEFFICIENTS)
     if not quantities:
         return []
-    problem = reduced(table, np.ones((1, rows)))
-    shapes, least = (each[..., 0] for each in best_shapes(problem, scan=16, starts=4))
-    piece = int(chosen(least, rows))
-    limit = least[piece] * (1 + quantile**2 / (rows - _COEFFICIENTS))
+    found = searched(table, np.ones((1, rows)))
+    piece = int(chosen(found.least, rows)[0])
+    limit = found.least[piece, 0] * (1 + quantile**2 / (rows - _COEFFICIENTS))
     own, ends = (
         np.array([quantity.name in ("E_start", "E_max") for quantity in quantities]),
         np.empty((len(quantities), 3)),
     )
     if own.any():
         names = [quantity.name for quantity, each in zip(quantities, own, strict=True) if each]
-        ends[own] = extreme_ends(problem, names, limit, shapes, least, piece)
+        ends[own] = extreme_ends(found, names, limit, piece)
     if not own.all():
         others = [quantity for quantity, each in zip(quantities, own, strict=True) if not each]
-        ends[~own] = interval_ends(problem, others, table.centre, limit, shapes, piece)
+        ends[~own] = interval_ends(found, others, table.centre, limit, piece)
     intervals = []
     for quantity, three in zip(quantities, ends.tolist(), strict=True):
         value, low, high = (_natural(table.centre, quantity, end) for end in three)
