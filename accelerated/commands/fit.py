@@ -24,7 +24,8 @@ class FitFlags:
             num_experts: the most common one; choose another with --rows). Laws of accuracy, for a table of accuracies:
             direct, ratio, ceiling, broken, repeated (tasks named TASK pass@K), two-stage-linear, two-stage-logistic or
             two-stage-ratio. Law of efficiency leverage: leverage. FILE.py:NAME is your own law NAME, registered in
-            FILE.py.
+            FILE.py. If not given: routed-bounded; predict takes routed-bounded-floor if this predicts left-out sizes
+            better.
         loss: Column of the loss. If not given: loss_validation. If the table does not have this column, two-stage laws
             use the first loss of the table.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or "k == 1 and
@@ -45,7 +46,7 @@ class FitFlags:
             output layer of its own). If not given: as in the table, where the column counted_embeddings states it.
     """
 
-    law: str = "routed-bounded"
+    law: str | None = None
     loss: str | None = None
     rows: str | None = None
     huber: float | None = None

@@ -45,19 +45,24 @@ def fitted(form, kind: type, columns: tuple, loss: np.ndarray, huber: float | No
     )  # fmt: skip
 
 
-def intervals(form, columns: tuple, loss, huber: float | None, level: float, points) -> list[tuple]:
-    """Return the fields of the `additive.AdditiveInterval` of each coefficient, or of each of the points."""
+def intervals(
+    form, columns: tuple, loss, huber: float | None, level: float, points, derived: Sequence[tuple] = ()
+) -> list[tuple]:
+    """Return the fields of the `additive.AdditiveInterval` of each coefficient and of `derived`, or of each point."""
     problem = _descent.problem_of(form, columns, loss, huber)
     quantile = student_quantile(level, problem.log_loss.size - len(form.names))
     theta, away = _descent.brought_back(problem, _descent.best_of(problem, _begin(form, problem, None)).theta)
     logs = None if points is None else form.logs(points)
-    profile_ends = _descent.profile(problem, theta, away, logs, quantile)
-    names = form.names if points is None else ["prediction"] * len(profile_ends)
-    positive = np.array(form.positive if points is None else [True] * len(profile_ends))
+    profile_ends = _descent.profile(problem, theta, away, logs, quantile, [function for _, function in derived])
+    names, positive = ["prediction"] * len(profile_ends), [True] * len(profile_ends)
+    if points is None:
+        names = [*form.names, *(name for name, _ in derived)]
+        positive = [*form.positive, *(False for _ in derived)]
+    positive = np.array(positive)
     with np.errstate(over="ignore"):
         profile_ends = np.where(positive[:, None], np.exp(profile_ends), profile_ends)
     if points is None:
-        profile_ends[away, 0] = np.array(form.limits)[away]
+        profile_ends[np.flatnonzero(away), 0] = np.array(form.limits)[away]
     profile_ends = profile_ends.tolist()
     return [(name, *ends, level) for name, ends in zip(names, profile_ends, strict=True)]
 

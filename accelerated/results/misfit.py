@@ -415,7 +415,7 @@ def warnings(
     return sentences
 
 
-def misfit_lines(misfit: Misfit) -> list[str]:
+def misfit_lines(misfit: Misfit, with_largest: bool = True) -> list[str]:
     """Return lines on the misfit: by size, bend, comparison with seeds, and the largest size."""
     sizes = ", ".join(f"{entry.size:,.0f}: {figure(log_percent(entry.miss), '+.1f')} %" for entry in misfit.sizes)
     lines = [f"measured loss minus the loss by the law, mean at each N: {sizes}"]
@@ -430,7 +430,7 @@ def misfit_lines(misfit: Misfit) -> list[str]:
         )
     if misfit.seeds is not None:
         lines.append(_seeds_words(misfit.seeds))
-    if misfit.largest is not None:
+    if misfit.largest is not None and with_largest:
         lines.append(
             f"fitted without the largest size, N = {misfit.largest.size:,.0f}, the law predicts the loss at this size "
             f"{how_far_off(misfit.largest.miss)}"

@@ -64,7 +64,9 @@ def fitted(form: Form, kind: type, columns: tuple, loss: np.ndarray, huber: floa
     )  # fmt: skip
 
 
-def intervals(form: Form, columns: tuple, loss, huber: float | None, level: float, points) -> list[tuple]:
+def intervals(
+    form: Form, columns: tuple, loss, huber: float | None, level: float, points, derived: Sequence[tuple] = ()
+) -> list[tuple]:
     """Return the fields of the `additive.AdditiveInterval` of each coefficient, or of each of the points.
 
     Args:
@@ -72,6 +74,7 @@ def intervals(form: Form, columns: tuple, loss, huber: float | None, level: floa
         columns, loss: the checked table.
         huber, level: as in `additive.additive_intervals`.
         points: None, or columns of one row each, from `points_of`.
+        derived: (name, function of θ [..., p]) of further numbers, after the coefficients.
     """
     centres = form.centres(columns)
     problem = _descent.problem_of(form, columns, loss, huber, centres)
@@ -80,6 +83,7 @@ def intervals(form: Form, columns: tuple, loss, huber: float | None, level: floa
     quantile = student_quantile(level, problem.log_loss.size - theta.size)
     if points is None:
         targets = [(name, form.positive[i], _coefficient(form, centres, i)) for i, name in enumerate(form.names)]
+        targets += [(name, False, _derived(function)) for name, function in derived]
     else:
         targets = [("prediction", True, _prediction(form, centres, point)) for point in points]
     begin = [theta]
@@ -93,7 +97,7 @@ def intervals(form: Form, columns: tuple, loss, huber: float | None, level: floa
         if positive:  # the profile uses the logarithm
             with np.errstate(over="ignore"):
                 value, low, high = (float(np.exp(number)) for number in (value, low, high))
-        if points is None and away[i]:
+        if points is None and i < away.size and away[i]:
             value = form.limits[i]
         rows.append((name, value, low, high, level))
     return rows
@@ -108,6 +112,11 @@ def _coefficient(form: Form, centres: np.ndarray, i: int):
         return np.log(value) if form.positive[i] else value
 
     return lambda theta: (float(at(theta)[0]), _descent.turns(at, theta)[0])
+
+
+def _derived(function):
+    """Return the function of θ that gives a number derived from θ and its derivatives [p]."""
+    return lambda theta: (float(function(theta)), _descent.turns(lambda at: np.atleast_1d(function(at)), theta)[0])
 
 
 def _prediction(form: Form, centres: np.ndarray, point: tuple):

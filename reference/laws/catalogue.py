@@ -430,6 +430,7 @@ _BOUNDED = Law(
 
 def _with_floor(law: Law, kind: type[floored.FlooredCoefficients]) -> Law:
     """Return the record of a law in N and E with an irreducible loss L0 (`floored.py`)."""
+    intervals = partial(floored.floored_intervals, kind)
     return Law(
         name=floored.NAMES[kind],
         formula=law.formula.replace("log10 L =", "log10(L - L0) ="),
@@ -439,11 +440,11 @@ def _with_floor(law: Law, kind: type[floored.FlooredCoefficients]) -> Law:
         predict=lambda fit, *columns: floored.predict_floored(*columns, fit.coefficients),
         takes_huber=True,
         has_floor=True,
-        own_intervals=partial(
-            smooth_intervals.smooth_ranges, partial(floored.floored_intervals, kind), ("E_start", "E_max", "L0")
-        ),
-        own_prediction=partial(smooth_intervals.smooth_prediction, partial(floored.floored_intervals, kind)),
-        cutoff=lambda fit: ("N_cutoff", floored.floored_cutoff(fit.coefficients)),
+        own_intervals=partial(floored.floored_ranges, intervals),
+        own_prediction=partial(smooth_intervals.smooth_prediction, intervals),
+        slopes=partial(floored.floored_slopes, intervals),
+        cutoff=law.cutoff and (lambda fit: ("N_cutoff", floored.floored_cutoff(fit.coefficients))),
+        dense_equivalent=partial(floored.floored_worth, intervals),
     )
 
 
