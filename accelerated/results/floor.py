@@ -103,7 +103,8 @@ def forms_table(forms: Sequence[Form], name: str) -> Table:
         rows.append(row(f"N = {count(largest.size)} by smaller sizes", cells))
     rows.append(row("L0, nats", ("0" if form.L0 is None else _with_ends(form.L0, figure, span) for form in forms)))
     if any(form.cutoff for form in forms):
-        rows.append(row("N_cutoff", (cutoff_cell(form.cutoff) for form in forms)))
+        cutoff = next(form.cutoff.name for form in forms if form.cutoff)
+        rows.append(row(cutoff, (cutoff_cell(form.cutoff) for form in forms)))
     for gains in zip(*(form.gains for form in forms), strict=True):
         at = f"E = {gains[0].E:g} at N = {gains[0].N:.0e}".replace("e+", "e").replace("e0", "e")
         rows.append(row(f"{at}: gain, nats", (figure(gain.nats, "+.3f") for gain in gains)))

@@ -28,7 +28,7 @@ from .floor import choice_words, left_out_errors
 from .misfit import floor_lines, warning_lines
 from .plotting import plot_fits
 from .prediction import Predictions, point_of, predict_all
-from .rows import Choice, column_remarks, law_lines, law_of, rows_of_runs
+from .rows import DEFAULT_LAW, Choice, column_remarks, law_lines, law_of, rows_of_runs
 
 if TYPE_CHECKING:  # a fit does not need the code of a plan
     from .planning.next_run import NextRuns
@@ -322,7 +322,10 @@ def fits_blocks(fits) -> list[Block]:
     if any(fit.slopes for fit in fits):
         blocks.append(AT_ONE)
     if words := choice_words(fits):
-        blocks.append(f"{words}; predict and plan take the better form, and --law forces one")
+        takes = "predict and plan take the better form, and --law forces one"
+        blocks.append(
+            f"{words}; {takes if law.name == DEFAULT_LAW else 'give predict and plan the better one by --law'}"
+        )
     return blocks + floor_lines(law, fits)
 
 
