@@ -57,9 +57,9 @@ def floor_section(report: Report) -> list[Block]:
     rows = [[head, *(cells[name].get(head, "") for name in tables)] for head in heads]
     return [
         Heading("With a floor"),
-        "The law has no irreducible loss. This table compares it with the same law above a floor L0, as *without → "
-        f"with* the floor. The gain is the loss of the dense model minus the loss of the routed model. {FLOOR_MOVES}",
-        Table(["", *tables], rows),
+        "This table compares the law with the same law above a floor L0. The gain is the loss of the dense model minus "
+        f"the loss of the routed model. {FLOOR_MOVES}",
+        Table(["without → with a floor", *tables], rows),
     ]
 
 
