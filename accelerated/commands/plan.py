@@ -69,14 +69,15 @@ class FitFlags:
     """The law, and the runs of the fit.
 
     Attributes:
-        law: The law to fit to the table, see `routelaws fit`.
+        law: The law to fit to the table, see `routelaws fit`. If not given: routed-bounded, or routed-bounded-floor if
+            this predicts left-out sizes better; --next takes routed-bounded.
         loss: Column of the loss.
         rows: See `routelaws fit`.
         floor: For a law of your own with the option floor: see `routelaws fit`.
         count_embeddings: See `routelaws fit`.
     """
 
-    law: str = "routed-bounded"
+    law: str | None = None
     loss: str = LOSS
     rows: str | None = None
     floor: float | None = None
@@ -135,7 +136,7 @@ def plan(
         published: Also rank with the published coefficients of later papers, one ranking for each paper.
         level: Confidence level of the intervals.
         resamples: Number of resamples of the runs; 0 for none. The output shows how often each option is best in
-            them. If not given: 500, or 50 for a law that uses the training tokens, because its fits take longer.
+            them. If not given: 500, or 50 for a law with training tokens or a floor, because its fits take longer.
         top: Number of options to show in each ranking. Files and JSON hold all options.
         out: Folder for plan.md, plan.json, a figure of the lowest loss at each budget (frontier), and a figure of loss
             against size at equal FLOPs (isoFLOP profiles).
@@ -174,7 +175,7 @@ def _ranked(
     check_resamples(resamples)
     with Working("fitting the law and ranking the models, again for each resample of the runs"):
         law = with_options(law_of(fit.law, "plan"), fit.options())
-        return fit.runs(law, tables).plan(budget, tokens, law, level, resamples, published)
+        return fit.runs(law, tables).plan(budget, tokens, law if fit.law else None, level, resamples, published)
 
 
 def _next_runs(fit: FitFlags, tables: tuple[Path, ...], asked: NextFlags, flops: str | None, level: float) -> NextRuns:

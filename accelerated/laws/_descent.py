@@ -6,7 +6,8 @@ search finds both ends of all intervals together.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -226,9 +227,10 @@ def covariance(problem: Problem, theta: np.ndarray) -> np.ndarray:
     return matrix
 
 
-def profile(problem: Problem, theta: np.ndarray, away: np.ndarray, points: np.ndarray | None, quantile: float):
-    """Return value, low end and high end of each coefficient, or of ln L̂ at points. A coefficient above 0 is given by
-    its ln.
+def profile(problem: Problem, theta, away, points: np.ndarray | None, quantile: float, derived: Sequence = ()):
+    """Return value, low end and high end of each coefficient and of `derived`, or of ln L̂ at points.
+
+    A coefficient above 0 is given by its ln.
 
     One search finds both ends of all quantities. A lane is one end from one start: the best fit, or the far end of a
     vanished coefficient.
@@ -239,23 +241,36 @@ def profile(problem: Problem, theta: np.ndarray, away: np.ndarray, points: np.nd
         away: [p], which unknowns had vanished.
         points: [columns, m], logs; None for the coefficients.
         quantile: Student's quantile.
+        derived: functions of θ [..., p], for further numbers after the coefficients.
 
     Returns:
         [m, 3].
     """
     form = problem.form
+    with_derived = partial(_with_derived, problem.fast.coefficients, derived)
+    problem = problem._replace(fast=problem.fast._replace(coefficients=with_derived))
     gone = np.flatnonzero(away & np.array(form.positive))
     begin = [theta]
     if gone.size:
         signs = np.where(np.array(form.limits)[gone] > 0, -1.0, 1.0)
         begin += list(_ends(problem, theta, np.tile(theta, (gone.size, 1)), gone, signs, quantile)[2])
-    which = np.arange(theta.size) if points is None else (points - problem.centres[:, None]).T
+    which = np.arange(theta.size + len(derived)) if points is None else (points - problem.centres[:, None]).T
     many, lanes = len(which), 2 * len(begin)  # searches for each: both sides, from each start
     at = np.repeat(np.array(begin), 2 * many, axis=0)
     signs = np.tile(np.repeat([-1.0, 1.0], many), len(begin))
     value, ends, _ = _ends(problem, theta, at, np.tile(which.T, lanes).T, signs, quantile)
     ends = ends.reshape(len(begin), 2, many)
     return np.stack([value[:many], ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)], axis=1)
+
+
+def _with_derived(coefficients: Callable, derived: Sequence, theta: np.ndarray, centres: np.ndarray) -> tuple:
+    """Return the coefficients and numbers derived from θ, and their derivatives (of the latter, by differences)."""
+    values, turns = coefficients(theta, centres)
+    steps = 1e-5 * np.eye(theta.shape[1])
+    for function in derived:
+        turn = (function(theta[:, None] + steps) - function(theta[:, None] - steps)) / 2e-5
+        values, turns = np.column_stack([values, function(theta)]), np.concatenate([turns, turn[:, None]], axis=1)
+    return values, turns
 
 
 def _ends(problem: Problem, theta: np.ndarray, at: np.ndarray, which: np.ndarray, sides: np.ndarray, quantile: float):

@@ -4,6 +4,7 @@ Private to the accelerated package.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,6 +35,7 @@ def fitted(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, st
     residual, turn = _descent.look(problem, best.theta)
     away = np.abs(turn).max(axis=0) < _descent.GONE
     values = np.where(away, form.limits, _descent.coefficients(problem, best.theta)[0])
+    reference.check_representable(form, values, away)
     status = "not determined" if _triangle(turn[:, ~away]) is None else "interior"
     if away.any():
         status = ", ".join(name for name, out in zip(form.kind._fields, away, strict=True) if out) + " at the limit"
@@ -50,21 +52,26 @@ def fitted(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, st
     )  # fmt: skip
 
 
-def intervals(form: Form, columns: tuple, loss, huber: float | None, level: float, points) -> list[tuple]:
-    """Return the fields of the `additive.AdditiveInterval` of each coefficient, or of each of the points."""
+def intervals(
+    form: Form, columns: tuple, loss, huber: float | None, level: float, points, derived: Sequence[tuple] = ()
+) -> list[tuple]:
+    """Return the fields of the `additive.AdditiveInterval` of each coefficient and of `derived`, or of each point."""
     if (problem := _problem(form, columns, loss, huber)) is None:
-        return reference.intervals(form, columns, loss, huber, level, points)
+        return reference.intervals(form, columns, loss, huber, level, points, derived)
     quantile = student_quantile(level, problem.log_loss.size - len(form.positive))
     starts = form.starts(columns, form.centres(columns), problem.log_loss)
     theta, away = _descent.brought_back(problem, _descent.best_of(problem, starts).theta)
     logs = None if points is None else problem.fast.logs(points)
-    profile_ends = _descent.profile(problem, theta, away, logs, quantile)
-    names = form.kind._fields if points is None else ["prediction"] * len(profile_ends)
-    positive = np.array(form.positive if points is None else [True] * len(profile_ends))
+    profile_ends = _descent.profile(problem, theta, away, logs, quantile, [function for _, function in derived])
+    names, positive = ["prediction"] * len(profile_ends), [True] * len(profile_ends)
+    if points is None:
+        names = [*form.kind._fields, *(name for name, _ in derived)]
+        positive = [*form.positive, *(False for _ in derived)]
+    positive = np.array(positive)
     with np.errstate(over="ignore"):
         profile_ends = np.where(positive[:, None], np.exp(profile_ends), profile_ends)
     if points is None:
-        profile_ends[away, 0] = np.array(form.limits)[away]
+        profile_ends[np.flatnonzero(away), 0] = np.array(form.limits)[away]
     profile_ends = profile_ends.tolist()
     return [(name, *ends, level) for name, ends in zip(names, profile_ends, strict=True)]
 

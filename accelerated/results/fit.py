@@ -27,6 +27,7 @@ from ..tables.selection import RouterRows
 from ..wording import by_reason, plural
 from .blocks import NOT_DETERMINED, Block, Notes, Table, figure, span, text, to_html, verdict
 from .encoding import fit_dict, plain
+from .floor import Form, form_of, forms_table, left_out_errors
 from .misfit import Misfit, is_determined, is_known, misfit_lines, misfit_of, sizes_of, steepness, warnings
 from .plotting import plot_fit
 from .prediction import Prediction, point_of, predict
@@ -97,7 +98,7 @@ class Fit:
     def __init__(self, rows: Rows, law: str | Law, level: float = LEVEL, huber: float | None = None):
         law = LAWS[law] if isinstance(law, str) else law
         self.rows, self.law = rows, law.with_options(**rows.options)
-        self.level, self.huber = level, huber
+        self.level, self.huber, self.unfloored = level, huber, None
         check_huber(self.law, huber)
         self.best = fitted(self.law, rows.columns, rows.measured, huber)
 
@@ -182,14 +183,27 @@ class Fit:
         if not self.law.floored or self.huber is not None or self.rows.runs is None:
             return None
         try:
-            return fit_with_intervals(self.rows, LAWS[self.law.floored], self.level, None)
+            floored = fit_with_intervals(self.rows, LAWS[self.law.floored], self.level, None)
         except ValueError:
             return None
+        floored.unfloored = self
+        return floored
+
+    @property
+    def other(self) -> "Fit | None":
+        """The same law with a floor or, for a fit from `floored`, without one."""
+        return self.unfloored or self.floored
 
     @property
     def floor_helps(self) -> bool:
         """Whether the same law with a floor predicts left-out sizes better. It needs four sizes to be tested."""
-        return self.floored is not None and self.floored.held_out_size.rmsle < self.held_out_size.rmsle
+        without, with_floor = left_out_errors([self]) or (0.0, 0.0)
+        return with_floor < without
+
+    @cached_property
+    def forms(self) -> list[Form]:
+        """The law without and with a floor; [] if `floored` is None."""
+        return [] if self.floored is None else [form_of(self), form_of(self.floored)]
 
     @cached_property
     def determined(self) -> bool:
@@ -224,8 +238,6 @@ class Fit:
         """
         if f"{name} at" in self.status or math.isnan(value):
             return False
-        if self.law.has_floor and name.endswith("_cutoff"):
-            return (slope := self.interval("c")) is None or slope.low > 0  # with c = 0 there is no cut-off
         if math.isinf(value) and not name.endswith("_cutoff"):
             return True  # the best fit has no limit E_max
         interval = self.interval(name)
@@ -270,9 +282,9 @@ class Fit:
             {"router", or "task" and "training_set"; "rows", "left_out": [{"hyper_id", "reason", "run"}], "status",
             "criterion", "objective", "rmsle", "determined", "coefficients": {name: coefficient, or a list with an entry
             for each "N"}, "derived": {"N_cutoff": coefficient, "slopes": [{"N", ...}]}, "held_out": {kind of left-out
-            rows: RMSLE}, "with_floor": {"law", "rmsle", "L0": coefficient, "N_cutoff", "leave_one_size_out", "better"}
-            or null, "misfit", "cautions"}, and "least_squares": {"coefficients", "rmsle"} with Huber's criterion.
-            Residuals in "misfit" are log10 of the measured loss minus log10 of the law's loss.
+            rows: RMSLE}, "with_floor": {"better": whether it predicts left-out sizes better, "forms": [`floor.Form`
+            without and with it]} or null, "misfit", "cautions"}, and "least_squares": {"coefficients", "rmsle"}
+            with Huber's criterion. Residuals in "misfit" are log10 of the measured loss minus log10 of the law's loss.
         """
         return plain(fit_dict(self))
 
@@ -285,12 +297,17 @@ class Fit:
 
 def fit_blocks(fit) -> list[Block]:
     """Return the blocks of one `Fit`: coefficients, slopes, residuals and excluded runs."""
-    blocks: list[Block] = [_coefficients_table(fit), Notes([_error_words(fit), *_floor_words(fit)])]
+    blocks: list[Block] = [_coefficients_table(fit), Notes([_error_words(fit)])]
+    changed = fit.floored is not None and fit.floored.best.coefficients.L0 > 0
+    if changed:
+        blocks.append(forms_table(fit.forms, fit.name))
+    elif fit.floored is not None:
+        blocks.append(f"{fit.name}: the best floor L0 is 0 nats ({span(fit.floored.interval('L0'))})")
     if not fit.determined:
         blocks.append(f"{fit.name}: {NOT_WHOLE}.")
     if fit.slopes:
         blocks.append(_slopes_table(fit))
-    lines = [] if fit.misfit is None else misfit_lines(fit.misfit)
+    lines = [] if fit.misfit is None else misfit_lines(fit.misfit, with_largest=not changed)
     lines += left_out_lines(fit.rows.left_out)
     return [*blocks, Notes(lines)] if lines else blocks
 
@@ -335,20 +352,6 @@ def _error_words(fit) -> str:
     return f"{kind} {fit_error}{beside}" + "".join(f"; {name} {error}" for name, error in others)
 
 
-def _floor_words(fit) -> list[str]:
-    """Return a sentence on the same law with a floor: its errors, its cut-off, and whether to prefer it."""
-    if fit.floored is None:
-        return []
-    floor, other, cutoff = fit.floored.interval("L0"), fit.floored.law.name, fit.floored.cutoff[1]
-    found = figure(cutoff) if fit.floored.is_found("N_cutoff", cutoff) else NOT_DETERMINED
-    text = f"with a floor (law {other}), L0 = {figure(floor.value)} ({span(floor)}): "
-    text += f"RMSLE {figure(fit.floored.rmsle, '.5f')}"
-    text += f"; leave one size out {_held_out_cell(fit.floored.held_out_size, '.5f')}; N_cutoff {found}"
-    if fit.floor_helps:
-        return [f"{text}. It predicts left-out sizes better: beyond these sizes, use --law {other}"]
-    return [f"{text}. It does not predict left-out sizes better"]
-
-
 def errors_of(fit) -> dict[str, str]:
     """Return the errors of a fit on its rows and on held-out rows, with their printed names."""
     kind = "RMSE" if fit.law.measured == "accuracy" else "RMSLE"
@@ -370,7 +373,8 @@ def _held_out_cell(held_out: HeldOut, digits: str) -> str:
 def _slopes_table(fit) -> Table:
     rows = [[f"{item.at:,.0f}", figure(item.value, ".4f"), span(item, ".4f"), item.words] for item in fit.slopes]
     heads = ["N", "b + c log10 N", f"{100 * fit.level:g} % interval", "precision"]
-    return Table(heads, rows, f"{fit.name}: change of log10 L per tenfold effective experts", words=(3,))
+    above = "(L - L0)" if fit.law.has_floor else " L"
+    return Table(heads, rows, f"{fit.name}: change of log10{above} per tenfold effective experts", words=(3,))
 
 
 def check_huber(law: Law, huber: float | None) -> None:

@@ -13,6 +13,7 @@ from ..laws.catalogue import Law
 from ..wording import by_reason, in_short, once
 from .blocks import NOT_DETERMINED, Block, Table, figure, span, text, to_html
 from .encoding import head_of, interval, named, plain, unknown
+from .floor import choice_words
 from .misfit import CLEAR, NAMES, floor_lines, how_far_off, warning_lines
 from .row_differences import left_out_lines
 from .rows import law_lines
@@ -46,6 +47,7 @@ class Prediction(NamedTuple):
         by_size: interval of the law's value from leaving out one size at a time; only for laws in N and E
         dense: size of the dense model of equal loss; only for the bounded law
         least_squares: the loss by least squares, for a fit by Huber's sum (without intervals)
+        other: the law's value by the other form, with or without a floor; its name is the law
         cautions: warnings of extrapolation, and possible errors of the fit
     """
 
@@ -56,6 +58,7 @@ class Prediction(NamedTuple):
     by_size: Range | None
     dense: Range | None
     least_squares: float | None
+    other: Range | None
     cautions: list[str]
 
     def to_dict(self) -> dict:
@@ -63,8 +66,8 @@ class Prediction(NamedTuple):
 
         Returns:
             {"router", or "task" and "training_set"; "rows", "left_out", "status", "determined", "value", "intervals":
-            {"law", "run", "by_size", "dense_equivalent"}; "least_squares", "cautions"}. "by_size" and
-            "dense_equivalent" may be null.
+            {"law", "run", "by_size", "dense_equivalent"}; "least_squares", "other_form": {"law", "value", "low",
+            "high"}, "cautions"}. "by_size", "dense_equivalent" and "other_form" may be null.
         """
         fit, intervals = self.fit, (self.law, self.run, self.by_size, self.dense)
         names = ("law", "run", "by_size", "dense_equivalent")
@@ -72,8 +75,12 @@ class Prediction(NamedTuple):
             named(fit)
             | {"status": fit.status, "determined": fit.determined, "value": self.value}
             | {"intervals": {name: item and interval(item) for name, item in zip(names, intervals, strict=True)}}
-            | {"least_squares": self.least_squares, "cautions": self.cautions}
+            | {"least_squares": self.least_squares, "other_form": _other_dict(self.other), "cautions": self.cautions}
         )
+
+
+def _other_dict(other: Range | None) -> dict | None:
+    return other and {"law": other.name, "value": other.value, "low": other.low, "high": other.high}
 
 
 class Predictions(NamedTuple):
@@ -200,9 +207,16 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
     dense = None
     if law.dense_equivalent is not None and fit.misfit.rise is None:  # otherwise no dense size corresponds to a loss
         dense = law.dense_equivalent(fit.best, rows.columns, rows.measured, at, level)
-    cautions = [*_with_floor(fit, at, level), *_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point)]
+    cautions = [*_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point)]
     cautions += _impossible(fit, of_law, of_run)
-    return Prediction(fit, value, of_law, of_run, by_size, dense, None, cautions)
+    other = None if fit.other is None else _of_law(fit.other, at, level)
+    return Prediction(fit, value, of_law, of_run, by_size, dense, None, other, cautions)
+
+
+def _of_law(fit, at: tuple[float, ...], level: float) -> Range:
+    """Return the value of a fit at a point with the interval of the law; its name is the law."""
+    value, ends, _ = fit.law.predict_interval(fit.best, fit.rows.columns, fit.rows.measured, at, level)
+    return Range(fit.law.name, None, value, *ends, "")
 
 
 def intervals_at(fit, at: tuple[float, ...], level: float) -> tuple[float, Range, Range, Range | None]:
@@ -239,18 +253,7 @@ def _predict_without_intervals(fit, point: dict[str, float]) -> Prediction:
     beside = None if fit.least_squares is None else float(fit.law.predict(fit.least_squares, *at)[0])
     sentences = ["with Huber's sum there are no intervals"] if fit.rows.runs is None else []
     cautions = [*_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point), *sentences]
-    return Prediction(fit, value, unknown("law", value), unknown("run", value), None, None, beside, cautions)
-
-
-def _with_floor(fit, at: tuple[float, ...], level: float) -> list[str]:
-    """Return a sentence with the value beyond the sizes of the runs of the same law with a floor, if it predicts
-    left-out sizes better.
-    """
-    if not (fit.law.floored and _beyond_sizes(fit.misfit, at[0]) and fit.floor_helps):
-        return []
-    value, of_law, *_ = intervals_at(fit.floored, at, level)
-    other = f"the same law with a floor (--law {fit.floored.law.name}) predicts left-out sizes better"
-    return [f"{other}; its value here is {figure(value)} ({100 * level:g} % interval {span(of_law)})"]
+    return Prediction(fit, value, unknown("law", value), unknown("run", value), None, None, beside, None, cautions)
 
 
 def _extrapolation(fit, point: dict[str, float]) -> list[str]:
@@ -354,10 +357,19 @@ def prediction_blocks(found) -> list[Block]:
             ends = span(each.dense, ".3g")
             worth = ends if ends == NOT_DETERMINED else f"{figure(each.dense.value, '.3g')} ({ends})"
             blocks.append(f"{each.fit.name}: same loss as a dense model of N = {worth}")
-    blocks += floor_lines(fits.law, [each.fit for each in predictions])
+    blocks += _other_lines(predictions) + floor_lines(fits.law, [each.fit for each in predictions])
     left_out = once((each.fit.name, left_out_lines(each.fit.rows.left_out)) for each in predictions)
     blocks += [f"{in_short(names, NAMES)}: {line}" for line, names in left_out.items()]
     return blocks + warning_lines(found.not_fitted, once((each.fit.name, each.cautions) for each in predictions))
+
+
+def _other_lines(predictions: list[Prediction]) -> list[str]:
+    """Return a line on the better form of the law, with the values of the other form."""
+    others = [each for each in predictions if each.other is not None]
+    if not (others and (words := choice_words([each.fit for each in others]))):
+        return []
+    values = (f"{each.fit.name} {figure(each.other.value, '.4f')} ({span(each.other, '.4f')})" for each in others)
+    return [f"{words}; {others[0].other.name} gives {', '.join(values)}; --law forces one form"]
 
 
 def _predictions_table(found) -> Table:

@@ -37,18 +37,22 @@ PIECES = (
 )
 
 
-def law_of(text: str, command: str | None = None) -> Law:
+DEFAULT_LAW = "routed-bounded"
+"""The law of the paper. If no law is given, `predict` and `plan` add a floor if this predicts left-out sizes better."""
+
+
+def law_of(text: str | None, command: str | None = None) -> Law:
     """Return a law.
 
     Args:
         text: the name of the law, or FILE.py:NAME for a law that the file registers with
-            `routelaws.accelerated.laws.register`. The file runs once, as Python code.
+            `routelaws.accelerated.laws.register`. The file runs once, as Python code. None for `DEFAULT_LAW`.
         command: the name of a command that needs a law of the loss; None allows any law.
 
     Raises:
         InputError: the law is unknown, the file cannot run, or `command` needs a law of the loss.
     """
-    path, _, name = text.rpartition(":")
+    path, _, name = (text or DEFAULT_LAW).rpartition(":")
     if path:
         _run(Path(path).absolute())
     if name not in LAWS:

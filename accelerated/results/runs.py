@@ -11,24 +11,24 @@ fit_table         any law, to tables of runs, accuracies or leverages -> `Fits`
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
-from ..laws.catalogue import LAWS, Law
+from ..laws.catalogue import Law
 from ..tables.agreement import recounted
-from ..tables.schema import DENSE
 from ..tables.selection import CLARK, RouterRows, last_evaluations, of_router, remarks_of_blanks, select_rows
 from ..tables.table import named, naming, read_tables
 from ..wording import by_reason, in_short, once, plural
 from .blocks import Block, Table, figure, text, to_html
 from .encoding import head_of, plain
-from .fit import LEVEL, Fit, check_huber, errors_of, fit_blocks, fit_each, fit_some, fit_with_intervals
+from .fit import LEVEL, Fit, check_huber, errors_of, fit_blocks, fit_some, fit_with_intervals
+from .floor import choice_words, left_out_errors
 from .misfit import floor_lines, warning_lines
 from .plotting import plot_fits
 from .prediction import Predictions, point_of, predict_all
-from .rows import Choice, column_remarks, law_lines, law_of, rows_of_runs
+from .rows import DEFAULT_LAW, Choice, column_remarks, law_lines, law_of, rows_of_runs
 
 if TYPE_CHECKING:  # a fit does not need the code of a plan
     from .planning.next_run import NextRuns
@@ -141,17 +141,18 @@ class Runs:
         self,
         budget: "Budget",
         tokens: float | None = None,
-        law: str | Law = "routed-bounded",
+        law: str | Law | None = None,
         level: float = LEVEL,
         resamples: int | None = None,
         published: bool = True,
     ) -> "Plan":
-        """Rank the models within a budget, by a law fitted to each router and to the dense runs.
+        """Rank the models within a budget, by a law fitted to each router together with the dense runs.
 
         Args:
             tokens: D of every model; None for all tokens that the FLOPs allow or, if the law ignores tokens, the runs'
                 tokens.
-            law: a law of the loss, as for `fit`.
+            law: a law of the loss, as for `fit`; None for routed-bounded, with a floor if this predicts left-out sizes
+                better.
             level: confidence level of the intervals, between 0 and 1.
             resamples: number of resamples for the share of wins; 0 for none; None for 500, or for 50 with a slow law.
             published: whether to add separate rankings by the printed coefficients of later papers.
@@ -164,34 +165,19 @@ class Runs:
         from .planning.plan import plan_of
         from .planning.rankings import check_resamples, published_rankings, table_ranking
 
-        law = law_of(law, "plan") if isinstance(law, str) else law
-        check_planned(law, budget.flops)
+        first = law if isinstance(law, Law) else law_of(law, "plan")
+        check_planned(first, budget.flops)
         check_resamples(resamples)
+
+        def fitted(selection: RouterRows) -> Fit:
+            return Fit(rows_of_runs(selection, first, self.loss), first, level)
+
         with naming(self.paths):
-            fits, not_fitted = self._fits_with_dense(law, level)
-            rankings = [table_ranking(law, fits, not_fitted, budget, tokens, level, resamples)]
+            fits = Fits(first, *fit_some(self.selections(first.axes), self.loss, fitted), [], "")
+            fits = fits.better_form() if law is None else fits
+            rankings = [table_ranking(fits.law, fits.fits, fits.not_fitted, budget, tokens, level, resamples)]
         rankings += published_rankings(budget, tokens) if published else []
         return plan_of(budget, tokens, level, rankings, named(self.paths), self.loss, self.remarks)
-
-    def _fits_with_dense(self, law: Law, level: float) -> tuple[list[Fit], dict[str, str]]:
-        """Return the fits of the routers and of the dense runs, and the reasons for routers without a fit.
-
-        If the law includes the dense runs as E = 1 (`includes_dense`), they need no separate fit.
-        """
-        from .planning.options import includes_dense
-
-        def fitted(selection: RouterRows, law: Law) -> Fit:
-            return Fit(rows_of_runs(selection, law, self.loss), law, level)
-
-        fits, not_fitted = fit_some(self.selections(law.axes), self.loss, partial(fitted, law=law))
-        if includes_dense(law):
-            return fits, not_fitted
-        try:
-            selections = self.selections("dense")
-        except ValueError as error:  # no dense run is left
-            return fits, not_fitted | {DENSE: str(error)}
-        dense, without = fit_each(selections, self.loss, partial(fitted, law=LAWS["dense"]))
-        return fits + dense, not_fitted | without
 
     def next_run(
         self,
@@ -283,6 +269,14 @@ class Fits(Sequence):
     def __iter__(self) -> Iterator[Fit]:
         return iter(self.fits)
 
+    def better_form(self) -> "Fits":
+        """Return the fits of the same law with a floor if they predict left-out sizes better, else these fits."""
+        without, with_floor = left_out_errors(self.fits) or (0.0, 0.0)
+        if not with_floor < without:
+            return self
+        fits = [fit.floored for fit in self.fits]
+        return Fits(fits[0].law, fits, self.not_fitted, self.remarks, self.where, self.loss)
+
     @cached_property
     def cautions(self) -> dict[str, list[str]]:
         """Possible hidden errors of the fits, each with its routers."""
@@ -327,6 +321,11 @@ def fits_blocks(fits) -> list[Block]:
         blocks.append(WORDS)
     if any(fit.slopes for fit in fits):
         blocks.append(AT_ONE)
+    if words := choice_words(fits):
+        takes = "predict and plan take the better form, and --law forces one"
+        blocks.append(
+            f"{words}; {takes if law.name == DEFAULT_LAW else 'give predict and plan the better one by --law'}"
+        )
     return blocks + floor_lines(law, fits)
 
 

@@ -142,7 +142,7 @@ def test_the_released_runs_are_the_default_without_a_network(monkeypatch, tmp_pa
     monkeypatch.setattr(released, "_download", None)  # a download would raise an error
     assert main(["plan", "--flops", "1e21", "--no-published", "--resamples", "0", "--json"]) == 0
     [ranking] = json.loads(capsys.readouterr().out)["rankings"]
-    assert ranking["rows"] == {"Dense": 5, "Hash": 56, "RL-R": 59, "S-Base": 58}
+    assert ranking["rows"] == {"Hash": 56, "RL-R": 59, "S-Base": 58}
     assert main(["predict", "--n", "370e6", "--experts", "64", "--json"]) == 0
     found = {p["router"]: p for p in json.loads(capsys.readouterr().out)["predictions"]}
     assert {router: p["rows"] for router, p in found.items()} == {"Hash": 56, "RL-R": 59, "S-Base": 58}

@@ -40,7 +40,8 @@ _NAMES = {
     "fitting": ("LossCurve", "RoutedFit", "fit_routed", "predict_curve"),
     "floored": (
         "BilinearFloorCoefficients", "BoundedFloorCoefficients", "SeparableFloorCoefficients", "fit_floored",
-        "floored_cutoff", "floored_dense_equivalent", "floored_intervals", "predict_floored",
+        "floored_cutoff", "floored_dense_equivalent", "floored_intervals", "floored_ranges", "floored_slopes",
+        "floored_worth", "predict_floored",
     ),
     "held_out": ("Comparison", "HeldOut", "Score", "compare_forms", "leave_one_group_out", "leave_one_out"),
     "hoffmann": (
@@ -86,9 +87,10 @@ _NAMES = {
         "slope_interval", "student_quantile", "verdict",
     ),
     "utilisation": (
-        "Compute", "UtilisationCoefficients", "UtilisationCurve", "UtilisationFit", "compute_columns",
-        "effective_teraflops", "effective_utilisation", "fit_utilisation", "predict_utilisation", "slope_in_teraflops",
-        "slope_in_utilisation", "teraflops_for_loss",
+        "Compute", "UtilisationCoefficients", "UtilisationCurve", "UtilisationFit", "UtilisationFloorCoefficients",
+        "compute_columns", "effective_teraflops", "effective_utilisation", "fit_utilisation", "fit_utilisation_floor",
+        "predict_utilisation", "predict_utilisation_floor", "slope_in_teraflops", "slope_in_utilisation",
+        "teraflops_for_loss", "utilisation_floor_prediction", "utilisation_floor_ranges",
     ),
 }  # fmt: skip
 _MODULES = tuple(_NAMES)

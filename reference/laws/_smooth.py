@@ -33,6 +33,21 @@ def check_table(name: str, columns: dict, loss: np.ndarray, coefficients: int) -
     return tuple(np.asarray(values, dtype=np.float64) for values in columns.values()), np.asarray(loss, np.float64)
 
 
+def check_representable(form: Form, values: np.ndarray, away: np.ndarray) -> None:
+    """Raise InputError if a coefficient [p] that has not vanished (`away` [p]) has no value in float64.
+
+    The unknowns are relative to the middle of the table. A coefficient is a value at N = 1 or D = 1. With a steep power
+    it overflows there, and then the law predicts nothing.
+    """
+    wrong = ~away & (~np.isfinite(values) | (np.array(form.positive) & (values == 0)))
+    if wrong.any():
+        names = ", ".join(name for name, out in zip(form.kind._fields, wrong, strict=True) if out)
+        raise InputError(
+            f"these rows do not determine the law: its best fit has {names} beyond the range of float64; add rows with "
+            "other sizes, tokens or num_experts"
+        )
+
+
 def points_of(names: tuple[str, ...], at: Sequence) -> tuple[np.ndarray, ...]:
     """Return the columns [m] of points, checked."""
     checked = [np.atleast_1d(check_range(name, values, above=0.0)) for name, values in zip(names, at, strict=True)]
@@ -46,7 +61,9 @@ def fitted(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, st
     starts = _begin(form, columns, centres, problem, starts)
     best = _descent.best_of(problem, starts)
     away = _descent.gone(problem, best.theta)
-    values = np.where(away, form.limits, form.natural(best.theta, centres))
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        values = np.where(away, form.limits, form.natural(best.theta, centres))
+    check_representable(form, values, away)
     status = "interior" if independent(problem.model(best.theta)[1][:, ~away]) else "not determined"
     if away.any():
         names = [name for name, out in zip(form.kind._fields, away, strict=True) if out]
@@ -63,7 +80,9 @@ def fitted(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, st
     )  # fmt: skip
 
 
-def intervals(form: Form, columns: tuple, loss, huber: float | None, level: float, points) -> list[tuple]:
+def intervals(
+    form: Form, columns: tuple, loss, huber: float | None, level: float, points, derived: Sequence[tuple] = ()
+) -> list[tuple]:
     """Return the fields of the `additive.AdditiveInterval` of each coefficient, or of each of the points.
 
     Args:
@@ -71,6 +90,7 @@ def intervals(form: Form, columns: tuple, loss, huber: float | None, level: floa
         columns, loss: the checked table.
         huber, level: as in `additive.additive_intervals`.
         points: None, or columns [m], from `points_of`.
+        derived: (name, function of θ [..., p]) of further numbers, after the coefficients.
     """
     centres = form.centres(columns)
     problem = _descent.problem_of(form, columns, loss, huber, centres)
@@ -79,6 +99,7 @@ def intervals(form: Form, columns: tuple, loss, huber: float | None, level: floa
     quantile = student_quantile(level, problem.log_loss.size - theta.size)
     if points is None:
         targets = [(name, form.positive[i], _coefficient(form, centres, i)) for i, name in enumerate(form.kind._fields)]
+        targets += [(name, False, _derived(function)) for name, function in derived]
     else:
         at = [tuple(column[i : i + 1] for column in points) for i in range(points[0].size)]
         targets = [("prediction", True, _prediction(form, centres, point)) for point in at]
@@ -93,7 +114,7 @@ def intervals(form: Form, columns: tuple, loss, huber: float | None, level: floa
         if positive:  # the profile uses the logarithm
             with np.errstate(over="ignore"):
                 value, low, high = (float(np.exp(number)) for number in (value, low, high))
-        if points is None and away[i]:
+        if points is None and i < away.size and away[i]:
             value = form.limits[i]
         rows.append((name, value, low, high, level))
     return rows
@@ -108,6 +129,11 @@ def _coefficient(form: Form, centres: np.ndarray, i: int):
         return np.log(value) if form.positive[i] else value
 
     return lambda theta: (float(at(theta)[0]), _descent.turns(at, theta)[0])
+
+
+def _derived(function):
+    """Return the function of θ that gives a number derived from θ and its derivatives [p]."""
+    return lambda theta: (float(function(theta)), _descent.turns(lambda at: np.atleast_1d(function(at)), theta)[0])
 
 
 def _prediction(form: Form, centres: np.ndarray, point: tuple):

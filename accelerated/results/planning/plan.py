@@ -8,7 +8,7 @@ from ...laws.catalogue import LAWS
 from ...laws.planning import Budget
 from ...tables.schema import DENSE
 from ...wording import by_reason, plural
-from ..blocks import Block, Heading, Notes, Table, count, exponent, percent, span, text, to_html
+from ..blocks import Block, Heading, Notes, Table, count, exponent, figure, percent, span, text, to_html
 from ..encoding import plain
 from ..misfit import floor_lines
 from ..plotting import plot_frontiers
@@ -65,8 +65,9 @@ class Plan(NamedTuple):
             {"budget": {"flops", "memory", "cached_tokens", "inference_tokens", "bytes_per_number", "tokens"}, "level",
             "comparable": text, "remarks": [text], "rankings": [{"law", "data", "kind": "table" or "printed", "rows":
             {router: n}, "resamples", "options": [{"router", "law", "num_experts", "granularity", "k", "N", "P",
-            "tokens", "flops", "memory", "value": the loss, "intervals": {"law", "run", "by_size"}, "wins",
-            "inside_data", "beyond": [{"column", "value", "end"}], "beyond_in_words"}], "left_out": {option: reason},
+            "tokens", "flops", "memory", "value": the loss, "other_form": the loss by the other form, "intervals":
+            {"law", "run", "by_size"}, "wins", "inside_data", "beyond": [{"column", "value", "end"}],
+            "beyond_in_words"}], "left_out": {option: reason},
             "notes": [text], "isoflop": [profile]}]}. Options are sorted by loss, the lowest first. Unknown values are
             None. `inside_data` is None if only the ranges of the runs are known, and the option lies inside them.
             "isoflop" has an `isoflop.Profile` for each budget of the table.
@@ -135,6 +136,7 @@ def _line_dict(line: Line) -> dict:
         "flops": choice.flops,
         "memory": None if line.total_parameters is None else choice.memory,
         "value": choice.loss,
+        "other_form": line.other,
         "intervals": {"law": line.law_interval, "run": line.run_interval, "by_size": line.by_size},
         "wins": line.wins,
         "inside_data": False if line.beyond else line.surrounded,
@@ -174,13 +176,15 @@ def _titles(ranking: Ranking, level: float) -> list[str]:
     shown = ["", "router", "E"] + ["k"] * _has_many(ranking) + ["G"] * _has_granularity(ranking)
     shown += ["N", "P", "tokens", "FLOPs", "memory", "loss"]
     if ranking.rows:
-        shown += [percent(level), "wins"]
+        other = "no floor" if LAWS[ranking.law].has_floor else "with floor"
+        shown += [percent(level), *[other] * bool(ranking.form_words), "wins"]
     return [*shown, "beyond runs"]
 
 
 def _cells(ranking: Ranking, place: int, line: Line) -> list[str]:
-    by_other = f" (law {line.model.law})" * (line.model.law != ranking.law)
-    shown = [str(place), f"{line.model.router}{by_other}", f"{line.model.num_experts:g}"]
+    several = line.model.router == DENSE and len(ranking.rows) > 1
+    router = f"{DENSE} ({line.model.fit.name})" if several else line.model.router
+    shown = [str(place), router, f"{line.model.num_experts:g}"]
     if _has_many(ranking):
         shown.append(f"{line.model.k:g}")
     if _has_granularity(ranking):
@@ -191,7 +195,7 @@ def _cells(ranking: Ranking, place: int, line: Line) -> list[str]:
     shown += [count(line.dense_parameters), total, count(choice.tokens), exponent(choice.flops), memory]
     shown.append(f"{choice.loss:.4f}")
     if ranking.rows:
-        shown.append(span(line.law_interval, ".3f"))
+        shown += [span(line.law_interval, ".3f"), *[figure(line.other, ".4f")] * bool(ranking.form_words)]
         shown.append("" if line.wins is None else percent(line.wins, ".0f"))
     return [*shown, _beyond_words(line)]
 
@@ -206,7 +210,7 @@ def _beyond_words(line: Line) -> str:
 
 def notes(ranking: Ranking, most: int | None = None) -> list[str]:
     """Return the notes on a ranking, one sentence each."""
-    sentences = []
+    sentences = _of_form(ranking)
     if most is not None and len(ranking.lines) > most:
         sentences.append(f"{most} of {len(ranking.lines)} options are shown; --top shows more")
     sentences += _of_left_out(ranking.left_out)
@@ -214,7 +218,8 @@ def notes(ranking: Ranking, most: int | None = None) -> list[str]:
         sentences.append(BEYOND)
     if not ranking.rows:
         return [*sentences, f"{NO_RUNS}; where the coefficients are from: {ranking.attested}"]
-    sentences += _of_dense(ranking)
+    if any(line.model.router == DENSE for line in ranking.lines) and DENSE not in ranking.rows:
+        sentences.append("losses of Dense options: by each router's law, at E = 1")
     if ranking.lines:
         sentences += _of_intervals(ranking.lines[0]) + _of_resamples(ranking)
     if any(line.at_reach for line in ranking.lines):
@@ -235,26 +240,22 @@ def _of_left_out(left_out: dict[str, str]) -> list[str]:
     return sentences
 
 
-def _of_dense(ranking: Ranking) -> list[str]:
-    sentences = []
-    by_routers = [line for line in ranking.lines if line.model.router == DENSE and line.model.law == ranking.law]
-    if by_routers and DENSE not in ranking.rows:
-        sentences.append("losses of Dense options: by the law of each router, at E = 1")
-    if any(line.model.law != ranking.law for line in ranking.lines):
-        sentences.append("losses of Dense options: by the law dense, fitted to the dense runs alone")
-    return sentences
-
-
 def _of_law(ranking: Ranking) -> list[str]:
     sentences, law = [], LAWS[ranking.law]
     if "tokens" not in law.columns:
         sentences.append(f"the law {law.name} ignores tokens, so every option has the runs' number of tokens")
     if any(line.beyond for line in ranking.lines):
         sentences += floor_lines(law, ranking.fits)
-    if names := [fit.name for fit in ranking.fits if fit.floor_helps]:
-        better = f"the same law with a floor predicts left-out sizes better ({', '.join(names)})"
-        sentences.append(f"{better}; rank with --law {law.floored} as well")
     return sentences
+
+
+def _of_form(ranking: Ranking) -> list[str]:
+    """Return a sentence on the form of the law, with or without a floor, and on the first option by the other form."""
+    if not (ranking.lines and ranking.form_words):
+        return []
+    first = min(ranking.lines, key=lambda line: line.other)
+    option = "the same option" if first is ranking.lines[0] else first.model.name
+    return [f"{ranking.form_words}; the other form puts {option} first; --law forces one form"]
 
 
 def _of_fits(ranking: Ranking) -> list[str]:

@@ -23,14 +23,15 @@ from ...laws.choosing import Choice, best_choice, resampled_losses, win_shares
 from ...laws.planning import Budget
 from ...laws.resampling import bootstrap_weights
 from ..fit import LEVEL, Fit
+from ..floor import choice_words
 from ..prediction import Beyond, inside_hull, intervals_at
 from .isoflop import Profile, isoflop_profiles
 from .options import Model, Printed, models_of_runs, printed_laws
 
 RESAMPLES = 500
 SLOW_RESAMPLES = 50
-"""Default number of resamples for a law that uses training tokens: each fit of such a law needs a search from many
-starts."""
+"""Default number of resamples for a law with training tokens or a floor: each of its fits is a search from many starts.
+"""
 
 MOST_RESAMPLES = 100_000
 
@@ -60,6 +61,7 @@ class Line(NamedTuple):
         beyond: values of the model beyond the runs
         surrounded: whether runs surround the model; None without runs
         at_reach: whether the best size is the largest allowed size, so the budget may allow more
+        other: the loss by the other form of the law, with or without a floor; None if it is not fitted
     """
 
     model: Model
@@ -73,6 +75,7 @@ class Line(NamedTuple):
     beyond: list[Beyond]
     surrounded: bool | None
     at_reach: bool
+    other: float | None
 
 
 class Ranking(NamedTuple):
@@ -88,6 +91,11 @@ class Ranking(NamedTuple):
     drawn: int
     fits: list[Fit]
     models: list[Model]
+
+    @property
+    def form_words(self) -> str:
+        """Text on the form of the law that predicts left-out sizes better; "" without a comparison."""
+        return choice_words(self.fits) if self.fits else ""
 
     @property
     def profiles(self) -> list[Profile]:
@@ -123,7 +131,7 @@ def table_ranking(
 
     Args:
         law: a law of the loss, in columns that follow from N, E and D.
-        fits: a fit for each router. Unless the law `includes_dense`, also the fit of the law `dense` to the dense runs.
+        fits: a fit for each router.
         not_fitted: {router: reason}.
         tokens: D; None for the runs' tokens or, for a law that uses training tokens, all tokens that the FLOPs allow.
         resamples: number of resamples; None for `RESAMPLES` or `SLOW_RESAMPLES`.
@@ -133,7 +141,7 @@ def table_ranking(
             tokens, but the law ignores tokens.
     """
     if resamples is None:
-        resamples = SLOW_RESAMPLES if "tokens" in law.columns else RESAMPLES
+        resamples = SLOW_RESAMPLES if "tokens" in law.columns or law.has_floor else RESAMPLES
     models = [model for fit in fits for model in models_of_runs(fit, budget, tokens)]
     ranked_models, left_out = ranked(models, budget)
     drawn = resamples if len(ranked_models) > 1 else 0
@@ -181,12 +189,13 @@ def _line(model: Model, choice: Choice, share: float = math.nan, level: float = 
     active = float(model.active(choice.size))
     total, outside = None if model.total is None else float(model.total(choice.size)), model.beyond(choice)
     if model.fit is None:
-        return Line(model, choice, active, total, None, None, None, None, outside, None, False)
+        return Line(model, choice, active, total, None, None, None, None, outside, None, False, None)
     at = model.at(choice)
     intervals = (item and item._replace(value=choice.loss) for item in intervals_at(model.fit, at, level)[1:])
     wins, at_reach = None if math.isnan(share) else float(share), choice.size > (1 - 1e-6) * model.option.most
-    surrounded = inside_hull(model.fit.rows.columns, at)
-    return Line(model, choice, active, total, *intervals, wins, outside, surrounded, at_reach)
+    surrounded, form = inside_hull(model.fit.rows.columns, at), model.fit.other
+    other = None if form is None else float(form.law.predict(form.best, *(np.array([value]) for value in at))[0])
+    return Line(model, choice, active, total, *intervals, wins, outside, surrounded, at_reach, other)
 
 
 def _shares(found: list[tuple[Model, Choice]], resamples: int) -> tuple[np.ndarray, int]:
