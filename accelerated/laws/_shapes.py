@@ -20,7 +20,6 @@ from routelaws.reference.laws._projection import INDEPENDENT, LEAST_CELLS, LEAST
 from routelaws.reference.laws._projection import _independent as independent
 from routelaws.reference.laws.fitting import _TIE as TIE
 
-UNDETERMINED = -1  # the rows with a weight do not determine the law
 LINEAR, CORNER, START_AT_1, UNBOUNDED, INTERIOR = range(5)  # pieces of the domain, from the smallest set to the largest
 EDGES = {START_AT_1: np.s_[-1:, 1:], UNBOUNDED: np.s_[:, :1], INTERIOR: np.s_[:, 1:]}
 """The part of a scan (see `grid`) in each piece that has more than one shape."""
@@ -367,25 +366,19 @@ def _kept(
 
 
 def fit_lanes(table, weights: np.ndarray, scan: int, starts: int) -> np.ndarray:
-    """Fit a `fitting.LevelTable` for each row of weights: [tables, 9], as `kernels.law_fit.fit_batch`."""
-    results = np.full((len(weights), 9), np.nan)
-    results[:, 0] = UNDETERMINED
-    known = np.flatnonzero(_determined(table, weights))
-    if not known.size:
-        return results
-    found = searched(table, weights[known], scan, starts)
-    rows, piece = found.rows, chosen(found.least, weights[known].sum(axis=1))
-    log_alpha, logit = found.shapes[piece, :, np.arange(known.size)].T
+    """Fit a `fitting.LevelTable` for each row of weights: [tables, 9], as `kernels.law_fit.fit_one`."""
+    found = searched(table, weights, scan, starts)
+    rows, piece = found.rows, chosen(found.least, weights.sum(axis=1))
+    log_alpha, logit = found.shapes[piece, :, np.arange(len(weights))].T
     with np.errstate(over="ignore"):
         alpha, ratio, rest = np.exp(log_alpha), 1 / (1 + np.exp(-logit)), 1 / (1 + np.exp(logit))
         psi, _ = curve(rows.extra[:, None], log_alpha, logit)
     psi = np.where(piece == LINEAR, rows.extra[:, None], psi)
     solved = solve(rows, psi / psi[-1])
-    results[known] = np.stack([piece, alpha, ratio, rest, solved.total, *linear_unknowns(solved)], axis=1)
-    return results
+    return np.stack([piece, alpha, ratio, rest, solved.total, *linear_unknowns(solved)], axis=1)
 
 
-def _determined(table, weights: np.ndarray) -> np.ndarray:
+def determined(table, weights: np.ndarray) -> np.ndarray:
     """Return which weightings [tables] determine the law by their rows with a weight above 0, see `fit_routed`."""
     present, rows = weights > 0, reduced(table, weights)
     cells = (present.astype(np.float64) @ (table.cell[:, None] == np.arange(table.cell.max() + 1)) > 0).sum(axis=1)
