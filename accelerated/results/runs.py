@@ -110,6 +110,7 @@ class Runs:
         level: float = LEVEL,
         huber: float | None = None,
         tell: Callable | None = None,
+        intervals: str | None = None,
         **options,
     ) -> "Fits":
         """Fit a law of the loss to each router.
@@ -119,6 +120,7 @@ class Runs:
             router: a router_type; None for all.
             level: confidence level of the intervals, between 0 and 1.
             huber: delta in log10 units, for a fit by a sum of Huber terms instead of least squares.
+            intervals: method of the intervals, as for `Fit`.
             options: options of the fit of the law, such as the floor of `compute`.
 
         Raises:
@@ -130,7 +132,7 @@ class Runs:
         selections = of_router(self.selections(law.axes), router)
 
         def fitted(selection: RouterRows) -> Fit:
-            return fit_with_intervals(rows_of_runs(selection, law, self.loss), law, level, huber)
+            return fit_with_intervals(rows_of_runs(selection, law, self.loss), law, level, huber, intervals)
 
         with naming(self.paths):
             fits, not_fitted = fit_some(selections, self.loss, fitted, tell)
@@ -357,7 +359,7 @@ def fit_table(
         raise InputError("no table is given; give a results table, or the folder of a run or sweep")
     if law.measured == "loss":
         runs = read(paths).counting_embeddings(choice.embeddings).where(choice.rows).of_loss(choice.loss)
-        return runs.fit(law, router, level, huber, tell, **choice.options)
+        return runs.fit(law, router, level, huber, tell, choice.intervals, **choice.options)
     if len(paths) > 1:
         raise InputError(f"{len(paths)} tables are given; a law of {law.measured} takes one; give one table")
     from .accuracy_rows import read_groups
@@ -369,7 +371,7 @@ def fit_table(
         if tell is not None:
             tell(f"fitting {rows.label}, {number} of {len(groups)}")
         try:
-            fits.append(fit_with_intervals(rows, law, level, huber))
+            fits.append(fit_with_intervals(rows, law, level, huber, choice.intervals))
         except ValueError as error:
             reasons[rows.label] = str(error)
     if not fits:

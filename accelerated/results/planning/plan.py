@@ -66,8 +66,8 @@ class Plan(NamedTuple):
             "comparable": text, "remarks": [text], "rankings": [{"law", "data", "kind": "table" or "printed", "rows":
             {router: n}, "resamples", "options": [{"router", "law", "num_experts", "granularity", "k", "N", "P",
             "tokens", "flops", "memory", "value": the loss, "other_form": the loss by the other form, "intervals":
-            {"law", "run", "by_size"}, "wins", "inside_data", "beyond": [{"column", "value", "end"}],
-            "beyond_in_words"}], "left_out": {option: reason},
+            {"law", "run"}, "wins", "inside_data", "beyond": [{"column", "value", "end"}], "beyond_in_words"}],
+            "left_out": {option: reason},
             "notes": [text], "isoflop": [profile]}]}. Options are sorted by loss, the lowest first. Unknown values are
             None. `inside_data` is None if only the ranges of the runs are known, and the option lies inside them.
             "isoflop" has an `isoflop.Profile` for each budget of the table.
@@ -137,7 +137,7 @@ def _line_dict(line: Line) -> dict:
         "memory": None if line.total_parameters is None else choice.memory,
         "value": choice.loss,
         "other_form": line.other,
-        "intervals": {"law": line.law_interval, "run": line.run_interval, "by_size": line.by_size},
+        "intervals": {"law": line.law_interval, "run": line.run_interval},
         "wins": line.wins,
         "inside_data": False if line.beyond else line.surrounded,
         "beyond": line.beyond,
@@ -268,10 +268,7 @@ def _of_fits(ranking: Ranking) -> list[str]:
 
 def _of_intervals(best: Line) -> list[str]:
     sentence = "intervals are for the law's value and assume that the form of the law is right"
-    if best.by_size is not None and not math.isnan(best.by_size.low + best.by_size.high):
-        low, high = best.by_size.low, best.by_size.high
-        sentence += f"; if one size is left out at a time, the interval of the first option is {low:.3f} to {high:.3f}"
-    return [sentence]
+    return [sentence, *(f"{best.model.fit.name}: {line}" for line in best.model.fit.method_words)]
 
 
 def _of_resamples(ranking: Ranking) -> list[str]:

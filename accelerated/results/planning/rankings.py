@@ -56,7 +56,6 @@ class Line(NamedTuple):
         total_parameters: P; None if unknown
         law_interval: interval of the law's value; None without runs
         run_interval: interval of one more run; None without runs
-        by_size: interval from leaving out one size at a time; None without runs, or if the law has no such interval
         wins: share of the resamples in which the model has the lowest loss; None without resamples
         beyond: values of the model beyond the runs
         surrounded: whether runs surround the model; None without runs
@@ -70,7 +69,6 @@ class Line(NamedTuple):
     total_parameters: float | None
     law_interval: Range | None
     run_interval: Range | None
-    by_size: Range | None
     wins: float | None
     beyond: list[Beyond]
     surrounded: bool | None
@@ -189,9 +187,9 @@ def _line(model: Model, choice: Choice, share: float = math.nan, level: float = 
     active = float(model.active(choice.size))
     total, outside = None if model.total is None else float(model.total(choice.size)), model.beyond(choice)
     if model.fit is None:
-        return Line(model, choice, active, total, None, None, None, None, outside, None, False, None)
+        return Line(model, choice, active, total, None, None, None, outside, None, False, None)
     at = model.at(choice)
-    intervals = (item and item._replace(value=choice.loss) for item in intervals_at(model.fit, at, level)[1:])
+    intervals = (item._replace(value=choice.loss) for item in intervals_at(model.fit, at, level)[1:])
     wins, at_reach = None if math.isnan(share) else float(share), choice.size > (1 - 1e-6) * model.option.most
     surrounded, form = inside_hull(model.fit.rows.columns, at), model.fit.other
     other = None if form is None else float(form.law.predict(form.best, *(np.array([value]) for value in at))[0])
