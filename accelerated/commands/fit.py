@@ -20,24 +20,26 @@ class FitFlags:
 
     Attributes:
         law: Laws of the loss: dense, per-size, separable, bilinear, routed-bounded, routed-utilisation or compute; with
-            an irreducible loss: separable-floor, bilinear-floor or routed-bounded-floor. Laws that also use the
-            training tokens D: hoffmann or kaplan (dense runs), joint or sparsity (any num_experts), fine-grained (one
-            num_experts: the most common one; choose another with --rows). Laws of accuracy, for a table of accuracies:
-            direct, ratio, ceiling, broken, repeated (tasks named TASK pass@K), two-stage-linear, two-stage-logistic or
-            two-stage-ratio. Law of efficiency leverage: leverage. FILE.py:NAME is your own law NAME, registered in
-            FILE.py. If not given: routed-bounded; predict takes routed-bounded-floor if this predicts left-out sizes
-            better.
+            an irreducible loss: separable-floor, bilinear-floor, routed-bounded-floor or utilisation-floor. Laws that
+            also use the training tokens D: hoffmann or kaplan (dense runs), joint or sparsity (any num_experts),
+            fine-grained (one num_experts: the most common one; choose another with --rows). Laws of accuracy, for a
+            table of accuracies: direct, ratio, ceiling, broken, repeated (tasks named TASK pass@K), two-stage-linear,
+            two-stage-logistic or two-stage-ratio. Law of efficiency leverage: leverage. FILE.py:NAME is your own law
+            NAME, registered in FILE.py. If not given: routed-bounded; predict takes routed-bounded-floor if this
+            predicts left-out sizes better.
         loss: Column of the loss. If not given: loss_validation. If the table does not have this column, two-stage laws
             use the first loss of the table.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or "k == 1 and
             num_experts in (1, 16, 64)". The fit uses the last evaluation of each selected run. If not given: all seeds,
-            k = 1, and the most common routing frequency and granularity. The laws routed-utilisation, compute,
-            sparsity, fine-grained and leverage, and all laws of accuracy, do not filter by k, frequency or granularity.
+            k = 1, and the most common routing frequency and granularity. The laws routed-utilisation,
+            utilisation-floor, compute, sparsity, fine-grained and leverage, and all laws of accuracy, do not filter by
+            k, frequency or granularity.
         huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square; the output
             shows both fits. A few wrong runs then hardly affect the law, but there are no intervals. Laws of the loss:
-            routed-bounded, routed-bounded-floor, bilinear-floor, separable-floor, routed-utilisation, sparsity, kaplan,
-            hoffmann, fine-grained and joint. Laws of accuracy: ratio and ceiling (delta in units of ln(-ln Q'), where
-            Q' is the accuracy above guessing) and broken (delta in units of the accuracy).
+            routed-bounded, routed-bounded-floor, bilinear-floor, separable-floor, routed-utilisation,
+            utilisation-floor, sparsity, kaplan, hoffmann, fine-grained and joint. Laws of accuracy: ratio and ceiling
+            (delta in units of ln(-ln Q'), where Q' is the accuracy above guessing) and broken (delta in units of the
+            accuracy).
         task: For laws of accuracy: fit only these tasks, named as in the columns acc_TASK. If not given: all tasks.
         guess_rate: For laws of log accuracy: the accuracy of random guessing. If not given: from --tasks, from a column
             guess_TASK of the table, or the known rate of a well-known task.

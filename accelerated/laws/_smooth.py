@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from routelaws.reference.laws._projection import INDEPENDENT, check_range
-from routelaws.reference.laws._smooth import check_table  # noqa: F401 - for the laws
+from routelaws.reference.laws._smooth import check_representable, check_table  # noqa: F401 - check_table: for the laws
 from routelaws.reference.laws.uncertainty import student_quantile
 
 from ..errors import InputError
@@ -29,6 +29,7 @@ def fitted(form, kind: type, columns: tuple, loss: np.ndarray, huber: float | No
     residual, turn = _descent.look(problem, best.theta)
     away = np.abs(turn).max(axis=0) < _descent.GONE
     values = np.where(away, form.limits, _descent.coefficients(form, best.theta, problem.centres)[0])
+    check_representable(form, values, away)
     status = "not determined" if _triangle(turn[:, ~away]) is None else "interior"
     if away.any():
         status = ", ".join(name for name, out in zip(form.names, away, strict=True) if out) + " at the limit"

@@ -194,7 +194,7 @@ class Fit:
         chosen = f"{KINDS[self.errors.method]}, because {self.errors.reason}"
         if self.method in METHODS:
             return [f"intervals: {KINDS[self.method]}, as chosen by --intervals; by default they are {chosen}"]
-        return [f"intervals: {chosen}; for others, use --intervals"]
+        return [f"intervals: {chosen}"]
 
     def _words(self, item: Range, doubtful: bool) -> str:
         """Return the words of an interval: one rule for `is_found`, commands, reports and JSON."""

@@ -103,13 +103,14 @@ def forms_table(forms: Sequence[Form], name: str) -> Table:
         rows.append(row(f"N = {count(largest.size)} by smaller sizes", cells))
     rows.append(row("L0, nats", ("0" if form.L0 is None else _with_ends(form.L0, figure, span) for form in forms)))
     if any(form.cutoff for form in forms):
-        rows.append(row("N_cutoff", (_cutoff_cell(form.cutoff) for form in forms)))
+        cutoff = next(form.cutoff.name for form in forms if form.cutoff)
+        rows.append(row(cutoff, (cutoff_cell(form.cutoff) for form in forms)))
     for gains in zip(*(form.gains for form in forms), strict=True):
         at = f"E = {gains[0].E:g} at N = {gains[0].N:.0e}".replace("e+", "e").replace("e0", "e")
         rows.append(row(f"{at}: gain, nats", (figure(gain.nats, "+.3f") for gain in gains)))
         if all(gain.dense for gain in gains):
             cells = (_with_ends(gain.dense, count, counts_span) for gain in gains)
-            rows.append(row("  same loss: dense N", cells))
+            rows.append(row(f"{at}: equal dense N", cells))
     return Table(["", *(form.law for form in forms)], rows, f"{name}: without and with a floor L0")
 
 
@@ -117,7 +118,7 @@ def _with_ends(item: Range, number, ends) -> str:
     return NOT_DETERMINED if undetermined(item.low, item.high) else f"{number(item.value)} ({ends(item)})"
 
 
-def _cutoff_cell(item: Range | None) -> str:
+def cutoff_cell(item: Range | None) -> str:
     """Return the cut-off, or its lower end if the rows do not bound it from above."""
     if item is None or math.isnan(item.low):
         return NOT_DETERMINED

@@ -28,7 +28,7 @@ from .floor import choice_words, left_out_errors
 from .misfit import floor_lines, warning_lines
 from .plotting import plot_fits
 from .prediction import Predictions, point_of, predict_all
-from .rows import Choice, column_remarks, law_lines, law_of, rows_of_runs
+from .rows import DEFAULT_LAW, Choice, column_remarks, law_lines, law_of, rows_of_runs
 
 if TYPE_CHECKING:  # a fit does not need the code of a plan
     from .planning.next_run import NextRuns
@@ -147,6 +147,8 @@ class Runs:
         level: float = LEVEL,
         resamples: int | None = None,
         published: bool = True,
+        huber: float | None = None,
+        within: float | None = None,
     ) -> "Plan":
         """Rank the models within a budget, by a law fitted to each router together with the dense runs.
 
@@ -158,11 +160,14 @@ class Runs:
             level: confidence level of the intervals, between 0 and 1.
             resamples: number of resamples for the share of wins; 0 for none; None for 500, or for 50 with a slow law.
             published: whether to add separate rankings by the printed coefficients of later papers.
+            huber: delta in log10 units, as for `fit`.
+            within: nats; the plan lists the choices whose loss is at most this much above the lowest. None for 0.002.
 
         Raises:
             InputError: `fit` raises this error; no model fits the budget, or the table lacks data that the budget
                 needs.
         """
+        from .planning.optima import WITHIN
         from .planning.options import check_planned
         from .planning.plan import plan_of
         from .planning.rankings import check_resamples, published_rankings, table_ranking
@@ -170,15 +175,17 @@ class Runs:
         first = law if isinstance(law, Law) else law_of(law, "plan")
         check_planned(first, budget.flops)
         check_resamples(resamples)
+        check_huber(first, huber)
+        within = WITHIN if within is None else within
 
         def fitted(selection: RouterRows) -> Fit:
-            return Fit(rows_of_runs(selection, first, self.loss), first, level)
+            return Fit(rows_of_runs(selection, first, self.loss), first, level, huber)
 
         with naming(self.paths):
             fits = Fits(first, *fit_some(self.selections(first.axes), self.loss, fitted), [], "")
             fits = fits.better_form() if law is None else fits
-            rankings = [table_ranking(fits.law, fits.fits, fits.not_fitted, budget, tokens, level, resamples)]
-        rankings += published_rankings(budget, tokens) if published else []
+            rankings = [table_ranking(fits.law, fits.fits, fits.not_fitted, budget, tokens, level, resamples, within)]
+        rankings += published_rankings(budget, tokens, within) if published else []
         return plan_of(budget, tokens, level, rankings, named(self.paths), self.loss, self.remarks)
 
     def next_run(
@@ -321,10 +328,15 @@ def fits_blocks(fits) -> list[Block]:
     blocks += warning_lines(fits.not_fitted, fits.cautions)
     if any(item.words for fit in fits for item in fit.intervals) and fits.loss:
         blocks.append(WORDS)
+    if any(fit.errors is not None and fit.method is None for fit in fits):
+        blocks.append("--intervals all prints every kind of interval")
     if any(fit.slopes for fit in fits):
         blocks.append(AT_ONE)
     if words := choice_words(fits):
-        blocks.append(f"{words}; predict and plan take the better form, and --law forces one")
+        takes = "predict and plan take the better form, and --law forces one"
+        blocks.append(
+            f"{words}; {takes if law.name == DEFAULT_LAW else 'give predict and plan the better one by --law'}"
+        )
     return blocks + floor_lines(law, fits)
 
 

@@ -221,6 +221,10 @@ SAME = {
     f"{PLAN} --rows '{FEW}'": lambda: plans(rows=FEW),
     f"{PLAN} --level 0.8": lambda: plans(level=0.8),
     f"{PLAN} --count-embeddings 1": lambda: plans(embeddings=1),
+    f"{PLAN} --within 0.05": lambda: plans(within=0.05),
+    "plan table.csv --huber 0.001 --law routed-bounded --flops 1e16 --resamples 0 --no-published": lambda: plans(
+        law="routed-bounded", huber=0.001
+    ),
     f"{PLAN} --resamples 7": lambda: plans(resamples=7),
     f"{PLAN} --published": lambda: plans(published=True),
     NEXT: lambda: next_runs(),
@@ -459,6 +463,8 @@ IDLE = {
     "--intervals size: it cannot be used with --published": PRINTED + ("--intervals", "size"),
     "--count-embeddings 1: it is for laws of the loss; leave it out": (*FIT_TASKS.split(), "--count-embeddings", "1"),
     "--resamples 7: it cannot be used with --next": (*NEXT.split(), "--resamples", "7"),
+    "--within 0.1: it cannot be used with --next": (*NEXT.split(), "--within", "0.1"),
+    "--huber 0.001: it cannot be used with --next": (*NEXT.split(), "--huber", "1e-3"),
     "--dtype fp8: it cannot be used with --next": (*NEXT.split(), "--dtype", "fp8"),
     "--out x: it cannot be used with --next": (*NEXT.split(), "--out", "x"),
     "--tokens 300B: it cannot be used with --next": (*NEXT.split(), "--tokens", "300B"),

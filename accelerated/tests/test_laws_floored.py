@@ -7,13 +7,17 @@ import pytest
 from scipy import optimize
 
 from routelaws.accelerated.laws import floored as accelerated
+from routelaws.accelerated.laws.catalogue import LAWS as RECORDS
+from routelaws.accelerated.laws.held_out import leave_one_group_out
 from routelaws.reference.laws import floored as reference
+from routelaws.reference.laws.catalogue import LAWS as REFERENCE_RECORDS
 from routelaws.reference.laws.floored import (
     BilinearFloorCoefficients,
     BoundedFloorCoefficients,
     SeparableFloorCoefficients,
 )
 from routelaws.reference.laws.uncertainty import Quantity, student_quantile
+from routelaws.reference.laws.utilisation import UtilisationFloorCoefficients, predict_utilisation_floor
 
 SIZES, EXPERTS = (v.ravel() for v in np.meshgrid([1e7, 5e7, 2e8, 1e9], [1.0, 2.0, 8.0, 32.0, 128.0]))
 LAWS = [
@@ -101,3 +105,23 @@ def test_profile_intervals_cover_the_planted_law():
             if row.name in misses:
                 misses[row.name] += not row.low <= truth[row.name] <= row.high
     assert max(misses.values()) <= 6, misses
+
+
+def test_the_law_in_compute_has_a_floor_too():
+    """The record fits, predicts and covers the planted law, by the same B_min in every fold."""
+    law = UtilisationFloorCoefficients(-0.12, -0.1, 0.01, 0.2, 0.14, 18.0, 1.5, 0.2)
+    F, B = (v.ravel() for v in np.meshgrid([0.2, 1.0, 5.0, 20.0], [0.2, 0.5, 2.0, 8.0, 30.0]))
+    record = RECORDS["utilisation-floor"]
+    loss = predict_utilisation_floor(F, B, law) * np.exp(np.random.default_rng(6).normal(0, 1e-3, F.size))
+    fit, twin = record.fit(F, B, loss), REFERENCE_RECORDS["utilisation-floor"].fit(F, B, loss)
+    assert fit.coefficients == pytest.approx(twin.coefficients, rel=1e-4) and fit.status == "interior"
+    ranges = {each.name: each for each in record.intervals(fit, (F, B), loss)}
+    assert list(ranges) == [*law._fields[:-1], "F_cutoff"]
+    for name in ("a", "b", "c", "d", "B_start", "B_max", "L0"):
+        assert ranges[name].low < getattr(law, name) < ranges[name].high, name
+    assert ranges["F_cutoff"].value == pytest.approx(10 ** (-fit.coefficients.b / fit.coefficients.c))
+    truth = float(predict_utilisation_floor(100.0, 60.0, law))
+    value, (low, high), (least, most) = record.predict_interval(fit, (F, B), loss, (100.0, 60.0))
+    assert value == pytest.approx(float(record.predict(fit, 100.0, 60.0))) and least < low < truth < high < most
+    assert leave_one_group_out(record, (F, B), loss, B).predicted == loss.size
+    assert RECORDS["routed-utilisation"].floored == record.name

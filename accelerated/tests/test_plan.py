@@ -351,7 +351,7 @@ def test_a_frontier_is_dashed_where_it_ends_beyond_the_runs():
 
 def test_the_notes_on_a_ranking_are_the_approved_ones(approved):
     def line(router="Hash", law="separable", words=(), **fields):
-        fields = {"beyond": [], "surrounded": True, "at_reach": False} | fields
+        fields = {"beyond": [], "surrounded": True, "at_reach": False, "law_interval": (1.0, 2.0)} | fields
         model = SimpleNamespace(router=router, law=law, fit=SimpleNamespace(name=router, method_words=words))
         return SimpleNamespace(model=model, **fields)
 

@@ -88,9 +88,10 @@ _NAMES = {
         "slope_interval", "student_quantile", "verdict",
     ),
     "utilisation": (
-        "Compute", "UtilisationCoefficients", "UtilisationCurve", "UtilisationFit", "compute_columns",
-        "effective_teraflops", "effective_utilisation", "fit_utilisation", "predict_utilisation", "slope_in_teraflops",
-        "slope_in_utilisation", "teraflops_for_loss",
+        "Compute", "UtilisationCoefficients", "UtilisationCurve", "UtilisationFit", "UtilisationFloorCoefficients",
+        "compute_columns", "effective_teraflops", "effective_utilisation", "fit_utilisation", "fit_utilisation_floor",
+        "predict_utilisation", "predict_utilisation_floor", "slope_in_teraflops", "slope_in_utilisation",
+        "teraflops_for_loss", "utilisation_floor_prediction", "utilisation_floor_ranges",
     ),
 }  # fmt: skip
 _MODULES = tuple(_NAMES)

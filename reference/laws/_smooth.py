@@ -33,6 +33,21 @@ def check_table(name: str, columns: dict, loss: np.ndarray, coefficients: int) -
     return tuple(np.asarray(values, dtype=np.float64) for values in columns.values()), np.asarray(loss, np.float64)
 
 
+def check_representable(form, values: np.ndarray, away: np.ndarray) -> None:
+    """Raise InputError if a coefficient [p] that has not vanished (`away` [p]) has no value in float64.
+
+    The unknowns are relative to the middle of the table. A coefficient is a value at N = 1 or D = 1. With a steep power
+    it overflows there, and then the law predicts nothing.
+    """
+    wrong = ~away & (~np.isfinite(values) | (np.array(form.positive) & (values == 0)))
+    if wrong.any():
+        names = ", ".join(name for name, out in zip(form.names, wrong, strict=True) if out)
+        raise InputError(
+            f"these rows do not determine the law: its best fit has {names} beyond the range of float64; add rows with "
+            "other sizes, tokens or num_experts"
+        )
+
+
 def points_of(names: tuple[str, ...], at: Sequence) -> list[tuple]:
     """Return the points of columns [m] one by one, each a tuple of arrays [1]."""
     checked = [np.atleast_1d(check_range(name, values, above=0.0)) for name, values in zip(names, at, strict=True)]
@@ -47,7 +62,9 @@ def fitted(form: Form, kind: type, columns: tuple, loss: np.ndarray, huber: floa
     starts = _begin(form, columns, centres, problem, starts)
     best = _descent.best_of(problem, starts)
     away = _descent.gone(problem, best.theta)
-    values = np.where(away, form.limits, form.natural(best.theta, centres))
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        values = np.where(away, form.limits, form.natural(best.theta, centres))
+    check_representable(form, values, away)
     status = "interior" if independent(problem.model(best.theta)[1][:, ~away]) else "not determined"
     if away.any():
         names = [name for name, out in zip(form.names, away, strict=True) if out]

@@ -58,6 +58,7 @@ efficiency leverage.
     bilinear-floor       dense_parameters, num_experts
     routed-bounded-floor dense_parameters, num_experts
     routed-utilisation   teraflops, utilisation                 a, b, c, d
+    utilisation-floor    teraflops, utilisation
     compute              flops
     sparsity             total_parameters, tokens, sparsity
     kaplan               dense_parameters, tokens
@@ -454,7 +455,31 @@ _UTILISATION = Law(
     own_intervals=bounded_intervals.utilisation_intervals,
     own_prediction=bounded_intervals.utilisation_prediction,
     slopes=bounded_intervals.utilisation_slopes,
+    floored="utilisation-floor",
     cutoff=lambda fit: ("F_cutoff", bounded_intervals.utilisation_cutoff(fit)),
+)
+
+_UTILISATION_FLOOR = Law(
+    name="utilisation-floor",
+    formula=_UTILISATION.formula.replace("log10 L =", "log10(L - L0) ="),
+    parameters=(*_UTILISATION.parameters[:-1], _BOUNDED_FLOOR.parameters[-1], _UTILISATION.parameters[-1]),
+    columns=_UTILISATION.columns,
+    fit=partial(
+        smooth_intervals.fit_in_log10,
+        partial(utilisation.fit_utilisation_floor, partial(floored.fit_floored, floored.BoundedFloorCoefficients)),
+    ),
+    predict=lambda fit, *columns: utilisation.predict_utilisation_floor(*columns, fit.coefficients),
+    given=_UTILISATION.given,
+    axes="compute",
+    takes_huber=True,
+    has_floor=True,
+    own_intervals=partial(
+        utilisation.utilisation_floor_ranges, partial(floored.floored_intervals, floored.BoundedFloorCoefficients)
+    ),
+    own_prediction=partial(
+        utilisation.utilisation_floor_prediction, partial(floored.floored_intervals, floored.BoundedFloorCoefficients)
+    ),
+    cutoff=lambda fit: ("F_cutoff", routed.cutoff(fit.coefficients)),
 )
 
 _COMPUTE = Law(
@@ -749,7 +774,7 @@ LAWS: dict[str, Law] = {
     law.name: law
     for law in (
         _DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _SEPARABLE_FLOOR, _BILINEAR_FLOOR, _BOUNDED_FLOOR,
-        _UTILISATION, _COMPUTE, _SPARSITY, _KAPLAN, _HOFFMANN, _FINE_GRAINED, _JOINT,
+        _UTILISATION, _UTILISATION_FLOOR, _COMPUTE, _SPARSITY, _KAPLAN, _HOFFMANN, _FINE_GRAINED, _JOINT,
         _DIRECT, _RATIO, _CEILING, _REPEATED, _BROKEN, _STAGES_LINEAR, _STAGES_LOGISTIC, _STAGES_RATIO, _LEVERAGE,
     )
 }  # fmt: skip

@@ -149,6 +149,9 @@ def at_experts(num_experts: float, coefficients: JointCoefficients) -> AtExperts
         num_experts: E, at least 1.
         coefficients: the law.
 
+    Raises:
+        ValueError: E is below 1, or m or n is beyond the range of float64.
+
     Example:
         Ê = 2 at E = 1, so m = 3 · 2⁻¹ and n = 5 · 2².
 
@@ -156,12 +159,16 @@ def at_experts(num_experts: float, coefficients: JointCoefficients) -> AtExperts
         >>> at_experts(1, law)
         AtExperts(m=1.5, mu=-0.2, n=20.0, nu=-0.3, c=1.5)
     """
-    count = float(_effective(num_experts, coefficients))
+    count = np.float64(_effective(num_experts, coefficients))
     log = math.log(count)
+    with np.errstate(over="ignore"):
+        m, n = float(coefficients.a * count**coefficients.delta), float(coefficients.b * count**coefficients.omega)
+    if not (math.isfinite(m) and math.isfinite(n)):
+        raise InputError(f"at {num_experts:g} experts the terms of N and D are {m:g} and {n:g}; needed: finite numbers")
     return AtExperts(
-        coefficients.a * count**coefficients.delta,
+        m,
         coefficients.alpha + coefficients.gamma * log,
-        coefficients.b * count**coefficients.omega,
+        n,
         coefficients.beta + coefficients.zeta * log,
         coefficients.c,
     )
