@@ -21,7 +21,6 @@ from ..errors import InputError
 from ._projection import expert_curve
 from .fitting import RoutedFit
 from .intervals import Predicted, Range, range_of
-from .resampling import jackknife
 from .routed import cutoff
 from .uncertainty import Quantity, profile_intervals
 from .utilisation import UtilisationCurve, UtilisationFit
@@ -73,21 +72,6 @@ def routed_prediction(
     quantities = [Quantity(name, N=float(at[0]), E=float(at[1])) for name in ("prediction", "observation")]
     law, run = search(*columns, loss, quantities, level)
     return Predicted(law.value, (law.low, law.high), (run.low, run.high))
-
-
-def routed_by_size(
-    fit: RoutedFit, columns: Sequence, loss: np.ndarray, at: Sequence, level: float = 0.95, *, search=jackknife
-) -> tuple[float, float] | None:
-    """Return the interval of the loss at (N, E) by leaving out one size at a time; None with fewer than three sizes.
-
-    `routed_intervals` describes the other arguments. The interval accounts for errors that the runs of one size share
-    (`resampling.py`).
-    """
-    if np.unique(columns[0]).size < 3:
-        return None
-    quantities = [Quantity("prediction", N=float(at[0]), E=float(at[1]))]
-    [interval] = search(*columns, loss, columns[0], quantities, level).intervals
-    return interval.low, interval.high
 
 
 def routed_dense_equivalent(
