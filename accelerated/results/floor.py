@@ -130,10 +130,16 @@ def cutoff_cell(item: Range | None) -> str:
 def left_out_errors(fits: Sequence) -> tuple[float, float] | None:
     """Return the RMSLE of left-out sizes without and with a floor, over the rows of all fits that both predict.
 
-    None if a fit has no such law, or if no row can be predicted: a floor needs four sizes to be tested.
+    The smallest size does not count: its error is that of a prediction below the runs, and plans are for models above
+    them. None if a fit has no such law, or if no row can be predicted: a floor needs four sizes to be tested.
     """
-    pairs = [(fit.held_out_size.errors, fit.floored.held_out_size.errors) for fit in fits if fit.floored is not None]
-    if not pairs or len(pairs) < len(fits):
+    pairs = []
+    for fit in fits:
+        if fit.floored is None:
+            return None
+        above = (size := sizes_of(fit.rows.runs)) > size.min()
+        pairs.append([form.held_out_size.errors[above] for form in (fit, fit.floored)])
+    if not pairs:
         return None
     errors = np.concatenate(pairs, axis=1)
     errors = errors[:, np.isfinite(errors).all(axis=0)]
@@ -150,4 +156,5 @@ def choice_words(fits: Sequence) -> str:
         return ""
     pairs = zip(errors, (without[0].law.name, without[0].floored.law.name), strict=True)
     (least, better), (most, worse) = sorted(pairs)
-    return f"{better} predicts left-out sizes better than {worse} (RMSLE {least:.5f} against {most:.5f})"
+    errors = f"RMSLE {least:.5f} against {most:.5f}, without the smallest"
+    return f"{better} predicts left-out sizes better than {worse} ({errors})"
