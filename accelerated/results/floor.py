@@ -21,6 +21,10 @@ USUAL_EXPERTS = 64.0
 """The gain of routing is for this E, or for the largest E of the rows if that is smaller."""
 
 
+ALIKE = 1e-3
+"""A relative difference of two errors below this number is no difference: with a floor of 0, both forms are one law."""
+
+
 class Gain(NamedTuple):
     """What E experts gain at a size, by one form of the law."""
 
@@ -146,7 +150,7 @@ def left_out_errors(fits: Sequence) -> tuple[float, float] | None:
     if not errors.size:
         return None
     without, with_floor = np.sqrt(np.mean(errors**2, axis=1)).tolist()
-    return without, with_floor
+    return without, without if abs(with_floor - without) < ALIKE * without else with_floor
 
 
 def choice_words(fits: Sequence) -> str:
@@ -156,5 +160,6 @@ def choice_words(fits: Sequence) -> str:
         return ""
     pairs = zip(errors, (without[0].law.name, without[0].floored.law.name), strict=True)
     (least, better), (most, worse) = sorted(pairs)
-    errors = f"RMSLE {least:.5f} against {most:.5f}, without the smallest"
-    return f"{better} predicts left-out sizes better than {worse} ({errors})"
+    relation = "better than" if least < most else "as well as"
+    words = f"{better} predicts left-out sizes {relation} {worse}"
+    return f"{words} (RMSLE {least:.5f} against {most:.5f}, without the smallest)"
