@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
@@ -19,23 +20,26 @@ class FitFlags:
 
     Attributes:
         law: Laws of the loss: dense, per-size, separable, bilinear, routed-bounded, routed-utilisation or compute; with
-            an irreducible loss: separable-floor, bilinear-floor or routed-bounded-floor. Laws that also use the
-            training tokens D: hoffmann or kaplan (dense runs), joint or sparsity (any num_experts), fine-grained (one
-            num_experts: the most common one; choose another with --rows). Laws of accuracy, for a table of accuracies:
-            direct, ratio, ceiling, broken, repeated (tasks named TASK pass@K), two-stage-linear, two-stage-logistic or
-            two-stage-ratio. Law of efficiency leverage: leverage. FILE.py:NAME is your own law NAME, registered in
-            FILE.py.
+            an irreducible loss: separable-floor, bilinear-floor, routed-bounded-floor or utilisation-floor. Laws that
+            also use the training tokens D: hoffmann or kaplan (dense runs), joint or sparsity (any num_experts),
+            fine-grained (one num_experts: the most common one; choose another with --rows). Laws of accuracy, for a
+            table of accuracies: direct, ratio, ceiling, broken, repeated (tasks named TASK pass@K), two-stage-linear,
+            two-stage-logistic or two-stage-ratio. Law of efficiency leverage: leverage. FILE.py:NAME is your own law
+            NAME, registered in FILE.py. If not given: routed-bounded; predict takes routed-bounded-floor if this
+            predicts left-out sizes better.
         loss: Column of the loss. If not given: loss_validation. If the table does not have this column, two-stage laws
             use the first loss of the table.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or "k == 1 and
             num_experts in (1, 16, 64)". The fit uses the last evaluation of each selected run. If not given: all seeds,
-            k = 1, and the most common routing frequency and granularity. The laws routed-utilisation, compute,
-            sparsity, fine-grained and leverage, and all laws of accuracy, do not filter by k, frequency or granularity.
+            k = 1, and the most common routing frequency and granularity. The laws routed-utilisation,
+            utilisation-floor, compute, sparsity, fine-grained and leverage, and all laws of accuracy, do not filter by
+            k, frequency or granularity.
         huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square; the output
             shows both fits. A few wrong runs then hardly affect the law, but there are no intervals. Laws of the loss:
-            routed-bounded, routed-bounded-floor, bilinear-floor, separable-floor, routed-utilisation, sparsity, kaplan,
-            hoffmann, fine-grained and joint. Laws of accuracy: ratio and ceiling (delta in units of ln(-ln Q'), where
-            Q' is the accuracy above guessing) and broken (delta in units of the accuracy).
+            routed-bounded, routed-bounded-floor, bilinear-floor, separable-floor, routed-utilisation,
+            utilisation-floor, sparsity, kaplan, hoffmann, fine-grained and joint. Laws of accuracy: ratio and ceiling
+            (delta in units of ln(-ln Q'), where Q' is the accuracy above guessing) and broken (delta in units of the
+            accuracy).
         task: For laws of accuracy: fit only these tasks, named as in the columns acc_TASK. If not given: all tasks.
         guess_rate: For laws of log accuracy: the accuracy of random guessing. If not given: from --tasks, from a column
             guess_TASK of the table, or the known rate of a well-known task.
@@ -43,9 +47,12 @@ class FitFlags:
         floor: For the law compute: the irreducible loss. If not given: 0.
         count_embeddings: Count the embedding this often in N and P, from vocab_size and d_model: 0, 1, or 2 (with an
             output layer of its own). If not given: as in the table, where the column counted_embeddings states it.
+        intervals: Intervals for independent errors of one variance (profile), for errors that the runs of one size
+            share (size), or for errors of uneven variance (hc3); all prints each of them. If not given: the one that
+            suits the residuals, with the reason. Not for laws of accuracy, and not with --huber.
     """
 
-    law: str = "routed-bounded"
+    law: str | None = None
     loss: str | None = None
     rows: str | None = None
     huber: float | None = None
@@ -54,6 +61,7 @@ class FitFlags:
     tasks: Path | None = None
     floor: float | None = None
     count_embeddings: int | None = None
+    intervals: Literal["profile", "size", "hc3", "all"] | None = None
 
     def choice(self) -> Choice:
         """Return the choices besides the law; raise `InputError` if a flag is for another kind of law."""
@@ -61,10 +69,15 @@ class FitFlags:
         accuracies = {"task": self.task or None, "guess-rate": self.guess_rate, "tasks": self.tasks}
         if law.measured != "accuracy":
             refuse(accuracies, f"it is for laws of accuracy, but {law.name} is a law of {law.measured}; leave it out")
+        if law.measured == "accuracy":
+            refuse({"intervals": self.intervals}, "laws of accuracy have intervals of their own; leave it out")
+        if self.huber is not None:
+            refuse({"intervals": self.intervals}, "with --huber there are no intervals; leave it out")
         if law.measured != "loss":
             refuse({"count-embeddings": self.count_embeddings}, "it is for laws of the loss; leave it out")
         with_options(law, options)
-        return Choice(self.loss, self.rows, self.task, self.tasks, self.guess_rate, options, self.count_embeddings)
+        chosen = self.loss, self.rows, self.task, self.tasks, self.guess_rate, options, self.count_embeddings
+        return Choice(*chosen, self.intervals)
 
 
 def fit(

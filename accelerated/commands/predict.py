@@ -81,6 +81,7 @@ def predict(
             "floor": fit.floor,
             "guess-rate": fit.guess_rate,
             "tasks": fit.tasks,
+            "intervals": fit.intervals,
         }
         idle |= {"level": None if level == LEVEL else level}
         return _predict_published(law, published, columns, tables, idle, json)
@@ -96,7 +97,8 @@ def predict(
         tables, rows = _released(law, fit.rows)
         chosen = chosen._replace(rows=rows)
     with Working("reading the table") as tell:
-        predictions = predict_all(fit_table(law, tables, chosen, level, fit.huber, router, tell), at, level)
+        fits = fit_table(law, tables, chosen, level, fit.huber, router, tell)
+        predictions = predict_all(fits if fit.law else fits.better_form(), at, level)
     print(dumps(predictions.to_dict())) if json else show(prediction_blocks(predictions))
     return None
 

@@ -6,7 +6,8 @@ search finds both ends of all intervals together.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from routelaws.reference.laws._descent import (
     ROUNDING,
     STEPS,
     WORTH,
+    Form,
     Found,
 )
 from routelaws.reference.laws._huber import check_delta, terms
@@ -34,36 +36,31 @@ STIFFNESS = 1e4
 LEAST_RISE = 1e-20
 
 
-class Form(NamedTuple):
-    """The interface of a law."""
+class Fast(NamedTuple):
+    """The functions of a law that run many times in a search, for all lanes at once."""
 
-    names: tuple[str, ...]
-    positive: tuple[bool, ...]
-    limits: tuple[float, ...]
     predict: Callable  # (θ [s, p], logs [columns, n] or [s, columns, n]) -> ln L̂ [s, n] and its derivatives [s, p, n]
     coefficients: Callable  # (θ [s, p], centres) -> coefficients [s, p], ln of positive ones; derivatives [s, p, p]
-    internal: Callable  # (coefficients, centres) -> θ
-    logs: Callable  # columns -> logs [columns, n]
-    centres: Callable  # logs -> centres [columns]
-    starts: Callable  # (logs, centred, and ln L) -> [s, p]
+    logs: Callable = lambda columns: np.log(np.stack(columns))  # columns -> logs [columns, n]
 
 
 class Problem(NamedTuple):
     """One table."""
 
     form: Form
+    fast: Fast
     logs: np.ndarray  # [columns, n], centred
-    centres: np.ndarray  # [columns]
+    centres: np.ndarray  # [columns], 0 for a column that is not centred
     log_loss: np.ndarray  # [n]
     delta: float  # inf for least squares
 
 
-def problem_of(form: Form, columns: tuple, loss: np.ndarray, huber: float | None) -> Problem:
+def problem_of(form: Form, fast: Fast, columns: tuple, loss: np.ndarray, huber: float | None) -> Problem:
     """Return a table in the format of the search."""
-    logs = form.logs(columns)
-    centres = form.centres(logs)
+    logs, centres = fast.logs(columns), form.centres(columns)
+    centres = np.append(centres, np.zeros(len(logs) - centres.size))
     delta = math.inf if huber is None else check_delta(huber, "in units of ln L")
-    return Problem(form, logs - centres[:, None], centres, np.log(loss), delta)
+    return Problem(form, fast, logs - centres[:, None], centres, np.log(loss), delta)
 
 
 def best_of(problem: Problem, starts: np.ndarray) -> Found:
@@ -97,7 +94,7 @@ def _follow(problem: Problem, starts: np.ndarray, most: tuple[int, int], held: H
     with np.errstate(all="ignore"):
         for outer, worth, steps in zip(OUTER_SHARE, WORTH, most, strict=True):
             theta = _half(problem, theta, held, outer, worth, steps)
-        predicted, _ = problem.form.predict(theta, problem.logs)
+        predicted, _ = problem.fast.predict(theta, problem.logs)
         value = _sums(predicted - problem.log_loss, 1.0, problem.delta)
     return theta, value, None if held is None else _targets(problem, held.which, theta)[0]
 
@@ -134,7 +131,7 @@ def _half(problem: Problem, starts: np.ndarray, held: Held | None, outer: float,
 
 def _rows(problem: Problem, theta: np.ndarray, lanes: np.ndarray, held: Held | None) -> tuple:
     """Return residuals [s, n], J [s, p, n], weights and delta of the rows, with the held value as the last row."""
-    predicted, J = problem.form.predict(theta, problem.logs)
+    predicted, J = problem.fast.predict(theta, problem.logs)
     residual = predicted - problem.log_loss
     if held is None:
         return residual, J, 1.0, problem.delta
@@ -163,7 +160,7 @@ def _system(residual: np.ndarray, J: np.ndarray, weight: np.ndarray, delta, oute
 
 def look(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the residuals ln L̂ - ln L [n] and their derivatives J [n, p]."""
-    predicted, J = problem.form.predict(theta[None], problem.logs)
+    predicted, J = problem.fast.predict(theta[None], problem.logs)
     return predicted[0] - problem.log_loss, J[0].T
 
 
@@ -180,11 +177,11 @@ def ended(problem: Problem, residual: np.ndarray, J: np.ndarray, value: float) -
     return bool(pull @ step <= PROMISE * value + residual.size * (10 * ROUNDING) ** 2)
 
 
-def coefficients(form: Form, theta: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def coefficients(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the coefficients [p] and their derivatives with respect to θ [p, p]."""
-    positive = np.array(form.positive)
+    positive = np.array(problem.form.positive)
     with np.errstate(all="ignore"):  # of diverged coefficients
-        [values], [turn] = form.coefficients(theta[None], centres)
+        [values], [turn] = problem.fast.coefficients(theta[None], problem.centres)
         values = np.where(positive, np.exp(np.where(positive, values, 0.0)), values)
         return values, np.where(positive[:, None], values[:, None] * turn, turn)
 
@@ -219,7 +216,7 @@ def covariance(problem: Problem, theta: np.ndarray) -> np.ndarray:
     residual, J = look(problem, theta)
     free = np.flatnonzero(np.abs(J).max(axis=0) >= GONE)
     variance, _ = error_variance(problem, residual, theta.size)
-    _, turn = coefficients(problem.form, theta, problem.centres)
+    _, turn = coefficients(problem, theta)
     scale = np.linalg.norm(J[:, free], axis=0)
     _, values, right = np.linalg.svd(J[:, free] / scale, full_matrices=False)
     kept = values > 1e-15 * values[0]
@@ -230,9 +227,10 @@ def covariance(problem: Problem, theta: np.ndarray) -> np.ndarray:
     return matrix
 
 
-def profile(problem: Problem, theta: np.ndarray, away: np.ndarray, points: np.ndarray | None, quantile: float):
-    """Return value, low end and high end of each coefficient, or of ln L̂ at points. A coefficient above 0 is given by
-    its ln.
+def profile(problem: Problem, theta, away, points: np.ndarray | None, quantile: float, derived: Sequence = ()):
+    """Return value, low end and high end of each coefficient and of `derived`, or of ln L̂ at points.
+
+    A coefficient above 0 is given by its ln.
 
     One search finds both ends of all quantities. A lane is one end from one start: the best fit, or the far end of a
     vanished coefficient.
@@ -243,23 +241,36 @@ def profile(problem: Problem, theta: np.ndarray, away: np.ndarray, points: np.nd
         away: [p], which unknowns had vanished.
         points: [columns, m], logs; None for the coefficients.
         quantile: Student's quantile.
+        derived: functions of θ [..., p], for further numbers after the coefficients.
 
     Returns:
         [m, 3].
     """
     form = problem.form
+    with_derived = partial(_with_derived, problem.fast.coefficients, derived)
+    problem = problem._replace(fast=problem.fast._replace(coefficients=with_derived))
     gone = np.flatnonzero(away & np.array(form.positive))
     begin = [theta]
     if gone.size:
         signs = np.where(np.array(form.limits)[gone] > 0, -1.0, 1.0)
         begin += list(_ends(problem, theta, np.tile(theta, (gone.size, 1)), gone, signs, quantile)[2])
-    which = np.arange(theta.size) if points is None else (points - problem.centres[:, None]).T
+    which = np.arange(theta.size + len(derived)) if points is None else (points - problem.centres[:, None]).T
     many, lanes = len(which), 2 * len(begin)  # searches for each: both sides, from each start
     at = np.repeat(np.array(begin), 2 * many, axis=0)
     signs = np.tile(np.repeat([-1.0, 1.0], many), len(begin))
     value, ends, _ = _ends(problem, theta, at, np.tile(which.T, lanes).T, signs, quantile)
     ends = ends.reshape(len(begin), 2, many)
     return np.stack([value[:many], ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)], axis=1)
+
+
+def _with_derived(coefficients: Callable, derived: Sequence, theta: np.ndarray, centres: np.ndarray) -> tuple:
+    """Return the coefficients and numbers derived from θ, and their derivatives (of the latter, by differences)."""
+    values, turns = coefficients(theta, centres)
+    steps = 1e-5 * np.eye(theta.shape[1])
+    for function in derived:
+        turn = (function(theta[:, None] + steps) - function(theta[:, None] - steps)) / 2e-5
+        values, turns = np.column_stack([values, function(theta)]), np.concatenate([turns, turn[:, None]], axis=1)
+    return values, turns
 
 
 def _ends(problem: Problem, theta: np.ndarray, at: np.ndarray, which: np.ndarray, sides: np.ndarray, quantile: float):
@@ -325,7 +336,7 @@ def _targets(problem: Problem, which: np.ndarray, theta: np.ndarray) -> tuple[np
     The target of a coefficient above 0 is its logarithm.
     """
     if which.ndim == 1:
-        values, turns = problem.form.coefficients(theta, problem.centres)
+        values, turns = problem.fast.coefficients(theta, problem.centres)
         return values[np.arange(len(which)), which], turns[np.arange(len(which)), which]
-    predicted, turns = problem.form.predict(theta, which[:, :, None])
+    predicted, turns = problem.fast.predict(theta, which[:, :, None])
     return predicted[:, 0], turns[:, :, 0]

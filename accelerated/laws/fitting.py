@@ -25,13 +25,13 @@ from routelaws.reference.laws._projection import (
     expert_curve,
     need_rows,
 )
-from routelaws.reference.laws.fitting import *  # noqa: F403 - records, statuses and prediction
 from routelaws.reference.laws.fitting import LossCurve, RoutedFit, Status
 from routelaws.reference.laws.routed import RoutedCoefficients
 from routelaws.reference.notation import check_finite
 
 from ..errors import InputError
 from ._huber import fit_huber
+from ._searches import share
 from ._shapes import CORNER, LINEAR, START_AT_1, determined, fit_lanes, reduced
 
 STATUSES: tuple[Status, ...] = (
@@ -219,6 +219,10 @@ def _need_independent(offset: np.ndarray, psi: np.ndarray, words: Words) -> None
         )
 
 
+def _fit_columns(dense_parameters, num_experts, loss, huber: float | None, *words: Words) -> RoutedFit:
+    return _fit_table(level_table(dense_parameters, num_experts, loss, *words), huber)
+
+
 def _fit_table(table: LevelTable, huber: float | None, scan: int = 16, starts: int = 4) -> RoutedFit:
     count = table.log_loss.size
     huber = None if huber is None else check_delta(huber, "in log10 units")
@@ -299,3 +303,6 @@ def _covariance(
     inverse = np.linalg.solve(triangle, np.eye(len(free))) / scale[:, None]
     covariance[np.ix_(free, free)] = variance * inverse @ inverse.T
     return covariance
+
+
+share(__name__)

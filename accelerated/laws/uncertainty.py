@@ -11,12 +11,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from routelaws.reference.laws import uncertainty as reference
-from routelaws.reference.laws.uncertainty import *  # noqa: F403 - all names that this file does not define
 from routelaws.reference.laws.uncertainty import Interval, Quantity, check_quantity, student_quantile
 
-from .._calling import calling
 from ._ends import interval_ends
 from ._extremes import extreme_ends
+from ._searches import share
 from ._shapes import chosen, searched
 from .fitting import level_table
 
@@ -98,6 +97,4 @@ def _power(exponent: float) -> float:
         return float(np.float64(10.0) ** exponent)
 
 
-_at_sizes = calling(reference._at_sizes, profile_intervals=profile_intervals)
-slope_interval = calling(reference.slope_interval, _at_sizes=_at_sizes)
-gain_interval = calling(reference.gain_interval, _at_sizes=_at_sizes)
+share(__name__)

@@ -4,6 +4,7 @@ from routelaws.reference.diagnostics import SAME
 
 from ..results.blocks import Block, Table, count, counts_span, figure, range_of, span, two_digits
 from ..results.encoding import constants
+from ..results.floor import cutoff_cell
 from ..results.misfit import CLEAR, how_far_off
 from ..wording import by_reason, plural
 from .outline import Report, capital, loss_name, names, router_name
@@ -128,7 +129,16 @@ def _fades(report: Report, facts: dict) -> str:
         allowed = "; the jackknife also includes small errors of the law at each size; by this, N_cutoff is"
         ends = ", ".join(f"{ends} for {names(routers)}" for ends, routers in knife.items())
         sentence += f"{allowed} {ends}." if knife else "."
-    return sentence
+    return sentence + _cutoffs_with_floor(report)
+
+
+def _cutoffs_with_floor(report: Report) -> str:
+    forms = {law["router"]: law["with_floor"]["forms"][1] for law in report.fitted if law["with_floor"]}
+    better = all(law["with_floor"] and law["with_floor"]["better"] for law in report.fitted)
+    if not better:
+        return ""
+    ends = ", ".join(f"{cutoff_cell(form.cutoff)} for {router_name(router)}" for router, form in forms.items())
+    return f" A law with a floor predicts left-out sizes better: by it, N_cutoff is {ends}."
 
 
 def _times(value: float) -> str:

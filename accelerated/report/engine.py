@@ -34,6 +34,7 @@ SHORT = (
     sweep_sections.chance_section,
     sweep_sections.registered_section,
     law_sections.law_section,
+    law_sections.floor_section,
     law_sections.isoflop_section,
     run_sections.advice_section,
 )
@@ -43,6 +44,7 @@ FULL = (
     table_sections.symbols_section,
     sweep_sections.chance_section,
     law_sections.law_section,
+    law_sections.floor_section,
     law_sections.fit_details,
     law_sections.isoflop_section,
     fit_sections.slopes_section,

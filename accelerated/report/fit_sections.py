@@ -1,6 +1,7 @@
 """The sections of a report on the fitted laws: slopes, gains, equivalent sizes, residuals, forms, other texts."""
 
 from ..results.blocks import NOT_DETERMINED, Block, Heading, Table, count, counts_span, figure, span, undetermined
+from ..results.comparisons.forms import BOUNDED, FLOORED
 from ..results.misfit import CLEAR, NO_FLOOR, how_far_off
 from ..wording import plural
 from .answer import end_heads, gains_at_ends
@@ -196,12 +197,10 @@ def forms_section(report: Report) -> list[Block]:
         f"**{name}**: {formula.partition(', 1/')[0]}{', with Ê as above' if 'Ê' in formula else ''}"
         for name, formula in formulas.items()
     ]
-    best = (
-        " The form per-size fits one line for each N, so it cannot predict another size. The bounded law predicts "
-        "best: its slope in E changes with N, and its curve flattens at both ends."
-        if report.results["headlines"]["bounded_best"]
-        else " The form per-size fits one line for each N, so it cannot predict another size."
-    )
+    best = " The form per-size fits one line for each N, so it cannot predict another size."
+    if (form := report.results["headlines"]["best_form"]) in (BOUNDED, FLOORED):
+        best += f" The law {form} predicts best: its slope in E changes with N, and its curve flattens at both ends"
+        best += ". Its loss falls towards a floor." if form == FLOORED else "."
     rows = [
         [router_name(each["router"]), each["law"], figure(each["rmsle"], ".5f")]
         + [

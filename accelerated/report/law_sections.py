@@ -2,6 +2,8 @@
 
 from ..results.blocks import NOT_DETERMINED, Block, Heading, Table, constant, constant_span, count, figure, rough_span
 from ..results.encoding import constants
+from ..results.floor import forms_table
+from ..results.misfit import FLOOR_MOVES
 from ..results.planning.isoflop import ISOFLOP_CAPTION, ISOFLOP_HEAD, profile_blocks
 from ..wording import once, plural
 from .outline import Report, bullets, missing, router_name, status, who
@@ -39,6 +41,26 @@ def law_section(report: Report) -> list[Block]:
             *_open_points(report),
         ]
     return blocks
+
+
+def floor_section(report: Report) -> list[Block]:
+    """Return the law without and with a floor; the short report has only routers whose law is better with it."""
+    tables = {
+        router_name(law["router"]): forms_table(law["with_floor"]["forms"], "")
+        for law in report.fitted
+        if law["with_floor"] and (report.full or law["with_floor"]["better"])
+    }
+    if not tables:
+        return []
+    heads = dict.fromkeys(row[0] for table in tables.values() for row in table.rows)
+    cells = {name: {head: " → ".join(rest) for head, *rest in table.rows} for name, table in tables.items()}
+    rows = [[head, *(cells[name].get(head, "") for name in tables)] for head in heads]
+    return [
+        Heading("With a floor"),
+        "This table compares the law with the same law above a floor L0. The gain is the loss of the dense model minus "
+        f"the loss of the routed model. {FLOOR_MOVES}",
+        Table(["without → with a floor", *tables], rows),
+    ]
 
 
 LEGEND = (

@@ -88,8 +88,9 @@ def fit_dict(fit) -> dict:
         "rmsle": fit.rmsle,
         "determined": fit.determined,
         **fit_constants(fit),
+        "method": method_of(fit),
         "held_out": _errors_left_out(fit),
-        "with_floor": _with_floor(fit),
+        "with_floor": {"better": fit.floor_helps, "forms": fit.forms} if fit.forms else None,
         "misfit": None if fit.misfit is None else misfit_dict(fit.misfit),
         "cautions": fit.cautions,
     }
@@ -99,6 +100,14 @@ def fit_dict(fit) -> dict:
         values = fit.least_squares.coefficients._asdict()
         entries["least_squares"] = {"coefficients": values_of(values), "rmsle": fit.least_squares.rmsle}
     return entries
+
+
+def method_of(fit) -> dict | None:
+    """Return the method of the intervals, and the reason from the residuals for the default method."""
+    if fit.errors is None:
+        return None
+    name = fit.errors.method if fit.method in (None, "all") else fit.method
+    return {"name": name, "reason": fit.errors.reason}
 
 
 def fit_constants(fit) -> dict:
@@ -132,21 +141,6 @@ def _derived(fit) -> dict:
     if fit.slopes:
         entries["slopes"] = [{"N": item.at} | interval(item) for item in fit.slopes]
     return entries
-
-
-def _with_floor(fit) -> dict | None:
-    """Return the errors and the main numbers of the same law with a floor."""
-    if (other := fit.floored) is None:
-        return None
-    floor, cutoff = other.interval("L0"), other.cutoff[1]
-    return {
-        "law": other.law.name,
-        "rmsle": other.rmsle,
-        "L0": coefficient(floor, other.is_known("L0", floor.value)),
-        "N_cutoff": cutoff if other.is_found("N_cutoff", cutoff) else None,
-        "leave_one_size_out": other.held_out_size.rmsle,
-        "better": fit.floor_helps,
-    }
 
 
 def _errors_left_out(fit) -> dict:

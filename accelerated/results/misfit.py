@@ -27,8 +27,8 @@ from routelaws.reference.laws.intervals import Range
 
 from ..laws.catalogue import Law
 from ..tables.schema import called, run_names
-from ..wording import by_reason, in_short
-from .blocks import figure, log_percent
+from ..wording import by_reason, in_short, plural
+from .blocks import count, figure, log_percent
 from .row_differences import Difference, Shorter, difference_words, first_words, row_differences
 
 FAR = 6.0
@@ -70,6 +70,10 @@ FLOOR_MOVES = (
     "assumes that this law is right; fits without the largest size (--rows) show how far it moves."
 )
 """This sentence is true of a law in N and E with a floor: tokens are not in it."""
+
+
+MOST_SIZES, BINS = 12, 8
+"""With more different N than the first number, residuals are printed for this number of bins of N."""
 
 
 class SizeMiss(NamedTuple):
@@ -415,10 +419,9 @@ def warnings(
     return sentences
 
 
-def misfit_lines(misfit: Misfit) -> list[str]:
+def misfit_lines(misfit: Misfit, with_largest: bool = True) -> list[str]:
     """Return lines on the misfit: by size, bend, comparison with seeds, and the largest size."""
-    sizes = ", ".join(f"{entry.size:,.0f}: {figure(log_percent(entry.miss), '+.1f')} %" for entry in misfit.sizes)
-    lines = [f"measured loss minus the loss by the law, mean at each N: {sizes}"]
+    lines = [f"measured loss minus the loss by the law, {_sizes_words(misfit.sizes)}"]
     if misfit.bend is not None:
         test = misfit.bend.test
         way = "above" if misfit.bend.value > 0 else "below"
@@ -430,12 +433,28 @@ def misfit_lines(misfit: Misfit) -> list[str]:
         )
     if misfit.seeds is not None:
         lines.append(_seeds_words(misfit.seeds))
-    if misfit.largest is not None:
+    if misfit.largest is not None and with_largest:
         lines.append(
             f"fitted without the largest size, N = {misfit.largest.size:,.0f}, the law predicts the loss at this size "
             f"{how_far_off(misfit.largest.miss)}"
         )
     return lines
+
+
+def _sizes_words(sizes: Sequence[SizeMiss]) -> str:
+    """Return the mean residual at each N or, with many different N, of bins of N of equal ratios."""
+    if len(sizes) <= MOST_SIZES:
+        shown = (f"{each.size:,.0f}: {figure(log_percent(each.miss), '+.1f')} %" for each in sizes)
+        return f"mean at each N: {', '.join(shown)}"
+    edges, shown = np.geomspace(sizes[0].size, sizes[-1].size, BINS + 1)[1:-1], []
+    places = np.searchsorted(edges, [each.size for each in sizes])
+    for place in np.unique(places):
+        bin_sizes = [each for each, own in zip(sizes, places, strict=True) if own == place]
+        rows = sum(each.rows for each in bin_sizes)
+        mean = sum(each.rows * each.miss for each in bin_sizes) / rows
+        ends = f"{count(bin_sizes[0].size)} to {count(bin_sizes[-1].size)}"
+        shown.append(f"{ends} ({plural(rows, 'run')}): {figure(log_percent(mean), '+.1f')} %")
+    return f"mean in bins of N: {', '.join(shown)}"
 
 
 def _seeds_words(test: Test) -> str:

@@ -37,18 +37,22 @@ PIECES = (
 )
 
 
-def law_of(text: str, command: str | None = None) -> Law:
+DEFAULT_LAW = "routed-bounded"
+"""The law of the paper. If no law is given, `predict` and `plan` add a floor if this predicts left-out sizes better."""
+
+
+def law_of(text: str | None, command: str | None = None) -> Law:
     """Return a law.
 
     Args:
         text: the name of the law, or FILE.py:NAME for a law that the file registers with
-            `routelaws.accelerated.laws.register`. The file runs once, as Python code.
+            `routelaws.accelerated.laws.register`. The file runs once, as Python code. None for `DEFAULT_LAW`.
         command: the name of a command that needs a law of the loss; None allows any law.
 
     Raises:
         InputError: the law is unknown, the file cannot run, or `command` needs a law of the loss.
     """
-    path, _, name = text.rpartition(":")
+    path, _, name = (text or DEFAULT_LAW).rpartition(":")
     if path:
         _run(Path(path).absolute())
     if name not in LAWS:
@@ -133,6 +137,7 @@ class Choice(NamedTuple):
     guess_rate: float | None = None
     options: dict = {}  # more keyword arguments of the fit
     embeddings: int | None = None  # how often N and P count the embedding; None: as in the table
+    intervals: str | None = None  # method of the intervals, as for `Fit`
 
 
 def rows_of_runs(selection: RouterRows, law: Law, loss_column: str) -> Rows:

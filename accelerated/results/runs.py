@@ -11,24 +11,24 @@ fit_table         any law, to tables of runs, accuracies or leverages -> `Fits`
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
-from ..laws.catalogue import LAWS, Law
+from ..laws.catalogue import Law
 from ..tables.agreement import recounted
-from ..tables.schema import DENSE
 from ..tables.selection import CLARK, RouterRows, last_evaluations, of_router, remarks_of_blanks, select_rows
 from ..tables.table import named, naming, read_tables
 from ..wording import by_reason, in_short, once, plural
 from .blocks import Block, Table, figure, text, to_html
 from .encoding import head_of, plain
-from .fit import LEVEL, Fit, check_huber, errors_of, fit_blocks, fit_each, fit_some, fit_with_intervals
+from .fit import LEVEL, Fit, check_huber, errors_of, fit_blocks, fit_some, fit_with_intervals
+from .floor import choice_words, left_out_errors
 from .misfit import floor_lines, warning_lines
 from .plotting import plot_fits
 from .prediction import Predictions, point_of, predict_all
-from .rows import Choice, column_remarks, law_lines, law_of, rows_of_runs
+from .rows import DEFAULT_LAW, Choice, column_remarks, law_lines, law_of, rows_of_runs
 
 if TYPE_CHECKING:  # a fit does not need the code of a plan
     from .planning.next_run import NextRuns
@@ -110,6 +110,7 @@ class Runs:
         level: float = LEVEL,
         huber: float | None = None,
         tell: Callable | None = None,
+        intervals: str | None = None,
         **options,
     ) -> "Fits":
         """Fit a law of the loss to each router.
@@ -119,6 +120,7 @@ class Runs:
             router: a router_type; None for all.
             level: confidence level of the intervals, between 0 and 1.
             huber: delta in log10 units, for a fit by a sum of Huber terms instead of least squares.
+            intervals: method of the intervals, as for `Fit`.
             options: options of the fit of the law, such as the floor of `compute`.
 
         Raises:
@@ -130,7 +132,7 @@ class Runs:
         selections = of_router(self.selections(law.axes), router)
 
         def fitted(selection: RouterRows) -> Fit:
-            return fit_with_intervals(rows_of_runs(selection, law, self.loss), law, level, huber)
+            return fit_with_intervals(rows_of_runs(selection, law, self.loss), law, level, huber, intervals)
 
         with naming(self.paths):
             fits, not_fitted = fit_some(selections, self.loss, fitted, tell)
@@ -141,57 +143,50 @@ class Runs:
         self,
         budget: "Budget",
         tokens: float | None = None,
-        law: str | Law = "routed-bounded",
+        law: str | Law | None = None,
         level: float = LEVEL,
         resamples: int | None = None,
         published: bool = True,
+        huber: float | None = None,
+        within: float | None = None,
     ) -> "Plan":
-        """Rank the models within a budget, by a law fitted to each router and to the dense runs.
+        """Rank the models within a budget, by a law fitted to each router together with the dense runs.
 
         Args:
             tokens: D of every model; None for all tokens that the FLOPs allow or, if the law ignores tokens, the runs'
                 tokens.
-            law: a law of the loss, as for `fit`.
+            law: a law of the loss, as for `fit`; None for routed-bounded, with a floor if this predicts left-out sizes
+                better.
             level: confidence level of the intervals, between 0 and 1.
             resamples: number of resamples for the share of wins; 0 for none; None for 500, or for 50 with a slow law.
             published: whether to add separate rankings by the printed coefficients of later papers.
+            huber: delta in log10 units, as for `fit`.
+            within: nats; the plan lists the choices whose loss is at most this much above the lowest. None for 0.002.
 
         Raises:
             InputError: `fit` raises this error; no model fits the budget, or the table lacks data that the budget
                 needs.
         """
+        from .planning.optima import WITHIN
         from .planning.options import check_planned
         from .planning.plan import plan_of
         from .planning.rankings import check_resamples, published_rankings, table_ranking
 
-        law = law_of(law, "plan") if isinstance(law, str) else law
-        check_planned(law, budget.flops)
+        first = law if isinstance(law, Law) else law_of(law, "plan")
+        check_planned(first, budget.flops)
         check_resamples(resamples)
+        check_huber(first, huber)
+        within = WITHIN if within is None else within
+
+        def fitted(selection: RouterRows) -> Fit:
+            return Fit(rows_of_runs(selection, first, self.loss), first, level, huber)
+
         with naming(self.paths):
-            fits, not_fitted = self._fits_with_dense(law, level)
-            rankings = [table_ranking(law, fits, not_fitted, budget, tokens, level, resamples)]
-        rankings += published_rankings(budget, tokens) if published else []
+            fits = Fits(first, *fit_some(self.selections(first.axes), self.loss, fitted), [], "")
+            fits = fits.better_form() if law is None else fits
+            rankings = [table_ranking(fits.law, fits.fits, fits.not_fitted, budget, tokens, level, resamples, within)]
+        rankings += published_rankings(budget, tokens, within) if published else []
         return plan_of(budget, tokens, level, rankings, named(self.paths), self.loss, self.remarks)
-
-    def _fits_with_dense(self, law: Law, level: float) -> tuple[list[Fit], dict[str, str]]:
-        """Return the fits of the routers and of the dense runs, and the reasons for routers without a fit.
-
-        If the law includes the dense runs as E = 1 (`includes_dense`), they need no separate fit.
-        """
-        from .planning.options import includes_dense
-
-        def fitted(selection: RouterRows, law: Law) -> Fit:
-            return Fit(rows_of_runs(selection, law, self.loss), law, level)
-
-        fits, not_fitted = fit_some(self.selections(law.axes), self.loss, partial(fitted, law=law))
-        if includes_dense(law):
-            return fits, not_fitted
-        try:
-            selections = self.selections("dense")
-        except ValueError as error:  # no dense run is left
-            return fits, not_fitted | {DENSE: str(error)}
-        dense, without = fit_each(selections, self.loss, partial(fitted, law=LAWS["dense"]))
-        return fits + dense, not_fitted | without
 
     def next_run(
         self,
@@ -283,6 +278,14 @@ class Fits(Sequence):
     def __iter__(self) -> Iterator[Fit]:
         return iter(self.fits)
 
+    def better_form(self) -> "Fits":
+        """Return the fits of the same law with a floor if they predict left-out sizes better, else these fits."""
+        without, with_floor = left_out_errors(self.fits) or (0.0, 0.0)
+        if not with_floor < without:
+            return self
+        fits = [fit.floored for fit in self.fits]
+        return Fits(fits[0].law, fits, self.not_fitted, self.remarks, self.where, self.loss)
+
     @cached_property
     def cautions(self) -> dict[str, list[str]]:
         """Possible hidden errors of the fits, each with its routers."""
@@ -325,8 +328,15 @@ def fits_blocks(fits) -> list[Block]:
     blocks += warning_lines(fits.not_fitted, fits.cautions)
     if any(item.words for fit in fits for item in fit.intervals) and fits.loss:
         blocks.append(WORDS)
+    if any(fit.errors is not None and fit.method is None for fit in fits):
+        blocks.append("--intervals all prints every kind of interval")
     if any(fit.slopes for fit in fits):
         blocks.append(AT_ONE)
+    if words := choice_words(fits):
+        takes = "predict and plan take the better form, and --law forces one"
+        blocks.append(
+            f"{words}; {takes if law.name == DEFAULT_LAW else 'give predict and plan the better one by --law'}"
+        )
     return blocks + floor_lines(law, fits)
 
 
@@ -361,7 +371,7 @@ def fit_table(
         raise InputError("no table is given; give a results table, or the folder of a run or sweep")
     if law.measured == "loss":
         runs = read(paths).counting_embeddings(choice.embeddings).where(choice.rows).of_loss(choice.loss)
-        return runs.fit(law, router, level, huber, tell, **choice.options)
+        return runs.fit(law, router, level, huber, tell, choice.intervals, **choice.options)
     if len(paths) > 1:
         raise InputError(f"{len(paths)} tables are given; a law of {law.measured} takes one; give one table")
     from .accuracy_rows import read_groups
@@ -373,7 +383,7 @@ def fit_table(
         if tell is not None:
             tell(f"fitting {rows.label}, {number} of {len(groups)}")
         try:
-            fits.append(fit_with_intervals(rows, law, level, huber))
+            fits.append(fit_with_intervals(rows, law, level, huber, choice.intervals))
         except ValueError as error:
             reasons[rows.label] = str(error)
     if not fits:

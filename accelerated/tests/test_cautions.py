@@ -622,6 +622,16 @@ def test_words_on_misses_go_the_way_of_the_misses(way):
         assert largest.endswith("the law predicts the loss at this size 2.3 % too " + ("low" if way > 0 else "high"))
 
 
+def test_residuals_of_many_sizes_are_printed_for_bins_of_equal_ratios():
+    """Nine decades in 8 bins, of which only the first and the last have runs."""
+    many = [SizeMiss(10.0**power, 1 + (power == 8), 0.01) for power in np.linspace(8, 9, 12)]
+    sizes = [*many, SizeMiss(1e17, 3, -0.01)]
+    [line] = misfit_lines(Misfit(sizes, None, None, None, [], None))
+    assert line.endswith("mean in bins of N: 100M to 1B (13 runs): +2.3 %, 1.00e+17 to 1.00e+17 (3 runs): -2.3 %")
+    [line] = misfit_lines(Misfit(sizes[1:], None, None, None, [], None))
+    assert "mean at each N: " in line and line.count("%") == 12
+
+
 @pytest.mark.parametrize(("off", "clear"), [(0.01, True), (0.001, False)])
 def test_a_scatter_that_differs_by_size_is_compared_at_its_own_size(off, clear):
     """One size scatters by 0.1 and three by 0.001. At N = 2e7 the law is wrong by `off`: 0.01 is far more than chance.

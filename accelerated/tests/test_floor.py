@@ -1,46 +1,69 @@
-"""What `fit`, `predict` and `plan` say of a floor, on tables with a planted law with and without one."""
+"""The form that `fit`, `predict` and `plan` take, on tables with a planted law with and without one."""
 
 import numpy as np
 import pytest
 
 from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.results.encoding import plain
+from routelaws.accelerated.results.floor import left_out_errors
 from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tests.small_tables import frame_of, write
 from routelaws.accelerated.tests.test_plan import log_loss, table
-from routelaws.reference.laws.floored import BoundedFloorCoefficients, predict_floored
+from routelaws.reference.laws.floored import (
+    BoundedFloorCoefficients,
+    floored_cutoff,
+    floored_dense_equivalent,
+    predict_floored,
+)
 
 FLOORED = BoundedFloorCoefficients(-0.18, -0.15, 0.008, 1.6, 2.5, 300.0, 1.5)
 FAR = {"n": 1e12, "experts": 64.0}
 
 
-def fit_of(law, folder):
+def fits_of(law, folder):
     size, experts = (v.ravel() for v in np.meshgrid([1e7, 5e7, 2e8, 1e9, 5e9], [1.0, 2.0, 8.0, 32.0, 128.0, 512.0]))
     noise = np.exp(np.random.default_rng(4).normal(0, 1e-3, size.size))
-    [fit] = read(write(frame_of(size, experts, predict_floored(size, experts, law) * noise), folder)).fit()
-    return fit
+    return read(write(frame_of(size, experts, predict_floored(size, experts, law) * noise), folder)).fit()
 
 
-def test_a_planted_floor_is_found_and_preferred_beyond_the_sizes(tmp_path):
-    fit = fit_of(FLOORED, tmp_path)
-    assert fit.floor_helps and "It predicts left-out sizes better" in repr(fit)
-    said = plain(fit.to_dict()["with_floor"])
-    assert said["better"] and said["L0"]["low"] < 1.5 < said["L0"]["high"] and said["L0"]["determined"]
-    assert said["leave_one_size_out"] < fit.held_out_size.rmsle / 3
-    truth, far = float(predict_floored(1e12, 64.0, FLOORED)), fit.predict(**FAR)
-    assert far.run.high < truth  # without a floor, the loss is too low
-    beyond = fit.floored.predict(**FAR)
-    assert beyond.law.low < truth < beyond.law.high and beyond.by_size.low < truth < beyond.by_size.high
-    [sentence] = [each for each in far.cautions if "with a floor" in each]
-    assert "--law routed-bounded-floor" in sentence and f"{beyond.value:.4g}" in sentence
-    assert not any("with a floor" in each for each in fit.predict(n=3e8, experts=64.0).cautions)
+def test_a_planted_floor_is_found_and_preferred(tmp_path):
+    fits = fits_of(FLOORED, tmp_path)
+    [fit] = fits
+    assert fit.floor_helps and "routed-bounded-floor predicts left-out sizes better than routed-bounded" in repr(fits)
+    without, with_floor = fit.forms
+    assert plain(fit.to_dict()["with_floor"])["forms"][1]["law"] == with_floor.law == "routed-bounded-floor"
+    assert with_floor.L0.low < 1.5 < with_floor.L0.high and without.L0 is None
+    assert with_floor.size_out < without.size_out / 3 and with_floor.aicc < without.aicc - 50
+    assert with_floor.experts_out < without.experts_out and abs(with_floor.largest.miss) < without.largest.miss
+    assert [gain.N for gain in with_floor.gains] == [1e9, 1e10, 1e11] and with_floor.gains[0].E == 64
+    for gain, paper in zip(with_floor.gains, without.gains, strict=True):
+        true = predict_floored(gain.N, np.array([1.0, 64.0]), FLOORED)
+        assert gain.nats == pytest.approx(true[0] - true[1], rel=0.05)
+        assert gain.dense.low < floored_dense_equivalent(gain.N, 64.0, FLOORED) < gain.dense.high
+        assert paper.dense.value < gain.dense.value / 1.2  # the law of the paper promises too little
+    assert with_floor.cutoff.low < floored_cutoff(FLOORED) < with_floor.cutoff.high
+    truth, forced, better = float(predict_floored(1e12, 64.0, FLOORED)), fits.predict(**FAR), fits.better_form()
+    [chosen] = better.predict(**FAR).predictions
+    assert better.law.name == chosen.fit.law.name == "routed-bounded-floor"
+    assert chosen.law.low < truth < chosen.law.high
+    [paper] = forced.predictions
+    assert paper.run.high < truth  # without a floor, the loss is too low
+    assert (paper.other.value, chosen.other.value) == (chosen.value, paper.value)
+    assert f"routed-bounded gives Top-K {paper.value:.4f}" in " ".join(repr(better.predict(**FAR)).split())
 
 
 def test_without_a_floor_the_law_of_the_paper_is_kept(tmp_path):
-    fit = fit_of(FLOORED._replace(a=-0.08, d=1.1, L0=0.0), tmp_path)
-    assert not fit.floor_helps and "does not predict left-out sizes better" in repr(fit)
-    assert plain(fit.to_dict()["with_floor"])["L0"]["low"] == 0
-    assert not any("with a floor" in each for each in fit.predict(**FAR).cautions)
+    fits = fits_of(FLOORED._replace(a=-0.08, d=1.1, L0=0.0), tmp_path)
+    [fit] = fits
+    assert not fit.floor_helps and fits.better_form() is fits
+    assert "routed-bounded predicts left-out sizes better than routed-bounded-floor" in repr(fits)
+    assert fit.forms[1].L0.low == 0
+
+
+def test_three_sizes_cannot_test_a_floor(tmp_path):
+    size, experts = (v.ravel() for v in np.meshgrid([1e7, 1e8, 1e9], [1.0, 2.0, 8.0, 32.0]))
+    fits = read(write(frame_of(size, experts, predict_floored(size, experts, FLOORED)), tmp_path)).fit()
+    assert left_out_errors(fits) is None and fits.better_form() is fits and "predicts left-out" not in repr(fits)
 
 
 def test_a_plan_takes_dense_and_routed_models_from_one_law_with_a_floor(tmp_path):

@@ -158,3 +158,14 @@ def test_the_record_of_the_catalogue_does_what_the_law_does(name):
     ranges = record.intervals(fit, columns, loss)
     assert [each.name for each in ranges] == list(law._fields)
     assert all(each.low <= each.value <= each.high and each.words for each in ranges)
+
+
+def test_a_joint_law_beyond_float64_is_an_error():
+    """The best fit of these rows has powers of N and D of several hundred, so a and b are 0 and inf at N = D = 1."""
+    columns = tuple(v.ravel() for v in np.meshgrid([5e7, 2e8, 8e8], [2e9, 1e10, 5e10], [1.0, 4.0, 16.0, 32.0]))
+    law = joint.PUBLISHED["joint"].coefficients
+    loss = joint.predict_joint(*columns, law) * np.exp(np.random.default_rng(0).normal(0, 0.01, columns[0].size))
+    with pytest.raises(ValueError, match="do not determine the law: its best fit has a, b beyond the range of float64"):
+        fast.joint.fit_joint(*columns, loss, None)
+    with pytest.raises(ValueError, match="at 8 experts the terms of N and D are .* and inf; needed: finite numbers"):
+        reference.planning.joint_optimum(reference.planning.Budget(1e22), 8, law._replace(omega=1e5))

@@ -142,7 +142,7 @@ def test_the_released_runs_are_the_default_without_a_network(monkeypatch, tmp_pa
     monkeypatch.setattr(released, "_download", None)  # a download would raise an error
     assert main(["plan", "--flops", "1e21", "--no-published", "--resamples", "0", "--json"]) == 0
     [ranking] = json.loads(capsys.readouterr().out)["rankings"]
-    assert ranking["rows"] == {"Dense": 5, "Hash": 56, "RL-R": 59, "S-Base": 58}
+    assert ranking["rows"] == {"Hash": 56, "RL-R": 59, "S-Base": 58}
     assert main(["predict", "--n", "370e6", "--experts", "64", "--json"]) == 0
     found = {p["router"]: p for p in json.loads(capsys.readouterr().out)["predictions"]}
     assert {router: p["rows"] for router, p in found.items()} == {"Hash": 56, "RL-R": 59, "S-Base": 58}
@@ -169,6 +169,6 @@ def test_an_interval_that_is_not_there_is_said_in_words(tmp_path):
     report = read(make_table(tmp_path, 1e-3)).fit().predict(**point(3e8, 32.0))
     [found] = report.predictions
     nan, inf = math.nan, math.inf
-    found = found._replace(by_size=found.law._replace(low=nan, high=nan), run=found.run._replace(low=1.5, high=inf))
+    found = found._replace(law=found.law._replace(low=nan, high=nan), run=found.run._replace(low=1.5, high=inf))
     printed = text(prediction_blocks(report._replace(predictions=[found])))
     assert "not known" in printed and "1.5000 to ∞" in printed and "nan" not in printed

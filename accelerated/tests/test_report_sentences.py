@@ -15,12 +15,31 @@ from routelaws.accelerated.report.opening import first_page
 from routelaws.accelerated.report.outline import Report
 from routelaws.accelerated.report.table_sections import more_section
 from routelaws.accelerated.results.blocks import markdown
+from routelaws.accelerated.results.floor import Form, Gain
+from routelaws.accelerated.results.misfit import SizeMiss
 from routelaws.accelerated.results.planning.isoflop import Profile
 from routelaws.accelerated.results.sweeps.findings import Comparison, Learning
 from routelaws.accelerated.training.window_losses import few_documents
+from routelaws.reference.laws.intervals import Range
 from routelaws.reference.laws.isoflop import Minimum, MinimumDifference
 
+
+def range_from(ends: dict | None, name: str = "") -> Range | None:
+    return ends and Range(name, None, *(float(ends[each]) for each in ("value", "low", "high")), "")
+
+
+def form_from(form: dict) -> Form:
+    """Return the record of a form from its JSON object."""
+    gains = [Gain(**each | {"dense": range_from(each["dense"])}) for each in form["gains"]]
+    largest = form["largest"] and SizeMiss(**form["largest"])
+    ends = {"L0": range_from(form["L0"]), "cutoff": range_from(form["cutoff"], "N_cutoff")}
+    return Form(**form | ends | {"gains": gains, "largest": largest})
+
+
 RESULTS = json.loads((Path(__file__).parent / "approved" / "reproduce.json").read_text(encoding="utf-8"))
+for each in RESULTS["laws"]:
+    if each["with_floor"]:
+        each["with_floor"]["forms"] = [form_from(form) for form in each["with_floor"]["forms"]]
 del RESULTS["runs"]
 for entry in RESULTS["other_intervals"]:
     for quantity in entry["quantities"]:
@@ -130,7 +149,9 @@ OF_A_TABLE = {
     "rising dense runs": {"dense status": "N_c at 0"},
     "no dense law": {"dense missing": "the reason"},
     "a bend": {"laws 0 misfit bend": {"p": 0.04}, "laws 0 misfit": {"beyond_seeds": None, "largest_size": None}},
-    "one form is missing": {"forms 0 missing": "the reason", "headlines bounded_best": False},
+    "one form is missing": {"forms 0 missing": "the reason", "headlines best_form": None},
+    "a floor is better": {f"laws {i} with_floor better": True for i in (0, 1)}
+    | {"headlines fading": "less", "headlines best_form": "routed-bounded-floor"},
     "blank losses": {"rows blank": [{"hyper_id": i, "losses": ["loss_c4", "loss_pile"]} for i in (3, 7)]},
     "a text without a law": {"transfer 3": {"missing": "the reason", "loss": "loss_my_books"}},
     "small dense runs": {"dense sizes": [10_000_000, 100_000_000]},

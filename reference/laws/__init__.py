@@ -16,7 +16,7 @@ _NAMES = {
         "predict_additive",
     ),
     "bounded_intervals": (
-        "routed_by_size", "routed_dense_equivalent", "routed_design", "routed_intervals", "routed_prediction",
+        "routed_dense_equivalent", "routed_design", "routed_intervals", "routed_prediction",
         "routed_slopes", "scaled_columns", "utilisation_cutoff", "utilisation_design", "utilisation_intervals",
         "utilisation_prediction", "utilisation_slopes",
     ),
@@ -40,7 +40,8 @@ _NAMES = {
     "fitting": ("LossCurve", "RoutedFit", "fit_routed", "predict_curve"),
     "floored": (
         "BilinearFloorCoefficients", "BoundedFloorCoefficients", "SeparableFloorCoefficients", "fit_floored",
-        "floored_cutoff", "floored_dense_equivalent", "floored_intervals", "predict_floored",
+        "floored_cutoff", "floored_dense_equivalent", "floored_intervals", "floored_ranges", "floored_slopes",
+        "floored_worth", "predict_floored",
     ),
     "held_out": ("Comparison", "HeldOut", "Score", "compare_forms", "leave_one_group_out", "leave_one_out"),
     "hoffmann": (
@@ -71,6 +72,7 @@ _NAMES = {
         "fine_grained_optimum", "hoffmann_optimum", "joint_optima", "joint_optimum", "printed_joint_optimum",
     ),
     "resampling": ("Bootstrap", "Jackknife", "bootstrap", "bootstrap_weights", "group_bootstrap_weights", "jackknife"),
+    "robust_intervals": ("Errors", "direction", "factor", "row_errors", "stretched", "tangent"),
     "routed": ("RoutedCoefficients", "effective_experts"),
     "smooth_intervals": ("fit_in_log10", "smooth_prediction", "smooth_ranges", "words"),
     "sparsity": (
@@ -86,9 +88,10 @@ _NAMES = {
         "slope_interval", "student_quantile", "verdict",
     ),
     "utilisation": (
-        "Compute", "UtilisationCoefficients", "UtilisationCurve", "UtilisationFit", "compute_columns",
-        "effective_teraflops", "effective_utilisation", "fit_utilisation", "predict_utilisation", "slope_in_teraflops",
-        "slope_in_utilisation", "teraflops_for_loss",
+        "Compute", "UtilisationCoefficients", "UtilisationCurve", "UtilisationFit", "UtilisationFloorCoefficients",
+        "compute_columns", "effective_teraflops", "effective_utilisation", "fit_utilisation", "fit_utilisation_floor",
+        "predict_utilisation", "predict_utilisation_floor", "slope_in_teraflops", "slope_in_utilisation",
+        "teraflops_for_loss", "utilisation_floor_prediction", "utilisation_floor_ranges",
     ),
 }  # fmt: skip
 _MODULES = tuple(_NAMES)

@@ -58,6 +58,7 @@ efficiency leverage.
     bilinear-floor       dense_parameters, num_experts
     routed-bounded-floor dense_parameters, num_experts
     routed-utilisation   teraflops, utilisation                 a, b, c, d
+    utilisation-floor    teraflops, utilisation
     compute              flops
     sparsity             total_parameters, tokens, sparsity
     kaplan               dense_parameters, tokens
@@ -174,7 +175,6 @@ class Law(NamedTuple):
         own_prediction: (fit, columns, loss, at, level) -> Predicted; None: the jackknife
         slopes: (fit, columns, loss, level) -> [Range]: they show whether the rows determine the law
         cutoff: fit -> (name, value): the size at which more experts stop helping
-        by_size: (fit, columns, loss, at, level) -> (low, high) or None; None: the jackknife (`interval_by_size`)
         dense_equivalent: (fit, columns, loss, at, level) -> Range or None: the dense model of equal loss
         measured: the quantity that `fit` takes last and `predict` returns: nats per token, a share, or a ratio
         beside: columns that `fit` needs after `columns`; `predict` ignores them
@@ -201,7 +201,6 @@ class Law(NamedTuple):
     own_prediction: Callable | None = None
     slopes: Callable | None = None
     cutoff: Callable | None = None
-    by_size: Callable | None = None
     dense_equivalent: Callable | None = None
     measured: Measured = "loss"
     beside: tuple[str, ...] = ()
@@ -239,26 +238,6 @@ class Law(NamedTuple):
         if self.own_prediction is None:
             return jackknife_prediction(self, fit, columns, loss, at, level)
         return self.own_prediction(fit, columns, loss, at, level)
-
-    def interval_by_size(
-        self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
-    ) -> tuple[float, float] | None:
-        """Return the interval of the law's value at one point from leaving out one size at a time.
-
-        It accounts for errors that the runs of one size share. Arguments as in `predict_interval`.
-
-        Returns:
-            (low, high); None if the law is not in N and E, or without one size the rows do not determine it.
-
-        Raises:
-            ValueError: `predict_interval` raises this error.
-        """
-        if self.by_size is not None:
-            return self.by_size(fit, columns, loss, at, level)
-        if self.columns != _ROUTED:
-            return None
-        low, high = jackknife_prediction(self, fit, columns, loss, at, level).law
-        return None if math.isnan(low) else (low, high)
 
     def coefficient_count(self, columns: Sequence[np.ndarray]) -> int:
         """Return the number of coefficients of the law for these rows."""
@@ -299,22 +278,18 @@ def fitted(coefficients: NamedTuple, predicted: np.ndarray, loss: np.ndarray, st
     return Fit(coefficients, squares, math.sqrt(squares), status, unknown, int(np.size(loss)), criterion)
 
 
-def register(law: Law) -> Law:
-    """Add a law to LAWS, for commands and loops over laws, and return it.
-
-    Raises:
-        ValueError: another law has its name.
-    """
-    if LAWS.get(law.name, law) is not law:
-        raise InputError(f"a law named {law.name!r} exists already; needed: another name")
-    LAWS[law.name] = law
-    return law
-
-
 _SLOPE_IN_SIZE = Parameter("a", "1", "change of log10 L per tenfold N, at E = 1")
 _SLOPE_IN_EXPERTS = Parameter("b", "1", "change of log10 L per tenfold E, at N = 1")
 _INTERACTION = Parameter("c", "1", "change of the slope in log10 E per tenfold N")
 _LEVEL = Parameter("d", "log10 nats", "log10 L at N = 1 and E = 1")
+
+
+def _by_curve(by_curve: Callable, by_coefficients: Callable, fit, *columns: np.ndarray) -> np.ndarray:
+    """Return the loss of a fit by its curve, which exists in every limit, or of printed coefficients."""
+    if isinstance(fit, Published):
+        return by_coefficients(*columns, fit.coefficients)
+    return by_curve(fit.line if isinstance(fit, dense.DenseFit) else fit.curve, *columns)
+
 
 _DENSE = Law(
     name="dense",
@@ -325,7 +300,7 @@ _DENSE = Law(
     ),
     columns=("dense_parameters",),
     fit=dense.fit_dense,
-    predict=lambda fit, dense_parameters: dense.predict_line(fit.line, dense_parameters),
+    predict=lambda fit, dense_parameters: _by_curve(dense.predict_line, dense.predict_loss, fit, dense_parameters),
     linear=("alpha", "alpha log10 N_c"),
     axes="dense",
     design=linear_intervals.dense_design,
@@ -385,13 +360,6 @@ _BILINEAR = Law(
 )
 
 
-def _predict_bounded(fit, *columns: np.ndarray) -> np.ndarray:
-    """Return the loss of printed coefficients, or of a fit by its curve: the curve exists in the linear limit, too."""
-    if isinstance(fit, Published):
-        return routed.predict_loss(*columns, fit.coefficients)
-    return fitting.predict_curve(fit.curve, *columns)
-
-
 _BOUNDED = Law(
     name="routed-bounded",
     formula="log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d, "
@@ -406,7 +374,7 @@ _BOUNDED = Law(
     ),
     columns=_ROUTED,
     fit=fitting.fit_routed,
-    predict=_predict_bounded,
+    predict=partial(_by_curve, fitting.predict_curve, routed.predict_loss),
     linear=("a", "b", "c", "d"),
     takes_huber=True,
     floored="routed-bounded-floor",
@@ -415,7 +383,6 @@ _BOUNDED = Law(
     own_prediction=bounded_intervals.routed_prediction,
     slopes=bounded_intervals.routed_slopes,
     cutoff=lambda fit: ("N_cutoff", routed.cutoff(fit.coefficients)),
-    by_size=bounded_intervals.routed_by_size,
     dense_equivalent=bounded_intervals.routed_dense_equivalent,
     published={
         router: Published(
@@ -430,6 +397,7 @@ _BOUNDED = Law(
 
 def _with_floor(law: Law, kind: type[floored.FlooredCoefficients]) -> Law:
     """Return the record of a law in N and E with an irreducible loss L0 (`floored.py`)."""
+    intervals = partial(floored.floored_intervals, kind)
     return Law(
         name=floored.NAMES[kind],
         formula=law.formula.replace("log10 L =", "log10(L - L0) ="),
@@ -439,11 +407,11 @@ def _with_floor(law: Law, kind: type[floored.FlooredCoefficients]) -> Law:
         predict=lambda fit, *columns: floored.predict_floored(*columns, fit.coefficients),
         takes_huber=True,
         has_floor=True,
-        own_intervals=partial(
-            smooth_intervals.smooth_ranges, partial(floored.floored_intervals, kind), ("E_start", "E_max", "L0")
-        ),
-        own_prediction=partial(smooth_intervals.smooth_prediction, partial(floored.floored_intervals, kind)),
-        cutoff=lambda fit: ("N_cutoff", floored.floored_cutoff(fit.coefficients)),
+        own_intervals=partial(floored.floored_ranges, intervals),
+        own_prediction=partial(smooth_intervals.smooth_prediction, intervals),
+        slopes=partial(floored.floored_slopes, intervals),
+        cutoff=law.cutoff and (lambda fit: ("N_cutoff", floored.floored_cutoff(fit.coefficients))),
+        dense_equivalent=partial(floored.floored_worth, intervals),
     )
 
 
@@ -466,7 +434,7 @@ _UTILISATION = Law(
     ),
     columns=("teraflops", "utilisation"),
     fit=utilisation.fit_utilisation,
-    predict=lambda fit, *columns: utilisation.predict_utilisation(fit.curve, *columns),
+    predict=partial(_by_curve, utilisation.predict_utilisation, utilisation.predict_loss),
     linear=("a", "b", "c", "d"),
     given=lambda teraflops, utilisation: {"B_min": float(np.min(utilisation))},
     axes="compute",
@@ -475,7 +443,31 @@ _UTILISATION = Law(
     own_intervals=bounded_intervals.utilisation_intervals,
     own_prediction=bounded_intervals.utilisation_prediction,
     slopes=bounded_intervals.utilisation_slopes,
+    floored="utilisation-floor",
     cutoff=lambda fit: ("F_cutoff", bounded_intervals.utilisation_cutoff(fit)),
+)
+
+_UTILISATION_FLOOR = Law(
+    name="utilisation-floor",
+    formula=_UTILISATION.formula.replace("log10 L =", "log10(L - L0) ="),
+    parameters=(*_UTILISATION.parameters[:-1], _BOUNDED_FLOOR.parameters[-1], _UTILISATION.parameters[-1]),
+    columns=_UTILISATION.columns,
+    fit=partial(
+        smooth_intervals.fit_in_log10,
+        partial(utilisation.fit_utilisation_floor, partial(floored.fit_floored, floored.BoundedFloorCoefficients)),
+    ),
+    predict=lambda fit, *columns: utilisation.predict_utilisation_floor(*columns, fit.coefficients),
+    given=_UTILISATION.given,
+    axes="compute",
+    takes_huber=True,
+    has_floor=True,
+    own_intervals=partial(
+        utilisation.utilisation_floor_ranges, partial(floored.floored_intervals, floored.BoundedFloorCoefficients)
+    ),
+    own_prediction=partial(
+        utilisation.utilisation_floor_prediction, partial(floored.floored_intervals, floored.BoundedFloorCoefficients)
+    ),
+    cutoff=lambda fit: ("F_cutoff", routed.cutoff(fit.coefficients)),
 )
 
 _COMPUTE = Law(
@@ -770,8 +762,24 @@ LAWS: dict[str, Law] = {
     law.name: law
     for law in (
         _DENSE, _PER_SIZE, _SEPARABLE, _BILINEAR, _BOUNDED, _SEPARABLE_FLOOR, _BILINEAR_FLOOR, _BOUNDED_FLOOR,
-        _UTILISATION, _COMPUTE, _SPARSITY, _KAPLAN, _HOFFMANN, _FINE_GRAINED, _JOINT,
+        _UTILISATION, _UTILISATION_FLOOR, _COMPUTE, _SPARSITY, _KAPLAN, _HOFFMANN, _FINE_GRAINED, _JOINT,
         _DIRECT, _RATIO, _CEILING, _REPEATED, _BROKEN, _STAGES_LINEAR, _STAGES_LOGISTIC, _STAGES_RATIO, _LEVERAGE,
     )
 }  # fmt: skip
 """The laws by name: first the laws of Clark et al. from simple to general, then later laws, then laws of accuracy."""
+
+
+def register(law: Law, *, laws: dict[str, Law] = LAWS) -> Law:
+    """Add a law to LAWS, for commands and loops over laws, and return it.
+
+    Args:
+        law: your law.
+        laws: the list of laws; the accelerated package has its own.
+
+    Raises:
+        ValueError: another law has its name.
+    """
+    if laws.get(law.name, law) is not law:
+        raise InputError(f"a law named {law.name!r} exists already; needed: another name")
+    laws[law.name] = law
+    return law

@@ -32,7 +32,7 @@ The unknowns θ are these four, ln rise, ln bend and ln L0. Without a bend (the 
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +43,9 @@ from ._columns import bilinear, crossing, effective, log_sum, worth
 from ._descent import ABSENT, Form
 from ._projection import LEAST_EXPERT_COUNTS, check_range
 from .additive import AdditiveFit, AdditiveInterval
+from .intervals import Range, range_of
+from .smooth_intervals import words
+from .uncertainty import Interval, Quantity, _extrapolated
 
 _COLUMNS = ("dense_parameters", "num_experts")
 _LN_10 = math.log(10)
@@ -166,6 +169,8 @@ def fit_floored(
     loss: np.ndarray,
     huber: float | None = None,
     starts: np.ndarray | None = None,
+    *,
+    search=_smooth.fitted,
 ) -> AdditiveFit:
     """Fit a law with a floor to a table of dense and routed runs.
 
@@ -174,6 +179,7 @@ def fit_floored(
         dense_parameters, num_experts, loss: [n] each: N, E and L.
         huber: δ in natural logarithms of the loss, or None for least squares.
         starts: [s, p], starting coefficients, with L0 above 0 and E_max finite; None for the default starts.
+        search: how to search; the accelerated package passes its own.
 
     Returns:
         The fit (`additive.AdditiveFit`). Its status names L0 if the best floor is 0, and E_max if it is infinite.
@@ -189,7 +195,7 @@ def fit_floored(
         ('interior', [-0.2, -0.12, 0.008, 1.8, 1.5])
     """
     columns, loss = _checked(kind, dense_parameters, num_experts, loss)
-    return AdditiveFit(*_smooth.fitted(_FORMS[kind], kind, columns, loss, huber, starts))
+    return AdditiveFit(*search(_FORMS[kind], columns, loss, huber, starts))
 
 
 def floored_intervals(
@@ -200,14 +206,80 @@ def floored_intervals(
     huber: float | None = None,
     level: float = 0.95,
     at: Sequence | None = None,
+    quantities: Sequence[Quantity] = (),
+    *,
+    search=_smooth.intervals,
 ) -> list[AdditiveInterval]:
     """Return profile intervals of the coefficients, or of L at the points `at` = (N [m], E [m]).
 
     See `fit_floored` and `additive.additive_intervals`.
+
+    Args:
+        quantities: of `uncertainty.Quantity`: N_cutoff, slope (of log10(L - L0)) and effective_parameters. Their
+            intervals follow those of the coefficients.
     """
     columns, loss = _checked(kind, dense_parameters, num_experts, loss)
     points = None if at is None else _smooth.points_of(_COLUMNS, at)
-    return [AdditiveInterval(*each) for each in _smooth.intervals(_FORMS[kind], columns, loss, huber, level, points)]
+    centre = float(np.log(columns[0]).mean())
+    derived = [(quantity.name, _Unknowns(kind).derived(quantity, centre)) for quantity in quantities]
+    rows = search(_FORMS[kind], columns, loss, huber, level, points, derived)
+    count = len(rows) - len(derived)
+    for i, quantity in enumerate(quantities, count):
+        rows[i] = (quantity.name, *_natural_ends(quantity, centre, *rows[i][1:4]), level)
+    return [AdditiveInterval(*each) for each in rows]
+
+
+def floored_ranges(intervals: Callable, fit: AdditiveFit, columns: Sequence, loss, level: float = 0.95) -> list[Range]:
+    """Return the coefficients of a fit, and N_cutoff if the law has one, with intervals and verdicts.
+
+    Args:
+        intervals: `floored_intervals` of the law.
+        fit, columns, loss, level: as in `smooth_intervals.smooth_ranges`.
+    """
+    quantities = [Quantity("N_cutoff")] * hasattr(fit.coefficients, "c")
+    rows, ranges = intervals(*columns, loss, None, level, quantities=quantities), []
+    for value, each in zip(fit.coefficients, rows, strict=False):
+        verdict = words(each.name in ("E_start", "E_max", "L0"), value, each.low, each.high)
+        ranges.append(Range(each.name, None, value, each.low, each.high, verdict))
+    return ranges + _derived_ranges(quantities, rows, columns)
+
+
+def floored_slopes(intervals: Callable, fit: AdditiveFit, columns: Sequence, loss, level: float = 0.95) -> list[Range]:
+    """Return the slope b + c log10 N of log10(L - L0) at each size of the rows; arguments as `floored_ranges`."""
+    quantities = [Quantity("slope", N=float(size)) for size in np.unique(columns[0])]
+    return _derived_ranges(quantities, intervals(*columns, loss, None, level, quantities=quantities), columns)
+
+
+def floored_worth(
+    intervals: Callable, fit: AdditiveFit, columns: Sequence, loss, at: Sequence[float], level: float = 0.95
+) -> Range | None:
+    """Return the size of the dense model with the same loss as `at` = (N, E); None at E = 1. See `floored_ranges`."""
+    if not at[1] > 1:
+        return None
+    quantities = [Quantity("effective_parameters", N=float(at[0]), E=float(at[1]))]
+    [dense] = _derived_ranges(quantities, intervals(*columns, loss, None, level, quantities=quantities), columns)
+    return dense
+
+
+def _derived_ranges(quantities: Sequence[Quantity], rows: list[AdditiveInterval], columns: Sequence) -> list[Range]:
+    """Return the last of `rows` with their verdicts."""
+    pairs = zip(quantities, rows[len(rows) - len(quantities) :], strict=True)
+    return [
+        range_of(Interval(quantity, *row[1:5], _extrapolated(*columns[:2], quantity, row.value)))
+        for quantity, row in pairs
+    ]
+
+
+def _natural_ends(quantity: Quantity, centre: float, value: float, low: float, high: float) -> tuple:
+    """Return value and ends of a quantity from those of the number that `_Unknowns.derived` gives."""
+    if quantity.name == "slope":
+        return value, low, high
+    with np.errstate(over="ignore", divide="ignore"):
+        if quantity.name == "effective_parameters":
+            return tuple(float(quantity.N * np.exp(end)) for end in (value, low, high))
+        angles = np.array([value, high, low])  # N_cutoff falls with φ
+        cutoffs = np.exp(centre + 1 / np.tan(np.clip(angles, 0.0, math.pi)))
+    return tuple(np.where(angles <= 0, math.inf, np.where(angles >= math.pi, 0.0, cutoffs)).tolist())
 
 
 def _plane(coefficients: FlooredCoefficients) -> tuple[float, float, float, float]:
@@ -275,6 +347,27 @@ class _Unknowns:
         by_rise = rise * x / (1 + bend * x + rise * x)
         return np.log1p(rise * x / (1 + bend * x)), np.stack([by_rise, -by_rise * bend * x / (1 + bend * x)], axis=1)
 
+    def derived(self, quantity: Quantity, centre: float) -> Callable:
+        """Return the function of θ [..., p] for the interval of a quantity, without a pole where the rows may lie.
+
+        slope                  gain + turn n
+        effective_parameters   ln(N̄/N) = ψ (gain + turn n)/power: L at (N, E) and at (N̄, 1) are equal
+        N_cutoff               the angle φ of the point (-gain, turn): gain + turn n = 0 at n = cot φ. φ is above 0 if
+                               experts help less at larger sizes; at or below 0 they always help
+        """
+        if quantity.name == "N_cutoff":
+            return lambda theta: np.arctan2(theta[..., 3], -theta[..., 2])
+        n, x = math.log(quantity.N) - centre, quantity.E - 1.0
+
+        def slope(theta: np.ndarray) -> np.ndarray:
+            return theta[..., 2] + (theta[..., 3] * n if self.plane == 4 else 0.0)
+
+        def log_worth(theta: np.ndarray) -> np.ndarray:
+            rise, bend = np.exp(theta[..., -3]) if self.bends else 1.0, np.exp(theta[..., -2]) if self.bends else 0.0
+            return np.log1p(rise * x / (1 + bend * x)) * slope(theta) / theta[..., 1]
+
+        return slope if quantity.name == "slope" else log_worth
+
     def natural(self, theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
         """Return the coefficients [p] of the law from θ.
 
@@ -326,7 +419,7 @@ def _form(kind: type[FlooredCoefficients]) -> Form:
     """Return the law in the interface of `_descent.py`."""
     unknowns, names = _Unknowns(kind), kind._fields
     return Form(
-        names=names,
+        kind=kind,
         positive=tuple(name in ("E_start", "E_max", "L0") for name in names),
         limits=tuple(_LIMITS.get(name, math.nan) for name in names),
         bind=unknowns.bind,

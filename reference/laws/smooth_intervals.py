@@ -25,21 +25,22 @@ from .uncertainty import _HALF, _TWOFOLD, _words, student_quantile
 _LOG_10 = math.log(10)
 
 
-def fit_in_log10(fit: Callable, *columns_and_loss: np.ndarray, huber: float | None = None) -> AdditiveFit:
+def fit_in_log10(fit: Callable, *columns_and_loss: np.ndarray, huber: float | None = None, **given) -> AdditiveFit:
     """Return the fit of a law with its objective and delta in log10 units, like the fits of other laws.
 
     Args:
         fit: such as `hoffmann.fit_hoffmann`, (*columns, loss, huber).
         columns_and_loss: the columns of the law and the loss, [n] each.
         huber: delta in log10 units for the sum of Huber terms; None for least squares.
+        given: further arguments of `fit`.
 
     Raises:
         ValueError: `fit` raises this error.
     """
     if huber is None:
-        best = fit(*columns_and_loss, None)
+        best = fit(*columns_and_loss, None, **given)
         return best._replace(objective=best.rmsle**2, criterion=CRITERION)
-    best = fit(*columns_and_loss, huber * _LOG_10)
+    best = fit(*columns_and_loss, huber * _LOG_10, **given)
     criterion = f"sum of Huber terms of log10 losses, delta = {huber:g}"
     return best._replace(objective=best.objective / _LOG_10**2, criterion=criterion)
 

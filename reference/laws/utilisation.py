@@ -34,15 +34,20 @@ lie at 6 to 38 times the bound. They do not change with bounds of B_min/2 and B_
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ..accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
 from ..errors import InputError
+from . import fitting, floored
 from ._columns import bilinear, check_columns, effective, reach, worth
-from ._projection import Words, check_range, check_rows
-from .fitting import LossCurve, RoutedFit, _fit_rows, predict_curve
+from ._projection import Words, check_range
+from .additive import AdditiveFit
+from .fitting import LossCurve, RoutedFit, predict_curve
+from .intervals import Predicted, Range
+from .smooth_intervals import smooth_prediction
 
 Status = Literal[
     "interior", "B_start at its floor", "B_max unbounded", "B_start at its floor, B_max unbounded", "linear limit"
@@ -98,6 +103,22 @@ class UtilisationCoefficients(NamedTuple):
     d: float
     B_start: float
     B_max: float
+    B_min: float
+
+
+class UtilisationFloorCoefficients(NamedTuple):
+    """The seven coefficients of the (F, B) law with a floor L0, nats per token, and B_min.
+
+    The first six are as in `UtilisationCoefficients`, for log10(L - L0). B_start is above 0.
+    """
+
+    a: float
+    b: float
+    c: float
+    d: float
+    B_start: float
+    B_max: float
+    L0: float
     B_min: float
 
 
@@ -324,6 +345,8 @@ def fit_utilisation(
     loss: np.ndarray,
     B_min: float | None = None,
     huber: float | None = None,
+    *,
+    search=fitting._fit_columns,
 ) -> UtilisationFit:
     """Fit the law to a table, globally on the domain B_min/10 <= B_start < B_max <= inf.
 
@@ -333,6 +356,7 @@ def fit_utilisation(
         loss: [n], L, nats per token, above 0.
         B_min: the B at which B̂ = B_start; the least B of the rows if None.
         huber: as in `fit_routed`.
+        search: how to search; the accelerated package passes its own.
 
     Returns:
         The fit. `fit_routed` describes its precision.
@@ -354,7 +378,7 @@ def fit_utilisation(
     least = float(np.min(utilisation) if B_min is None else check_range("B_min", B_min, above=0.0))
     extra = np.atleast_1d(check_range("utilisation", utilisation, least=least)) - least
     unit = FLOOR * least
-    fit = _fit_rows(check_rows(teraflops, 1.0 + extra / unit, loss, _WORDS), huber)
+    fit = search(teraflops, 1.0 + extra / unit, loss, huber, _WORDS)
     covariance = np.zeros((7, 7))
     change = _change_of_unit(unit)
     covariance[:6, :6] = change @ fit.covariance @ change.T
@@ -403,6 +427,73 @@ def _coefficients(fit: RoutedFit, unit: float, least: float) -> UtilisationCoeff
     a, b, c, d, E_start, E_max = fit.coefficients
     log_unit = math.log10(unit)
     return UtilisationCoefficients(a - c * log_unit, b, c, d - b * log_unit, E_start * unit, E_max * unit, least)
+
+
+def fit_utilisation_floor(
+    fit: Callable, teraflops: np.ndarray, utilisation: np.ndarray, loss: np.ndarray, huber=None, B_min=None
+) -> AdditiveFit:
+    """Fit the law with a floor: it is the bounded law with a floor in (F, E'), with E' = 1 + B - B_min.
+
+    Args:
+        fit: `floored.fit_floored` of the bounded law.
+        teraflops, utilisation, loss, B_min: as in `fit_utilisation`.
+        huber: as in `floored.fit_floored`.
+
+    Raises:
+        ValueError: `fit` raises this error, or a B is below B_min.
+
+    Example:
+        A fit to losses of the law recovers its coefficients.
+
+        >>> from functools import partial
+        >>> from routelaws.reference.laws.floored import BoundedFloorCoefficients, fit_floored
+        >>> law = UtilisationFloorCoefficients(-0.1, -0.1, 0.01, 0.2, 0.14, 18.0, 1.5, 0.2)
+        >>> F, B = (v.ravel() for v in np.meshgrid([0.2, 1.0, 5.0, 20.0], [0.2, 0.5, 2.0, 8.0, 30.0]))
+        >>> loss = predict_utilisation_floor(F, B, law)
+        >>> best = fit_utilisation_floor(partial(fit_floored, BoundedFloorCoefficients), F, B, loss)
+        >>> best.status, [round(value, 3) for value in best.coefficients]
+        ('interior', [-0.1, -0.1, 0.01, 0.2, 0.14, 18.0, 1.5, 0.2])
+    """
+    least = float(np.min(utilisation) if B_min is None else B_min)
+    best = fit(*_as_experts(least, teraflops, utilisation), loss, huber)
+    coefficients = UtilisationFloorCoefficients(*best.coefficients, least)
+    status = best.status.replace("E_", "B_")
+    return best._replace(coefficients=coefficients, status=status, covariance=np.pad(best.covariance, (0, 1)))
+
+
+def predict_utilisation_floor(
+    teraflops: np.ndarray, utilisation: np.ndarray, coefficients: UtilisationFloorCoefficients
+) -> np.ndarray:
+    """Return the loss L of the law with a floor; arguments as in `predict_loss`."""
+    *above, L0, least = coefficients
+    return L0 + predict_loss(teraflops, utilisation, UtilisationCoefficients(*above, least))
+
+
+def utilisation_floor_ranges(
+    intervals: Callable, fit: AdditiveFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
+) -> list[Range]:
+    """Return the seven coefficients and F_cutoff with their intervals (`floored.floored_ranges`)."""
+    *values, least = fit.coefficients
+    fit = fit._replace(coefficients=floored.BoundedFloorCoefficients(*values))
+    names = {"E_start": "B_start", "E_max": "B_max", "N_cutoff": "F_cutoff"}
+    ranges = floored.floored_ranges(intervals, fit, _as_experts(least, *columns), loss, level)
+    return [each._replace(name=names.get(each.name, each.name)) for each in ranges]
+
+
+def utilisation_floor_prediction(
+    intervals: Callable, fit: AdditiveFit, columns: Sequence[np.ndarray], loss, at: Sequence[float], level: float = 0.95
+) -> Predicted:
+    """Return the predicted loss at one point (F, B) with two intervals (`smooth_intervals.smooth_prediction`)."""
+    *values, least = fit.coefficients
+    points = [float(value) for value in _as_experts(least, *at)]
+    return smooth_prediction(
+        intervals, fit._replace(coefficients=tuple(values)), _as_experts(least, *columns), loss, points, level
+    )
+
+
+def _as_experts(least: float, teraflops: np.ndarray, utilisation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return F and E' = 1 + B - B_min."""
+    return np.asarray(teraflops), 1.0 + check_range("utilisation", utilisation, least=least) - least
 
 
 # What this file does not do: choose the rows of a table of runs, or give the uncertainty of a fit

@@ -17,10 +17,11 @@ from ..blocks import log_percent
 from ..fit import Fit
 from ..rows import rows_of_runs
 
-FORMS = ("per-size", "separable", "bilinear", "routed-bounded")
-"""The (N, E) laws, from lines per size to the paper's final law."""
+FORMS = ("per-size", "separable", "bilinear")
+"""The (N, E) laws of the paper before its final law."""
 
-BOUNDED = FORMS[-1]
+BOUNDED, FLOORED = "routed-bounded", "routed-bounded-floor"
+"""The paper's final law, and the same law with a floor."""
 
 
 def fit_form(law: str, selection: RouterRows, loss_column: str) -> Fit | str:
@@ -44,7 +45,10 @@ def compare(fits: list[tuple[RouterRows, Fit | str]], loss_column: str) -> list[
     """
     entries = []
     for selection, bounded in fits:
-        forms = {name: fit_form(name, selection, loss_column) for name in FORMS[:-1]} | {BOUNDED: bounded}
+        forms = {name: fit_form(name, selection, loss_column) for name in FORMS} | {BOUNDED: bounded}
+        forms[FLOORED] = (
+            bounded if isinstance(bounded, str) else bounded.floored or fit_form(FLOORED, selection, loss_column)
+        )
         entries += [{"router": selection.router} | entry for entry in _scored(forms, len(selection.frame))]
     return entries
 

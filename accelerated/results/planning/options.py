@@ -225,16 +225,10 @@ class Model(NamedTuple):
 # Runs of a table.
 
 
-def includes_dense(law: Law) -> bool:
-    """Return whether a plan takes its dense model from this law at E = 1, and not from the law `dense`.
-
-    The law `dense` ignores tokens and has no floor: beyond the runs it would win against each law that has them.
-    """
-    return law.axes == "dense" or "tokens" in law.columns or law.has_floor
-
-
 def models_of_runs(fit: Fit, budget: Budget, tokens: float | None) -> list[Model]:
-    """Return the trained kinds of models of a router. The dense kind is first if the law includes it as E = 1.
+    """Return the trained kinds of models of a router. The dense kind is first: by the router's law, at E = 1.
+
+    The law `dense` has no floor and ignores tokens: beyond the runs it would win against a law that has them.
 
     Raises:
         ValueError: the table lacks data for a limit of the budget; or the requested tokens differ from the runs'
@@ -244,7 +238,7 @@ def models_of_runs(fit: Fit, budget: Budget, tokens: float | None) -> list[Model
     routed = frame[frame["router_type"] != DENSE]
     of_runs = zip(routed["num_experts"], or_one(routed, "k"), or_one(routed, "granularity"), strict=True)
     kinds = sorted({tuple(map(float, kind)) for kind in of_runs})
-    with_dense = not kinds or (includes_dense(fit.law) and len(routed) < len(frame))
+    with_dense = not kinds or len(routed) < len(frame)
     return [_model_of_runs(fit, kind, budget, tokens) for kind in [(1.0, 1.0, 1.0)] * with_dense + kinds]
 
 

@@ -39,9 +39,10 @@ def headlines(results: dict) -> dict:
                     and whether rounding alone makes the printed laws worse
         open        {"fits", "some", "nothing"}: number of fits to other texts, with some open constant, with all open
         and lists or flags: "jackknife" (intervals of N_cutoff for residuals that are correlated within a size),
-        "slopes_fade" (every measured slope is below 0 and rises from the smallest size to the largest), "bounded_best"
-        (the bounded law predicts left-out sizes best), "other_kinds" and "kinds_off" (kinds of runs outside the main
-        grid in the (F, B) law, and the kinds whose mean residual exceeds the residual of a single run).
+        "slopes_fade" (every measured slope is below 0 and rises from the smallest size to the largest), "best_form"
+        (the law that predicts left-out sizes best for every router, or None), "other_kinds" and "kinds_off" (kinds of
+        runs outside the main grid in the (F, B) law, and the kinds whose mean residual exceeds the residual of a single
+        run).
     """
     laws = [law for law in results["laws"] if law["missing"] is None]
     return {
@@ -58,12 +59,13 @@ def headlines(results: dict) -> dict:
             if each["name"] == "N_cutoff" and all(map(math.isfinite, each["jackknife"]))
         ],
         "slopes_fade": _slopes_fade([law["measured_slopes"] for law in results["laws"]]),
-        "bounded_best": all(
-            entry["missing"] is None and entry["leave_one_size_out"]["verdict"] == "best"
-            for entry in results["forms"]
-            if entry["law"] == BOUNDED
-        ),
+        "best_form": _best_form(results["forms"], len(laws)),
     } | _kinds([entry for entry in results["utilisation"] if entry["missing"] is None])
+
+
+def _best_form(forms: list[dict], routers: int) -> str | None:
+    best = [entry["law"] for entry in forms if (entry["leave_one_size_out"] or {}).get("verdict") == "best"]
+    return best[0] if len(best) == routers and len(set(best)) == 1 else None
 
 
 def _slopes_fade(measured: list[list[dict]]) -> bool:

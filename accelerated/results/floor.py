@@ -1,0 +1,153 @@
+"""A law without and with a floor: their errors, and what the floor changes for large models.
+
+FORM     `form_of`           the errors of one form, its cut-off, and the gain of routing at large sizes
+TABLE    `forms_table`       both forms, one column each
+CHOICE   `left_out_errors`   the errors on left-out sizes by which `predict` and `plan` choose the form
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from routelaws.reference.laws.intervals import Range
+
+from ..laws.held_out import leave_one_group_out
+from .blocks import NOT_DETERMINED, Table, count, counts_span, figure, span, undetermined
+from .misfit import SizeMiss, how_far_off, largest_size, sizes_of
+
+USUAL_EXPERTS = 64.0
+"""The gain of routing is for this E, or for the largest E of the rows if that is smaller."""
+
+
+class Gain(NamedTuple):
+    """What E experts gain at a size, by one form of the law."""
+
+    N: float
+    E: float
+    nats: float  # loss of the dense model minus loss of the routed model
+    dense: Range | None  # size of the dense model with the loss of the routed model
+
+
+class Form(NamedTuple):
+    """One form of a law, fitted to the rows of one router.
+
+    Attributes:
+        aicc: Akaike's criterion with the correction for few rows; NaN with too few rows
+        size_out, experts_out: RMSLE of each left-out size, and of the left-out rows with the largest E
+        largest: residual of the largest size by a fit to all smaller sizes
+        gains: at three powers of ten, from the one below the largest N on
+    """
+
+    law: str
+    rmsle: float
+    aicc: float
+    size_out: float
+    experts_out: float
+    largest: SizeMiss | None
+    L0: Range | None
+    cutoff: Range | None
+    gains: list[Gain]
+
+
+def form_of(fit) -> Form:
+    """Return the errors and the main numbers of a `Fit` of the loss."""
+    law, columns, loss = fit.law, fit.rows.columns, fit.rows.measured
+    rows, unknowns = loss.size, law.coefficient_count(columns) + 1  # the variance is one of them
+    spare = rows - unknowns - 1
+    aicc = math.nan
+    if spare > 0 and fit.rmsle > 0:
+        aicc = 2 * rows * math.log(fit.rmsle) + 2 * unknowns * rows / spare
+    in_experts, experts_out = law.columns[1] == "num_experts", math.nan
+    if in_experts:
+        top = columns[1] == columns[1].max()
+        errors = leave_one_group_out(law, columns, loss, top).errors[top]
+        experts_out = float(np.sqrt(np.mean(errors**2)))
+    largest = largest_size(sizes_of(fit.rows.runs), fit.held_out_size.errors)
+    cutoff = None if fit.cutoff is None else fit.interval(fit.cutoff[0])
+    gains = [_gain(fit, size) for size in _large_sizes(columns[0])] if in_experts else []
+    return Form(
+        law.name, fit.rmsle, aicc, fit.held_out_size.rmsle, experts_out, largest, fit.interval("L0"), cutoff, gains
+    )
+
+
+def _large_sizes(size: np.ndarray) -> list[float]:
+    return [10.0 ** (math.floor(math.log10(size.max())) + i) for i in range(3)]
+
+
+def _gain(fit, size: float) -> Gain:
+    law, top = fit.law, min(USUAL_EXPERTS, float(fit.rows.columns[1].max()))
+    dense, routed = law.predict(fit.best, np.array([size, size]), np.array([1.0, top]))
+    same = None
+    if law.dense_equivalent is not None and fit.misfit.rise is None:  # otherwise no dense size corresponds to a loss
+        same = fit.dense_equivalent((size, top), fit.level)
+    return Gain(size, top, float(dense - routed), same)
+
+
+def forms_table(forms: Sequence[Form], name: str) -> Table:
+    """Return both forms of the law of one router side by side."""
+
+    def row(head: str, cells) -> list[str]:
+        return [head, *cells]
+
+    rows = [
+        row("RMSLE", (figure(form.rmsle, ".5f") for form in forms)),
+        row("AICc", (figure(form.aicc, ".1f") for form in forms)),
+        row("RMSLE, one size left out", (figure(form.size_out, ".5f") for form in forms)),
+    ]
+    if any(form.gains for form in forms):
+        rows.append(row("RMSLE, largest E left out", (figure(form.experts_out, ".5f") for form in forms)))
+    if largest := next((form.largest for form in forms if form.largest), None):
+        cells = (form.largest and how_far_off(form.largest.miss) or "not found" for form in forms)
+        rows.append(row(f"N = {count(largest.size)} by smaller sizes", cells))
+    rows.append(row("L0, nats", ("0" if form.L0 is None else _with_ends(form.L0, figure, span) for form in forms)))
+    if any(form.cutoff for form in forms):
+        cutoff = next(form.cutoff.name for form in forms if form.cutoff)
+        rows.append(row(cutoff, (cutoff_cell(form.cutoff) for form in forms)))
+    for gains in zip(*(form.gains for form in forms), strict=True):
+        at = f"E = {gains[0].E:g} at N = {gains[0].N:.0e}".replace("e+", "e").replace("e0", "e")
+        rows.append(row(f"{at}: gain, nats", (figure(gain.nats, "+.3f") for gain in gains)))
+        if all(gain.dense for gain in gains):
+            cells = (_with_ends(gain.dense, count, counts_span) for gain in gains)
+            rows.append(row(f"{at}: equal dense N", cells))
+    return Table(["", *(form.law for form in forms)], rows, f"{name}: without and with a floor L0")
+
+
+def _with_ends(item: Range, number, ends) -> str:
+    return NOT_DETERMINED if undetermined(item.low, item.high) else f"{number(item.value)} ({ends(item)})"
+
+
+def cutoff_cell(item: Range | None) -> str:
+    """Return the cut-off, or its lower end if the rows do not bound it from above."""
+    if item is None or math.isnan(item.low):
+        return NOT_DETERMINED
+    if math.isinf(item.high) or undetermined(item.low, item.high):
+        return f"above {count(item.low)}" if item.low > 0 else NOT_DETERMINED
+    return _with_ends(item, count, counts_span)
+
+
+def left_out_errors(fits: Sequence) -> tuple[float, float] | None:
+    """Return the RMSLE of left-out sizes without and with a floor, over the rows of all fits that both predict.
+
+    None if a fit has no such law, or if no row can be predicted: a floor needs four sizes to be tested.
+    """
+    pairs = [(fit.held_out_size.errors, fit.floored.held_out_size.errors) for fit in fits if fit.floored is not None]
+    if not pairs or len(pairs) < len(fits):
+        return None
+    errors = np.concatenate(pairs, axis=1)
+    errors = errors[:, np.isfinite(errors).all(axis=0)]
+    if not errors.size:
+        return None
+    without, with_floor = np.sqrt(np.mean(errors**2, axis=1)).tolist()
+    return without, with_floor
+
+
+def choice_words(fits: Sequence) -> str:
+    """Return text on the form that predicts left-out sizes better, for fits of either form; "" if it is not known."""
+    without = [fit.unfloored or fit for fit in fits]
+    if (errors := left_out_errors(without)) is None:
+        return ""
+    pairs = zip(errors, (without[0].law.name, without[0].floored.law.name), strict=True)
+    (least, better), (most, worse) = sorted(pairs)
+    return f"{better} predicts left-out sizes better than {worse} (RMSLE {least:.5f} against {most:.5f})"
