@@ -23,9 +23,10 @@ import math
 
 import numpy as np
 
-from .compile import jit, jit_sum, jit_within
+from routelaws.reference.laws._projection import INDEPENDENT, LEAST_CELLS, LEAST_EXPERT_COUNTS, RESOLUTION
 
-LINEAR, CORNER, START_AT_1, UNBOUNDED, INTERIOR = range(5)  # pieces of the domain, from the smallest set to the largest
+from ..laws._shapes import CORNER, INTERIOR, LEAST_ROWS, LINEAR, START_AT_1, TIE, UNBOUNDED
+from .compile import jit, jit_sum, jit_within
 
 UNDETERMINED = -1  # the rows with a weight do not determine the law
 
@@ -39,11 +40,6 @@ SETTLED = 1e-14  # relative decrease of the residual that ends the search
 SETTLED_SOON = 1e-10  # the same for a bootstrap; a step with a smaller predicted decrease is not taken
 NEWTON_STEPS, NUDGE = 40, 1e-5  # largest number of steps of `polish`, and the step of its finite differences
 MARGIN = 1.1  # see `_may_win`
-RESOLUTION = 1e-10  # log10; predictions have this resolution (root mean square) at the end of a search
-TIE = 1e-13  # relative difference of residuals below which the smaller piece of the domain wins
-
-LEAST_ROWS, LEAST_LEVELS, LEAST_CELLS = 7, 4, 6  # smallest numbers of rows, different E, and different (N, E)
-INDEPENDENT = 1e-8  # remaining length of a unit column below which it depends on other columns
 
 
 @jit
@@ -456,7 +452,7 @@ def _determined(level, cell, weights, problem, extra, work):
             levels += 1.0 - seen_level[level[i]]
             cells += 1.0 - seen_cell[cell[i]]
             seen_level[level[i]] = seen_cell[cell[i]] = 1.0
-    if rows < LEAST_ROWS or levels < LEAST_LEVELS or cells < LEAST_CELLS:
+    if rows < LEAST_ROWS or levels < LEAST_EXPERT_COUNTS or cells < LEAST_CELLS:
         return False
     lines = 0  # levels with at least two sizes; two such levels suffice
     for j in range(extra.size):

@@ -17,7 +17,6 @@ def which(*entries):
 LEVEL, EXTRA = which(0, 1, 2, 3, 0, 1, 2, 3), np.array([0.0, 1.0, 3.0, 7.0])
 ROWS = {"log_size": some(8), "log_loss": some(8), "level": LEVEL}
 TABLE = {"extra": EXTRA, "weights": some(1, 8), "cell": np.arange(8), "scan": 3, "starts": 1, "careful": False}
-INTERVAL = {"constant": 0.1, "kind": 0, "at": 0.0, "beyond": 0.0, "limit": 9.0}
 SCORES = some(6, 3)
 
 CALLS = {
@@ -28,9 +27,6 @@ CALLS = {
     "law_fit.fit_batch": (ROWS | TABLE, [
         {"weights": some(2, 7)}, {"cell": np.arange(7)}, {"cell": np.arange(8) + 1}, {"cell": np.arange(8) - 1},
         {"scan": 0}, {"log_size": some(9)}, {"extra": EXTRA[:3]},
-    ]),
-    "law_intervals.interval_end": ({"problem": some(6, 8), "extra": EXTRA, "sign": 1.0} | INTERVAL, [
-        {"problem": some(6, 6)}, {"extra": EXTRA[:2]},
     ]),
     "assignment.assign": ({"scores": SCORES, "k": 2}, [
         {"k": 0}, {"k": 4}, {"k": -1}, {"scores": SCORES[0]}, {"scores": SCORES[None]}, {"scores": SCORES.astype(int)},

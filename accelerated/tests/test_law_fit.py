@@ -24,6 +24,11 @@ LAWS = {
 """E_start and E_max; with noise, the optima of resamples lie in several pieces of the domain."""
 
 
+@pytest.fixture(autouse=True)
+def no_lanes(monkeypatch):
+    monkeypatch.setattr(fitting, "FEW", 0)
+
+
 def resampled(name: str, count: int = 60):
     """Return a noisy table of the law, and `count` bootstrap weightings of it."""
     size, experts = (v.ravel() for v in np.meshgrid(SIZES, EXPERTS))
@@ -41,6 +46,22 @@ def test_quick_fits_are_the_careful_ones(name):
     assert len(set(quick.status)) > 1, np.bincount(quick.status)  # if pieces tie, either is right
     for b, (found, wanted) in enumerate(zip(quick.objective, careful.objective, strict=True)):
         check("laws.fitting.quick", abs(found / wanted - 1), message=f"{name}, weighting {b}")
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_lanes_are_the_compiled_fits(name, monkeypatch):
+    table, weights = resampled(name)
+    weights[0] = np.arange(weights.shape[1]) < 8  # one size, which does not determine the law
+    compiled = fitting.fit_weighted(*table, weights, scan=16, starts=4, careful=True)
+    monkeypatch.setattr(fitting, "FEW", len(weights))
+    lanes = fitting.fit_weighted(*table, weights, scan=16, starts=4)
+    np.testing.assert_array_equal(lanes.status, compiled.status)
+    assert lanes.status[0] == -1 and np.isnan(lanes.objective[0])
+    worse = lanes.objective[1:] / compiled.objective[1:] - 1
+    check("laws.fitting.objective", max(float(worse.max()), 0.0), message=f"{name}, at {worse.argmax() + 1}")
+    losses = [np.log10(fitting.predict_curves(fits, *table[:2])) for fits in (lanes, compiled)]
+    same = worse > -1e-9  # elsewhere the lanes found a lower optimum
+    check("laws.fitting.prediction", float(np.abs(losses[0] - losses[1])[1:][same].max()) / 3)
 
 
 def test_a_weight_counts_a_row_so_often():

@@ -24,17 +24,16 @@ from routelaws.reference.laws.intervals import Range
 from routelaws.reference.laws.isoflop import Minimum, MinimumDifference
 
 
-def range_from(ends: dict | None) -> Range | None:
-    return ends and Range("", None, *(float(ends[name]) for name in ("value", "low", "high")), "")
+def range_from(ends: dict | None, name: str = "") -> Range | None:
+    return ends and Range(name, None, *(float(ends[each]) for each in ("value", "low", "high")), "")
 
 
 def form_from(form: dict) -> Form:
     """Return the record of a form from its JSON object."""
     gains = [Gain(**each | {"dense": range_from(each["dense"])}) for each in form["gains"]]
     largest = form["largest"] and SizeMiss(**form["largest"])
-    return Form(
-        **form | {"gains": gains, "largest": largest} | {name: range_from(form[name]) for name in ("L0", "cutoff")}
-    )
+    ends = {"L0": range_from(form["L0"]), "cutoff": range_from(form["cutoff"], "N_cutoff")}
+    return Form(**form | ends | {"gains": gains, "largest": largest})
 
 
 RESULTS = json.loads((Path(__file__).parent / "approved" / "reproduce.json").read_text(encoding="utf-8"))

@@ -153,7 +153,8 @@ def test_forms_by_leaving_one_run_out(results, law, values):
     found = [of(results["forms"], router=router, law=law)["leave_one_out"]["rmsle"] for router in ROUTERS]
     assert [f"{value:.4f}".replace("0.", ".") for value in found] == values.split()
     assert all(
-        of(results["forms"], router=r, law="routed-bounded")["leave_one_size_out"]["verdict"] == "best" for r in ROUTERS
+        of(results["forms"], router=r, law="routed-bounded-floor")["leave_one_size_out"]["verdict"] == "best"
+        for r in ROUTERS
     )
     assert of(results["forms"], router="Hash", law="per-size")["leave_one_size_out"]["rmsle"] is None
 

@@ -278,18 +278,6 @@ def fitted(coefficients: NamedTuple, predicted: np.ndarray, loss: np.ndarray, st
     return Fit(coefficients, squares, math.sqrt(squares), status, unknown, int(np.size(loss)), criterion)
 
 
-def register(law: Law) -> Law:
-    """Add a law to LAWS, for commands and loops over laws, and return it.
-
-    Raises:
-        ValueError: another law has its name.
-    """
-    if LAWS.get(law.name, law) is not law:
-        raise InputError(f"a law named {law.name!r} exists already; needed: another name")
-    LAWS[law.name] = law
-    return law
-
-
 _SLOPE_IN_SIZE = Parameter("a", "1", "change of log10 L per tenfold N, at E = 1")
 _SLOPE_IN_EXPERTS = Parameter("b", "1", "change of log10 L per tenfold E, at N = 1")
 _INTERACTION = Parameter("c", "1", "change of the slope in log10 E per tenfold N")
@@ -779,3 +767,19 @@ LAWS: dict[str, Law] = {
     )
 }  # fmt: skip
 """The laws by name: first the laws of Clark et al. from simple to general, then later laws, then laws of accuracy."""
+
+
+def register(law: Law, *, laws: dict[str, Law] = LAWS) -> Law:
+    """Add a law to LAWS, for commands and loops over laws, and return it.
+
+    Args:
+        law: your law.
+        laws: the list of laws; the accelerated package has its own.
+
+    Raises:
+        ValueError: another law has its name.
+    """
+    if laws.get(law.name, law) is not law:
+        raise InputError(f"a law named {law.name!r} exists already; needed: another name")
+    laws[law.name] = law
+    return law
