@@ -702,10 +702,12 @@ def test_the_tokens_of_an_expert_have_no_order_and_any_ties(mask):
 
 def test_an_order_that_hides_no_fault():
     """Another token, a gate of another token, and a repeated token stay."""
-    z = np.array([[1.0, 0], [2, 0], [0, 1], [1.5, 0]])
+    z = np.array([[1.0, 0], [2, 0], [0, 1], [1, 0], [-1, 0]])
     wanted = choose(z, 1.0)
-    assert wanted.token[0].tolist() == [1, 3]
-    for token, gate, counts in (([3, 0], [1, 3], 0), ([3, 1], [1, 3], 0), ([1, 1], [1, 3], 0), ([3, 1], [3, 1], 1)):
+    assert wanted.token[0].tolist() == [1, 0, 3]
+    for token, gate, counts in (
+        ([0, 3, 2], [0, 3, 2], 0), ([3, 0, 1], [1, 0, 3], 0), ([1, 0, 0], [1, 0, 0], 0), ([3, 0, 1], [3, 0, 1], 1),
+    ):  # fmt: skip
         gates = np.array([softmax(z)[gate, 0], wanted.gate[1]])
         found = choice_in_order(
             ExpertChoice(np.array([token, wanted.token[1]]), gates, wanted.experts_per_token + counts), wanted, z
