@@ -21,7 +21,7 @@ VALUES := conformance/suite/test_transformer.py accelerated/tests/test_downstrea
 # The tests that compare what is said with a file of accelerated/tests/approved.
 APPROVED := approved or drawn or printed or prints or flags
 
-.PHONY: help demo test test-values test-all approve campaign study tutorials tutorials-check site bench lint budget clean
+.PHONY: help demo coverage test test-values test-all approve campaign study tutorials tutorials-check site bench lint budget clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -74,6 +74,9 @@ $(VENV)/.bench: $(VENV)/.installed
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $$peer || \
 	  echo "$$peer could not be installed; bench omits its figures."; done
 	@touch $@
+
+coverage: $(VENV)/.installed  ## measure how often the intervals hold, and write docs/coverage.md (half an hour of two cores)
+	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m benchmarks.coverage $(COVERAGE)
 
 lint: $(VENV)/.installed  ## check code with ruff, words with tools/prose.py and the size of the code with tools/budget.py
 	$(BIN)/ruff check .

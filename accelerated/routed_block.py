@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from routelaws.reference import routed_block as reference
 from routelaws.reference.configuration import ModelConfig
-from routelaws.reference.routed_block import _check_noise
+from routelaws.reference.routed_block import _check_noise, _hash_routing, _hash_table
 
 from . import balance
-from ._calling import calling
 from ._docstrings import describe_twins
 from .errors import InputError
 from .experts import _matrices, routed_ffn
@@ -272,7 +271,9 @@ def decide(
             tokens. For top_k it follows from the loads of all devices.
     """
     if config.router == "hash":
-        return Decision(_hash_routing(tokens, config, table, held, mask, expert_mask))
+        routing = _hash_routing(tokens, config, table, mask, expert_mask, hashes)
+        routing = _mean_of_choices(routing, config, mask)
+        return Decision(routing if held is None else held._replace(gate=routing.gate))
     logits = _logits(params, group)  # SCORE
     together = None if spread is None else spread.balanced_over()
     masks = {"mask": mask, "expert_mask": expert_mask}
@@ -341,12 +342,15 @@ def _mean_of_choices(routing, config, mask):
     return routing._replace(gate=gate if mask is None else jnp.where(mask[:, None], gate, 0))
 
 
-_default_table = calling(reference._default_table, hashes=hashes)
-_hash_routing = calling(
-    reference._hash_routing, hashes=hashes, _default_table=_default_table, _mean_of_choices=_mean_of_choices
-)
-_table_of_clusters = calling(reference._table_of_clusters, hashes=hashes)
-hash_table = calling(reference.hash_table, hashes=hashes, _table_of_clusters=_table_of_clusters)
+def hash_table(
+    config: ModelConfig,
+    *,
+    uniforms: np.ndarray | None = None,
+    counts: np.ndarray | None = None,
+    embeddings: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return the table of a hash model, from token id to experts."""
+    return _hash_table(config, uniforms, counts, embeddings, hashes)
 
 
 describe_twins(__name__)

@@ -9,7 +9,7 @@ pytest prints the largest shares. If all shares are far below 1, the bound is to
 
 from typing import NamedTuple
 
-UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}
+UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 """Half the distance from 1 to the next number, by precision."""
 
 
@@ -126,6 +126,9 @@ BOUNDS["laws.uncertainty.outside"] = Bound(
 )
 BOUNDS["laws.uncertainty.loops"] = Bound(
     1e-10, "relative error, or absolute error below 1", "other formulas give the same numbers"
+)
+BOUNDS["laws.uncertainty.turn"] = Bound(
+    5e-9, "share of the larger derivative", "the test divides rounded ends by its steps", "9e-10"
 )
 BOUNDS["laws.uncertainty.attained"] = Bound(
     5e-3, "relative error of the residual sum", "the test scans 161 x 161 shapes, so its error is a spacing squared"
@@ -361,6 +364,9 @@ BOUNDS["sinkhorn.load"] = Bound(
     3, "u of the value (u T for sums)", "the load takes a reciprocal, a product and a division", "1.7"
 )
 BOUNDS["sinkhorn.gate"] = Bound(2, "u (2 + |z - max z| + max |z|) of the value", measured="0.8")
+BOUNDS["sinkhorn.converged"] = Bound(
+    4e-3, "absolute, of the logarithm of the plan", "the mass of an expert is within 1e-3 of its share", "1.5e-3"
+)
 BOUNDS["sinkhorn.undecided"] = Bound(
     0.5, "share of the rows that rounding leaves open", "the limit is a cap; the share is usually 0"
 )

@@ -100,8 +100,28 @@ def agreement(first: np.ndarray, second: np.ndarray, *, mask: np.ndarray | None 
     return sum(common) / first.size
 
 
+def best_matching(count: np.ndarray) -> np.ndarray:
+    """Return the permutation π [E] with the largest Σ count(e, π(e)), for integer counts [E, E].
+
+    This is the balanced assignment of BASE, with experts instead of tokens.
+
+    Example:
+        The largest count is not part of the best matching: 9 + 0 < 8 + 7.
+
+        >>> best_matching(np.array([[9, 8], [7, 0]])).tolist()
+        [1, 0]
+    """
+    return balanced_assignment(np.asarray(count, float)).expert[:, 0]
+
+
 def matched_agreement(
-    first: np.ndarray, second: np.ndarray, num_experts: int, shuffles: np.ndarray, *, mask: np.ndarray | None = None
+    first: np.ndarray,
+    second: np.ndarray,
+    num_experts: int,
+    shuffles: np.ndarray,
+    *,
+    mask: np.ndarray | None = None,
+    search=best_matching,
 ) -> Matched:
     """Return the share of the choices that two routers have in common after the best matching of their experts.
 
@@ -118,6 +138,7 @@ def matched_agreement(
         num_experts: E of both.
         shuffles: [n, T] integers, each row a permutation of 0 to T - 1, drawn by the caller; n at least 1.
         mask: [T] bool, the real tokens; None for all. Only real tokens are then shuffled.
+        search: how to find the best matching; the accelerated package passes its own.
 
     Returns:
         `Matched`; the agreement is 1 if the routings differ only in the numbers of the experts.
@@ -146,7 +167,7 @@ def matched_agreement(
 
     def best(second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         count = joint_counts(first, second, num_experts)
-        partner = best_matching(count)
+        partner = search(count)
         return partner, count[np.arange(num_experts), partner]
 
     shuffled = [best(second[order])[1].sum() / choices for order in np.asarray(shuffles)]
@@ -166,20 +187,6 @@ def joint_counts(first: np.ndarray, second: np.ndarray, num_experts: int) -> np.
         both = (experts >= 0) & (partners >= 0)
         np.add.at(count, (experts[both], partners[both]), 1)
     return count
-
-
-def best_matching(count: np.ndarray) -> np.ndarray:
-    """Return the permutation π [E] with the largest Σ count(e, π(e)), for integer counts [E, E].
-
-    This is the balanced assignment of BASE, with experts instead of tokens.
-
-    Example:
-        The largest count is not part of the best matching: 9 + 0 < 8 + 7.
-
-        >>> best_matching(np.array([[9, 8], [7, 0]])).tolist()
-        [1, 0]
-    """
-    return balanced_assignment(np.asarray(count, float)).expert[:, 0]
 
 
 def entropy(probability: np.ndarray, *, mask: np.ndarray | None = None) -> float:

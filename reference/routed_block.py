@@ -227,7 +227,9 @@ def decide(
         `Decision`.
     """
     if config.router == "hash":
-        return Decision(_hash_routing(tokens, config, table, held, mask, expert_mask))
+        routing = _hash_routing(tokens, config, table, mask, expert_mask, hashes)
+        routing = _mean_of_choices(routing, config, mask)
+        return Decision(routing if held is None else held._replace(gate=routing.gate))
     logits = group @ params["router"]  # SCORE
     if config.router_bias:
         logits = logits + params["router_bias"]
@@ -294,8 +296,11 @@ def _mean_of_choices(routing, config, mask):
     return routing._replace(gate=gate if mask is None else np.where(mask[:, None], gate, 0))
 
 
-def _hash_routing(tokens, config, table, held, mask, expert_mask):
-    """Return the routing of HASH. It reads only token ids [b, S] or positions; gates are 1/k."""
+def _hash_routing(tokens, config, table, mask, expert_mask, hashes):
+    """Return the routing of HASH, which reads only token ids [b, S] or positions.
+
+    hashes is `hash_layer.py`; the accelerated package passes its own.
+    """
     ids = tokens
     if config.hash in ("previous", "bigram"):
         ids = hashes.previous_tokens(tokens)
@@ -303,22 +308,14 @@ def _hash_routing(tokens, config, table, held, mask, expert_mask):
         ids = hashes.position_ids(tokens)
     ids = ids.reshape(-1)
     if table is None:
-        table = _default_table(config, tokens.shape[1])
+        if config.hash not in ("modulo", "previous", "position"):
+            raise InputError(f"the {config.hash} hash needs a table: see routed_block.hash_table")
+        entries = tokens.shape[1] if config.hash == "position" else config.vocab_size
+        table = hashes.modulo_table(entries, config.expert_count, config.choices)  # a table of remainders
     if config.hash == "bigram":
         expert = hashes.bigram_experts(tokens.reshape(-1), ids, table, config.expert_count)
-        routing = hashes.fixed_router(expert, config.expert_count, mask=mask, expert_mask=expert_mask)
-    else:
-        routing = hashes.table_router(ids, table, config.expert_count, mask=mask, expert_mask=expert_mask)
-    routing = _mean_of_choices(routing, config, mask)
-    return routing if held is None else held._replace(gate=routing.gate)
-
-
-def _default_table(config, sequence_length):
-    """Return the table of the hashes modulo, previous and position, which is a table of remainders."""
-    if config.hash not in ("modulo", "previous", "position"):
-        raise InputError(f"the {config.hash} hash needs a table: see routed_block.hash_table")
-    entries = sequence_length if config.hash == "position" else config.vocab_size
-    return hashes.modulo_table(entries, config.expert_count, config.choices)
+        return hashes.fixed_router(expert, config.expert_count, mask=mask, expert_mask=expert_mask)
+    return hashes.table_router(ids, table, config.expert_count, mask=mask, expert_mask=expert_mask)
 
 
 def hash_table(
@@ -343,6 +340,10 @@ def hash_table(
     Raises:
         ValueError: an array that the hash needs is missing or has the wrong shape.
     """
+    return _hash_table(config, uniforms, counts, embeddings, hashes)
+
+
+def _hash_table(config, uniforms, counts, embeddings, hashes):
     experts, choices = config.expert_count, config.choices
     if config.router != "hash" or config.hash == "position":
         raise InputError(f"router {config.router} with hash {config.hash} has no table of token ids")
@@ -357,7 +358,7 @@ def hash_table(
         return hashes.multi_hash(_whole(numbers, config.experts), config.experts)
     if config.hash == "bigram":
         return _whole(numbers, experts)
-    return _table_of_clusters(np.asarray(embeddings), config)
+    return _table_of_clusters(np.asarray(embeddings), config, hashes)
 
 
 def _numbers_for_table(config, uniforms, counts, embeddings):
@@ -381,7 +382,7 @@ def _whole(uniforms, num_experts):
     return np.minimum((np.asarray(uniforms) * num_experts).astype(np.int32), num_experts - 1)
 
 
-def _table_of_clusters(embeddings, config):
+def _table_of_clusters(embeddings, config, hashes):
     """Return the clustered or the dispersed table [V, k G] of embeddings [V, d'], with a cluster for each expert."""
     experts = config.expert_count
     if len(embeddings) < experts:

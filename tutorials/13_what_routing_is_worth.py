@@ -369,7 +369,7 @@ same(predict_loss(1e9, 1, law) / predict_loss(1e9 * larger, 1, law), 1.01)
 # ## 7. The fast twin
 #
 # The effective parameter count is one formula. It is already fast, and has no twin. An interval (lesson 12) around the
-# worth of a routed model takes many fits, and the twin compiles those fits.
+# worth of a routed model takes many fits, and the twin needs a fraction of the time.
 
 # %%
 needs()

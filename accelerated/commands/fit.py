@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
@@ -46,6 +47,9 @@ class FitFlags:
         floor: For the law compute: the irreducible loss. If not given: 0.
         count_embeddings: Count the embedding this often in N and P, from vocab_size and d_model: 0, 1, or 2 (with an
             output layer of its own). If not given: as in the table, where the column counted_embeddings states it.
+        intervals: Intervals for independent errors of one variance (profile), for errors that the runs of one size
+            share (size), or for errors of uneven variance (hc3); all prints each of them. If not given: the one that
+            suits the residuals, with the reason. Not for laws of accuracy, and not with --huber.
     """
 
     law: str | None = None
@@ -57,6 +61,7 @@ class FitFlags:
     tasks: Path | None = None
     floor: float | None = None
     count_embeddings: int | None = None
+    intervals: Literal["profile", "size", "hc3", "all"] | None = None
 
     def choice(self) -> Choice:
         """Return the choices besides the law; raise `InputError` if a flag is for another kind of law."""
@@ -64,10 +69,15 @@ class FitFlags:
         accuracies = {"task": self.task or None, "guess-rate": self.guess_rate, "tasks": self.tasks}
         if law.measured != "accuracy":
             refuse(accuracies, f"it is for laws of accuracy, but {law.name} is a law of {law.measured}; leave it out")
+        if law.measured == "accuracy":
+            refuse({"intervals": self.intervals}, "laws of accuracy have intervals of their own; leave it out")
+        if self.huber is not None:
+            refuse({"intervals": self.intervals}, "with --huber there are no intervals; leave it out")
         if law.measured != "loss":
             refuse({"count-embeddings": self.count_embeddings}, "it is for laws of the loss; leave it out")
         with_options(law, options)
-        return Choice(self.loss, self.rows, self.task, self.tasks, self.guess_rate, options, self.count_embeddings)
+        chosen = self.loss, self.rows, self.task, self.tasks, self.guess_rate, options, self.count_embeddings
+        return Choice(*chosen, self.intervals)
 
 
 def fit(

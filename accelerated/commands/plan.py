@@ -75,6 +75,7 @@ class FitFlags:
         rows: See `routelaws fit`.
         floor: For a law of your own with the option floor: see `routelaws fit`.
         count_embeddings: See `routelaws fit`.
+        huber: See `routelaws fit`. Not with --next.
     """
 
     law: str | None = None
@@ -82,6 +83,7 @@ class FitFlags:
     rows: str | None = None
     floor: float | None = None
     count_embeddings: int | None = None
+    huber: float | None = None
 
     def options(self) -> dict[str, float]:
         """Return the options of the law."""
@@ -121,6 +123,7 @@ def plan(
     published: bool = True,
     level: float = LEVEL,
     resamples: int | None = None,
+    within: float | None = None,
     top: int = 10,
     out: Path | None = None,
     json: bool = False,
@@ -137,6 +140,7 @@ def plan(
         level: Confidence level of the intervals.
         resamples: Number of resamples of the runs; 0 for none. The output shows how often each option is best in
             them. If not given: 500, or 50 for a law with training tokens or a floor, because its fits take longer.
+        within: List the sizes and options whose loss is at most this many nats above the lowest. If not given: 0.002.
         top: Number of options to show in each ranking. Files and JSON hold all options.
         out: Folder for plan.md, plan.json, a figure of the lowest loss at each budget (frontier), and a figure of loss
             against size at equal FLOPs (isoFLOP profiles).
@@ -145,21 +149,23 @@ def plan(
     if top < 1:
         raise InputError(f"--top {top} is out of range; use 1 or more")
     if next_run.next is not None:
-        _refuse_budget(budget, resamples, out, published)
+        _refuse_budget(budget, resamples, out, published, within, fit.huber)
         runs = _next_runs(fit, tables, next_run, budget.flops, level)
         blocks = next_blocks(runs, top)
     else:
         refuse({"n": next_run.n, "experts": next_run.experts, "router": next_run.router}, "add --next, or leave it out")
-        runs = _ranked(fit, tables, budget, published, level, resamples)
+        runs = _ranked(fit, tables, budget, published, level, resamples, within)
         blocks = plan_blocks(runs, top)
     if out is not None:
         write_plan(runs, out)
     print(dumps(runs.to_dict())) if json else show(blocks)
 
 
-def _refuse_budget(flags: BudgetFlags, resamples: int | None, out: Path | None, published: bool) -> None:
+def _refuse_budget(
+    flags: BudgetFlags, resamples: int | None, out: Path | None, published: bool, within: float | None, huber
+) -> None:
     unused = {"memory": flags.memory, "inference-tokens": flags.inference_tokens, "tokens": flags.tokens, "out": out}
-    unused |= {"cached-tokens": flags.cached_tokens, "resamples": resamples}
+    unused |= {"cached-tokens": flags.cached_tokens, "resamples": resamples, "within": within, "huber": huber}
     refuse(
         unused | {"dtype": None if flags.dtype == DTYPE else flags.dtype}, "it cannot be used with --next; leave it out"
     )
@@ -168,14 +174,23 @@ def _refuse_budget(flags: BudgetFlags, resamples: int | None, out: Path | None, 
 
 
 def _ranked(
-    fit: FitFlags, tables: tuple[Path, ...], flags: BudgetFlags, published: bool, level: float, resamples: int | None
+    fit: FitFlags,
+    tables: tuple[Path, ...],
+    flags: BudgetFlags,
+    published: bool,
+    level: float,
+    resamples: int | None,
+    within: float | None,
 ) -> Plan:
     budget, tokens = flags.budget(), None if flags.tokens is None else tokens_of(flags.tokens, "--tokens")
     check_level(level)
     check_resamples(resamples)
+    if within is not None and not 0 <= within < math.inf:
+        raise InputError(f"--within {within:g} is out of range; use a number of nats of at least 0")
     with Working("fitting the law and ranking the models, again for each resample of the runs"):
         law = with_options(law_of(fit.law, "plan"), fit.options())
-        return fit.runs(law, tables).plan(budget, tokens, law if fit.law else None, level, resamples, published)
+        chosen = law if fit.law else None
+        return fit.runs(law, tables).plan(budget, tokens, chosen, level, resamples, published, fit.huber, within)
 
 
 def _next_runs(fit: FitFlags, tables: tuple[Path, ...], asked: NextFlags, flops: str | None, level: float) -> NextRuns:

@@ -81,6 +81,7 @@ def predict(
             "floor": fit.floor,
             "guess-rate": fit.guess_rate,
             "tasks": fit.tasks,
+            "intervals": fit.intervals,
         }
         idle |= {"level": None if level == LEVEL else level}
         return _predict_published(law, published, columns, tables, idle, json)

@@ -24,7 +24,6 @@ from routelaws.reference.diagnostics import (
     not_learned,
 )
 
-from .._calling import calling
 from ..errors import InputError
 from ..report.outline import listed
 from ..results.blocks import Block, Table, percent
@@ -58,8 +57,6 @@ def best_matching(count: np.ndarray) -> np.ndarray:
     """Return the permutation π [E] with the largest Σ count(e, π(e))."""
     return linear_sum_assignment(count, maximize=True)[1]
 
-
-matched_agreement = calling(diagnostics.matched_agreement, best_matching=best_matching)
 
 UNEVEN = 2.0
 """Multiple of an even load above which a sentence reports the busiest expert. Our choice."""
@@ -110,7 +107,10 @@ def findings(trace: Trace, other: Trace | None = None, seed: int = 0) -> list[Bl
     _check_comparable(trace, other)
     draw = np.random.default_rng(seed)
     shuffles = np.stack([draw.permutation(len(trace.token)) for _ in range(SHUFFLES)])
-    matched = (matched_agreement(*of, trace.experts, shuffles) for of in zip(trace.expert, other.expert, strict=True))
+    matched = (
+        diagnostics.matched_agreement(*of, trace.experts, shuffles, search=best_matching)
+        for of in zip(trace.expert, other.expert, strict=True)
+    )
     return [block._replace(matched=of) for block, of in zip(found, matched, strict=True)]
 
 

@@ -24,6 +24,7 @@ from routelaws.reference.laws._descent import (
     ROUNDING,
     STEPS,
     WORTH,
+    Form,
     Found,
 )
 from routelaws.reference.laws._huber import check_delta, terms
@@ -35,36 +36,31 @@ STIFFNESS = 1e4
 LEAST_RISE = 1e-20
 
 
-class Form(NamedTuple):
-    """The interface of a law."""
+class Fast(NamedTuple):
+    """The functions of a law that run many times in a search, for all lanes at once."""
 
-    names: tuple[str, ...]
-    positive: tuple[bool, ...]
-    limits: tuple[float, ...]
     predict: Callable  # (θ [s, p], logs [columns, n] or [s, columns, n]) -> ln L̂ [s, n] and its derivatives [s, p, n]
     coefficients: Callable  # (θ [s, p], centres) -> coefficients [s, p], ln of positive ones; derivatives [s, p, p]
-    internal: Callable  # (coefficients, centres) -> θ
-    logs: Callable  # columns -> logs [columns, n]
-    centres: Callable  # logs -> centres [columns]
-    starts: Callable  # (logs, centred, and ln L) -> [s, p]
+    logs: Callable = lambda columns: np.log(np.stack(columns))  # columns -> logs [columns, n]
 
 
 class Problem(NamedTuple):
     """One table."""
 
     form: Form
+    fast: Fast
     logs: np.ndarray  # [columns, n], centred
-    centres: np.ndarray  # [columns]
+    centres: np.ndarray  # [columns], 0 for a column that is not centred
     log_loss: np.ndarray  # [n]
     delta: float  # inf for least squares
 
 
-def problem_of(form: Form, columns: tuple, loss: np.ndarray, huber: float | None) -> Problem:
+def problem_of(form: Form, fast: Fast, columns: tuple, loss: np.ndarray, huber: float | None) -> Problem:
     """Return a table in the format of the search."""
-    logs = form.logs(columns)
-    centres = form.centres(logs)
+    logs, centres = fast.logs(columns), form.centres(columns)
+    centres = np.append(centres, np.zeros(len(logs) - centres.size))
     delta = math.inf if huber is None else check_delta(huber, "in units of ln L")
-    return Problem(form, logs - centres[:, None], centres, np.log(loss), delta)
+    return Problem(form, fast, logs - centres[:, None], centres, np.log(loss), delta)
 
 
 def best_of(problem: Problem, starts: np.ndarray) -> Found:
@@ -98,7 +94,7 @@ def _follow(problem: Problem, starts: np.ndarray, most: tuple[int, int], held: H
     with np.errstate(all="ignore"):
         for outer, worth, steps in zip(OUTER_SHARE, WORTH, most, strict=True):
             theta = _half(problem, theta, held, outer, worth, steps)
-        predicted, _ = problem.form.predict(theta, problem.logs)
+        predicted, _ = problem.fast.predict(theta, problem.logs)
         value = _sums(predicted - problem.log_loss, 1.0, problem.delta)
     return theta, value, None if held is None else _targets(problem, held.which, theta)[0]
 
@@ -135,7 +131,7 @@ def _half(problem: Problem, starts: np.ndarray, held: Held | None, outer: float,
 
 def _rows(problem: Problem, theta: np.ndarray, lanes: np.ndarray, held: Held | None) -> tuple:
     """Return residuals [s, n], J [s, p, n], weights and delta of the rows, with the held value as the last row."""
-    predicted, J = problem.form.predict(theta, problem.logs)
+    predicted, J = problem.fast.predict(theta, problem.logs)
     residual = predicted - problem.log_loss
     if held is None:
         return residual, J, 1.0, problem.delta
@@ -164,7 +160,7 @@ def _system(residual: np.ndarray, J: np.ndarray, weight: np.ndarray, delta, oute
 
 def look(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the residuals ln L̂ - ln L [n] and their derivatives J [n, p]."""
-    predicted, J = problem.form.predict(theta[None], problem.logs)
+    predicted, J = problem.fast.predict(theta[None], problem.logs)
     return predicted[0] - problem.log_loss, J[0].T
 
 
@@ -181,11 +177,11 @@ def ended(problem: Problem, residual: np.ndarray, J: np.ndarray, value: float) -
     return bool(pull @ step <= PROMISE * value + residual.size * (10 * ROUNDING) ** 2)
 
 
-def coefficients(form: Form, theta: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def coefficients(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the coefficients [p] and their derivatives with respect to θ [p, p]."""
-    positive = np.array(form.positive)
+    positive = np.array(problem.form.positive)
     with np.errstate(all="ignore"):  # of diverged coefficients
-        [values], [turn] = form.coefficients(theta[None], centres)
+        [values], [turn] = problem.fast.coefficients(theta[None], problem.centres)
         values = np.where(positive, np.exp(np.where(positive, values, 0.0)), values)
         return values, np.where(positive[:, None], values[:, None] * turn, turn)
 
@@ -220,7 +216,7 @@ def covariance(problem: Problem, theta: np.ndarray) -> np.ndarray:
     residual, J = look(problem, theta)
     free = np.flatnonzero(np.abs(J).max(axis=0) >= GONE)
     variance, _ = error_variance(problem, residual, theta.size)
-    _, turn = coefficients(problem.form, theta, problem.centres)
+    _, turn = coefficients(problem, theta)
     scale = np.linalg.norm(J[:, free], axis=0)
     _, values, right = np.linalg.svd(J[:, free] / scale, full_matrices=False)
     kept = values > 1e-15 * values[0]
@@ -251,7 +247,8 @@ def profile(problem: Problem, theta, away, points: np.ndarray | None, quantile: 
         [m, 3].
     """
     form = problem.form
-    problem = problem._replace(form=form._replace(coefficients=partial(_with_derived, form.coefficients, derived)))
+    with_derived = partial(_with_derived, problem.fast.coefficients, derived)
+    problem = problem._replace(fast=problem.fast._replace(coefficients=with_derived))
     gone = np.flatnonzero(away & np.array(form.positive))
     begin = [theta]
     if gone.size:
@@ -339,7 +336,7 @@ def _targets(problem: Problem, which: np.ndarray, theta: np.ndarray) -> tuple[np
     The target of a coefficient above 0 is its logarithm.
     """
     if which.ndim == 1:
-        values, turns = problem.form.coefficients(theta, problem.centres)
+        values, turns = problem.fast.coefficients(theta, problem.centres)
         return values[np.arange(len(which)), which], turns[np.arange(len(which)), which]
-    predicted, turns = problem.form.predict(theta, which[:, :, None])
+    predicted, turns = problem.fast.predict(theta, which[:, :, None])
     return predicted[:, 0], turns[:, :, 0]

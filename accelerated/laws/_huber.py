@@ -1,20 +1,19 @@
 """The bounded law under Huber's criterion: SciPy's least squares from the lowest shapes of a scan.
 
 Private to the accelerated package. A fit takes some tenths of a second. It runs once per table, because a Huber fit has
-no intervals and no resamples, so compiled loops would gain nothing. Letters as in `kernels/law_fit.py`: alpha =
+no intervals and no resamples, so compiled loops would gain nothing. Letters as in `_shapes.py`: alpha =
 1/E_start, ratio = E_start/E_max, rest = 1 - ratio, p = alpha rest, q = p ratio, x = E - 1.
 """
 
 import math
 
 import numpy as np
-from scipy.optimize import least_squares
 from scipy.special import expit
 
 from routelaws.reference.laws._huber import terms
 from routelaws.reference.laws._projection import expert_curve
 
-from ..kernels.law_fit import CORNER, INTERIOR, LINEAR, RESOLUTION, START_AT_1, TIE, UNBOUNDED
+from ._shapes import CORNER, EDGES, LINEAR, RESOLUTION, TIE, curve, grid, starts_from
 
 SETTLED = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": 500}
 FARTHEST = 40.0  # limit of |log alpha| and |logit ratio|; beyond it, losses cannot distinguish a shape from an edge
@@ -31,33 +30,24 @@ def fit_huber(table, delta: float, scan: int, starts: int) -> np.ndarray:
 
     Returns:
         [9]: piece, alpha, ratio, rest, the sum of Huber terms, and intercept, size, gain and interaction at centred
-        size 0, as in `law_fit.fit_one`.
+        size 0, as in `_shapes.fit_lanes`.
     """
-    log_top, axis = math.log1p(table.extra[-1]), np.arange(scan) / scan
-    log_alphas = np.log(np.expm1((axis + 1 / scan) * log_top) / np.expm1(log_top))
-    with np.errstate(divide="ignore"):  # -inf at ratio 0
-        logits = np.log(np.expm1(axis * log_top) / np.expm1((1 - axis) * log_top))
-    values = _scan(table, delta, log_alphas, logits)
-    # The last line of the scan is the edge E_start = 1, its first column the edge of unbounded E_max.
-    parts = {START_AT_1: np.s_[-1:, 1:], UNBOUNDED: np.s_[:, :1], INTERIOR: np.s_[:, 1:]}
+    at = grid(table.extra, scan)
+    values = _scan(table, delta, *at)
     found = [_search(table, delta, (place, -math.inf), [False, False]) for place in (-math.inf, 0.0)]  # LINEAR, CORNER
-    for piece, part in parts.items():
-        free = [piece != START_AT_1, piece != UNBOUNDED]
-        at = np.broadcast_arrays(log_alphas[part[0], None], logits[part[1]])
-        places = [(at[0][i, j], at[1][i, j]) for i, j in _low_points(values[part])[:starts]]
-        found.append(min(_search(table, delta, place, free) for place in places))
+    for piece, part in EDGES.items():
+        _, places, free = starts_from(piece, values[None, *part], at[:, *part], starts)
+        found.append(min(_search(table, delta, place, free[:, 0].tolist()) for place in places.T))
     # For tables without noise, the resolution of the search decides between pieces.
     limit = min(found)[0] * (1 + TIE) + table.log_loss.size * float(terms(np.array(RESOLUTION), delta))
-    piece = next(piece for piece in (LINEAR, CORNER, *parts) if found[piece][0] <= limit)
+    piece = next(piece for piece in (LINEAR, CORNER, *EDGES) if found[piece][0] <= limit)
     value, (*linear, log_alpha, logit) = found[piece]
     return np.array([piece, math.exp(log_alpha), expit(logit), expit(-logit), value, *linear])
 
 
-def _scan(table, delta: float, log_alphas: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """Return the smallest sum at each shape, [alphas, logits], nearly."""
-    p, ratio = np.exp(log_alphas)[:, None] * expit(-logits), expit(logits)
-    rise, bend = (p * expit(-logits))[..., None], (p * ratio)[..., None]
-    psi = np.log1p(rise * table.extra / (1 + bend * table.extra))
+def _scan(table, delta: float, log_alpha: np.ndarray, logit: np.ndarray) -> np.ndarray:
+    """Return the smallest sum at each shape, nearly; shapes and sums are [alphas, logits]."""
+    psi, _ = curve(table.extra, log_alpha[..., None], logit[..., None])
     psi = (psi / psi[..., -1:])[..., table.level]
     size = np.broadcast_to(table.log_size, psi.shape)
     residual, *_ = _reweighted(np.stack([np.ones_like(psi), size, psi, psi * size], axis=-1), table.log_loss, delta)
@@ -76,14 +66,6 @@ def _reweighted(design: np.ndarray, target: np.ndarray, delta: float) -> tuple[n
     return residual, np.linalg.solve(triangle, solution)[..., 0]
 
 
-def _low_points(values: np.ndarray) -> np.ndarray:
-    """Return the indices [m, 2] of the points that no neighbour is below, the lowest first."""
-    around = np.pad(values, 1, constant_values=np.inf)
-    neighbours = np.minimum.reduce([around[:-2, 1:-1], around[2:, 1:-1], around[1:-1, :-2], around[1:-1, 2:]])
-    low = np.argwhere(values <= neighbours)
-    return low[np.argsort(values[tuple(low.T)], kind="stable")]
-
-
 def _search(table, delta: float, place: tuple[float, float], free: list[bool]) -> tuple[float, list[float]]:
     """Return the sum and (intercept, size, gain, interaction, log alpha, logit ratio) of the search from a shape.
 
@@ -91,6 +73,8 @@ def _search(table, delta: float, place: tuple[float, float], free: list[bool]) -
         place: log alpha and logit ratio of the shape.
         free: [2] bool, which of the two vary.
     """
+    from scipy.optimize import least_squares  # imported here, because most fits do not need it
+
     extra, top, log_size = table.extra[table.level], float(table.extra[-1]), table.log_size
 
     def whole(theta) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 For a linear law, one fit to all rows gives the errors. The matrix H maps the measured to the fitted log10 L. The errors
 of a fold are (I - H)⁻¹ times its residuals, where I - H has only the rows and columns of the fold. For the bounded
-laws, a compiled call fits all folds with weights (`fit_weighted`).
+laws, one search fits all folds with weights (`fit_weighted`).
 
 Each function takes four arguments and returns the errors, [n]. `refit(out)` returns the errors of a fold by a fit to
 all other rows; it serves ill-conditioned folds. The other arguments are the columns, [n] each, the loss, [n], and the
@@ -88,7 +88,7 @@ def by_weights(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, fol
     weights = np.ones((len(folds), loss.size))
     for line, out in zip(weights, folds, strict=True):
         line[out] = 0.0
-    fits = fit_weighted(size, experts, loss, weights, scan=16, starts=4, careful=True)
+    fits = fit_weighted(size, experts, loss, weights, scan=16, starts=4)
     predicted = np.log10(predict_curves(fits, size, experts))
     errors = np.empty(loss.size)
     for line, out in zip(predicted, folds, strict=True):

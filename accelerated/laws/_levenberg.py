@@ -7,16 +7,28 @@ search and laws of the loss use `_descent.py`.
 """
 
 import functools
+import importlib
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from routelaws.reference.laws import _levenberg as reference
+from routelaws.reference.laws import broken, two_stage
 from routelaws.reference.laws._levenberg import Minimum
 
-from .._calling import Later
 
-jax, jnp = Later("jax"), Later("jax.numpy")  # no other law has to wait for it
+class Later:
+    """A module that is imported at the first use of one of its names: laws without this search do not wait for JAX."""
+
+    def __init__(self, module: str):
+        self._module = module
+
+    def __getattr__(self, name: str):
+        return getattr(importlib.import_module(self._module), name)
+
+
+jax, jnp = Later("jax"), Later("jax.numpy")
 
 ROUNDS = 400
 _FIRST_DAMPING, _LEAST_DAMPING, _LAST_DAMPING = 1e-3, 1e-12, 1e8
@@ -24,12 +36,12 @@ _NO_LOWER = 1e-14
 _PADDING = 32
 
 
-def search(law: tuple, target: np.ndarray, starts: np.ndarray, delta: float = math.inf) -> Minimum:
+def search(model: Callable, target: np.ndarray, starts: np.ndarray, delta: float = math.inf) -> Minimum:
     """Return the best minimum reached from any start.
 
     Args:
-        law: (model, data), or a model of the reference. A model is a function of this package's files, (θ [p], data)
-            -> prediction [n], compiled once; data are arrays with the rows first, [n, ...], or a tuple of these.
+        model: as in the reference. The search is compiled for a model `partial(function, data)` of `MODELS`, where data
+            has the rows first, [n, ...]. Any other model is not worth compiling, nor is a single power.
         target: [n].
         starts: [s, p].
         delta: of the Huber terms; infinite for least squares.
@@ -37,17 +49,18 @@ def search(law: tuple, target: np.ndarray, starts: np.ndarray, delta: float = ma
     Raises:
         ArithmeticError: no start has a finite sum.
     """
-    if callable(law):  # a law of the reference that is not worth compiling
-        return reference.search(law, target, starts, delta)
-    model, data = law
+    fast = MODELS.get(getattr(model, "func", None))
+    if fast is None or fast is _log_sum and model.args[0].shape[1] == 1:
+        return reference.search(model, target, starts, delta)
+    [data] = model.args
     rows = len(target)
     filled = -(-rows // _PADDING) * _PADDING
     take = np.minimum(np.arange(filled), rows - 1)
-    data = jax.tree.map(lambda column: np.asarray(column, np.float64)[take], data)
+    data = np.asarray(data, np.float64)[take]
     weight = (np.arange(filled) < rows).astype(np.float64)
     with jax.enable_x64(True):
         result = _compiled()(
-            model, data, np.asarray(target, np.float64)[take], weight, np.asarray(starts, np.float64), delta
+            fast, data, np.asarray(target, np.float64)[take], weight, np.asarray(starts, np.float64), delta
         )
         parameters, objective, residual, jacobian = (np.asarray(value) for value in result)
     if not math.isfinite(objective):
@@ -55,13 +68,24 @@ def search(law: tuple, target: np.ndarray, starts: np.ndarray, delta: float = ma
     return Minimum(parameters, float(objective), residual[:rows], jacobian[:rows])
 
 
-def power_terms(features: np.ndarray) -> tuple:
-    """Return the law ln Σⱼ exp(features[:, j] · θ), [n], for `search`; features [n, terms, p]."""
-    return (_log_sum, features) if features.shape[1] > 1 else reference.power_terms(features)
-
-
 def _log_sum(parameters, features):
     return jax.nn.logsumexp(features @ parameters, axis=1)
+
+
+def _broken(theta, x):
+    a, b, c0, log_break, log_width, c1 = theta
+    width = jnp.exp(log_width)
+    exponent = -c0 * x - c1 * width * jnp.logaddexp(0.0, (x - log_break) / width)
+    return jnp.where(jnp.abs(log_width) > 10, jnp.nan, a + b * jnp.exp(exponent))
+
+
+def _logistic(theta, loss):
+    a, k, m, b = theta
+    return a * jax.nn.sigmoid(k * (loss - m)) + b
+
+
+MODELS = {reference.power_terms: _log_sum, broken._model: _broken, two_stage._model: _logistic}
+"""The predictions of the reference's models, (θ [p], data) -> [n], from which JAX takes the derivatives."""
 
 
 @functools.cache

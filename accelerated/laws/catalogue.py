@@ -1,6 +1,6 @@
 """Every law as one record, so that code can loop over laws.
 
-Imported from `routelaws.reference.laws.catalogue`. The records here call accelerated functions, and `register` adds to
+Shared with `routelaws.reference.laws.catalogue`. The records here call accelerated functions, and `register` adds to
 a separate list. `SHORT_CUTS` lists the laws whose held-out errors need no separate fit for each fold.
 """
 
@@ -9,12 +9,11 @@ from collections.abc import Callable
 from functools import partial
 
 from routelaws.reference.laws import catalogue as reference
-from routelaws.reference.laws.catalogue import *  # noqa: F403 - what follows replaces its name
 from routelaws.reference.laws.catalogue import Law
 
 from .. import laws
-from .._calling import calling
 from . import _left_out
+from ._searches import share
 
 
 def _fast(value):
@@ -30,8 +29,6 @@ def _fast(value):
 LAWS: dict[str, Law] = {name: Law(*map(_fast, law)) for name, law in reference.LAWS.items()}
 """The laws by name: first the laws of Clark et al. from simple to general, then later laws, then laws of accuracy."""
 
-register = calling(reference.register, LAWS=LAWS)
-
 SHORT_CUTS: dict[str, Callable] = {
     "dense": _left_out.by_hat_matrix, "per-size": _left_out.by_lines, "separable": _left_out.by_hat_matrix,
     "bilinear": partial(_left_out.by_hat_matrix, interaction=True), "routed-bounded": _left_out.by_weights,
@@ -39,3 +36,19 @@ SHORT_CUTS: dict[str, Callable] = {
 }  # fmt: skip
 """Short cuts of `held_out.py` for the records of `LAWS` themselves: (refit, columns, loss, folds) -> errors of rows
 left out, without a fit for each fold. A law without a short cut is fitted fold by fold."""
+
+
+def register(law: Law, *, laws: dict[str, Law] = LAWS) -> Law:
+    """Add a law to LAWS, for commands and loops over laws, and return it.
+
+    Args:
+        law: your law.
+        laws: the list of laws; the reference has its own.
+
+    Raises:
+        ValueError: another law has its name.
+    """
+    return reference.register(law, laws=laws)
+
+
+share(__name__)

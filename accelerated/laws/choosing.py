@@ -1,6 +1,6 @@
 """Choose a model to train: find each option's best size for a budget, and count how often each option is the best.
 
-Imported from `routelaws.reference.laws.choosing`. One compiled call fits all resamples of the bounded law.
+Shared with `routelaws.reference.laws.choosing`. One call fits all resamples of the bounded law.
 """
 
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from routelaws.reference.laws import choosing as reference
-from routelaws.reference.laws.choosing import *  # noqa: F403 - what follows replaces its name
 
+from ._searches import share
 from .fitting import fit_routed, fit_weighted, predict_curves
 
 
@@ -28,8 +28,11 @@ def resampled_losses(
     Returns:
         [resamples, m], nats per token; NaN in a resample whose rows do not determine the law.
 
-    Differs from the reference: all resamples of the bounded law are fitted in one compiled call.
+    Differs from the reference: all resamples of the bounded law are fitted in one call.
     """
     if law.fit is fit_routed:
-        return predict_curves(fit_weighted(*columns, loss, weights, careful=True), *points)
+        return predict_curves(fit_weighted(*columns, loss, weights), *points)
     return reference.resampled_losses(law, columns, loss, weights, points)
+
+
+share(__name__)

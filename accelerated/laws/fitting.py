@@ -3,9 +3,9 @@
 Step by step, with sources and examples: `routelaws.reference.laws.fitting`.
 
 What differs here: the fit reduces the rows of each E to two rows. A coarse scan gives the starts of a second-order
-search in numba (`kernels/law_fit.py`). All weightings of a table share the logarithms of the scan. A fit of the
-released table takes about 0.2 ms. A fit of a bootstrap sample (`fit_weighted`) takes about 10 µs, as `make bench
-BENCH="--only law-fits"` measures.
+search. All weightings of a table are searched together, in NumPy (`_shapes.py`). A fit of the released table takes
+about 10 ms. More than `FEW` weightings (`fit_weighted`) run in numba (`kernels/law_fit.py`). One of them takes about 10
+µs, as `make bench BENCH="--only law-fits"` measures.
 """
 
 import math
@@ -15,6 +15,9 @@ import numpy as np
 
 from routelaws.reference.laws._huber import check_delta, terms
 from routelaws.reference.laws._projection import (
+    INDEPENDENT,
+    LEAST_CELLS,
+    LEAST_EXPERT_COUNTS,
     ROUTED_WORDS,
     Words,
     check_lengths,
@@ -22,19 +25,21 @@ from routelaws.reference.laws._projection import (
     expert_curve,
     need_rows,
 )
-from routelaws.reference.laws.fitting import *  # noqa: F403 - records, statuses and prediction
 from routelaws.reference.laws.fitting import LossCurve, RoutedFit, Status
 from routelaws.reference.laws.routed import RoutedCoefficients
 from routelaws.reference.notation import check_finite
 
 from ..errors import InputError
-from ..kernels import law_fit
 from ._huber import fit_huber
+from ._searches import share
+from ._shapes import CORNER, LINEAR, START_AT_1, determined, fit_lanes, reduced
 
 STATUSES: tuple[Status, ...] = (
     "linear limit", "E_start at 1, E_max unbounded", "E_start at 1", "E_max unbounded", "interior",
 )  # fmt: skip
-"""The statuses in the order of the kernel's pieces, from the smallest set to the largest."""
+"""The statuses in the order of the pieces of `_shapes.py`, from the smallest set to the largest."""
+
+FEW = 500  # up to so many weightings, NumPy is faster than to import numba, and to compile at the first time
 
 
 class WeightedFits(NamedTuple):
@@ -101,7 +106,6 @@ def fit_weighted(
     *,
     scan: int = 8,
     starts: int = 1,
-    careful: bool = False,
 ) -> WeightedFits:
     """Fit one table once for each row of weights, for a bootstrap or a jackknife. The reference has no such function.
 
@@ -109,9 +113,6 @@ def fit_weighted(
         dense_parameters, num_experts, loss: [n] each, as in `fit_routed`.
         weights: [resamples, n], at least 0; 0 leaves a row out, 2 counts it twice.
         scan, starts: as in `fit_routed`.
-        careful: search every edge of the domain to the last digit, as `fit_routed` does. If False, the fit may miss an
-            optimum on an edge. The objective is then up to a few parts in ten thousand too high. This happens mostly
-            where E_max is very large.
 
     Returns:
         WeightedFits. The rows with a weight above 0 have to meet the requirements of `fit_routed`. If they do not, the
@@ -127,7 +128,11 @@ def fit_weighted(
         raise InputError(f"weights has shape {weights.shape}; needed: [resamples, {table.log_loss.size}]")
     if np.any(weights < 0):
         raise InputError("weights: every entry has to be at least 0")
-    fits = law_fit.fit_batch(*_arrays(table), weights, scan, starts, careful)
+    fits = np.full((len(weights), 9), np.nan)
+    fits[:, 0] = -1
+    known = determined(table, weights)
+    if known.any():
+        fits[known] = (fit_lanes if len(weights) <= FEW else _compiled)(table, weights[known], scan, starts)
     piece, alpha, ratio, rest, residual, intercept, size, gain, interaction = fits.T
     top = table.extra[-1]
     rise, bend = alpha * rest**2, alpha * rest * ratio
@@ -141,10 +146,20 @@ def fit_weighted(
         coefficients = np.stack(
             [size - c * log_start, b, c, curves[:, 0] - b * log_start, 1 / alpha, 1 / (alpha * ratio)], axis=1
         )
-    coefficients[piece == law_fit.LINEAR] = np.nan
+    coefficients[piece == LINEAR] = np.nan
     with np.errstate(invalid="ignore"):
         objective = residual / weights.sum(axis=1)
     return WeightedFits(piece.astype(np.int64), coefficients, curves, float(top), objective)
+
+
+def _compiled(table: LevelTable, weights: np.ndarray, scan: int, starts: int) -> np.ndarray:
+    """Fit many weightings, as `fit_lanes`."""
+    from ..kernels import law_fit
+
+    rows = reduced(table, weights)
+    lines = np.stack([rows.one, rows.size, *rows.units, rows.target, rows.loss])  # [6, 2, levels, weightings]
+    problems = np.ascontiguousarray(lines.transpose(3, 0, 2, 1)).reshape(len(weights), 6, -1)
+    return law_fit.fit_batch(problems, rows.constant, weights.sum(axis=1), rows.extra, scan, starts)
 
 
 def predict_curves(fits: WeightedFits, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
@@ -169,10 +184,10 @@ def level_table(
     check_lengths(dense_parameters=size, num_experts=experts, loss=loss)
     need_rows(size.size, 6, "bounded")
     extra, level = np.unique(experts - 1.0, return_inverse=True)
-    if extra.size < law_fit.LEAST_LEVELS:
+    if extra.size < LEAST_EXPERT_COUNTS:
         raise InputError(
             f"{extra.size} different {words.expert_counts}; {words.searched} cannot be determined with fewer than "
-            f"{law_fit.LEAST_LEVELS}"
+            f"{LEAST_EXPERT_COUNTS}"
         )
     cell = _cells(level, size, words)
     log_size = np.log10(size)
@@ -187,10 +202,9 @@ def _cells(level: np.ndarray, size: np.ndarray, words: Words) -> np.ndarray:
     pairs = np.stack([level, np.unique(size, return_inverse=True)[1]])
     cell = np.unique(pairs, axis=1, return_inverse=True)[1].ravel()
     cells = int(cell.max()) + 1
-    if cells < law_fit.LEAST_CELLS:
+    if cells < LEAST_CELLS:
         raise InputError(
-            f"{cells} different pairs of {words.size} and {words.experts}; 6 coefficients need at least "
-            f"{law_fit.LEAST_CELLS}"
+            f"{cells} different pairs of {words.size} and {words.experts}; 6 coefficients need at least {LEAST_CELLS}"
         )
     return cell
 
@@ -198,11 +212,15 @@ def _cells(level: np.ndarray, size: np.ndarray, words: Words) -> np.ndarray:
 def _need_independent(offset: np.ndarray, psi: np.ndarray, words: Words) -> None:
     design = np.stack([np.ones_like(psi), offset, psi, psi * offset], axis=1)
     triangle = np.linalg.qr(design / np.maximum(np.linalg.norm(design, axis=0), 1e-300), mode="r")
-    if np.linalg.svd(triangle, compute_uv=False)[-1] < law_fit.INDEPENDENT:
+    if np.linalg.svd(triangle, compute_uv=False)[-1] < INDEPENDENT:
         raise InputError(
             f"the effects of {words.size}, {words.experts} and their product cannot be distinguished in these rows; "
             f"needed: at least two {words.sizes}, with more than one {words.expert_count} at two of them"
         )
+
+
+def _fit_columns(dense_parameters, num_experts, loss, huber: float | None, *words: Words) -> RoutedFit:
+    return _fit_table(level_table(dense_parameters, num_experts, loss, *words), huber)
 
 
 def _fit_table(table: LevelTable, huber: float | None, scan: int = 16, starts: int = 4) -> RoutedFit:
@@ -233,16 +251,12 @@ def _fit_table(table: LevelTable, huber: float | None, scan: int = 16, starts: i
 def _best(table: LevelTable, huber: float | None, scan: int, starts: int) -> np.ndarray:
     """Return the optimum: piece of the domain, alpha, ratio, 1 - ratio, the sum, and the linear unknowns [4]."""
     if huber is None:
-        return law_fit.fit_batch(*_arrays(table), np.ones((1, table.log_loss.size)), scan, starts, True)[0]
+        return fit_lanes(table, np.ones((1, table.log_loss.size)), scan, starts)[0]
     return fit_huber(table, huber, scan + scan // 2, 2 * starts)
 
 
-def _arrays(table: LevelTable) -> tuple[np.ndarray, ...]:
-    return table.log_size, table.log_loss, table.level, table.cell, table.extra
-
-
 def _coefficients(curve: LossCurve, piece: int, alpha: float, ratio: float) -> RoutedCoefficients:
-    if piece == law_fit.LINEAR:
+    if piece == LINEAR:
         return RoutedCoefficients(*[math.nan] * 6)
     E_start, E_max = float(1 / alpha), math.inf if ratio == 0 else float(1 / (alpha * ratio))
     span = math.log10(1 + curve.rise * curve.top / (1 + curve.bend * curve.top))
@@ -267,8 +281,8 @@ def _covariance(
     table: LevelTable, psi: np.ndarray, coefficients: RoutedCoefficients, curve: LossCurve, piece: int, variance: float
 ) -> np.ndarray:
     """See reference. The derivatives come from log Ê = log E_start + log(1 + p x) - log(1 + q x)."""
-    covariance = np.full((6, 6), np.nan if piece == law_fit.LINEAR else 0.0)
-    if piece == law_fit.LINEAR:
+    covariance = np.full((6, 6), np.nan if piece == LINEAR else 0.0)
+    if piece == LINEAR:
         return covariance
     _, b, c, _, E_start, E_max = coefficients
     extra, log_size = table.extra[table.level], table.log_size + table.centre
@@ -281,11 +295,14 @@ def _covariance(
     derivatives = np.stack(
         [log_size, log_experts, log_size * log_experts, np.ones_like(psi), slope * by_start, slope * by_max]
     )
-    free = [i for i in range(6) if not (i == 4 and piece == law_fit.START_AT_1 or i == 5 and math.isinf(E_max))]
-    if piece == law_fit.CORNER:
+    free = [i for i in range(6) if not (i == 4 and piece == START_AT_1 or i == 5 and math.isinf(E_max))]
+    if piece == CORNER:
         free = free[:4]
     scale = np.linalg.norm(derivatives[free], axis=1)
     _, triangle = np.linalg.qr((derivatives[free] / scale[:, None]).T)
     inverse = np.linalg.solve(triangle, np.eye(len(free))) / scale[:, None]
     covariance[np.ix_(free, free)] = variance * inverse @ inverse.T
     return covariance
+
+
+share(__name__)

@@ -1,27 +1,24 @@
 """Routed laws with a floor: the loss falls towards an irreducible loss L0, and not towards 0.
 
-Imported from `routelaws.reference.laws.floored`. The search differs (`additive.py`).
+Shared with `routelaws.reference.laws.floored`. The search differs (`additive.py`).
 """
 
 import math
 
 import numpy as np
 
-from routelaws.reference.laws import floored as reference
-from routelaws.reference.laws.floored import *  # noqa: F403 - what follows replaces its name
 from routelaws.reference.laws.floored import NAMES
 
-from .._calling import calling
-from . import _descent, _smooth
+from . import _descent
+from ._searches import share
 
 
-def _form(kind: type) -> _descent.Form:
-    """Return a law in the interface of `_descent.py`, with the unknowns of the reference."""
-    unknowns = reference._FORMS[kind]
+def _fast(kind: type) -> _descent.Fast:
+    """Return the functions of the search for a law, with the unknowns of the reference."""
     bends, turns, count = "E_start" in kind._fields, "c" in kind._fields, len(kind._fields)
 
     def predict(theta, logs):
-        """See `_descent.Form`. The second column is E - 1, not centred."""
+        """See `_descent.Fast`. The second column is E - 1, not centred."""
         n, x, t = logs[..., 0, :], logs[..., 1, :], theta.T[:, :, None]
         psi, by_shape = np.log1p(x), []
         if bends:
@@ -60,20 +57,9 @@ def _form(kind: type) -> _descent.Form:
             turn[:, last, -3:-1] = ((slope * centre - t[2]) * by_s / ln_10).T
         return np.stack([*plane[:last], level / ln_10, *shape, t[-1]], axis=1), turn
 
-    return _descent.Form(
-        unknowns.names,
-        unknowns.positive,
-        unknowns.limits,
-        predict,
-        coefficients,
-        unknowns.internal,
-        lambda values: np.stack([np.log(values[0]), values[1] - 1.0]),
-        lambda logs: np.array([logs[0].mean(), 0.0]),
-        lambda logs, log_loss: unknowns.starts((None, logs[1] + 1.0), None, log_loss),
-    )
+    return _descent.Fast(predict, coefficients, lambda values: np.stack([np.log(values[0]), values[1] - 1.0]))
 
 
-_FORMS = {kind: _form(kind) for kind in NAMES}
+FAST = {kind: _fast(kind) for kind in NAMES}
 
-fit_floored = calling(reference.fit_floored, _smooth=_smooth, _FORMS=_FORMS)
-floored_intervals = calling(reference.floored_intervals, _smooth=_smooth, _FORMS=_FORMS)
+share(__name__)

@@ -1,6 +1,6 @@
 """Test how well a law predicts held-out runs, and compare laws by these errors.
 
-Imported from `routelaws.reference.laws.held_out`. Linear and bounded laws need no fit for each fold
+Shared with `routelaws.reference.laws.held_out`. Linear and bounded laws need no fit for each fold
 (`_left_out.py`).
 """
 
@@ -10,10 +10,9 @@ from functools import partial
 import numpy as np
 
 from routelaws.reference.laws import held_out as reference
-from routelaws.reference.laws.held_out import *  # noqa: F403 - what follows replaces its name
 from routelaws.reference.laws.held_out import HeldOut
 
-from .._calling import calling
+from ._searches import share
 from .catalogue import LAWS, SHORT_CUTS, Law
 
 
@@ -57,5 +56,4 @@ def _refit(law: Law, fit, columns: list[np.ndarray], loss: np.ndarray, out: np.n
     return law.miss(law.predict(fold, *(column[out] for column in columns)), loss[out])
 
 
-leave_one_out = calling(reference.leave_one_out, leave_one_group_out=leave_one_group_out)
-compare_forms = calling(reference.compare_forms, leave_one_group_out=leave_one_group_out)
+share(__name__)

@@ -1,23 +1,17 @@
 """The joint law of dense and routed models: the loss as a function of active parameters, training tokens and experts
 per layer.
 
-Imported from `routelaws.reference.laws.joint`. The search differs (`additive.py`).
+Shared with `routelaws.reference.laws.joint`. The search differs (`additive.py`).
 """
-
-import math
 
 import numpy as np
 
-from routelaws.reference.laws import joint as reference
-from routelaws.reference.laws.joint import *  # noqa: F403 - what follows replaces its name
-from routelaws.reference.laws.joint import JointCoefficients
-
-from .._calling import calling
-from . import _descent, _smooth
+from . import _descent
+from ._searches import share
 
 
 def _predict(theta, logs):
-    """See `_descent.Form`. The third column is E - 1, not centred, and θ[8:10] = ln p and ln q of ψ."""
+    """See `_descent.Fast`. The third column is E - 1, not centred, and θ[8:10] = ln p and ln q of ψ."""
     n, d, x = (logs[..., c, :] for c in range(3))
     t = theta.T[:, :, None]
     rise, bend = np.exp(t[8]), np.exp(t[9])
@@ -37,7 +31,7 @@ def _predict(theta, logs):
 
 
 def _coefficients(theta, centres):
-    """Return the inverse of `_internal`, and its derivatives. ln E_start, ln E_max and ln c are in this order."""
+    """Return the coefficients, ln of positive ones, and their derivatives; see `_natural` of the reference."""
     t, turn = theta.T, np.zeros((len(theta), 11, 11))
     share = 1 / (1 + np.exp(t[9] - t[8]))  # rise / (rise + bend)
     log_both = t[8] - np.log(share)
@@ -64,43 +58,8 @@ def _coefficients(theta, centres):
     return np.stack(values, axis=1), turn
 
 
-def _internal(values, centres: np.ndarray) -> np.ndarray:
-    """Return θ from the coefficients; see `_natural` of the reference."""
-    E_start, E_max, c = values[8:]
-    rest = 1 - E_start / E_max
-    s, theta = math.log(E_start), []
-    for first in (0, 4):
-        multiplier, power, gain, turn = values[first : first + 4]
-        centre = centres[first // 4]
-        log = math.log(multiplier) + power * centre + (gain + turn * centre) * s
-        theta += [log, power + turn * s, gain + turn * centre, turn]
-    return np.array([*theta, math.log(rest**2 / E_start), math.log(rest / E_max), math.log(c)])
-
-
-def _starts(logs: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
-    """Return the 48 starts of the reference, [48, 11]."""
-    low = math.log(1.0 / logs[2].max())
-    return np.array(
-        [
-            [shares[0], power, -0.2, 0.0, shares[1], power, 0.0, 0.0, math.log(0.5), bend, shares[2]]
-            for shares in _smooth.share_out(3, True, log_loss)
-            for power in (-0.15, -0.4)
-            for bend in (low, _descent.ABSENT)
-        ]
-    )
-
-
-_JOINT = _descent.Form(
-    JointCoefficients._fields,
-    (True, False, False, False, True, False, False, False, True, True, True),
-    (0.0, *[math.nan] * 3, 0.0, *[math.nan] * 4, math.inf, 0.0),
-    _predict,
-    _coefficients,
-    _internal,
-    lambda values: np.stack([np.log(values[0]), np.log(values[1]), values[2] - 1.0]),
-    lambda logs: np.array([*logs[:2].mean(axis=1), 0.0]),
-    _starts,
+JOINT = _descent.Fast(
+    _predict, _coefficients, lambda values: np.stack([np.log(values[0]), np.log(values[1]), values[2] - 1.0])
 )
 
-fit_joint = calling(reference.fit_joint, _smooth=_smooth, _JOINT=_JOINT)
-joint_intervals = calling(reference.joint_intervals, _smooth=_smooth, _JOINT=_JOINT)
+share(__name__)

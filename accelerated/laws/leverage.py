@@ -1,6 +1,6 @@
 """Efficiency leverage: how many times more compute a dense model needs than a mixture of experts of equal loss.
 
-Imported from `routelaws.reference.laws.leverage`. The search for A_start differs: SciPy refines the best
+Shared with `routelaws.reference.laws.leverage`. The search for A_start differs: SciPy refines the best
 point of a coarse scan.
 """
 
@@ -9,9 +9,8 @@ import math
 import numpy as np
 
 from routelaws.reference.laws import leverage as reference
-from routelaws.reference.laws.leverage import *  # noqa: F403 - what follows replaces its name
 
-from .._calling import calling
+from ._searches import share
 
 _GRID = 49
 
@@ -32,4 +31,4 @@ def _best_start(columns: list[np.ndarray], limit: float) -> tuple[float, str]:
     return math.exp(at), "A_start at its upper end" if at >= high - 0.01 else "interior"
 
 
-fit_leverage = calling(reference.fit_leverage, _best_start=_best_start)
+share(__name__)

@@ -13,10 +13,10 @@ import numpy as np
 
 from routelaws.reference.laws.dense import DenseFit
 from routelaws.reference.laws.intervals import Range
-from routelaws.reference.laws.linear_intervals import *  # noqa: F403 - designs and predictions
 from routelaws.reference.laws.log_linear import LogLinearFit, cutoff
 from routelaws.reference.laws.uncertainty import student_quantile
 
+from ._searches import share
 from .uncertainty import _power
 
 
@@ -124,3 +124,6 @@ def _tangents(y: float, x: float, y_y: float, x_y: float, x_x: float) -> tuple[b
         return False, math.inf, -math.inf
     low, high = sorted((-half + sign * math.sqrt(inner)) / square for sign in (-1, 1))
     return square > 0, low, high
+
+
+share(__name__)

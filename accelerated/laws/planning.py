@@ -1,6 +1,6 @@
 """The best model for a budget by one law, by exhaustive search.
 
-Imported from `routelaws.reference.laws.planning`. Two searches differ: Hoffmann's optimum is a closed form, and
+Shared with `routelaws.reference.laws.planning`. Two searches differ: Hoffmann's optimum is a closed form, and
 SciPy's bounded search finds the width of fine-grained experts.
 """
 
@@ -8,15 +8,13 @@ import math
 from collections.abc import Callable, Sequence
 
 from routelaws.reference.laws import fine_grained, hoffmann
-from routelaws.reference.laws import planning as reference
 from routelaws.reference.laws._projection import check_range
 from routelaws.reference.laws.fine_grained import FineGrainedCoefficients
 from routelaws.reference.laws.hoffmann import HoffmannCoefficients
-from routelaws.reference.laws.planning import *  # noqa: F403 - what follows replaces its name
 from routelaws.reference.laws.planning import GRANULARITIES, LEAST_WIDTH, FineGrainedOptimum, HoffmannOptimum
 
-from .._calling import calling
 from ..errors import InputError
+from ._searches import share
 
 
 def hoffmann_optimum(flops: float, coefficients: HoffmannCoefficients) -> HoffmannOptimum:
@@ -97,4 +95,4 @@ def _lowest_point(function: Callable, low: float, high: float) -> float:
     return min((minimum.fun, minimum.x), (function(low), low), (function(high), high))[1]
 
 
-fine_grained_for_active = calling(reference.fine_grained_for_active, fine_grained_optimum=fine_grained_optimum)
+share(__name__)

@@ -2,7 +2,7 @@
 
 Step by step, with sources and examples: `routelaws.reference.laws.resampling`.
 
-Here one compiled call fits all resamples or all folds (`fit_weighted`), and each quantity is computed for all fits at
+Here one call fits all resamples or all folds (`fit_weighted`), and each quantity is computed for all fits at
 once. A thousand resamples of the released table take some tens of milliseconds (`make bench BENCH="--only law-fits"`).
 """
 
@@ -12,11 +12,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from routelaws.reference.laws import resampling as reference
-from routelaws.reference.laws.resampling import *  # noqa: F403 - records and weights
 from routelaws.reference.laws.resampling import Bootstrap, Jackknife
 from routelaws.reference.laws.uncertainty import Interval, Quantity, _extrapolated, student_quantile
 
 from ..errors import InputError
+from ._searches import share
 from .fitting import STATUSES, WeightedFits, fit_weighted, level_table
 
 
@@ -115,10 +115,10 @@ def jackknife(
 
 
 def _fits(columns, weights: np.ndarray) -> WeightedFits:
-    # Search the table first, with more starts than a resample needs. Both searches go to the last digit at every edge.
-    whole = fit_weighted(*columns, np.ones((1, weights.shape[1])), scan=16, starts=4, careful=True)
+    # Search the table first, with more starts than a resample needs.
+    whole = fit_weighted(*columns, np.ones((1, weights.shape[1])), scan=16, starts=4)
     more = {} if len(weights) > 100 else {"scan": 16, "starts": 4}
-    rest = fit_weighted(*columns, weights, careful=True, **more)
+    rest = fit_weighted(*columns, weights, **more)
     return WeightedFits(
         *(np.concatenate([getattr(whole, name), getattr(rest, name)]) for name in ("status", "coefficients", "curves")),
         whole.top,
@@ -168,3 +168,6 @@ def _student_ends(name: str, values: np.ndarray, quantile: float) -> tuple[float
         with np.errstate(over="ignore", under="ignore"):
             ends = np.maximum(10.0**ends, [reference._FLOOR.get(name, 0.0), 0.0])
     return float(ends[0]), float(ends[1]), usable
+
+
+share(__name__)

@@ -2,8 +2,7 @@
 
 Step by step, with sources and examples: `routelaws.reference.laws.uncertainty`.
 
-Here the ends at one shape come from the reduced table of `kernels/law_fit.py`, and the search for each end is compiled
-(`kernels/law_intervals.py`). An interval takes some milliseconds.
+Here one search in NumPy finds the ends of all quantities (`_ends.py`, `_extremes.py`).
 """
 
 import math
@@ -12,23 +11,15 @@ from collections.abc import Iterable
 import numpy as np
 
 from routelaws.reference.laws import uncertainty as reference
-from routelaws.reference.laws._allowed import PLACE
-from routelaws.reference.laws.uncertainty import *  # noqa: F403 - all names that this file does not define
 from routelaws.reference.laws.uncertainty import Interval, Quantity, check_quantity, student_quantile
 
-from .._calling import calling
-from ..kernels import law_fit, law_intervals
-from .fitting import LevelTable, RoutedFit, fit_routed, level_table
+from ._ends import interval_ends
+from ._extremes import extreme_ends
+from ._searches import share
+from ._shapes import chosen, searched
+from .fitting import level_table
 
 _COEFFICIENTS = 6
-
-_KINDS = {
-    "a": law_intervals.SIZE_SLOPE, "b": law_intervals.SLOPE, "c": law_intervals.INTERACTION,
-    "d": law_intervals.LEVEL_AT_1, "E_start": law_intervals.START, "E_max": law_intervals.LIMIT,
-    "N_cutoff": law_intervals.CUTOFF, "slope": law_intervals.SLOPE, "gain": law_intervals.GAIN,
-    "prediction": law_intervals.PREDICTION, "observation": law_intervals.OBSERVATION,
-    "effective_parameters": law_intervals.EFFECTIVE,
-}  # fmt: skip
 
 
 def profile_intervals(
@@ -57,52 +48,47 @@ def profile_intervals(
     """
     table = level_table(dense_parameters, num_experts, loss)
     quantities = [check_quantity(quantity) for quantity in quantities]
-    freedom = table.log_loss.size - _COEFFICIENTS
-    quantile = student_quantile(level, freedom)
-    fit = fit_routed(dense_parameters, num_experts, loss)
-    limit = fit.objective * table.log_loss.size * (1 + quantile**2 / freedom)
-    reduced = law_fit.reduce_rows(
-        table.log_size, table.log_loss, table.level, np.ones(table.log_loss.size), table.extra.size
+    rows = table.log_loss.size
+    quantile = student_quantile(level, rows - _COEFFICIENTS)
+    if not quantities:
+        return []
+    found = searched(table, np.ones((1, rows)))
+    piece = int(chosen(found.least, rows)[0])
+    limit = found.least[piece, 0] * (1 + quantile**2 / (rows - _COEFFICIENTS))
+    own, ends = (
+        np.array([quantity.name in ("E_start", "E_max") for quantity in quantities]),
+        np.empty((len(quantities), 3)),
     )
+    if own.any():
+        names = [quantity.name for quantity, each in zip(quantities, own, strict=True) if each]
+        ends[own] = extreme_ends(found, names, limit, piece)
+    if not own.all():
+        others = [quantity for quantity, each in zip(quantities, own, strict=True) if not each]
+        ends[~own] = interval_ends(found, others, table.centre, limit, piece)
     intervals = []
-    for quantity in quantities:
-        value, low, high = (_natural(table, quantity, end) for end in _ends(table, reduced, fit, quantity, limit))
+    for quantity, three in zip(quantities, ends.tolist(), strict=True):
+        value, low, high = (_natural(table.centre, quantity, end) for end in three)
         outside = reference._extrapolated(dense_parameters, num_experts, quantity, value)
         intervals.append(Interval(quantity, value, low, high, level, outside))
     return intervals
 
 
-def _ends(table: LevelTable, reduced, fit: RoutedFit, quantity: Quantity, limit: float) -> tuple[float, float, float]:
-    """Return best value, low end and high end on the scale of the kernel."""
-    problem, constant = reduced
-    kind = _KINDS[quantity.name]
-    at = (math.log10(quantity.N) if "N" in PLACE[quantity.name] else 0.0) - table.centre
-    beyond = quantity.E - 1.0 if "E" in PLACE[quantity.name] else 0.0
-    if quantity.name in ("a", "d"):
-        beyond = math.log10(quantity.effective)
-    both = fit.curve.rise + fit.curve.bend
-    rest = fit.curve.rise / both if both > 0 else 1.0
-    shape = (both / rest, fit.curve.bend / both, rest) if both > 0 else (0.0, 0.0, 1.0)
-    work = np.empty((6, 2 * table.extra.size))
-    _, best, *ends = law_intervals.ends_at(problem, table.extra, constant, kind, at, beyond, *shape, limit, work)
-    for side, sign in enumerate((1.0, -1.0)):
-        end = law_intervals.interval_end(problem, table.extra, constant, kind, at, beyond, limit, sign)
-        if end < law_intervals.OUTSIDE:  # else the scan has no allowed shape, such as if only the best is allowed
-            ends[side] = sign * min(end, sign * ends[side])
-    return float(best), float(ends[0]), float(ends[1])
-
-
-def _natural(table: LevelTable, quantity: Quantity, value: float) -> float:
+def _natural(centre: float, quantity: Quantity, value: float) -> float:
     name = quantity.name
     if name in ("E_start", "E_max"):
         return math.inf if value == 0 else -1.0 / value
     if name in ("prediction", "observation"):
         return _power(value)
     if name == "effective_parameters":
-        return _power(math.log10(quantity.N) + value)
+        return _power(math.log10(quantity.N) + _slope(value))
     if name == "N_cutoff":
-        return math.inf if value >= math.pi / 2 else _power(table.centre + math.tan(value))
+        return _power(centre + _slope(value))
     return value
+
+
+def _slope(angle: float) -> float:
+    """Return the slope of a line; infinite at a right angle and beyond."""
+    return math.copysign(math.inf, angle) if abs(angle) >= math.pi / 2 else math.tan(angle)
 
 
 def _power(exponent: float) -> float:
@@ -111,6 +97,4 @@ def _power(exponent: float) -> float:
         return float(np.float64(10.0) ** exponent)
 
 
-_at_sizes = calling(reference._at_sizes, profile_intervals=profile_intervals)
-slope_interval = calling(reference.slope_interval, _at_sizes=_at_sizes)
-gain_interval = calling(reference.gain_interval, _at_sizes=_at_sizes)
+share(__name__)

@@ -88,6 +88,7 @@ def fit_dict(fit) -> dict:
         "rmsle": fit.rmsle,
         "determined": fit.determined,
         **fit_constants(fit),
+        "method": method_of(fit),
         "held_out": _errors_left_out(fit),
         "with_floor": {"better": fit.floor_helps, "forms": fit.forms} if fit.forms else None,
         "misfit": None if fit.misfit is None else misfit_dict(fit.misfit),
@@ -99,6 +100,14 @@ def fit_dict(fit) -> dict:
         values = fit.least_squares.coefficients._asdict()
         entries["least_squares"] = {"coefficients": values_of(values), "rmsle": fit.least_squares.rmsle}
     return entries
+
+
+def method_of(fit) -> dict | None:
+    """Return the method of the intervals, and the reason from the residuals for the default method."""
+    if fit.errors is None:
+        return None
+    name = fit.errors.method if fit.method in (None, "all") else fit.method
+    return {"name": name, "reason": fit.errors.reason}
 
 
 def fit_constants(fit) -> dict:

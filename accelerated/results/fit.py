@@ -6,8 +6,9 @@
     4. DOUBT      `misfit_of`   the residuals; `Fit.cautions`: possible hidden errors
     5. ROUTERS    `fit_each`    the fit of each router, or the reason why it has none
 
-Each law has its own method for intervals (`Law.intervals`). A fit with Huber's criterion has no intervals, because it
-assumes no distribution. `Fit.least_squares` is a fit by least squares for comparison.
+Each law has its own intervals for independent errors (`Law.intervals`). `Fit.errors` tells from the residuals whether
+they need to be wider (`robust_intervals.py` of the reference). A fit with Huber's criterion has no intervals, because
+it assumes no distribution. `Fit.least_squares` is a fit by least squares for comparison.
 """
 
 import math
@@ -17,6 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from routelaws.reference.laws.intervals import Range
+from routelaws.reference.laws.robust_intervals import METHODS, Errors, direction, factor, row_errors, stretched, tangent
 
 from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
@@ -57,13 +59,16 @@ NOT_WHOLE = (
 IN_DOUBT = "N in doubt"
 """The precision of a coefficient if a caution doubts what N counts; an interval by a wrong N can be wrong."""
 
+KINDS = {"profile": "for independent errors", "size": "by size", "hc3": "for uneven errors (HC3)"}
+"""Printed names of `robust_intervals.METHODS`."""
+
 MOST_HUBER = 1e6
 """The largest delta of Huber's terms, in log10 units; a smaller delta already gives least squares."""
 
 
-def fit_with_intervals(rows: Rows, law: Law, level: float, huber: float | None) -> "Fit":
+def fit_with_intervals(rows: Rows, law: Law, level: float, huber: float | None, method: str | None = None) -> "Fit":
     """Return a fit with its intervals. Raise ValueError if the rows do not determine the fit or its intervals."""
-    fit = Fit(rows, law, level, huber)
+    fit = Fit(rows, law, level, huber, method)
     fit.intervals  # noqa: B018
     return fit
 
@@ -89,16 +94,20 @@ class Fit:
         level: confidence level of the intervals, between 0 and 1.
         huber: delta of Huber's terms, in log10 units or the units of the fitted quantity; None for the law's own
             criterion, with intervals.
+        method: method of the intervals (`robust_intervals.METHODS`), or "all" to print each; None for the method that
+            suits the residuals.
 
     Raises:
         ValueError: the rows do not determine the law, the law has no Huber fit, or the fit of a registered law lacks a
             field.
     """
 
-    def __init__(self, rows: Rows, law: str | Law, level: float = LEVEL, huber: float | None = None):
+    def __init__(
+        self, rows: Rows, law: str | Law, level: float = LEVEL, huber: float | None = None, method: str | None = None
+    ):
         law = LAWS[law] if isinstance(law, str) else law
         self.rows, self.law = rows, law.with_options(**rows.options)
-        self.level, self.huber, self.unfloored = level, huber, None
+        self.level, self.huber, self.method, self.unfloored = level, huber, method, None
         check_huber(self.law, huber)
         self.best = fitted(self.law, rows.columns, rows.measured, huber)
 
@@ -129,11 +138,63 @@ class Fit:
     @cached_property
     def intervals(self) -> list[Range]:
         """Coefficients and derived numbers with their intervals; [] with Huber's criterion."""
+        doubtful = self.rows.runs is not None and bool(embedding_doubts(self.law, self.rows.runs.frame))
+        return [item._replace(words=self._words(item, doubtful)) for item in self.intervals_by(self.method)]
+
+    @cached_property
+    def _profiles(self) -> list[Range]:
         if self.huber is not None:
             return []
-        items = self.law.intervals(self.best, self.rows.columns, self.rows.measured, self.level)
-        doubtful = self.rows.runs is not None and bool(embedding_doubts(self.law, self.rows.runs.frame))
-        return [item._replace(words=self._words(item, doubtful)) for item in items]
+        return self.law.intervals(self.best, self.rows.columns, self.rows.measured, self.level)
+
+    def intervals_by(self, method: str | None) -> list[Range]:
+        """Return the intervals of one of `METHODS`; None for the method that suits the residuals."""
+        if self.errors is None:
+            return self._profiles
+        items = [self.stretched(item, direction(self.law, self.best, item), method) for item in self._profiles]
+        slope = next((item for item in items if item.name == "c"), None)
+        crossed = slope is not None and slope.low <= 0  # then there may be no cut-off
+        return [item._replace(high=math.inf) if crossed and item.name.endswith("_cutoff") else item for item in items]
+
+    @cached_property
+    def errors(self) -> Errors | None:
+        """The errors of the rows; None with Huber's criterion, or for a law with intervals of its own kind."""
+        if self.huber is not None:
+            return None
+        sizes = self.rows.columns[0] if self.rows.runs is None else sizes_of(self.rows.runs)
+        return row_errors(self.law, self.best, self.rows.columns, self.rows.measured, sizes)
+
+    def stretched(
+        self, item: Range, gradient, method: str | None = None, level: float | None = None, run: bool = False
+    ) -> Range:
+        """Return an interval of the law for the errors of the rows; arguments as in `robust_intervals.factor`."""
+        if gradient is None:
+            return item
+        method = method if method in METHODS else None
+        wider = factor(self.errors, gradient, level or self.level, method, run)
+        return stretched(self.law, item, wider, float(self.rows.measured.min()))
+
+    def turn(self, at: tuple[float, ...]) -> np.ndarray:
+        """Return the derivatives [p] of log10 L at a point by the coefficients."""
+        return tangent(self.law, self.best, [np.array([value]) for value in at])[0]
+
+    def dense_equivalent(self, at: tuple[float, ...], level: float) -> Range | None:
+        """Return the size of the dense model with the loss of a point, with its interval; None at E = 1."""
+        item = self.law.dense_equivalent(self.best, self.rows.columns, self.rows.measured, at, level)
+        if item is None or self.errors is None or not 0 < item.value < math.inf:
+            return item
+        equal = self.turn(at) - self.turn((item.value, 1.0))  # equal losses move together
+        return self.stretched(item, equal, self.method, level)
+
+    @property
+    def method_words(self) -> list[str]:
+        """A sentence on the method of the intervals, and the reason for it."""
+        if self.errors is None:
+            return []
+        chosen = f"{KINDS[self.errors.method]}, because {self.errors.reason}"
+        if self.method in METHODS:
+            return [f"intervals: {KINDS[self.method]}, as chosen by --intervals; by default they are {chosen}"]
+        return [f"intervals: {chosen}"]
 
     def _words(self, item: Range, doubtful: bool) -> str:
         """Return the words of an interval: one rule for `is_found`, commands, reports and JSON."""
@@ -147,7 +208,8 @@ class Fit:
         """The slopes of log10 L against log10 E, one for each size; [] with Huber's criterion or without E."""
         if self.huber is not None or self.law.slopes is None or self.law.columns[0] != SIZE:
             return []
-        return self.law.slopes(self.best, self.rows.columns, self.rows.measured, self.level)
+        items = self.law.slopes(self.best, self.rows.columns, self.rows.measured, self.level)
+        return [self.stretched(item, direction(self.law, self.best, item), self.method) for item in items]
 
     @property
     def cutoff(self) -> tuple[str, float] | None:
@@ -183,7 +245,7 @@ class Fit:
         if not self.law.floored or self.huber is not None or self.rows.runs is None:
             return None
         try:
-            floored = fit_with_intervals(self.rows, LAWS[self.law.floored], self.level, None)
+            floored = fit_with_intervals(self.rows, LAWS[self.law.floored], self.level, None, self.method)
         except ValueError:
             return None
         floored.unfloored = self
@@ -281,10 +343,11 @@ class Fit:
         Returns:
             {"router", or "task" and "training_set"; "rows", "left_out": [{"hyper_id", "reason", "run"}], "status",
             "criterion", "objective", "rmsle", "determined", "coefficients": {name: coefficient, or a list with an entry
-            for each "N"}, "derived": {"N_cutoff": coefficient, "slopes": [{"N", ...}]}, "held_out": {kind of left-out
-            rows: RMSLE}, "with_floor": {"better": whether it predicts left-out sizes better, "forms": [`floor.Form`
-            without and with it]} or null, "misfit", "cautions"}, and "least_squares": {"coefficients", "rmsle"}
-            with Huber's criterion. Residuals in "misfit" are log10 of the measured loss minus log10 of the law's loss.
+            for each "N"}, "derived": {"N_cutoff": coefficient, "slopes": [{"N", ...}]}, "method": {"name", "reason"} of
+            the intervals or null, "held_out": {kind of left-out rows: RMSLE}, "with_floor": {"better": whether it
+            predicts left-out sizes better, "forms": [`floor.Form` without and with it]} or null, "misfit", "cautions"},
+            and "least_squares": {"coefficients", "rmsle"} with Huber's criterion. Residuals in "misfit" are log10 of
+            the measured loss minus log10 of the law's loss.
         """
         return plain(fit_dict(self))
 
@@ -297,7 +360,7 @@ class Fit:
 
 def fit_blocks(fit) -> list[Block]:
     """Return the blocks of one `Fit`: coefficients, slopes, residuals and excluded runs."""
-    blocks: list[Block] = [_coefficients_table(fit), Notes([_error_words(fit)])]
+    blocks: list[Block] = [_coefficients_table(fit), Notes([*fit.method_words, _error_words(fit)])]
     changed = fit.floored is not None and fit.floored.best.coefficients.L0 > 0
     if changed:
         blocks.append(forms_table(fit.forms, fit.name))
@@ -327,6 +390,8 @@ def _coefficients_table(fit) -> Table:
     worded = any(item.words for item in fit.intervals)
     heads = ["", "best fit"] + [f"{100 * fit.level:g} % interval"] * bool(fit.intervals) + ["precision"] * worded
     heads += ["by least squares"] * (fit.least_squares is not None)
+    others = {name: fit.intervals_by(name) for name in METHODS if fit.method == "all" and fit.errors is not None}
+    heads += [KINDS[name] for name in others]
     rows = [
         [f"{item.name} at N = {item.at:,.0f}", figure(item.value), span(item)]
         for item in fit.intervals
@@ -342,6 +407,7 @@ def _coefficients_table(fit) -> Table:
             row.append("" if interval is None else interval.words)
         if fit.least_squares is not None and name in values:
             row.append(figure(float(getattr(fit.least_squares.coefficients, name))))
+        row += [span(item) for items in others.values() for item in items if item.name == name]
         rows.append(row)
     return Table(heads, rows, _title(fit), words=(heads.index("precision"),) if worded else ())
 

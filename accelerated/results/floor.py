@@ -85,7 +85,7 @@ def _gain(fit, size: float) -> Gain:
     dense, routed = law.predict(fit.best, np.array([size, size]), np.array([1.0, top]))
     same = None
     if law.dense_equivalent is not None and fit.misfit.rise is None:  # otherwise no dense size corresponds to a loss
-        same = law.dense_equivalent(fit.best, fit.rows.columns, fit.rows.measured, (size, top), fit.level)
+        same = fit.dense_equivalent((size, top), fit.level)
     return Gain(size, top, float(dense - routed), same)
 
 

@@ -222,7 +222,7 @@ def equal_variances(squares: Sequence[float], degrees: Sequence[int]) -> float:
         >>> [round(equal_variances([4, 4, last], [4, 4, 4]), 3) for last in (4, 40, 400)]
         [1.0, 0.035, 0.0]
     """
-    from scipy.stats import chi2
+    from scipy.special import chdtrc  # imports in a tenth of the time of `scipy.stats`
 
     squares, degrees = np.asarray(squares, dtype=np.float64), np.asarray(degrees, dtype=np.float64)
     if squares.size < 2 or not squares.sum():
@@ -232,7 +232,7 @@ def equal_variances(squares: Sequence[float], degrees: Sequence[int]) -> float:
     common = math.log(squares.sum() / degrees.sum())
     statistic = degrees.sum() * common - float(degrees @ np.log(squares / degrees))
     correction = 1 + (float((1 / degrees).sum()) - 1 / degrees.sum()) / (3 * (squares.size - 1))
-    return float(chi2.sf(statistic / correction, squares.size - 1))
+    return float(chdtrc(squares.size - 1, statistic / correction))
 
 
 def largest_size(size: np.ndarray, errors: np.ndarray | None) -> SizeMiss | None:
@@ -286,10 +286,10 @@ def pulls(miss: np.ndarray, again: np.ndarray, worst: int, coefficients: int) ->
 
 
 def _test(explained: float, terms: int, left: float, freedom: int) -> Test:
-    from scipy.stats import f
+    from scipy.special import fdtrc
 
     statistic = explained / terms / (left / freedom) if left > 0 else math.inf
-    return Test(statistic, (terms, freedom), float(f.sf(statistic, terms, freedom)))
+    return Test(statistic, (terms, freedom), float(fdtrc(terms, freedom, statistic)))
 
 
 def sizes_of(selection) -> np.ndarray:

@@ -7,12 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from routelaws.reference.laws.intervals import Range
+from routelaws.reference.laws.robust_intervals import METHODS
 
 from ..errors import InputError
 from ..laws.catalogue import Law
 from ..wording import by_reason, in_short, once
 from .blocks import NOT_DETERMINED, Block, Table, figure, span, text, to_html
-from .encoding import head_of, interval, named, plain, unknown
+from .encoding import head_of, interval, method_of, named, plain, unknown
 from .floor import choice_words
 from .misfit import CLEAR, NAMES, floor_lines, how_far_off, warning_lines
 from .row_differences import left_out_lines
@@ -34,9 +35,6 @@ LETTERS = {
 NOT_SURROUNDED = "no runs surround this point, although each coordinate is in the runs' range: an extrapolation"
 
 
-BY_SIZE = "'By size' includes errors that runs of one size share; the other intervals assume independent errors."
-
-
 class Prediction(NamedTuple):
     """The prediction of one fit at one point: a loss in nats per token, an accuracy or a leverage.
 
@@ -44,7 +42,6 @@ class Prediction(NamedTuple):
         value: the value of the fit
         law: interval of the law's value
         run: interval of one more run
-        by_size: interval of the law's value from leaving out one size at a time; only for laws in N and E
         dense: size of the dense model of equal loss; only for the bounded law
         least_squares: the loss by least squares, for a fit by Huber's sum (without intervals)
         other: the law's value by the other form, with or without a floor; its name is the law
@@ -55,7 +52,6 @@ class Prediction(NamedTuple):
     value: float
     law: Range
     run: Range
-    by_size: Range | None
     dense: Range | None
     least_squares: float | None
     other: Range | None
@@ -66,16 +62,18 @@ class Prediction(NamedTuple):
 
         Returns:
             {"router", or "task" and "training_set"; "rows", "left_out", "status", "determined", "value", "intervals":
-            {"law", "run", "by_size", "dense_equivalent"}; "least_squares", "other_form": {"law", "value", "low",
-            "high"}, "cautions"}. "by_size", "dense_equivalent" and "other_form" may be null.
+            {"law", "run", "dense_equivalent"}; "method": {"name", "reason"} of the intervals; "least_squares",
+            "other_form": {"law", "value", "low", "high"}, "cautions"}. "dense_equivalent", "method" and "other_form"
+            may be null.
         """
-        fit, intervals = self.fit, (self.law, self.run, self.by_size, self.dense)
-        names = ("law", "run", "by_size", "dense_equivalent")
+        fit, intervals = self.fit, (self.law, self.run, self.dense)
+        names = ("law", "run", "dense_equivalent")
         return plain(
             named(fit)
             | {"status": fit.status, "determined": fit.determined, "value": self.value}
             | {"intervals": {name: item and interval(item) for name, item in zip(names, intervals, strict=True)}}
-            | {"least_squares": self.least_squares, "other_form": _other_dict(self.other), "cautions": self.cautions}
+            | {"method": method_of(fit), "least_squares": self.least_squares, "other_form": _other_dict(self.other)}
+            | {"cautions": self.cautions}
         )
 
 
@@ -200,32 +198,30 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
         ValueError: the law is undefined at the point, or a value is out of range. For example, the law `per-size` is
             defined only at the sizes of its table.
     """
-    at, law, rows = tuple(point.values()), fit.law, fit.rows
+    at, law = tuple(point.values()), fit.law
     if fit.huber is not None:
         return _predict_without_intervals(fit, point)
-    value, of_law, of_run, by_size = intervals_at(fit, at, level)
+    value, of_law, of_run = intervals_at(fit, at, level)
     dense = None
     if law.dense_equivalent is not None and fit.misfit.rise is None:  # otherwise no dense size corresponds to a loss
-        dense = law.dense_equivalent(fit.best, rows.columns, rows.measured, at, level)
+        dense = fit.dense_equivalent(at, level)
     cautions = [*_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point)]
     cautions += _impossible(fit, of_law, of_run)
-    other = None if fit.other is None else _of_law(fit.other, at, level)
-    return Prediction(fit, value, of_law, of_run, by_size, dense, None, other, cautions)
+    other = None if fit.other is None else intervals_at(fit.other, at, level)[1]._replace(name=fit.other.law.name)
+    return Prediction(fit, value, of_law, of_run, dense, None, other, cautions)
 
 
-def _of_law(fit, at: tuple[float, ...], level: float) -> Range:
-    """Return the value of a fit at a point with the interval of the law; its name is the law."""
-    value, ends, _ = fit.law.predict_interval(fit.best, fit.rows.columns, fit.rows.measured, at, level)
-    return Range(fit.law.name, None, value, *ends, "")
+def intervals_at(fit, at: tuple[float, ...], level: float, method: str | None = None) -> tuple[float, Range, Range]:
+    """Return the value of a fit at a point, and two intervals: for the law, and for one more run.
 
-
-def intervals_at(fit, at: tuple[float, ...], level: float) -> tuple[float, Range, Range, Range | None]:
-    """Return the value of a fit at a point, and three intervals: for the law, for one more run, by left-out sizes."""
-    known = fit.best, fit.rows.columns, fit.rows.measured
-    value, of_law, of_run = fit.law.predict_interval(*known, at, level)
-    by_size = fit.law.interval_by_size(*known, at, level)
-    ends = {"law": of_law, "run": of_run, "by_size": by_size}
-    return value, *(ends_of_one and Range(name, None, value, *ends_of_one, "") for name, ends_of_one in ends.items())
+    `method` is one of `METHODS`; None for the method of the fit.
+    """
+    value, *ends = fit.law.predict_interval(fit.best, fit.rows.columns, fit.rows.measured, at, level)
+    law, run = (Range(name, None, value, *each, "") for name, each in zip(("law", "run"), ends, strict=True))
+    if fit.errors is None:
+        return value, law, run
+    turn, method = fit.turn(at), method or fit.method
+    return value, fit.stretched(law, turn, method, level), fit.stretched(run, turn, method, level, run=True)
 
 
 def predict_all(fits: Sequence, point: dict[str, float], level: float) -> Predictions:
@@ -253,7 +249,7 @@ def _predict_without_intervals(fit, point: dict[str, float]) -> Prediction:
     beside = None if fit.least_squares is None else float(fit.law.predict(fit.least_squares, *at)[0])
     sentences = ["with Huber's sum there are no intervals"] if fit.rows.runs is None else []
     cautions = [*_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point), *sentences]
-    return Prediction(fit, value, unknown("law", value), unknown("run", value), None, None, beside, None, cautions)
+    return Prediction(fit, value, unknown("law", value), unknown("run", value), None, beside, None, cautions)
 
 
 def _extrapolation(fit, point: dict[str, float]) -> list[str]:
@@ -350,8 +346,8 @@ def prediction_blocks(found) -> list[Block]:
     else:
         blocks = [*law_lines(fits), *fits.remarks, f"at {found.where}"]
     blocks.append(_predictions_table(found))
-    if any(each.by_size for each in predictions):
-        blocks.append(BY_SIZE)
+    methods = once((each.fit.name, each.fit.method_words) for each in predictions)
+    blocks += [f"{in_short(names, NAMES)}: {line}" for line, names in methods.items()]
     for each in predictions:
         if each.dense:
             ends = span(each.dense, ".3g")
@@ -382,12 +378,14 @@ def _predictions_table(found) -> Table:
             for each in predictions
         ]
         return Table(heads, rows)
-    level, sizes = f"{100 * found.level:g} %", any(each.by_size for each in predictions)
-    heads = [first, "rows", measured, f"{level}, the law", *[f"{level}, by size"] * sizes, f"{level}, one more run"]
+    level = f"{100 * found.level:g} %"
+    others = METHODS if any(each.fit.method == "all" for each in predictions) else ()
+    heads = [first, "rows", measured, f"{level}, the law", f"{level}, one more run", *others]
     rows = []
     for each in predictions:
-        ends = [each.law, *[each.by_size] * sizes, each.run]
-        cells = ["" if item is None else span(item, ".4f") for item in ends]
+        ends = [each.law, each.run]
+        ends += [intervals_at(each.fit, tuple(found.at.values()), found.level, method)[1] for method in others]
+        cells = [span(item, ".4f") for item in ends]
         rows.append([each.fit.name, str(each.fit.best.rows), f"{each.value:.4f}", *cells])
     return Table(heads, rows)
 

@@ -137,6 +137,7 @@ class Choice(NamedTuple):
     guess_rate: float | None = None
     options: dict = {}  # more keyword arguments of the fit
     embeddings: int | None = None  # how often N and P count the embedding; None: as in the table
+    intervals: str | None = None  # method of the intervals, as for `Fit`
 
 
 def rows_of_runs(selection: RouterRows, law: Law, loss_column: str) -> Rows:

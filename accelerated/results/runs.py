@@ -110,6 +110,7 @@ class Runs:
         level: float = LEVEL,
         huber: float | None = None,
         tell: Callable | None = None,
+        intervals: str | None = None,
         **options,
     ) -> "Fits":
         """Fit a law of the loss to each router.
@@ -119,6 +120,7 @@ class Runs:
             router: a router_type; None for all.
             level: confidence level of the intervals, between 0 and 1.
             huber: delta in log10 units, for a fit by a sum of Huber terms instead of least squares.
+            intervals: method of the intervals, as for `Fit`.
             options: options of the fit of the law, such as the floor of `compute`.
 
         Raises:
@@ -130,7 +132,7 @@ class Runs:
         selections = of_router(self.selections(law.axes), router)
 
         def fitted(selection: RouterRows) -> Fit:
-            return fit_with_intervals(rows_of_runs(selection, law, self.loss), law, level, huber)
+            return fit_with_intervals(rows_of_runs(selection, law, self.loss), law, level, huber, intervals)
 
         with naming(self.paths):
             fits, not_fitted = fit_some(selections, self.loss, fitted, tell)
@@ -145,6 +147,8 @@ class Runs:
         level: float = LEVEL,
         resamples: int | None = None,
         published: bool = True,
+        huber: float | None = None,
+        within: float | None = None,
     ) -> "Plan":
         """Rank the models within a budget, by a law fitted to each router together with the dense runs.
 
@@ -156,11 +160,14 @@ class Runs:
             level: confidence level of the intervals, between 0 and 1.
             resamples: number of resamples for the share of wins; 0 for none; None for 500, or for 50 with a slow law.
             published: whether to add separate rankings by the printed coefficients of later papers.
+            huber: delta in log10 units, as for `fit`.
+            within: nats; the plan lists the choices whose loss is at most this much above the lowest. None for 0.002.
 
         Raises:
             InputError: `fit` raises this error; no model fits the budget, or the table lacks data that the budget
                 needs.
         """
+        from .planning.optima import WITHIN
         from .planning.options import check_planned
         from .planning.plan import plan_of
         from .planning.rankings import check_resamples, published_rankings, table_ranking
@@ -168,15 +175,17 @@ class Runs:
         first = law if isinstance(law, Law) else law_of(law, "plan")
         check_planned(first, budget.flops)
         check_resamples(resamples)
+        check_huber(first, huber)
+        within = WITHIN if within is None else within
 
         def fitted(selection: RouterRows) -> Fit:
-            return Fit(rows_of_runs(selection, first, self.loss), first, level)
+            return Fit(rows_of_runs(selection, first, self.loss), first, level, huber)
 
         with naming(self.paths):
             fits = Fits(first, *fit_some(self.selections(first.axes), self.loss, fitted), [], "")
             fits = fits.better_form() if law is None else fits
-            rankings = [table_ranking(fits.law, fits.fits, fits.not_fitted, budget, tokens, level, resamples)]
-        rankings += published_rankings(budget, tokens) if published else []
+            rankings = [table_ranking(fits.law, fits.fits, fits.not_fitted, budget, tokens, level, resamples, within)]
+        rankings += published_rankings(budget, tokens, within) if published else []
         return plan_of(budget, tokens, level, rankings, named(self.paths), self.loss, self.remarks)
 
     def next_run(
@@ -319,6 +328,8 @@ def fits_blocks(fits) -> list[Block]:
     blocks += warning_lines(fits.not_fitted, fits.cautions)
     if any(item.words for fit in fits for item in fit.intervals) and fits.loss:
         blocks.append(WORDS)
+    if any(fit.errors is not None and fit.method is None for fit in fits):
+        blocks.append("--intervals all prints every kind of interval")
     if any(fit.slopes for fit in fits):
         blocks.append(AT_ONE)
     if words := choice_words(fits):
@@ -360,7 +371,7 @@ def fit_table(
         raise InputError("no table is given; give a results table, or the folder of a run or sweep")
     if law.measured == "loss":
         runs = read(paths).counting_embeddings(choice.embeddings).where(choice.rows).of_loss(choice.loss)
-        return runs.fit(law, router, level, huber, tell, **choice.options)
+        return runs.fit(law, router, level, huber, tell, choice.intervals, **choice.options)
     if len(paths) > 1:
         raise InputError(f"{len(paths)} tables are given; a law of {law.measured} takes one; give one table")
     from .accuracy_rows import read_groups
@@ -372,7 +383,7 @@ def fit_table(
         if tell is not None:
             tell(f"fitting {rows.label}, {number} of {len(groups)}")
         try:
-            fits.append(fit_with_intervals(rows, law, level, huber))
+            fits.append(fit_with_intervals(rows, law, level, huber, choice.intervals))
         except ValueError as error:
             reasons[rows.label] = str(error)
     if not fits:

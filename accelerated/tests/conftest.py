@@ -78,10 +78,9 @@ def plain(monkeypatch):
         assignment,
         auction,
         law_fit,
-        law_intervals,
     )
 
-    for module in (assignment, auction, law_fit, law_intervals):
+    for module in (assignment, auction, law_fit):
         for name, value in list(vars(module).items()):
             if hasattr(value, "py_func"):
                 monkeypatch.setattr(module, name, value.py_func)

@@ -252,6 +252,20 @@ def test_laws_are_fitted_without_what_trains(tmp_path):
     check_one_extra(tmp_path, "laws", "train", commands, others)
 
 
+def test_fits_and_predictions_compile_nothing(tmp_path):
+    rows = [
+        f"{7 * i + j},100,{'Hash' if j else 'Dense'},1,{4**j},{10**i},{4 - 0.3 * i - 0.1 * j + 0.01 * (i * j % 3)}"
+        for i in range(6, 10)
+        for j in range(6)
+    ]
+    header = "hyper_id,step,router_type,k,num_experts,dense_parameter_count,loss_validation"
+    (tmp_path / "runs.csv").write_text("\n".join([header, *rows]) + "\n")
+    commands = [["fit", "runs.csv", "--law", "routed-bounded"], ["predict", "runs.csv", "--n", "1e8", "--experts", "8"]]
+    script = ONE_EXTRA.format(refused=["numba", "llvmlite", "jax"], commands=commands, others=[])
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_importing_changes_nothing_in_the_process():
     script = """
 import os

@@ -81,7 +81,7 @@ def ends(item: dict) -> list[float]:
 
 def test_fit_says_the_law_in_its_own_units(tmp_path):
     log_loss = noisy(LAW, FEW, 1e-6, 3)
-    [fit] = read(write(make_frame(FEW, log_loss), tmp_path)).fit().to_dict()["fits"]
+    [fit] = read(write(make_frame(FEW, log_loss), tmp_path)).fit(intervals="profile").to_dict()["fits"]
     truth, law = np.array(LAW), bounded_losses(FEW)
     for i, name in enumerate(Bounded._fields):
         wanted = quiet_interval(law, lambda t, i=i: t[i], truth, log_loss, 0.95)
@@ -99,7 +99,7 @@ def test_fit_says_the_law_in_its_own_units(tmp_path):
 def test_the_law_in_compute_is_in_teraflops_of_2048_tokens_and_parameters_per_flop(tmp_path, tokens):
     log_loss, truth = noisy(COMPUTE, USES, 1e-6, 5), np.array(COMPUTE[:6])
     path = write(make_compute_frame(log_loss, tokens), tmp_path)
-    [fit] = read(path).fit("routed-utilisation").to_dict()["fits"]
+    [fit] = read(path).fit("routed-utilisation", intervals="profile").to_dict()["fits"]
     assert (fit["status"], fit["determined"], fit["rows"]) == ("interior", True, 10)
     assert [each["value"] for each in fit["coefficients"].values()] == pytest.approx(list(COMPUTE), rel=1e-2)
     assert [*fit["coefficients"], *fit["derived"]] == [*Compute._fields, "F_cutoff"]
@@ -108,12 +108,12 @@ def test_the_law_in_compute_is_in_teraflops_of_2048_tokens_and_parameters_per_fl
         assert near(ends(fit["coefficients"][name]), wanted, 1e-2), name
     wanted = quiet_interval(compute_losses, lambda t: -t[1] / t[2], truth, log_loss, 0.95)
     assert near(np.log10(ends(fit["derived"]["F_cutoff"])), wanted, 1e-2)
-    rows = {row[0]: row for row in shown(read(path).fit("routed-utilisation")) if len(row) > 2}
+    rows = {row[0]: row for row in shown(read(path).fit("routed-utilisation", intervals="profile")) if len(row) > 2}
     low, high = map(float, rows["B_max"][2].split(" to "))
     assert low < float(rows["B_max"][1]) < high and high - low < 400
 
     at = {"dense_parameters": None, "num_experts": None, "teraflops": 200.0, "utilisation": 900.0}
-    report = read(path).fit("routed-utilisation", level=0.8).predict(**at)
+    report = read(path).fit("routed-utilisation", level=0.8, intervals="profile").predict(**at)
     [found] = report.to_dict()["predictions"]
     for key, more in (("law", 0.0), ("run", 1.0)):
         wanted = quiet_interval(
@@ -172,26 +172,6 @@ def test_predict_says_the_loss_its_intervals_and_the_dense_size_that_it_is_worth
     assert f"{LAW.loss(*AT):.4f}" in printed
 
 
-def test_predict_by_size_is_that_of_pseudo_values(tmp_path):
-    """The pseudo-value is m v - (m - 1) v_g, where v_g is the value without size g."""
-    log_loss, truth = noisy(LAW, GRID, 1e-6, 8), np.array(LAW)
-    at = {"dense_parameters": 2e8, "num_experts": 32.0}
-    [found] = read(write(make_frame(GRID, log_loss), tmp_path)).fit(level=0.8).predict(**at).predictions
-
-    def value(kept) -> float:
-        part = [i for i, (size, _) in enumerate(GRID) if size in kept]
-        cells = [GRID[i] for i in part]
-        return quiet_interval(
-            bounded_losses(cells), lambda t: Bounded(*t).log_loss(2e8, 32.0), truth, log_loss[part], 0.5
-        )[0]
-
-    sizes = (1e7, 1e8, 1e9)
-    pseudo = [3 * value(sizes) - 2 * value([n for n in sizes if n != out]) for out in sizes]
-    reach = 1.8856180831641267 * np.std(pseudo, ddof=1) / math.sqrt(3)
-    wanted = value(sizes), value(sizes) - reach, value(sizes) + reach
-    assert near(np.log10([found.value, found.by_size.low, found.by_size.high]), wanted, 1e-2)
-
-
 # The linear laws: Student's interval, exactly.
 
 
@@ -229,7 +209,7 @@ def test_linear_laws_have_students_intervals(tmp_path, name):
     design = linear_design(name, *np.array(cells).T)
     log_loss = design @ truth + np.random.default_rng(2).normal(0, 1e-3, len(cells))
     path = write(make_frame(cells, log_loss), tmp_path)
-    found = read(path).fit(name).to_dict()["fits"][0]["coefficients"]
+    found = read(path).fit(name, intervals="profile").to_dict()["fits"][0]["coefficients"]
     lines = {
         (name, line["N"]): line for name in ("b", "d") if isinstance(found.get(name), list) for line in found[name]
     }
@@ -237,7 +217,7 @@ def test_linear_laws_have_students_intervals(tmp_path, name):
         item = found[each] if size is None else lines[each, size]
         assert near(ends(item), wanted, 1e-6), each
     point = {"dense_parameters": at[0], "num_experts": None if name == "dense" else at[1]}
-    [said] = read(path).fit(name, level=0.8).predict(**point).to_dict()["predictions"]
+    [said] = read(path).fit(name, level=0.8, intervals="profile").predict(**point).to_dict()["predictions"]
     weights, student = linear_design(name, *np.array([at]).T)[0], Student(design, log_loss, 0.8)
     for key, more in (("law", 0.0), ("run", 1.0)):
         assert near(np.log10(ends(said["intervals"][key])), student.interval(weights, more), 1e-6), key

@@ -178,6 +178,7 @@ SAME = {
     "fit table.csv --law compute --floor 1.5": lambda: fits("compute", options={"floor": 1.5}),
     "fit table.csv --law compute": lambda: fits("compute"),
     f"{FIT} --count-embeddings 1": lambda: fits(embeddings=1),
+    f"{FIT} --intervals hc3": lambda: fits(intervals="hc3"),
     FIT_TASKS: lambda: fits(**TASKS),
     f"{FIT_TASKS} --task two one": lambda: fits(**TASKS, task=("two", "one")),
     f"{FIT_TASKS} --guess-rate 0.2": lambda: fits(**TASKS, guess_rate=0.2),
@@ -202,6 +203,7 @@ SAME = {
         "compute", at={"flops": 1e18}, options={"floor": 1.5}
     ),
     f"{PREDICT} --count-embeddings 2": lambda: fits(embeddings=2, at=AT),
+    f"{PREDICT} --intervals profile": lambda: fits(intervals="profile", at=AT),
     PREDICT_TASKS: lambda: fits(**TASKS, at={"flops": 1e21}),
     f"{PREDICT_TASKS} --task two": lambda: fits(**TASKS, at={"flops": 1e21}, task=("two",)),
     f"{PREDICT_TASKS} --guess-rate 0.2": lambda: fits(**TASKS, at={"flops": 1e21}, guess_rate=0.2),
@@ -219,6 +221,10 @@ SAME = {
     f"{PLAN} --rows '{FEW}'": lambda: plans(rows=FEW),
     f"{PLAN} --level 0.8": lambda: plans(level=0.8),
     f"{PLAN} --count-embeddings 1": lambda: plans(embeddings=1),
+    f"{PLAN} --within 0.05": lambda: plans(within=0.05),
+    "plan table.csv --huber 0.001 --law routed-bounded --flops 1e16 --resamples 0 --no-published": lambda: plans(
+        law="routed-bounded", huber=0.001
+    ),
     f"{PLAN} --resamples 7": lambda: plans(resamples=7),
     f"{PLAN} --published": lambda: plans(published=True),
     NEXT: lambda: next_runs(),
@@ -454,8 +460,11 @@ IDLE = {
     "--huber 0.001: it cannot be used with --published": PRINTED + ("--huber", "1e-3"),
     "--floor 1.5: it cannot be used with --published": PRINTED + ("--floor", "1.5"),
     "--count-embeddings 1: it cannot be used with --published": PRINTED + ("--count-embeddings", "1"),
+    "--intervals size: it cannot be used with --published": PRINTED + ("--intervals", "size"),
     "--count-embeddings 1: it is for laws of the loss; leave it out": (*FIT_TASKS.split(), "--count-embeddings", "1"),
     "--resamples 7: it cannot be used with --next": (*NEXT.split(), "--resamples", "7"),
+    "--within 0.1: it cannot be used with --next": (*NEXT.split(), "--within", "0.1"),
+    "--huber 0.001: it cannot be used with --next": (*NEXT.split(), "--huber", "1e-3"),
     "--dtype fp8: it cannot be used with --next": (*NEXT.split(), "--dtype", "fp8"),
     "--out x: it cannot be used with --next": (*NEXT.split(), "--out", "x"),
     "--tokens 300B: it cannot be used with --next": (*NEXT.split(), "--tokens", "300B"),

@@ -136,18 +136,23 @@ def test_columns_of_a_fit_are_in_their_range(laws):
 
 
 @pytest.mark.parametrize(("huber", "criterion"), [(1e-3, "sum of Huber"), (None, "half the sum of squared")])
-def test_the_criterion_of_a_broken_law(huber, criterion, monkeypatch):
+def test_the_criterion_of_a_broken_law(huber, criterion):
     best = SimpleNamespace(parameters=np.zeros(6), residual=np.zeros(7), objective=0.0)
-    monkeypatch.setattr(oracle.broken, "search", lambda *given: best)
-    assert oracle.broken.fit_broken(np.arange(1.0, 8), np.full(7, 0.5), huber).criterion.startswith(criterion)
+    fit = oracle.broken.fit_broken(np.arange(1.0, 8), np.full(7, 0.5), huber, search=lambda *given: best)
+    assert fit.criterion.startswith(criterion)
 
 
 def test_slopes_are_at_the_median_of_the_rows(monkeypatch):
     module = oracle.bounded_intervals
-    monkeypatch.setattr(module, "profile_intervals", lambda *given: [quantity.N for quantity in given[3]])
     monkeypatch.setattr(module, "range_of", lambda N: N)
     fit = SimpleNamespace(curve=oracle.utilisation.UtilisationCurve(None, B_min=0.2, unit=0.02))
-    assert module.utilisation_slopes(fit, (np.array([1.0, 1, 1, 4, 9]), np.full(5, 0.3)), np.ones(5)) == [1, 1, 9]
+    slopes = module.utilisation_slopes(
+        fit,
+        (np.array([1.0, 1, 1, 4, 9]), np.full(5, 0.3)),
+        np.ones(5),
+        search=lambda *given: [quantity.N for quantity in given[3]],
+    )
+    assert slopes == [1, 1, 9]
 
 
 @twins

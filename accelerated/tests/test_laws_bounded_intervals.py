@@ -71,8 +71,8 @@ def test_intervals_of_quiet_rows_by_the_reference(name):
     check_law(catalogue.LAWS[name], name)
 
 
-def test_what_a_size_is_worth_and_by_size():
-    """Only the law in (N, E) has these numbers. They are None at E = 1, and None by size for two sizes."""
+def test_what_a_size_is_worth():
+    """Only the law in (N, E) has this number. It is None at E = 1."""
     first, second, log_loss = noisy(LAW, CELLS, QUIET, 3)
     law, loss = fast.catalogue.LAWS["routed-bounded"], 10**log_loss
     fit = law.fit(first, second, loss)
@@ -80,14 +80,6 @@ def test_what_a_size_is_worth_and_by_size():
     wanted = quiet("routed-bounded", lambda t: math.log10(t.worth(*PLACE)), log_loss)
     close(np.log10(found[2:5]), wanted, "worth")
     assert law.dense_equivalent(fit, (first, second), loss, (1e9, 1.0), LEVEL) is None
-    assert law.by_size(fit, (first, second), loss, PLACE, LEVEL) is None  # CELLS has two sizes
-    cells = [(size, experts) for size in (2e7, 8e7, 3e8) for experts in (1.0, 4.0, 16.0, 64.0, 256.0)]
-    first, second, log_loss = noisy(LAW, cells, 1e-3, 3)
-    fit = law.fit(first, second, 10**log_loss)
-    low, high = law.by_size(fit, (first, second), 10**log_loss, (1e8, 64.0), LEVEL)
-    asked = [fast.uncertainty.Quantity("prediction", 1e8, 64.0)]
-    [plain] = fast.resampling.jackknife(first, second, 10**log_loss, first, asked, LEVEL).intervals
-    assert (low, high) == (plain.low, plain.high) and low < LAW.loss(1e8, 64.0) < high
 
 
 def test_designs_are_those_that_the_laws_are_linear_in():

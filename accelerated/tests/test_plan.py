@@ -29,7 +29,6 @@ from routelaws.accelerated.results.rows import law_columns, training_flops
 from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables.selection import select_rows
 from routelaws.reference.accounting import SIZES, count
-from routelaws.reference.laws.intervals import Range
 
 SLOPE, GAIN, LEVEL = -0.08, {"Hash": -0.03, "S-Base": -0.06}, 1.05
 EXPERTS = (2, 8, 32)
@@ -272,11 +271,11 @@ def test_an_option_has_the_intervals_that_predict_gives_at_its_size(tmp_path):
     [said] = runs.plan(Budget(1e17), published=False, resamples=0, level=0.5).to_dict()["rankings"]
     best = said["options"][0]
     [found] = runs.fit(level=0.5).predict(best["N"], best["num_experts"]).predictions
-    for name, own in (("law", found.law), ("run", found.run), ("by_size", found.by_size)):
+    for name, own in (("law", found.law), ("run", found.run)):
         ends = best["intervals"][name]
         assert [ends["low"], ends["high"]] == pytest.approx([own.low, own.high], rel=1e-9), name
-    ends = f"{found.by_size.low:.3f} to {found.by_size.high:.3f}"
-    assert any(f"the first option is {ends}" in note for note in said["notes"])
+    [line] = found.fit.method_words
+    assert "share about" in line and f"S-Base: {line}" in said["notes"]
 
 
 def test_a_resample_draws_the_dense_runs_once_for_all_routers(tmp_path):
@@ -351,10 +350,10 @@ def test_a_frontier_is_dashed_where_it_ends_beyond_the_runs():
 
 
 def test_the_notes_on_a_ranking_are_the_approved_ones(approved):
-    def line(router="Hash", law="separable", by_size=None, **fields):
-        fields = {"beyond": [], "surrounded": True, "at_reach": False} | fields
-        model = SimpleNamespace(router=router, law=law)
-        return SimpleNamespace(model=model, by_size=by_size, **fields)
+    def line(router="Hash", law="separable", words=(), **fields):
+        fields = {"beyond": [], "surrounded": True, "at_reach": False, "law_interval": (1.0, 2.0)} | fields
+        model = SimpleNamespace(router=router, law=law, fit=SimpleNamespace(name=router, method_words=words))
+        return SimpleNamespace(model=model, **fields)
 
     def fit(rise, determined=True):
         return SimpleNamespace(
@@ -375,7 +374,7 @@ def test_the_notes_on_a_ranking_are_the_approved_ones(approved):
             left_out=reasons, lines=[line(beyond=far), line(at_reach=True)], fits=[fit(None), fit(1, False)]
         ),
         plain._replace(lines=[line(surrounded=False), line("Dense")], rows={"Hash": 4}, resamples=20, drawn=20),
-        plain._replace(lines=[line(by_size=Range("loss", None, 2.0, 1.5, 2.5, ""))], resamples=18, drawn=20),
+        plain._replace(lines=[line(words=["intervals: by size"])], resamples=18, drawn=20),
         plain._replace(drawn=20, models=[SimpleNamespace(counts=())], law="hoffmann"),
         plain._replace(rows={}, attested="a table of the paper", lines=[line(beyond=far)]),
     ]

@@ -169,6 +169,6 @@ def test_an_interval_that_is_not_there_is_said_in_words(tmp_path):
     report = read(make_table(tmp_path, 1e-3)).fit().predict(**point(3e8, 32.0))
     [found] = report.predictions
     nan, inf = math.nan, math.inf
-    found = found._replace(by_size=found.law._replace(low=nan, high=nan), run=found.run._replace(low=1.5, high=inf))
+    found = found._replace(law=found.law._replace(low=nan, high=nan), run=found.run._replace(low=1.5, high=inf))
     printed = text(prediction_blocks(report._replace(predictions=[found])))
     assert "not known" in printed and "1.5000 to ∞" in printed and "nan" not in printed

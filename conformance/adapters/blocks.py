@@ -102,7 +102,8 @@ def layer(run: Callable, d_ff: int = 1, multiple: int = 1) -> Callable:
 
     Put the weights of `planted` into your layer, and call it with `planted.x` [T, d]. The weights are router [d, E], up
     and linear [E, d, f], and down [E, f, d]; linear is the second matrix of gated experts. The width d is E + 1.
-    `multiple` rounds d and f up. With a capacity, route(logits, k, capacity) calls run(planted, k, capacity).
+    `multiple` rounds d and f up. With a capacity, route(logits, k, capacity) calls run(planted, k, capacity). A token
+    whose output is its input counts as dropped.
 
     The route calls the layer again with one of two tags for each token. A token must have the output that it has if all
     tokens have its tag. Otherwise it reads other tokens. If tags do not change the output of a token, the report says
@@ -112,12 +113,16 @@ def layer(run: Callable, d_ff: int = 1, multiple: int = 1) -> Callable:
     """
 
     def answer(logits, k, more, tags=1.0):
-        output = run(plant(logits, d_ff, multiple, tags), k, *more)
+        planted = plant(logits, d_ff, multiple, tags)
+        output = run(planted, k, *more)
         output = output[0] if isinstance(output, list | tuple) else output
         if not hasattr(output, "reshape"):
             raise NotImplementedError(f"run returned {told(output)}; return y [T, d], or (y, anything)")
         output = output if has_graph(logits) else as_numpy(output)  # parameters of a torch module have a graph, too
-        return output.reshape(len(logits), -1)[:, : np.shape(logits)[1]]
+        output = output.reshape(len(logits), -1)
+        if output.shape == planted.x.shape:  # a layer may return the input of a dropped token
+            output = output * (output != planted.x).any(1)[:, None]
+        return output[:, : np.shape(logits)[1]]
 
     def route(logits, k, *more):
         if has_graph(logits):
@@ -265,8 +270,9 @@ def backend(
         z_loss: z_loss(logits) -> number; or None.
         convert: convert(array, dtype name) -> the library's array; None keeps NumPy arrays.
         dtypes: the precisions of the library.
-        capabilities: ("torch",) if route and loss keep torch's graph from the logits. ("jit", "grad") if JAX can trace
-            them. The suite then tests their gradients by the logits alone.
+        capabilities: ("torch",) if route, dispatch and loss keep torch's graph from the logits. ("jit", "grad") if JAX
+            can trace them. The suite then tests their gradients by the logits alone. A function without gradients may
+            raise NotImplementedError.
         more: further functions under the reference's names.
     """
     functions = dict(more)
@@ -287,6 +293,7 @@ def backend(
             logits = logits if convert is None else convert(logits, "float32")
             return placement(dispatch(logits, expert.shape[1], capacity), expert)
 
+        place.gates = dispatch
         functions["dispatch"] = place
     if loss is not None:
 

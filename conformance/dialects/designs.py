@@ -146,7 +146,8 @@ def within(rule, key: np.ndarray) -> np.ndarray:
 
 def _group_scores(rule: Groups, key: np.ndarray) -> np.ndarray:
     by_group = np.sort(key.reshape(len(key), rule.number, -1), axis=2)
-    return by_group[:, :, -2:].sum(axis=2) if rule.score == "two_best" else by_group[:, :, -1]
+    two = by_group[:, :, -2:] if rule.score == "two_best" else by_group[:, :, -1:]
+    return np.where(np.isinf(two) & (two[:, :, -1:] > -np.inf), 0, two).sum(axis=2)  # a lone expert counts alone
 
 
 def gap_of_groups(rule: Groups, key: np.ndarray) -> np.ndarray:

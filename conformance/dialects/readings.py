@@ -5,6 +5,7 @@ and those of both. A reading is named only if it explains every answer. The func
 defect. Without a reading, no known design explains the answers.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -16,6 +17,9 @@ from routelaws.conformance.dialects.designs import Probe
 from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, is_crowded, off, wrong_choice
 
 TINY = float(np.finfo("float32").tiny)
+
+LOW = {"bfloat16": TINY, "float16": 2.0**-25}
+"""{precision below float32 in which routers compute: error of a number below its least normal one}."""
 
 
 class Reading(NamedTuple):
@@ -83,7 +87,8 @@ def _of_choice(design: Design, precision: str) -> Iterator[Reading]:
 def _of_gates(design: Design, answers: list[Answer], precision: str) -> Iterator[Reading]:
     scale = design.scale
     yield Reading("", lambda answer: not bad_gates(design.form, scale, answer, precision).any())
-    yield Reading("as if gates were rounded to bfloat16", lambda answer: _is_rounded(design, answer))
+    for low in LOW:
+        yield Reading(f"as if gates were rounded to {low}", lambda answer, low=low: _is_rounded(design, answer, low))
     normed = "sum over chosen" in design.form.name
     if not normed and design.form.name not in ("softmax", "sigmoid"):
         return
@@ -131,16 +136,19 @@ def _denominator(design: Design, answers: list[Answer], precision: str) -> tuple
     return (float(np.median(added)), float(np.median(least))) if added else (0.0, 0.0)
 
 
-def _bfloat16(values: np.ndarray) -> np.ndarray:
-    """Return values rounded to bfloat16, a half to the even number."""
+def _rounded(values: np.ndarray, low: str) -> np.ndarray:
+    """Return values rounded to bfloat16 or float16, a half to the even number."""
+    if low == "float16":
+        with np.errstate(over="ignore"):
+            return np.float16(values).astype(np.float64)
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
 
 
-def _is_rounded(design: Design, answer: Answer) -> bool:
+def _is_rounded(design: Design, answer: Answer, low: str) -> bool:
     wanted = design.scale * design.form.gates(answer.probe.logits, answer.expert)
-    small = np.abs(answer.gate - wanted) <= 2 * UNIT["bfloat16"] * np.abs(wanted) + TINY
-    return bool(small.all() and np.all(_bfloat16(answer.gate) == answer.gate))
+    small = np.abs(answer.gate - wanted) <= 2 * UNIT[low] * np.abs(wanted) + LOW[low]
+    return bool(small.all() and np.all(_rounded(answer.gate, low) == answer.gate))
 
 
 def _of_both(design: Design, answers: list[Answer], precision: str) -> Iterator[Reading]:
@@ -148,9 +156,9 @@ def _of_both(design: Design, answers: list[Answer], precision: str) -> Iterator[
     if least:
         yield Reading(f"gates below {least:.2g} are 0", lambda answer: _fits_values(design, answer, least))
     if not all(_fits_choice(design, each, precision) for each in answers):  # any gate has the error of bfloat16
-        for exact in (False, True):
-            fits = lambda answer, exact=exact: _fits_bfloat16(design, answer, precision, exact)  # noqa: E731
-            yield Reading("as if logits were computed in bfloat16", fits)
+        for low, exact in itertools.product(LOW, (False, True)):
+            fits = lambda answer, low=low, exact=exact: _fits_low(design, answer, precision, low, exact)  # noqa: E731
+            yield Reading(f"as if logits were computed in {low}", fits)
     yield Reading("as if the bias were added to the logits", lambda answer: _fits_with_bias(design, answer, precision))
     for bound in range(1, 80):  # with larger bounds, the gate is too small for float32
         fits = lambda answer, bound=bound: _fits_at(design, answer, answer.probe.logits.clip(-bound, bound), precision)  # noqa: E731,E501
@@ -171,11 +179,11 @@ def _fits_with_bias(design: Design, answer: Answer, precision: str) -> bool:
     return _fits_at(design, bare, logits if bias is None else logits + bias, precision)
 
 
-def _fits_bfloat16(design: Design, answer: Answer, precision: str, exact: bool) -> bool:
+def _fits_low(design: Design, answer: Answer, precision: str, low: str, exact: bool) -> bool:
     """Return whether the choice is that of rounded logits. The gates may have the exact logits."""
-    probe = answer.probe._replace(logits=_bfloat16(answer.probe.logits))
+    probe = answer.probe._replace(logits=_rounded(answer.probe.logits, low))
     wanted = design.scale * design.form.gates((answer.probe if exact else probe).logits, answer.expert)
-    small = np.abs(answer.gate - wanted) <= designs.error_of(probe.logits, "bfloat16") * np.abs(wanted) + TINY
+    small = np.abs(answer.gate - wanted) <= designs.error_of(probe.logits, low) * np.abs(wanted) + LOW[low]
     return bool(small.all()) and _fits_choice(design, answer._replace(probe=probe), precision)
 
 

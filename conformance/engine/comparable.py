@@ -23,12 +23,16 @@ def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stan
     """Return a result with all fields of its record, and with choices in the reference's order."""
     named = dict(zip(defaults_of(path), arguments, strict=False)) | keywords
     absent = [name for name in OPTIONAL.get(type(result).__name__, ()) if getattr(result, name) is None]
-    if not absent and stance is None:
+    if not absent and stance is None and path not in BALANCED:
         return result
     wanted = public_functions()[path](**named)
     if absent:
         result = result._replace(**{name: getattr(wanted, name) for name in absent})
-    return result if stance is None else canonical(path, result, wanted, named, precision)
+    return result if stance is None and path not in BALANCED else canonical(path, result, wanted, named, precision)
+
+
+BALANCED = ("routers.sinkhorn.sinkhorn_router", "routers.base.base_router")
+"""Routers without a stance whose order of choices has no meaning."""
 
 
 def canonical(path: str, result, wanted, arguments: dict, precision: str):
@@ -45,6 +49,8 @@ def canonical(path: str, result, wanted, arguments: dict, precision: str):
     if path == TIES:
         bad = designs.wrong_rows(np.asarray(result), arguments["scores"], np.zeros((len(result), 1)))
         return np.where(bad[:, None], result, wanted).astype(result.dtype)
+    if path in BALANCED and arguments.get("held") is None:
+        return _in_order(result, wanted, (np.sort(result.expert, axis=1) != np.sort(wanted.expert, axis=1)).any(axis=1))
     if path not in (TOP_K, SWITCH, GSHARD) or arguments.get("held") is not None:
         return result
     key, margin, _ = _ranking(arguments, wanted.expert.shape[1], precision)

@@ -103,6 +103,10 @@ def with_input(ledger: Ledger, trouble: Trouble, namespace, function) -> Trouble
     """Return a fault with the input of its call in decimal numbers, if the input is small."""
     call = _at_fault(ledger, trouble)
     inputs = named(_beside_defaults(call)) if call else {}
+    if trouble.kind == "not finite" and not all(np.isfinite(x).all() for x in inputs.values() if x.dtype.kind == "f"):
+        trouble = trouble._replace(
+            kind="excluded" if "expert_mask" in inputs else "padding" if "mask" in inputs else "wrong"
+        )
     if not inputs or sum(value.size for value in inputs.values()) > FEW or "logits [" in trouble.detail:
         return trouble
     words = ", ".join(f"{name} {value.tolist()}" for name, value in inputs.items())

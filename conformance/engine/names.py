@@ -132,26 +132,19 @@ def keywords_of(function) -> frozenset | None:
     return None if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters) else by_name
 
 
-@functools.cache
-def is_alone(name: str) -> bool:
-    """Return whether exactly one public function has this last name."""
-    return sum(path.rpartition(".")[2] == name for path in public_functions()) == 1
-
-
 def full_names(names) -> tuple[str, ...]:
-    """Return the paths of functions. Each name is a path or a unique last name.
+    """Return the paths of functions. Each name is a path or a last name.
 
     Raises:
-        BackendError: a name is unknown or ambiguous.
+        BackendError: a name is unknown.
     """
     paths = []
     for name in names:
         fitting = [path for path in public_functions() if path == name or path.endswith(f".{name}")]
-        if len(fitting) != 1:
+        if not fitting:
             names = {path.rpartition(".")[2]: path for path in public_functions()}
             close = difflib.get_close_matches(name.rpartition(".")[2], names, 3, 0.7)
             known = f"close to it: {', '.join(close)}; --list shows all names" if close else "--list shows the names"
-            known = f"it can be {', '.join(fitting)}" if fitting else known
-            raise BackendError(f"{name} does not name one public function of the reference; {known}")
+            raise BackendError(f"{name} does not name a public function of the reference; {known}")
         paths += fitting
     return tuple(paths)

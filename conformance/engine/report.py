@@ -43,7 +43,7 @@ DEFECTS = {
     "state": "an earlier call changes the result of a later call",
     "not finite": "finite input gives NaN or infinity",
     "out of range": "an index is not an expert, an expert is chosen twice, or an output is beyond every combination",
-    "excluded": "an expert outside the chosen groups, or a masked expert, is chosen",
+    "excluded": "an expert outside the chosen groups, or a masked expert, is chosen, or its NaN reaches a result",
     "overfull": "an expert keeps more tokens than its capacity",
     "mixed": "the output of a token contains other tokens, for example because they share a slot",
     "size": "a call with more than 256 experts or 1,024 tokens is wrong, but smaller calls are not",
@@ -145,18 +145,17 @@ class Report(NamedTuple):
         return sum(row.verdict != "missing" for row in self.rows)
 
     def __getitem__(self, name):
-        """Return the row of a function, by its path or by a unique last name.
+        """Return the row of a function, by its path or by its last name.
 
         Raises:
-            KeyError: the name is unknown or ambiguous.
+            KeyError: the name is unknown.
         """
         if not isinstance(name, str):
             return tuple.__getitem__(self, name)
-        rows = [row for row in self.rows if name in (row.function, row.function.rpartition(".")[2])]
-        if len(rows) != 1:
-            several = "can be " + ", ".join(row.function for row in rows)
-            raise KeyError(f"{name} {several if rows else 'is no function of this report'}")
-        return rows[0]
+        for row in self.rows:
+            if name in (row.function, row.function.rpartition(".")[2]):
+                return row
+        raise KeyError(f"{name} is no function of this report")
 
     def counts(self) -> dict[str, int]:
         """Return the number of functions with each verdict, without zeros."""
@@ -364,13 +363,16 @@ def _blamed(row: Row, troubles: list[Trouble], causes: list[str]) -> Row:
 
 
 def _first(troubles: list[Trouble]) -> tuple[Trouble, Trouble | None]:
-    """Return the fault with the earliest kind in `KINDS`, and a fault that names a dialect, or None."""
+    """Return the plainest fault with the earliest kind in `KINDS`, and a fault that names a dialect, or None."""
     first = min(
         troubles,
         key=lambda fault: (
             KINDS.index(fault.kind) if fault.kind in KINDS else len(KINDS),
             "test_designs" not in fault.test,
             "test_dialects" in fault.test,
+            not fault.script,
+            "inf" in fault.script or "nan" in fault.script,
+            len(fault.script),
         ),
     )
     return first, next((trouble for trouble in troubles if names_a_dialect(trouble)), None)

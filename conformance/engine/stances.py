@@ -215,8 +215,9 @@ def _of_subject(backend, path: str) -> Stance:
             raise
 
     verdict = classifier.classify(subject, adapt(call))
-    if subject == "balance loss" and verdict.matches and backend.has_gradients:
-        faults += _loss_gradient_faults(backend, path, verdict.matches[0], precision)
+    gradient_faults = {"balance loss": _loss_gradient_faults, "drop order": _gate_gradient_faults}.get(subject)
+    if gradient_faults and verdict.matches and backend.has_gradients:
+        faults += gradient_faults(backend, path, verdict.matches[0], precision)
         if faults:
             finding = Finding("defect", faults[0].kind, faults[0].detail, verdict.matches[0], verdict.examples)
             if finding.kind == "dialect":
@@ -228,8 +229,8 @@ def _of_subject(backend, path: str) -> Stance:
         return Stance(Finding("defect", fault.kind, fault.detail))
     if not verdict.examples:
         return Stance(Finding("not askable", detail=f"it declined every input: {frequent(reasons)}"))
-    if subject == "balance loss" and not verdict.matches and not verdict.steady:
-        detail = "the loss changes between two equal calls"
+    if not verdict.matches and not verdict.steady:
+        detail = f"the {'loss' if subject == 'balance loss' else 'result'} changes between two equal calls"
         return Stance(Finding("defect", "not deterministic", detail, verdict.nearest, verdict.examples))
     words = classifier.describe(verdict)
     if len(verdict.matches) > 1:
@@ -265,6 +266,31 @@ def _loss_gradient_faults(backend, path: str, name: str, precision: str) -> list
         fault = gradient_fault(loss, wanted, designs.Probe("plain", logits, expert.shape[1]))
         if fault:
             return [fault]
+    return []
+
+
+def _gate_gradient_faults(backend, path: str, name: str, precision: str) -> list:
+    """Return [fault] if the gradient of the gates of a dispatch by the logits is not their derivative; else []."""
+    gates = getattr(backend._find(path), "gates", None)  # of `adapters.blocks`
+    logits = np.array([[1.5, 0.5, 0.0, 1.0], [1.5, 1.0, 0.5, 0.0], [1.0, 1.5, 0.0, 0.5]])  # two tokens want expert 0
+    for k in (1, 2) if gates else ():
+
+        def total(z, k=k):
+            answer = gates(z, k, 1)
+            return sum((4 + e) * answer[:, e].sum() for e in range(4))
+
+        try:
+            gradient = backend.gradient(total, logits, precision)
+            wanted = derivative(lambda z, total=total: float(total(backend.convert(z, precision))), logits, 2.0**-6)
+        except NotImplementedError as error:
+            backend.tested(path, "grad", str(error))
+            continue
+        except Fault as fault:
+            return [fault]
+        backend.tested(path, "grad")
+        fault = gradient_fault(gradient, wanted, designs.Probe("plain", logits, k))
+        if fault:
+            return [fault._replace(detail=f"{fault.detail}, capacity 1")]
     return []
 
 
@@ -393,7 +419,7 @@ def is_refusal(error: BaseException) -> bool:
         return False
     package = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0]
     line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno).strip()
-    return package not in ARRAYS and line.startswith(("raise", "assert"))
+    return package not in ARRAYS and re.search(r"(^|[:;]\s*)(raise|assert)\b", line) is not None
 
 
 def is_own(function) -> bool:

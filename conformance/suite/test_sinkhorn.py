@@ -5,6 +5,7 @@ need Newton's method are compared at a tight tolerance.
 """
 
 import functools
+import itertools
 import json
 import os
 import subprocess
@@ -26,7 +27,7 @@ from routelaws.conformance.compare import (
     assert_same,
     central_difference,
 )
-from routelaws.conformance.engine.harness import PRECISIONS, gradient, jitted, run
+from routelaws.conformance.engine.harness import PRECISIONS, gradient, jitted, precisions_of, run
 from routelaws.conformance.suite.strategies import Logits, logits
 from routelaws.conformance.suite.strategies_base import draw_scores
 from routelaws.reference.notation import Routing
@@ -406,6 +407,19 @@ def test_gates_of_extreme_logits_without_a_warning():
 @given(drawn=logits(), precision=precisions, gate=st.sampled_from(reference.GATES), training=st.booleans())
 def test_router(backend, drawn, precision, gate, training):
     check_router(backend, drawn, precision, gate, training)
+
+
+@pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
+@pytest.mark.parametrize("shape, k", [((24, 4), 1), ((40, 8), 2), ((6, 8), 3)])
+def test_a_router_without_a_number_of_sweeps(backend, shape, k):
+    """Any solver is right whose plan is as close to balance as the default tolerance."""
+    for seed, precision in itertools.product(range(2), precisions_of(backend)):
+        values = np.float32(draw_scores("random", shape, 1.0, seed).values + np.arange(shape[1]) / 4).astype(float)
+        found = run(backend, ROUTER, precision, values, k=k)
+        what = f"sinkhorn_router, default, {shape}, k {k}, {precision}"
+        scores = np.log(reference.sinkhorn_plan(values, tolerance=1e-9).plan)
+        assert_admissible_top_k(found.expert, scores, BOUNDS["sinkhorn.converged"].limit, what=what)
+        check_gates(found, values, "softmax", precision, what)
 
 
 @pytest.mark.asks("routers.sinkhorn.sinkhorn_router")

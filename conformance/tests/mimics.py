@@ -169,6 +169,11 @@ def gates_in_bfloat16(z, k, bias=None, mask=None):
     return expert, _rounded(gate)
 
 
+def gates_in_float16(z, k, bias=None, mask=None):
+    expert, gate = mixtral(z, k)
+    return expert, gate.astype(np.float16).astype(z.dtype)
+
+
 def bias_in_the_gate(z, k, bias=None, mask=None):
     s = _sigmoid(z) if bias is None else _sigmoid(z) + bias.astype(z.dtype)
     expert = best(s, k)
@@ -402,6 +407,7 @@ CAUSES = {
         excluded_at_zero, "defect", "excluded", "as if experts outside the chosen groups had the score 0"),
     "clipped": (clipped, "differs", "dialect", "as if logits were clipped at -10 and 10"),
     "8 bits": (numbers_in_8_bits, "defect", "size", "with 12 tokens and 320 experts: chooses experts [12], but "),
+    "gates in float16": (gates_in_float16, "differs", "dialect", "as if gates were rounded to float16"),
     "numbers in bfloat16": (numbers_in_bfloat16, "defect", "out of range", "are not 2 different experts of 320"),
     "1,024 tokens": (first_1024_tokens, "defect", "size", "with 1100 tokens and 8 experts: "),
     "0 after 1,024 tokens": (nothing_after_1024, "defect", "size", "with 1100 tokens and 8 experts: "),

@@ -192,3 +192,16 @@ def test_nightly_first_tries_what_failed(tmp_path):
     [file] = (tmp_path / "failing").glob("*.npz")
     failed = [str(opened(file)[name]) for name in ("d_model", "num_blocks", "num_heads")]
     assert asked[0].index(failed) > 10 > asked[1].index(failed)
+
+
+@pytest.mark.parametrize("name, kind", [("expert_mask", "excluded"), ("mask", "padding"), ("", "not finite")])
+def test_nan_that_an_input_has_is_no_wrong_answer_to_a_finite_input(name, kind):
+    backend, logits = guarded(top_k_router=top_k.top_k_router), Z.copy()
+    logits[0, 0] = np.inf if name else 0
+    masks = {"expert_mask": np.array([False, True, True]), "mask": np.array([False, True])}
+    with pytest.raises(AssertionError) as caught:
+        backend.routers.top_k.top_k_router(logits, 1, **({name: masks[name]} if name else {}))
+        raise AssertionError("top_k_router: gate: expected 0.5, found nan")
+    trouble = backend.ledger.blame(caught.value, "mine", "test_here.py::test_this")
+    assert trouble.kind == "not finite"
+    assert failing_calls.with_input(backend.ledger, trouble, backend.namespace, top_k.top_k_router).kind == kind

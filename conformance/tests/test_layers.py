@@ -15,9 +15,10 @@ from routelaws.conformance.adapters import blocks
 from routelaws.conformance.engine import backends as engine
 from routelaws.conformance.engine import runner, stances
 from routelaws.conformance.engine.options import Options
+from routelaws.conformance.suite import test_base, test_hash_layer, test_sinkhorn
 from routelaws.conformance.tests.planting import behind, own_shares  # noqa: F401
 from routelaws.reference import balance, experts, notation
-from routelaws.reference.routers import top_k
+from routelaws.reference.routers import base, sinkhorn, top_k
 
 JIT_GRAD = ("jit", "grad")
 
@@ -57,7 +58,8 @@ def jax_layer(planted, k, capacity=None, *, gated=False, fault="", precision="fl
     up, linear, down = (jnp.asarray(weight, precision) for weight in (planted.up, planted.linear, planted.down))
     logits = jnp.asarray(planted.x, "float32") @ jnp.asarray(planted.router, "float32")
     gates, chosen = jax.lax.top_k(jax.nn.softmax(logits), k)
-    gates = jax.lax.stop_gradient(gates) if fault == "stopped gates" else gates
+    if fault == "stopped gates" or fault == "stopped with a capacity" and capacity is not None:
+        gates = jax.lax.stop_gradient(gates)
     num_tokens, num_experts = logits.shape
     capacity = num_tokens * k if capacity is None else capacity
     expert = chosen.T.reshape(-1)  # all first choices, then all second ones
@@ -84,7 +86,10 @@ def torch_layer(planted, k, capacity=None, *, fault="", precision="float32"):
     gates, chosen = (x @ torch.as_tensor(planted.router)).softmax(1).topk(k)
     x = x.to(getattr(torch, precision))
     up, linear, down = (torch.as_tensor(w).to(x.dtype) for w in (planted.up, planted.linear, planted.down))
-    gates = gates.detach() if fault == "stopped gates" else gates
+    if fault == "stopped gates" or fault == "stopped with a capacity" and capacity is not None:
+        gates = gates.detach()
+    if fault == "stopped sum with a capacity" and capacity is not None:
+        gates = gates * gates.sum(1, keepdim=True).detach()
     flat = chosen.T.flatten()
     order = flat.argsort(stable=True)
     counts = torch.bincount(flat, minlength=len(up)).tolist()
@@ -120,6 +125,19 @@ def fused(logits, k, capacity, *, fault=""):
         slot = 0 if fault == "one slot" else place.slot[t, choice]
         gates[t, routing.expert[t, choice], slot] = routing.gate[t, choice]
     return gates
+
+
+def by_lot(logits, k, capacity):
+    """Drop each third choice by lot, and later tokens beyond the capacity."""
+    gates = fused(logits, k, capacity)
+    return gates * (np.random.default_rng().random(gates.shape) > 1 / 3)
+
+
+def faint_by_lot(logits, k):
+    """Draw whether a second expert with a gate below 1e-9 runs."""
+    expert, gate = pair(logits, k)
+    drawn = np.random.default_rng().random(gate.shape) * 1e-9 < gate
+    return expert, np.where(drawn, gate, 0)
 
 
 @jax.custom_vjp
@@ -324,6 +342,10 @@ LAYERS = {
     "NumPy, fused gate, one slot": (
         lambda: blocks.backend(name="mine", dispatch=functools.partial(fused, fault="one slot")), "defect", "share",
     ),
+    "NumPy, fused gate, drops by lot": (
+        lambda: blocks.backend(name="mine", dispatch=by_lot), "defect", "not deterministic"),
+    "NumPy, draws of faint gates": (
+        lambda: blocks.backend(faint_by_lot, name="mine"), "defect", "not deterministic"),
     "NumPy layer": (lambda: both(numpy_layer), "right", ""),
     "NumPy layer, gated": (lambda: both(numpy_layer, gated=True), "right", ""),
     "NumPy layer, raises at capacity 0": (lambda: both(numpy_layer, fault="needs room"), "right", ""),
@@ -365,6 +387,8 @@ LAYERS = {
     "JAX layer, gated, experts in bfloat16": (lambda: both(jax_layer, gated=True, precision="bfloat16"), "right", ""),
     "JAX layer, stopped gates": (
         lambda: both(jax_layer, capabilities=JIT_GRAD, fault="stopped gates"), "defect", "no gradient"),
+    "JAX layer, stopped with a capacity": (
+        lambda: both(jax_layer, capabilities=JIT_GRAD, fault="stopped with a capacity"), "defect", "capacity 1"),
     "JAX layer, a dropped token reads": (
         lambda: both(jax_layer, fault="a dropped token reads the last slot"), "defect", "token"),
     "JAX layer, second choices begin again": (
@@ -380,6 +404,12 @@ LAYERS = {
     "torch layer": (lambda: in_torch(torch_layer, capabilities=("torch",)), "right", ""),
     "torch layer, stopped gates": (
         lambda: in_torch(torch_layer, capabilities=("torch",), fault="stopped gates"), "defect", "no gradient"),
+    "torch layer, stopped with a capacity": (
+        lambda: in_torch(torch_layer, capabilities=("torch",), fault="stopped with a capacity"), "defect",
+        "capacity 1"),
+    "torch layer, stopped sum with a capacity": (
+        lambda: in_torch(torch_layer, capabilities=("torch",), fault="stopped sum with a capacity"), "unexplained",
+        "gradient"),
     "torch layer, experts in bfloat16": (lambda: in_torch(torch_layer, precision="bfloat16"), "right", ""),
     "torch layer, wrong inverse": (lambda: in_torch(torch_layer, fault="wrong inverse"), "defect", "token"),
     "torch layer, one too many": (lambda: in_torch(torch_layer, fault="one too many"), "defect", "keeps 2"),
@@ -408,6 +438,80 @@ def test_the_verdict(name):
     assert found == verdict and word in words, (found, words)
     if verdict == "right" and "layer" in name and "constant" not in name:
         assert "not tested" not in words, words
+
+
+def balanced(assign):
+    """Return a backend of Sinkhorn and BASE whose experts come from assign(logits, k, reference's router)."""
+
+    def router(own):
+        def route(logits, k=1, *, training=True, gate="softmax"):
+            expert = assign(logits, k, own) if training else top_k.top_k_router(logits, k).expert
+            score = notation.softmax(logits) if gate == "softmax" else 1 / (1 + np.exp(-logits))
+            return expert, np.take_along_axis(score, expert, axis=1).astype(logits.dtype)
+
+        return route
+
+    return behind(
+        SimpleNamespace(sinkhorn_router=router(sinkhorn.sinkhorn_router), base_router=router(base.base_router))
+    )
+
+
+def in_falling_order(logits, k, own):
+    return own(logits, k).expert[:, ::-1].copy()
+
+
+def only_small_groups(logits, k, own):
+    return own(logits, k).expert if len(logits) <= 12 else top_k.top_k_router(logits, k).expert
+
+
+def groups_of_eight(logits, k, own):
+    return np.concatenate([own(logits[t : t + 8], k).expert for t in range(0, len(logits), 8)])
+
+
+def one_too_many(logits, k, own):
+    expert = own(logits, k).expert.copy()
+    expert[np.argmax(expert[:, 0] != 0), 0] = 0
+    return expert
+
+
+@pytest.mark.parametrize(
+    "assign, right",
+    [(in_falling_order, True), (only_small_groups, False), (groups_of_eight, False), (one_too_many, False)],
+)
+def test_balanced_routers_of_strangers(assign, right):
+    """The order of an expert's choices has no meaning, and no group is too large to be compared."""
+    for check in (
+        lambda: test_sinkhorn.test_a_router_without_a_number_of_sweeps(balanced(assign), (24, 4), 1 + right),
+        lambda: test_base.test_tokens_that_prefer_one_expert(balanced(assign), 1 + right),
+    ):
+        with contextlib.nullcontext() if right else pytest.raises(AssertionError):
+            check()
+
+
+def test_a_router_of_integers_lists_its_precision():
+    """No input of a hash layer is a float, so the result of a backend for float32 is compared in float32."""
+    route = SimpleNamespace(hash_layer=lambda token_ids, num_experts: (
+        (token_ids % num_experts)[:, None], np.ones((len(token_ids), 1), np.float32)), dtypes=("float32",))  # fmt: skip
+    test_hash_layer.test_neighbouring_ids_go_to_different_experts(behind(route))
+
+
+def test_a_router_may_reject_numbers_of_tokens():
+    def base_router(logits, k=1):
+        if len(logits) * k % logits.shape[1]:
+            raise ValueError("needs equal shares")  # noqa: E701
+        return tuple(base.base_router(logits, k))[:2]
+
+    with pytest.raises(pytest.skip.Exception, match="needs equal shares"):
+        test_base.test_tokens_that_prefer_one_expert(behind(SimpleNamespace(base_router=base_router)), 1)
+
+
+def test_a_layer_may_return_the_input_of_a_dropped_token():
+    def run(planted, k, capacity=None):
+        output = numpy_layer(planted, k, capacity)
+        return np.where(output.any(axis=1, keepdims=True), output, planted.x)
+
+    found, words = verdict_of(behind(blocks.backend(blocks.layer(run), dispatch=blocks.layer(run), name="mine")))
+    assert found == "right", words
 
 
 def twin_route(logits, k):

@@ -48,7 +48,7 @@ def documents(family: str) -> Iterator[dict]:
             "passes": answer.passes,
             **({"checked": answer.checked} if answer.checked else {}),
             "parameters": parameter_names(function),
-            "options": [p.name for p in kinds if p.kind is p.KEYWORD_ONLY],
+            "options": [p.name for p in kinds if p.kind is p.KEYWORD_ONLY and not callable(p.default)],
             "fields": list(getattr(function.__annotations__.get("return"), "_fields", ())),
             "precisions": list(answer.precisions),
             "cases": [{"name": case.name, "inputs": case.inputs, "checks": case.checks} for case in answer.cases],

@@ -22,7 +22,15 @@ GUIDES = {  # in the order of reading; other pages come last
     "Build and train": ("own_layer", "routers", "training", "scale", "bench"),
     "Predict": ("columns", "laws", "planning", "downstream"),
     "Test": ("wild/README", "vectors"),
-    "Background": ("study/README", "study/details", "study/recipes", "choices", "balanced_assignment", "hash_loads"),
+    "Background": (
+        "study/README",
+        "study/details",
+        "study/recipes",
+        "choices",
+        "coverage",
+        "balanced_assignment",
+        "hash_loads",
+    ),
 }
 STANDING_IN = {"README.md": "index", ".": "index", "docs": "docs/index"}  # {path: page for links to it}
 NO_CONTENTS = "---\nhtml_theme.sidebar_secondary.remove: true\n---\n\n"

@@ -16,7 +16,7 @@ _NAMES = {
         "predict_additive",
     ),
     "bounded_intervals": (
-        "routed_by_size", "routed_dense_equivalent", "routed_design", "routed_intervals", "routed_prediction",
+        "routed_dense_equivalent", "routed_design", "routed_intervals", "routed_prediction",
         "routed_slopes", "scaled_columns", "utilisation_cutoff", "utilisation_design", "utilisation_intervals",
         "utilisation_prediction", "utilisation_slopes",
     ),
@@ -72,6 +72,7 @@ _NAMES = {
         "fine_grained_optimum", "hoffmann_optimum", "joint_optima", "joint_optimum", "printed_joint_optimum",
     ),
     "resampling": ("Bootstrap", "Jackknife", "bootstrap", "bootstrap_weights", "group_bootstrap_weights", "jackknife"),
+    "robust_intervals": ("Errors", "direction", "factor", "row_errors", "stretched", "tangent"),
     "routed": ("RoutedCoefficients", "effective_experts"),
     "smooth_intervals": ("fit_in_log10", "smooth_prediction", "smooth_ranges", "words"),
     "sparsity": (

@@ -60,7 +60,7 @@ FAR = 40.0  # limit of an interval, in units of ln: an end beyond it counts as o
 class Form(NamedTuple):
     """The interface of a law. Unknowns are relative to the middle of the table (`centres`)."""
 
-    names: tuple[str, ...]  # [p] the coefficients
+    kind: type  # the NamedTuple of the coefficients, [p]
     positive: tuple[bool, ...]  # [p] above 0, so the interval is of its logarithm
     limits: tuple[float, ...]  # [p] the value of a coefficient that has vanished
     bind: Callable  # (columns, centres) -> the model, θ [p] -> ln L̂ [n] and J [n, p]
@@ -68,6 +68,7 @@ class Form(NamedTuple):
     internal: Callable  # (coefficients [p], centres) -> θ [p], the inverse of `natural`
     centres: Callable  # columns -> centres, of the table of the fit
     starts: Callable  # (columns, centres, ln L) -> [s, p], θ of the starts
+    law: tuple | None = None  # the record of an additive law
 
 
 class Problem(NamedTuple):

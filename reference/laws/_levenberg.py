@@ -43,7 +43,8 @@ def search(model: Callable, target: np.ndarray, starts: np.ndarray, delta: float
     """Return the best minimum reached from any start.
 
     Args:
-        model: θ [p] -> prediction [n] and its derivatives [n, p]; the search rejects steps to NaN or infinite values.
+        model: θ [p] -> prediction [n] and its derivatives [n, p], such as `partial(power_terms, features)`. The search
+            rejects steps to NaN or infinite values.
         target: [n].
         starts: [s, p].
         delta: of the Huber terms; infinite for least squares.
@@ -92,29 +93,26 @@ def descend(model: Callable, target: np.ndarray, start: np.ndarray, delta: float
     return here
 
 
-def power_terms(features: np.ndarray) -> Callable:
-    """Return the model ln Σⱼ exp(features[:, j] · θ): the logarithm of a sum of power laws.
+def power_terms(features: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ln Σⱼ exp(features[:, j] · θ), the logarithm of a sum of power laws, [n], and its derivatives [n, p].
 
     The logarithm of a term such as A/N^α is linear in θ: ln A has the feature 1, α has -ln N, and other entries of θ
     have 0. The derivatives of the logarithm of the sum are the features, weighted by each term's share of the sum.
 
     Args:
         features: [n, terms, p].
+        theta: [p].
 
     Example:
         ln(2/x + 3) at x = 4, with θ = (ln 2, 1, ln 3).
 
         >>> features = np.array([[[1.0, -np.log(4.0), 0.0], [0.0, 0.0, 1.0]]])
-        >>> prediction, _ = power_terms(features)(np.array([np.log(2.0), 1.0, np.log(3.0)]))
+        >>> prediction, _ = power_terms(features, np.array([np.log(2.0), 1.0, np.log(3.0)]))
         >>> bool(abs(prediction[0] - np.log(3.5)) < 1e-12)
         True
     """
-
-    def model(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        total, shares = log_sum(features @ parameters)
-        return total, np.einsum("nj,njp->np", shares, features)
-
-    return model
+    total, shares = log_sum(features @ theta)
+    return total, np.einsum("nj,njp->np", shares, features)
 
 
 def covariance(minimum: Minimum, delta: float = math.inf) -> np.ndarray:

@@ -33,7 +33,7 @@ def check_table(name: str, columns: dict, loss: np.ndarray, coefficients: int) -
     return tuple(np.asarray(values, dtype=np.float64) for values in columns.values()), np.asarray(loss, np.float64)
 
 
-def check_representable(form, values: np.ndarray, away: np.ndarray) -> None:
+def check_representable(form: Form, values: np.ndarray, away: np.ndarray) -> None:
     """Raise InputError if a coefficient [p] that has not vanished (`away` [p]) has no value in float64.
 
     The unknowns are relative to the middle of the table. A coefficient is a value at N = 1 or D = 1. With a steep power
@@ -41,21 +41,20 @@ def check_representable(form, values: np.ndarray, away: np.ndarray) -> None:
     """
     wrong = ~away & (~np.isfinite(values) | (np.array(form.positive) & (values == 0)))
     if wrong.any():
-        names = ", ".join(name for name, out in zip(form.names, wrong, strict=True) if out)
+        names = ", ".join(name for name, out in zip(form.kind._fields, wrong, strict=True) if out)
         raise InputError(
             f"these rows do not determine the law: its best fit has {names} beyond the range of float64; add rows with "
             "other sizes, tokens or num_experts"
         )
 
 
-def points_of(names: tuple[str, ...], at: Sequence) -> list[tuple]:
-    """Return the points of columns [m] one by one, each a tuple of arrays [1]."""
+def points_of(names: tuple[str, ...], at: Sequence) -> tuple[np.ndarray, ...]:
+    """Return the columns [m] of points, checked."""
     checked = [np.atleast_1d(check_range(name, values, above=0.0)) for name, values in zip(names, at, strict=True)]
-    checked = np.broadcast_arrays(*checked)
-    return [tuple(column[i : i + 1] for column in checked) for i in range(checked[0].size)]
+    return tuple(np.broadcast_arrays(*checked))
 
 
-def fitted(form: Form, kind: type, columns: tuple, loss: np.ndarray, huber: float | None, starts) -> tuple:
+def fitted(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, starts) -> tuple:
     """Return the report of the best start: the fields of `additive.AdditiveFit`, in their order."""
     centres = form.centres(columns)
     problem = _descent.problem_of(form, columns, loss, huber, centres)
@@ -67,7 +66,7 @@ def fitted(form: Form, kind: type, columns: tuple, loss: np.ndarray, huber: floa
     check_representable(form, values, away)
     status = "interior" if independent(problem.model(best.theta)[1][:, ~away]) else "not determined"
     if away.any():
-        names = [name for name, out in zip(form.names, away, strict=True) if out]
+        names = [name for name, out in zip(form.kind._fields, away, strict=True) if out]
         status = f"{', '.join(names)} at the limit"
     if not _descent.ended(problem, best.theta):
         status = "the search did not converge"
@@ -76,7 +75,7 @@ def fitted(form: Form, kind: type, columns: tuple, loss: np.ndarray, huber: floa
     if huber is not None:
         criterion = f"sum of Huber terms of ln losses, delta = {huber:g}"
     return (
-        kind(*(float(value) for value in values)), best.value, math.sqrt(np.mean(residual**2)) / math.log(10), status,
+        form.kind(*values.tolist()), best.value, math.sqrt(np.mean(residual**2)) / math.log(10), status,
         _descent.covariance(problem, form, best.theta, centres), residual.size, criterion, best.starts, best.reached,
     )  # fmt: skip
 
@@ -90,7 +89,7 @@ def intervals(
         form: the law.
         columns, loss: the checked table.
         huber, level: as in `additive.additive_intervals`.
-        points: None, or columns of one row each, from `points_of`.
+        points: None, or columns [m], from `points_of`.
         derived: (name, function of θ [..., p]) of further numbers, after the coefficients.
     """
     centres = form.centres(columns)
@@ -99,10 +98,11 @@ def intervals(
     theta, away = _descent.brought_back(problem, form, best), _descent.gone(problem, best)
     quantile = student_quantile(level, problem.log_loss.size - theta.size)
     if points is None:
-        targets = [(name, form.positive[i], _coefficient(form, centres, i)) for i, name in enumerate(form.names)]
+        targets = [(name, form.positive[i], _coefficient(form, centres, i)) for i, name in enumerate(form.kind._fields)]
         targets += [(name, False, _derived(function)) for name, function in derived]
     else:
-        targets = [("prediction", True, _prediction(form, centres, point)) for point in points]
+        at = [tuple(column[i : i + 1] for column in points) for i in range(points[0].size)]
+        targets = [("prediction", True, _prediction(form, centres, point)) for point in at]
     begin = [theta]
     for i in np.flatnonzero(away & np.array(form.positive)):
         target = _coefficient(form, centres, i)
@@ -152,10 +152,10 @@ def _begin(form: Form, columns: tuple, centres, problem, starts: np.ndarray | No
     if starts is None:
         return form.starts(columns, centres, problem.log_loss)
     starts = np.atleast_2d(np.asarray(starts, dtype=np.float64))
-    if starts.ndim != 2 or starts.shape[1] != len(form.names) or not np.all(np.isfinite(starts)):
-        raise InputError(f"starts has shape {starts.shape}; needed: [starts, {len(form.names)}], finite")
+    if starts.ndim != 2 or starts.shape[1] != len(form.positive) or not np.all(np.isfinite(starts)):
+        raise InputError(f"starts has shape {starts.shape}; needed: [starts, {len(form.positive)}], finite")
     if np.any(starts[:, np.array(form.positive)] <= 0):
-        positive = ", ".join(name for name, above in zip(form.names, form.positive, strict=True) if above)
+        positive = ", ".join(name for name, above in zip(form.kind._fields, form.positive, strict=True) if above)
         raise InputError(f"starts: {positive} have to be above 0")
     return np.array([form.internal(start, centres) for start in starts])
 
@@ -169,12 +169,12 @@ def share_out(terms: int, floor: bool, log_loss: np.ndarray) -> list[np.ndarray]
     """
     powers = terms - 1 if floor else terms
     parts = [(1, 1), (1, 4), (4, 1)] if powers == 2 else [(1,) * powers]
-    logs = [np.log(np.array(part) / sum(part)) + log_loss.mean() for part in parts]
+    parts = [np.array(part) / sum(part) for part in parts]
     if not floor:
-        return logs
+        return [np.log(part) + log_loss.mean() for part in parts]
     starts = []
-    for log in logs:
+    for part in parts:
         for share in (0.0, 0.2, 0.5, 0.8):  # of the floor
             log_floor = math.log(share) + log_loss.mean() if share > 0 else _descent.ABSENT
-            starts.append(np.append(log + math.log(1 - share), log_floor))
+            starts.append(np.append(np.log(part * (1 - share)) + log_loss.mean(), log_floor))
     return starts

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import broken, downstream, two_stage
+from . import _levenberg, broken, downstream, two_stage
 from .downstream import AccuracyFit
 from .intervals import Predicted, Range, _both_intervals
 from .smooth_intervals import _student_ranges
@@ -68,26 +68,34 @@ def predict_fitted(fit: AccuracyFit, *columns: np.ndarray) -> np.ndarray:
     return downstream.predict_accuracy(fit.coefficients, *columns, guess_rate=fit.guess_rate)
 
 
-def fit_broken_record(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e-3) -> AccuracyFit:
+def fit_broken_record(
+    flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e-3, *, search=_levenberg.search
+) -> AccuracyFit:
     """Return the fit of `broken.fit_broken` as an `AccuracyFit`."""
-    fit = broken.fit_broken(flops, accuracy, huber)
+    fit = broken.fit_broken(flops, accuracy, huber, search=search)
     predicted = broken.predict_broken(flops, fit.coefficients)
     return _record(fit.coefficients, fit.objective, fit.rmse, fit.criterion, predicted, flops)
 
 
 def fit_stages_linear(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray) -> AccuracyFit:
     """Return the fit of two stages with a line (`two_stage.fit_two_stage`) as an `AccuracyFit`."""
-    return _stages(StagesLinearCoefficients, two_stage.fit_two_stage(flops, loss, accuracy, "linear"), flops)
+    fit = two_stage.fit_two_stage(flops, loss, accuracy, "linear", search=None)  # least squares give the line
+    return _stages(StagesLinearCoefficients, fit, flops)
 
 
-def fit_stages_logistic(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray) -> AccuracyFit:
+def fit_stages_logistic(
+    flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, *, search=_levenberg.search
+) -> AccuracyFit:
     """Return the fit of two stages with a logistic (`two_stage.fit_two_stage`) as an `AccuracyFit`."""
-    return _stages(StagesLogisticCoefficients, two_stage.fit_two_stage(flops, loss, accuracy), flops)
+    fit = two_stage.fit_two_stage(flops, loss, accuracy, search=search)
+    return _stages(StagesLogisticCoefficients, fit, flops)
 
 
-def fit_stages_ratio(parameters: np.ndarray, tokens: np.ndarray, loss: np.ndarray, accuracy: np.ndarray) -> AccuracyFit:
+def fit_stages_ratio(
+    parameters: np.ndarray, tokens: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, *, search=_levenberg.search
+) -> AccuracyFit:
     """Return the fit of two stages with the columns N and D (`two_stage.fit_two_stage_ratio`) as an `AccuracyFit`."""
-    fit = two_stage.fit_two_stage_ratio(parameters, tokens, loss, accuracy)
+    fit = two_stage.fit_two_stage_ratio(parameters, tokens, loss, accuracy, search=search)
     return _stages(StagesRatioCoefficients, fit, parameters, tokens)
 
 

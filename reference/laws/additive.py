@@ -162,6 +162,8 @@ def fit_additive(
     loss: np.ndarray,
     huber: float | None = 1e-3,
     starts: np.ndarray | None = None,
+    *,
+    search=_smooth.fitted,
 ) -> AdditiveFit:
     """Fit an additive law to a table of runs.
 
@@ -172,6 +174,7 @@ def fit_additive(
         huber: δ, in natural logarithms of the loss (1e-3 in Hoffmann et al. 2022); None for least squares (the
             objective is then half the sum of squares).
         starts: [s, p], starting coefficients, in the order of `law.coefficients`; None for the default starts.
+        search: how to search; the accelerated package passes its own.
 
     Returns:
         The fit. Its status is "interior" if the search has ended and the rows determine every coefficient.
@@ -182,7 +185,7 @@ def fit_additive(
             independent logarithms.
     """
     columns, loss = _checked(law, columns, loss)
-    return AdditiveFit(*_smooth.fitted(_form(law), law.coefficients, columns, loss, huber, starts))
+    return AdditiveFit(*search(_form(law), columns, loss, huber, starts))
 
 
 def additive_intervals(
@@ -192,6 +195,8 @@ def additive_intervals(
     huber: float | None = 1e-3,
     level: float = 0.95,
     at: Sequence | None = None,
+    *,
+    search=_smooth.intervals,
 ) -> list[AdditiveInterval]:
     """Return the profile intervals of the coefficients of a law, or of its predictions at some points.
 
@@ -199,6 +204,7 @@ def additive_intervals(
         law, columns, loss, huber: as in `fit_additive`.
         level: confidence level, between 0 and 1.
         at: None for the coefficients; else the columns of the law, [m] each, for predictions at m points.
+        search: how to search; the accelerated package passes its own.
 
     Returns:
         One interval for each coefficient, in their order, or for each point. Student's quantile has n - p degrees of
@@ -209,8 +215,7 @@ def additive_intervals(
     """
     columns, loss = _checked(law, columns, loss)
     points = None if at is None else _smooth.points_of(law.columns, at)
-    rows = _smooth.intervals(_form(law), columns, loss, huber, level, points)
-    return [AdditiveInterval(*each) for each in rows]
+    return [AdditiveInterval(*each) for each in search(_form(law), columns, loss, huber, level, points)]
 
 
 class _Unknowns:
@@ -284,7 +289,7 @@ def _form(law: AdditiveLaw) -> Form:
     unknowns = _Unknowns(law)
     positive = [name in unknowns.multipliers for name in unknowns.names]
     return Form(
-        names=unknowns.names,
+        kind=law.coefficients,
         positive=tuple(positive),
         limits=tuple(0.0 if each else math.nan for each in positive),
         bind=unknowns.bind,
@@ -292,6 +297,7 @@ def _form(law: AdditiveLaw) -> Form:
         internal=unknowns.internal,
         centres=lambda columns: np.array([np.log(column).mean() for column in columns]),
         starts=unknowns.starts,
+        law=law,
     )
 
 

@@ -21,7 +21,6 @@ from ..errors import InputError
 from ._projection import expert_curve
 from .fitting import RoutedFit
 from .intervals import Predicted, Range, range_of
-from .resampling import jackknife
 from .routed import cutoff
 from .uncertainty import Quantity, profile_intervals
 from .utilisation import UtilisationCurve, UtilisationFit
@@ -40,7 +39,7 @@ def routed_design(fit: RoutedFit, dense_parameters: np.ndarray, num_experts: np.
 
 
 def routed_intervals(
-    fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
+    fit: RoutedFit, columns: Sequence, loss: np.ndarray, level: float = 0.95, *, search=profile_intervals
 ) -> list[Range]:
     """Return the six coefficients and N_cutoff with their intervals.
 
@@ -49,52 +48,40 @@ def routed_intervals(
         columns: (dense_parameters, num_experts), [n] each, the rows of the fit.
         loss: [n], nats per token.
         level: confidence level, between 0 and 1.
+        search: how to search; the accelerated package passes its own.
 
     Raises:
         ValueError: `profile_intervals` raises this error.
     """
     quantities = [Quantity(name) for name in (*fit.coefficients._fields, "N_cutoff")]
-    return [range_of(interval) for interval in profile_intervals(*columns, loss, quantities, level)]
+    return [range_of(interval) for interval in search(*columns, loss, quantities, level)]
 
 
-def routed_slopes(fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95) -> list[Range]:
+def routed_slopes(
+    fit: RoutedFit, columns: Sequence, loss: np.ndarray, level: float = 0.95, *, search=profile_intervals
+) -> list[Range]:
     """Return the slope b + c log10 N, with its interval, at each size of the rows; arguments as `routed_intervals`."""
     quantities = [Quantity("slope", N=float(size)) for size in np.unique(columns[0])]
-    return [range_of(interval) for interval in profile_intervals(*columns, loss, quantities, level)]
+    return [range_of(interval) for interval in search(*columns, loss, quantities, level)]
 
 
 def routed_prediction(
-    fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
+    fit: RoutedFit, columns: Sequence, loss: np.ndarray, at: Sequence, level: float = 0.95, *, search=profile_intervals
 ) -> Predicted:
     """Return the predicted loss at one point (N, E), with two intervals; other arguments as `routed_intervals`."""
     quantities = [Quantity(name, N=float(at[0]), E=float(at[1])) for name in ("prediction", "observation")]
-    law, run = profile_intervals(*columns, loss, quantities, level)
+    law, run = search(*columns, loss, quantities, level)
     return Predicted(law.value, (law.low, law.high), (run.low, run.high))
 
 
-def routed_by_size(
-    fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
-) -> tuple[float, float] | None:
-    """Return the interval of the loss at (N, E) by leaving out one size at a time; None with fewer than three sizes.
-
-    `routed_intervals` describes the other arguments. The interval accounts for errors that the runs of one size share
-    (`resampling.py`).
-    """
-    if np.unique(columns[0]).size < 3:
-        return None
-    quantities = [Quantity("prediction", N=float(at[0]), E=float(at[1]))]
-    [interval] = jackknife(*columns, loss, columns[0], quantities, level).intervals
-    return interval.low, interval.high
-
-
 def routed_dense_equivalent(
-    fit: RoutedFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
+    fit: RoutedFit, columns: Sequence, loss: np.ndarray, at: Sequence, level: float = 0.95, *, search=profile_intervals
 ) -> Range | None:
     """Return the size of the dense model with the same loss as (N, E); None at E = 1. See `routed_intervals`."""
     if not at[1] > 1:
         return None
     quantities = [Quantity("effective_parameters", N=float(at[0]), E=float(at[1]))]
-    [interval] = profile_intervals(*columns, loss, quantities, level)
+    [interval] = search(*columns, loss, quantities, level)
     return range_of(interval)
 
 
@@ -104,7 +91,7 @@ def utilisation_design(fit: UtilisationFit, teraflops: np.ndarray, utilisation: 
 
 
 def utilisation_intervals(
-    fit: UtilisationFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
+    fit: UtilisationFit, columns: Sequence, loss: np.ndarray, level: float = 0.95, *, search=profile_intervals
 ) -> list[Range]:
     """Return the six coefficients and F_cutoff with their intervals.
 
@@ -113,13 +100,14 @@ def utilisation_intervals(
         columns: (teraflops, utilisation), [n] each, the rows of the fit.
         loss: [n], nats per token.
         level: confidence level, between 0 and 1.
+        search: how to search; the accelerated package passes its own.
 
     Raises:
         ValueError: `profile_intervals` or `scaled_columns` raises this error.
     """
     quantities = [Quantity(name, effective=1 / fit.curve.unit) for name in _OWN_NAMES]
     ranges = []
-    for interval in profile_intervals(*scaled_columns(fit.curve, *columns), loss, quantities, level):
+    for interval in search(*scaled_columns(fit.curve, *columns), loss, quantities, level):
         interval_ends = range_of(interval)
         unit = fit.curve.unit if interval_ends.name in ("E_start", "E_max") else 1.0
         ends = (interval_ends.value * unit, interval_ends.low * unit, interval_ends.high * unit)
@@ -128,20 +116,26 @@ def utilisation_intervals(
 
 
 def utilisation_slopes(
-    fit: UtilisationFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
+    fit: UtilisationFit, columns: Sequence, loss: np.ndarray, level: float = 0.95, *, search=profile_intervals
 ) -> list[Range]:
     """Return the slope b + c log10 F at the least, median and largest F; arguments as `utilisation_intervals`."""
     quantities = [Quantity("slope", N=float(flops)) for flops in np.quantile(columns[0], [0.0, 0.5, 1.0])]
     scaled = scaled_columns(fit.curve, *columns)
-    return [range_of(interval) for interval in profile_intervals(*scaled, loss, quantities, level)]
+    return [range_of(interval) for interval in search(*scaled, loss, quantities, level)]
 
 
 def utilisation_prediction(
-    fit: UtilisationFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
+    fit: UtilisationFit,
+    columns: Sequence,
+    loss: np.ndarray,
+    at: Sequence,
+    level: float = 0.95,
+    *,
+    search=profile_intervals,
 ) -> Predicted:
     """Return the predicted loss at one point (F, B), B >= B_min; other arguments as `utilisation_intervals`."""
     point = [float(value) for value in scaled_columns(fit.curve, *at)]
-    return routed_prediction(fit, scaled_columns(fit.curve, *columns), loss, point, level)
+    return routed_prediction(fit, scaled_columns(fit.curve, *columns), loss, point, level, search=search)
 
 
 def utilisation_cutoff(fit: UtilisationFit) -> float:

@@ -16,14 +16,15 @@ no covariance.
 
 import itertools
 import math
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import InputError
+from . import _levenberg
 from ._columns import check_accuracy
 from ._huber import check_delta
-from ._levenberg import search
 from ._projection import check_lengths, check_range, plural
 
 LEAST_SQUARES = "half the sum of squared differences of accuracies"
@@ -94,13 +95,16 @@ def predict_broken(flops: np.ndarray, coefficients: BrokenCoefficients) -> np.nd
         return a + b * np.exp(-c0 * log_flops - c1 * f1 * np.logaddexp(0.0, beyond / f1))
 
 
-def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e-3) -> BrokenFit:
+def fit_broken(
+    flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e-3, *, search=_levenberg.search
+) -> BrokenFit:
     """Fit the broken power law to the accuracies of runs.
 
     Args:
         flops: [n], C, above 0.
         accuracy: [n], Q, between 0 and 1.
         huber: delta of the Huber terms, by default the paper's delta; None for least squares.
+        search: how to search; the accelerated package passes its own.
 
     Raises:
         ValueError: lengths differ, an entry is out of its range, or there are fewer than 7 rows or 4 budgets.
@@ -116,7 +120,7 @@ def fit_broken(flops: np.ndarray, accuracy: np.ndarray, huber: float | None = 1e
         )
     centre = float(np.log(flops).mean())
     x = np.log(flops) - centre
-    best = search(_model(x), accuracy, _starts(x, accuracy), delta)
+    best = search(partial(_model, x), accuracy, _starts(x, accuracy), delta)
     a, b, c0, log_break, log_width, c1 = best.parameters
     # C^-c0 = e^(-c0 centre) e^(-c0 x): the level moves from the middle of the table to C = 1.
     with np.errstate(over="ignore", invalid="ignore"):  # a diverged break overflows
@@ -138,17 +142,13 @@ def _curve(x: np.ndarray, c0: float, log_break: float, log_width: float, c1: flo
     return curve, curve[:, None] * np.stack(changes, axis=1)
 
 
-def _model(x: np.ndarray):
-    """Return the function of θ = (a, b, c0, ln d1, ln f1, c1) that gives the accuracies [n] and their derivatives."""
-
-    def at(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        a, b, *inner = theta
-        if abs(inner[2]) > 10:  # a width beyond the range of any table
-            return np.full_like(x, np.nan), np.full((x.size, 6), np.nan)
-        curve, changes = _curve(x, *inner)
-        return a + b * curve, np.concatenate([np.ones((x.size, 1)), curve[:, None], b * changes], axis=1)
-
-    return at
+def _model(x: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the accuracies [n] and their derivatives [n, 6] at θ = (a, b, c0, ln d1, ln f1, c1)."""
+    a, b, *inner = theta
+    if abs(inner[2]) > 10:  # a width beyond the range of any table
+        return np.full_like(x, np.nan), np.full((x.size, 6), np.nan)
+    curve, changes = _curve(x, *inner)
+    return a + b * curve, np.concatenate([np.ones((x.size, 1)), curve[:, None], b * changes], axis=1)
 
 
 def _starts(x: np.ndarray, accuracy: np.ndarray) -> np.ndarray:

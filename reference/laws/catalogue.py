@@ -175,7 +175,6 @@ class Law(NamedTuple):
         own_prediction: (fit, columns, loss, at, level) -> Predicted; None: the jackknife
         slopes: (fit, columns, loss, level) -> [Range]: they show whether the rows determine the law
         cutoff: fit -> (name, value): the size at which more experts stop helping
-        by_size: (fit, columns, loss, at, level) -> (low, high) or None; None: the jackknife (`interval_by_size`)
         dense_equivalent: (fit, columns, loss, at, level) -> Range or None: the dense model of equal loss
         measured: the quantity that `fit` takes last and `predict` returns: nats per token, a share, or a ratio
         beside: columns that `fit` needs after `columns`; `predict` ignores them
@@ -202,7 +201,6 @@ class Law(NamedTuple):
     own_prediction: Callable | None = None
     slopes: Callable | None = None
     cutoff: Callable | None = None
-    by_size: Callable | None = None
     dense_equivalent: Callable | None = None
     measured: Measured = "loss"
     beside: tuple[str, ...] = ()
@@ -240,26 +238,6 @@ class Law(NamedTuple):
         if self.own_prediction is None:
             return jackknife_prediction(self, fit, columns, loss, at, level)
         return self.own_prediction(fit, columns, loss, at, level)
-
-    def interval_by_size(
-        self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
-    ) -> tuple[float, float] | None:
-        """Return the interval of the law's value at one point from leaving out one size at a time.
-
-        It accounts for errors that the runs of one size share. Arguments as in `predict_interval`.
-
-        Returns:
-            (low, high); None if the law is not in N and E, or without one size the rows do not determine it.
-
-        Raises:
-            ValueError: `predict_interval` raises this error.
-        """
-        if self.by_size is not None:
-            return self.by_size(fit, columns, loss, at, level)
-        if self.columns != _ROUTED:
-            return None
-        low, high = jackknife_prediction(self, fit, columns, loss, at, level).law
-        return None if math.isnan(low) else (low, high)
 
     def coefficient_count(self, columns: Sequence[np.ndarray]) -> int:
         """Return the number of coefficients of the law for these rows."""
@@ -300,22 +278,18 @@ def fitted(coefficients: NamedTuple, predicted: np.ndarray, loss: np.ndarray, st
     return Fit(coefficients, squares, math.sqrt(squares), status, unknown, int(np.size(loss)), criterion)
 
 
-def register(law: Law) -> Law:
-    """Add a law to LAWS, for commands and loops over laws, and return it.
-
-    Raises:
-        ValueError: another law has its name.
-    """
-    if LAWS.get(law.name, law) is not law:
-        raise InputError(f"a law named {law.name!r} exists already; needed: another name")
-    LAWS[law.name] = law
-    return law
-
-
 _SLOPE_IN_SIZE = Parameter("a", "1", "change of log10 L per tenfold N, at E = 1")
 _SLOPE_IN_EXPERTS = Parameter("b", "1", "change of log10 L per tenfold E, at N = 1")
 _INTERACTION = Parameter("c", "1", "change of the slope in log10 E per tenfold N")
 _LEVEL = Parameter("d", "log10 nats", "log10 L at N = 1 and E = 1")
+
+
+def _by_curve(by_curve: Callable, by_coefficients: Callable, fit, *columns: np.ndarray) -> np.ndarray:
+    """Return the loss of a fit by its curve, which exists in every limit, or of printed coefficients."""
+    if isinstance(fit, Published):
+        return by_coefficients(*columns, fit.coefficients)
+    return by_curve(fit.line if isinstance(fit, dense.DenseFit) else fit.curve, *columns)
+
 
 _DENSE = Law(
     name="dense",
@@ -326,7 +300,7 @@ _DENSE = Law(
     ),
     columns=("dense_parameters",),
     fit=dense.fit_dense,
-    predict=lambda fit, dense_parameters: dense.predict_line(fit.line, dense_parameters),
+    predict=lambda fit, dense_parameters: _by_curve(dense.predict_line, dense.predict_loss, fit, dense_parameters),
     linear=("alpha", "alpha log10 N_c"),
     axes="dense",
     design=linear_intervals.dense_design,
@@ -386,13 +360,6 @@ _BILINEAR = Law(
 )
 
 
-def _predict_bounded(fit, *columns: np.ndarray) -> np.ndarray:
-    """Return the loss of printed coefficients, or of a fit by its curve: the curve exists in the linear limit, too."""
-    if isinstance(fit, Published):
-        return routed.predict_loss(*columns, fit.coefficients)
-    return fitting.predict_curve(fit.curve, *columns)
-
-
 _BOUNDED = Law(
     name="routed-bounded",
     formula="log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d, "
@@ -407,7 +374,7 @@ _BOUNDED = Law(
     ),
     columns=_ROUTED,
     fit=fitting.fit_routed,
-    predict=_predict_bounded,
+    predict=partial(_by_curve, fitting.predict_curve, routed.predict_loss),
     linear=("a", "b", "c", "d"),
     takes_huber=True,
     floored="routed-bounded-floor",
@@ -416,7 +383,6 @@ _BOUNDED = Law(
     own_prediction=bounded_intervals.routed_prediction,
     slopes=bounded_intervals.routed_slopes,
     cutoff=lambda fit: ("N_cutoff", routed.cutoff(fit.coefficients)),
-    by_size=bounded_intervals.routed_by_size,
     dense_equivalent=bounded_intervals.routed_dense_equivalent,
     published={
         router: Published(
@@ -468,7 +434,7 @@ _UTILISATION = Law(
     ),
     columns=("teraflops", "utilisation"),
     fit=utilisation.fit_utilisation,
-    predict=lambda fit, *columns: utilisation.predict_utilisation(fit.curve, *columns),
+    predict=partial(_by_curve, utilisation.predict_utilisation, utilisation.predict_loss),
     linear=("a", "b", "c", "d"),
     given=lambda teraflops, utilisation: {"B_min": float(np.min(utilisation))},
     axes="compute",
@@ -801,3 +767,19 @@ LAWS: dict[str, Law] = {
     )
 }  # fmt: skip
 """The laws by name: first the laws of Clark et al. from simple to general, then later laws, then laws of accuracy."""
+
+
+def register(law: Law, *, laws: dict[str, Law] = LAWS) -> Law:
+    """Add a law to LAWS, for commands and loops over laws, and return it.
+
+    Args:
+        law: your law.
+        laws: the list of laws; the accelerated package has its own.
+
+    Raises:
+        ValueError: another law has its name.
+    """
+    if laws.get(law.name, law) is not law:
+        raise InputError(f"a law named {law.name!r} exists already; needed: another name")
+    laws[law.name] = law
+    return law

@@ -293,7 +293,7 @@ def _log_surprise(coefficients: Coefficients, columns: tuple) -> tuple[np.ndarra
     features = _features(form, tuple(logs))
     theta = _in_logs(np.array(coefficients, dtype=np.float64), form)
     flat = features.reshape(-1, *features.shape[-2:])
-    value, gradient = power_terms(flat)(theta)
+    value, gradient = power_terms(flat, theta)
     return value.reshape(features.shape[:-2]), gradient.reshape(*features.shape[:-2], theta.size)
 
 

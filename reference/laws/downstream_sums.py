@@ -18,12 +18,14 @@ every row.
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 
 from ..errors import InputError
+from . import _levenberg
 from ._huber import check_delta
-from ._levenberg import Minimum, covariance, power_terms, search
+from ._levenberg import Minimum, covariance, power_terms
 from .downstream import (
     LEAST_GAIN,
     AccuracyFit,
@@ -49,13 +51,16 @@ def fit_ratio(
     guess_rate: float = 0.0,
     least_gain: float = LEAST_GAIN,
     huber: float | None = None,
+    *,
+    search=_levenberg.search,
 ) -> AccuracyFit:
     """Fit the law across ratios of tokens to parameters, -ln Q' = A/N^α + B/D^β, from 48 starts.
 
     `fit_direct` describes the arguments; huber is the delta of the Huber terms, or None for least squares.
+    search is how to search; the accelerated package passes its own.
     """
     columns = {"parameters": parameters, "tokens": tokens}
-    return _fit_sum(RatioCoefficients, columns, accuracy, guess_rate, least_gain, huber)
+    return _fit_sum(RatioCoefficients, columns, accuracy, guess_rate, least_gain, huber, search)
 
 
 def fit_ceiling(
@@ -64,12 +69,14 @@ def fit_ceiling(
     guess_rate: float = 0.0,
     least_gain: float = LEAST_GAIN,
     huber: float | None = None,
+    *,
+    search=_levenberg.search,
 ) -> AccuracyFit:
     """Fit the law with a ceiling, -ln Q' = A/C^α + E, from 12 starts. `fit_ratio` describes the arguments."""
-    return _fit_sum(CeilingCoefficients, {"flops": flops}, accuracy, guess_rate, least_gain, huber)
+    return _fit_sum(CeilingCoefficients, {"flops": flops}, accuracy, guess_rate, least_gain, huber, search)
 
 
-def _fit_sum(form: type, columns: dict, accuracy, guess_rate, least_gain, huber: float | None) -> AccuracyFit:
+def _fit_sum(form: type, columns: dict, accuracy, guess_rate, least_gain, huber: float | None, search) -> AccuracyFit:
     """Fit a law that is a sum of two terms, with centred logarithms of the columns."""
     delta = math.inf if huber is None else check_delta(huber, "in units of ln(-ln Q')")
     logs, target, used = _rows(columns, accuracy, guess_rate, least_gain, len(form._fields))
@@ -79,14 +86,14 @@ def _fit_sum(form: type, columns: dict, accuracy, guess_rate, least_gain, huber:
         )
     centre = np.array([log.mean() for log in logs])
     features = _features(form, tuple(log - c for log, c in zip(logs, centre, strict=True)))
-    best = search(power_terms(features), target, _starts(form, float(target.mean())), delta)
+    best = search(partial(power_terms, features), target, _starts(form, float(target.mean())), delta)
     move = _from_the_middle(form, centre)
     values, spread = move @ best.parameters, move @ covariance(best, delta) @ move.T
     status: Status = "interior" if values[1] > 0 else "accuracy does not rise"
     if _least_share(features, best) < _VANISHED:
         status = "one term vanishes"
     if form is CeilingCoefficients:
-        line = search(power_terms(features[:, :1, :2]), target, np.array([[target.mean(), 0.1]]), delta)
+        line = search(partial(power_terms, features[:, :1, :2]), target, np.array([[target.mean(), 0.1]]), delta)
         if line.objective <= best.objective * (1 + _AS_GOOD) + _ROUNDING * target.size:
             best, status = line, "no ceiling is seen"
             values = np.append(move[:2, :2] @ line.parameters, -np.inf)

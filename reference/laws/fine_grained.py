@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import additive
+from . import _smooth, additive
 from ._projection import check_range
 from .additive import AdditiveFit, AdditiveInterval, AdditiveLaw, Published
 from .hoffmann import HoffmannCoefficients
@@ -133,6 +133,8 @@ def fit_fine_grained(
     loss: np.ndarray,
     huber: float | None = 1e-3,
     starts: np.ndarray | None = None,
+    *,
+    search=_smooth.fitted,
 ) -> AdditiveFit:
     """Fit the fine-grained law to runs with one expansion E; see `additive.fit_additive`.
 
@@ -142,11 +144,13 @@ def fit_fine_grained(
         total_parameters, tokens, granularity, loss: [n] each: N, D, G and L, above 0; at least three different G.
         huber: δ in natural logarithms, or None for least squares.
         starts: [s, 7], starting coefficients; None for the default starts.
+        search: how to search; the accelerated package passes its own.
 
     Raises:
         ValueError: `additive.fit_additive` raises this error.
     """
-    return additive.fit_additive(FINE_GRAINED, [total_parameters, tokens, granularity], loss, huber, starts)
+    columns = [total_parameters, tokens, granularity]
+    return additive.fit_additive(FINE_GRAINED, columns, loss, huber, starts, search=search)
 
 
 def fine_grained_intervals(
@@ -157,13 +161,15 @@ def fine_grained_intervals(
     huber: float | None = 1e-3,
     level: float = 0.95,
     at: Sequence | None = None,
+    *,
+    search=_smooth.intervals,
 ) -> list[AdditiveInterval]:
     """Return profile intervals of the coefficients, or of L at the points `at` = (N [m], D [m], G [m]).
 
     See `additive.additive_intervals`.
     """
     columns = [total_parameters, tokens, granularity]
-    return additive.additive_intervals(FINE_GRAINED, columns, loss, huber, level, at)
+    return additive.additive_intervals(FINE_GRAINED, columns, loss, huber, level, at, search=search)
 
 
 def fine_grained_parameters(d_model: np.ndarray, expansion: float) -> np.ndarray:

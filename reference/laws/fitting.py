@@ -148,7 +148,7 @@ def fit_routed(
         mean squared difference of log10 losses: [-0.08, -18.44, 1.49, 1.05, 1.0, 1.03]
         sum of Huber terms of log10 losses, delta = 0.0001: [-0.08, -0.11, 0.01, 1.1, 2.0, 300.96]
     """
-    return _fit_rows(check_rows(dense_parameters, num_experts, loss), huber)
+    return _fit_columns(dense_parameters, num_experts, loss, huber)
 
 
 def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
@@ -172,8 +172,9 @@ def predict_curve(curve: LossCurve, dense_parameters: np.ndarray, num_experts: n
         return 10.0 ** (curve.intercept + curve.size * log_size + (curve.gain + curve.interaction * log_size) * psi)
 
 
-def _fit_rows(rows: Rows, huber: float | None) -> RoutedFit:
-    """Return the best fit to a checked table (step 3): the best over the pieces of the domain."""
+def _fit_columns(dense_parameters, num_experts, loss, huber: float | None, *words) -> RoutedFit:
+    """Return the best fit to a table (step 3): the best over the pieces of the domain. See `check_rows` for `words`."""
+    rows = check_rows(dense_parameters, num_experts, loss, *words)
     huber = None if huber is None else _huber.check_delta(huber, "in log10 units")
 
     def least_sum(t: float, w: float) -> float:

@@ -169,6 +169,8 @@ def fit_floored(
     loss: np.ndarray,
     huber: float | None = None,
     starts: np.ndarray | None = None,
+    *,
+    search=_smooth.fitted,
 ) -> AdditiveFit:
     """Fit a law with a floor to a table of dense and routed runs.
 
@@ -177,6 +179,7 @@ def fit_floored(
         dense_parameters, num_experts, loss: [n] each: N, E and L.
         huber: δ in natural logarithms of the loss, or None for least squares.
         starts: [s, p], starting coefficients, with L0 above 0 and E_max finite; None for the default starts.
+        search: how to search; the accelerated package passes its own.
 
     Returns:
         The fit (`additive.AdditiveFit`). Its status names L0 if the best floor is 0, and E_max if it is infinite.
@@ -192,7 +195,7 @@ def fit_floored(
         ('interior', [-0.2, -0.12, 0.008, 1.8, 1.5])
     """
     columns, loss = _checked(kind, dense_parameters, num_experts, loss)
-    return AdditiveFit(*_smooth.fitted(_FORMS[kind], kind, columns, loss, huber, starts))
+    return AdditiveFit(*search(_FORMS[kind], columns, loss, huber, starts))
 
 
 def floored_intervals(
@@ -204,6 +207,8 @@ def floored_intervals(
     level: float = 0.95,
     at: Sequence | None = None,
     quantities: Sequence[Quantity] = (),
+    *,
+    search=_smooth.intervals,
 ) -> list[AdditiveInterval]:
     """Return profile intervals of the coefficients, or of L at the points `at` = (N [m], E [m]).
 
@@ -217,7 +222,7 @@ def floored_intervals(
     points = None if at is None else _smooth.points_of(_COLUMNS, at)
     centre = float(np.log(columns[0]).mean())
     derived = [(quantity.name, _Unknowns(kind).derived(quantity, centre)) for quantity in quantities]
-    rows = _smooth.intervals(_FORMS[kind], columns, loss, huber, level, points, derived)
+    rows = search(_FORMS[kind], columns, loss, huber, level, points, derived)
     count = len(rows) - len(derived)
     for i, quantity in enumerate(quantities, count):
         rows[i] = (quantity.name, *_natural_ends(quantity, centre, *rows[i][1:4]), level)
@@ -414,7 +419,7 @@ def _form(kind: type[FlooredCoefficients]) -> Form:
     """Return the law in the interface of `_descent.py`."""
     unknowns, names = _Unknowns(kind), kind._fields
     return Form(
-        names=names,
+        kind=kind,
         positive=tuple(name in ("E_start", "E_max", "L0") for name in names),
         limits=tuple(_LIMITS.get(name, math.nan) for name in names),
         bind=unknowns.bind,

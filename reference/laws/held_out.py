@@ -76,33 +76,6 @@ class Comparison(NamedTuple):
     leave_one_group_out: list[Score]
 
 
-def leave_one_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray) -> HeldOut:
-    """Return the error of each row by the law fitted to all other rows.
-
-    Args:
-        law: a record of `catalogue.LAWS`, or your own.
-        columns: the columns of `law.columns`, then the columns of `law.beside`, in their order, [n] each.
-        loss: [n], L, nats per token, above 0; or another measured column, `law.measured`.
-
-    Returns:
-        A HeldOut with n folds.
-
-    Raises:
-        ValueError: `law.fit` raises this error for the whole table.
-
-    Example:
-        log10 L is 0.4, 0.3, 0.2, 0.3 at four sizes, one decade apart. The line through the first three gives 0.1 at the
-        last. The least-squares line through the last three (0.3, 0.2, 0.3) is level and gives 0.2667 at the first.
-
-        >>> from routelaws.reference.laws.catalogue import LAWS
-        >>> sizes, loss = np.array([1e6, 1e7, 1e8, 1e9]), 10.0 ** np.array([0.4, 0.3, 0.2, 0.3])
-        >>> found = leave_one_out(LAWS["dense"], [sizes], loss)
-        >>> found.errors.round(4)[[0, 3]].tolist(), found.predicted, found.folds
-        ([-0.1333, -0.2], 4, 4)
-    """
-    return leave_one_group_out(law, columns, loss, np.arange(np.size(loss)))
-
-
 def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray, groups: np.ndarray) -> HeldOut:
     """Return the error of each row by the law fitted to all rows of other groups.
 
@@ -133,8 +106,36 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
     return _summary(errors, names.size)
 
 
+def leave_one_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray, *, search=leave_one_group_out) -> HeldOut:
+    """Return the error of each row by the law fitted to all other rows.
+
+    Args:
+        law: a record of `catalogue.LAWS`, or your own.
+        columns: the columns of `law.columns`, then the columns of `law.beside`, in their order, [n] each.
+        loss: [n], L, nats per token, above 0; or another measured column, `law.measured`.
+        search: how to leave out groups; the accelerated package passes its own.
+
+    Returns:
+        A HeldOut with n folds.
+
+    Raises:
+        ValueError: `law.fit` raises this error for the whole table.
+
+    Example:
+        log10 L is 0.4, 0.3, 0.2, 0.3 at four sizes, one decade apart. The line through the first three gives 0.1 at the
+        last. The least-squares line through the last three (0.3, 0.2, 0.3) is level and gives 0.2667 at the first.
+
+        >>> from routelaws.reference.laws.catalogue import LAWS
+        >>> sizes, loss = np.array([1e6, 1e7, 1e8, 1e9]), 10.0 ** np.array([0.4, 0.3, 0.2, 0.3])
+        >>> found = leave_one_out(LAWS["dense"], [sizes], loss)
+        >>> found.errors.round(4)[[0, 3]].tolist(), found.predicted, found.folds
+        ([-0.1333, -0.2], 4, 4)
+    """
+    return search(law, columns, loss, np.arange(np.size(loss)))
+
+
 def compare_forms(
-    laws: Sequence[Law], columns: Mapping[str, np.ndarray], loss: np.ndarray, groups: np.ndarray
+    laws: Sequence[Law], columns: Mapping, loss: np.ndarray, groups: np.ndarray, *, search=leave_one_group_out
 ) -> Comparison:
     """Compare laws by their held-out errors and return their scores.
 
@@ -148,6 +149,7 @@ def compare_forms(
         columns: every column that any of the laws needs, by name, [n] each.
         loss: [n], L, nats per token, above 0.
         groups: [n], as in `leave_one_group_out`.
+        search: as in `leave_one_out`.
 
     Returns:
         A Comparison. A law is "worse" if the mean of d is above the standard error of this mean, else "as good as the
@@ -164,7 +166,7 @@ def compare_forms(
                 raise InputError(f"column {name} is missing; the {law.name} law takes {', '.join(law.columns)}")
     results = []
     for division in (np.arange(np.size(loss)), np.asarray(groups)):
-        errors = [leave_one_group_out(law, [columns[name] for name in law.columns], loss, division) for law in laws]
+        errors = [search(law, [columns[name] for name in law.columns], loss, division) for law in laws]
         results.append(_scores([law.name for law in laws], errors, division))
     return Comparison(*results)
 

@@ -142,6 +142,8 @@ def fit_hoffmann(
     loss: np.ndarray,
     huber: float | None = 1e-3,
     starts: np.ndarray | None = None,
+    *,
+    search=_smooth.fitted,
 ) -> AdditiveFit:
     """Fit Hoffmann's law to a table; see `additive.fit_additive`.
 
@@ -149,6 +151,7 @@ def fit_hoffmann(
         dense_parameters, tokens, loss: [n] each: N, D and L, above 0.
         huber: δ in natural logarithms, or None for least squares.
         starts: [s, 5], starting coefficients, such as `published_starts()`; None for the default starts.
+        search: how to search; the accelerated package passes its own.
 
     Raises:
         ValueError: `additive.fit_additive` raises this error. For instance, runs with a single D cannot separate b/D^β
@@ -161,7 +164,7 @@ def fit_hoffmann(
         >>> fit.status, [round(value, 4) for value in fit.coefficients]
         ('interior', [400.0, 0.34, 2000.0, 0.37, 1.8])
     """
-    return additive.fit_additive(HOFFMANN, [dense_parameters, tokens], loss, huber, starts)
+    return additive.fit_additive(HOFFMANN, [dense_parameters, tokens], loss, huber, starts, search=search)
 
 
 def hoffmann_intervals(
@@ -171,12 +174,14 @@ def hoffmann_intervals(
     huber: float | None = 1e-3,
     level: float = 0.95,
     at: Sequence | None = None,
+    *,
+    search=_smooth.intervals,
 ) -> list[AdditiveInterval]:
     """Return profile intervals of the coefficients, or of L at the points `at` = (N [m], D [m]).
 
     See `additive.additive_intervals`.
     """
-    return additive.additive_intervals(HOFFMANN, [dense_parameters, tokens], loss, huber, level, at)
+    return additive.additive_intervals(HOFFMANN, [dense_parameters, tokens], loss, huber, level, at, search=search)
 
 
 def published_starts() -> np.ndarray:
@@ -221,6 +226,8 @@ def fit_kaplan(
     loss: np.ndarray,
     huber: float | None = 1e-3,
     starts: np.ndarray | None = None,
+    *,
+    search=_smooth.fitted,
 ) -> AdditiveFit:
     """Fit Kaplan's law to a table. `fit_hoffmann` describes the arguments, with starts [s, 4].
 
@@ -233,7 +240,7 @@ def fit_kaplan(
     """
     columns = dict(zip(_COLUMNS, (dense_parameters, tokens), strict=True))
     columns, loss = _smooth.check_table("kaplan", columns, loss, 4)
-    return AdditiveFit(*_smooth.fitted(_KAPLAN, KaplanCoefficients, columns, loss, huber, starts))
+    return AdditiveFit(*search(_KAPLAN, columns, loss, huber, starts))
 
 
 def kaplan_intervals(
@@ -243,12 +250,14 @@ def kaplan_intervals(
     huber: float | None = 1e-3,
     level: float = 0.95,
     at: Sequence | None = None,
+    *,
+    search=_smooth.intervals,
 ) -> list[AdditiveInterval]:
     """Return the intervals of Kaplan's law. `hoffmann_intervals` describes the arguments."""
     columns = dict(zip(_COLUMNS, (dense_parameters, tokens), strict=True))
     columns, loss = _smooth.check_table("kaplan", columns, loss, 4)
     points = None if at is None else _smooth.points_of(_COLUMNS, at)
-    return [AdditiveInterval(*each) for each in _smooth.intervals(_KAPLAN, columns, loss, huber, level, points)]
+    return [AdditiveInterval(*each) for each in search(_KAPLAN, columns, loss, huber, level, points)]
 
 
 def _bind_kaplan(columns: tuple, centres: np.ndarray):
@@ -288,7 +297,7 @@ def _starts_kaplan(columns: tuple, centres: np.ndarray, log_loss: np.ndarray) ->
 
 
 _KAPLAN = Form(
-    names=KaplanCoefficients._fields,
+    kind=KaplanCoefficients,
     positive=tuple(name in ("N_c", "D_c") for name in KaplanCoefficients._fields),
     limits=(np.nan, 0.0, np.nan, 0.0),
     bind=_bind_kaplan,

@@ -213,6 +213,8 @@ def fit_joint(
     loss: np.ndarray,
     huber: float | None = 1e-3,
     starts: np.ndarray | None = None,
+    *,
+    search=_smooth.fitted,
 ) -> AdditiveFit:
     """Fit the joint law to a table of dense and routed runs; see `additive.fit_additive`.
 
@@ -231,7 +233,7 @@ def fit_joint(
         ValueError: `additive.fit_additive` raises this error, or there are fewer than 4 different E.
     """
     columns, loss = _checked(active_parameters, tokens, num_experts, loss)
-    return AdditiveFit(*_smooth.fitted(_JOINT, JointCoefficients, columns, loss, huber, starts))
+    return AdditiveFit(*search(_JOINT, columns, loss, huber, starts))
 
 
 def joint_intervals(
@@ -242,6 +244,8 @@ def joint_intervals(
     huber: float | None = 1e-3,
     level: float = 0.95,
     at: Sequence | None = None,
+    *,
+    search=_smooth.intervals,
 ) -> list[AdditiveInterval]:
     """Return profile intervals of the coefficients, or of L at the points `at` = (N [m], D [m], E [m]).
 
@@ -249,7 +253,7 @@ def joint_intervals(
     """
     columns, loss = _checked(active_parameters, tokens, num_experts, loss)
     points = None if at is None else _smooth.points_of(_COLUMNS, at)
-    return [AdditiveInterval(*each) for each in _smooth.intervals(_JOINT, columns, loss, huber, level, points)]
+    return [AdditiveInterval(*each) for each in search(_JOINT, columns, loss, huber, level, points)]
 
 
 def joint_total(d_model: np.ndarray, num_experts: float, vocab_size: int = VOCABULARY) -> np.ndarray:
@@ -380,7 +384,7 @@ _LIMITS = {"a": 0.0, "b": 0.0, "E_max": math.inf, "c": 0.0}
 """The value of a coefficient that has vanished from the law; coefficients that are not listed are then NaN."""
 
 _JOINT = Form(
-    names=JointCoefficients._fields,
+    kind=JointCoefficients,
     positive=tuple(name in ("a", "b", "E_start", "E_max", "c") for name in JointCoefficients._fields),
     limits=tuple(_LIMITS.get(name, math.nan) for name in JointCoefficients._fields),
     bind=_bind,

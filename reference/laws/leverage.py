@@ -203,12 +203,34 @@ def leverage_allocation(flops: np.ndarray, model: Literal["dense", "moe"] = "moe
     return LeverageAllocation(factor * flops**power, token_factor * flops**token_power)
 
 
+def _best_start(columns: list[np.ndarray], limit: float) -> tuple[float, Status]:
+    """Return the least-squares A_start: scan its range, then scan more finely around the best."""
+    low, high = np.log10((_LEAST_START, _LARGEST_START))
+    for _ in range(_ROUNDS):
+        scanned = np.linspace(low, high, _GRID)
+        best = int(np.argmin([_squares(columns, 10.0**t, limit) for t in scanned]))
+        low, high = scanned[max(best - 1, 0)], scanned[min(best + 1, _GRID - 1)]
+    start = 10.0 ** scanned[best]
+    if start <= _LEAST_START * 1.01:
+        return start, "A_start at its lower end"
+    return start, "A_start at its upper end" if start >= _LARGEST_START / 1.01 else "interior"
+
+
+def _squares(columns: list[np.ndarray], start: float, limit: float) -> float:
+    """Return the least mean square of the residuals at one A_start."""
+    *run, leverage = columns
+    _, _, mean_square = least_squares(_design(*run, start, limit), np.log10(leverage))
+    return mean_square
+
+
 def fit_leverage(
     activation: np.ndarray,
     tian_granularity: np.ndarray,
     flops: np.ndarray,
     leverage: np.ndarray,
     A_max: float = math.inf,
+    *,
+    search=_best_start,
 ) -> LeverageFit:
     """Fit the leverage law to measured leverages.
 
@@ -216,6 +238,7 @@ def fit_leverage(
         activation, tian_granularity, flops: [n], as for `leverage`.
         leverage: [n], EL, above 0.
         A_max: given, not fitted; at least 10 (our choice).
+        search: how to search; the accelerated package passes its own.
 
     Raises:
         ValueError: lengths differ, an entry is not finite or not above 0, there are fewer than 7 rows, or the rows
@@ -232,7 +255,7 @@ def fit_leverage(
         raise InputError(
             "these rows do not determine the coefficients; needed: two flops, three granularities, three A"
         )
-    start, status = _best_start(columns, A_max)
+    start, status = search(columns, A_max)
     solution, _, objective = least_squares(_design(*columns[:3], start, A_max), np.log10(leverage))
     coefficients = LeverageCoefficients(*(float(v) for v in solution), float(start), A_max)
     covariance = np.full((5, 5), np.nan)
@@ -324,23 +347,3 @@ def _powers(tian_granularity: np.ndarray, flops: np.ndarray) -> np.ndarray:
     """Return (1, log10 C, (log2 G)², log2 G) in the order of the coefficients, [n, 4]."""
     log_granularity = np.log2(tian_granularity)
     return np.stack([np.ones_like(flops), np.log10(flops), log_granularity**2, log_granularity], axis=1)
-
-
-def _best_start(columns: list[np.ndarray], limit: float) -> tuple[float, Status]:
-    """Return the least-squares A_start: scan its range, then scan more finely around the best."""
-    low, high = np.log10((_LEAST_START, _LARGEST_START))
-    for _ in range(_ROUNDS):
-        scanned = np.linspace(low, high, _GRID)
-        best = int(np.argmin([_squares(columns, 10.0**t, limit) for t in scanned]))
-        low, high = scanned[max(best - 1, 0)], scanned[min(best + 1, _GRID - 1)]
-    start = 10.0 ** scanned[best]
-    if start <= _LEAST_START * 1.01:
-        return start, "A_start at its lower end"
-    return start, "A_start at its upper end" if start >= _LARGEST_START / 1.01 else "interior"
-
-
-def _squares(columns: list[np.ndarray], start: float, limit: float) -> float:
-    """Return the least mean square of the residuals at one A_start."""
-    *run, leverage = columns
-    _, _, mean_square = least_squares(_design(*run, start, limit), np.log10(leverage))
-    return mean_square

@@ -22,6 +22,7 @@ S at 1e20 FLOPs is 0.94 if 5 per cent of P are always active (`sparsity_active`)
 import itertools
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -192,6 +193,8 @@ def fit_sparsity(
     sparsity: np.ndarray,
     loss: np.ndarray,
     huber: float | None = 1e-3,
+    *,
+    search=_smooth.fitted,
 ) -> AdditiveFit:
     """Fit the sparsity law to a table of runs, from 16 starts.
 
@@ -201,6 +204,7 @@ def fit_sparsity(
     Args:
         total_parameters, tokens, sparsity, loss: [n], as for `predict_loss`.
         huber: delta, in units of ln L, by default the paper's delta; None for least squares.
+        search: how to search; the accelerated package passes its own.
 
     Returns:
         The fit. Its status is "not determined" if other coefficients fit the rows equally well. The status names the
@@ -222,11 +226,11 @@ def fit_sparsity(
             f"{counts[2]} different sparsities; the law has 10 coefficients and needs at least 11 rows of 2 sizes, 2 "
             "numbers of tokens and 3 sparsities"
         )
-    return AdditiveFit(*_smooth.fitted(_form(), SparsityCoefficients, (size, tokens, 1 - idle), loss, huber, None))
+    return AdditiveFit(*search(_form(), (size, tokens, 1 - idle), loss, huber, None))
 
 
 def sparsity_intervals(
-    fit: AdditiveFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95
+    fit: AdditiveFit, columns: Sequence[np.ndarray], loss: np.ndarray, level: float = 0.95, *, search=_smooth.intervals
 ) -> list[Range]:
     """Return the ten coefficients with their profile intervals and verdicts, for `catalogue.Law`.
 
@@ -237,30 +241,39 @@ def sparsity_intervals(
         fit: a least-squares fit by `fit_sparsity`. It gives the values of the ranges.
         columns, loss: the rows of the fit.
         level: between 0 and 1.
+        search: how to search; the accelerated package passes its own.
 
     Raises:
         ValueError: `level` is out of its range.
     """
-    return smooth_ranges(_profiles, _FACTORS, fit, columns, loss, level)
+    return smooth_ranges(partial(_profiles, search), _FACTORS, fit, columns, loss, level)
 
 
 def sparsity_prediction(
-    fit: AdditiveFit, columns: Sequence[np.ndarray], loss: np.ndarray, at: Sequence[float], level: float = 0.95
+    fit: AdditiveFit,
+    columns: Sequence[np.ndarray],
+    loss: np.ndarray,
+    at: Sequence[float],
+    level: float = 0.95,
+    *,
+    search=_smooth.intervals,
 ) -> Predicted:
     """Return the predicted loss at one point, with two intervals, for `catalogue.Law`; see `smooth_prediction`.
 
     Args:
-        fit, columns, loss, level: as in `sparsity_intervals`.
+        fit, columns, loss, level, search: as in `sparsity_intervals`.
         at: P, D and S of the point.
     """
-    return smooth_prediction(_profiles, fit, columns, loss, at, level)
+    return smooth_prediction(partial(_profiles, search), fit, columns, loss, at, level)
 
 
-def _profiles(total_parameters, tokens, sparsity, loss, huber, level: float, at: Sequence | None = None) -> list:
+def _profiles(
+    search, total_parameters, tokens, sparsity, loss, huber, level: float, at: Sequence | None = None
+) -> list:
     """Return profile intervals of the coefficients, or of L at the points `at` = (P [m], D [m], S [m])."""
     columns = tuple(np.asarray(v, dtype=np.float64) for v in (total_parameters, tokens, 1 - _check_sparsity(sparsity)))
     points = None if at is None else _smooth.points_of(SPARSITY.columns, (*at[:2], 1 - _check_sparsity(at[2])))
-    rows = _smooth.intervals(_form(), columns, np.asarray(loss, dtype=np.float64), huber, level, points)
+    rows = search(_form(), columns, np.asarray(loss, dtype=np.float64), huber, level, points)
     return [AdditiveInterval(*each) for each in rows]
 
 

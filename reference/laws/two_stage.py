@@ -19,13 +19,15 @@ Compare predictions. a, k and m of a logistic are uncertain if no row reaches it
 
 import itertools
 import math
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ..errors import InputError
+from . import _levenberg
 from ._columns import check_accuracy, least_squares
-from ._levenberg import power_terms, search
+from ._levenberg import power_terms
 from ._projection import check_lengths, check_range, plural
 from .compute import fit_compute
 
@@ -102,7 +104,9 @@ class TwoStageFit(NamedTuple):
     rows: int
 
 
-def fit_two_stage(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, link: Link = "logistic") -> TwoStageFit:
+def fit_two_stage(
+    flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, link: Link = "logistic", *, search=_levenberg.search
+) -> TwoStageFit:
     """Fit both stages to runs with one ratio of tokens to parameters.
 
     Args:
@@ -110,6 +114,7 @@ def fit_two_stage(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, lin
         loss: [n], L, nats per token, above 0.
         accuracy: [n], Q, between 0 and 1.
         link: the form of stage 2.
+        search: how to search; the accelerated package passes its own.
 
     Raises:
         ValueError: lengths differ, an entry is out of its range, `link` is unknown, or there are fewer than 5 rows (3
@@ -117,11 +122,17 @@ def fit_two_stage(flops: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, lin
     """
     line = fit_compute(flops, loss).coefficients
     stage_1 = LossCoefficients(line.A, line.alpha, 0.0, math.nan, 0.0)
-    return _both(stage_1, (flops,), loss, accuracy, link)
+    return _both(stage_1, (flops,), loss, accuracy, link, search)
 
 
 def fit_two_stage_ratio(
-    parameters: np.ndarray, tokens: np.ndarray, loss: np.ndarray, accuracy: np.ndarray, link: Link = "logistic"
+    parameters: np.ndarray,
+    tokens: np.ndarray,
+    loss: np.ndarray,
+    accuracy: np.ndarray,
+    link: Link = "logistic",
+    *,
+    search=_levenberg.search,
 ) -> TwoStageFit:
     """Fit both stages to at least 6 runs with several ratios. `fit_two_stage` describes the other arguments."""
     columns = _check_columns({"parameters": parameters, "tokens": tokens, "loss": loss})
@@ -141,9 +152,9 @@ def fit_two_stage_ratio(
         [level + math.log((1 - share) / 2), alpha, level + math.log((1 - share) / 2), beta, level + math.log(share)]
         for alpha, beta, share in itertools.product(_EXPONENTS, _EXPONENTS, (0.1, 0.6))
     ]
-    a, alpha, b, beta, e = search(power_terms(features), log_loss, np.array(starts)).parameters
+    a, alpha, b, beta, e = search(partial(power_terms, features), log_loss, np.array(starts)).parameters
     values = math.exp(a + alpha * centre[0]), alpha, math.exp(b + beta * centre[1]), beta, math.exp(e)
-    return _both(LossCoefficients(*(float(v) for v in values)), (parameters, tokens), loss, accuracy, link)
+    return _both(LossCoefficients(*(float(v) for v in values)), (parameters, tokens), loss, accuracy, link, search)
 
 
 def _check_columns(named: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -193,7 +204,7 @@ def predict_two_stage(fit: TwoStageFit, *columns: np.ndarray) -> np.ndarray:
     return predict_second(fit.stage_2, predict_first(fit.stage_1, *columns))
 
 
-def _both(stage_1: LossCoefficients, columns: tuple, loss, accuracy, link: Link) -> TwoStageFit:
+def _both(stage_1: LossCoefficients, columns: tuple, loss, accuracy, link: Link, search) -> TwoStageFit:
     """Fit stage 2 and return the errors of each stage and of both together."""
     columns = [np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in columns]
     loss = np.atleast_1d(check_range("loss", loss, above=0.0))
@@ -204,7 +215,7 @@ def _both(stage_1: LossCoefficients, columns: tuple, loss, accuracy, link: Link)
     least = 3 if link == "linear" else 5
     if loss.size < least or np.ptp(loss) == 0:
         raise InputError(f"{plural(loss.size, 'row')}; the {link} stage needs at least {least}, with different losses")
-    stage_2 = _line(loss, accuracy) if link == "linear" else _logistic(loss, accuracy)
+    stage_2 = _line(loss, accuracy) if link == "linear" else _logistic(loss, accuracy, search)
     first = predict_first(stage_1, *columns)
     return TwoStageFit(
         stage_1,
@@ -227,26 +238,23 @@ def _curve(loss: np.ndarray, k: float, m: float) -> np.ndarray:
         return 1 / (1 + np.exp(-k * (loss - m)))
 
 
-def _model(loss: np.ndarray):
-    """Return the function of (a, k, m, b) that gives the accuracies [n] and their derivatives [n, 4]."""
-
-    def at(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        a, k, m, b = theta
-        part = _curve(loss, k, m)
-        slope = a * part * (1 - part)
-        return a * part + b, np.stack([part, slope * (loss - m), -slope * k, np.ones_like(loss)], axis=1)
-
-    return at
+def _model(loss: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the accuracies [n] and their derivatives [n, 4] at θ = (a, k, m, b)."""
+    a, k, m, b = theta
+    part = _curve(loss, k, m)
+    slope = a * part * (1 - part)
+    return a * part + b, np.stack([part, slope * (loss - m), -slope * k, np.ones_like(loss)], axis=1)
 
 
-def _logistic(loss: np.ndarray, accuracy: np.ndarray) -> LogisticCoefficients:
+def _logistic(loss: np.ndarray, accuracy: np.ndarray, search) -> LogisticCoefficients:
     """Return the best logistic: from 25 pairs of k and m, each with the best a and b."""
     starts = []
     for steepness, place in itertools.product(_STEEPNESS, _PLACES):
         k, m = -steepness / loss.std(), float(np.quantile(loss, place))
         a, b = np.linalg.lstsq(np.stack([_curve(loss, k, m), np.ones_like(loss)], axis=1), accuracy, rcond=None)[0]
         starts.append([a, k, m, b])
-    return LogisticCoefficients(*(float(v) for v in search(_model(loss), accuracy, np.array(starts)).parameters))
+    best = search(partial(_model, loss), accuracy, np.array(starts))
+    return LogisticCoefficients(*best.parameters.tolist())
 
 
 def _root_mean_square(errors: np.ndarray) -> float:

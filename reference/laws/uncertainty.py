@@ -217,7 +217,13 @@ def _words(low: float, high: float, floor: float, narrow: bool) -> str:
 
 
 def slope_interval(
-    dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, at: np.ndarray, level: float = 0.95
+    dense_parameters: np.ndarray,
+    num_experts: np.ndarray,
+    loss: np.ndarray,
+    at: np.ndarray,
+    level: float = 0.95,
+    *,
+    search=profile_intervals,
 ) -> SlopeInterval:
     """Return the slope b + c log10 N₀ and its profile-likelihood interval at each size.
 
@@ -225,6 +231,7 @@ def slope_interval(
         dense_parameters, num_experts, loss: [n] each, the table, as in `fit_routed`.
         at: [m] or a number, the sizes N₀, parameters, above 0.
         level: confidence level, between 0 and 1.
+        search: how to search; the accelerated package passes its own.
 
     Returns:
         A SlopeInterval with low <= slope <= high.
@@ -234,7 +241,7 @@ def slope_interval(
     """
     sizes = _check_sizes(at)
     quantities = [Quantity("slope", N=float(size)) for size in sizes]
-    return SlopeInterval(sizes, *_at_sizes(dense_parameters, num_experts, loss, quantities, level))
+    return SlopeInterval(sizes, *_at_sizes(dense_parameters, num_experts, loss, quantities, level, search))
 
 
 def gain_interval(
@@ -244,6 +251,8 @@ def gain_interval(
     at: np.ndarray,
     experts: float | None = None,
     level: float = 0.95,
+    *,
+    search=profile_intervals,
 ) -> GainInterval:
     """Return the predicted change of log10 L from E = 1 to `experts`, and its interval, at each size.
 
@@ -252,6 +261,7 @@ def gain_interval(
         at: [m] or a number, the sizes N₀, parameters, above 0.
         experts: E_top, above 1; the largest E of the table if None.
         level: confidence level, between 0 and 1.
+        search: how to search; the accelerated package passes its own.
 
     Returns:
         A GainInterval with low <= gain <= high.
@@ -264,7 +274,7 @@ def gain_interval(
     if not (math.isfinite(experts) and experts > 1):
         raise InputError(f"experts is {experts}; needed: a finite number above 1")
     quantities = [Quantity("gain", N=float(size), E=experts) for size in sizes]
-    return GainInterval(sizes, experts, *_at_sizes(dense_parameters, num_experts, loss, quantities, level))
+    return GainInterval(sizes, experts, *_at_sizes(dense_parameters, num_experts, loss, quantities, level, search))
 
 
 @functools.cache  # callers need the same few values many times
@@ -370,9 +380,9 @@ def _check_sizes(at) -> np.ndarray:
     return sizes
 
 
-def _at_sizes(dense_parameters, num_experts, loss, quantities, level: float) -> list[np.ndarray]:
+def _at_sizes(dense_parameters, num_experts, loss, quantities, level: float, search) -> list[np.ndarray]:
     """Return the values, the low ends and the high ends of quantities, and which N lies outside the table; [m] each."""
-    intervals = profile_intervals(dense_parameters, num_experts, loss, quantities, level)
+    intervals = search(dense_parameters, num_experts, loss, quantities, level)
     least, most = np.min(dense_parameters), np.max(dense_parameters)
     outside = np.array([not least <= item.quantity.N <= most for item in intervals], dtype=bool)
     ends = np.array([(item.value, item.low, item.high) for item in intervals], dtype=np.float64).reshape(-1, 3)

@@ -41,11 +41,11 @@ import numpy as np
 
 from ..accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
 from ..errors import InputError
-from . import floored
+from . import fitting, floored
 from ._columns import bilinear, check_columns, effective, reach, worth
-from ._projection import Words, check_range, check_rows
+from ._projection import Words, check_range
 from .additive import AdditiveFit
-from .fitting import LossCurve, RoutedFit, _fit_rows, predict_curve
+from .fitting import LossCurve, RoutedFit, predict_curve
 from .intervals import Predicted, Range
 from .smooth_intervals import smooth_prediction
 
@@ -345,6 +345,8 @@ def fit_utilisation(
     loss: np.ndarray,
     B_min: float | None = None,
     huber: float | None = None,
+    *,
+    search=fitting._fit_columns,
 ) -> UtilisationFit:
     """Fit the law to a table, globally on the domain B_min/10 <= B_start < B_max <= inf.
 
@@ -354,6 +356,7 @@ def fit_utilisation(
         loss: [n], L, nats per token, above 0.
         B_min: the B at which B̂ = B_start; the least B of the rows if None.
         huber: as in `fit_routed`.
+        search: how to search; the accelerated package passes its own.
 
     Returns:
         The fit. `fit_routed` describes its precision.
@@ -375,7 +378,7 @@ def fit_utilisation(
     least = float(np.min(utilisation) if B_min is None else check_range("B_min", B_min, above=0.0))
     extra = np.atleast_1d(check_range("utilisation", utilisation, least=least)) - least
     unit = FLOOR * least
-    fit = _fit_rows(check_rows(teraflops, 1.0 + extra / unit, loss, _WORDS), huber)
+    fit = search(teraflops, 1.0 + extra / unit, loss, huber, _WORDS)
     covariance = np.zeros((7, 7))
     change = _change_of_unit(unit)
     covariance[:6, :6] = change @ fit.covariance @ change.T

@@ -9,11 +9,13 @@ from ...laws.planning import Budget
 from ...tables.schema import DENSE
 from ...wording import by_reason, plural
 from ..blocks import Block, Heading, Notes, Table, count, exponent, figure, percent, span, text, to_html
-from ..encoding import plain
+from ..encoding import interval, plain
+from ..fit import LEVEL
 from ..misfit import floor_lines
 from ..plotting import plot_frontiers
 from ..prediction import extrapolation
 from .isoflop import ISOFLOP_HEAD, Profile, profile_blocks
+from .optima import Optimum
 from .options import REACH
 from .rankings import SEED, Line, Ranking, frontier
 
@@ -64,10 +66,11 @@ class Plan(NamedTuple):
         Returns:
             {"budget": {"flops", "memory", "cached_tokens", "inference_tokens", "bytes_per_number", "tokens"}, "level",
             "comparable": text, "remarks": [text], "rankings": [{"law", "data", "kind": "table" or "printed", "rows":
-            {router: n}, "resamples", "options": [{"router", "law", "num_experts", "granularity", "k", "N", "P",
+            {router: n}, "resamples", "optimum": {"N", "tokens", "num_experts", "granularity": intervals, "resamples",
+            "within", "sizes", "options"}, "options": [{"router", "law", "num_experts", "granularity", "k", "N", "P",
             "tokens", "flops", "memory", "value": the loss, "other_form": the loss by the other form, "intervals":
-            {"law", "run", "by_size"}, "wins", "inside_data", "beyond": [{"column", "value", "end"}],
-            "beyond_in_words"}], "left_out": {option: reason},
+            {"law", "run"}, "wins", "inside_data", "beyond": [{"column", "value", "end"}], "beyond_in_words"}],
+            "left_out": {option: reason},
             "notes": [text], "isoflop": [profile]}]}. Options are sorted by loss, the lowest first. Unknown values are
             None. `inside_data` is None if only the ranges of the runs are known, and the option lies inside them.
             "isoflop" has an `isoflop.Profile` for each budget of the table.
@@ -115,11 +118,21 @@ def _ranking_dict(ranking: Ranking, plan: Plan) -> dict:
         "kind": "table" if ranking.rows else "printed",
         "rows": ranking.rows,
         "resamples": ranking.resamples,
+        "optimum": _optimum_dict(ranking.optimum),
         "options": [_line_dict(line) for line in ranking.lines],
         "left_out": ranking.left_out,
-        "notes": notes(ranking),
+        "notes": notes(ranking, level=plan.level),
         "isoflop": ranking.profiles,
     }
+
+
+def _optimum_dict(optimum: Optimum | None) -> dict | None:
+    if optimum is None:
+        return None
+    names = ("N", "tokens", "num_experts", "granularity")
+    intervals = {name: interval(item) for name, item in zip(names, optimum, strict=False)}
+    near = {"within": optimum.within, "sizes": optimum.sizes, "options": optimum.options}
+    return intervals | {"resamples": optimum.resamples} | near
 
 
 def _line_dict(line: Line) -> dict:
@@ -137,7 +150,7 @@ def _line_dict(line: Line) -> dict:
         "memory": None if line.total_parameters is None else choice.memory,
         "value": choice.loss,
         "other_form": line.other,
-        "intervals": {"law": line.law_interval, "run": line.run_interval, "by_size": line.by_size},
+        "intervals": {"law": line.law_interval, "run": line.run_interval},
         "wins": line.wins,
         "inside_data": False if line.beyond else line.surrounded,
         "beyond": line.beyond,
@@ -157,7 +170,7 @@ def plan_blocks(plan: Plan, top: int | None = 10) -> list[Block]:
             blocks.append(Table(heads, rows, keys=3, words=(len(heads) - 1,)))
         else:
             blocks.append("no options")
-        blocks.append(Notes(notes(ranking, top)))
+        blocks.append(Notes(notes(ranking, top, plan.level)))
         if profiles := ranking.profiles:
             blocks += [Heading(ISOFLOP_HEAD), *profile_blocks(profiles)]
     return [*blocks, "", NOT_COMPARABLE]
@@ -195,7 +208,8 @@ def _cells(ranking: Ranking, place: int, line: Line) -> list[str]:
     shown += [count(line.dense_parameters), total, count(choice.tokens), exponent(choice.flops), memory]
     shown.append(f"{choice.loss:.4f}")
     if ranking.rows:
-        shown += [span(line.law_interval, ".3f"), *[figure(line.other, ".4f")] * bool(ranking.form_words)]
+        ends = "" if line.law_interval is None else span(line.law_interval, ".3f")
+        shown += [ends, *[figure(line.other, ".4f")] * bool(ranking.form_words)]
         shown.append("" if line.wins is None else percent(line.wins, ".0f"))
     return [*shown, _beyond_words(line)]
 
@@ -208,9 +222,10 @@ def _beyond_words(line: Line) -> str:
     return ", ".join(words)
 
 
-def notes(ranking: Ranking, most: int | None = None) -> list[str]:
+def notes(ranking: Ranking, most: int | None = None, level: float = LEVEL) -> list[str]:
     """Return the notes on a ranking, one sentence each."""
-    sentences = _of_form(ranking)
+    sentences = [] if ranking.optimum is None else ranking.optimum.sentences(level)
+    sentences += _of_form(ranking)
     if most is not None and len(ranking.lines) > most:
         sentences.append(f"{most} of {len(ranking.lines)} options are shown; --top shows more")
     sentences += _of_left_out(ranking.left_out)
@@ -267,11 +282,10 @@ def _of_fits(ranking: Ranking) -> list[str]:
 
 
 def _of_intervals(best: Line) -> list[str]:
+    if best.law_interval is None:
+        return ["with --huber there are no intervals of losses"]
     sentence = "intervals are for the law's value and assume that the form of the law is right"
-    if best.by_size is not None and not math.isnan(best.by_size.low + best.by_size.high):
-        low, high = best.by_size.low, best.by_size.high
-        sentence += f"; if one size is left out at a time, the interval of the first option is {low:.3f} to {high:.3f}"
-    return [sentence]
+    return [sentence, *(f"{best.model.fit.name}: {line}" for line in best.model.fit.method_words)]
 
 
 def _of_resamples(ranking: Ranking) -> list[str]:

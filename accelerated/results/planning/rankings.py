@@ -11,6 +11,7 @@ Losses with different tokenizers or corpora are not comparable, so every data se
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from ..fit import LEVEL, Fit
 from ..floor import choice_words
 from ..prediction import Beyond, inside_hull, intervals_at
 from .isoflop import Profile, isoflop_profiles
+from .optima import WITHIN, Optimum, optimum_of
 from .options import Model, Printed, models_of_runs, printed_laws
 
 RESAMPLES = 500
@@ -56,7 +58,6 @@ class Line(NamedTuple):
         total_parameters: P; None if unknown
         law_interval: interval of the law's value; None without runs
         run_interval: interval of one more run; None without runs
-        by_size: interval from leaving out one size at a time; None without runs, or if the law has no such interval
         wins: share of the resamples in which the model has the lowest loss; None without resamples
         beyond: values of the model beyond the runs
         surrounded: whether runs surround the model; None without runs
@@ -70,7 +71,6 @@ class Line(NamedTuple):
     total_parameters: float | None
     law_interval: Range | None
     run_interval: Range | None
-    by_size: Range | None
     wins: float | None
     beyond: list[Beyond]
     surrounded: bool | None
@@ -91,6 +91,7 @@ class Ranking(NamedTuple):
     drawn: int
     fits: list[Fit]
     models: list[Model]
+    optimum: Optimum | None = None  # None without lines
 
     @property
     def form_words(self) -> str:
@@ -103,19 +104,23 @@ class Ranking(NamedTuple):
         return [profile for fit in self.fits for profile in isoflop_profiles(fit)]
 
 
-def published_rankings(budget: Budget, tokens: float | None = None) -> list[Ranking]:
+def published_rankings(budget: Budget, tokens: float | None = None, within: float = WITHIN) -> list[Ranking]:
     """Return the rankings by printed coefficients, one for each data set.
 
     Args:
         tokens: D; None for all tokens that the FLOPs allow.
+        within: as in `optimum_of`.
     """
-    return [_published(printed, budget) for printed in printed_laws(budget, tokens)]
+    return [_published(printed, budget, within) for printed in printed_laws(budget, tokens)]
 
 
-def _published(printed: Printed, budget: Budget) -> Ranking:
+def _published(printed: Printed, budget: Budget, within: float) -> Ranking:
     ranked_models, left_out = ranked(printed.models, budget)
     lines = _least_first([_line(model, choice) for model, choice in ranked_models])
-    return Ranking(printed.law, printed.source, printed.attested, {}, lines, left_out, 0, 0, [], printed.models)
+    optimum = optimum_of(ranked_models, budget, within, LEVEL, 0, SEED) if ranked_models else None
+    return Ranking(
+        printed.law, printed.source, printed.attested, {}, lines, left_out, 0, 0, [], printed.models, optimum
+    )
 
 
 def table_ranking(
@@ -126,6 +131,7 @@ def table_ranking(
     tokens: float | None = None,
     level: float = LEVEL,
     resamples: int | None = None,
+    within: float = WITHIN,
 ) -> Ranking:
     """Rank the models of a table: each router with each of its numbers of experts, and the dense model.
 
@@ -135,6 +141,7 @@ def table_ranking(
         not_fitted: {router: reason}.
         tokens: D; None for the runs' tokens or, for a law that uses training tokens, all tokens that the FLOPs allow.
         resamples: number of resamples; None for `RESAMPLES` or `SLOW_RESAMPLES`.
+        within: as in `optimum_of`.
 
     Raises:
         ValueError: the table lacks a column that the budget needs; or the requested tokens differ from the runs'
@@ -148,7 +155,8 @@ def table_ranking(
     shares, counted = _shares(ranked_models, drawn)
     lines = _least_first([_line(*pair, share, level) for pair, share in zip(ranked_models, shares, strict=True)])
     rows = {fit.name: fit.best.rows for fit in fits}
-    return Ranking(law.name, "", "", rows, lines, not_fitted | left_out, counted, drawn, fits, models)
+    optimum = optimum_of(ranked_models, budget, within, level, resamples, SEED) if ranked_models else None
+    return Ranking(law.name, "", "", rows, lines, not_fitted | left_out, counted, drawn, fits, models, optimum)
 
 
 def _least_first(lines: list[Line]) -> list[Line]:
@@ -189,9 +197,10 @@ def _line(model: Model, choice: Choice, share: float = math.nan, level: float = 
     active = float(model.active(choice.size))
     total, outside = None if model.total is None else float(model.total(choice.size)), model.beyond(choice)
     if model.fit is None:
-        return Line(model, choice, active, total, None, None, None, None, outside, None, False, None)
-    at = model.at(choice)
-    intervals = (item and item._replace(value=choice.loss) for item in intervals_at(model.fit, at, level)[1:])
+        return Line(model, choice, active, total, None, None, None, outside, None, False, None)
+    at, intervals = model.at(choice), (None, None)
+    if model.fit.huber is None:
+        intervals = (item._replace(value=choice.loss) for item in intervals_at(model.fit, at, level)[1:])
     wins, at_reach = None if math.isnan(share) else float(share), choice.size > (1 - 1e-6) * model.option.most
     surrounded, form = inside_hull(model.fit.rows.columns, at), model.fit.other
     other = None if form is None else float(form.law.predict(form.best, *(np.array([value]) for value in at))[0])
@@ -214,7 +223,8 @@ def _shares(found: list[tuple[Model, Choice]], resamples: int) -> tuple[np.ndarr
         points = [found[i][0].at(found[i][1]) for i in here]
         of_fit = drawn[:, np.searchsorted(names, fit.rows.runs.frame["hyper_id"].to_numpy())]
         columns = [np.array(column) for column in zip(*points, strict=True)]
-        losses[:, here] = resampled_losses(fit.law, fit.rows.columns, fit.rows.measured, of_fit, columns)
+        law = fit.law if fit.huber is None else fit.law._replace(fit=partial(fit.law.fit, huber=fit.huber))
+        losses[:, here] = resampled_losses(law, fit.rows.columns, fit.rows.measured, of_fit, columns)
     return win_shares(losses)
 
 

@@ -1,0 +1,154 @@
+"""The best size, tokens and experts within a budget: how sure they are, and which choices are about as good.
+
+REFITS    `refits`       the law fitted to other tables, which have the errors of this one
+OPTIMUM   `optimum_of`   the best choice in each of these fits, as intervals; and the choices that are about as good
+
+The other tables follow the method of the intervals (`Fit.errors`). For uneven errors, and for a fit by Huber's sum,
+runs are drawn with replacement. Otherwise a table has the losses of the law plus normal errors: those that the runs of
+a size share, and those of each run.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from routelaws.reference.laws.intervals import Range
+
+from ...laws.choosing import SIZES_TRIED, Choice, costs
+from ...laws.planning import Budget
+from ...laws.resampling import bootstrap_weights
+from ..blocks import count, counts_span, percent, span
+from ..fit import Fit, fitted
+from .options import Model
+
+WITHIN = 0.002
+"""A choice is about as good as the best if its loss is at most this much higher, nats per token."""
+
+
+class Optimum(NamedTuple):
+    """The best choice of a budget, for one router.
+
+    Attributes:
+        N, tokens, num_experts, granularity: of the best option, with intervals; NaN without resamples
+        resamples: number of resamples behind the intervals
+        within: nats
+        sizes: the smallest and the largest N within `within` of the lowest loss, for the experts of the best option
+        at_reach: whether the largest of these N is the largest that the plan tries
+        options: names of the options whose loss is within `within`, the best first
+    """
+
+    N: Range
+    tokens: Range
+    num_experts: Range
+    granularity: Range
+    resamples: int
+    within: float
+    sizes: tuple[float, float]
+    at_reach: bool
+    options: list[str]
+
+    def sentences(self, level: float) -> list[str]:
+        """Return the optimum as sentences."""
+        best = f"best N {count(self.N.value)}, tokens {count(self.tokens.value)}, E = {self.num_experts.value:g}"
+        texts = {"N": counts_span(self.N), "tokens": counts_span(self.tokens), "E": span(self.num_experts, "g")}
+        texts["G"] = span(self.granularity, "g")
+        vary = [
+            f"{name} {ends}" for (name, ends), item in zip(texts.items(), self, strict=False) if item.low < item.high
+        ]
+        if vary:
+            best += f"; {percent(level)} intervals from {self.resamples} resamples: {', '.join(vary)}"
+        elif self.resamples:
+            best += f", the same in {percent(level)} of {self.resamples} resamples"
+        low, high = map(count, self.sizes)
+        near = f"within {self.within:g} nats of the lowest loss: any N from {low} to {high}"
+        near += " (the largest size tried)" * self.at_reach
+        if len(self.options) > 1:
+            near += f" with the first option; at their best N also {'; '.join(self.options[1:])}"
+        return [best, near]
+
+
+def refits(fit: Fit, number: int, random: np.random.Generator) -> Iterator:
+    """Yield the fits of a law to `number` other tables. A table that does not determine the law has none."""
+    columns, measured, errors = fit.rows.columns, fit.rows.measured, fit.errors
+    rows = measured.size
+    by_rows = errors is None or errors.method == "hc3"
+    predicted = np.asarray(fit.law.predict(fit.best, *columns))
+    for _ in range(number):
+        drawn, losses = np.arange(rows), measured
+        if by_rows:
+            drawn = np.repeat(drawn, bootstrap_weights(random.random((1, rows)))[0].astype(int))
+        else:
+            losses = predicted * 10 ** _new_errors(errors, random)
+        try:
+            yield fitted(fit.law, [column[drawn] for column in columns], losses[drawn], fit.huber)
+        except ValueError:
+            continue
+
+
+def _new_errors(errors, random: np.random.Generator) -> np.ndarray:
+    """Return errors [n] in log10, by the mixture of `robust_intervals.Errors`."""
+    freedom = errors.residual.size - np.linalg.matrix_rank(errors.root)
+    ratio, variance = 0.0, float(errors.residual @ errors.residual) / freedom
+    if errors.method == "size":
+        place = random.choice(errors.mixture[2].size, p=errors.mixture[2])
+        ratio, variance = (float(values[place]) for values in errors.mixture[:2])
+    variance *= freedom / random.chisquare(freedom)  # s² is an estimate, too
+    shared = random.standard_normal(int(errors.member.max()) + 1)[errors.member]
+    return math.sqrt(variance) * (random.standard_normal(errors.residual.size) + math.sqrt(ratio) * shared)
+
+
+def optimum_of(
+    ranked: Sequence[tuple[Model, Choice]], budget: Budget, within: float, level: float, resamples: int, seed: int
+) -> Optimum:
+    """Return the optimum of the router with the lowest loss.
+
+    Args:
+        ranked: models, each with its best choice; at least one.
+        within: nats.
+        resamples: number of resamples; without runs there are none.
+    """
+    ordered = sorted(ranked, key=lambda pair: pair[1].loss)
+    first, choice = ordered[0]
+    near = [model.name for model, other in ordered if other.loss <= choice.loss + within]
+    sizes, _, losses = _candidates(first, choice, budget)
+    flat = sizes[losses <= choice.loss + within]
+    ends = (float(first.active(flat[0])), float(first.active(flat[-1]))) if flat.size else (math.nan, math.nan)
+    found = np.empty((0, 4))
+    if first.fit is not None and resamples:
+        same = [pair for pair in ordered if pair[0].fit is first.fit]
+        found = _best_of(same, budget, refits(first.fit, resamples, np.random.default_rng(seed)))
+    values = float(first.active(choice.size)), choice.tokens, first.num_experts, first.granularity or math.nan
+    outside, names = (1 - level) / 2, ("N", "tokens", "num_experts", "granularity")
+    quantiles = np.quantile(found, [outside, 1 - outside], axis=0) if len(found) else np.full((2, 4), math.nan)
+    ranges = [
+        Range(name, None, float(v), *map(float, q), "") for name, v, q in zip(names, values, quantiles.T, strict=True)
+    ]
+    at_reach = bool(flat.size and flat[-1] == sizes[-1] == first.option.most)
+    return Optimum(*ranges, len(found), within, ends, at_reach, near)
+
+
+def _candidates(model: Model, choice: Choice, budget: Budget) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the sizes that the budget allows, the best one included, with their tokens and losses."""
+    sizes = np.unique(np.append(np.geomspace(model.option.least, model.option.most, SIZES_TRIED), choice.size))
+    data, flops, memory = costs(model.option, sizes, budget, model.tokens)
+    allowed = (flops <= budget.flops * (1 + 1e-12)) & (memory <= budget.memory) & (data >= 1)
+    sizes, data = sizes[allowed], data[allowed]
+    return sizes, data, np.asarray(model.option.loss(sizes, data))
+
+
+def _best_of(ranked: Sequence[tuple[Model, Choice]], budget: Budget, fits: Iterator) -> np.ndarray:
+    """Return N, D, E and G of the lowest loss by each fit, [fits, 4]."""
+    law = ranked[0][0].fit.law
+    tried = [(model, *_candidates(model, choice, budget)[:2]) for model, choice in ranked]
+    points = [model.point(sizes, data).values() for model, sizes, data in tried]
+    best = []
+    for fit in fits:
+        losses = [np.asarray(law.predict(fit, *point)) for point in points]
+        if not all(np.isfinite(each).all() for each in losses):
+            continue
+        i = int(np.argmin([each.min() for each in losses]))
+        (model, sizes, data), k = tried[i], int(np.argmin(losses[i]))
+        best.append((float(model.active(sizes[k])), data[k], model.num_experts, model.granularity or math.nan))
+    return np.array(best).reshape(-1, 4)
