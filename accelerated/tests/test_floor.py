@@ -56,7 +56,7 @@ def test_without_a_floor_the_law_of_the_paper_is_kept(tmp_path):
     fits = fits_of(FLOORED._replace(a=-0.08, d=1.1, L0=0.0), tmp_path)
     [fit] = fits
     assert not fit.floor_helps and fits.better_form() is fits
-    assert "routed-bounded predicts left-out sizes better than routed-bounded-floor" in repr(fits)
+    assert "routed-bounded predicts left-out sizes as well as routed-bounded-floor" in repr(fits)
     assert fit.forms[1].L0.low == 0
 
 
@@ -85,9 +85,8 @@ def test_a_plan_takes_dense_and_routed_models_from_one_law_with_a_floor(tmp_path
 
 
 def test_the_smallest_size_does_not_choose_the_form(tmp_path):
-    """Models far below the others learn less than any law says. The form is chosen by the sizes above them."""
+    """The smallest models deviate from the planted law. With them, the law without a floor has the smaller error."""
     size, experts = (v.ravel() for v in np.meshgrid([1e7, 5e7, 2e8, 1e9, 5e9], [1.0, 2.0, 8.0, 32.0, 128.0, 512.0]))
-    loss = predict_floored(size, experts, FLOORED) * np.where(size == 1e7, 0.88, 1.0)
+    loss = predict_floored(size, experts, FLOORED) * np.where(size == 1e7, 0.97, 1.0)
     [fit] = read(write(frame_of(size, experts, loss), tmp_path)).fit()
-    without, with_floor = (form.held_out_size.errors[size == 1e7] for form in (fit, fit.floored))
-    assert abs(without).mean() < abs(with_floor).mean() and fit.floor_helps
+    assert fit.held_out_size.rmsle < fit.floored.held_out_size.rmsle and fit.floor_helps
