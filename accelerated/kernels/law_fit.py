@@ -1,9 +1,9 @@
 """The fit of the bounded law in compiled loops: a few microseconds per weighting of a table.
 
-Four facts make the fit fast.
+Three facts make the fit fast.
 
 (i) A table has few different E. For a fixed E the law is a straight line in log10 N, so two rows of a QR factorisation
-hold all its information for any shape. The n rows become 2 rows per E (`reduce_rows`), plus a constant residual.
+hold all its information for any shape. The n rows become 2 rows per E, plus a constant residual (`laws/_shapes.py`).
 
 (ii) The scan over shapes is the same for every weighting, so its logarithms are computed once (`scan_table`). Its
 residuals come from the normal equations, which consist of nine independent sums (`scan_values`).
@@ -11,8 +11,6 @@ residuals come from the normal equations, which consist of nine independent sums
 (iii) A Levenberg-Marquardt search varies log(1/E_start) and logit(E_start/E_max). It starts at the best points of the
 scan. With the variable-projection Jacobian of Kaufman 1975 it needs about ten steps. The same code searches the edges
 of the domain with one variable fixed.
-
-(iv) A bootstrap searches an edge only if its scan may be as good as the interior (`_may_win`).
 
 All numbers are float64. The compiler may reorder sums (`_dot`), but must follow all other rules of floating point.
 Letters as in `laws/fitting.py`: alpha = 1/E_start, ratio = E_start/E_max, p = alpha (1 - ratio), q = p · ratio, and
@@ -23,12 +21,10 @@ import math
 
 import numpy as np
 
-from routelaws.reference.laws._projection import INDEPENDENT, LEAST_CELLS, LEAST_EXPERT_COUNTS, RESOLUTION
+from routelaws.reference.laws._projection import RESOLUTION
 
-from ..laws._shapes import CORNER, INTERIOR, LEAST_ROWS, LINEAR, START_AT_1, TIE, UNBOUNDED
+from ..laws._shapes import CORNER, INTERIOR, LINEAR, START_AT_1, TIE, UNBOUNDED
 from .compile import jit, jit_sum, jit_within
-
-UNDETERMINED = -1  # the rows with a weight do not determine the law
 
 # Lines of the array `problem`, each [2 levels]: columns of the reduced table, its target, and the target's remainder.
 ONE, SIZE, FIXED_0, FIXED_1, TARGET, LOSS = range(6)
@@ -37,65 +33,7 @@ PSI, TILT, LEVEL, RESIDUAL, TURN_0, TURN_1 = range(6)
 
 STEPS = 300  # largest number of steps of the search; about ten are used
 SETTLED = 1e-14  # relative decrease of the residual that ends the search
-SETTLED_SOON = 1e-10  # the same for a bootstrap; a step with a smaller predicted decrease is not taken
 NEWTON_STEPS, NUDGE = 40, 1e-5  # largest number of steps of `polish`, and the step of its finite differences
-MARGIN = 1.1  # see `_may_win`
-
-
-@jit
-def reduce_rows(log_size, log_loss, level, weights, levels):
-    """Replace the rows of each level by two rows of a QR factorisation.
-
-    Args:
-        log_size: [n], centred.
-        log_loss: [n].
-        level: [n] integers, the index of each row's E.
-        weights: [n], at least 0.
-        levels: number of different E.
-
-    Returns:
-        `problem` [6, 2 levels], and the part of the weighted residual sum that does not depend on the shape.
-    """
-    if not (log_loss.size == level.size == weights.size == log_size.size and levels > 0):
-        raise ValueError("log_size, log_loss, level and weights have to be [n], and levels above 0")
-    problem = np.zeros((6, 2 * levels))
-    total, mean_size, mean_loss = np.zeros(levels), np.zeros(levels), np.zeros(levels)
-    for i in range(log_size.size):
-        if not 0 <= level[i] < levels:
-            raise ValueError("level has to be at least 0 and below levels")
-        total[level[i]] += weights[i]
-        mean_size[level[i]] += weights[i] * log_size[i]
-        mean_loss[level[i]] += weights[i] * log_loss[i]
-    for j in range(levels):
-        if total[j] > 0:
-            mean_size[j] /= total[j]
-            mean_loss[j] /= total[j]
-    spread, slope = np.zeros(levels), np.zeros(levels)
-    for i in range(log_size.size):
-        offset = log_size[i] - mean_size[level[i]]
-        spread[level[i]] += weights[i] * offset * offset
-        slope[level[i]] += weights[i] * offset * (log_loss[i] - mean_loss[level[i]])
-    for j in range(levels):
-        if spread[j] > 0:
-            slope[j] /= spread[j]
-        root, lean = math.sqrt(total[j]), math.sqrt(spread[j])
-        problem[ONE, 2 * j] = root
-        problem[SIZE, 2 * j], problem[SIZE, 2 * j + 1] = root * mean_size[j], lean
-        problem[TARGET, 2 * j], problem[TARGET, 2 * j + 1] = root * mean_loss[j], lean * slope[j]
-    constant = 0.0
-    for i in range(log_size.size):
-        j = level[i]
-        miss = log_loss[i] - mean_loss[j] - slope[j] * (log_size[i] - mean_size[j])
-        constant += weights[i] * miss * miss
-    for line, copy in ((TARGET, LOSS), (ONE, FIXED_0), (SIZE, FIXED_1)):
-        for i in range(2 * levels):
-            problem[copy, i] = problem[line, i]
-    _normalise(problem[FIXED_0])
-    _remove(problem[FIXED_1], problem[FIXED_0])
-    _normalise(problem[FIXED_1])
-    _remove(problem[TARGET], problem[FIXED_0])
-    _remove(problem[TARGET], problem[FIXED_1])
-    return problem, constant
 
 
 @jit_sum
@@ -297,7 +235,7 @@ def _step(work, free_alpha, free_logit, damping):
 
 
 @jit
-def search(problem, extra, constant, log_alpha, logit, free_alpha, free_logit, settled, work):
+def search(problem, extra, constant, log_alpha, logit, free_alpha, free_logit, work):
     """Search by Levenberg-Marquardt from a start, with log alpha <= 0. Return (log alpha, logit, residual sum)."""
     value = _value(problem, extra, log_alpha, logit, work)
     damping = 1e-3
@@ -308,7 +246,7 @@ def search(problem, extra, constant, log_alpha, logit, free_alpha, free_logit, s
         moved = False
         while damping < 1e12:
             d0, d1, predicted = _step(work, free_alpha and not held, free_logit, damping)
-            if not predicted > settled * (value + constant):
+            if not predicted > SETTLED * (value + constant):
                 break
             trial_alpha = min(log_alpha + max(min(d0, 4.0), -4.0), 0.0)
             trial_logit = max(min(logit + max(min(d1, 4.0), -4.0), 40.0), -40.0) if free_logit else logit
@@ -398,9 +336,8 @@ def _best_starts(values, starts):
 
 
 @jit
-def _search_piece(problem, extra, constant, values, free_alpha, free_logit, starts, careful, work):
+def _search_piece(problem, extra, constant, values, free_alpha, free_logit, starts, work):
     scan, log_top = len(values), math.log1p(extra[-1])
-    settled = SETTLED if careful else SETTLED_SOON
     # The last line of the scan is the edge E_start = 1; its first column is the edge of unbounded E_max.
     first = 0 if free_alpha else scan - 1
     part = values[first:, 1:] if free_logit else values[first:, :1]
@@ -411,82 +348,18 @@ def _search_piece(problem, extra, constant, values, free_alpha, free_logit, star
         t, w = (place // part.shape[1] + first + 1) / scan, (place % part.shape[1] + free_logit) / scan
         alpha, ratio, rest = _shape(t, w, log_top)
         logit = math.log(ratio / rest) if free_logit else -np.inf
-        log_alpha, logit, value = search(
-            problem, extra, constant, math.log(alpha), logit, free_alpha, free_logit, settled, work
-        )
-        if careful:
-            log_alpha, logit, value = polish(problem, extra, log_alpha, logit, free_alpha, free_logit, work)
+        log_alpha, logit, _ = search(problem, extra, constant, math.log(alpha), logit, free_alpha, free_logit, work)
+        log_alpha, logit, value = polish(problem, extra, log_alpha, logit, free_alpha, free_logit, work)
         if value < best[3]:
             best = (math.exp(log_alpha), 1.0 / (1.0 + math.exp(-logit)), 1.0 / (1.0 + math.exp(logit)), value)
     return best
 
 
 @jit
-def _may_win(line, inside, constant):
-    """Return whether an edge, scanned at the points of `line`, may have a lower residual sum than `inside`.
-
-    A parabola through the lowest point of the scan and its neighbours estimates the minimum along the edge. The test
-    adds a margin. It can miss a narrow valley between two points of the scan, for instance at a very large E_max. The
-    objective is then a few parts in ten thousand too high.
-    """
-    best = line.argmin()
-    least = line[best]
-    if 0 < best < line.size - 1:
-        bend = line[best - 1] - 2.0 * least + line[best + 1]
-        lean = line[best + 1] - line[best - 1]
-        if bend < np.inf:
-            least -= 0.125 * lean * lean / bend
-    return least + constant < MARGIN * (inside + constant)
-
-
-@jit
-def _determined(level, cell, weights, problem, extra, work):
-    """Return whether the rows with a weight above 0 determine the law, see `fit_routed` in laws/fitting.py."""
-    if cell.size != weights.size or cell.min() < 0 or cell.max() >= cell.size:
-        raise ValueError("cell has to be [n], at least 0 and below n")
-    seen_level, seen_cell = np.zeros(extra.size), np.zeros(cell.size)
-    rows = levels = cells = 0.0
-    for i in range(weights.size):
-        if weights[i] > 0.0:
-            rows += weights[i]
-            levels += 1.0 - seen_level[level[i]]
-            cells += 1.0 - seen_cell[cell[i]]
-            seen_level[level[i]] = seen_cell[cell[i]] = 1.0
-    if rows < LEAST_ROWS or levels < LEAST_EXPERT_COUNTS or cells < LEAST_CELLS:
-        return False
-    lines = 0  # levels with at least two sizes; two such levels suffice
-    for j in range(extra.size):
-        lines += problem[SIZE, 2 * j + 1] > INDEPENDENT * problem[ONE, 2 * j]
-    return lines >= 2 or (_independent(problem, np.log1p(extra), work) and _independent(problem, extra, work))
-
-
-@jit
-def _independent(problem, psi, work):
-    """Return whether the four columns of the law are independent for this psi."""
-    size, level, tilt = work[RESIDUAL], work[LEVEL], work[TILT]
-    for i in range(tilt.size):
-        size[i] = problem[SIZE, i]
-        level[i] = psi[i // 2] * problem[ONE, i]
-        tilt[i] = psi[i // 2] * problem[SIZE, i]
-    for column in (size, level, tilt):  # a column of zeros becomes NaN, so every comparison is false
-        _normalise(column)
-    _remove(size, problem[FIXED_0])
-    for column in (tilt, level):
-        _remove(column, problem[FIXED_0])
-        _remove(column, problem[FIXED_1])
-    if not (_normalise(size) > INDEPENDENT and _normalise(tilt) > INDEPENDENT):
-        return False
-    _remove(level, tilt)
-    return _normalise(level) > INDEPENDENT
-
-
-@jit
-def _smallest_piece(found, weights, constant):
-    lowest, total = np.inf, 0.0
+def _smallest_piece(found, total, constant):
+    lowest = np.inf
     for piece in range(len(found)):
         lowest = min(lowest, found[piece, 3] + constant)
-    for i in range(weights.size):
-        total += weights[i]
     # Differences below RESOLUTION do not decide between pieces; this matters only for tables without noise.
     limit = lowest * (1.0 + TIE) + total * RESOLUTION * RESOLUTION
     piece = 0
@@ -496,26 +369,21 @@ def _smallest_piece(found, weights, constant):
 
 
 @jit_within
-def fit_one(log_size, log_loss, level, cell, extra, weights, table, starts, careful):
+def fit_one(problem, constant, total, extra, table, starts):
     """Fit a weighting of the table over the whole domain.
 
     Args:
-        log_size, log_loss, level, weights: [n], as in `reduce_rows`.
-        cell: [n] integers, the index of each row's pair (N, E).
+        problem: [6, 2 levels], its reduced rows.
+        constant: the part of its residual sum that does not depend on the shape.
+        total: the sum of its weights.
         extra: [levels], E - 1 of each level, rising.
         table: result of `scan_table`.
         starts: number of searches from the lowest points of the scan, in each piece of the domain.
-        careful: whether to search every edge, to the last digit.
 
     Returns:
         [9]: piece, alpha, ratio, 1 - ratio, residual sum, and at centred size 0: intercept, size, gain, interaction.
     """
-    result = np.full(9, np.nan)
-    result[0] = UNDETERMINED
-    problem, constant = reduce_rows(log_size, log_loss, level, weights, extra.size)
-    work = np.empty((6, 2 * extra.size))
-    if not _determined(level, cell, weights, problem, extra, work):
-        return result
+    result, work = np.empty(9), np.empty((6, 2 * extra.size))
     scan = int(math.sqrt(table.shape[0]) + 0.5)
     flat = np.empty(table.shape[0])
     scan_values(problem, table, flat)
@@ -526,13 +394,11 @@ def fit_one(log_size, log_loss, level, cell, extra, weights, table, starts, care
         fill_psi(work[PSI], extra, found[piece, 0], 0.0, 1.0)
         found[piece, 3] = evaluate(problem, work)
     for piece in (INTERIOR, UNBOUNDED, START_AT_1):
-        line = values[:, 0] if piece == UNBOUNDED else values[scan - 1]
-        if piece == INTERIOR or careful or _may_win(line, found[INTERIOR, 3], constant):
-            alpha, ratio, rest, value = _search_piece(
-                problem, extra, constant, values, piece != START_AT_1, piece != UNBOUNDED, starts, careful, work
-            )
-            found[piece, 0], found[piece, 1], found[piece, 2], found[piece, 3] = alpha, ratio, rest, value
-    piece = _smallest_piece(found, weights, constant)
+        alpha, ratio, rest, value = _search_piece(
+            problem, extra, constant, values, piece != START_AT_1, piece != UNBOUNDED, starts, work
+        )
+        found[piece, 0], found[piece, 1], found[piece, 2], found[piece, 3] = alpha, ratio, rest, value
+    piece = _smallest_piece(found, total, constant)
     result[0] = piece
     for i in range(4):
         result[1 + i] = found[piece, i]
@@ -557,12 +423,21 @@ def _fixed_part(problem, psi, gain, interaction):
 
 
 @jit
-def fit_batch(log_size, log_loss, level, cell, extra, weights, scan, starts, careful):
-    """Fit each row of `weights` [m, n] from `starts` points of a scan x scan grid: [m, 9] (see `fit_one`)."""
+def fit_batch(problems, constants, totals, extra, scan, starts):
+    """Fit weightings of a table from `starts` points of a scan x scan grid: [m, 9] (see `fit_one`).
+
+    Args:
+        problems: [m, 6, 2 levels], `laws._shapes.Reduced` of each weighting, in the order of the lines above.
+        constants: [m], `Reduced.constant`.
+        totals: [m], sums of the weights.
+        extra: [levels], E - 1, rising.
+    """
+    if not problems.shape[0] == constants.size == totals.size:
+        raise ValueError("problems, constants and totals have to be [m, ...]")
     table = scan_table(extra, scan)
-    results = np.empty((weights.shape[0], 9))
-    for b in range(weights.shape[0]):
-        result = fit_one(log_size, log_loss, level, cell, extra, weights[b], table, starts, careful)
+    results = np.empty((constants.size, 9))
+    for b in range(constants.size):
+        result = fit_one(problems[b], constants[b], totals[b], extra, table, starts)
         for i in range(result.size):  # numba compiles the copy of a whole row for 2 s
             results[b, i] = result[i]
     return results

@@ -88,7 +88,7 @@ def by_weights(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, fol
     weights = np.ones((len(folds), loss.size))
     for line, out in zip(weights, folds, strict=True):
         line[out] = 0.0
-    fits = fit_weighted(size, experts, loss, weights, scan=16, starts=4, careful=True)
+    fits = fit_weighted(size, experts, loss, weights, scan=16, starts=4)
     predicted = np.log10(predict_curves(fits, size, experts))
     errors = np.empty(loss.size)
     for line, out in zip(predicted, folds, strict=True):

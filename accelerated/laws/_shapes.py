@@ -16,11 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws._projection import INDEPENDENT, LEAST_CELLS, LEAST_EXPERT_COUNTS, RESOLUTION
+from routelaws.reference.laws._projection import LEAST_CELLS, LEAST_EXPERT_COUNTS, RESOLUTION
 from routelaws.reference.laws._projection import _independent as independent
 from routelaws.reference.laws.fitting import _TIE as TIE
 
-UNDETERMINED = -1  # the rows with a weight do not determine the law
 LINEAR, CORNER, START_AT_1, UNBOUNDED, INTERIOR = range(5)  # pieces of the domain, from the smallest set to the largest
 EDGES = {START_AT_1: np.s_[-1:, 1:], UNBOUNDED: np.s_[:, :1], INTERIOR: np.s_[:, 1:]}
 """The part of a scan (see `grid`) in each piece that has more than one shape."""
@@ -367,31 +366,28 @@ def _kept(
 
 
 def fit_lanes(table, weights: np.ndarray, scan: int, starts: int) -> np.ndarray:
-    """Fit a `fitting.LevelTable` for each row of weights: [tables, 9], as `kernels.law_fit.fit_batch`."""
-    results = np.full((len(weights), 9), np.nan)
-    results[:, 0] = UNDETERMINED
-    known = np.flatnonzero(_determined(table, weights))
-    if not known.size:
-        return results
-    found = searched(table, weights[known], scan, starts)
-    rows, piece = found.rows, chosen(found.least, weights[known].sum(axis=1))
-    log_alpha, logit = found.shapes[piece, :, np.arange(known.size)].T
+    """Fit a `fitting.LevelTable` for each row of weights: [tables, 9], as `kernels.law_fit.fit_one`."""
+    found = searched(table, weights, scan, starts)
+    rows, piece = found.rows, chosen(found.least, weights.sum(axis=1))
+    log_alpha, logit = found.shapes[piece, :, np.arange(len(weights))].T
     with np.errstate(over="ignore"):
         alpha, ratio, rest = np.exp(log_alpha), 1 / (1 + np.exp(-logit)), 1 / (1 + np.exp(logit))
         psi, _ = curve(rows.extra[:, None], log_alpha, logit)
     psi = np.where(piece == LINEAR, rows.extra[:, None], psi)
     solved = solve(rows, psi / psi[-1])
-    results[known] = np.stack([piece, alpha, ratio, rest, solved.total, *linear_unknowns(solved)], axis=1)
-    return results
+    return np.stack([piece, alpha, ratio, rest, solved.total, *linear_unknowns(solved)], axis=1)
 
 
-def _determined(table, weights: np.ndarray) -> np.ndarray:
+def determined(table, weights: np.ndarray) -> np.ndarray:
     """Return which weightings [tables] determine the law by their rows with a weight above 0, see `fit_routed`."""
-    present, rows = weights > 0, reduced(table, weights)
-    cells = (present.astype(np.float64) @ (table.cell[:, None] == np.arange(table.cell.max() + 1)) > 0).sum(axis=1)
-    known = (weights.sum(axis=1) >= LEAST_ROWS) & (cells >= LEAST_CELLS)
-    known &= (rows.one[0] > 0).sum(axis=0) >= LEAST_EXPERT_COUNTS
-    lines = (rows.size[1] > INDEPENDENT * rows.one[0]).sum(axis=0)  # levels with at least two sizes; two suffice
-    for each in np.flatnonzero(known & (lines < 2)):
-        known[each] = independent(table.log_size[present[each]], table.extra[table.level[present[each]]])
+    present = (weights > 0).astype(np.float64)
+    level_of = np.zeros(table.cell.max() + 1, dtype=np.int64)
+    level_of[table.cell] = table.level
+    cells = present @ (table.cell[:, None] == np.arange(level_of.size)) > 0
+    sizes = cells.astype(np.float64) @ (level_of[:, None] == np.arange(table.extra.size))  # of each level
+    known = (weights.sum(axis=1) >= LEAST_ROWS) & (cells.sum(axis=1) >= LEAST_CELLS)
+    known &= (sizes > 0).sum(axis=1) >= LEAST_EXPERT_COUNTS
+    for each in np.flatnonzero(known & ((sizes > 1).sum(axis=1) < 2)):  # two levels with two sizes suffice
+        rows = weights[each] > 0
+        known[each] = independent(table.log_size[rows], table.extra[table.level[rows]])
     return known

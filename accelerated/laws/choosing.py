@@ -31,7 +31,7 @@ def resampled_losses(
     Differs from the reference: all resamples of the bounded law are fitted in one call.
     """
     if law.fit is fit_routed:
-        return predict_curves(fit_weighted(*columns, loss, weights, careful=True), *points)
+        return predict_curves(fit_weighted(*columns, loss, weights), *points)
     return reference.resampled_losses(law, columns, loss, weights, points)
 
 

@@ -32,7 +32,7 @@ from routelaws.reference.notation import check_finite
 from ..errors import InputError
 from ._huber import fit_huber
 from ._searches import share
-from ._shapes import CORNER, LINEAR, START_AT_1, fit_lanes
+from ._shapes import CORNER, LINEAR, START_AT_1, determined, fit_lanes, reduced
 
 STATUSES: tuple[Status, ...] = (
     "linear limit", "E_start at 1, E_max unbounded", "E_start at 1", "E_max unbounded", "interior",
@@ -106,7 +106,6 @@ def fit_weighted(
     *,
     scan: int = 8,
     starts: int = 1,
-    careful: bool = False,
 ) -> WeightedFits:
     """Fit one table once for each row of weights, for a bootstrap or a jackknife. The reference has no such function.
 
@@ -114,9 +113,6 @@ def fit_weighted(
         dense_parameters, num_experts, loss: [n] each, as in `fit_routed`.
         weights: [resamples, n], at least 0; 0 leaves a row out, 2 counts it twice.
         scan, starts: as in `fit_routed`.
-        careful: search every edge of the domain to the last digit, as `fit_routed` does, and all calls with at most
-            `FEW` weightings. If False, the fit may miss an optimum on an edge. The objective is then up to a few parts
-            in ten thousand too high. This happens mostly where E_max is very large.
 
     Returns:
         WeightedFits. The rows with a weight above 0 have to meet the requirements of `fit_routed`. If they do not, the
@@ -132,13 +128,11 @@ def fit_weighted(
         raise InputError(f"weights has shape {weights.shape}; needed: [resamples, {table.log_loss.size}]")
     if np.any(weights < 0):
         raise InputError("weights: every entry has to be at least 0")
-    if len(weights) <= FEW:
-        fits = fit_lanes(table, weights, scan, starts)
-    else:
-        from ..kernels import law_fit
-
-        arrays = table.log_size, table.log_loss, table.level, table.cell, table.extra
-        fits = law_fit.fit_batch(*arrays, weights, scan, starts, careful)
+    fits = np.full((len(weights), 9), np.nan)
+    fits[:, 0] = -1
+    known = determined(table, weights)
+    if known.any():
+        fits[known] = (fit_lanes if len(weights) <= FEW else _compiled)(table, weights[known], scan, starts)
     piece, alpha, ratio, rest, residual, intercept, size, gain, interaction = fits.T
     top = table.extra[-1]
     rise, bend = alpha * rest**2, alpha * rest * ratio
@@ -156,6 +150,16 @@ def fit_weighted(
     with np.errstate(invalid="ignore"):
         objective = residual / weights.sum(axis=1)
     return WeightedFits(piece.astype(np.int64), coefficients, curves, float(top), objective)
+
+
+def _compiled(table: LevelTable, weights: np.ndarray, scan: int, starts: int) -> np.ndarray:
+    """Fit many weightings, as `fit_lanes`."""
+    from ..kernels import law_fit
+
+    rows = reduced(table, weights)
+    lines = np.stack([rows.one, rows.size, *rows.units, rows.target, rows.loss])  # [6, 2, levels, weightings]
+    problems = np.ascontiguousarray(lines.transpose(3, 0, 2, 1)).reshape(len(weights), 6, -1)
+    return law_fit.fit_batch(problems, rows.constant, weights.sum(axis=1), rows.extra, scan, starts)
 
 
 def predict_curves(fits: WeightedFits, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:

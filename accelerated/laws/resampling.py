@@ -115,10 +115,10 @@ def jackknife(
 
 
 def _fits(columns, weights: np.ndarray) -> WeightedFits:
-    # Search the table first, with more starts than a resample needs. Both searches go to the last digit at every edge.
-    whole = fit_weighted(*columns, np.ones((1, weights.shape[1])), scan=16, starts=4, careful=True)
+    # Search the table first, with more starts than a resample needs.
+    whole = fit_weighted(*columns, np.ones((1, weights.shape[1])), scan=16, starts=4)
     more = {} if len(weights) > 100 else {"scan": 16, "starts": 4}
-    rest = fit_weighted(*columns, weights, careful=True, **more)
+    rest = fit_weighted(*columns, weights, **more)
     return WeightedFits(
         *(np.concatenate([getattr(whole, name), getattr(rest, name)]) for name in ("status", "coefficients", "curves")),
         whole.top,

@@ -21,6 +21,10 @@ USUAL_EXPERTS = 64.0
 """The gain of routing is for this E, or for the largest E of the rows if that is smaller."""
 
 
+ALIKE = 1e-3
+"""A relative difference of two errors below this number is no difference: with a floor of 0, both forms are one law."""
+
+
 class Gain(NamedTuple):
     """What E experts gain at a size, by one form of the law."""
 
@@ -130,17 +134,23 @@ def cutoff_cell(item: Range | None) -> str:
 def left_out_errors(fits: Sequence) -> tuple[float, float] | None:
     """Return the RMSLE of left-out sizes without and with a floor, over the rows of all fits that both predict.
 
-    None if a fit has no such law, or if no row can be predicted: a floor needs four sizes to be tested.
+    The smallest size does not count: its error is that of a prediction below the runs, and plans are for models above
+    them. None if a fit has no such law, or if no row can be predicted: a floor needs four sizes to be tested.
     """
-    pairs = [(fit.held_out_size.errors, fit.floored.held_out_size.errors) for fit in fits if fit.floored is not None]
-    if not pairs or len(pairs) < len(fits):
+    pairs = []
+    for fit in fits:
+        if fit.floored is None:
+            return None
+        above = (size := sizes_of(fit.rows.runs)) > size.min()
+        pairs.append([form.held_out_size.errors[above] for form in (fit, fit.floored)])
+    if not pairs:
         return None
     errors = np.concatenate(pairs, axis=1)
     errors = errors[:, np.isfinite(errors).all(axis=0)]
     if not errors.size:
         return None
     without, with_floor = np.sqrt(np.mean(errors**2, axis=1)).tolist()
-    return without, with_floor
+    return without, without if abs(with_floor - without) < ALIKE * without else with_floor
 
 
 def choice_words(fits: Sequence) -> str:
@@ -150,4 +160,6 @@ def choice_words(fits: Sequence) -> str:
         return ""
     pairs = zip(errors, (without[0].law.name, without[0].floored.law.name), strict=True)
     (least, better), (most, worse) = sorted(pairs)
-    return f"{better} predicts left-out sizes better than {worse} (RMSLE {least:.5f} against {most:.5f})"
+    relation = "better than" if least < most else "as well as"
+    words = f"{better} predicts left-out sizes {relation} {worse}"
+    return f"{words} (RMSLE {least:.5f} against {most:.5f}, without the smallest)"

@@ -82,3 +82,12 @@ def test_a_plan_takes_dense_and_routed_models_from_one_law_with_a_floor(tmp_path
         found = fits[line.model.fit.name].predict(n=line.dense_parameters, experts=1.0)
         assert line.choice.loss == pytest.approx(found.value) and line.choice.loss > 1.5
     assert ranking.lines[0].model.num_experts > 1
+
+
+def test_the_smallest_size_does_not_choose_the_form(tmp_path):
+    """Models far below the others learn less than any law says. The form is chosen by the sizes above them."""
+    size, experts = (v.ravel() for v in np.meshgrid([1e7, 5e7, 2e8, 1e9, 5e9], [1.0, 2.0, 8.0, 32.0, 128.0, 512.0]))
+    loss = predict_floored(size, experts, FLOORED) * np.where(size == 1e7, 0.88, 1.0)
+    [fit] = read(write(frame_of(size, experts, loss), tmp_path)).fit()
+    without, with_floor = (form.held_out_size.errors[size == 1e7] for form in (fit, fit.floored))
+    assert abs(without).mean() < abs(with_floor).mean() and fit.floor_helps

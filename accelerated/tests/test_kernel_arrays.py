@@ -14,20 +14,13 @@ def which(*entries):
     return np.array(entries, np.int64)
 
 
-LEVEL, EXTRA = which(0, 1, 2, 3, 0, 1, 2, 3), np.array([0.0, 1.0, 3.0, 7.0])
-ROWS = {"log_size": some(8), "log_loss": some(8), "level": LEVEL}
-TABLE = {"extra": EXTRA, "weights": some(1, 8), "cell": np.arange(8), "scan": 3, "starts": 1, "careful": False}
+EXTRA = np.array([0.0, 1.0, 3.0, 7.0])
 SCORES = some(6, 3)
 
 CALLS = {
-    "law_fit.reduce_rows": (ROWS | {"weights": some(8), "levels": 4}, [
-        {"log_loss": some(7)}, {"level": LEVEL[:7]}, {"weights": some(9)}, {"levels": 3}, {"levels": 0},
-        {"level": LEVEL - 1}, {"level": LEVEL + 2**40},
-    ]),
-    "law_fit.fit_batch": (ROWS | TABLE, [
-        {"weights": some(2, 7)}, {"cell": np.arange(7)}, {"cell": np.arange(8) + 1}, {"cell": np.arange(8) - 1},
-        {"scan": 0}, {"log_size": some(9)}, {"extra": EXTRA[:3]},
-    ]),
+    "law_fit.fit_batch": ({
+        "problems": some(1, 6, 8), "constants": some(1), "totals": some(1), "extra": EXTRA, "scan": 3, "starts": 1,
+    }, [{"constants": some(2)}, {"totals": some(2)}, {"problems": some(1, 6, 6)}, {"scan": 0}, {"extra": EXTRA[:3]}]),
     "assignment.assign": ({"scores": SCORES, "k": 2}, [
         {"k": 0}, {"k": 4}, {"k": -1}, {"scores": SCORES[0]}, {"scores": SCORES[None]}, {"scores": SCORES.astype(int)},
         {"scores": SCORES.astype(np.float16)}, {"scores": some(6, 0), "k": 1}, {"scores": SCORES.astype(">f4")},

@@ -154,7 +154,7 @@ def test_the_narrowest_model_is_tried():
 def test_predictions_of_a_resample_in_the_linear_limit():
     """With E_start and E_max unknown, ψ is (E - 1)/511: half of the gain at E = 256.5."""
     size, experts, loss = near_linear(1e-5)
-    fits = fast.fitting.fit_weighted(size, experts, loss, np.ones((1, size.size)), careful=True)
+    fits = fast.fitting.fit_weighted(size, experts, loss, np.ones((1, size.size)))
     [[first, middle, last]] = np.log10(
         fast.fitting.predict_curves(fits, np.full(3, 1e8), np.array([1.0, 256.5, 512.0]))
     )

@@ -48,6 +48,6 @@ def test_two_stages_from_parameters_and_tokens(second, alpha, beta, floor, seed)
 
 
 def test_the_search_has_the_derivatives_of_the_logistic():
-    model, theta = reference._model(np.array([2.5, 3.0, 3.6])), np.array([0.6, -3.0, 3.1, 0.2])
-    wanted = derivatives(lambda theta: model(theta)[0], theta)
-    check("laws.leverage.covariance", float(np.abs(model(theta)[1] - wanted).max()))
+    loss, theta = np.array([2.5, 3.0, 3.6]), np.array([0.6, -3.0, 3.1, 0.2])
+    wanted = derivatives(lambda theta: reference._model(loss, theta)[0], theta)
+    check("laws.leverage.covariance", float(np.abs(reference._model(loss, theta)[1] - wanted).max()))
