@@ -203,7 +203,8 @@ def test_no_dense_size_stands_for_a_loss_where_large_models_fail(tmp_path, capsy
         for command in (["fit", str(path)], ["predict", str(path), "--n", "1e8", "--experts", "16"]):
             assert main(command) == 0
             printed = " ".join(capsys.readouterr().out.split())
-            assert ("no irreducible loss" in printed) == falls == ("no gain from larger models" not in printed)
+            of_a_floor = "no irreducible loss" in printed or "L0 is not the entropy of the text" in printed
+            assert of_a_floor == falls == ("no gain from larger models" not in printed)
             if command[0] == "predict":
                 assert ("same loss as a dense model" in printed) == falls
         assert main(["predict", str(path), "--n", "1e8", "--experts", "16", "--json"]) == 0
