@@ -130,6 +130,9 @@ BOUNDS["laws.uncertainty.loops"] = Bound(
 BOUNDS["laws.uncertainty.turn"] = Bound(
     5e-9, "share of the larger derivative", "the test divides rounded ends by its steps", "9e-10"
 )
+BOUNDS["laws.uncertainty.reached"] = Bound(
+    1e-8, "relative error of the residual sum", "the search leaves 1e-11 of an end", "2e-14"
+)
 BOUNDS["laws.uncertainty.attained"] = Bound(
     5e-3, "relative error of the residual sum", "the test scans 161 x 161 shapes, so its error is a spacing squared"
 )

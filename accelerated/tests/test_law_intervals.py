@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from routelaws.accelerated.laws import _ends, _shapes, fitting, uncertainty
+from routelaws.accelerated.laws import _ends, _extremes, _shapes, fitting, uncertainty
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import central_difference
 from routelaws.reference.laws import _allowed, _projection, routed
@@ -92,3 +92,24 @@ def test_derivatives_are_differences(name):
         wanted = np.array([central_difference(value, at, direction) for direction in np.eye(2)])
         share = np.abs(fall[:, 0, 0] - wanted).max() / np.abs(wanted).max()
         check("laws.uncertainty.turn", float(share), message=f"{name}, {side}, {at}")
+
+
+def test_ends_of_the_extremes_reach_the_limit():
+    rows, problem = small_table()
+    found = _shapes.Searched(problem, *_shapes.best_shapes(problem, 16, 4))
+    limit = 1.02 * found.least.min()
+    (start, *starts), (_, *tops) = -1 / _extremes.extreme_ends(found, ["E_start", "E_max"], limit, _shapes.INTERIOR)
+
+    def least(shape_of) -> float:
+        """Return the least residual sum over the other extreme, as a share of the limit."""
+
+        def residual(v: float) -> float:
+            alpha, ratio = shape_of(v)
+            return _projection.residual_sum(rows, alpha * (1 - ratio) ** 2, alpha * (1 - ratio) * ratio)
+
+        return _projection.least_on_line(residual, 0.0, 1.0)[0] / limit
+
+    shares = [least(lambda v, end=end: (1 / end, 0.9 * v**4)) for end in starts]
+    shares += [least(lambda v, end=end: (end**-v, end ** (v - 1))) for end in tops]
+    assert starts[0] < start < starts[1] and start > 1
+    check("laws.uncertainty.reached", float(np.abs(np.array(shares) - 1).max()), message=f"{starts} {tops} {shares}")
