@@ -7,6 +7,7 @@ first wrong entry. Limits come from `bounds.BOUNDS`, and the caller supplies the
 import numpy as np
 
 from routelaws.conformance.bounds import BOUNDS, check
+from routelaws.reference.routers.expert_choice import selection_scores
 
 
 def assert_close_bounded(name: str, actual, expected, scale=1.0, *, what: str) -> None:
@@ -127,6 +128,37 @@ def assert_admissible_top_k(chosen, scores, margin, *, what: str) -> float:
         assert np.all(np.diff(row[picked]) <= delta), f"{head}; the first choice has to be the largest"
         undecided += must != may
     return undecided / num_tokens
+
+
+def choice_in_order(choice, wanted, logits, score="softmax", mask=None, expert_mask=None, **others):
+    """Return an expert choice with the tokens of each expert in the reference's order, the largest score first.
+
+    Gates follow their tokens. A token with the expert's lowest taken score is replaced by the first token with the same
+    score, as in the reference. Rows with repeated or unknown tokens stay unchanged, so that a test fails.
+
+    Args:
+        choice: the `ExpertChoice` under test.
+        wanted: the reference's choice. Its empty slots repeat the first token.
+        logits, score, mask, expert_mask: as in the reference's `expert_choice_router`.
+    """
+    token, gate, counts = (np.array(field) for field in choice)
+    if token.shape != wanted.token.shape or gate.shape != token.shape or counts.shape != (len(logits),):
+        return choice
+    admitted = np.flatnonzero(np.ones(len(token)) if expert_mask is None else expert_mask)
+    scores = selection_scores(logits[:, admitted], score)
+    for e, row in zip(admitted, (scores if mask is None else np.where(mask[:, None], scores, -np.inf)).T, strict=True):
+        number = len(set(wanted.token[e].tolist()))
+        taken, gates = token[e, :number].copy(), gate[e].tolist()
+        left = dict(zip(taken.tolist(), gates[:number], strict=True))
+        if len(left) < number or not left.keys() <= set(range(len(row))) or np.any(token[e, number:] != token[e, 0]):
+            continue
+        lowest, ranked = row[taken].min(), np.argsort(-row, kind="stable").tolist()
+        ordered = [t for t in ranked if row[t] == lowest or row[t] > lowest and t in left][:number]
+        gates[:number] = [left.pop(t, None) for t in ordered]
+        gate[e] = [left.popitem()[1] if g is None else g for g in gates]
+        token[e, :number], token[e, number:] = ordered, ordered[0]
+        counts += np.bincount(ordered, minlength=len(row)) - np.bincount(taken, minlength=len(row))
+    return choice._replace(token=token, gate=gate, experts_per_token=counts)
 
 
 def assert_plan(name: str, plan, residual, unit: float, *, what: str) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws._projection import INDEPENDENT, LEAST_CELLS, LEAST_EXPERT_COUNTS, RESOLUTION
+from routelaws.reference.laws._projection import LEAST_CELLS, LEAST_EXPERT_COUNTS, RESOLUTION
 from routelaws.reference.laws._projection import _independent as independent
 from routelaws.reference.laws.fitting import _TIE as TIE
 
@@ -380,11 +380,14 @@ def fit_lanes(table, weights: np.ndarray, scan: int, starts: int) -> np.ndarray:
 
 def determined(table, weights: np.ndarray) -> np.ndarray:
     """Return which weightings [tables] determine the law by their rows with a weight above 0, see `fit_routed`."""
-    present, rows = weights > 0, reduced(table, weights)
-    cells = (present.astype(np.float64) @ (table.cell[:, None] == np.arange(table.cell.max() + 1)) > 0).sum(axis=1)
-    known = (weights.sum(axis=1) >= LEAST_ROWS) & (cells >= LEAST_CELLS)
-    known &= (rows.one[0] > 0).sum(axis=0) >= LEAST_EXPERT_COUNTS
-    lines = (rows.size[1] > INDEPENDENT * rows.one[0]).sum(axis=0)  # levels with at least two sizes; two suffice
-    for each in np.flatnonzero(known & (lines < 2)):
-        known[each] = independent(table.log_size[present[each]], table.extra[table.level[present[each]]])
+    present = (weights > 0).astype(np.float64)
+    level_of = np.zeros(table.cell.max() + 1, dtype=np.int64)
+    level_of[table.cell] = table.level
+    cells = present @ (table.cell[:, None] == np.arange(level_of.size)) > 0
+    sizes = cells.astype(np.float64) @ (level_of[:, None] == np.arange(table.extra.size))  # of each level
+    known = (weights.sum(axis=1) >= LEAST_ROWS) & (cells.sum(axis=1) >= LEAST_CELLS)
+    known &= (sizes > 0).sum(axis=1) >= LEAST_EXPERT_COUNTS
+    for each in np.flatnonzero(known & ((sizes > 1).sum(axis=1) < 2)):  # two levels with two sizes suffice
+        rows = weights[each] > 0
+        known[each] = independent(table.log_size[rows], table.extra[table.level[rows]])
     return known

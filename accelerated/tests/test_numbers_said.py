@@ -244,7 +244,7 @@ def test_a_fit_in_the_terminal_has_the_numbers_of_its_json(law, columns):
     records = found["coefficients"] | {name: one for name, one in found["derived"].items() if one and name != "slopes"}
     check([(table.heads, table.rows)], list(records.values()), {"fit": "value", "80 %": "low high"})
     assert [row[0] for row in table.rows] == list(records)
-    agree(notes.lines[0], [found["rmsle"], *found["held_out"].values()])
+    agree(notes.lines[-1], [found["rmsle"], *found["held_out"].values()])
 
 
 def test_the_page_of_the_experts_has_the_numbers_of_the_findings():

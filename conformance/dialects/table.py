@@ -542,7 +542,8 @@ CHOICE_CAPACITY = (
 
 
 def _choice_capacity_inputs(seed: int) -> list[tuple]:
-    return [(2, 2, 1.0), (5, 2, 1.0), (7, 4, 1.25)]
+    """Return inputs with c T / E = 1, 5/2, 7/2, 35/16 and 1/4."""
+    return [(2, 2, 1.0), (5, 2, 1.0), (7, 2, 1.0), (7, 4, 1.25), (2, 8, 1.0)]
 
 
 def _layer_norm(x: np.ndarray) -> np.ndarray:

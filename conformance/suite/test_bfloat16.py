@@ -163,6 +163,7 @@ def test_expert_choice_router(backend, drawn, score):
 @given(drawn=logits(shapes=(SHAPE,)), seed=seeds)
 def test_reinforce_router(backend, drawn, seed):
     test_reinforce.check_policy(lowered(backend), low(drawn), RAISED, 0.8)
+    test_reinforce.check_entropy(lowered(backend), low(drawn), RAISED, 0.8)
     test_reinforce.check_router(lowered(backend), low(drawn), RAISED, 0.8, seed)
 
 

@@ -1,5 +1,7 @@
 """Expert choice: tokens up to rounding, gates and outputs by formula."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,7 @@ from routelaws.conformance.compare import (
     assert_same,
     central_difference,
 )
+from routelaws.conformance.engine.backends import Broken
 from routelaws.conformance.engine.harness import PRECISIONS, gradient, run, run_varied
 from routelaws.conformance.suite.strategies import Logits, logits
 from routelaws.conformance.suite.test_top_k import unit_of
@@ -215,6 +218,30 @@ def test_one_expert_is_the_dense_layer(backend):
     found = run(backend, FFN, "float32", params, x, choice)
     scale = UNIT["float32"] * size_of(params, x)[0][:, None]
     assert_close_bounded("expert_choice.ffn", found, np.asarray(dense, float), scale, what="E = 1 and the dense layer")
+
+
+def weighted_gates(point, weights, router, score):
+    """Return Σ weights · gate, with a weight for each token and expert, so the order of the tokens does not matter."""
+    choice = router(point["logits"], 1.0, score=score)
+    return (choice.gate * weights[choice.token, np.arange(len(choice.token))[:, None]]).sum()
+
+
+@pytest.mark.asks("routers.expert_choice.expert_choice_router")
+@pytest.mark.parametrize("score", reference.SCORES)
+def test_gradient_of_gates(backend, score):
+    z, weights, direction = np.random.default_rng(0).standard_normal((3, *SHAPE))
+    held = reference.expert_choice_router(z, 1.0, score=score)
+
+    def value(at):
+        return weighted_gates(at, weights, functools.partial(reference.expert_choice_router, held=held), score)
+
+    router = backend.routers.expert_choice.expert_choice_router
+    found = gradient(weighted_gates, {"logits": z}, weights, router=router, score=score)
+    if not np.any(found["logits"]):
+        raise Broken(ROUTER, "no gradient", f"gives the logits the gradient 0 through its gates, score {score}")
+    wanted = central_difference(value, {"logits": z}, {"logits": direction})
+    what, scale = f"expert_choice_router, gradient of the gates, {score}", np.abs(weights).sum()
+    assert_close_bounded("expert_choice.gradient", np.vdot(found["logits"], direction), wanted, scale, what=what)
 
 
 def weighted_output(point, weights, x, router, ffn, score):

@@ -93,15 +93,27 @@ def check_policy(backend, drawn: Logits, precision: str, nucleus: float) -> None
     inside, unit = wanted > -np.inf, unit_of(z, precision)
     values = (np.where(inside, x, 0) for x in (found, wanted))
     assert_close_bounded("reinforce.policy", *values, unit[:, None], what=what)
+
+
+def check_entropy(backend, drawn: Logits, precision: str, nucleus: float) -> None:
+    z, k = drawn.values, drawn.k
+    nucleus = clear_nucleus(z, nucleus)
+    what = f"policy_entropy, {drawn.family} {z.shape}, k {k}, nucleus {nucleus}, {precision}"
     found = run_varied(backend, ENTROPY, precision, z, k=k, nucleus=nucleus)
-    scale = unit * (1 + np.log(z.shape[1]))
+    scale = unit_of(z, precision) * (1 + np.log(z.shape[1]))
     assert_close_bounded("reinforce.entropy", found, reference.policy_entropy(z, k, nucleus), scale, what=what)
 
 
-@pytest.mark.asks("routers.reinforce.log_policy", "routers.reinforce.policy_entropy")
+@pytest.mark.asks("routers.reinforce.log_policy")
 @given(drawn=logits(shapes=SHAPES), precision=precisions, nucleus=nuclei)
 def test_policy(backend, drawn, precision, nucleus):
     check_policy(backend, drawn, precision, nucleus)
+
+
+@pytest.mark.asks("routers.reinforce.policy_entropy")
+@given(drawn=logits(shapes=SHAPES), precision=precisions, nucleus=nuclei)
+def test_entropy(backend, drawn, precision, nucleus):
+    check_entropy(backend, drawn, precision, nucleus)
 
 
 @pytest.mark.asks("routers.reinforce.log_policy")
@@ -139,7 +151,7 @@ def check_router(
         scores = reference.log_policy(z, k, nucleus) + gumbel
         margin = BOUNDS["reinforce.policy"].limit * (unit_of(z, precision) + UNIT[precision] * np.abs(gumbel).max())
         assert_admissible_top_k(found.expert, scores, margin, what=what)
-    assert_same(found.gate, np.full(wanted.gate.shape, 1 / k).astype(precision), what=f"{what}: gate")
+    assert_close_bounded("reinforce.load", found.gate, wanted.gate, 4 * UNIT[precision] / k, what=f"{what}: gate")
     load = np.bincount(np.asarray(found.expert).ravel(), minlength=z.shape[1]) / found.expert.size
     assert_close_bounded("reinforce.load", found.load, load, UNIT[precision] * load * z.size, what=f"{what}: load")
     check_plan(found, wanted, z, precision, what)
@@ -183,9 +195,7 @@ def test_other_shapes(backend, shape):
     check_terms(backend, Logits(z, "free", shape[1]), "float32", 1.0, 1, jit=True)
 
 
-@pytest.mark.asks(
-    "routers.reinforce.reinforce_router", "routers.reinforce.log_policy", "routers.reinforce.log_probability"
-)
+@pytest.mark.asks("routers.reinforce.log_probability")
 @given(drawn=logits(shapes=SHAPES), precision=precisions, nucleus=nuclei, seed=seeds)
 def test_log_probability(backend, drawn, precision, nucleus, seed):
     """Compare step by step without replacement; −∞ for an expert outside the nucleus."""

@@ -63,6 +63,7 @@ def reference_checks(backend):
     test_balance.check_z_loss(backend, DRAWN, "float64")
     test_quantile.check_bias(backend, test_base.draw_scores("random", (13, 3), 1.0, 2), 2, 3, "float64", 2)
     test_reinforce.check_policy(backend, DRAWN, "float64", 0.8)
+    test_reinforce.check_entropy(backend, DRAWN, "float64", 0.8)
     test_transformer.check_parts(backend, strategies.case("dense", 0), "float64")
 
 

@@ -6,18 +6,22 @@ import numpy as np
 import pytest
 
 from routelaws.conformance.adapters import blocks
+from routelaws.conformance.compare import choice_in_order
 from routelaws.conformance.dialects import designs
-from routelaws.conformance.dialects.classifier import classify_backend
+from routelaws.conformance.dialects.classifier import classify, classify_backend
 from routelaws.conformance.dialects.judge import UNEXPLAINED, derivative, judge
 from routelaws.conformance.engine import backends, report, stances
 from routelaws.conformance.engine.ledger import Trouble
 from routelaws.conformance.engine.names import public_functions
+from routelaws.conformance.suite import test_reinforce
 from routelaws.conformance.suite import test_repeated_and_large as large
+from routelaws.conformance.suite.strategies import Logits
 from routelaws.conformance.tests import mimics
 from routelaws.conformance.tests.planting import behind, stranger
 from routelaws.reference import balance, experts
-from routelaws.reference.notation import softmax
-from routelaws.reference.routers import top_k
+from routelaws.reference.notation import ExpertChoice, softmax
+from routelaws.reference.routers import reinforce, top_k
+from routelaws.reference.routers.expert_choice import expert_choice_router as choose
 
 OFFERS = {"DeepSeek-V3": ("bias",), "bias": ("bias",), "0 / 0": ("bias",), "largest": ("bias",), "padding": ("mask",)}
 
@@ -640,6 +644,103 @@ def test_a_router_that_fails_for_many(path):
         except backends.Broken as broken:
             kinds.append(broken.kind)
     assert kinds == ["size"]
+
+
+def choice_of(scores, number: int):
+    token = np.argsort(-scores.T, axis=1, kind="stable")[:, :number]
+    return ExpertChoice(
+        token, np.take_along_axis(scores.T, token, axis=1), np.bincount(token.ravel(), minlength=len(scores))
+    )
+
+
+@pytest.mark.parametrize("name, router, kinds", [
+    ("expert_choice_router", lambda z, c=2.0: choice_of(softmax(z), round(c * len(z) / z.shape[1])), []),
+    ("expert_choice_router", lambda z, c=2.0: choice_of(softmax(z), int(c * len(z) / z.shape[1])), []),
+    ("expert_choice_router", lambda z, c=2.0: choice_of(-softmax(z), round(c * len(z) / z.shape[1])), ["wrong"] * 2),
+    ("hash_layer", lambda ids, E: (np.arange(len(ids))[:, None] % E, np.ones((len(ids), 1))), ["wrong"]),
+    ("hash_layer", lambda ids, E: (ids[:, None] % E % 256, np.ones((len(ids), 1))), ["size"]),
+    ("hash_layer", lambda ids, E: (ids[:, None] % E, np.ones((len(ids), 1))), []),
+])  # fmt: skip
+def test_only_what_is_right_for_few_fails_for_many(name, router, kinds):
+    """A capacity that is rounded to the nearest number or down is not a fault of size."""
+    named = {
+        "expert_choice_router": lambda logits, capacity_factor=2.0: router(logits, capacity_factor),
+        "hash_layer": lambda token_ids, num_experts: router(token_ids, num_experts),
+    }
+    backend, path, found = stranger(**{name: named[name]}), f"routers.{name.removesuffix('_router')}.{name}", []
+    for size in large.SIZES if "choice" in name else [None]:
+        try:
+            large.test_many_experts_or_tokens(backend, path, size) if size else large.test_many_ids(backend)
+        except backends.Broken as broken:
+            found.append(broken.kind)
+    assert found == kinds
+
+
+@pytest.mark.parametrize("mask", [None, np.array([1, 0, 1, 1, 1, 0, 1], bool)])
+def test_the_tokens_of_an_expert_have_no_order_and_any_ties(mask):
+    """Ties go to the higher token, and the tokens of an expert are in order of their indices."""
+    z = np.array([[1.0, 0], [9, 0], [0, 1], [1, 0], [0, 1], [9, 0], [1, 0]])
+
+    def expert_choice_router(logits, capacity_factor=2.0, *, mask=None):
+        found = choose(logits[::-1], capacity_factor, mask=None if mask is None else mask[::-1])
+        number = len(set(found.token[0].tolist()))
+        token, order = len(logits) - 1 - found.token, np.argsort(-found.token[:, :number], axis=1)
+        token[:, :number] = np.take_along_axis(token, order, axis=1)
+        token[:, number:] = token[:, :1]
+        gate = found.gate.copy()
+        gate[:, :number] = np.take_along_axis(gate, order, axis=1)
+        return token, gate, found.experts_per_token[::-1]
+
+    options = {} if mask is None else {"mask": mask}
+    backend = stranger(expert_choice_router=expert_choice_router)
+    found = backend.routers.expert_choice.expert_choice_router.guarded((z, 1.0), options, "float64")
+    wanted, other = choose(z, 1.0, mask=mask), expert_choice_router(z, 1.0, mask=mask)
+    assert not np.array_equal(other[0], wanted.token) and not np.array_equal(other[2], wanted.experts_per_token)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert np.array_equal(ours, theirs), (found, wanted)
+
+
+def test_an_order_that_hides_no_fault():
+    """Another token, a gate of another token, and a repeated token stay."""
+    z = np.array([[1.0, 0], [2, 0], [0, 1], [1, 0], [-1, 0]])
+    wanted = choose(z, 1.0)
+    assert wanted.token[0].tolist() == [1, 0, 3]
+    for token, gate, counts in (
+        ([0, 3, 2], [0, 3, 2], 0), ([3, 0, 1], [1, 0, 3], 0), ([1, 0, 0], [1, 0, 0], 0), ([3, 0, 1], [3, 0, 1], 1),
+    ):  # fmt: skip
+        gates = np.array([softmax(z)[gate, 0], wanted.gate[1]])
+        found = choice_in_order(
+            ExpertChoice(np.array([token, wanted.token[1]]), gates, wanted.experts_per_token + counts), wanted, z
+        )
+        assert not all(np.array_equal(ours, theirs) for ours, theirs in zip(found, wanted, strict=True)), token
+
+
+def test_each_function_of_a_policy_is_tested_alone():
+    drawn, policy = Logits(np.random.default_rng(0).standard_normal((7, 4)), "free", 3), reinforce.log_policy
+
+    def log_policy(logits, k=1, nucleus=1.0):
+        return np.where(np.isinf(policy(logits, k, nucleus)), -np.inf, policy(logits))
+
+    with pytest.raises(AssertionError, match="log_policy"):
+        test_reinforce.check_policy(stranger(log_policy=log_policy), drawn, "float64", 0.5)
+    entropy = stranger(policy_entropy=lambda *values, **options: reinforce.policy_entropy(*values, **options))
+    test_reinforce.check_entropy(entropy, drawn, "float64", 0.5)
+
+
+def test_a_gate_of_a_third_may_be_a_float64():
+    drawn = Logits(np.random.default_rng(0).standard_normal((7, 4)), "free", 3)
+
+    def reinforce_router(*values, **options):
+        return reinforce.reinforce_router(*values, **options)
+
+    router = stranger(reinforce_router=reinforce_router, dtypes=("float32",))
+    test_reinforce.check_router(router, drawn, "float32", 0.9, 1)
+
+
+def test_two_more_capacities_of_expert_choice_are_told_apart():
+    for capacity in (lambda x: max(1, int(x)), lambda x: int(x), lambda x: int(x + 0.5), lambda x: max(1, round(x))):
+        found = classify("capacity of expert choice", lambda T, E, c, f=capacity: f(c * T / E))
+        assert found.matches == (), found
 
 
 def test_a_layer_with_rows_of_an_earlier_call():

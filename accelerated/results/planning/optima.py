@@ -16,12 +16,16 @@ import numpy as np
 
 from routelaws.reference.laws.intervals import Range
 
-from ...laws.choosing import SIZES_TRIED, Choice, costs
+from ...laws.choosing import SIZES_TRIED, Choice, best_choice, costs
 from ...laws.planning import Budget
 from ...laws.resampling import bootstrap_weights
+from ...tables.schema import DENSE
 from ..blocks import count, counts_span, percent, span
 from ..fit import Fit, fitted
 from .options import Model
+
+EXPERTS_TRIED = 60
+"""Numbers of experts between 2 and the largest number of an option, at about equal ratios."""
 
 WITHIN = 0.002
 """A choice is about as good as the best if its loss is at most this much higher, nats per token."""
@@ -36,6 +40,7 @@ class Optimum(NamedTuple):
         within: nats
         sizes: the smallest and the largest N within `within` of the lowest loss, for the experts of the best option
         at_reach: whether the largest of these N is the largest that the plan tries
+        experts: the smallest and the largest E within `within`, at their best N; equal if the law has no E
         options: names of the options whose loss is within `within`, the best first
     """
 
@@ -47,6 +52,7 @@ class Optimum(NamedTuple):
     within: float
     sizes: tuple[float, float]
     at_reach: bool
+    experts: tuple[float, float]
     options: list[str]
 
     def sentences(self, level: float) -> list[str]:
@@ -64,8 +70,10 @@ class Optimum(NamedTuple):
         low, high = map(count, self.sizes)
         near = f"within {self.within:g} nats of the lowest loss: any N from {low} to {high}"
         near += " (the largest size tried)" * self.at_reach
+        if self.experts[0] < self.experts[1]:
+            near += f"; at the best N of each, any E from {self.experts[0]:g} to {self.experts[1]:g}"
         if len(self.options) > 1:
-            near += f" with the first option; at their best N also {'; '.join(self.options[1:])}"
+            near += f"; other options at their best N: {'; '.join(self.options[1:])}"
         return [best, near]
 
 
@@ -126,7 +134,27 @@ def optimum_of(
         Range(name, None, float(v), *map(float, q), "") for name, v, q in zip(names, values, quantiles.T, strict=True)
     ]
     at_reach = bool(flat.size and flat[-1] == sizes[-1] == first.option.most)
-    return Optimum(*ranges, len(found), within, ends, at_reach, near)
+    kinds = [model.num_experts for model, _ in ordered if model.router in (first.router, DENSE)]
+    experts = _flat_experts(first, choice.loss + within, budget, max(kinds))
+    return Optimum(*ranges, len(found), within, ends, at_reach, experts, near)
+
+
+def _flat_experts(first: Model, limit: float, budget: Budget, most: float) -> tuple[float, float]:
+    """Return the smallest and the largest E, up to `most`, whose best loss stays within a limit on the way from E."""
+    ends = [first.num_experts, first.num_experts]
+    if first.with_experts is None or first.num_experts == 1:
+        return tuple(ends)
+    tried = np.unique(np.round(np.geomspace(2, most, EXPERTS_TRIED)))
+    for side, counts in enumerate((tried[tried < ends[0]][::-1], tried[tried > ends[0]])):
+        for E in counts:
+            model = first.with_experts(float(E))
+            try:
+                if best_choice(model.option, budget, model.tokens).loss > limit:
+                    break
+            except ValueError:  # it does not fit the budget
+                break
+            ends[side] = float(E)
+    return tuple(ends)
 
 
 def _candidates(model: Model, choice: Choice, budget: Budget) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

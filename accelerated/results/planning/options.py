@@ -195,6 +195,7 @@ class Model(NamedTuple):
         runs: the columns of the runs, [n] each, or the ends of their ranges
         counts: the entries of COUNTS that the table gives
         fit: the fit of the law; None for printed coefficients
+        with_experts: E -> the same kind with any number of experts; None if the law has no E
     """
 
     name: str
@@ -211,6 +212,7 @@ class Model(NamedTuple):
     runs: dict[str, np.ndarray]
     counts: tuple[str, ...]
     fit: Fit | None
+    with_experts: Callable | None = None
 
     def at(self, choice: Choice) -> tuple[float, ...]:
         """Return the law's columns at a size, in the order of `runs`, and only the columns of `runs`."""
@@ -251,6 +253,9 @@ def _model_of_runs(fit: Fit, kind: tuple[float, float, float], budget: Budget, t
     def point(N, D) -> dict[str, np.ndarray]:
         return law_point(fit.law, costs, kind, N, D)
 
+    def with_experts(E: float) -> Model:
+        return _model_of_runs(fit, (E, k, granularity), budget, tokens)
+
     says = {"flops": costs.counted, "embedding": costs.embedding is not None or costs.counted_embeddings > 0}
     says["tokens"] = says_tokens(fit.rows.runs.frame)
     name = f"{router}, " + (f"E = {experts:g}" if router == fit.name else f"by the law of {fit.name}")
@@ -259,6 +264,7 @@ def _model_of_runs(fit: Fit, kind: tuple[float, float, float], budget: Budget, t
         name, router, fit.law.name, float(experts), k, None if router == DENSE else float(granularity),
         _option_of_runs(fit, costs, point, budget), _tokens(fit, costs, tokens), lambda N: N, costs.total, point,
         dict(zip(fit.law.columns, fit.rows.columns, strict=False)), tuple(key for key in says if says[key]), fit,
+        with_experts if "num_experts" in fit.law.columns else None,
     )  # fmt: skip
 
 
@@ -460,4 +466,5 @@ def _of_joint(experts: float, tokens: float | None) -> Model:
         lambda d: joint.joint_total(d, experts),
     )
     router = DENSE if experts == 1 else "Top-K"
-    return _printed("joint", f"E = {experts:g}", router, experts, None, option, active, tokens)
+    model = _printed("joint", f"E = {experts:g}", router, experts, None, option, active, tokens)
+    return model._replace(with_experts=lambda E: _of_joint(E, tokens))

@@ -67,13 +67,13 @@ class Plan(NamedTuple):
             {"budget": {"flops", "memory", "cached_tokens", "inference_tokens", "bytes_per_number", "tokens"}, "level",
             "comparable": text, "remarks": [text], "rankings": [{"law", "data", "kind": "table" or "printed", "rows":
             {router: n}, "resamples", "optimum": {"N", "tokens", "num_experts", "granularity": intervals, "resamples",
-            "within", "sizes", "options"}, "options": [{"router", "law", "num_experts", "granularity", "k", "N", "P",
-            "tokens", "flops", "memory", "value": the loss, "other_form": the loss by the other form, "intervals":
-            {"law", "run"}, "wins", "inside_data", "beyond": [{"column", "value", "end"}], "beyond_in_words"}],
-            "left_out": {option: reason},
-            "notes": [text], "isoflop": [profile]}]}. Options are sorted by loss, the lowest first. Unknown values are
-            None. `inside_data` is None if only the ranges of the runs are known, and the option lies inside them.
-            "isoflop" has an `isoflop.Profile` for each budget of the table.
+            "within", "sizes", "experts", "options"}, "options": [{"router", "law", "num_experts", "granularity", "k",
+            "N", "P", "tokens", "flops", "memory", "value": the loss, "other_form": the loss by the other form,
+            "intervals": {"law", "run"}, "wins", "inside_data", "beyond": [{"column", "value", "end"}],
+            "beyond_in_words"}], "left_out": {option: reason}, "notes": [text], "isoflop": [profile]}]}. Options are
+            sorted by loss, the lowest first. Unknown values are None. `inside_data` is None if only the ranges of the
+            runs are known, and the option lies inside them. "isoflop" has an `isoflop.Profile` for each budget of the
+            table.
         """
         head = {"budget": self.budget._asdict() | {"tokens": self.tokens}, "level": self.level}
         head |= {"comparable": NOT_COMPARABLE, "remarks": self.remarks}
@@ -131,7 +131,7 @@ def _optimum_dict(optimum: Optimum | None) -> dict | None:
         return None
     names = ("N", "tokens", "num_experts", "granularity")
     intervals = {name: interval(item) for name, item in zip(names, optimum, strict=False)}
-    near = {"within": optimum.within, "sizes": optimum.sizes, "options": optimum.options}
+    near = {"within": optimum.within, "sizes": optimum.sizes, "experts": optimum.experts, "options": optimum.options}
     return intervals | {"resamples": optimum.resamples} | near
 
 
