@@ -109,12 +109,14 @@ def forms_table(forms: Sequence[Form], name: str) -> Table:
     if any(form.cutoff for form in forms):
         cutoff = next(form.cutoff.name for form in forms if form.cutoff)
         rows.append(row(cutoff, (cutoff_cell(form.cutoff) for form in forms)))
+    if all(form.gains for form in forms):
+        rows.append(row("E of the rows below", (f"{form.gains[0].E:g}" for form in forms)))
     for gains in zip(*(form.gains for form in forms), strict=True):
-        at = f"E = {gains[0].E:g} at N = {gains[0].N:.0e}".replace("e+", "e").replace("e0", "e")
-        rows.append(row(f"{at}: gain, nats", (figure(gain.nats, "+.3f") for gain in gains)))
+        at = f"at N = {gains[0].N:.0e}".replace("e+", "e").replace("e0", "e")
+        rows.append(row(f"gain {at}, nats", (figure(gain.nats, "+.3f") for gain in gains)))
         if all(gain.dense for gain in gains):
             cells = (_with_ends(gain.dense, count, counts_span) for gain in gains)
-            rows.append(row(f"{at}: equal dense N", cells))
+            rows.append(row(f"equal dense N {at}", cells))
     return Table(["", *(form.law for form in forms)], rows, f"{name}: without and with a floor L0")
 
 
@@ -127,7 +129,7 @@ def cutoff_cell(item: Range | None) -> str:
     if item is None or math.isnan(item.low):
         return NOT_DETERMINED
     if math.isinf(item.high) or undetermined(item.low, item.high):
-        return f"above {count(item.low)}" if item.low > 0 else NOT_DETERMINED
+        return f"above {count(item.low)}" if item.low > 1 else NOT_DETERMINED
     return _with_ends(item, count, counts_span)
 
 

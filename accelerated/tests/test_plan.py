@@ -270,7 +270,7 @@ def test_an_option_has_the_intervals_that_predict_gives_at_its_size(tmp_path):
     runs = read(tmp_path / "table.csv")
     [said] = runs.plan(Budget(1e17), published=False, resamples=0, level=0.5).to_dict()["rankings"]
     best = said["options"][0]
-    [found] = runs.fit(said["law"], level=0.5).predict(best["N"], best["num_experts"]).predictions
+    [found] = runs.fit(level=0.5).better_form().predict(best["N"], best["num_experts"]).predictions
     for name, own in (("law", found.law), ("run", found.run)):
         ends = best["intervals"][name]
         assert [ends["low"], ends["high"]] == pytest.approx([own.low, own.high], rel=1e-9), name
