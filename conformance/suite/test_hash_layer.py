@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import UNIT
@@ -16,6 +16,7 @@ pytestmark = pytest.mark.asks("routers.hash_layer.hash_layer")
     num_experts=st.sampled_from([1, 2, 5, 8]),
     precision=st.sampled_from(PRECISIONS),
 )
+@example(ids=[40000, 70000, 2**31 - 1], num_experts=5, precision="float32")  # more than 16 bits
 def test_hash_layer(backend, ids, num_experts, precision):
     """Compare selection and gate exactly. Compare plan, load and residual up to rounding, which grows with T."""
     ids = np.array(ids)
