@@ -76,7 +76,9 @@ def assert_held(found, held, precision: str, *, fields=("load", "plan", "residua
     """Fail unless a result has these fields of the choice that the call held, rounded to the precision."""
     for name in fields:
         kept = np.asarray(getattr(held, name))
-        wider = np.result_type(precision, getattr(found, name))  # a backend without float32 is asked in float64
+        wider = np.result_type(
+            precision, np.asarray(getattr(found, name)).dtype
+        )  # a backend without float32 is asked in float64
         kept = kept if kept.dtype.kind == "i" else kept.astype(wider)
         assert_same(getattr(found, name), kept, what=f"{what}: held {name}")
 
