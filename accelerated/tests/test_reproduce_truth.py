@@ -182,6 +182,7 @@ def in_compute():
         runs.append(a_run(router, 10**7, experts, loss, hyper_id=i, k=k, flops=flops, total_parameters=total))
     names = {"hyper_id": "hyper_id", "loss_validation": "loss"}
     last = pandas.DataFrame({name: [getattr(run, field) for run in runs] for name, field in names.items()})
+    last["dense_parameter_count"] = 1e6 * np.arange(1, 1 + len(runs))  # each run has its own size, so none share errors
     last["flops_per_step"] = [run.flops * 1e12 / 2048 * 524_288 for run in runs]
     last["total_parameter_count"] = [run.total_parameters for run in runs]
     (entry,) = utilisation.utilisation_laws(runs, last, "loss_validation")
