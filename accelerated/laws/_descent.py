@@ -228,7 +228,7 @@ def covariance(problem: Problem, theta: np.ndarray) -> np.ndarray:
 
 
 def profile(problem: Problem, theta, away, points: np.ndarray | None, quantile: float, derived: Sequence = ()):
-    """Return value, low end and high end of each coefficient and of `derived`, or of ln L̂ at points.
+    """Return value, low end and high end of each coefficient, of ln L̂ at points, or of each of `derived`.
 
     A coefficient above 0 is given by its ln.
 
@@ -241,7 +241,7 @@ def profile(problem: Problem, theta, away, points: np.ndarray | None, quantile: 
         away: [p], which unknowns had vanished.
         points: [columns, m], logs; None for the coefficients.
         quantile: Student's quantile.
-        derived: functions of θ [..., p], for further numbers after the coefficients.
+        derived: functions of θ [..., p] whose numbers replace the coefficients.
 
     Returns:
         [m, 3].
@@ -254,7 +254,8 @@ def profile(problem: Problem, theta, away, points: np.ndarray | None, quantile: 
     if gone.size:
         signs = np.where(np.array(form.limits)[gone] > 0, -1.0, 1.0)
         begin += list(_ends(problem, theta, np.tile(theta, (gone.size, 1)), gone, signs, quantile)[2])
-    which = np.arange(theta.size + len(derived)) if points is None else (points - problem.centres[:, None]).T
+    which = np.arange(theta.size) if points is None else (points - problem.centres[:, None]).T
+    which = theta.size + np.arange(len(derived)) if derived else which
     many, lanes = len(which), 2 * len(begin)  # searches for each: both sides, from each start
     at = np.repeat(np.array(begin), 2 * many, axis=0)
     signs = np.tile(np.repeat([-1.0, 1.0], many), len(begin))

@@ -55,7 +55,7 @@ def fitted(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, st
 def intervals(
     form: Form, columns: tuple, loss, huber: float | None, level: float, points, derived: Sequence[tuple] = ()
 ) -> list[tuple]:
-    """Return the fields of the `additive.AdditiveInterval` of each coefficient and of `derived`, or of each point."""
+    """Return the fields of the `additive.AdditiveInterval` of each coefficient, point, or number of `derived`."""
     if (problem := _problem(form, columns, loss, huber)) is None:
         return reference.intervals(form, columns, loss, huber, level, points, derived)
     quantile = student_quantile(level, problem.log_loss.size - len(form.positive))
@@ -63,15 +63,15 @@ def intervals(
     theta, away = _descent.brought_back(problem, _descent.best_of(problem, starts).theta)
     logs = None if points is None else problem.fast.logs(points)
     profile_ends = _descent.profile(problem, theta, away, logs, quantile, [function for _, function in derived])
-    names, positive = ["prediction"] * len(profile_ends), [True] * len(profile_ends)
-    if points is None:
-        names = [*form.kind._fields, *(name for name, _ in derived)]
-        positive = [*form.positive, *(False for _ in derived)]
-    positive = np.array(positive)
+    names, positive = ["prediction"] * len(profile_ends), np.ones(len(profile_ends), bool)
+    if derived:
+        names, positive = [name for name, _ in derived], ~positive
+    elif points is None:
+        names, positive = form.kind._fields, np.array(form.positive)
     with np.errstate(over="ignore"):
         profile_ends = np.where(positive[:, None], np.exp(profile_ends), profile_ends)
-    if points is None:
-        profile_ends[np.flatnonzero(away), 0] = np.array(form.limits)[away]
+    if points is None and not derived:
+        profile_ends[away, 0] = np.array(form.limits)[away]
     profile_ends = profile_ends.tolist()
     return [(name, *ends, level) for name, ends in zip(names, profile_ends, strict=True)]
 

@@ -83,23 +83,24 @@ def fitted(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, st
 def intervals(
     form: Form, columns: tuple, loss, huber: float | None, level: float, points, derived: Sequence[tuple] = ()
 ) -> list[tuple]:
-    """Return the fields of the `additive.AdditiveInterval` of each coefficient, or of each of the points.
+    """Return the fields of the `additive.AdditiveInterval` of each coefficient, of each point, or of each of `derived`.
 
     Args:
         form: the law.
         columns, loss: the checked table.
         huber, level: as in `additive.additive_intervals`.
         points: None, or columns [m], from `points_of`.
-        derived: (name, function of θ [..., p]) of further numbers, after the coefficients.
+        derived: (name, function of θ [..., p]) of numbers to report instead of the coefficients.
     """
     centres = form.centres(columns)
     problem = _descent.problem_of(form, columns, loss, huber, centres)
     best = _descent.best_of(problem, form.starts(columns, centres, problem.log_loss)).theta
     theta, away = _descent.brought_back(problem, form, best), _descent.gone(problem, best)
     quantile = student_quantile(level, problem.log_loss.size - theta.size)
-    if points is None:
+    if derived:
+        targets = [(name, False, _derived(function)) for name, function in derived]
+    elif points is None:
         targets = [(name, form.positive[i], _coefficient(form, centres, i)) for i, name in enumerate(form.kind._fields)]
-        targets += [(name, False, _derived(function)) for name, function in derived]
     else:
         at = [tuple(column[i : i + 1] for column in points) for i in range(points[0].size)]
         targets = [("prediction", True, _prediction(form, centres, point)) for point in at]
@@ -114,7 +115,7 @@ def intervals(
         if positive:  # the profile uses the logarithm
             with np.errstate(over="ignore"):
                 value, low, high = (float(np.exp(number)) for number in (value, low, high))
-        if points is None and i < away.size and away[i]:
+        if points is None and not derived and away[i]:
             value = form.limits[i]
         rows.append((name, value, low, high, level))
     return rows

@@ -44,7 +44,7 @@ from ._descent import ABSENT, Form
 from ._projection import LEAST_EXPERT_COUNTS, check_range
 from .additive import AdditiveFit, AdditiveInterval
 from .intervals import Range, range_of
-from .smooth_intervals import words
+from .smooth_intervals import smooth_ranges
 from .uncertainty import Interval, Quantity, _extrapolated
 
 _COLUMNS = ("dense_parameters", "num_experts")
@@ -210,21 +210,19 @@ def floored_intervals(
     *,
     search=_smooth.intervals,
 ) -> list[AdditiveInterval]:
-    """Return profile intervals of the coefficients, or of L at the points `at` = (N [m], E [m]).
+    """Return profile intervals of the coefficients, of L at the points `at` = (N [m], E [m]), or of quantities.
 
     See `fit_floored` and `additive.additive_intervals`.
 
     Args:
-        quantities: of `uncertainty.Quantity`: N_cutoff, slope (of log10(L - L0)) and effective_parameters. Their
-            intervals follow those of the coefficients.
+        quantities: of `uncertainty.Quantity`: N_cutoff, slope (of log10(L - L0)) and effective_parameters.
     """
     columns, loss = _checked(kind, dense_parameters, num_experts, loss)
     points = None if at is None else _smooth.points_of(_COLUMNS, at)
     centre = float(np.log(columns[0]).mean())
     derived = [(quantity.name, _Unknowns(kind).derived(quantity, centre)) for quantity in quantities]
     rows = search(_FORMS[kind], columns, loss, huber, level, points, derived)
-    count = len(rows) - len(derived)
-    for i, quantity in enumerate(quantities, count):
+    for i, quantity in enumerate(quantities):
         rows[i] = (quantity.name, *_natural_ends(quantity, centre, *rows[i][1:4]), level)
     return [AdditiveInterval(*each) for each in rows]
 
@@ -236,18 +234,16 @@ def floored_ranges(intervals: Callable, fit: AdditiveFit, columns: Sequence, los
         intervals: `floored_intervals` of the law.
         fit, columns, loss, level: as in `smooth_intervals.smooth_ranges`.
     """
-    quantities = [Quantity("N_cutoff")] * hasattr(fit.coefficients, "c")
-    rows, ranges = intervals(*columns, loss, None, level, quantities=quantities), []
-    for value, each in zip(fit.coefficients, rows, strict=False):
-        verdict = words(each.name in ("E_start", "E_max", "L0"), value, each.low, each.high)
-        ranges.append(Range(each.name, None, value, each.low, each.high, verdict))
-    return ranges + _derived_ranges(quantities, rows, columns)
+    ranges = smooth_ranges(intervals, ("E_start", "E_max", "L0"), fit, columns, loss, level)
+    if hasattr(fit.coefficients, "c"):
+        ranges += _derived_ranges(intervals, [Quantity("N_cutoff")], columns, loss, level)
+    return ranges
 
 
 def floored_slopes(intervals: Callable, fit: AdditiveFit, columns: Sequence, loss, level: float = 0.95) -> list[Range]:
     """Return the slope b + c log10 N of log10(L - L0) at each size of the rows; arguments as `floored_ranges`."""
     quantities = [Quantity("slope", N=float(size)) for size in np.unique(columns[0])]
-    return _derived_ranges(quantities, intervals(*columns, loss, None, level, quantities=quantities), columns)
+    return _derived_ranges(intervals, quantities, columns, loss, level)
 
 
 def floored_worth(
@@ -257,13 +253,13 @@ def floored_worth(
     if not at[1] > 1:
         return None
     quantities = [Quantity("effective_parameters", N=float(at[0]), E=float(at[1]))]
-    [dense] = _derived_ranges(quantities, intervals(*columns, loss, None, level, quantities=quantities), columns)
+    [dense] = _derived_ranges(intervals, quantities, columns, loss, level)
     return dense
 
 
-def _derived_ranges(quantities: Sequence[Quantity], rows: list[AdditiveInterval], columns: Sequence) -> list[Range]:
-    """Return the last of `rows` with their verdicts."""
-    pairs = zip(quantities, rows[len(rows) - len(quantities) :], strict=True)
+def _derived_ranges(intervals: Callable, quantities: Sequence[Quantity], columns: Sequence, loss, level) -> list[Range]:
+    """Return the intervals of quantities with their verdicts."""
+    pairs = zip(quantities, intervals(*columns, loss, None, level, quantities=quantities), strict=True)
     return [
         range_of(Interval(quantity, *row[1:5], _extrapolated(*columns[:2], quantity, row.value)))
         for quantity, row in pairs
