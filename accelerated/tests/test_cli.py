@@ -229,15 +229,20 @@ def check_one_extra(cwd, extra: str, other: str, commands: list, others: list) -
         assert said and said[1] in refused and said[2] == EXTRAS_OF[command], line
 
 
-@pytest.mark.slow
-def test_laws_are_fitted_without_what_trains(tmp_path):
+def write_runs(folder, many: int, gain: float) -> None:
+    """Write runs.csv, with four sizes and some numbers of experts; each fourfold E lowers the loss by `gain`."""
     rows = [
-        f"{3 * i + j},100,{'Hash' if j else 'Dense'},1,{4**j},{10**i},{4 - 0.3 * i - 0.2 * j + 0.01 * (i * j % 3)}"
+        f"{many * i + j},100,{'Hash' if j else 'Dense'},1,{4**j},{10**i},{4 - 0.3 * i - gain * j + 0.01 * (i * j % 3)}"
         for i in range(6, 10)
-        for j in range(3)
+        for j in range(many)
     ]
     header = "hyper_id,step,router_type,k,num_experts,dense_parameter_count,loss_validation"
-    (tmp_path / "runs.csv").write_text("\n".join([header, *rows]) + "\n")
+    (folder / "runs.csv").write_text("\n".join([header, *rows]) + "\n")
+
+
+@pytest.mark.slow
+def test_laws_are_fitted_without_what_trains(tmp_path):
+    write_runs(tmp_path, 3, 0.2)
     choice = ["table.csv", "--law", "bilinear", "--rows", "k == 1 and num_experts in (1, 4, 16)"]
     commands = [
         ["convert", "runs.csv", "--out", "table.csv"],
@@ -253,13 +258,7 @@ def test_laws_are_fitted_without_what_trains(tmp_path):
 
 
 def test_fits_and_predictions_compile_nothing(tmp_path):
-    rows = [
-        f"{7 * i + j},100,{'Hash' if j else 'Dense'},1,{4**j},{10**i},{4 - 0.3 * i - 0.1 * j + 0.01 * (i * j % 3)}"
-        for i in range(6, 10)
-        for j in range(6)
-    ]
-    header = "hyper_id,step,router_type,k,num_experts,dense_parameter_count,loss_validation"
-    (tmp_path / "runs.csv").write_text("\n".join([header, *rows]) + "\n")
+    write_runs(tmp_path, 6, 0.1)
     commands = [["fit", "runs.csv", "--law", "routed-bounded"], ["predict", "runs.csv", "--n", "1e8", "--experts", "8"]]
     script = ONE_EXTRA.format(refused=["numba", "llvmlite", "jax"], commands=commands, others=[])
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, cwd=tmp_path)

@@ -254,17 +254,11 @@ def _loss_gradient_faults(backend, path: str, name: str, precision: str) -> list
             answer = backend._find(path)(z, backend.convert(expert, "int64"))
             return backend.parts_of(path, answer, AuxiliaryLoss)[0]
 
-        wanted = derivative(lambda z, expert=expert: dialect.function(z, expert), logits)
-        try:
-            loss = backend.gradient(total, logits, precision)
-        except NotImplementedError as error:
-            backend.tested(path, "grad", str(error))
-            continue
-        except Fault as fault:
-            return [fault]
-        backend.tested(path, "grad")
-        fault = gradient_fault(loss, wanted, designs.Probe("plain", logits, expert.shape[1]))
-        if fault:
+        def wanted(logits, expert=expert):
+            return derivative(lambda z: dialect.function(z, expert), logits)
+
+        probe = designs.Probe("plain", logits, expert.shape[1])
+        if fault := _fault_of_gradient(backend, path, precision, total, wanted, probe):
             return [fault]
     return []
 
@@ -279,19 +273,27 @@ def _gate_gradient_faults(backend, path: str, name: str, precision: str) -> list
             answer = gates(z, k, 1)
             return sum((4 + e) * answer[:, e].sum() for e in range(4))
 
-        try:
-            gradient = backend.gradient(total, logits, precision)
-            wanted = derivative(lambda z, total=total: float(total(backend.convert(z, precision))), logits, 2.0**-6)
-        except NotImplementedError as error:
-            backend.tested(path, "grad", str(error))
-            continue
-        except Fault as fault:
+        def wanted(logits, total=total):
+            return derivative(lambda z: float(total(backend.convert(z, precision))), logits, 2.0**-6)
+
+        probe = designs.Probe("plain", logits, k)
+        if fault := _fault_of_gradient(backend, path, precision, total, wanted, probe, ", capacity 1"):
             return [fault]
-        backend.tested(path, "grad")
-        fault = gradient_fault(gradient, wanted, designs.Probe("plain", logits, k))
-        if fault:
-            return [fault._replace(detail=f"{fault.detail}, capacity 1")]
     return []
+
+
+def _fault_of_gradient(backend, path: str, precision: str, total, wanted, probe, where: str = ""):
+    """Return the fault of the gradient of total(logits); None if it is `wanted(logits)` or if the function declines."""
+    try:
+        gradient, right = backend.gradient(total, probe.logits, precision), wanted(probe.logits)
+    except NotImplementedError as error:
+        backend.tested(path, "grad", str(error))
+        return None
+    except Fault as fault:
+        return fault
+    backend.tested(path, "grad")
+    fault = gradient_fault(gradient, right, probe)
+    return fault and fault._replace(detail=fault.detail + where)
 
 
 def placement_fault(placement, expert, num_experts: int, capacity: int, **_) -> Fault | None:
