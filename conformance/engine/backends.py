@@ -635,7 +635,7 @@ class Backend:
 
     def _judge_precision(self, path: str, result, precision: str | None, inputs) -> None:
         """Fail if results have less precision than the inputs, or than every listed one if no input is a float."""
-        if not any(np.asarray(leaf).dtype.kind in "fV" for leaf in arrays_of(inputs)):
+        if not any(jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating) for leaf in arrays_of(inputs)):
             precision = precision and min(self.dtypes, key=lambda name: np.dtype(name).itemsize)
         for leaf in arrays_of(result) if precision and not self.capabilities else ():
             if leaf.dtype.kind == "f" and leaf.dtype.itemsize < np.dtype(precision).itemsize:

@@ -299,9 +299,8 @@ def _row(path: str, backend, ledger: Ledger, troubles: list[Trouble], expected: 
     without = _without(ledger, backend, path) if examples else []
     left_out = _left_out(ledger, backend, path, without)
     row = Row(path, "right" if examples else "not asked", examples, ledger.shares.get((backend.name, path)), 0, "", "")
-    if (left_out or examples) and row.share is None and (backend.name, path) not in ledger.compared:
-        others = "calls that it declined" if left_out else "functions that the backend lacks"
-        words = f"it answered {examples} calls, but every test also needs {others}" * bool(examples)
+    if left_out and row.share is None and (backend.name, path) not in ledger.compared:
+        words = f"it answered {examples} calls, but every test also needs calls that it declined" * bool(examples)
         row = row._replace(verdict="not askable", detail=words)
     if path not in backend.functions:
         if path in backend.require:
