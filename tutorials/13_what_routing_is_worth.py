@@ -2,8 +2,8 @@
 # # Lesson 13. What routing is worth
 #
 # **You will** convert experts into parameters: you will find the dense model that is as good as a routed model. You
-# will see which sizes gain most from routing, and what routing costs. Then you will draw three figures from the runs of
-# the paper, and compare the law with the measurements.
+# will see which sizes gain most from routing, and what routing costs. Then you will fit two laws to the runs of the
+# paper, which agree at the trained sizes and disagree at large ones, and compare both with the measurements.
 #
 # **You need** Python, NumPy and lesson 11. Pictures need matplotlib. The last section needs SciPy, JAX and numba.
 #
@@ -121,33 +121,8 @@ assert (worth(10 * end, counts[1:], law) < 10 * end).all() and end > 100 * sizes
 # %% tags=["check"]
 same(worth(end, counts, law) / end, np.ones(10), "laws.routed.parameter_count", scale=1)
 
-
-# %% tags=["picture"]
-def draw(axes):
-    along = np.geomspace(1e7, 1e13, 100)
-    for colour, experts in zip(COLOURS, (8, 64, 512), strict=False):
-        times = worth(along, experts, law) / along
-        axes.plot(along, times, color=colour, label=f"{experts} experts")
-    axes.axhline(1, color=COLOURS[-1], linestyle="--")
-    axes.axvspan(sizes["15M"], sizes["1.3B"], color="#dddddd")
-    axes.text(1.4e8, 0.65, "trained", ha="center")
-    axes.set(xscale="log", yscale="log", xlabel="dense parameters N")
-    axes.set(ylabel="worth over N", ylim=(0.5, 20))
-    axes.set_yticks([0.5, 1, 2, 5, 10, 20], ["0.5", "1", "2", "5", "10", "20"])
-    axes.legend()
-
-
-# %% tags=["picture"]
-figure(
-    draw,
-    "How many times its own size a routed model is worth. The lines meet where routing "
-    "is worth nothing, far from all trained models (grey).",
-    height=3.8,
-)
-
 # %% [markdown]
-# Lesson 12 shows that the runs hardly determine the point where the lines meet. Trust the picture inside the grey band.
-# Outside, it extrapolates the law.
+# This cut-off is far above all trained models, so it extrapolates the law. Section 5 shows what is left of it.
 #
 # ## 4. What it costs
 #
@@ -199,53 +174,101 @@ for experts in counts[::3]:
     assert size <= P
 
 # %% [markdown]
-# ## 5. Three figures from the runs of the paper
+# ## 5. Two laws for the runs of the paper
 #
-# Now take the runs that the authors released (the rows of lesson 11), and fit the law to each router.
+# Now take the runs that the authors released (the rows of lesson 11). For each router, fit the law of the paper, and
+# the same law with a floor $L_0$ under the loss (lesson 11, section 9). The floor is the same for the routed and the
+# dense model, so the formula of section 2 holds for both laws.
 
 # %%
 from routelaws.reference.laws.fitting import fit_routed
+from routelaws.reference.laws.floored import (
+    BoundedFloorCoefficients,
+    fit_floored,
+    floored_dense_equivalent,
+    predict_floored,
+)
 
 # [runs, 3]: N, E, loss
 dense_runs = np.array(sorted(fitted_runs("Dense").T.tolist()))
-tables, laws = {}, {}
-print("worth over N with 64 experts:   15M   370M   1.3B")
-for router in ("S-Base", "RL-R", "Hash"):
-    tables[router] = fitted_runs(router)
-    laws[router] = fit_routed(*tables[router]).coefficients
-    at = [sizes[name] for name in ("15M", "370M", "1.3B")]
-    times = [worth(size, 64, laws[router]) / size for size in at]
-    print(f"{router:7} {tables[router].shape[1]} runs {'':11}", end=" ")
-    print(" ".join(f"{each:6.2f}" for each in times))
-    assert times[0] > times[1] > times[2] > 2
+tables = {router: fitted_runs(router) for router in ("S-Base", "RL-R", "Hash")}
+laws, floored, large = {}, {}, np.array([1e9, 1e10, 1e11, 1e12])
+
+
+def show(name, N, predict, worth_of, law):
+    gains = predict(N, 1, law) - predict(N, 64, law)
+    times = worth_of(N, 64, law) / N
+    pairs = zip(gains, times, strict=True)
+    print(f"{name:22}", " ".join(f"{gain:+.3f} ({x:.2f})" for gain, x in pairs))
+    return gains
+
+
+# %%
+print("gain of 64 experts in nats, and worth over N, at N = 1e9, 1e10, 1e11, 1e12:")
+for router, table in tables.items():
+    laws[router] = fit_routed(*table).coefficients
+    floored[router] = fit_floored(BoundedFloorCoefficients, *table).coefficients
+    before = show(router, large, predict_loss, worth, laws[router])
+    on = predict_floored, floored_dense_equivalent, floored[router]
+    after = show(f"{router}, with a floor", large, *on)
+    assert abs(before[0] - after[0]) < 0.005 and before[3] < 0 < 0.02 < after[3]
+    assert router == "S-Base" or before[2] < 0 < 0.04 < after[2]
+    same(worth(large, 64, floored[router]), on[1](large, 64, floored[router]))
+
+# %% [markdown]
+# At 1e9 parameters both laws agree on the gain within half a hundredth of a nat. At 1e11 they differ in sign for RL-R
+# and HASH, and at 1e12 for all three: without a floor, experts raise the loss, and with a floor they lower it. The
+# dense model of equal loss differs more, because near the floor a small gain in loss is a large gain in size.
 
 
 # %% tags=["picture"]
-def draw_sizes(axes):
+def draw_forms(left, right):
     N, E, loss = tables["S-Base"]
-    along = np.geomspace(1.4e7, 1.5e9, 30)
-    for i, experts in enumerate((1, 4, 16, 64, 256)):
-        mine, colour = experts == E, COLOURS[i]
-        axes.plot(N[mine], loss[mine], "o", color=colour, label=f"E = {experts}")
-        line = predict_loss(along, experts, laws["S-Base"])
-        axes.plot(along, line, color=colour, linewidth=1)
-    axes.set(xscale="log", yscale="log", xlabel="dense parameters N")
-    axes.set(ylabel="loss, nats per token")
-    axes.set_yticks([2, 2.2, 2.5, 2.8, 3.2], ["2.0", "2.2", "2.5", "2.8", "3.2"])
-    axes.minorticks_off()
-    axes.legend()
+    along = np.geomspace(1.4e7, 1e13, 60)
+    for experts, colour in ((1, COLOURS[-1]), (64, COLOURS[0])):
+        mine, look = experts == E, {"color": colour}
+        left.plot(
+            N[mine], loss[mine], "o", markersize=4, label=f"E = {experts}", **look
+        )
+        left.plot(along, predict_loss(along, experts, laws["S-Base"]), **look)
+        left.plot(
+            along, predict_floored(along, experts, floored["S-Base"]), ":", **look
+        )
+    for i, router in enumerate(tables):
+        look = {"color": COLOURS[i]}
+        times = worth(along, 64, laws[router]) / along
+        right.plot(along, times, label=router, **look)
+        right.plot(along, worth(along, 64, floored[router]) / along, ":", **look)
+
+
+# %% tags=["picture"]
+def draw(left, right):
+    draw_forms(left, right)
+    right.axhline(1, color=COLOURS[-1], linestyle="--", linewidth=1)
+    for axes in (left, right):
+        axes.axvspan(sizes["15M"], sizes["1.3B"], color="#dddddd")
+        axes.set(xscale="log", yscale="log", xlabel="dense parameters N")
+    left.set(ylabel="loss of S-BASE, nats per token")
+    left.set_yticks([1, 1.5, 2, 3], ["1", "1.5", "2", "3"])
+    right.set(ylabel="worth over N, 64 experts", ylim=(0.4, 10))
+    right.set_yticks([0.5, 1, 2, 5, 10], ["0.5", "1", "2", "5", "10"])
+    for axes in (left, right):
+        axes.minorticks_off()
+        axes.legend(loc="upper right")
 
 
 # %% tags=["picture"]
 figure(
-    draw_sizes,
-    "Loss of the S-BASE runs by size, and the law fitted to them. Experts lower "
-    "the loss at every size, and least at the largest size.",
-    height=3.8,
+    draw,
+    "Both laws up to 1e13 parameters, without a floor (solid) and with one (dotted). "
+    "At the trained sizes (grey) they agree. Beyond, they disagree about the loss, and "
+    "about whether experts still help (right, above 1).",
+    panels=2,
+    height=3.6,
 )
 
 # %% [markdown]
-# The second figure plots all runs of all routers over $\bar{N}$ instead of N.
+# The next figure plots all runs of all routers over $\bar{N}$ (without a floor) instead of N.
 
 
 # %%
@@ -294,7 +317,7 @@ figure(
 # Do not conclude too much from this figure. $\bar{N}$ comes from the law, and the law was fitted to these runs. So the
 # common line shows only that the law fits (`same` has checked that the line at $\bar{N}$ *is* the law).
 #
-# The third figure does not need the law. It shows, at each size, the slope of a straight line through $\log L$ over
+# The last figure does not need a law. It shows, at each size, the slope of a straight line through $\log L$ over
 # $\log E$, with the dense run. (At 130M the table has no dense run with that seed.)
 
 
@@ -338,7 +361,7 @@ figure(
 # %% [markdown]
 # ## 6. Worth, as measured
 #
-# You can test $\bar{N}$ without the law, by the dense runs. Draw straight lines between neighbouring dense runs (both
+# You can test $\bar{N}$ of both laws by the dense runs alone. Draw straight lines between neighbouring dense runs (both
 # axes logarithmic), and find the size where a line has the loss of the routed run. This works if the loss is between
 # the losses of the smallest and the largest dense run.
 
@@ -347,16 +370,18 @@ for router, (N, E, loss) in tables.items():
     inside = (E > 1) & (loss > dense_runs[-1, 2]) & (loss < dense_runs[0, 2])
     log_loss, log_size = np.log10(dense_runs[::-1, 2]), np.log10(dense_runs[::-1, 0])
     measured = 10 ** np.interp(np.log10(loss[inside]), log_loss, log_size)
-    ratio = worth(N[inside], E[inside], laws[router]) / measured
-    print(f"{router:7} {inside.sum()} runs; law over measurement: median", end=" ")
-    print(f"{np.median(ratio):.3f}, from {ratio.min():.3f} to {ratio.max():.3f}")
-    assert 0.9 < np.median(ratio) < 1.1 and 0.7 < ratio.min() and ratio.max() < 1.3
+    print(f"{router:7} {inside.sum()} runs; law over measurement:", end="")
+    for name, fitted in (("", laws), (" with a floor", floored)):
+        ratio = worth(N[inside], E[inside], fitted[router]) / measured
+        print(f"{name} {ratio.min():.2f} to {ratio.max():.2f}", end=";")
+        assert 0.9 < np.median(ratio) < 1.1 and 0.7 < ratio.min() and ratio.max() < 1.3
+    print()
     same(np.interp(log_loss[0], log_loss, log_size), log_size[0])
 
 # %% [markdown]
-# So the effective parameter count of the law is right on average, and up to a quarter too high or too low for single
-# runs. The dense slope is small, so a small error in the loss becomes a much larger error in the size. You can compute
-# how much larger.
+# Without a floor, the effective parameter count is up to a quarter too high or too low for single runs. With a floor,
+# the range is half as wide. The dense slope is small, so a small error in the loss becomes a much larger error in the
+# size. You can compute how much larger.
 
 # %%
 alpha = law.a + law.c * np.log10(law.E_start)
@@ -373,31 +398,37 @@ same(predict_loss(1e9, 1, law) / predict_loss(1e9 * larger, 1, law), 1.01)
 
 # %%
 needs()
+from routelaws.accelerated.laws.floored import floored_intervals
 from routelaws.accelerated.laws.uncertainty import Quantity, profile_intervals
 
 # %%
 at = [sizes[name] for name in ("15M", "370M", "1.3B")]
 asked = [Quantity("effective_parameters", N=size, E=64) for size in at]
-print("worth with 64 experts over N")
+print("worth with 64 experts over N, for 15M, 370M and 1.3B")
 for router, table in tables.items():
-    print(f"{router:7}", end="")
-    for interval in profile_intervals(*table, asked):
-        value, low, high = np.array(interval[1:4]) / interval.quantity.N
-        print(f"{value:7.2f} ({low:.2f} to {high:.2f})", end="")
-        assert low > 1.5
-    print()
+    without = [each[1:4] for each in profile_intervals(*table, asked)]
+    also = floored_intervals(BoundedFloorCoefficients, *table, quantities=asked)
+    for name, intervals in (("without", without), ("floor", [e[1:4] for e in also])):
+        print(f"{router:7} {name:8}", end="")
+        for size, interval in zip(at, intervals, strict=True):
+            value, low, high = np.array(interval) / size
+            print(f"{value:6.2f} ({low:.2f} to {high:.2f})", end="")
+            assert low > 1.5
+        print()
+    assert without[2][2] < also[2].low
 
 # %% [markdown]
-# Here the runs give a clear answer. For each router and each trained size, a model with 64 experts is worth more than
-# one and a half times its size.
+# By both laws, at each trained size, a model with 64 experts is worth more than one and a half times its size. But at
+# 1.3B the two intervals of a router do not meet: even at the largest trained size, the worth depends on the law.
 #
 # ## What to remember
 #
 # - The effective parameter count is the size of the dense model with the same loss.
 # - Experts are worth most in small models, and the step from 256 to 512 experts is worth little.
 # - A routed model needs more memory and less work than a dense model of the same loss.
-# - Compared with measured runs, the effective parameter count is right on average, and up to a quarter too high or too
-#   low for single runs.
+# - Compared with measured runs, the effective parameter count is up to a quarter too high or too low for single runs.
+#   With a floor it is closer.
+# - At 1e11 parameters, the law without a floor says that experts do not help, or little. With a floor they help.
 #
 # ## Exercises
 #

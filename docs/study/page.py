@@ -19,6 +19,8 @@ from scipy import stats
 
 from routelaws.accelerated import results
 from routelaws.accelerated.results.blocks import Table, markdown
+from routelaws.accelerated.results.floor import form_of
+from routelaws.accelerated.results.misfit import how_far_off
 from routelaws.accelerated.tables.columns import size_label
 from routelaws.accelerated.tables.schema import DENSE
 from routelaws.accelerated.training.sweeps.grid import read_grid
@@ -228,9 +230,10 @@ DEMO_EXPERTS = (4, 16, 32)
 
 
 def laws(runs) -> str:
-    """Return the bounded law of each router, fitted to all sizes and to the sizes that copy.
+    """Return the bounded law of each router without and with a floor, fitted to all sizes and to the sizes that copy.
 
-    A row has the error of the law, its error on held-out sizes, and its coefficients.
+    A row has the error of the law, its error on held-out sizes, how far a fit to the smaller sizes misses the largest,
+    and the floor.
     """
     rows, reasons = [], {}
     for words, smallest in SMALLEST.items():
@@ -240,35 +243,19 @@ def laws(runs) -> str:
         except ValueError as error:
             reasons[words or "all sizes"] = str(error)
             continue
-        rows += [_law_row(fit, words.strip() or "all") for fit in fits]
-    table = Table(["router", "sizes", "runs", "RMSLE", "size left out", *COEFFICIENTS], rows)
+        rows += [row for fit in fits for row in _law_rows(fit, words.strip() or "all")]
+    table = Table(["router", "sizes", "law", "runs", "RMSLE", "size left out", "largest size", "L0"], rows)
     return markdown([*([table] if rows else []), *(f"{fit}: {reason}." for fit, reason in reasons.items())])
 
 
-COEFFICIENTS = ("b", "c", "E_start", "E_max", "N_cutoff")
-
-
-def _law_row(fit, sizes: str) -> list[str]:
-    held_out = fit.held_out_size.rmsle
-    cells = [
-        fit.name,
-        sizes,
-        str(len(fit.rows.measured)),
-        f"{fit.rmsle:.4f}",
-        f"{held_out:.4f}" if np.isfinite(held_out) else "",
-    ]
-    known = {item.name: item for item in fit.intervals if item.at is None}
-    if not fit.determined or not all(np.isfinite(known[name].value) for name in ("b", "c")):
-        return [*cells, "not determined", *[""] * (len(COEFFICIENTS) - 1)]
-    return cells + [_coefficient(fit, known.get(name)) for name in COEFFICIENTS]
-
-
-def _coefficient(fit, item) -> str:
-    """Return a coefficient with its interval, in brackets if the runs do not determine it."""
-    if item is None:
-        return ""
-    words = f"{item.value:.3g} ({item.low:.3g} to {item.high:.3g})"
-    return words if fit.is_known(item.name, item.value) else f"[{words}]"
+def _law_rows(fit, sizes: str) -> list[list[str]]:
+    rows, count = [], str(len(fit.rows.measured))
+    for form in map(form_of, filter(None, (fit, fit.floored))):
+        held_out = f"{form.size_out:.4f}" if np.isfinite(form.size_out) else ""
+        miss = how_far_off(form.largest.miss) if form.largest else ""
+        floor = f"{form.L0.value:.2f}" if form.L0 else ""
+        rows.append([fit.name, sizes, form.law, count, f"{form.rmsle:.4f}", held_out, miss, floor])
+    return rows
 
 
 def prediction(folder: Path) -> str:

@@ -1,13 +1,24 @@
 """Answers to the exercises of lesson 11."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lesson import fitted_runs
 from routelaws.reference.accounting import SIZES
 from routelaws.reference.laws.fitting import fit_routed
+from routelaws.reference.laws.floored import (
+    BoundedFloorCoefficients,
+    fit_floored,
+    floored_cutoff,
+    predict_floored,
+)
 from routelaws.reference.laws.routed import (
     RoutedCoefficients,
     cutoff,
-    effective_parameter_count,
     predict_loss,
 )
 
@@ -44,8 +55,19 @@ exact = fit_routed(N, E, predict_loss(N, E, truth))
 assert [f"{x:.3f}" for x in exact.coefficients] == [f"{x:.3f}" for x in truth]
 print("3.", [round(number, 3) for number in exact.coefficients])
 
-# 4. `effective_parameter_count` answers this: the dense model with the loss of (N, E).
-size = SIZES["370M"].dense_parameters
-worth = float(effective_parameter_count(size, 64, truth))
-np.testing.assert_allclose(predict_loss(worth, 1, truth), predict_loss(size, 64, truth))
-print(f"4. one of {worth / 1e9:.2f} billion parameters")
+# 4. The same curve as for the real runs: the law without a floor is too low at the
+# smallest and largest size and too high between them. Its cut-off is near 1e12, though
+# the law that made the table has none below 1e40. So a cut-off of the fitted law shows
+# that the floor is missing, and not that experts stop helping.
+runs = fitted_runs("S-Base")
+law = fit_floored(BoundedFloorCoefficients, *runs).coefficients
+made = predict_floored(*runs[:2], law)
+wrong = fit_routed(*runs[:2], made).coefficients
+residuals = np.log10(made / predict_loss(*runs[:2], wrong))
+means = np.array([residuals[runs[0] == size].mean() for size in sizes])
+assert (means[[0, 5]] > 0.002).all() and (means[2:5] < 0).all()
+assert cutoff(wrong) < 2e12 and floored_cutoff(law) > 1e40
+print(
+    "4. residuals", " ".join(f"{100 * (10**each - 1):+.2f} %" for each in means), end=""
+)
+print(f"; cut-off {cutoff(wrong):.0e} instead of {floored_cutoff(law):.0e}")

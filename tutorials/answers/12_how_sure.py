@@ -1,6 +1,5 @@
 """Answers to the exercises of lesson 12."""
 
-import itertools
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lesson import needs
 from routelaws.reference.accounting import SIZES
+from routelaws.reference.laws.floored import BoundedFloorCoefficients, predict_floored
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 from routelaws.reference.laws.uncertainty import Quantity, student_quantile
 
@@ -63,13 +63,15 @@ fewer = widths(sizes[5] > N, 1.0)
 assert fewer[0] > before[0] and fewer[1] > before[1]
 print(f"3. cut-off: a factor of {fewer[0]:.0f}; slope: {fewer[1]:.4f}")
 
-# 4. Six draws from six sizes, without order, give 462 kinds of tables; 210 of them lack
-# the largest size. The kinds are not equally likely: each draw misses the largest size
-# with probability 5/6, so a third of the drawn tables lack it.
-kinds = list(itertools.combinations_with_replacement(range(6), 6))
-lacking = sum(5 not in kind for kind in kinds)
-assert (len(kinds), lacking) == (462, 210) and round((5 / 6) ** 6, 2) == 0.33
-print(
-    f"4. {len(kinds)} tables, {lacking} without the largest size, "
-    f"which are drawn {(5 / 6) ** 6:.0%} of the time"
-)
+# 4. None. The true loss is above all intervals, because a law without a floor falls too
+# far beyond the largest size. The intervals are right about the errors that they know.
+floored = BoundedFloorCoefficients(-0.177, -0.112, 0.0024, 1.555, 2.6, 295.0, 1.444)
+asked = [Quantity("prediction", N=1e10, E=64)]
+true, draws, above = predict_floored(1e10, 64, floored), np.random.default_rng(0), 0
+for _ in range(40):
+    loss = predict_floored(N, E, floored) * 10 ** draws.normal(0, 0.003, N.size)
+    [interval] = profile_intervals(N, E, loss, asked)
+    above += true > interval.high
+assert above == 40
+print(f"4. the truth is above {above} of 40 intervals; the last ends at", end=" ")
+print(f"{interval.high:.3f}, and the true loss is {true:.3f}")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 SITE = Path(__file__).resolve().parents[1]
@@ -16,6 +17,7 @@ import bundle  # noqa: E402
 import points  # noqa: E402
 
 from routelaws.accelerated.results.reproduction.paper import DENSE_LOSSES  # noqa: E402
+from routelaws.reference.laws.floored import BoundedFloorCoefficients, fit_floored  # noqa: E402
 
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed (20 or newer)")
@@ -70,6 +72,28 @@ def test_a_bundle_computes_what_its_modules_do(tmp_path):
 def test_modules_that_cannot_be_joined_are_named(tmp_path, modules, says):
     with pytest.raises(ValueError, match=says):
         bundle.bundle(write(tmp_path, **modules))
+
+
+FIT = """
+import {{ fitFloored }} from "{folder}/laws/floored.js";
+const tables = {tables};
+const columns = (rows) => [0, 1, 2].map((place) => rows.map((row) => row[place]));
+const law = (rows) => fitFloored(...columns(rows)).coefficients;
+console.log(JSON.stringify(Object.values(tables).map((rows) => [rows, rows.filter(([N]) => N < 1e9)].map(law))));
+"""
+
+
+@needs_node
+def test_the_fit_with_a_floor_is_that_of_the_reference():
+    tables = points.points(points.released_runs())
+    script = FIT.format(folder=(SITE / "lab").as_uri(), tables=json.dumps(tables))
+    command = [NODE, "--input-type=module", "-e", script]
+    fits = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    for rows, pair in zip(tables.values(), fits, strict=True):
+        rows = np.array(rows)
+        for kept, law in zip((rows, rows[rows[:, 0] < 1e9]), pair, strict=True):
+            wanted = fit_floored(BoundedFloorCoefficients, *kept.T).coefficients
+            np.testing.assert_allclose([law[name] for name in wanted._fields], wanted, rtol=1e-3)
 
 
 def test_points_are_the_runs_of_the_paper():

@@ -245,6 +245,21 @@ def test_a_law_is_moved_and_fitted(show):
     assert find(page, ".lab-say").text.startswith("The best law")
 
 
+def test_a_floor_is_switched_on_and_moved(show):
+    page = show("law.html?table=Hash")
+    curve, facts = find(page, ".lab-line").get_attribute("d"), find(page, ".lab-facts").text
+    floor = find(page, ".lab-sliders input")
+    assert not floor.is_displayed()
+    find(page, ".lab-bar button[aria-pressed]").click()
+    assert floor.is_displayed() and floor.get_attribute("value") == "1.44"
+    assert find(page, ".lab-line").get_attribute("d") != curve and "0.00139" in find(page, ".lab-facts").text != facts
+    floor.send_keys(Keys.ARROW_RIGHT * 20)
+    assert "times those of the best fit" in find(page, ".lab-say").text
+    until_address(page, "law=floor&floor=1.64")
+    find(page, ".lab-bar button[aria-pressed]").click()
+    assert not floor.is_displayed() and find(page, ".lab-line").get_attribute("d") == curve
+
+
 def test_a_table_of_ones_own_is_read_in_the_browser(show, tmp_path):
     good, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
     rows = [f"{e},{n:.0f},{3 - i / 3 - j / 9}" for i, n in enumerate((1e7, 1e8)) for j, e in enumerate((1, 4, 16, 64))]

@@ -137,8 +137,12 @@ def test_the_law_of_the_sizes_that_copy_has_rows_of_its_own(tmp_path, write_stud
 
     runs = results.read(write_study(tmp_path / "runs.csv", planted)).where("router_type in ('Hash', 'Dense')")
     rows = [line.split("|")[1:] for line in page.laws(runs).splitlines() if "Hash" in line]
-    assert [row[1].strip() for row in rows] == ["all", "from 164K"]
-    assert float(rows[0][3]) > 10 * float(rows[1][3])
+    laws = ["routed-bounded", "routed-bounded-floor"]
+    assert [[cell.strip() for cell in row[1:3]] for row in rows] == [
+        [s, law] for s in ("all", "from 164K") for law in laws
+    ]
+    assert float(rows[0][4]) > 10 * float(rows[2][4]) and "too" in rows[0][6]
+    assert not rows[0][7].strip() and abs(float(rows[3][7])) < 0.2  # the law that made the rows has no floor
 
 
 def test_gains_on_a_text_are_means_over_sizes(tmp_path, monkeypatch):

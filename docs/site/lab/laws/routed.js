@@ -1,6 +1,7 @@
 // The bounded law of Clark et al. 2022: loss by model size N and experts E. reference/laws/routed.py explains it.
 //
-// A law is {a, b, c, d, E_start, E_max}; numbers go in and come out one by one. Logarithms are decimal.
+// A law is {a, b, c, d, E_start, E_max}; numbers go in and come out one by one. Logarithms are decimal. With L0, a law has
+// a floor (reference/laws/floored.py), for the loss, equal dense sizes and the cutoff.
 
 /** Return the effective number of experts: E_start at one expert, and never above E_max. */
 export function effectiveExperts(experts, { E_start, E_max }) {
@@ -11,7 +12,7 @@ export function effectiveExperts(experts, { E_start, E_max }) {
 /** Return the loss, nats per token. */
 export function predictLoss(size, experts, law) {
   const [n, e] = [Math.log10(size), Math.log10(effectiveExperts(experts, law))];
-  return 10 ** (law.a * n + law.b * e + law.c * n * e + law.d);
+  return (law.L0 ?? 0) + 10 ** (law.a * n + law.b * e + law.c * n * e + law.d);
 }
 
 /** Return what ten times the effective experts do to log10 of the loss at a size. */

@@ -1,6 +1,7 @@
 // The fit of a table and its intervals, by leaving out one size at a time.
 
 import { fitComplaint, fitRouted } from "../laws/fitting.js";
+import { fitFloored, floorComplaint } from "../laws/floored.js";
 import { jackknifeEnds } from "../laws/intervals.js";
 import { predictLoss } from "../laws/routed.js";
 
@@ -10,15 +11,18 @@ const columnsOf = (rows) => [0, 1, 2].map((place) => rows.map((row) => row[place
 export const sizesOf = (rows) => [...new Set(rows.map(([N]) => N))].sort((a, b) => a - b);
 
 /** Return {fit, folds, complaint}: the best law of a table, and the laws without each size that can be fitted. */
-export function fitsOf(rows) {
-  const complaint = fitComplaint(...columnsOf(rows));
+export function fitsOf(rows, floored = false) {
+  const sizes = sizesOf(rows);
+  const complaint = fitComplaint(...columnsOf(rows)) || (floored ? floorComplaint(sizes) : "");
   if (complaint) return { fit: null, folds: [], complaint };
-  const fit = fitRouted(...columnsOf(rows));
-  if (Number.isNaN(fit.coefficients.a))
+  const bounded = fitRouted(...columnsOf(rows));
+  const fit = floored ? { ...bounded, ...fitFloored(...columnsOf(rows), bounded.coefficients) } : bounded;
+  if (Number.isNaN(bounded.coefficients.a))
     return { fit: null, folds: [], complaint: "these rows show no bend in the number of experts" };
-  const folds = sizesOf(rows).map((left) => {
+  const folds = sizes.map((left) => {
     const kept = rows.filter(([N]) => N !== left);
-    return fitComplaint(...columnsOf(kept)) ? null : fitRouted(...columnsOf(kept), { fine: false }).coefficients;
+    if (fitComplaint(...columnsOf(kept))) return null;
+    return (floored ? fitFloored(...columnsOf(kept)) : fitRouted(...columnsOf(kept), { fine: false })).coefficients;
   });
   return { fit, folds: folds.includes(null) ? [] : folds, complaint: "" };
 }

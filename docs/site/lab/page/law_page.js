@@ -1,7 +1,8 @@
-// The page "A law to move": six sliders, the runs of a table, and what the law says of them.
+// The page "A law to move": seven sliders, a switch for the floor, the runs of a table, and what the law says of them.
 
 import { cutoff, effectiveParameterCount, predictLoss, slopeInExperts, PRINTED } from "../laws/routed.js";
 import { rmsleOf } from "../laws/fitting.js";
+import { jackknifeEnds } from "../laws/intervals.js";
 import { query, rememberer } from "./address.js";
 import { chart } from "./chart.js";
 import { button, choice, slider } from "./controls.js";
@@ -18,22 +19,24 @@ const geometricMean = (values) => 10 ** (values.reduce((sum, value) => sum + Mat
 const grid = (low, high, count) => Array.from({ length: count }, (_, i) => low * (high / low) ** (i / (count - 1)));
 
 /** Return everything that follows from a table: rows, sizes, the size N0 of the sliders, and the fits. */
-function analysed(rows) {
+function analysed(rows, floored) {
   const sizes = sizesOf(rows);
   const centre = Number(geometricMean(sizes).toPrecision(2));
-  return { rows, sizes, centre, fits: fitsOf(rows), most: Math.max(...rows.map(([, E]) => E)) };
+  return { rows, sizes, centre, fits: fitsOf(rows, floored), most: Math.max(...rows.map(([, E]) => E)) };
 }
 
 /** Put the page into `root`. */
 export function start(root) {
   const { source, tables } = globalThis.labPoints;
-  const { table, values, ignored } = parseLaw(query(), tables);
-  const state = { table: table ?? "S-Base", values: {}, fitted: false, tables, note: source };
+  const { table, floored, values, ignored } = parseLaw(query(), tables);
+  const state = { table: table ?? "S-Base", floored, values: {}, fitted: false, tables, note: source };
   const page = skeleton();
-  const remember = rememberer(() => formatLaw(state.table, state.values, state.fitted));
+  const remember = rememberer(() => formatLaw(state.table, state.values, state.fitted, state.floored));
   const redraw = () => {
     drawAll(page, state);
     page.sliders.forEach(([name, made]) => made.set(state.values[name]));
+    page.floor.setAttribute("aria-pressed", state.floored);
+    page.sliders.find(([name]) => name === "floor")[1].node.hidden = !state.floored;
     if (state.table !== "own") remember();
   };
   const use = (law, fitted) => {
@@ -43,7 +46,7 @@ export function start(root) {
   };
   const load = (name, start = {}) => {
     state.table = name;
-    state.data = analysed(tables[name]);
+    state.data = analysed(tables[name], state.floored);
     page.choice.set(name);
     use(state.data.fits.fit?.coefficients ?? PRINTED["S-Base"], true);
     if (Object.keys(start).length) {
@@ -101,6 +104,10 @@ function addControls(page, state, { load, use, redraw }) {
   };
   page.file.addEventListener("change", () => page.file.files.length && read(page.file.files[0]));
   dropZone(page.node, read);
+  page.floor = button("With a floor", "Fit these runs with or without an irreducible loss", () => {
+    state.floored = !state.floored;
+    load(state.table);
+  });
   page.bar.append(
     page.choice.node,
     button(
@@ -108,6 +115,7 @@ function addControls(page, state, { load, use, redraw }) {
       "Move the sliders to the least squares of these runs",
       () => state.data.fits.fit && use(state.data.fits.fit.coefficients, true),
     ),
+    page.floor,
     button("As printed", "The numbers of the paper's table 3", () =>
       use(PRINTED[state.table] ?? PRINTED["S-Base"], false),
     ),
@@ -145,7 +153,7 @@ function drawAll(page, state) {
   page.loss.innerHTML = lossChart(state.data, law, page.loss.clientWidth);
   page.residual.innerHTML = residualChart(state.data, law, page.residual.clientWidth);
   page.worth.innerHTML = worthChart(state.data, law, page.worth.clientWidth);
-  page.facts.innerHTML = factsOf(lawFacts(state.data, law));
+  page.facts.innerHTML = factsOf(lawFacts(state.data, law, state.floored));
   page.say.textContent = sentenceOf(state, law);
   page.note.textContent =
     `${state.table === "own" ? "Your table stays in this browser." : state.note} ` +
@@ -168,7 +176,15 @@ function sentenceOf({ data, fitted }, law) {
   return times < 1.005 ? "As good as the best fit." : `The errors are ${shown(times)} times those of the best fit.`;
 }
 
-function lawFacts(data, law) {
+function floorText(fits) {
+  const { fit, folds } = fits;
+  if (!fit) return "none";
+  const [low, high] = jackknifeEnds(fit.coefficients.L0, folds.map(({ L0 }) => L0));
+  const ends = Number.isFinite(low) ? `, ${shown(Math.max(low, 0))} to ${shown(high)}` : "";
+  return `${shown(fit.coefficients.L0)}${ends}`;
+}
+
+function lawFacts(data, law, floored) {
   const { fits, sizes, centre } = data;
   const ends = fits.fit && intervalOf(fits, cutoff);
   const facts = [
@@ -179,7 +195,9 @@ function lawFacts(data, law) {
     ["this N by the fit, 95 % interval", ends ? `${sizeText(ends[0])} to ${sizeText(ends[1])}` : "not determined"],
     [`slope in Ê at ${sizeText(sizes[0])}`, shown(slopeInExperts(sizes[0], law), 4)],
     [`slope in Ê at ${sizeText(sizes.at(-1))}`, shown(slopeInExperts(sizes.at(-1), law), 4)],
-    ["E_max by the fit", fits.fit?.limited ? shown(fits.fit.coefficients.E_max, 0) : "not determined"],
+    ["64 experts at N = 100B lower the loss by", `${shown(predictLoss(1e11, 1, law) - predictLoss(1e11, 64, law), 3)} nats`],
+    ...(floored ? [["floor L₀ by the fit, 95 % interval", floorText(fits)]] : []),
+    ["E_max by the fit", (floored ? fits.fit && intervalOf(fits, ({ E_max }) => E_max) : fits.fit?.limited) ? shown(fits.fit.coefficients.E_max, 0) : "not determined"],
   ];
   const printed = Object.entries(law).map(([name, value]) => [name, shown(value, 4)]);
   return [...facts, ...["a", "b", "c", "d"].map((name) => printed.find(([each]) => each === name))];

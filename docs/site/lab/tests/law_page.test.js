@@ -14,9 +14,10 @@ const near = (found, wanted, share = 1e-9) =>
   assert.ok(Math.abs(found - wanted) <= share * Math.abs(wanted), `${found}, not ${wanted}`);
 
 test("sliders and law are the same law", () => {
-  for (const law of Object.values(PRINTED)) {
+  for (const law of Object.values(PRINTED).flatMap((law) => [0, 1.4].map((L0) => ({ ...law, L0 })))) {
     const values = slidersOf(law, 1.1e8);
     for (const [name, value] of Object.entries(lawOf(values, 1.1e8))) near(value, law[name]);
+    near(lawOf({ ...values, floor: 9 }, 1.1e8).L0, 0.99 * values.level);
     near(values.level, predictLoss(1.1e8, 1, law));
     assert.ok(SLIDERS.every(({ name, min, max }) => values[name] >= min && values[name] <= max));
   }
@@ -26,6 +27,9 @@ test("an address gives the table and the sliders, and names what is wrong", () =
   const values = { size: -0.08, gain: -0.04, bend: 0.01, level: 2.7, start: 2, most: 300 };
   const { table, values: read, ignored } = parseLaw(formatLaw("Hash", values, false), PRINTED);
   assert.deepEqual([table, read, ignored], ["Hash", values, []]);
+  const floored = parseLaw(formatLaw("Hash", { ...values, floor: 1.5 }, false, true), PRINTED);
+  assert.deepEqual([floored.floored, floored.values.floor, floored.ignored], [true, 1.5, []]);
+  assert.equal(formatLaw("Hash", values, true, true), "table=Hash&law=floor");
   assert.equal(formatLaw("Hash", values, true), "table=Hash");
   assert.deepEqual(parseLaw("table=Nobody&size=5&gain=&colour=1", PRINTED).ignored, [
     "table",
@@ -46,6 +50,18 @@ test("the fit of made points is near the law that made them, inside its interval
   const [low, high] = intervalOf(fits, (law) => predictLoss(1e8, 64, law));
   assert.ok(low < truth && truth < high && high / low < 1.05);
   assert.equal(bandOf(fits, 1e8, [1, 8, 64]).length, 6);
+});
+
+test("the fit with a floor finds the law that made the points, and needs four sizes", () => {
+  const law = { a: -0.18, b: -0.16, c: 0.009, d: 1.56, E_start: 2.2, E_max: 400, L0: 1.4 };
+  const rows = [1.7e7, 5.7e7, 1.3e8, 3.7e8, 1.3e9].flatMap((N) =>
+    [1, 2, 4, 16, 64, 512].map((E) => [N, E, predictLoss(N, E, law)]),
+  );
+  const { fit, folds } = fitsOf(rows, true);
+  for (const [name, value] of Object.entries(law)) near(fit.coefficients[name], value, 1e-4);
+  assert.equal(folds.length, 5);
+  assert.ok(fitsOf(rows).fit.rmsle > 1e-3);
+  assert.match(fitsOf(rows.slice(0, 18), true).complaint, /3 different N; a floor needs 4/);
 });
 
 const HEAD = "hyper_id,step,num_experts,dense_parameter_count,loss_validation\n";
