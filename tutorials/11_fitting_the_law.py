@@ -480,7 +480,7 @@ from routelaws.reference.laws.routed import effective_experts
 shapes = [(s, m) for s in np.geomspace(1, 8, 16) for m in np.geomspace(100, 1000, 16)]
 
 
-def rmsle_at(L0, size, experts, losses):
+def rmsle_at(L0, size, experts, losses, shapes=shapes):
     weights, log_N = (losses - L0) / losses, np.log10(size)
     target, least = np.log10(losses - L0), np.inf
     for shape in shapes:
@@ -524,7 +524,8 @@ for router, table in tables.items():
     print(f"{router:7} {fits[router].rmsle:11.5f} {after:13.5f} {law.L0:9.2f}", end=" ")
     print(f"{ends[0]:9.0e} {ends[1]:11.0e}")
     assert after < 0.56 * fits[router].rmsle and ends[0] < 1e12 < 1e15 < ends[1]
-    assert router != "S-Base" or after <= profile.min() < 1.03 * after
+    at_fit = rmsle_at(law.L0, *table, [(law.E_start, law.E_max)])
+    assert after <= at_fit < 1.001 * after
 
 
 # %% tags=["picture"]
