@@ -60,11 +60,8 @@ BOUNDS["laws.fitting.quick"] = Bound(
 BOUNDS["laws.fitting.turn"] = Bound(
     1e-10, "share of the largest entry", "derivatives are least exact where E_max hardly matters", "2.8e-11"
 )
-BOUNDS["laws.fitting.newton"] = Bound(
-    2e-8, "share of the step", "both the test and the compiled loop take second differences", "5e-9"
-)
 BOUNDS["laws.kernels.sum"] = Bound(
-    1e-12, "share of the largest entry", "the loop sums a dozen products in another order", "6e-15"
+    1e-12, "share of the largest entry", "a dozen products are summed in another order", "6e-15"
 )
 BOUNDS["laws.fitting.prediction"] = Bound(1e-9, "difference of log10 losses per unit of rmsle / 1e-3", measured="3e-10")
 BOUNDS["laws.fitting.exact_rmsle"] = Bound(

@@ -8,7 +8,6 @@ no intervals and no resamples, so compiled loops would gain nothing. Letters as 
 import math
 
 import numpy as np
-from scipy.special import expit
 
 from routelaws.reference.laws._huber import terms
 from routelaws.reference.laws._projection import expert_curve
@@ -42,7 +41,11 @@ def fit_huber(table, delta: float, scan: int, starts: int) -> np.ndarray:
     limit = min(found)[0] * (1 + TIE) + table.log_loss.size * float(terms(np.array(RESOLUTION), delta))
     piece = next(piece for piece in (LINEAR, CORNER, *EDGES) if found[piece][0] <= limit)
     value, (*linear, log_alpha, logit) = found[piece]
-    return np.array([piece, math.exp(log_alpha), expit(logit), expit(-logit), value, *linear])
+    return np.array([piece, math.exp(log_alpha), _ratio(logit), _ratio(-logit), value, *linear])
+
+
+def _ratio(logit: float) -> float:
+    return 1 / (1 + math.exp(-logit)) if logit > -700 else 0.0
 
 
 def _scan(table, delta: float, log_alpha: np.ndarray, logit: np.ndarray) -> np.ndarray:
@@ -83,8 +86,8 @@ def _search(table, delta: float, place: tuple[float, float], free: list[bool]) -
         return values
 
     def design(log_alpha: float, logit: float) -> np.ndarray:
-        p, ratio = math.exp(log_alpha) * expit(-logit), expit(logit)
-        psi = expert_curve(extra, p * expit(-logit), p * ratio, top)
+        p, ratio = math.exp(log_alpha) * _ratio(-logit), _ratio(logit)
+        psi = expert_curve(extra, p * _ratio(-logit), p * ratio, top)
         return np.stack([np.ones_like(psi), log_size, psi, psi * log_size], axis=1)
 
     def residual(theta) -> np.ndarray:
@@ -93,7 +96,7 @@ def _search(table, delta: float, place: tuple[float, float], free: list[bool]) -
 
     def jacobian(theta) -> np.ndarray:
         linear, (log_alpha, logit) = np.split(whole(theta), [4])
-        columns, ratio, rest = design(log_alpha, logit), expit(logit), expit(-logit)
+        columns, ratio, rest = design(log_alpha, logit), _ratio(logit), _ratio(-logit)
         p = math.exp(log_alpha) * rest
         q, scale = p * ratio, math.log1p(p * rest * top / (1 + p * ratio * top))
 

@@ -32,8 +32,9 @@ STEPS = 600  # largest number of steps of half a search; ten to twenty are used,
 LONGEST = 3.0  # longest step
 FARTHEST = 40.0  # limit of |logit ratio|; beyond it, losses cannot distinguish a shape from an edge
 DAMPING, EASED, STIFFEST = 1e-3, 1e-9, 1e9  # damping at the start, and its limits
-SETTLED = 1e-12  # relative decrease that ends the first half; with Newton, the next step is the last
+SETTLED = 1e-12  # relative decrease that ends a half; after the second half, one more step follows
 SLACK = 1e-10  # a last step may go up by this share, because rounding hides whether it goes down
+BEHIND = 1e-3  # relative distance from the best residual sum of a table that ends a search early
 NUDGE = 1e-5  # distance of the differences
 AROUND = NUDGE * np.array([[0, 1, -1, 0, 0], [0, 0, 0, 1, -1]])  # a shape and its neighbours
 
@@ -137,6 +138,29 @@ def solve(table: Reduced, psi: np.ndarray) -> Solved:
     return Solved(level, tilt, residual, dot(residual, residual) + table.constant, scores, triangle)
 
 
+def scan_sums(table: Reduced, psi: np.ndarray) -> np.ndarray:
+    """Return the residual sums [tables, ...] at shapes with these psi [levels, ...], without their last digits.
+
+    The normal equations consist of sums over the levels, so a scan is a few matrix products.
+    """
+    curves = psi.reshape(len(psi), -1).T
+    (first, second), square = table.units, curves**2
+
+    def both(weights: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        return weights @ (left * right).sum(axis=0)
+
+    plane = [[both(curves, column, unit) for unit in (first, second)] for column in (table.one, table.size)]
+    level, tilt = (both(curves, column, table.target) for column in (table.one, table.size))
+
+    def overlap(i: int, j: int) -> np.ndarray:
+        columns = table.one, table.size
+        return both(square, columns[i], columns[j]) - sum(a * b for a, b in zip(plane[i], plane[j], strict=True))
+
+    a, b, c = overlap(0, 0), overlap(0, 1), overlap(1, 1)
+    explained = (level * (level * c - 2 * tilt * b) + tilt**2 * a) / (a * c - b * b)
+    return (dot(table.target, table.target) + table.constant - explained).T.reshape(-1, *psi.shape[1:])
+
+
 def routed_part(triangle: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return gain and interaction at centred size 0."""
     interaction = scores[3] / triangle[3, 3]
@@ -175,7 +199,7 @@ def residual_sums(table: Reduced) -> Callable:
     return slopes
 
 
-def descend(slopes: Callable, places: np.ndarray, which: np.ndarray, free: np.ndarray):
+def descend(slopes: Callable, places: np.ndarray, which: np.ndarray, free: np.ndarray, behind: float = np.inf):
     """Return the shapes [2, lanes] at the ends of searches, with log alpha <= 0, and the values there [lanes].
 
     The steps are damped (Levenberg-Marquardt). Those of the first half are Gauss-Newton steps. Those of the second half
@@ -187,29 +211,36 @@ def descend(slopes: Callable, places: np.ndarray, which: np.ndarray, free: np.nd
         places: [2, lanes], the starts.
         which: [lanes], passed on to `slopes`.
         free: [2, lanes], which coordinates vary.
+        behind: relative distance from the best value of the same `which` above which a lane omits the second half.
     """
     with np.errstate(all="ignore"):
-        for around in (AROUND[:, :1], AROUND):
-            places, least = _half(slopes, places, which, free, around)
+        places, least, _ = _half(slopes, places, which, free, AROUND[:, :1])
+        best = np.full(which.max(initial=0) + 1, np.inf)
+        np.minimum.at(best, which, least)
+        near = ~(least > best[which] + behind * np.abs(best[which]))
+        places[:, near], least[near], last = _half(slopes, places[:, near], which[near], free[:, near], AROUND)
+        value = slopes(last[:, None], which[near])[0][0]
+        lower = value < least[near] + SLACK * np.abs(least[near])
+        near[near] = lower
+        places[:, near], least[near] = last[:, lower], value[lower]
     return places, least
 
 
 def _half(slopes: Callable, starts: np.ndarray, which: np.ndarray, free: np.ndarray, around: np.ndarray):
-    """Return the results of one half of `descend`. `around` [2, 1 or 5] are differences of shapes."""
-    ends, least, lanes, newton = (
-        np.array(starts),
-        np.full(starts.shape[1], np.inf),
-        np.arange(starts.shape[1]),
-        around.any(),
-    )
-    at, trial, value, last = ends, ends, least, lanes < 0
+    """Return the results of one half of `descend`, and where the next steps lead.
+
+    Args:
+        around: [2, 1 or 5], differences of shapes.
+    """
+    ends, least, lanes = np.array(starts), np.full(starts.shape[1], np.inf), np.arange(starts.shape[1])
+    at, trial, value, nexts, newton = ends, ends, least, np.array(starts), around.any()
     damping, more, promise = np.full(lanes.size, EASED if newton else DAMPING), np.full(lanes.size, 2.0), least
     fall, matrix = np.zeros(starts.shape), np.zeros((2, *starts.shape))
     for count in range(STEPS):
         values, turns, bends = slopes(trial[:, None] + around[:, :, None], which[lanes])
         if newton:
             bends = (turns[:, 1::2] - turns[:, 2::2]) / (2 * NUDGE)
-        lower = values[0] < value + np.where(last, SLACK * np.abs(value), 0.0)
+        lower = values[0] < value
         if count:
             eased = np.maximum(damping * np.maximum(1 / 3, 1 - (2 * (value - values[0]) / promise - 1) ** 3), EASED)
             damping, more = np.where(lower, eased, damping * more), np.where(lower, 2.0, 2 * more)
@@ -217,16 +248,15 @@ def _half(slopes: Callable, starts: np.ndarray, which: np.ndarray, free: np.ndar
         fall, matrix = np.where(lower, turns[:, 0], fall), np.where(lower, bends, matrix)
         outwards = np.stack([(at[0] >= 0) & (fall[0] < 0), lanes < 0])  # beyond the edge E_start = 1
         step, promise = _step(matrix, fall, ~free[:, lanes] | outwards, damping)
-        settled = promise <= SETTLED * np.abs(value)
-        ended = (last if newton else settled) | ~np.isfinite(value) | (damping > STIFFEST) | (count == STEPS - 1)
-        ends[:, lanes], least[lanes] = at, value
-        if ended.all():
-            break
-        state = lanes, at, value, settled, damping, more, promise, fall, matrix, step
-        lanes, at, value, last, damping, more, promise, fall, matrix, step = (each[..., ~ended] for each in state)
         farthest = np.minimum(at[1], -FARTHEST)  # -inf stays
         trial = np.stack([np.minimum(at[0] + step[0], 0.0), np.clip(at[1] + step[1], farthest, FARTHEST)])
-    return ends, least
+        ended = ~(promise > SETTLED * np.abs(value)) | (damping > STIFFEST) | (count == STEPS - 1)
+        ends[:, lanes], least[lanes], nexts[:, lanes] = at, value, trial
+        if ended.all():
+            break
+        state = lanes, at, value, damping, more, promise, fall, matrix, trial
+        lanes, at, value, damping, more, promise, fall, matrix, trial = (each[..., ~ended] for each in state)
+    return ends, least, nexts
 
 
 def _step(matrix: np.ndarray, fall: np.ndarray, held: np.ndarray, damping: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -293,15 +323,14 @@ def best_shapes(table: Reduced, scan: int, starts: int) -> tuple[np.ndarray, np.
     shapes, least = np.full((5, 2, tables), -np.inf), np.full((5, tables), np.inf)
     shapes[CORNER, 0] = 0.0
     with np.errstate(all="ignore"):
-        psi, _ = curve(table.extra[:, None, None, None], *at[..., None])
-        values = solve(picked(table, np.arange(tables)[None, None]), psi).total.transpose(2, 0, 1)
+        values = scan_sums(table, curve(table.extra[:, None, None], *at)[0])
         least[LINEAR] = solve(table, table.extra[:, None] / table.extra[-1]).total
         least[CORNER] = solve(table, np.log1p(table.extra)[:, None]).total
     values = np.where(values >= 0, values, np.inf)
     starts = [starts_from(piece, values[:, *part], at[:, *part], starts) for piece, part in EDGES.items()]
     pieces = np.repeat([*EDGES], [which.size for which, *_ in starts])
     which, places, free = (np.concatenate(each, axis=-1) for each in zip(*starts, strict=True))
-    places, found = descend(residual_sums(table), places, which, free)
+    places, found = descend(residual_sums(table), places, which, free, BEHIND)
     order = np.argsort(-found, kind="stable")  # of several searches, the last one is the best
     shapes[pieces[order], :, which[order]], least[pieces[order], which[order]] = places[:, order].T, found[order]
     return shapes, least
@@ -366,7 +395,11 @@ def _kept(
 
 
 def fit_lanes(table, weights: np.ndarray, scan: int, starts: int) -> np.ndarray:
-    """Fit a `fitting.LevelTable` for each row of weights: [tables, 9], as `kernels.law_fit.fit_one`."""
+    """Fit a `fitting.LevelTable` for each row of weights.
+
+    Returns:
+        [tables, 9]: piece, alpha, ratio, rest, residual sum; at centred size 0: intercept, size, gain, interaction.
+    """
     found = searched(table, weights, scan, starts)
     rows, piece = found.rows, chosen(found.least, weights.sum(axis=1))
     log_alpha, logit = found.shapes[piece, :, np.arange(len(weights))].T

@@ -4,8 +4,7 @@ Step by step, with sources and examples: `routelaws.reference.laws.fitting`.
 
 What differs here: the fit reduces the rows of each E to two rows. A coarse scan gives the starts of a second-order
 search. All weightings of a table are searched together, in NumPy (`_shapes.py`). A fit of the released table takes
-about 10 ms. More than `FEW` weightings (`fit_weighted`) run in numba (`kernels/law_fit.py`). One of them takes about 10
-µs, as `make bench BENCH="--only law-fits"` measures.
+about 10 ms. One of many weightings (`fit_weighted`) takes about 60 µs, see `make bench BENCH="--only law-fits"`.
 """
 
 import math
@@ -32,14 +31,14 @@ from routelaws.reference.notation import check_finite
 from ..errors import InputError
 from ._huber import fit_huber
 from ._searches import share
-from ._shapes import CORNER, LINEAR, START_AT_1, determined, fit_lanes, reduced
+from ._shapes import CORNER, LINEAR, START_AT_1, determined, fit_lanes
 
 STATUSES: tuple[Status, ...] = (
     "linear limit", "E_start at 1, E_max unbounded", "E_start at 1", "E_max unbounded", "interior",
 )  # fmt: skip
 """The statuses in the order of the pieces of `_shapes.py`, from the smallest set to the largest."""
 
-FEW = 500  # up to so many weightings, NumPy is faster than to import numba, and to compile at the first time
+AT_ONCE = 500  # weightings that are fitted together; the arrays of more of them do not stay in the processor's cache
 
 
 class WeightedFits(NamedTuple):
@@ -53,7 +52,7 @@ class WeightedFits(NamedTuple):
 
 
 class LevelTable(NamedTuple):
-    """A checked table in the format of the kernel: each row has the index of its E."""
+    """A checked table in the format of the search: each row has the index of its E."""
 
     log_size: np.ndarray  # [n] log10 N less its mean
     centre: float  # that mean
@@ -130,9 +129,10 @@ def fit_weighted(
         raise InputError("weights: every entry has to be at least 0")
     fits = np.full((len(weights), 9), np.nan)
     fits[:, 0] = -1
-    known = determined(table, weights)
-    if known.any():
-        fits[known] = (fit_lanes if len(weights) <= FEW else _compiled)(table, weights[known], scan, starts)
+    known = np.flatnonzero(determined(table, weights))
+    for first in range(0, known.size, AT_ONCE):
+        some = known[first : first + AT_ONCE]
+        fits[some] = fit_lanes(table, weights[some], scan, starts)
     piece, alpha, ratio, rest, residual, intercept, size, gain, interaction = fits.T
     top = table.extra[-1]
     rise, bend = alpha * rest**2, alpha * rest * ratio
@@ -150,16 +150,6 @@ def fit_weighted(
     with np.errstate(invalid="ignore"):
         objective = residual / weights.sum(axis=1)
     return WeightedFits(piece.astype(np.int64), coefficients, curves, float(top), objective)
-
-
-def _compiled(table: LevelTable, weights: np.ndarray, scan: int, starts: int) -> np.ndarray:
-    """Fit many weightings, as `fit_lanes`."""
-    from ..kernels import law_fit
-
-    rows = reduced(table, weights)
-    lines = np.stack([rows.one, rows.size, *rows.units, rows.target, rows.loss])  # [6, 2, levels, weightings]
-    problems = np.ascontiguousarray(lines.transpose(3, 0, 2, 1)).reshape(len(weights), 6, -1)
-    return law_fit.fit_batch(problems, rows.constant, weights.sum(axis=1), rows.extra, scan, starts)
 
 
 def predict_curves(fits: WeightedFits, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:

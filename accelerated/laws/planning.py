@@ -5,7 +5,7 @@ SciPy's bounded search finds the width of fine-grained experts.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from routelaws.reference.laws import fine_grained, hoffmann
 from routelaws.reference.laws._projection import check_range
@@ -56,7 +56,7 @@ def fine_grained_optimum(
     Raises:
         ValueError: an argument is out of its range, or the FLOPs do not train the narrowest model on one token.
 
-    Differs from the reference: SciPy's bounded search finds the width at each G.
+    Differs from the reference: bisection finds the width at each G.
     """
     flops = float(check_range("flops", flops, above=0.0))
     least = float(fine_grained.fine_grained_flops(LEAST_WIDTH, expansion, min(granularities)))
@@ -73,26 +73,19 @@ def fine_grained_optimum(
         router = fine_grained.ROUTER_FLOPS * expansion * granularity / fine_grained.WIDTH_PER_BLOCK
         first = (g * granularity**-gamma + a) * N_0**-alpha
 
-        def loss(t: float, router: float = router, first: float = first) -> float:
-            log_tokens = math.log(flops) - 2 * t - math.log(F_0 * math.exp(t) + router)
-            return first * math.exp(-3 * alpha * t) + b * math.exp(-beta * log_tokens) + c
-
-        t = _lowest_point(loss, math.log(LEAST_WIDTH), max(math.log(flops) / 3, math.log(LEAST_WIDTH)))
-        optima.append((loss(t), t, granularity))
+        low, high = math.log(LEAST_WIDTH), max(math.log(flops) / 3, math.log(LEAST_WIDTH))
+        for _ in range(60):  # both terms of the loss are convex in t
+            t = (low + high) / 2
+            layers, by_size = F_0 * math.exp(t), first * math.exp(-3 * alpha * t)
+            by_tokens = b * (math.exp(2 * t) * (layers + router) / flops) ** beta
+            rising = beta * by_tokens * (2 + layers / (layers + router)) > 3 * alpha * by_size
+            low, high = (low, t) if rising else (t, high)
+        optima.append((by_size + by_tokens + c, t, granularity))
     least_loss, t, granularity = min(optima)
     d = math.exp(t)
     tokens = flops / float(fine_grained.fine_grained_flops(d, expansion, granularity))
     size, active = fine_grained.fine_grained_parameters(d, expansion), fine_grained.fine_grained_active(d)
     return FineGrainedOptimum(d, float(size), float(active), tokens, granularity, flops, least_loss)
-
-
-def _lowest_point(function: Callable, low: float, high: float) -> float:
-    from scipy.optimize import minimize_scalar
-
-    if not low < high:
-        return low
-    minimum = minimize_scalar(function, bounds=(low, high), method="bounded", options={"xatol": 1e-9})
-    return min((minimum.fun, minimum.x), (function(low), low), (function(high), high))[1]
 
 
 share(__name__)

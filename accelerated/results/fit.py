@@ -66,13 +66,6 @@ MOST_HUBER = 1e6
 """The largest delta of Huber's terms, in log10 units; a smaller delta already gives least squares."""
 
 
-def fit_with_intervals(rows: Rows, law: Law, level: float, huber: float | None, method: str | None = None) -> "Fit":
-    """Return a fit with its intervals. Raise ValueError if the rows do not determine the fit or its intervals."""
-    fit = Fit(rows, law, level, huber, method)
-    fit.intervals  # noqa: B018
-    return fit
-
-
 class Coefficient(float):
     """A fitted number that prints "(not determined)" if the rows do not determine it (see `Fit.is_found`)."""
 
@@ -245,7 +238,7 @@ class Fit:
         if not self.law.floored or self.huber is not None or self.rows.runs is None:
             return None
         try:
-            floored = fit_with_intervals(self.rows, LAWS[self.law.floored], self.level, None, self.method)
+            floored = Fit(self.rows, LAWS[self.law.floored], self.level, None, self.method)
         except ValueError:
             return None
         floored.unfloored = self

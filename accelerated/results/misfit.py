@@ -222,8 +222,6 @@ def equal_variances(squares: Sequence[float], degrees: Sequence[int]) -> float:
         >>> [round(equal_variances([4, 4, last], [4, 4, 4]), 3) for last in (4, 40, 400)]
         [1.0, 0.035, 0.0]
     """
-    from scipy.special import chdtrc  # imports in a tenth of the time of `scipy.stats`
-
     squares, degrees = np.asarray(squares, dtype=np.float64), np.asarray(degrees, dtype=np.float64)
     if squares.size < 2 or not squares.sum():
         return 1.0
@@ -232,7 +230,7 @@ def equal_variances(squares: Sequence[float], degrees: Sequence[int]) -> float:
     common = math.log(squares.sum() / degrees.sum())
     statistic = degrees.sum() * common - float(degrees @ np.log(squares / degrees))
     correction = 1 + (float((1 / degrees).sum()) - 1 / degrees.sum()) / (3 * (squares.size - 1))
-    return float(chdtrc(squares.size - 1, statistic / correction))
+    return _chi_squared_above(statistic / correction, squares.size - 1)
 
 
 def largest_size(size: np.ndarray, errors: np.ndarray | None) -> SizeMiss | None:
@@ -286,10 +284,39 @@ def pulls(miss: np.ndarray, again: np.ndarray, worst: int, coefficients: int) ->
 
 
 def _test(explained: float, terms: int, left: float, freedom: int) -> Test:
-    from scipy.special import fdtrc
-
     statistic = explained / terms / (left / freedom) if left > 0 else math.inf
-    return Test(statistic, (terms, freedom), float(fdtrc(terms, freedom, statistic)))
+    return Test(statistic, (terms, freedom), _f_above(statistic, terms, freedom))
+
+
+def _chi_squared_above(statistic: float, degrees: int) -> float:
+    """Return the probability that a chi-squared variable is above a statistic, by the sum over degrees - 2, and so on.
+
+    These sums need no SciPy, whose import takes longer than a fit.
+    """
+    half, odd = max(statistic, 1e-300) / 2, degrees % 2
+    powers = np.arange(0.5 if odd else 1.0, degrees / 2)
+    first = math.erfc(math.sqrt(half)) if odd else math.exp(-half)
+    return first + sum(math.exp(power * math.log(half) - half - math.lgamma(power + 1)) for power in powers)
+
+
+def _f_above(statistic: float, terms: int, freedom: int) -> float:
+    """Return the probability that an F variable is above a statistic.
+
+    It is the regularised incomplete beta function I_x(a, b), by its continued fraction (DLMF 8.17.22) from the end.
+    """
+    a, b, x = freedom / 2, terms / 2, 1 / (1 + terms / freedom * statistic)
+    above = x <= (a + 1) / (a + b + 2)
+    if not above:  # here the fraction of I_(1-x)(b, a) = 1 - I_x(a, b) converges faster
+        a, b, x = b, a, 1 - x
+    if not x > 0:
+        return float(not above)
+    value, depth = 1.0, 200 + int(4 * math.sqrt(max(a, b)))
+    for m in range(depth, 0, -1):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        value = 1 + even / (1 - (a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1) * value))
+    log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+    share = math.exp(a * math.log(x) + b * math.log1p(-x) - log_beta) / (a - a * (a + b) * x / (a + 1) / value)
+    return share if above else 1 - share
 
 
 def sizes_of(selection) -> np.ndarray:

@@ -322,19 +322,29 @@ def extrapolation(outside: Sequence[Beyond], surrounded: bool | None) -> list[st
     return sentences or [NOT_SURROUNDED] * (surrounded is False)
 
 
+_TOUCHING = 1e-7
+"""A distance, in standard deviations of the data, or an angle, within which a point lies on the edge of the hull."""
+
+
 def inside_hull(columns: tuple[np.ndarray, ...], at: tuple[float, ...]) -> bool:
     """Return whether a point lies in the convex hull of the data, in logarithms.
 
     A linear program tests whether the point is a weighted mean of data points with nonnegative weights. Unlike a
-    triangulation, this also works if all points lie on a line.
+    triangulation, this also works if all points lie on a line. In a plane, the directions to the data decide: they
+    leave no gap above 180 degrees.
     """
-    from scipy.optimize import linprog
-
     points = np.unique(np.log10(np.stack(columns)), axis=1)
-    centre, spread = points.mean(axis=1, keepdims=True), points.std(axis=1, keepdims=True)
+    spread = points.std(axis=1, keepdims=True)
     spread[spread == 0] = 1.0
-    equal = np.vstack([(points - centre) / spread, np.ones(points.shape[1])])
-    target = np.append((np.log10(np.array(at)) - centre[:, 0]) / spread[:, 0], 1.0)
+    away = (points - np.log10(np.array(at))[:, None]) / spread
+    if len(away) == 2:
+        turns = np.sort(np.arctan2(*away))
+        gap = float(np.diff(turns, append=turns[0] + 2 * math.pi).max())
+        return gap <= math.pi + _TOUCHING or bool((np.hypot(*away) <= _TOUCHING).any())
+    from scipy.optimize import linprog  # its import takes longer than a fit
+
+    equal = np.vstack([away, np.ones(points.shape[1])])
+    target = np.append(np.zeros(len(away)), 1.0)
     solution = linprog(np.zeros(points.shape[1]), A_eq=equal, b_eq=target, bounds=(0, None), method="highs")
     return bool(solution.status == 0)
 

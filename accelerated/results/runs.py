@@ -23,7 +23,7 @@ from ..tables.table import named, naming, read_tables
 from ..wording import by_reason, in_short, once, plural
 from .blocks import Block, Table, figure, text, to_html
 from .encoding import head_of, plain
-from .fit import LEVEL, Fit, check_huber, errors_of, fit_blocks, fit_some, fit_with_intervals
+from .fit import LEVEL, Fit, check_huber, errors_of, fit_blocks, fit_some
 from .floor import choice_words, left_out_errors
 from .misfit import floor_lines, warning_lines
 from .plotting import plot_fits
@@ -132,7 +132,7 @@ class Runs:
         selections = of_router(self.selections(law.axes), router)
 
         def fitted(selection: RouterRows) -> Fit:
-            return fit_with_intervals(rows_of_runs(selection, law, self.loss), law, level, huber, intervals)
+            return Fit(rows_of_runs(selection, law, self.loss), law, level, huber, intervals)
 
         with naming(self.paths):
             fits, not_fitted = fit_some(selections, self.loss, fitted, tell)
@@ -383,7 +383,7 @@ def fit_table(
         if tell is not None:
             tell(f"fitting {rows.label}, {number} of {len(groups)}")
         try:
-            fits.append(fit_with_intervals(rows, law, level, huber, choice.intervals))
+            fits.append(Fit(rows, law, level, huber, choice.intervals))
         except ValueError as error:
             reasons[rows.label] = str(error)
     if not fits:

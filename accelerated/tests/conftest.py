@@ -74,13 +74,9 @@ def few_resamples():
 def plain(monkeypatch):
     import numpy as np
 
-    from routelaws.accelerated.kernels import (
-        assignment,
-        auction,
-        law_fit,
-    )
+    from routelaws.accelerated.kernels import assignment, auction
 
-    for module in (assignment, auction, law_fit):
+    for module in (assignment, auction):
         for name, value in list(vars(module).items()):
             if hasattr(value, "py_func"):
                 monkeypatch.setattr(module, name, value.py_func)

@@ -1,6 +1,7 @@
 """Warnings: tables with one defect each, and the warning that names the defect."""
 
 import json
+import math
 import re
 from types import SimpleNamespace
 
@@ -650,6 +651,17 @@ def test_a_scatter_that_differs_by_size_is_compared_at_its_own_size(off, clear):
         said = "at N = 20,000,000, the residuals are larger than this scatter (F = 500, p = 9e-05)"
         said += ": the form of the law causes part of the error"
     assert line == f"the scatter of repeated runs is not the same at each N; {said}"
+
+
+@pytest.mark.parametrize("terms, freedom", [(1, 1), (1, 7000), (2, 9), (5, 300), (300, 4000)])
+def test_the_tails_are_those_of_a_library(terms, freedom):
+    for statistic in (0.0, 1e-3, 0.5, 1.0, 1.3, 4.0, math.inf):
+        wanted = scipy.stats.f.sf(statistic, terms, freedom)
+        assert misfit._f_above(statistic, terms, freedom) == pytest.approx(wanted, rel=1e-9, abs=1e-300)
+        if math.isinf(statistic):
+            continue
+        wanted = scipy.stats.chi2.sf(statistic * terms, terms)
+        assert misfit._chi_squared_above(statistic * terms, terms) == pytest.approx(wanted, rel=1e-9, abs=1e-300)
 
 
 def test_equal_variances_are_those_of_a_library():

@@ -14,13 +14,9 @@ def which(*entries):
     return np.array(entries, np.int64)
 
 
-EXTRA = np.array([0.0, 1.0, 3.0, 7.0])
 SCORES = some(6, 3)
 
 CALLS = {
-    "law_fit.fit_batch": ({
-        "problems": some(1, 6, 8), "constants": some(1), "totals": some(1), "extra": EXTRA, "scan": 3, "starts": 1,
-    }, [{"constants": some(2)}, {"totals": some(2)}, {"problems": some(1, 6, 6)}, {"scan": 0}, {"extra": EXTRA[:3]}]),
     "assignment.assign": ({"scores": SCORES, "k": 2}, [
         {"k": 0}, {"k": 4}, {"k": -1}, {"scores": SCORES[0]}, {"scores": SCORES[None]}, {"scores": SCORES.astype(int)},
         {"scores": SCORES.astype(np.float16)}, {"scores": some(6, 0), "k": 1}, {"scores": SCORES.astype(">f4")},

@@ -80,6 +80,12 @@ def test_our_plans_and_assignments_run(job):
 
 
 @pytest.mark.slow
+def test_a_first_fit_reaches_the_optimum_of_scipy():
+    ours, theirs = (fits.first_fit(program) for program in (fits.OURS, fits.SCIPY))
+    assert ours.run() > 0 and theirs.run() > 0
+    assert ours.facts()["objective"] == pytest.approx(theirs.facts()["objective"], rel=1e-9)
+
+
 def test_both_sides_of_the_fits_reach_the_same_optimum():
     ours, theirs = fits.starts_at_once(quick=True), fits.scipy_starts()
     ours.run()

@@ -324,20 +324,24 @@ def _mixture(
 def _quantile(scales: np.ndarray, probability: np.ndarray, degrees: int, level: float) -> float:
     """Return the quantile of a mixture of scaled Student variables: |t| is below it with probability `level`.
 
-    `student_quantile` has the integral for one of them.
+    `student_quantile` has the integral for one of them. The area is concave in its end, so Newton's steps rise towards
+    the quantile from the quantile of the smallest scale.
     """
     nodes, weights = _gauss_legendre()
 
     def area(ends: np.ndarray) -> np.ndarray:
         return ends / 2 * (np.cos(ends[:, None] / 2 * (nodes + 1)) ** (degrees - 1) @ weights)
 
-    whole = float(area(np.array([math.pi / 2]))[0])
-    low, high = 0.0, student_quantile(level, degrees) * float(scales.max())
-    for _ in range(60):
-        middle = (low + high) / 2
-        inside = float(probability @ area(np.arctan(middle / scales / math.sqrt(degrees)))) / whole
-        low, high = (middle, high) if inside < level else (low, middle)
-    return high
+    whole, spread = float(area(np.array([math.pi / 2]))[0]), scales * math.sqrt(degrees)
+    quantile = student_quantile(level, degrees) * float(scales.min())
+    for _ in range(100):  # about ten suffice
+        ends = np.arctan(quantile / spread)
+        missing = level * whole - float(probability @ area(ends))
+        step = missing / float(probability @ (np.cos(ends) ** (degrees + 1) / spread))
+        if not step > 1e-15 * quantile:
+            break
+        quantile += step
+    return quantile
 
 
 # What this file does not do: the intervals for independent errors (`catalogue.Law.intervals`).
