@@ -257,31 +257,31 @@ def misfit_of(fit) -> Misfit:
         differing = row_differences(law, fit.rows)
         if all(entry.where == "sizes" for entry in differing):  # else other columns differ within a point
             seeds = beyond_seeds(size, columns, miss, coefficients)
-    far, near = outliers(fit, size, np.isfinite(miss))
+    far = outliers(fit, size, np.isfinite(miss))
+    near = ~np.isin(fit.rows.runs.frame["hyper_id"], [run.hyper_id for run in far])
     largest = largest_size(size, None if fit.held_out_size is None else fit.held_out_size.errors)
     without = _rmsle_of(law, [column[near] for column in columns], loss[near], fit.huber) if far else None
     return Misfit(by_size(size, miss), bend, seeds, largest, far, without, rise(law, fit.best, columns))
 
 
-def outliers(fit, size: np.ndarray, known: np.ndarray) -> tuple[list[Outlier], np.ndarray]:
-    """Return the runs of a `Fit` that are far from its law, farthest first; and the other rows, [n] booleans.
+def outliers(fit, size: np.ndarray, known: np.ndarray) -> list[Outlier]:
+    """Return the runs of a `Fit` that are far from its law, farthest first.
 
     Args:
         size: [n], N.
         known: [n], the rows for which the law has a value.
     """
-    law, (_, columns, loss, runs, *_) = fit.law, fit.rows
-    near, names, ids = np.ones(loss.size, dtype=bool), run_names(runs.frame) or {}, runs.frame["hyper_id"].to_numpy()
+    law, (_, columns, loss, runs, *_), names = fit.law, fit.rows, run_names(fit.rows.runs.frame) or {}
     found = far_rows(law, fit.best, [column[known] for column in columns], loss[known], size[known])
-    near[known] = ~found.far
-    far = [
-        Outlier(int(number), float(measured), float(predicted), float(abs(distance)), names.get(int(number), ""))
-        for number, measured, predicted, distance, is_far in zip(
-            ids[known], loss[known], found.predicted, found.distance, found.far, strict=True
-        )
-        if is_far
-    ]
-    return sorted(far, key=lambda run: -run.times), near
+    ids, times = runs.frame["hyper_id"].to_numpy()[known].tolist(), np.abs(found.distance)
+    numbers = np.stack([loss[known], found.predicted, times], axis=1).tolist()
+    ranked = sorted(np.flatnonzero(found.far), key=lambda i: -times[i])
+    return [Outlier(ids[i], *numbers[i], names.get(ids[i], "")) for i in ranked]
+
+
+def far_runs(fit) -> np.ndarray:
+    """Return which rows of a `Fit` are runs far from its law, [n] booleans."""
+    return np.isin(fit.rows.runs.frame["hyper_id"], [run.hyper_id for run in fit.misfit.outliers])
 
 
 def _rmsle_of(law, columns, loss: np.ndarray, huber: float | None) -> float | None:
