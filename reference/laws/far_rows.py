@@ -18,7 +18,8 @@ or shared by a size. If errors have Student's distribution with 3 degrees of fre
 rows have one: a single row that lies more than 10 standard deviations away.
 
 A law without a floor misses whole sizes. To name no right run for it, the linear fit of such a law also has curvature
-in log N. And if every run of a size is far, then the law is wrong at this size, so none of them is named.
+in log N. If the runs of a size miss the law together, then the law is wrong at this size. So a row must also be as far
+from the median of the other runs of its size.
 
 On the 245 points of Hoffmann et al. that Besiroglu et al. (2024) read from a figure, these are the five points that
 Besiroglu et al. left out.
@@ -119,10 +120,11 @@ def far_rows(law, fit, columns: Sequence[np.ndarray], loss: np.ndarray, sizes: n
     if robust.freedom > 0:
         least = max(FAR, student_quantile(1 - _PROBABILITY / loss.size, robust.freedom))
         far = (np.abs(robust.distance) > least) & (np.abs(robust.residual) > np.log10(1 + LEAST))
-    for size in np.unique(sizes[far]):
-        rows = sizes == size
-        if np.count_nonzero(rows) > 1 and far[rows].all():
-            far[rows] = False
+    for row in np.flatnonzero(far):
+        others = robust.distance[(sizes == sizes[row]) & (np.arange(far.size) != row)]
+        if others.size:
+            middle = others[np.argsort(np.abs(others))[(others.size - 1) // 2]]
+            far[row] = abs(robust.distance[row] - middle) > least
     return FarRows(far, robust.distance, predicted)
 
 
