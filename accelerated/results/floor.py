@@ -146,7 +146,10 @@ def left_out_errors(fits: Sequence) -> tuple[float, float] | None:
             return None
         size, near = sizes_of(fit.rows.runs), ~far_runs(fit)
         above = size[near] > size.min()
-        pairs.append([_size_errors(form, size, near)[above] for form in (fit, fit.floored)])
+        near_rows = [column[near] for column in fit.rows.columns], fit.rows.measured[near], size[near]
+        forms = (fit, fit.floored)
+        errors = [each.held_out_size if near.all() else leave_one_group_out(each.law, *near_rows) for each in forms]
+        pairs.append([each.errors[above] for each in errors])
     if not pairs:
         return None
     errors = np.concatenate(pairs, axis=1)
@@ -155,14 +158,6 @@ def left_out_errors(fits: Sequence) -> tuple[float, float] | None:
         return None
     without, with_floor = np.sqrt(np.mean(errors**2, axis=1)).tolist()
     return without, without if abs(with_floor - without) < ALIKE * without else with_floor
-
-
-def _size_errors(fit, size: np.ndarray, near: np.ndarray) -> np.ndarray:
-    """Return the errors of left-out sizes by fits to the near rows, one for each of them."""
-    if near.all():
-        return fit.held_out_size.errors
-    columns = [column[near] for column in fit.rows.columns]
-    return leave_one_group_out(fit.law, columns, fit.rows.measured[near], size[near]).errors
 
 
 def choice_words(fits: Sequence) -> str:
