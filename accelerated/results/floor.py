@@ -15,7 +15,7 @@ from routelaws.reference.laws.intervals import Range
 
 from ..laws.held_out import leave_one_group_out
 from .blocks import NOT_DETERMINED, Table, count, counts_span, figure, span, undetermined
-from .misfit import SizeMiss, how_far_off, largest_size, sizes_of
+from .misfit import SizeMiss, far_runs, how_far_off, largest_size, sizes_of
 
 USUAL_EXPERTS = 64.0
 """The gain of routing is for this E, or for the largest E of the rows if that is smaller."""
@@ -136,15 +136,20 @@ def cutoff_cell(item: Range | None) -> str:
 def left_out_errors(fits: Sequence) -> tuple[float, float] | None:
     """Return the RMSLE of left-out sizes without and with a floor, over the rows of all fits that both predict.
 
-    The smallest size does not count: its error is that of a prediction below the runs, and plans are for models above
-    them. None if a fit has no such law, or if no row can be predicted: a floor needs four sizes to be tested.
+    Runs far from the law are in no fit and have no error here. The smallest size does not count: its error is that of a
+    prediction below the runs, and plans are for models above them. None if a fit has no such law, or if no row can be
+    predicted: a floor needs four sizes to be tested.
     """
     pairs = []
     for fit in fits:
         if fit.floored is None:
             return None
-        above = (size := sizes_of(fit.rows.runs)) > size.min()
-        pairs.append([form.held_out_size.errors[above] for form in (fit, fit.floored)])
+        size, near = sizes_of(fit.rows.runs), ~far_runs(fit)
+        above = size[near] > size.min()
+        near_rows = [column[near] for column in fit.rows.columns], fit.rows.measured[near], size[near]
+        forms = (fit, fit.floored)
+        errors = [each.held_out_size if near.all() else leave_one_group_out(each.law, *near_rows) for each in forms]
+        pairs.append([each.errors[above] for each in errors])
     if not pairs:
         return None
     errors = np.concatenate(pairs, axis=1)
@@ -164,4 +169,5 @@ def choice_words(fits: Sequence) -> str:
     (least, better), (most, worse) = sorted(pairs)
     relation = "better than" if least < most else "as well as"
     words = f"{better} predicts left-out sizes {relation} {worse}"
-    return f"{words} (RMSLE {least:.5f} against {most:.5f}, without the smallest)"
+    far = ", and without runs far from the law" * any(far_runs(fit).any() for fit in without)
+    return f"{words} (RMSLE {least:.5f} against {most:.5f}, without the smallest{far})"

@@ -5,16 +5,14 @@
     SEEDS      `beyond_seeds`  whether the residuals exceed the scatter of runs that differ only in their seed
                `equal_variances` whether this scatter is the same at each size (Bartlett's test)
     LARGEST    `largest_size`  the largest size, predicted by a fit to all smaller sizes
-    OUTLIERS   `outliers`      single runs that are far from the law
-               `pulls`         whether a run has pulled the law so far that its residual is small
+    OUTLIERS   `outliers`      runs that are far from the law, found together (`far_rows.py` of the reference)
     ALL        `misfit_of`     all these results for a `Fit`
     KNOWN      `is_determined` whether the rows determine the law; `is_known`: each of its coefficients
     RISE       `rise`          whether larger models are worse by the law; then no dense size corresponds to a loss
     WORDS      `misfit_lines`  the printed lines; `warnings`: possible hidden errors of a fit
 
 A residual is log10 of the measured loss minus log10 of the law's loss. If it is above 0, the law is too low. The
-methods are our choice; BEND and SEEDS use the usual F tests of nested least-squares fits. `pulls` uses the usual
-outlier test (Weisberg, Applied Linear Regression). Bonferroni's bound corrects for the choice of the run.
+methods are our choice; BEND and SEEDS use the usual F tests of nested least-squares fits.
 """
 
 import math
@@ -23,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from routelaws.reference.laws.far_rows import far_rows
 from routelaws.reference.laws.intervals import Range
 
 from ..laws.catalogue import Law
@@ -30,17 +29,6 @@ from ..tables.schema import called, run_names
 from ..wording import by_reason, in_short, plural
 from .blocks import count, figure, log_percent
 from .row_differences import Difference, Shorter, difference_words, first_words, row_differences
-
-FAR = 6.0
-"""A run can be an outlier if its residual exceeds this number of robust standard deviations."""
-
-LEAST = 0.01
-"""The residual of an outlier exceeds this share of the loss."""
-
-
-PULLED = 1e-3
-"""A run has pulled the law if p times the number of rows is below this number."""
-
 
 LOGARITHMIC = ("E_start", "E_max", "B_start", "B_max", "N_cutoff", "F_cutoff")
 """Sizes and numbers of experts. The ends of their intervals may have any ratio."""
@@ -103,10 +91,9 @@ class Bend(NamedTuple):
 class Outlier(NamedTuple):
     hyper_id: int
     loss: float
-    law: float  # the loss by the law
-    times: float  # the residual in robust standard deviations of all residuals
+    law: float  # the loss by the law, fitted without far runs
+    times: float  # its distance from the law in robust standard deviations
     run: str = ""  # name of the run, if the table names runs
-    by_others: bool = False  # whether `law` is from a fit without this run, because the run distorts the law
 
 
 class Rise(NamedTuple):
@@ -241,48 +228,6 @@ def largest_size(size: np.ndarray, errors: np.ndarray | None) -> SizeMiss | None
     return SizeMiss(float(size.max()), misses.size, float(misses.mean())) if np.isfinite(misses).all() else None
 
 
-def outliers(
-    hyper_id: np.ndarray, loss: np.ndarray, law: np.ndarray, names: dict[int, str] | None = None
-) -> list[Outlier]:
-    """Return the runs far from the law, farthest first, with their names by hyper_id.
-
-    A row is far if its residual exceeds FAR robust standard deviations and LEAST of the loss. The robust standard
-    deviation is 1.4826 times the median of the absolute residuals. For normal residuals it is the standard deviation,
-    and a few wrong rows hardly change it.
-    """
-    miss = np.abs(np.log10(loss) - np.log10(law))
-    scale = 1.4826 * float(np.median(miss))
-    far = np.flatnonzero((miss > FAR * scale) & (miss > math.log10(1 + LEAST)))
-    ranked = sorted(far, key=lambda i: -miss[i])
-    times = miss / scale if scale else np.full(miss.shape, math.inf)
-    numbers = ((int(hyper_id[i]), float(loss[i]), float(law[i]), float(times[i])) for i in ranked)
-    return [Outlier(*each, (names or {}).get(each[0], "")) for each in numbers]
-
-
-def pulls(miss: np.ndarray, again: np.ndarray, worst: int, coefficients: int) -> bool:
-    """Return whether a run distorts the law: a fit without this run has much smaller residuals.
-
-    With few rows, `outliers` can overlook a wrong run: the law follows this run and misses every row.
-
-    Args:
-        miss: [n], residuals of a fit by least squares.
-        again: [n], residuals of a fit without the run. The run's residual must exceed LEAST of the loss.
-        worst: index of the run with the largest residual.
-
-    Example:
-        One of eight rows makes the residuals of a line twice as large, and then ten times as large:
-
-        >>> again = np.array([0.01, -0.01, 0.01, -0.01, 0.01, -0.01, 0.01, 0.2])
-        >>> [pulls(times * np.array([0.01, -0.01] * 4), again, 7, 2) for times in (2, 10)]
-        [False, True]
-    """
-    freedom, rest = miss.size - coefficients - 1, np.delete(again, worst)
-    left, total = float(rest @ rest), float(miss @ miss)
-    if freedom < 1 or total <= left or abs(again[worst]) <= math.log10(1 + LEAST):
-        return False
-    return _test(total - left, 1, left, freedom).p * miss.size < PULLED
-
-
 def _test(explained: float, terms: int, left: float, freedom: int) -> Test:
     statistic = explained / terms / (left / freedom) if left > 0 else math.inf
     return Test(statistic, (terms, freedom), _f_above(statistic, terms, freedom))
@@ -326,7 +271,7 @@ def sizes_of(selection) -> np.ndarray:
 
 def misfit_of(fit) -> Misfit:
     """Return the misfit of a `Fit`. The F tests are None with Huber's criterion."""
-    law, (_, columns, loss, runs, *_), size = fit.law, fit.rows, sizes_of(fit.rows.runs)
+    law, (_, columns, loss, *_), size = fit.law, fit.rows, sizes_of(fit.rows.runs)
     predicted = np.asarray(law.predict(fit.best, *columns))
     miss = np.log10(loss) - np.log10(predicted)
     bend = seeds = None
@@ -339,35 +284,31 @@ def misfit_of(fit) -> Misfit:
         differing = row_differences(law, fit.rows)
         if all(entry.where == "sizes" for entry in differing):  # else other columns differ within a point
             seeds = beyond_seeds(size, columns, miss, coefficients)
-    ids = runs.frame["hyper_id"].to_numpy()
-    far = outliers(ids, loss, predicted, run_names(runs.frame))
-    if not far and fit.huber is None and np.isfinite(miss).all():
-        far = _pulling_run(fit, miss)
-    near = ~np.isin(ids, [run.hyper_id for run in far])
+    far = outliers(fit, size, np.isfinite(miss))
+    near = ~np.isin(fit.rows.runs.frame["hyper_id"], [run.hyper_id for run in far])
     largest = largest_size(size, None if fit.held_out_size is None else fit.held_out_size.errors)
     without = _rmsle_of(law, [column[near] for column in columns], loss[near], fit.huber) if far else None
     return Misfit(by_size(size, miss), bend, seeds, largest, far, without, rise(law, fit.best, columns))
 
 
-def _pulling_run(fit, miss: np.ndarray) -> list[Outlier]:
-    """Return [the run with the largest residual] if this run has pulled the law, else []."""
-    law, (_, columns, loss, runs, *_) = fit.law, fit.rows
-    worst = int(np.argmax(np.abs(miss)))
-    rest = np.arange(loss.size) != worst
-    try:
-        others = law.fit(*(column[rest] for column in columns), loss[rest])
-        predicted = np.asarray(law.predict(others, *columns))
-    except ValueError:
-        return []
-    again = np.log10(loss) - np.log10(predicted)
-    if not (np.isfinite(again).all() and pulls(miss, again, worst, law.coefficient_count(columns))):
-        return []
-    spread, names = 1.4826 * float(np.median(np.abs(again[rest]))), run_names(runs.frame) or {}
-    times = abs(float(again[worst])) / spread if spread else math.inf
-    hyper_id = int(runs.frame["hyper_id"].iloc[worst])
-    return [
-        Outlier(hyper_id, float(loss[worst]), float(predicted[worst]), times, names.get(hyper_id, ""), by_others=True)
-    ]
+def outliers(fit, size: np.ndarray, known: np.ndarray) -> list[Outlier]:
+    """Return the runs of a `Fit` that are far from its law, farthest first.
+
+    Args:
+        size: [n], N.
+        known: [n], the rows for which the law has a value.
+    """
+    law, (_, columns, loss, runs, *_), names = fit.law, fit.rows, run_names(fit.rows.runs.frame) or {}
+    found = far_rows(law, fit.best, [column[known] for column in columns], loss[known], size[known])
+    ids, times = runs.frame["hyper_id"].to_numpy()[known].tolist(), np.abs(found.distance)
+    numbers = np.stack([loss[known], found.predicted, times], axis=1).tolist()
+    ranked = sorted(np.flatnonzero(found.far), key=lambda i: -times[i])
+    return [Outlier(ids[i], *numbers[i], names.get(ids[i], "")) for i in ranked]
+
+
+def far_runs(fit) -> np.ndarray:
+    """Return which rows of a `Fit` are runs far from its law, [n] booleans."""
+    return np.isin(fit.rows.runs.frame["hyper_id"], [run.hyper_id for run in fit.misfit.outliers])
 
 
 def _rmsle_of(law, columns, loss: np.ndarray, huber: float | None) -> float | None:
@@ -479,7 +420,7 @@ def _sizes_words(sizes: Sequence[SizeMiss]) -> str:
         bin_sizes = [each for each, own in zip(sizes, places, strict=True) if own == place]
         rows = sum(each.rows for each in bin_sizes)
         mean = sum(each.rows * each.miss for each in bin_sizes) / rows
-        ends = f"{count(bin_sizes[0].size)} to {count(bin_sizes[-1].size)}"
+        ends = " to ".join(dict.fromkeys(count(bin_sizes[end].size) for end in (0, -1)))
         shown.append(f"{ends} ({plural(rows, 'run')}): {figure(log_percent(mean), '+.1f')} %")
     return f"mean in bins of N: {', '.join(shown)}"
 
@@ -519,11 +460,7 @@ def _rise_words(rise: Rise) -> str:
 
 
 def _outlier_words(far: Sequence[Outlier], without: float | None, rmsle: float, huber: bool, takes_huber: bool) -> str:
-    runs = [
-        f"hyper_id {called(run.hyper_id, run.run)}: loss {run.loss:.4g}, predicted {run.law:.4g}"
-        f"{' from the other runs' * run.by_others}"
-        for run in far
-    ]
+    runs = [f"hyper_id {called(run.hyper_id, run.run)}: loss {run.loss:.4g}, predicted {run.law:.4g}" for run in far]
     text = f"{len(far)} {'run is' if len(far) == 1 else 'runs are'} far from the law ({first_words(runs)})"
     if without is not None:
         text += f"; without {'this run' if len(far) == 1 else 'them'} the RMSLE is {without:.2g} instead of {rmsle:.2g}"

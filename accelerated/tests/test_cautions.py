@@ -30,7 +30,6 @@ from routelaws.accelerated.results.misfit import (
     how_far_off,
     largest_size,
     misfit_lines,
-    outliers,
     warnings,
 )
 from routelaws.accelerated.results.reproduction.gather import gather
@@ -52,6 +51,7 @@ from routelaws.accelerated.results.runs import Runs, read
 from routelaws.accelerated.tables.selection import select_rows
 from routelaws.conformance.engine.data_folder import released_file
 from routelaws.conformance.plain.laws import Bounded
+from routelaws.reference.laws.far_rows import far_rows
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 from .small_tables import frame_of
@@ -359,12 +359,18 @@ def test_runs_that_a_condition_cuts_in_the_middle_are_named(tmp_path, rows, cut)
 def test_released_runs_are_warned_of_what_is_so_alone(tmp_path):
     curves = released_file("curves.csv.gz")
     assert [fit["cautions"] for fit in read(curves).where("clark").fit("separable").to_dict()["fits"]] == [[], [], []]
-    points = pandas.read_csv(released_file("chinchilla_points.csv")).sort_values("loss")[:240]
-    frame = pandas.DataFrame({"hyper_id": range(240), "step": 1, "router_type": "Dense", "num_experts": 1})
+    points = pandas.read_csv(released_file("chinchilla_points.csv")).sort_values("loss", ignore_index=True)
     sizes, flops, losses = points[["params", "training_flops", "loss"]].to_numpy().T
+    frame = pandas.DataFrame({"hyper_id": range(245), "step": 1, "router_type": "Dense", "num_experts": 1})
     frame = frame.assign(dense_parameter_count=sizes, tokens=flops / (6 * sizes), loss_validation=losses)
-    said = warned(frame, tmp_path, "hoffmann")
-    assert len(said) <= 1 and all("far from the law" in text for text in said)
+    frame.to_csv(tmp_path / "points.csv", index=False)
+    [fit] = read(tmp_path / "points.csv").fit("hoffmann")
+    assert sorted(run.hyper_id for run in fit.misfit.outliers) == [240, 241, 242, 243, 244]  # of the published choice
+    assert any("5 runs are far from the law (hyper_id 243" in text for text in fit.cautions)
+    law, columns = LAWS["hoffmann"], (sizes, flops / (6 * sizes))
+    assert far_rows(law, law.fit(*columns, losses, huber=1e-3), columns, losses, sizes).far.sum() == 5
+    columns = [column[:240] for column in columns]
+    assert not far_rows(law, law.fit(*columns, losses[:240]), columns, losses[:240], sizes[:240]).far.any()
 
 
 def dense_twice(other: dict) -> pandas.DataFrame:
@@ -629,7 +635,7 @@ def test_residuals_of_many_sizes_are_printed_for_bins_of_equal_ratios():
     many = [SizeMiss(10.0**power, 1 + (power == 8), 0.01) for power in np.linspace(8, 9, 12)]
     sizes = [*many, SizeMiss(1e17, 3, -0.01)]
     [line] = misfit_lines(Misfit(sizes, None, None, None, [], None))
-    assert line.endswith("mean in bins of N: 100M to 1B (13 runs): +2.3 %, 1.00e+17 to 1.00e+17 (3 runs): -2.3 %")
+    assert line.endswith("mean in bins of N: 100M to 1B (13 runs): +2.3 %, 1.00e+17 (3 runs): -2.3 %")
     [line] = misfit_lines(Misfit(sizes[1:], None, None, None, [], None))
     assert "mean at each N: " in line and line.count("%") == 12
 
@@ -673,12 +679,30 @@ def test_equal_variances_are_those_of_a_library():
     assert equal_variances([0, 1], [2, 2]) == 0
 
 
-def test_outliers_are_ranked_and_a_small_miss_is_none():
-    law, miss = np.full(9, 3.0), np.array([1, -1, 1, -1, 1, -1, 1, 40, -90]) * 1e-3
-    found = outliers(np.arange(20, 29), law * 10**miss, law)
-    assert [run.hyper_id for run in found] == [28, 27]
-    assert found[0].times == pytest.approx(90 / 1.4826)
-    assert outliers(np.arange(9), law * 10 ** (miss / 100), law) == []  # 40 deviations, but only 0.1 % of the loss
+POINTS = [v.ravel() for v in np.meshgrid(np.geomspace(2e7, 2e9, 4), [1.0, 4.0, 16.0, 64.0], [5e9, 2e10, 8e10])]
+"""N, E and D of 48 runs."""
+
+
+@pytest.mark.parametrize("name", [name for name, law in LAWS.items() if law.measured == "loss"])
+def test_wrong_runs_are_named_for_each_law_and_none_without_them(name):
+    law, (size, experts, tokens) = LAWS[name], POINTS
+    held = {
+        "dense_parameters": size, "num_experts": experts, "tokens": tokens, "active_parameters": size + 3e7,
+        "granularity": np.resize([1.0, 2.0, 4.0, 8.0, 16.0], 48), "total_parameters": size * (0.4 + 0.6 * experts),
+        "teraflops": size * 4.096e-9, "utilisation": 244 * (0.4 + 0.6 * experts), "flops": 6 * size * tokens,
+        "sparsity": 1 - 1 / experts,
+    }  # fmt: skip
+    rows = experts > 1 if "sparsity" in law.columns else experts > 0
+    columns, size = [held[column][rows] for column in law.columns], size[rows]
+    smooth = (1.5 + 300 * POINTS[0] ** -0.34 * experts**-0.08 + 900 * tokens**-0.36)[rows]
+    given, wrong = law.given(*columns), [3, 10, 11, 17]
+    exact = law.predict(law.fit(*columns, smooth, **given), *columns)
+    loss = exact * 10 ** np.random.default_rng(1).normal(0, 1e-3, size.size)
+    assert not far_rows(law, law.fit(*columns, loss, **given), columns, loss, size).far.any()
+    loss[wrong] *= 1.5, 1.2, 1.3, 0.8
+    found = far_rows(law, law.fit(*columns, loss, **given), columns, loss, size)
+    assert np.flatnonzero(found.far).tolist() == wrong
+    assert found.predicted == pytest.approx(exact, rel=0.02)
 
 
 def few_rows(seed: int, wrong: float = 0.0) -> dict:
@@ -700,9 +724,9 @@ def test_a_wrong_run_among_few_rows_is_named_though_the_law_has_run_after_it(tmp
     [fit] = read(tmp_path / "few.csv").fit().to_dict()["fits"]
     [run] = fit["misfit"]["outliers"]
     law = predict_loss(rows["size"][5], rows["experts"][5], RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0))
-    assert run["hyper_id"] == 5 and run["by_others"] and run["law"] == pytest.approx(float(law), rel=0.05)
+    assert run["hyper_id"] == 5 and run["law"] == pytest.approx(float(law), rel=0.05)
     assert main(["reproduce", str(tmp_path / "few.csv"), "--out", str(tmp_path / "report")]) == 0
-    said = f"hyper_id 5: loss {rows['loss'][5]:.4g}, predicted {run['law']:.4g} from the other runs"
+    said = f"hyper_id 5: loss {rows['loss'][5]:.4g}, predicted {run['law']:.4g}"
     assert said in capsys.readouterr().err and said in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
 
 
@@ -755,7 +779,7 @@ DIFFERENCES = [
     Difference("tokens", [("20 to 40", 9)], "design", {"power": 0.75, "condition": 4.0}),
 ]
 SHORTER = [Shorter(3, 400, 1900, ""), Shorter(4, 500, 900, "a run")]
-FAR = [Outlier(3, 9.5, 2.25, 40.0), Outlier(4, 8.0, 2.5, 30.0, "a run", by_others=True)]
+FAR = [Outlier(3, 9.5, 2.25, 40.0), Outlier(4, 8.0, 2.5, 30.0, "a run")]
 SIZE_MISSES = [SizeMiss(1e7, 2, 0.01), SizeMiss(1e9, 2, -0.001)]
 CLEAR, UNCLEAR = misfit.Test(7.5, (1, 3), 0.04), misfit.Test(1.5, (1, 3), 0.06)
 

@@ -6,6 +6,7 @@ import pytest
 from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.results.encoding import plain
 from routelaws.accelerated.results.floor import left_out_errors
+from routelaws.accelerated.results.misfit import far_runs
 from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tests.small_tables import frame_of, write
 from routelaws.accelerated.tests.test_plan import log_loss, table
@@ -90,3 +91,19 @@ def test_the_smallest_size_does_not_choose_the_form(tmp_path):
     loss = predict_floored(size, experts, FLOORED) * np.where(size == 1e7, 0.97, 1.0)
     [fit] = read(write(frame_of(size, experts, loss), tmp_path)).fit()
     assert fit.held_out_size.rmsle < fit.floored.held_out_size.rmsle and fit.floor_helps
+
+
+def test_runs_far_from_the_law_do_not_choose_the_form(tmp_path):
+    """With three wrong runs, the law without a floor has the smaller error of left-out sizes."""
+    size, experts = (v.ravel() for v in np.meshgrid([1e7, 5e7, 2e8, 1e9, 5e9], [1.0, 4.0, 16.0, 64.0]))
+    log_rest = 1.6 - 0.18 * np.log10(size) - 0.08 * np.log10(experts)
+    loss = (1.5 + 10**log_rest) * np.exp(np.random.default_rng(4).normal(0, 1e-3, size.size))
+    wrong = [5, 14, 18]
+    loss[wrong] *= 1.35, 0.8, 1.3
+    fits = read(write(frame_of(size, experts, loss), tmp_path)).fit("separable")
+    [fit] = fits
+    assert np.flatnonzero(far_runs(fit)).tolist() == wrong
+    above = size > size.min()
+    errors = [np.mean(form.held_out_size.errors[above] ** 2) for form in (fit, fit.floored)]
+    assert errors[0] < errors[1] and fit.floor_helps
+    assert "without the smallest, and without runs far from the law)" in " ".join(repr(fits).split())

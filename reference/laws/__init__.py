@@ -33,6 +33,7 @@ _NAMES = {
         "fit_direct", "fit_repeated", "normalise", "pass_at_k", "predict_accuracy",
     ),
     "downstream_sums": ("fit_ceiling", "fit_ratio"),
+    "far_rows": ("FarRows", "Robust", "bisquare"),
     "fine_grained": (
         "FineGrainedCoefficients", "fine_grained_active", "fine_grained_flops", "fine_grained_intervals",
         "fine_grained_parameters", "fit_fine_grained", "predict_fine_grained",
