@@ -2,12 +2,12 @@
 
 from routelaws.reference.diagnostics import SAME
 
+from ..findings.finding import Report, capital, loss_name, names, router_name
 from ..results.blocks import Block, Table, count, counts_span, figure, range_of, span, two_digits
 from ..results.encoding import constants
 from ..results.floor import cutoff_cell
 from ..results.misfit import CLEAR, how_far_off
 from ..wording import by_reason, plural
-from .outline import Report, capital, loss_name, names, router_name
 
 MANY_PAIRS = 6
 """The answer names up to this many pairs of routers, and only counts more."""

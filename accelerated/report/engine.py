@@ -1,7 +1,7 @@
 """Write reports: for any results table, and for a sweep (`sweep_report`).
 
     1. READ     `table.open_runs`         a table
-    2. FIND     `reproduction.gather`     every number, as a dictionary
+    2. FIND     `gather.gather`           every number, as a dictionary
     3. DRAW     `figures.draw_all`        figures/NAME.png and .svg, from these numbers
     4. SAY      `markdown`                report.md from the sections, and report.html from that
 
@@ -14,19 +14,19 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import make_folder, write_atomically
+from ..findings.finding import Report, anchor, bullets
+from ..findings.gather import gather
 from ..laws.catalogue import LAWS
 from ..results.blocks import Block, Heading
 from ..results.blocks import markdown as blocks_markdown
 from ..results.comparisons.forms import BOUNDED
 from ..results.encoding import dumps
 from ..results.fit import check_huber
-from ..results.reproduction.gather import gather
 from ..results.reproduction.table import Table, open_runs
 from ..tables.table import named
 from . import fit_sections, law_sections, run_sections, sweep_sections, table_sections
 from .figures.draw import draw_all
 from .opening import cautions_of, first_page
-from .outline import Report, anchor, bullets
 from .page import page
 from .verdicts import RULES, because
 
@@ -112,7 +112,7 @@ def write_reproduction(
 def markdown(
     results: dict, drawn: list[str], sweep: dict | None = None, numbers: str = "results.json", full: bool = False
 ) -> str:
-    """Return the report; arguments as the fields of `outline.Report`."""
+    """Return the report; arguments as the fields of `finding.Report`."""
     report = Report(results, drawn, sweep, numbers, full)
     body = [block for section in (FULL if full else SHORT) for block in section(report)]
     if not full:

@@ -1,8 +1,8 @@
 """The sections of a report that compare runs: routers, experts per token, routed blocks, compute."""
 
+from ..findings.finding import Report, bullets, capital, router_name
 from ..results.blocks import NOT_DETERMINED, Block, Heading, Table, figure, share, span
 from ..wording import plural
-from .outline import Report, bullets, capital, router_name
 from .verdicts import RULES, judged, verdict_table
 
 PAIRS_CAPTION = "At points above zero, the second router in the title has the lower loss."

@@ -3,10 +3,10 @@
 import shlex
 
 from ..errors import printable
+from ..findings.finding import Report, bullets, listed, loss_name, missing, router_name
 from ..results.blocks import Block, Heading, Table, count, counts_span, figure, range_of, two_digits
 from ..results.encoding import constants
 from ..wording import plural
-from .outline import Report, bullets, listed, loss_name, missing, router_name
 from .sweep_sections import how_done, not_used
 
 MANY_GAPS, MANY_TWICE = 12, 6

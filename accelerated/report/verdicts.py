@@ -1,8 +1,8 @@
 """Sentences on the evidence and the rule for the verdict on each recommendation of the paper."""
 
+from ..findings.advice import CANNOT
+from ..findings.finding import listed, names, router_name
 from ..results.blocks import Block, Table, count, figure, span
-from ..results.reproduction.advice import CANNOT
-from .outline import listed, names, router_name
 
 LACKING = {
     "size": "no router has a law and runs of a size up to 1.3B",

@@ -13,13 +13,13 @@ import numpy as np
 import pandas
 import pytest
 
+from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.inspection import page as experts_page
 from routelaws.accelerated.inspection import run_page
 from routelaws.accelerated.inspection.findings import LABELS, BlockFindings, Word
 from routelaws.accelerated.inspection.findings import table as findings_table
 from routelaws.accelerated.inspection.trace import Trace
 from routelaws.accelerated.report.engine import FULL, markdown
-from routelaws.accelerated.report.outline import Report
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results.blocks import Table
 from routelaws.accelerated.results.encoding import constants

@@ -14,9 +14,9 @@ import pytest
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.files import write_atomically
+from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.report import sweep_report
 from routelaws.accelerated.report.figures import draw as figures
-from routelaws.accelerated.report.outline import Report
 from routelaws.accelerated.report.sweep_report import write_report
 from routelaws.accelerated.report.sweep_sections import evaluation_words, registered_section
 from routelaws.accelerated.results import encoding

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.report.engine import FULL, SHORT
 from routelaws.accelerated.report.opening import first_page
-from routelaws.accelerated.report.outline import Report
 from routelaws.accelerated.report.table_sections import more_section
 from routelaws.accelerated.results.blocks import markdown
 from routelaws.accelerated.results.floor import Form, Gain

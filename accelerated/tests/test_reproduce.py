@@ -8,13 +8,9 @@ import pandas
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.laws.held_out import HeldOut
-from routelaws.accelerated.report import engine as command
-from routelaws.accelerated.report import outline
-from routelaws.accelerated.report.engine import markdown
-from routelaws.accelerated.report.figures import draw as figures
-from routelaws.accelerated.report.figures.coefficients import _forest
-from routelaws.accelerated.report.figures.style import (
+from routelaws.accelerated.findings import advice, finding
+from routelaws.accelerated.findings.gather import gather, used_rows
+from routelaws.accelerated.findings.style import (
     COLOURS,
     MORE_COLOURS,
     colour_of,
@@ -22,6 +18,11 @@ from routelaws.accelerated.report.figures.style import (
     log_ticks,
     panel_grid,
 )
+from routelaws.accelerated.laws.held_out import HeldOut
+from routelaws.accelerated.report import engine as command
+from routelaws.accelerated.report.engine import markdown
+from routelaws.accelerated.report.figures import draw as figures
+from routelaws.accelerated.report.figures.coefficients import _forest
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results import blocks, encoding, fit
 from routelaws.accelerated.results.comparisons import ablations, forms, pairs
@@ -29,8 +30,7 @@ from routelaws.accelerated.results.comparisons.runs import seed_scatter, twice
 from routelaws.accelerated.results.comparisons.utilisation import kind_of
 from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.misfit import equal_variances
-from routelaws.accelerated.results.reproduction import advice, paper, resamples
-from routelaws.accelerated.results.reproduction.gather import gather, used_rows
+from routelaws.accelerated.results.reproduction import paper, resamples
 from routelaws.accelerated.results.reproduction.headlines import _printed
 from routelaws.accelerated.results.reproduction.table import Table, open_runs, size_labels
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
@@ -140,7 +140,7 @@ def test_the_report_is_whole(whole):
     heads = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert heads[:3] == ["What came out", "Contents", "Words and symbols"] and heads[-1] == "More"
     links = re.findall(r"\(#([\w-]+)\)", text)
-    assert set(links) <= set(map(outline.anchor, heads)) and len(links) >= len(heads) - 2
+    assert set(links) <= set(map(finding.anchor, heads)) and len(links) >= len(heads) - 2
     assert len(re.findall(r"^- \*\*", text[: text.index("## Contents")], re.MULTILINE)) >= 4
     assert [line for line in text.splitlines() if line.endswith((",", ";")) or line.startswith((",", ";", "."))] == []
     drawn = set(re.findall(r"\(figures/(\w+)\.svg\)", text))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from routelaws.accelerated.findings.gather import gather
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures.draw import FIGURES
@@ -10,7 +11,6 @@ from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.reproduction import paper
 from routelaws.accelerated.results.reproduction import router_fits as fits
 from routelaws.accelerated.results.reproduction import table as rows
-from routelaws.accelerated.results.reproduction.gather import gather
 from routelaws.accelerated.results.reproduction.paper import best_in_box
 from routelaws.accelerated.results.runs import Runs
 from routelaws.accelerated.tables.released import released_runs

@@ -13,15 +13,15 @@ import numpy as np
 import pandas
 import pytest
 
+from routelaws.accelerated.findings.finding import Report
+from routelaws.accelerated.findings.gather import gather
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.figures import laws as law_figures
-from routelaws.accelerated.report.outline import Report
 from routelaws.accelerated.report.run_sections import pairs_section
 from routelaws.accelerated.results.comparisons import ablations, utilisation
 from routelaws.accelerated.results.comparisons import runs as comparison_runs
 from routelaws.accelerated.results.reproduction import router_fits as fits
-from routelaws.accelerated.results.reproduction.gather import gather
 from routelaws.accelerated.results.reproduction.headlines import headlines
 from routelaws.accelerated.results.reproduction.table import Table, open_runs
 from routelaws.conformance.plain.laws import Bounded, Compute, quiet_interval

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...files import make_folder
+from ...findings.style import save_figure, styled
 from ...results.comparisons.runs import Run
 from .coefficients import coefficients_figure, forms_figure, slopes_figure
 from .laws import effective_figure, isoflop_figure, level_figure, loss_figure
@@ -18,7 +19,6 @@ from .runs import (
     transfer_figure,
     utilisation_figure,
 )
-from .style import save_figure, styled
 from .training import load_figure, training_figure
 
 if TYPE_CHECKING:  # reports of tables must not import the training code

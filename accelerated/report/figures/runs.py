@@ -2,10 +2,8 @@
 
 import numpy as np
 
-from ...results.blocks import share
-from ...results.comparisons.runs import Run
-from ..outline import loss_name, router_name
-from .style import (
+from ...findings.finding import loss_name, router_name
+from ...findings.style import (
     DASHED,
     INK,
     colour_of,
@@ -23,6 +21,8 @@ from .style import (
     size_shade,
     with_room,
 )
+from ...results.blocks import share
+from ...results.comparisons.runs import Run
 
 MOST_PAIRS = 6
 """With more pairs of routers than this, there is no figure of pairs."""

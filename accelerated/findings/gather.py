@@ -1,17 +1,17 @@
 """All results of a report as a dictionary, `results.json`. Text and figures take their numbers from it."""
 
-from ...tables.schema import DENSE
-from ..comparisons.ablations import experts_per_token, routing_frequency
-from ..comparisons.forms import compare
-from ..comparisons.pairs import compare_routers, doublings
-from ..comparisons.runs import Run, point_of, seed_scatter, trusted, twice, usual, usual_frequency
-from ..comparisons.utilisation import utilisation_laws
-from ..runs import Runs
+from ..results.comparisons.ablations import experts_per_token, routing_frequency
+from ..results.comparisons.forms import compare
+from ..results.comparisons.pairs import compare_routers, doublings
+from ..results.comparisons.runs import Run, point_of, seed_scatter, trusted, twice, usual, usual_frequency
+from ..results.comparisons.utilisation import utilisation_laws
+from ..results.reproduction.headlines import headlines
+from ..results.reproduction.resamples import other_intervals
+from ..results.reproduction.router_fits import dense_law, other_rows, router_laws, transfer
+from ..results.reproduction.table import Table, seeds_chosen, size_labels
+from ..results.runs import Runs
+from ..tables.schema import DENSE
 from .advice import advice
-from .headlines import headlines
-from .resamples import other_intervals
-from .router_fits import dense_law, other_rows, router_laws, transfer
-from .table import Table, seeds_chosen, size_labels
 
 ABOUT = (
     "Every number of report.md. Losses are in nats per token, logarithms decimal, N and N_cutoff in parameters,"

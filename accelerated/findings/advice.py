@@ -4,9 +4,9 @@ The verdicts are "supported", "supported in part", "open" (the interval includes
 judged" (the table lacks the runs). Their rules are our choice. A report prints the rule next to each verdict.
 """
 
-from ..comparisons.ablations import LEAST_FREQUENCY
-from ..comparisons.runs import other_way
-from . import paper
+from ..results.comparisons.ablations import LEAST_FREQUENCY
+from ..results.comparisons.runs import other_way
+from ..results.reproduction import paper
 
 LARGEST = 1.35e9
 """Parameters: a bound above "about 1.3B"."""
