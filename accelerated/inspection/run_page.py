@@ -12,7 +12,7 @@ import pandas
 from ..errors import InputError
 from ..files import write_atomically
 from ..findings.finding import loss_name
-from ..report.figures.style import image, styled
+from ..findings.style import image, styled
 from ..report.figures.training import run_figure
 from ..report.opening import corpus
 from ..report.page import STYLE as REPORT_STYLE
