@@ -5,15 +5,14 @@ judged" (the table lacks the runs). Their rules are our choice. A report prints 
 """
 
 from ..results.comparisons.ablations import LEAST_FREQUENCY
-from ..results.comparisons.runs import other_way
 from ..results.reproduction import paper
+from .routers import recommended
 
 LARGEST = 1.35e9
 """Parameters: a bound above "about 1.3B"."""
 
 LOW_EXPERTS, HIGH_EXPERTS = 64, 128
 MOST_OF_THE_FALL = 200 / 3  # percent
-DEFAULT_ROUTER = "S-Base"
 CANNOT = "cannot be judged"
 
 
@@ -21,7 +20,7 @@ def advice(results: dict) -> list[dict]:
     """Check each recommendation of the paper: return {"key", "words", "checked", "verdict", "evidence"} for each.
 
     Args:
-        results: result of `reproduction.gather`, with laws, pairs, doublings and ablations filled.
+        results: result of `findings.gather`, with laws, pairs, doublings and ablations filled.
     """
     return [entry._asdict() | _JUDGES[entry.key](results) for entry in paper.ADVICE]
 
@@ -101,41 +100,7 @@ def _k(results: dict) -> dict:
 
 def _router(results: dict) -> dict:
     """Judge the recommended router by the differences of its losses from other routers."""
-    pairs = [pair for pair in results["pairs"] if DEFAULT_ROUTER in (pair["first"], pair["second"])]
-    if not pairs:
-        return _said(CANNOT, {})
-    evidence = [_against(pair) for pair in pairs]
-    ways = {entry["way"] for entry in evidence}
-    verdict = "open"
-    if "higher" in ways:
-        verdict = "not supported"
-    elif "lower" in ways:
-        verdict = "supported" if ways == {"lower"} else "supported in part"
-    return _said(verdict, {"against": evidence})
-
-
-def _against(pair: dict) -> dict:
-    first = pair["first"] == DEFAULT_ROUTER
-    other, sign = (pair["second"], 1) if first else (pair["first"], -1)
-    overall = pair["overall"] if first else other_way(pair["overall"])
-    low, high = overall["low"], overall["high"]
-    cells = [sign * cell["percent"] for cell in pair["cells"]]
-    sizes = [
-        sign * entry["percent"]["low" if sign < 0 else "high"]
-        for entry in pair["sizes"]
-        if entry["percent"]["high"] is not None
-    ]
-    return {
-        "other": other,
-        "mean": overall["mean"],
-        "low": low,
-        "high": high,
-        "way": "open" if low is None or low <= 0 <= high else "lower" if high < 0 else "higher",
-        "lower_in": sum(value < 0 for value in cells),
-        "cells": len(cells),
-        "lower_sizes": sum(value < 0 for value in sizes),
-        "sizes": len(sizes),
-    }
+    return _said(*(recommended(results["pairs"]) or (CANNOT, {})))
 
 
 def _frequency(results: dict) -> dict:
@@ -163,7 +128,7 @@ def _frequency(results: dict) -> dict:
 _JUDGES = {"size": _size, "experts": _experts, "k": _k, "router": _router, "frequency": _frequency}
 
 
-def _said(verdict: str, evidence: dict) -> dict:
+def _said(verdict: str, evidence: dict | str) -> dict:
     return {"verdict": verdict, "evidence": evidence}
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import make_folder, write_atomically
+from ..findings import routers
 from ..findings.finding import Report, anchor, bullets
-from ..findings.gather import gather
+from ..findings.gather import FINDINGS, gather
 from ..laws.catalogue import LAWS
 from ..results.blocks import Block, Heading
 from ..results.blocks import markdown as blocks_markdown
@@ -53,7 +54,7 @@ FULL = (
     fit_sections.misses_section,
     fit_sections.forms_section,
     sweep_sections.registered_section,
-    run_sections.pairs_section,
+    *(finding.blocks for finding in FINDINGS),
     run_sections.experts_per_token_section,
     run_sections.frequency_section,
     run_sections.compute_section,
@@ -100,8 +101,8 @@ def write_reproduction(
     Table(opened)  # so that errors come before the folder exists
     folder = make_folder(Path(out))
     results, runs = gather(opened, tell, huber)
-    for words, routers in cautions_of(results).items():
-        tell(f"caution ({', '.join(routers)}): {words}")
+    for words, names in cautions_of(results).items():
+        tell(f"caution ({', '.join(names)}): {words}")
     try:
         drawn = draw_all(folder / "figures", results, runs, tell=tell)
         return write_files(folder, "results.json", advised(results), markdown(results, drawn, full=full))
@@ -116,7 +117,7 @@ def markdown(
     report = Report(results, drawn, sweep, numbers, full)
     body = [block for section in (FULL if full else SHORT) for block in section(report)]
     if not full:
-        last = sweep_sections.training_figure if sweep else run_sections.pairs_figure
+        last = sweep_sections.training_figure if sweep else routers.differences
         return blocks_markdown([*first_page(report), *body, *last(report), *table_sections.more_section(report)])
     return blocks_markdown([*first_page(report), *_contents(body), *body])
 

@@ -2,7 +2,7 @@
 
 from ..findings.advice import CANNOT
 from ..findings.finding import listed, names, router_name
-from ..results.blocks import Block, Table, count, figure, span
+from ..results.blocks import Block, Table, count, figure
 
 LACKING = {
     "size": "no router has a law and runs of a size up to 1.3B",
@@ -83,15 +83,6 @@ def _k(evidence: dict) -> str:
     )
 
 
-def _against(entry: dict) -> str:
-    ends = "" if entry["low"] is None else f" ({span(entry, '+.2f')})"
-    sizes = f", certainly lower at {entry['lower_sizes']} of {entry['sizes']} sizes" if entry["sizes"] else ""
-    return (
-        f"S-BASE minus {router_name(entry['other'])}: {figure(entry['mean'], '+.2f')} % on average{ends}, lower in "
-        f"{entry['lower_in']} of {entry['cells']} cells{sizes}"
-    )
-
-
 def _frequency(evidence: dict) -> str:
     reasons = [
         f"{router_name(e['router'])}: the loss is higher with R below 0.5 in {e['higher']} of {e['cells']} cells"
@@ -109,6 +100,6 @@ _BECAUSE = {
     "size": _size,
     "experts": _experts,
     "k": _k,
-    "router": lambda evidence: "; ".join(map(_against, evidence["against"])),
+    "router": str,
     "frequency": _frequency,
 }

@@ -43,6 +43,10 @@ def spoilt(value, key=""):
         return {name: child if name in KEPT else spoilt(child, name) for name, child in value.items()}
     if isinstance(value, list):
         return [spoilt(child) for child in value]
+    if isinstance(value, pandas.DataFrame):
+        return value.assign(
+            **{name: [spoilt(cell, name) for cell in value[name].tolist()] for name in value if name not in KEPT}
+        )
     if isinstance(value, float):
         return value * RANDOM.uniform(0.7, 1.3)
     return int(RANDOM.integers(3, 90)) if type(value) is int and value and key in COUNTS else value
@@ -119,8 +123,7 @@ def each(entries, name: str) -> list[dict]:
 
 SLOPES = [one | {"by_law": next(s for s in one["of"]["derived"]["slopes"] if s["N"] == one["N"])}
           for one in each(FITTED, "measured_slopes")]  # fmt: skip
-PAIRS = [pair | {"change": pair["overall"], "ratio": pair["overall_size_ratio"]} for pair in R["pairs"]]
-PAIRS += [one | {"change": one["percent"], "ratio": one["size_ratio"]} for one in each(R["pairs"], "sizes")]
+PAIRS = list(R["pairs"][R["pairs"]["E"].isna()].itertuples())
 ALONE = [one | {name: one["coefficients"][name]["value"] if one["coefficients"][name]["determined"] else None
                 for name in NAMES[:-1]} for one in R["transfer"]]  # fmt: skip
 REACHED = {(entry["router"], point["E"]): point for entry in R["doublings"] for point in entry["reached"]}
@@ -153,8 +156,8 @@ TABLES = {
                                       "larger than": "misfit.beyond_seeds.F misfit.beyond_seeds.p"}),
     "forms": (R["forms"], {"RMSLE": "rmsle", "run left out": "leave_one_out.rmsle",
                            "size left out": "leave_one_size_out.rmsle"}),
-    "pairs": (PAIRS, {"cells": "change.values", "difference": "change.mean", "95 %": "change.low change.high",
-                      "ratio": "ratio.mean", "95 %#1": "ratio.low ratio.high"}),
+    "pairs": (PAIRS, {"cells": "cells", "difference": "percent", "95 %": "low high", "ratio": "size_ratio",
+                      "95 %#1": "ratio_low ratio_high"}),
     "experts per token": (BOUGHT, {"^loss$": "loss", "^change$": "change", "Tera": "flops", "^log10 L": "per_decade",
                                    "larger N": "growth"}),
     "against other uses": ([*TOKENS["versus_growth"].values(), *TOKENS["versus_dense"].values()], {

@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas
 
 from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.report.engine import FULL, SHORT
@@ -44,7 +45,15 @@ del RESULTS["runs"]
 for entry in RESULTS["other_intervals"]:
     for quantity in entry["quantities"]:
         quantity["N"] = math.nan if quantity["N"] is None else quantity["N"]
-LAW, (PAIR,) = RESULTS["laws"][1], RESULTS["headlines"]["pairs"]["all"]
+LAW, PAIRS = RESULTS["laws"][1], pandas.DataFrame(RESULTS["pairs"]).astype({"N": "Int64", "E": "Int64"})
+RESULTS["pairs"] = PAIRS
+UNSETTLED, UNKNOWN = {"verdict": "open", "low": -0.5}, {"verdict": "not known", "low": math.nan}
+
+
+def pairs(*changes: dict) -> pandas.DataFrame:
+    """Return the first row of the pairs with each of the changes."""
+    return pandas.concat([PAIRS.iloc[:1].assign(**change) for change in changes])
+
 
 GAIN = {"router": "Hash", "experts": [32], "sizes": 3, "lower": 2, "nats": [0.25, 0.125], "percent": [10.0, 5.0]}
 UNEQUAL = {"equal_p": 0.04, "sizes": [{"N": n, "deviation": d, "percent": d} for n, d in ((1e7, 0.1), (1e9, 3.0))]}
@@ -64,7 +73,7 @@ SWEEP = {
 }  # fmt: skip
 NO_FACTS = {f"headlines {fact}": None for fact in ("gains", "fading", "misfit")}
 NO_LAW = {f"laws {i} missing": "the reason" for i in (0, 1)} | NO_FACTS
-DENSE_ONLY = {"laws": [], "table routers": [], "pairs": [], "headlines pairs": None} | NO_FACTS
+DENSE_ONLY = {"laws": [], "table routers": [], "pairs": PAIRS.iloc[:0]} | NO_FACTS
 OPEN = {"determined": False}
 ALIKE = {"router": "Hash", "N": 1e7, "E": 4, "losses": [2.5, 2.25, 3.0]}
 SUSPECT = {"hyper_id": 11, "router": "Hash", "N": 1e7, "E": 4, "R": 0.25, "loss": 2.5, "reason": "odd"}
@@ -94,8 +103,9 @@ SLOPES = {
 }
 
 NOTHING = {
-    "pairs": [], "experts_per_token cells": [], "routing_frequency cells": [], "table loss_columns": ["loss"],
-    "headlines other_kinds": False, "laws": [law | {"measured_slopes": []} for law in RESULTS["laws"]],
+    "pairs": PAIRS.iloc[:0], "experts_per_token cells": [], "routing_frequency cells": [],
+    "table loss_columns": ["loss"], "headlines other_kinds": False,
+    "laws": [law | {"measured_slopes": []} for law in RESULTS["laws"]],
 }  # fmt: skip
 
 OF_A_TABLE = {
@@ -113,9 +123,9 @@ OF_A_TABLE = {
     "a law of one router": {"laws 0 missing": "too few runs"},
     "dense runs only": DENSE_ONLY | {"table condition": True, "rows routers": None},
     "two dense sizes": DENSE_ONLY | {"dense misfit largest_size": None},
-    "a pair, not settled": {"headlines pairs": {"settled": 0, "all": [PAIR | {"settled": False, "low": -0.5}]}},
-    "one of two pairs": {"headlines pairs": {"all": [PAIR, PAIR | {"settled": False, "low": None}]}},
-    "seven pairs": {"headlines pairs": {"settled": 0, "all": [PAIR] * 7}},
+    "a pair, not settled": {"pairs": pairs(UNSETTLED)},
+    "one of two pairs": {"pairs": pairs({}, UNKNOWN)},
+    "seven pairs": {"pairs": pairs(*[UNSETTLED] * 7)},
     "printed, one outside": {
         "headlines printed": INSIDE, "laws 0 printed": PRINTED, "dense printed": DENSE, "table released": True,
         "transfer 0 coefficients c": OPEN,
@@ -189,7 +199,6 @@ OF_A_TABLE = {
     "more routed blocks help": {
         "advice 4 evidence": {"above": [{"router": "Hash", "R": 1.0, "lower": 2, "cells": 3}], "usual": 0.5},
     },
-    "a router without a mean": {"advice 3 evidence against 0": {"low": None, "sizes": 0}},
     "no law in compute": {f"utilisation {i} missing": "the reason" for i in (0, 1)},
 }  # fmt: skip
 
