@@ -1,7 +1,8 @@
 """What a finding and a report are, and text for sections on routers, losses, sizes and lists."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..results.blocks import Block, Heading, Notes, Table, count
@@ -75,19 +76,19 @@ class Finding(NamedTuple):
         key: name of the frame in the results; results.json has its records
         title: heading of the section
         frame: returns the numbers, from the results so far and the trusted runs; without rows if there is no answer
-        sentence: returns the answer for the first page
         section: returns the blocks below the heading
+        sentence: returns the answer for the first page, if it has one
         figures: functions of the results and the runs by name; each returns a figure, or None without data
-        lacking: the runs that a table lacks if there is no answer
+        lacking: the runs that a table lacks if there is no answer, to be named in the report
     """
 
     key: str
     title: str
     frame: "Callable[[dict, list], pandas.DataFrame]"
-    sentence: Callable[[Report], str]
     section: Callable[[Report], list[Block]]
-    figures: dict[str, Callable]
-    lacking: str
+    sentence: Callable[[Report], str | None] = lambda report: None
+    figures: Mapping[str, Callable] = MappingProxyType({})
+    lacking: str = ""
 
     def blocks(self, report: Report) -> list[Block]:
         return [Heading(self.title), *self.section(report)] if len(report.results[self.key]) else []

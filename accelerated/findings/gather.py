@@ -1,7 +1,6 @@
 """All results of a report as a dictionary, `results.json`. Text and figures take their numbers from it."""
 
 from ..results.comparisons.ablations import experts_per_token, routing_frequency
-from ..results.comparisons.doublings import doublings
 from ..results.comparisons.forms import compare
 from ..results.comparisons.runs import Run, point_of, seed_scatter, trusted, twice, usual, usual_frequency
 from ..results.comparisons.utilisation import utilisation_laws
@@ -11,11 +10,10 @@ from ..results.reproduction.router_fits import dense_law, other_rows, router_law
 from ..results.reproduction.table import Table, seeds_chosen, size_labels
 from ..results.runs import Runs
 from ..tables.schema import DENSE
-from .advice import advice
-from .routers import FINDING as ROUTERS
+from . import advice, experts, routers
 
-FINDINGS = (ROUTERS,)
-"""The findings in the order of a report."""
+FINDINGS = (routers.FINDING, experts.FINDING, advice.FINDING)
+"""The findings, each after those whose numbers it uses."""
 
 ABOUT = (
     "Every number of report.md. Losses are in nats per token, logarithms decimal, N and N_cutoff in parameters,"
@@ -50,14 +48,10 @@ def gather(
     }
     results |= _laws(table, part, good, huber, tell)
     tell("ablations, pairs and isoFLOP profiles")
-    results |= {finding.key: finding.frame(results, good) for finding in FINDINGS}
-    results |= {
-        "experts_per_token": experts_per_token(good),
-        "routing_frequency": routing_frequency(good),
-        "doublings": doublings(good),
-    }
+    results |= {"experts_per_token": experts_per_token(good), "routing_frequency": routing_frequency(good)}
+    for finding in FINDINGS:
+        results[finding.key] = finding.frame(results, good)
     results["isoflop"] = table.profiles()
-    results["advice"] = advice(results)
     results["headlines"] = headlines(results)
     results["runs"] = [run._asdict() for run in runs]
     return results, good

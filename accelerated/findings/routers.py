@@ -71,18 +71,14 @@ def compare(runs: list[Run], alpha: float | None, scatter: dict | None) -> panda
     cells = cells[cells["first"] < cells["second"]].sort_values([*pair, "N", "E"])
     cells = cells.rename(columns={"mean_first": "first_loss", "mean_second": "second_loss"})
     cells["change"] = np.log10((cells["first_loss"] / cells["second_loss"]).astype(float))
-    cells["reach"] = [
-        _reach(scatter, cell.N, 1 / cell.size_first + 1 / cell.size_second) for cell in cells.itertuples()
-    ]
+    shares = 1 / cells["size_first"] + 1 / cells["size_second"]
+    cells["reach"] = [_reach(scatter, size, share) for size, share in zip(cells["N"], shares, strict=True)]
     cells["cells"] = 1
     by_size = _means(cells, [*pair, "N"])
     frame = pandas.concat([_means(by_size, pair), by_size, _means(cells, [*pair, "E"]), cells], ignore_index=True)
     low, high, worth = frame["change"] - frame["reach"], frame["change"] + frame["reach"], -1 / (alpha or math.nan)
-    for name, change, ratio in (
-        ("percent", frame["change"], "size_ratio"),
-        ("low", low, "ratio_high"),
-        ("high", high, "ratio_low"),
-    ):
+    ends = {"percent": (frame["change"], "size_ratio"), "low": (low, "ratio_high"), "high": (high, "ratio_low")}
+    for name, (change, ratio) in ends.items():
         frame[name], frame[ratio] = change.map(log_percent), (change * worth).map(ten_to)
     frame["verdict"] = np.select([high < 0, low > 0, low.notna()], [frame["first"], frame["second"], OPEN], UNKNOWN)
     shown = ["N", "E", "cells", "percent", "low", "high", "size_ratio", "ratio_low", "ratio_high", "verdict"]
@@ -103,15 +99,11 @@ def _reach(scatter: dict | None, size: int, shares: float) -> float:
 
 def _means(rows: pandas.DataFrame, by: list[str]) -> pandas.DataFrame:
     """Return the mean change of each group, with half its Student interval."""
-    kinds = {
-        "change": ("change", "mean"),
-        "cells": ("cells", "sum"),
-        "error": ("change", "sem"),
-        "n": ("change", "size"),
-    }
-    means = rows.groupby(by).agg(**kinds).reset_index()
+    means = rows.groupby(by).agg(
+        change=("change", "mean"), error=("change", "sem"), n=("change", "size"), cells=("cells", "sum")
+    )
     reaches = [student_quantile(LEVEL, row.n - 1) * row.error if row.n > 1 else math.nan for row in means.itertuples()]
-    return means.assign(reach=np.array(reaches, float))
+    return means.assign(reach=np.array(reaches, float)).reset_index()
 
 
 def minus(pair, router: str) -> tuple[float, float, float]:
@@ -195,7 +187,7 @@ def section(report: Report) -> list[Block]:
     frame = report.results["pairs"]
     columns = {
         "pair": lambda row: f"{router_name(row.first)} minus {router_name(row.second)}",
-        "N": lambda row: "all" if row.N is pandas.NA else report.size(row.N),
+        "N": lambda row: "all" if pandas.isna(row.N) else report.size(row.N),
         "cells": lambda row: str(row.cells),
         "difference of the loss": lambda row: f"{figure(row.percent, '+.2f')} %",
         "95 % interval": lambda row: UNKNOWN if row.verdict == UNKNOWN else f"{span(row, '+.2f')} %",

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import make_folder, write_atomically
-from ..findings import routers
+from ..findings import advice, experts, routers
 from ..findings.finding import Report, anchor, bullets
-from ..findings.gather import FINDINGS, gather
+from ..findings.gather import gather
 from ..laws.catalogue import LAWS
 from ..results.blocks import Block, Heading
 from ..results.blocks import markdown as blocks_markdown
@@ -29,7 +29,6 @@ from . import fit_sections, law_sections, run_sections, sweep_sections, table_se
 from .figures.draw import draw_all
 from .opening import cautions_of, first_page
 from .page import page
-from .verdicts import RULES, because
 
 SHORT = (
     sweep_sections.chance_section,
@@ -37,7 +36,7 @@ SHORT = (
     law_sections.law_section,
     law_sections.floor_section,
     law_sections.isoflop_section,
-    run_sections.advice_section,
+    advice.FINDING.blocks,
 )
 """The sections of the short report: the answer, its figures, and the next steps."""
 
@@ -54,14 +53,15 @@ FULL = (
     fit_sections.misses_section,
     fit_sections.forms_section,
     sweep_sections.registered_section,
-    *(finding.blocks for finding in FINDINGS),
+    routers.FINDING.blocks,
+    experts.FINDING.blocks,
     run_sections.experts_per_token_section,
     run_sections.frequency_section,
     run_sections.compute_section,
     fit_sections.texts_section,
     sweep_sections.routers_section,
     sweep_sections.training_section,
-    run_sections.advice_section,
+    advice.FINDING.blocks,
     table_sections.not_reproduced_section,
     table_sections.rows_section,
     table_sections.method_section,
@@ -105,7 +105,7 @@ def write_reproduction(
         tell(f"caution ({', '.join(names)}): {words}")
     try:
         drawn = draw_all(folder / "figures", results, runs, tell=tell)
-        return write_files(folder, "results.json", advised(results), markdown(results, drawn, full=full))
+        return write_files(folder, "results.json", results, markdown(results, drawn, full=full))
     except OSError as error:
         raise InputError(f"--out {out}: cannot be written ({error.strerror or error})") from None
 
@@ -120,12 +120,6 @@ def markdown(
         last = sweep_sections.training_figure if sweep else routers.differences
         return blocks_markdown([*first_page(report), *body, *last(report), *table_sections.more_section(report)])
     return blocks_markdown([*first_page(report), *_contents(body), *body])
-
-
-def advised(results: dict) -> dict:
-    """Return results with a reason and a rule for the verdict on each recommendation."""
-    advice = [entry | {"rule": RULES[entry["key"]], "because": because(entry)} for entry in results["advice"]]
-    return results | {"advice": advice}
 
 
 def write_files(folder: Path, numbers: str, content: dict, text: str) -> Path:

@@ -1,8 +1,7 @@
 """The sections of a report that compare runs: routers, experts per token, routed blocks, compute."""
 
-from ..findings.finding import Report, bullets, capital, router_name
+from ..findings.finding import Report, router_name
 from ..results.blocks import NOT_DETERMINED, Block, Heading, Table, figure, share, span
-from .verdicts import RULES, judged, verdict_table
 
 
 def _change(interval: dict) -> list[str]:
@@ -173,46 +172,3 @@ def _kinds_off(kinds: list[dict]) -> str:
         "The law does not quite hold for some kinds, because their mean residual is larger than the residuals of "
         f"single runs: {'; '.join(shown)}."
     )
-
-
-CERTAIN = (
-    "*Certain* means that the whole 95 % interval is on one side of zero; *open* means that the interval includes zero."
-)
-
-
-def advice_section(report: Report) -> list[Block]:
-    """Return the paper's recommendations with verdicts, and in the full report the rules and the gain of each E."""
-    entries = judged(report.results)
-    if not entries:
-        return []
-    if not report.full:
-        return [Heading("The recommendations"), CERTAIN, *verdict_table(entries)]
-    return [
-        Heading("The recommendations"),
-        f"The verdicts follow from the numbers by the rules below; the rules are our choice. {CERTAIN} Only the "
-        "recommendation on routed blocks was checked against the published text.",
-        *verdict_table(report.results["advice"]),
-        *_doublings(report),
-        "The rules:",
-        *bullets(f"{entry['words']} {capital(RULES[entry['key']])}." for entry in entries),
-    ]
-
-
-def _doublings(report: Report) -> list[Block]:
-    rows = []
-    for entry in report.results["doublings"]:
-        reached = {point["E"]: point for point in entry["reached"]}
-        for step in entry["steps"]:
-            point = reached.get(step["to"])
-            ends = [f"{figure(point['percent'], '.0f')} %", f"{span(point, '.0f')} %"] if point else ["", ""]
-            where = [router_name(entry["router"]), f"{step['from']} → {step['to']}", str(step["sizes"])]
-            rows.append([*where, *_change(step["percent"]), *ends])
-    if not rows:
-        return []
-    heads = ["router", "experts", "sizes", "change of the loss", "95 % interval over sizes", "of the whole fall"]
-    return [
-        "The next table shows the gain of each step in E, as a mean over the sizes with both values of E. *Of the "
-        "whole fall*: the fall of log L from dense to the E after the step, as a share of its fall from dense to the "
-        "largest E.",
-        Table([*heads, "range over sizes"], rows, keys=2),
-    ]

@@ -9,7 +9,7 @@ from ..results.reproduction.table import with_main_loss
 from ..results.runs import Runs
 from ..results.sweeps.findings import find, report_dict
 from ..results.sweeps.folder import Sweep, read_sweep, same_but_seed
-from .engine import advised, markdown, write_files
+from .engine import markdown, write_files
 from .figures.draw import draw_all
 
 
@@ -42,4 +42,4 @@ def write_report(folder: Path, full: bool = False) -> Path:
         "figures": time.perf_counter() - fitted,
     }
     text = markdown(results, drawn, facts | {"seconds": seconds}, "report.json", full)
-    return write_files(folder, "report.json", report_dict(sweep, advised(results), facts, seconds), text)
+    return write_files(folder, "report.json", report_dict(sweep, results, facts, seconds), text)

@@ -44,9 +44,7 @@ def spoilt(value, key=""):
     if isinstance(value, list):
         return [spoilt(child) for child in value]
     if isinstance(value, pandas.DataFrame):
-        return value.assign(
-            **{name: [spoilt(cell, name) for cell in value[name].tolist()] for name in value if name not in KEPT}
-        )
+        return pandas.DataFrame([spoilt(row) for row in value.to_dict("records")])
     if isinstance(value, float):
         return value * RANDOM.uniform(0.7, 1.3)
     return int(RANDOM.integers(3, 90)) if type(value) is int and value and key in COUNTS else value
@@ -126,8 +124,7 @@ SLOPES = [one | {"by_law": next(s for s in one["of"]["derived"]["slopes"] if s["
 PAIRS = list(R["pairs"][R["pairs"]["E"].isna()].itertuples())
 ALONE = [one | {name: one["coefficients"][name]["value"] if one["coefficients"][name]["determined"] else None
                 for name in NAMES[:-1]} for one in R["transfer"]]  # fmt: skip
-REACHED = {(entry["router"], point["E"]): point for entry in R["doublings"] for point in entry["reached"]}
-DOUBLINGS = [one | {"reached": REACHED.get((one["of"]["router"], one["to"]))} for one in each(R["doublings"], "steps")]
+DOUBLINGS = list(R["doublings"].itertuples())
 BOUGHT = [one | {"growth": one["of"].get("growth"), "change": one["percent"] or None}
           for name in ("cells", "dense") for one in each(TOKENS[name], "points")]  # fmt: skip
 DENSE = R["dense"]["coefficients"]
@@ -168,8 +165,8 @@ TABLES = {
     "kinds": (each(R["utilisation"], "kinds"), {"runs": "rows", "RMSLE": "rmsle", "mean of": "percent"}),
     "other texts": (ALONE, {f"^{name}$": name for name in NAMES[:-1]} | {"^runs$": "rows", "RMSLE": "rmsle"}),
     "doublings": (DOUBLINGS, {
-        "^sizes$": "sizes", "of the loss": "percent.mean", "95 %": "percent.low percent.high",
-        "whole fall": "reached.percent", "range": "reached.low reached.high"}),
+        "^sizes$": "sizes", "of the loss": "percent", "95 %": "low high", "whole fall": "reached",
+        "range": "reached_low reached_high"}),
 }  # fmt: skip
 """{table: (records, {part of a heading: fields of its numbers})} of the full report of `reproduce`."""
 

@@ -8,7 +8,7 @@ import pandas
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.findings import advice, finding, routers
+from routelaws.accelerated.findings import advice, experts, finding, routers
 from routelaws.accelerated.findings.gather import gather, used_rows
 from routelaws.accelerated.findings.style import (
     COLOURS,
@@ -25,7 +25,7 @@ from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.figures.coefficients import _forest
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results import blocks, encoding, fit
-from routelaws.accelerated.results.comparisons import ablations, doublings, forms
+from routelaws.accelerated.results.comparisons import ablations, forms
 from routelaws.accelerated.results.comparisons.runs import seed_scatter, twice
 from routelaws.accelerated.results.comparisons.utilisation import kind_of
 from routelaws.accelerated.results.encoding import constants
@@ -153,7 +153,7 @@ def test_the_report_is_whole(whole):
 
 
 def test_the_file_of_numbers_is_whole_and_the_short_report_the_approved_one(made, whole, approved):
-    assert json.loads(json.dumps(encoding.plain(command.advised(made.results)))) == results_of(whole)
+    assert json.loads(json.dumps(encoding.plain(made.results))) == results_of(whole)
     short = markdown(made.results, [name for name in figures.FIGURES if name != "isoflop"])
     approved("reproduce-short.md", short, 1e-3)
     assert len(short.split()) < 1300 and "](#" not in short and page(short, whole).count("<figure>") == 2
@@ -279,13 +279,10 @@ def test_differences_that_seeds_can_cause_are_hollow():
 def test_doublings_by_hand():
     runs = [run("Dense", 100, 1, 4.0), run("A", 100, 2, 3.0), run("A", 100, 8, 2.0)]
     runs += [run("Dense", 1000, 1, 2.0), run("A", 1000, 8, 2.0), run("Dense", 9000, 1, 1.5), run("A", 9000, 8, 1.6)]
-    (found,) = doublings.doublings(runs)  # the two larger sizes gain nothing, so E has no share of a gain
-    assert [(step["from"], step["to"]) for step in found["steps"]] == [(1, 2), (2, 8)]
-    assert found["steps"][1]["per_doubling"] == pytest.approx(math.log10(2 / 3) / 2)
-    assert [(point["E"], point["percent"]) for point in found["reached"]] == [
-        (2, pytest.approx(100 * math.log(3 / 4) / math.log(2 / 4))),
-        (8, pytest.approx(100)),
-    ]
+    found = experts.steps({}, runs)  # the two larger sizes gain nothing, so E has no share of a gain
+    assert found[["before", "E", "sizes", "reached_sizes"]].values.tolist() == [[1, 2, 1, 1], [2, 8, 1, 1]]
+    wanted = [100 * math.log(3 / 4) / math.log(2 / 4), 100, -25, -100 / 3, math.log10(2 / 3) / 2]
+    assert [*found["reached"], *found["percent"], found["per_doubling"][1]] == pytest.approx(wanted)
 
 
 def test_seeds_are_told_from_other_differences():
@@ -311,15 +308,16 @@ def test_seeds_are_told_from_other_differences():
     assert [[each.loss for each in group] for group in twice(again)] == [[10**0.1, 5.0]]
 
 
-def advised(key: str, **results) -> dict:
+def advised(key: str, **results):
     empty = {
         "laws": [],
-        "doublings": [],
+        "doublings": experts.steps({}, []),
         "pairs": routers.compare([], None, None),
         "experts_per_token": {"versus_growth": {}, "versus_dense": {}},
         "routing_frequency": {"usual": None, "changes": [], "below_half": []},
     }
-    return next(entry for entry in advice.advice(empty | results) if entry["key"] == key)
+    frame = advice.judge(empty | results, [])
+    return frame[frame["key"] == key].iloc[0] if len(frame) else {"verdict": "cannot be judged", "because": ""}
 
 
 def judged(key: str, **results) -> str:
@@ -352,16 +350,13 @@ def test_the_verdict_on_routing_turns_round(ends, size, verdict):
 )  # fmt: skip
 def test_the_verdict_on_the_number_of_experts_turns_round(beyond, share, verdict):
     low, mean, high = beyond
-    steps = [
-        {"from": 64, "to": 128, "percent": interval(-3, -2, -1), "per_doubling": -0.01},
-        {"from": 128, "to": 256, "percent": interval(low, mean, high), "per_doubling": mean / 200},
-    ]
-    reached = [{"E": 128, "percent": share, "low": share, "high": share, "sizes": 3}]
-    assert judged("experts", doublings=[{"router": "Hash", "steps": steps, "reached": reached}]) == verdict
-    short = [{"router": "Hash", "steps": steps[:1], "reached": reached}]
-    assert judged("experts", doublings=short) == "cannot be judged"
-    certain = [steps[0], steps[1] | {"percent": interval(-3, -2, 1)}]  # these steps alone are "supported"
-    both = [{"router": name, "steps": each, "reached": reached} for name, each in (("Hash", steps), ("RL-R", certain))]
+    before = ["Hash", 64, 128, 3, -2, -3, -1, -0.01, share, share, share, 3]
+    step = ["Hash", 128, 256, 3, mean, low, high, mean / 200, 100, 100, 100, 3]
+    columns = [*experts.COLUMNS, *experts.REACHED]
+    assert judged("experts", doublings=pandas.DataFrame([before, step], columns=columns)) == verdict
+    assert judged("experts", doublings=pandas.DataFrame([before], columns=columns)) == "cannot be judged"
+    certain = ["RL-R", 128, 256, 3, -2, -3, 1, -0.01, 100, 100, 100, 3]  # this step alone is "supported"
+    both = pandas.DataFrame([before, step, ["RL-R", *before[1:]], certain], columns=columns)
     assert judged("experts", doublings=both) == ("supported" if verdict == "supported" else "supported in part")
 
 
@@ -386,7 +381,7 @@ HIGHER, EITHER, LOWER = (0.02, 0.021, 0.019), (0.02, -0.02, 0.01), (-0.02, -0.02
      ({"Hash": HIGHER, "RL-R": EITHER}, "supported in part", "lower in 4 of 6 cells, certainly lower at 2 of 3"),
      ({"Hash": HIGHER, "RL-R": LOWER}, "not supported", "lower in 0 of 6 cells, certainly lower at 0 of 3 sizes"),
      ({"RL-R": EITHER}, "open", "S-BASE minus RL-R: -0.32 % on average (-"),
-     ({"Zed": HIGHER}, "supported", "S-BASE minus Zed: -1.97 % on average (-2.21 to -1.73)"),
+     ({}, "cannot be judged", ""), ({"Zed": HIGHER}, "supported", "Zed: -1.97 % on average (-2.21 to -1.73)"),
      ({"Zed": LOWER}, "not supported", "+2.05 % on average (+1.79 to +2.31)"),
      ({"Zed": HIGHER[:1]}, "open", "Zed: -1.97 % on average, lower in 2 of 2 cells, certainly lower at 1 of 1")],
 )  # fmt: skip
@@ -396,8 +391,7 @@ def test_the_verdict_on_the_router_turns_round(against, verdict, reason):
     runs += [run(other, 100 * i, e, 2.0 * (1 + change * (1 + e / 1000)))
              for other, changes in against.items() for i, change in enumerate(changes, 1) for e in (4, 8)]  # fmt: skip
     entry = advised("router", pairs=routers.compare(runs, None, None))
-    assert entry["verdict"] == verdict and reason in entry["evidence"]
-    assert judged("router") == "cannot be judged"
+    assert entry["verdict"] == verdict and reason in entry["because"]
 
 
 @pytest.mark.parametrize(
@@ -414,7 +408,7 @@ def test_the_verdict_on_the_routing_frequency_turns_round(ends, usual, verdict):
 
 def test_a_table_in_which_routing_hurts_turns_the_report_round(tmp_path):
     results = gathered(make_frame((("Hash", LAW), ("S-Base", HURTS))), tmp_path)
-    verdicts = {entry["key"]: entry["verdict"] for entry in results["advice"]}
+    verdicts = results["advice"].set_index("key")["verdict"]
     assert verdicts["size"] == "not supported" and verdicts["router"] == "not supported"
     assert verdicts["k"] == verdicts["frequency"] == "cannot be judged"
     text = markdown(results, [], full=True)

@@ -249,7 +249,7 @@ def test_pairs_and_the_scatter_of_seeds(results):
 
 
 def test_verdicts_and_words(results):
-    verdicts = {entry["key"]: entry["verdict"] for entry in results["advice"]}
+    verdicts = results["advice"].set_index("key")["verdict"].to_dict()
     assert verdicts == {
         "size": "supported",
         "experts": "supported in part",
