@@ -219,7 +219,7 @@ def write_plan(plan: Plan, folder: Path) -> None:
     import matplotlib
     from matplotlib import pyplot
 
-    from ..report.figures.style import COLOURS, MORE_COLOURS, STYLE, save_figure
+    from ..findings.style import COLOURS, MORE_COLOURS, STYLE, save_figure
 
     routers = dict.fromkeys(line.model.router for ranking in plan.rankings for line in ranking.lines)
     others = [router for router in routers if router not in COLOURS]

@@ -25,7 +25,7 @@ from routelaws.reference.diagnostics import (
 )
 
 from ..errors import InputError
-from ..report.outline import listed
+from ..findings.finding import listed
 from ..results.blocks import Block, Table, percent
 from ..wording import in_short, once
 from .trace import Trace, readable

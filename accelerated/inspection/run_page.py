@@ -11,10 +11,10 @@ import pandas
 
 from ..errors import InputError
 from ..files import write_atomically
-from ..report.figures.style import image, styled
+from ..findings.finding import loss_name
+from ..findings.style import image, styled
 from ..report.figures.training import run_figure
 from ..report.opening import corpus
-from ..report.outline import loss_name
 from ..report.page import STYLE as REPORT_STYLE
 from ..report.page import document, scrolling
 from ..results.blocks import Block, Heading, Notes, Table, count, duration, figure, percent, to_html

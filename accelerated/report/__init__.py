@@ -1,1 +1,1 @@
-"""Reports in sentences, tables and figures, from the numbers of `results`. The first file to read is `engine`."""
+"""Reports: the pages of the findings in sentences, tables and figures. The first file to read is `engine`."""

@@ -2,15 +2,13 @@
 
 from routelaws.reference.diagnostics import SAME
 
+from ..findings.finding import Report, capital, loss_name, names, router_name
+from ..findings.gather import FINDINGS
 from ..results.blocks import Block, Table, count, counts_span, figure, range_of, span, two_digits
 from ..results.encoding import constants
 from ..results.floor import cutoff_cell
 from ..results.misfit import CLEAR, how_far_off
 from ..wording import by_reason, plural
-from .outline import Report, capital, loss_name, names, router_name
-
-MANY_PAIRS = 6
-"""The answer names up to this many pairs of routers, and only counts more."""
 
 
 def findings(report: Report) -> list[str | None]:
@@ -37,8 +35,7 @@ def findings(report: Report) -> list[str | None]:
             f"**There is no law.** The reason is under {report.see('The law')}. A scaling law is a formula that "
             "computes the loss from N and E, with a few constants that are fitted to runs."
         )
-    if facts["pairs"]:
-        blocks.append(_pairs(report, facts["pairs"]))
+    blocks += [finding.sentence(report) for finding in FINDINGS if len(report.results[finding.key])]
     if facts["printed"]:
         blocks.append(_printed(report, facts["printed"]))
     if report.fitted:
@@ -205,25 +202,6 @@ def _dense(dense: dict) -> str:
         f"({span(alpha, '.4f')}). Its error is {two_digits(dense['rmsle_percent'])} % of the loss (root mean "
         f"square){beyond}"
     )
-
-
-def _pairs(report: Report, facts: dict) -> str:
-    pairs, settled = facts["all"], facts["settled"]
-    head = f"The runs show which router is better for {settled or 'none'} of {plural(len(pairs), 'pair')}."
-    if settled == len(pairs):
-        head = "The routers differ."
-    elif len(pairs) == 1:
-        head = "The runs do not show which of the two routers is better."
-    if len(pairs) > MANY_PAIRS:
-        return f"**{head}** See the differences under {report.see('Router against router')}."
-    return f"**{head}** Mean losses at the same N and E: {'; '.join(map(_pair, pairs))}."
-
-
-def _pair(pair: dict) -> str:
-    ends = "" if pair["low"] is None else f" ({span(pair, '.2f')})"
-    unsettled = "" if pair["settled"] else ", not certain"
-    better, worse = router_name(pair["better"]), router_name(pair["worse"])
-    return f"{better} is {figure(pair['mean'], '.2f')} % lower than {worse}{ends}{unsettled}"
 
 
 def _printed(report: Report, facts: dict) -> str:

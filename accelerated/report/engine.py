@@ -1,7 +1,7 @@
 """Write reports: for any results table, and for a sweep (`sweep_report`).
 
     1. READ     `table.open_runs`         a table
-    2. FIND     `reproduction.gather`     every number, as a dictionary
+    2. FIND     `gather.gather`           every number, as a dictionary
     3. DRAW     `figures.draw_all`        figures/NAME.png and .svg, from these numbers
     4. SAY      `markdown`                report.md from the sections, and report.html from that
 
@@ -14,21 +14,21 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import make_folder, write_atomically
+from ..findings import advice, experts, routers
+from ..findings.finding import Report, anchor, bullets
+from ..findings.gather import gather
 from ..laws.catalogue import LAWS
 from ..results.blocks import Block, Heading
 from ..results.blocks import markdown as blocks_markdown
 from ..results.comparisons.forms import BOUNDED
 from ..results.encoding import dumps
 from ..results.fit import check_huber
-from ..results.reproduction.gather import gather
 from ..results.reproduction.table import Table, open_runs
 from ..tables.table import named
 from . import fit_sections, law_sections, run_sections, sweep_sections, table_sections
 from .figures.draw import draw_all
 from .opening import cautions_of, first_page
-from .outline import Report, anchor, bullets
 from .page import page
-from .verdicts import RULES, because
 
 SHORT = (
     sweep_sections.chance_section,
@@ -36,7 +36,7 @@ SHORT = (
     law_sections.law_section,
     law_sections.floor_section,
     law_sections.isoflop_section,
-    run_sections.advice_section,
+    advice.FINDING.blocks,
 )
 """The sections of the short report: the answer, its figures, and the next steps."""
 
@@ -53,14 +53,15 @@ FULL = (
     fit_sections.misses_section,
     fit_sections.forms_section,
     sweep_sections.registered_section,
-    run_sections.pairs_section,
+    routers.FINDING.blocks,
+    experts.FINDING.blocks,
     run_sections.experts_per_token_section,
     run_sections.frequency_section,
     run_sections.compute_section,
     fit_sections.texts_section,
     sweep_sections.routers_section,
     sweep_sections.training_section,
-    run_sections.advice_section,
+    advice.FINDING.blocks,
     table_sections.not_reproduced_section,
     table_sections.rows_section,
     table_sections.method_section,
@@ -100,11 +101,11 @@ def write_reproduction(
     Table(opened)  # so that errors come before the folder exists
     folder = make_folder(Path(out))
     results, runs = gather(opened, tell, huber)
-    for words, routers in cautions_of(results).items():
-        tell(f"caution ({', '.join(routers)}): {words}")
+    for words, names in cautions_of(results).items():
+        tell(f"caution ({', '.join(names)}): {words}")
     try:
         drawn = draw_all(folder / "figures", results, runs, tell=tell)
-        return write_files(folder, "results.json", advised(results), markdown(results, drawn, full=full))
+        return write_files(folder, "results.json", results, markdown(results, drawn, full=full))
     except OSError as error:
         raise InputError(f"--out {out}: cannot be written ({error.strerror or error})") from None
 
@@ -112,19 +113,13 @@ def write_reproduction(
 def markdown(
     results: dict, drawn: list[str], sweep: dict | None = None, numbers: str = "results.json", full: bool = False
 ) -> str:
-    """Return the report; arguments as the fields of `outline.Report`."""
+    """Return the report; arguments as the fields of `finding.Report`."""
     report = Report(results, drawn, sweep, numbers, full)
     body = [block for section in (FULL if full else SHORT) for block in section(report)]
     if not full:
-        last = sweep_sections.training_figure if sweep else run_sections.pairs_figure
+        last = sweep_sections.training_figure if sweep else routers.differences
         return blocks_markdown([*first_page(report), *body, *last(report), *table_sections.more_section(report)])
     return blocks_markdown([*first_page(report), *_contents(body), *body])
-
-
-def advised(results: dict) -> dict:
-    """Return results with a reason and a rule for the verdict on each recommendation."""
-    advice = [entry | {"rule": RULES[entry["key"]], "because": because(entry)} for entry in results["advice"]]
-    return results | {"advice": advice}
 
 
 def write_files(folder: Path, numbers: str, content: dict, text: str) -> Path:

@@ -1,12 +1,12 @@
 """The sections of a report on the fitted laws: slopes, gains, equivalent sizes, residuals, forms, other texts."""
 
+from ..findings.finding import Report, bullets, listed, loss_name, names, router_name, status
 from ..results.blocks import NOT_DETERMINED, Block, Heading, Table, count, counts_span, figure, span, undetermined
 from ..results.comparisons.forms import BOUNDED, FLOORED
 from ..results.misfit import CLEAR, NO_FLOOR, how_far_off
 from ..wording import plural
 from .answer import end_heads, gains_at_ends
 from .law_sections import LEGEND, NAMES, value_of
-from .outline import Report, bullets, listed, loss_name, names, router_name, status
 
 
 def slopes_section(report: Report) -> list[Block]:

@@ -1,12 +1,12 @@
 """The sections of a report on the (N, E) law: its constants, open questions, intervals."""
 
+from ..findings.finding import Report, bullets, missing, router_name, status, who
 from ..results.blocks import NOT_DETERMINED, Block, Heading, Table, constant, constant_span, count, figure, rough_span
 from ..results.encoding import constants
 from ..results.floor import forms_table
 from ..results.misfit import FLOOR_MOVES
 from ..results.planning.isoflop import ISOFLOP_CAPTION, ISOFLOP_HEAD, profile_blocks
 from ..wording import once, plural
-from .outline import Report, bullets, missing, router_name, status, who
 
 FORMULA = """```
 log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from ..errors import in_line
+from ..findings.finding import Report, bullets, capital, loss_name, names, who
 from ..results.blocks import Block, Heading, duration, range_of
 from ..wording import once, plural
 from .answer import findings, gains
-from .outline import Report, bullets, capital, loss_name, names, who
 
 PAPER = "[Clark et al. 2022](https://arxiv.org/abs/2202.01169), *Unified Scaling Laws for Routed Language Models*"
 

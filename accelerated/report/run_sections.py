@@ -1,85 +1,12 @@
 """The sections of a report that compare runs: routers, experts per token, routed blocks, compute."""
 
+from ..findings.finding import Report, router_name
 from ..results.blocks import NOT_DETERMINED, Block, Heading, Table, figure, share, span
-from ..wording import plural
-from .outline import Report, bullets, capital, router_name
-from .verdicts import RULES, judged, verdict_table
-
-PAIRS_CAPTION = "At points above zero, the second router in the title has the lower loss."
-
-
-def pairs_figure(report: Report, caption: str = PAIRS_CAPTION) -> list[Block]:
-    title = "Differences of the routers, in percent of the loss, one line for each size N"
-    return report.figure("pairs", title, caption)
-
-
-def pairs_section(report: Report) -> list[Block]:
-    """Return the comparison of each pair of routers at the same N and E: overall and by size."""
-    pairs, scatter = report.results["pairs"], report.results["seed_scatter"]
-    if not pairs:
-        return []
-    chance = " A hollow point is a difference that seeds alone can cause (95 %)." if scatter else ""
-    over = [
-        [
-            _pair(pair),
-            "all",
-            str(pair["overall"]["values"]),
-            *_change(pair["overall"]),
-            *_ratio(pair["overall_size_ratio"]),
-        ]
-        for pair in pairs
-    ]
-    sizes = [
-        [_pair(pair), report.size(each["N"]), str(each["percent"]["values"]), *_change(each["percent"])]
-        + _ratio(each["size_ratio"])
-        for pair in pairs
-        for each in pair["sizes"]
-    ]
-    heads = ["pair", "N", "cells", "difference of the loss", "95 % interval", "ratio of equivalent dense sizes"]
-    return [
-        Heading("Router against router"),
-        "Each pair of routers is compared at every N and E where both have a run. If the difference is below zero, "
-        "the first router has the lower loss. For the ratio, the dense power law turns each loss into the size of a "
-        "dense model with this loss. A ratio of 0.8 means that the dense model of the second router is 1.25 times as "
-        "large.",
-        *report.figure(
-            "routers",
-            "Loss against the number of experts, one panel for each size N",
-            "Colours are the routers, the dashed line is the dense model. The axes of the panels differ.",
-        ),
-        *pairs_figure(report, PAIRS_CAPTION + chance),
-        "In a row for all N, each size has the same weight. In a row for one N, each E has the same weight.",
-        Table([*heads, "95 % interval"], over + sizes, keys=2),
-        *_turned(report, pairs),
-        f"Every shared N and E is in `{report.numbers}` (`pairs`, `cells`).",
-    ]
-
-
-def _pair(pair: dict) -> str:
-    return f"{router_name(pair['first'])} minus {router_name(pair['second'])}"
 
 
 def _change(interval: dict) -> list[str]:
     ends = "not known" if interval["low"] is None else f"{span(interval, '+.2f')} %"
     return [f"{figure(interval['mean'], '+.2f')} %", ends]
-
-
-def _ratio(interval: dict | None) -> list[str]:
-    return ["not known"] * 2 if interval is None else [figure(interval["mean"], ".3f"), span(interval, ".3f")]
-
-
-def _turned(report: Report, pairs: list[dict]) -> list[Block]:
-    lines = [
-        f"{router_name(pair['first'])} and {router_name(pair['second'])} have the opposite order in {turned['cells']} "
-        f"of {plural(len(pair['cells']), 'cell')}, most clearly at N = {report.size(turned['N'])}, E = {turned['E']} "
-        f"({figure(turned['percent'], '+.2f')} %)."
-        for pair in pairs
-        if (turned := pair["turned"])["cells"]
-    ]
-    if not lines:
-        return ["Each pair has the same order in all of its cells."]
-    rest = " The other pairs have the same order in all of their cells." if len(lines) < len(pairs) else ""
-    return [" ".join(lines) + rest]
 
 
 def experts_per_token_section(report: Report) -> list[Block]:
@@ -245,46 +172,3 @@ def _kinds_off(kinds: list[dict]) -> str:
         "The law does not quite hold for some kinds, because their mean residual is larger than the residuals of "
         f"single runs: {'; '.join(shown)}."
     )
-
-
-CERTAIN = (
-    "*Certain* means that the whole 95 % interval is on one side of zero; *open* means that the interval includes zero."
-)
-
-
-def advice_section(report: Report) -> list[Block]:
-    """Return the paper's recommendations with verdicts, and in the full report the rules and the gain of each E."""
-    entries = judged(report.results)
-    if not entries:
-        return []
-    if not report.full:
-        return [Heading("The recommendations"), CERTAIN, *verdict_table(entries)]
-    return [
-        Heading("The recommendations"),
-        f"The verdicts follow from the numbers by the rules below; the rules are our choice. {CERTAIN} Only the "
-        "recommendation on routed blocks was checked against the published text.",
-        *verdict_table(report.results["advice"]),
-        *_doublings(report),
-        "The rules:",
-        *bullets(f"{entry['words']} {capital(RULES[entry['key']])}." for entry in entries),
-    ]
-
-
-def _doublings(report: Report) -> list[Block]:
-    rows = []
-    for entry in report.results["doublings"]:
-        reached = {point["E"]: point for point in entry["reached"]}
-        for step in entry["steps"]:
-            point = reached.get(step["to"])
-            ends = [f"{figure(point['percent'], '.0f')} %", f"{span(point, '.0f')} %"] if point else ["", ""]
-            where = [router_name(entry["router"]), f"{step['from']} → {step['to']}", str(step["sizes"])]
-            rows.append([*where, *_change(step["percent"]), *ends])
-    if not rows:
-        return []
-    heads = ["router", "experts", "sizes", "change of the loss", "95 % interval over sizes", "of the whole fall"]
-    return [
-        "The next table shows the gain of each step in E, as a mean over the sizes with both values of E. *Of the "
-        "whole fall*: the fall of log L from dense to the E after the step, as a share of its fall from dense to the "
-        "largest E.",
-        Table([*heads, "range over sizes"], rows, keys=2),
-    ]

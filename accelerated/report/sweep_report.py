@@ -3,10 +3,19 @@
 import time
 from pathlib import Path
 
-from ..results.sweeps.findings import find, gather_sweep, report_dict
-from ..results.sweeps.folder import read_sweep
-from .engine import advised, markdown, write_files
+from ..findings.gather import gather
+from ..results.comparisons.runs import Run
+from ..results.reproduction.table import with_main_loss
+from ..results.runs import Runs
+from ..results.sweeps.findings import find, report_dict
+from ..results.sweeps.folder import Sweep, read_sweep, same_but_seed
+from .engine import markdown, write_files
 from .figures.draw import draw_all
+
+
+def gather_sweep(sweep: Sweep) -> tuple[dict, list[Run]]:
+    runs = with_main_loss(Runs(sweep.frame, sweep.folder))
+    return gather(runs, point=lambda run: same_but_seed(sweep.planned[run.hyper_id]), name=sweep.name)
 
 
 def write_report(folder: Path, full: bool = False) -> Path:
@@ -33,4 +42,4 @@ def write_report(folder: Path, full: bool = False) -> Path:
         "figures": time.perf_counter() - fitted,
     }
     text = markdown(results, drawn, facts | {"seconds": seconds}, "report.json", full)
-    return write_files(folder, "report.json", report_dict(sweep, advised(results), facts, seconds), text)
+    return write_files(folder, "report.json", report_dict(sweep, results, facts, seconds), text)

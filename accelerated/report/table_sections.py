@@ -3,10 +3,11 @@
 import shlex
 
 from ..errors import printable
+from ..findings.finding import Report, bullets, listed, loss_name, missing, router_name
+from ..findings.gather import FINDINGS
 from ..results.blocks import Block, Heading, Table, count, counts_span, figure, range_of, two_digits
 from ..results.encoding import constants
 from ..wording import plural
-from .outline import Report, bullets, listed, loss_name, missing, router_name
 from .sweep_sections import how_done, not_used
 
 MANY_GAPS, MANY_TWICE = 12, 6
@@ -201,7 +202,7 @@ def _lacking(report: Report) -> list[Block]:
     no_compute = not any(entry["missing"] is None for entry in results["utilisation"])
     lacking = {
         "no size has two values of E (for slopes)": any(law["measured_slopes"] for law in report.laws),
-        "no two routers have a run of the same N and E": results["pairs"],
+        **{finding.lacking: len(results[finding.key]) for finding in FINDINGS if finding.lacking},
         "no models differ only in k": results["experts_per_token"]["cells"],
         "no models differ only in the share of routed blocks": results["routing_frequency"]["cells"],
         "no run has another k, R or width (to test the law that uses F and B)": no_compute

@@ -15,7 +15,7 @@ from .blocks import verdict
 
 
 def plain(value):
-    """Return a value for strict JSON: records as objects, NaN as None, infinities as "inf" and "-inf".
+    """Return a value for JSON: records as objects, frames as records, NaN as None, infinities as "inf" or "-inf".
 
     Example:
         >>> plain({"E_max": math.inf, "rows": np.int64(3), "p": np.array([0.5, np.nan])})
@@ -25,6 +25,8 @@ def plain(value):
         return plain(interval(value))
     if hasattr(value, "_asdict"):
         value = value._asdict()
+    if hasattr(value, "itertuples"):  # a frame of pandas, which is not imported here
+        value = value.astype(object).where(value.notna(), None).to_dict("records")
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -12,6 +12,7 @@ import scipy.stats
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.findings.gather import gather
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.report import engine
@@ -32,7 +33,6 @@ from routelaws.accelerated.results.misfit import (
     misfit_lines,
     warnings,
 )
-from routelaws.accelerated.results.reproduction.gather import gather
 from routelaws.accelerated.results.reproduction.table import Table, open_runs
 from routelaws.accelerated.results.row_differences import (
     Difference,

@@ -165,7 +165,7 @@ def test_names_are_no_markup_and_no_formula_of_a_figure(capsys, tmp_path):
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from routelaws.accelerated.report.figures.style import STYLE, save_figure
+    from routelaws.accelerated.findings.style import STYLE, save_figure
 
     with rc_context(STYLE):
         figure = Figure()

@@ -13,13 +13,13 @@ import numpy as np
 import pandas
 import pytest
 
+from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.inspection import page as experts_page
 from routelaws.accelerated.inspection import run_page
 from routelaws.accelerated.inspection.findings import LABELS, BlockFindings, Word
 from routelaws.accelerated.inspection.findings import table as findings_table
 from routelaws.accelerated.inspection.trace import Trace
 from routelaws.accelerated.report.engine import FULL, markdown
-from routelaws.accelerated.report.outline import Report
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results.blocks import Table
 from routelaws.accelerated.results.encoding import constants
@@ -43,6 +43,8 @@ def spoilt(value, key=""):
         return {name: child if name in KEPT else spoilt(child, name) for name, child in value.items()}
     if isinstance(value, list):
         return [spoilt(child) for child in value]
+    if isinstance(value, pandas.DataFrame):
+        return pandas.DataFrame([spoilt(row) for row in value.to_dict("records")])
     if isinstance(value, float):
         return value * RANDOM.uniform(0.7, 1.3)
     return int(RANDOM.integers(3, 90)) if type(value) is int and value and key in COUNTS else value
@@ -119,12 +121,10 @@ def each(entries, name: str) -> list[dict]:
 
 SLOPES = [one | {"by_law": next(s for s in one["of"]["derived"]["slopes"] if s["N"] == one["N"])}
           for one in each(FITTED, "measured_slopes")]  # fmt: skip
-PAIRS = [pair | {"change": pair["overall"], "ratio": pair["overall_size_ratio"]} for pair in R["pairs"]]
-PAIRS += [one | {"change": one["percent"], "ratio": one["size_ratio"]} for one in each(R["pairs"], "sizes")]
+PAIRS = list(R["pairs"][R["pairs"]["E"].isna()].itertuples())
 ALONE = [one | {name: one["coefficients"][name]["value"] if one["coefficients"][name]["determined"] else None
                 for name in NAMES[:-1]} for one in R["transfer"]]  # fmt: skip
-REACHED = {(entry["router"], point["E"]): point for entry in R["doublings"] for point in entry["reached"]}
-DOUBLINGS = [one | {"reached": REACHED.get((one["of"]["router"], one["to"]))} for one in each(R["doublings"], "steps")]
+DOUBLINGS = list(R["doublings"].itertuples())
 BOUGHT = [one | {"growth": one["of"].get("growth"), "change": one["percent"] or None}
           for name in ("cells", "dense") for one in each(TOKENS[name], "points")]  # fmt: skip
 DENSE = R["dense"]["coefficients"]
@@ -153,8 +153,8 @@ TABLES = {
                                       "larger than": "misfit.beyond_seeds.F misfit.beyond_seeds.p"}),
     "forms": (R["forms"], {"RMSLE": "rmsle", "run left out": "leave_one_out.rmsle",
                            "size left out": "leave_one_size_out.rmsle"}),
-    "pairs": (PAIRS, {"cells": "change.values", "difference": "change.mean", "95 %": "change.low change.high",
-                      "ratio": "ratio.mean", "95 %#1": "ratio.low ratio.high"}),
+    "pairs": (PAIRS, {"cells": "cells", "difference": "percent", "95 %": "low high", "ratio": "size_ratio",
+                      "95 %#1": "ratio_low ratio_high"}),
     "experts per token": (BOUGHT, {"^loss$": "loss", "^change$": "change", "Tera": "flops", "^log10 L": "per_decade",
                                    "larger N": "growth"}),
     "against other uses": ([*TOKENS["versus_growth"].values(), *TOKENS["versus_dense"].values()], {
@@ -165,8 +165,8 @@ TABLES = {
     "kinds": (each(R["utilisation"], "kinds"), {"runs": "rows", "RMSLE": "rmsle", "mean of": "percent"}),
     "other texts": (ALONE, {f"^{name}$": name for name in NAMES[:-1]} | {"^runs$": "rows", "RMSLE": "rmsle"}),
     "doublings": (DOUBLINGS, {
-        "^sizes$": "sizes", "of the loss": "percent.mean", "95 %": "percent.low percent.high",
-        "whole fall": "reached.percent", "range": "reached.low reached.high"}),
+        "^sizes$": "sizes", "of the loss": "percent", "95 %": "low high", "whole fall": "reached",
+        "range": "reached_low reached_high"}),
 }  # fmt: skip
 """{table: (records, {part of a heading: fields of its numbers})} of the full report of `reproduce`."""
 

@@ -14,9 +14,9 @@ import pytest
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.files import write_atomically
+from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.report import sweep_report
 from routelaws.accelerated.report.figures import draw as figures
-from routelaws.accelerated.report.outline import Report
 from routelaws.accelerated.report.sweep_report import write_report
 from routelaws.accelerated.report.sweep_sections import evaluation_words, registered_section
 from routelaws.accelerated.results import encoding
@@ -195,9 +195,9 @@ def test_runs_that_have_not_learned_are_named_once_and_used_nowhere(whole):
     assert "lacks S-BASE" not in text and "no, routing hurts" not in text
     compared = {(entry["router"], entry["experts"]) for entry in result["does_routing_help"]}
     assert compared == {("Hash", 32), ("S-Base", 16)}
-    assert {cell["E"] for pair in result["pairs"] for cell in pair["cells"]} == {2, 4, 8, 16}
+    assert {row["E"] for row in result["pairs"]} == {None, 2, 4, 8, 16}
     assert {law["router"]: law["experts"][-1] for law in result["laws"]} == {"Hash": 32, "S-Base": 16}
-    assert {gain["E"] for gain in result["advice"][0]["evidence"]["gains"]} == {16, 32}
+    assert {gain["E"] for law in result["laws"] for gain in law["gains"]} == {16, 32}
     assert "routed by HASH and S-BASE with E = 2, 4, 8, 16, 32." in text, "all that was trained is told"
 
 

@@ -9,10 +9,12 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas
 
+from routelaws.accelerated.findings.advice import judge
+from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.report.engine import FULL, SHORT
 from routelaws.accelerated.report.opening import first_page
-from routelaws.accelerated.report.outline import Report
 from routelaws.accelerated.report.table_sections import more_section
 from routelaws.accelerated.results.blocks import markdown
 from routelaws.accelerated.results.floor import Form, Gain
@@ -44,7 +46,15 @@ del RESULTS["runs"]
 for entry in RESULTS["other_intervals"]:
     for quantity in entry["quantities"]:
         quantity["N"] = math.nan if quantity["N"] is None else quantity["N"]
-LAW, (PAIR,) = RESULTS["laws"][1], RESULTS["headlines"]["pairs"]["all"]
+LAW, PAIRS = RESULTS["laws"][1], pandas.DataFrame(RESULTS["pairs"]).astype({"N": "Int64", "E": "Int64"})
+RESULTS |= {"pairs": PAIRS} | {key: pandas.DataFrame(RESULTS[key]) for key in ("doublings", "advice")}
+UNSETTLED, UNKNOWN = {"verdict": "open", "low": -0.5}, {"verdict": "not known", "low": math.nan}
+
+
+def pairs(*changes: dict) -> pandas.DataFrame:
+    """Return the first row of the pairs with each of the changes."""
+    return pandas.concat([PAIRS.iloc[:1].assign(**change) for change in changes])
+
 
 GAIN = {"router": "Hash", "experts": [32], "sizes": 3, "lower": 2, "nats": [0.25, 0.125], "percent": [10.0, 5.0]}
 UNEQUAL = {"equal_p": 0.04, "sizes": [{"N": n, "deviation": d, "percent": d} for n, d in ((1e7, 0.1), (1e9, 3.0))]}
@@ -64,7 +74,7 @@ SWEEP = {
 }  # fmt: skip
 NO_FACTS = {f"headlines {fact}": None for fact in ("gains", "fading", "misfit")}
 NO_LAW = {f"laws {i} missing": "the reason" for i in (0, 1)} | NO_FACTS
-DENSE_ONLY = {"laws": [], "table routers": [], "pairs": [], "headlines pairs": None} | NO_FACTS
+DENSE_ONLY = {"laws": [], "table routers": [], "pairs": PAIRS.iloc[:0]} | NO_FACTS
 OPEN = {"determined": False}
 ALIKE = {"router": "Hash", "N": 1e7, "E": 4, "losses": [2.5, 2.25, 3.0]}
 SUSPECT = {"hyper_id": 11, "router": "Hash", "N": 1e7, "E": 4, "R": 0.25, "loss": 2.5, "reason": "odd"}
@@ -94,9 +104,32 @@ SLOPES = {
 }
 
 NOTHING = {
-    "pairs": [], "experts_per_token cells": [], "routing_frequency cells": [], "table loss_columns": ["loss"],
-    "headlines other_kinds": False, "laws": [law | {"measured_slopes": []} for law in RESULTS["laws"]],
+    "pairs": PAIRS.iloc[:0], "experts_per_token cells": [], "routing_frequency cells": [],
+    "table loss_columns": ["loss"], "headlines other_kinds": False,
+    "laws": [law | {"measured_slopes": []} for law in RESULTS["laws"]],
 }  # fmt: skip
+
+
+def changed(old, steps: list[str], new):
+    """Return results with a new value at the end of some steps, such as laws, 0, missing; a dictionary is merged."""
+    if not steps:
+        return old | new if isinstance(old, dict) and isinstance(new, dict) else new
+    results, step = copy.copy(old), int(steps[0]) if steps[0].isdigit() else steps[0]
+    results[step] = changed(old.get(step) if isinstance(old, dict) else old[step], steps[1:], new)
+    return results
+
+
+def altered(changes: dict) -> dict:
+    results = RESULTS
+    for path, value in changes.items():
+        results = changed(results, path.split(), value)
+    return results
+
+
+def advised(changes: dict) -> dict:
+    """Return the change of the recommendations that follows from other changes."""
+    return {"advice": judge(altered(changes), [])}
+
 
 OF_A_TABLE = {
     "no certain gain": {"headlines gains": {"below": 0}},
@@ -113,9 +146,9 @@ OF_A_TABLE = {
     "a law of one router": {"laws 0 missing": "too few runs"},
     "dense runs only": DENSE_ONLY | {"table condition": True, "rows routers": None},
     "two dense sizes": DENSE_ONLY | {"dense misfit largest_size": None},
-    "a pair, not settled": {"headlines pairs": {"settled": 0, "all": [PAIR | {"settled": False, "low": -0.5}]}},
-    "one of two pairs": {"headlines pairs": {"all": [PAIR, PAIR | {"settled": False, "low": None}]}},
-    "seven pairs": {"headlines pairs": {"settled": 0, "all": [PAIR] * 7}},
+    "a pair, not settled": {"pairs": pairs(UNSETTLED)},
+    "one of two pairs": {"pairs": pairs({}, UNKNOWN)},
+    "seven pairs": {"pairs": pairs(*[UNSETTLED] * 7)},
     "printed, one outside": {
         "headlines printed": INSIDE, "laws 0 printed": PRINTED, "dense printed": DENSE, "table released": True,
         "transfer 0 coefficients c": OPEN,
@@ -181,15 +214,17 @@ OF_A_TABLE = {
     "a wide jackknife": {"headlines jackknife 0": {"low": 2.55e-17, "high": 1.47e41}},
     "RL-R": {"table routers": ["Hash", "RL-R"]},
     "isoFLOP profiles": {"isoflop": [profile(times) for times in (1, 2, 4, 8)]},
-    "advice on size alone": {f"advice {i} verdict": "cannot be judged" for i in (1, 2, 3, 4)},
-    "no advice on size": {"advice 0 verdict": "cannot be judged"},
-    "routing hurts": {"advice 0 evidence": {"above": 2, "below": 4}},
-    "sizes far from 1.3B": {"advice 0 evidence": {"near": False}},
-    "more experts help": {"advice 1 evidence routers 0": {"verdict": "not supported"}},
-    "more routed blocks help": {
-        "advice 4 evidence": {"above": [{"router": "Hash", "R": 1.0, "lower": 2, "cells": 3}], "usual": 0.5},
-    },
-    "a router without a mean": {"advice 3 evidence against 0": {"low": None, "sizes": 0}},
+    "advice on size alone": advised({
+        "doublings": RESULTS["doublings"].iloc[:0], "pairs": PAIRS.iloc[:0], "experts_per_token": {"versus_growth": {}},
+        "routing_frequency": {"below_half": []},
+    }),
+    "no advice on size": advised({"laws": []}),
+    "routing hurts": advised({"laws 0 gains 0": {"low": 0.01, "high": 0.02}}),
+    "sizes far from 1.3B": advised({f"laws {i} gains": RESULTS["laws"][i]["gains"][:2] for i in (0, 1)}),
+    "more experts help": advised({"doublings": RESULTS["doublings"].assign(high=-0.125)}),
+    "more routed blocks help": advised({
+        "routing_frequency changes": [{"router": "Hash", "R": 1.0, "lower": 2, "cells": 3}],
+    }),
     "no law in compute": {f"utilisation {i} missing": "the reason" for i in (0, 1)},
 }  # fmt: skip
 
@@ -222,20 +257,9 @@ OF_A_SWEEP = {
 }  # fmt: skip
 
 
-def changed(old, steps: list[str], new):
-    """Return results with a new value at the end of some steps, such as laws, 0, missing; a dictionary is merged."""
-    if not steps:
-        return old | new if isinstance(old, dict) and isinstance(new, dict) else new
-    results, step = copy.copy(old), int(steps[0]) if steps[0].isdigit() else steps[0]
-    results[step] = changed(old.get(step) if isinstance(old, dict) else old[step], steps[1:], new)
-    return results
-
-
 def lines(changes: dict, sweep: dict | None) -> list[str]:
     """Return the lines of the full report, followed by the lines of the short report."""
-    results = RESULTS
-    for path, value in changes.items():
-        results = changed(results, path.split(), value)
+    results = altered(changes)
     drawn = ["loss", "slopes", "coefficients", "forms", "frequency", "load", "isoflop"]
     drawn += (sweep or {}).get("drawn", ["training"])
     blocks = [

@@ -14,6 +14,7 @@ import pytest
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.figures import training as training_figures
+from routelaws.accelerated.report.sweep_report import gather_sweep
 from routelaws.accelerated.results.encoding import plain
 from routelaws.accelerated.results.sweeps import findings
 from routelaws.accelerated.results.sweeps.folder import Sweep, SweepRun
@@ -73,7 +74,7 @@ def sweep():
 
 @pytest.fixture(scope="module")
 def gathered(sweep, few_resamples):
-    return findings.gather_sweep(sweep)
+    return gather_sweep(sweep)
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +175,7 @@ def test_the_mean_of_the_seeds_is_compared_and_each_seed_is_fitted(sweep):
     entries = findings.compare(less, less.selections[0], [])
     wanted = [np.mean(losses_at("Hash", size, 8)) for size in SIZES]
     assert close([entry.routed_loss for entry in entries], wanted) and {entry.experts for entry in entries} == {8}
-    [law] = findings.gather_sweep(less)[0]["laws"]
+    [law] = gather_sweep(less)[0]["laws"]
     assert (law["rows"], law["experts"]) == (13, [1, 2, 4, 8])
 
 

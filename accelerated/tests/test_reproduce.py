@@ -8,13 +8,9 @@ import pandas
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.laws.held_out import HeldOut
-from routelaws.accelerated.report import engine as command
-from routelaws.accelerated.report import outline
-from routelaws.accelerated.report.engine import markdown
-from routelaws.accelerated.report.figures import draw as figures
-from routelaws.accelerated.report.figures.coefficients import _forest
-from routelaws.accelerated.report.figures.style import (
+from routelaws.accelerated.findings import advice, experts, finding, routers
+from routelaws.accelerated.findings.gather import gather, used_rows
+from routelaws.accelerated.findings.style import (
     COLOURS,
     MORE_COLOURS,
     colour_of,
@@ -22,15 +18,19 @@ from routelaws.accelerated.report.figures.style import (
     log_ticks,
     panel_grid,
 )
+from routelaws.accelerated.laws.held_out import HeldOut
+from routelaws.accelerated.report import engine as command
+from routelaws.accelerated.report.engine import markdown
+from routelaws.accelerated.report.figures import draw as figures
+from routelaws.accelerated.report.figures.coefficients import _forest
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results import blocks, encoding, fit
-from routelaws.accelerated.results.comparisons import ablations, forms, pairs
+from routelaws.accelerated.results.comparisons import ablations, forms
 from routelaws.accelerated.results.comparisons.runs import seed_scatter, twice
 from routelaws.accelerated.results.comparisons.utilisation import kind_of
 from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.misfit import equal_variances
-from routelaws.accelerated.results.reproduction import advice, paper, resamples
-from routelaws.accelerated.results.reproduction.gather import gather, used_rows
+from routelaws.accelerated.results.reproduction import paper, resamples, router_fits
 from routelaws.accelerated.results.reproduction.headlines import _printed
 from routelaws.accelerated.results.reproduction.table import Table, open_runs, size_labels
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
@@ -140,7 +140,7 @@ def test_the_report_is_whole(whole):
     heads = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert heads[:3] == ["What came out", "Contents", "Words and symbols"] and heads[-1] == "More"
     links = re.findall(r"\(#([\w-]+)\)", text)
-    assert set(links) <= set(map(outline.anchor, heads)) and len(links) >= len(heads) - 2
+    assert set(links) <= set(map(finding.anchor, heads)) and len(links) >= len(heads) - 2
     assert len(re.findall(r"^- \*\*", text[: text.index("## Contents")], re.MULTILINE)) >= 4
     assert [line for line in text.splitlines() if line.endswith((",", ";")) or line.startswith((",", ";", "."))] == []
     drawn = set(re.findall(r"\(figures/(\w+)\.svg\)", text))
@@ -153,7 +153,7 @@ def test_the_report_is_whole(whole):
 
 
 def test_the_file_of_numbers_is_whole_and_the_short_report_the_approved_one(made, whole, approved):
-    assert json.loads(json.dumps(encoding.plain(command.advised(made.results)))) == results_of(whole)
+    assert json.loads(json.dumps(encoding.plain(made.results))) == results_of(whole)
     short = markdown(made.results, [name for name in figures.FIGURES if name != "isoflop"])
     approved("reproduce-short.md", short, 1e-3)
     assert len(short.split()) < 1300 and "](#" not in short and page(short, whole).count("<figure>") == 2
@@ -218,26 +218,25 @@ def test_pairs_by_hand():
         run("B", 1000, 4, 4.0),
         run("B", 1000, 4, 1.0, k=2),
     ]
-    (pair,) = pairs.compare_routers(runs, 0.1, SCATTER)
-    assert [(cell["N"], cell["E"], cell["nats"], cell["size_ratio"]) for cell in pair["cells"]] == [
-        (100, 4, 1.0, pytest.approx(2.0**-10)),
-        (1000, 4, -2.0, pytest.approx(2.0**10)),
-    ]
-    assert pair["overall"]["mean"] == pytest.approx(0) and pair["overall_size_ratio"]["mean"] == pytest.approx(1)
-    assert pair["overall_size_ratio"]["low"] == pytest.approx(1 / pair["overall_size_ratio"]["high"])
+    frame = routers.compare(runs, 0.1, SCATTER)
+    mean, cells = frame.iloc[0], frame.dropna(subset=["N", "E"])
+    assert list(cells[["N", "E"]].itertuples(index=False, name=None)) == [(100, 4), (1000, 4)]
+    assert [*cells["percent"], *cells["size_ratio"]] == pytest.approx([100, -50, 2.0**-10, 2.0**10])
+    assert cells["verdict"].tolist() == ["B", "A"] and mean["verdict"] == "open"
+    assert mean["percent"] == pytest.approx(0) and mean["size_ratio"] == pytest.approx(1)
+    assert mean["ratio_low"] == pytest.approx(1 / mean["ratio_high"])
+
+    def reaches(more=(), scatter=SCATTER) -> list[float]:
+        cells = routers.compare([*runs, *more], 0.1, scatter).dropna(subset=["N", "E"])
+        return np.log10((1 + cells["high"] / 100) / (1 + cells["percent"] / 100)).tolist()
+
     reach = 4.302652729911275 * math.sqrt(2) * 0.01
-    assert pair["cells"][0]["percent_reach"] == pytest.approx(100 * math.log(10) * reach)
-    assert pair["cells"][0]["nats_reach"] == pytest.approx(math.log(10) * reach)
-    seeds = pairs.compare_routers([*runs, run("A", 1000, 4, 2.0, seed=1)], 0.1, SCATTER)[0]
-    assert seeds["cells"][1]["percent_reach"] == pytest.approx(100 * math.log(10) * reach * math.sqrt(1.5 / 2))
-    for wanted, scatter in ((1, SCATTER), (3, SCATTER | {"equal_p": 0.01})):  # the scatter at N = 1,000
-        first, second = pairs.compare_routers(runs, 0.1, scatter)[0]["cells"]
-        assert second["percent_reach"] == pytest.approx(wanted * first["percent_reach"])
-    more = [run("B", 100, 8, 1.0), run("A", 1000, 8, 2.0), run("B", 1000, 8, 2.5)]
-    uneven = pairs.compare_routers([*runs, *more], 0.1, None)[0]
-    assert uneven["turned"] == {"cells": 2, "N": 1000, "E": 4, "percent": pytest.approx(-50)}
-    assert pairs.compare_routers(runs, None, None)[0]["cells"][0]["size_ratio"] is None
-    assert pairs.equal_dense_size(2.0, {"intercept": 1.2, "slope": -0.1}) == pytest.approx(1e12 / 1024)
+    assert reaches() == pytest.approx([reach, reach])
+    assert reaches([run("A", 1000, 4, 2.0, seed=1)]) == pytest.approx([reach, reach * math.sqrt(1.5 / 2)])
+    assert reaches(scatter=SCATTER | {"equal_p": 0.01}) == pytest.approx([reach, 3 * reach])  # that at N = 1,000
+    unknown = routers.compare(runs, None, None)
+    assert unknown["size_ratio"].isna().all() and (unknown["verdict"] == "not known").sum() == 4
+    assert router_fits.equal_dense_size(2.0, {"intercept": 1.2, "slope": -0.1}) == pytest.approx(1e12 / 1024)
 
 
 def test_forms_are_compared_row_by_row_and_size_by_size():
@@ -258,14 +257,13 @@ def test_forms_are_compared_row_by_row_and_size_by_size():
 
 def test_dense_runs_that_hardly_fall_give_sizes_beyond_the_largest_float():
     runs = [run("A", 100, 2, 2.0), run("B", 100, 2, 1.0)]
-    (pair,) = pairs.compare_routers(runs, 1e-4, None)  # the dense sizes of these losses differ by 10^3010
-    assert pair["cells"][0]["size_ratio"] == 0 and pair["overall_size_ratio"]["mean"] == 0
-    (pair,) = pairs.compare_routers([runs[0]._replace(loss=1.0), runs[1]._replace(loss=2.0)], 1e-4, None)
-    assert pair["cells"][0]["size_ratio"] == pair["overall_size_ratio"]["mean"] == math.inf
+    small = routers.compare(runs, 1e-4, None)["size_ratio"]  # the dense sizes of these losses differ by 10^3010
+    large = routers.compare([runs[0]._replace(loss=1.0), runs[1]._replace(loss=2.0)], 1e-4, None)["size_ratio"]
+    assert set(small) == {0} and set(large) == {math.inf}
     assert blocks.log_percent(400.0) == math.inf and blocks.log_percent(-400.0) == -100
     line = {"intercept": 0.3, "slope": -1e-4}
-    assert pairs.equal_dense_size(10**0.2991, line) == pytest.approx(1e9)
-    assert (pairs.equal_dense_size(1.0, line), pairs.equal_dense_size(4.0, line)) == (math.inf, 0)
+    assert router_fits.equal_dense_size(10**0.2991, line) == pytest.approx(1e9)
+    assert (router_fits.equal_dense_size(1.0, line), router_fits.equal_dense_size(4.0, line)) == (math.inf, 0)
 
 
 def test_differences_that_seeds_can_cause_are_hollow():
@@ -273,7 +271,7 @@ def test_differences_that_seeds_can_cause_are_hollow():
     runs = [run("A", 100, 4, 1.04), run("B", 100, 4, 1.0), run("A", 1000, 4, 1.0), run("B", 1000, 4, 1.2)]
     labels = {"size_labels": {"100": "100", "1000": "1K"}}
     for scatter, hollow in ((SCATTER, [True, False]), (None, [False, False])):
-        [panel] = figures.pairs_figure(labels | {"pairs": pairs.compare_routers(runs, 0.1, scatter)}, runs).axes
+        [panel] = routers.pairs_figure(labels | {"pairs": routers.compare(runs, 0.1, scatter)}, runs).axes
         points = [points.get_facecolor()[0] for points in panel.collections]
         assert [bool((colour == 1).all()) for colour in points] == hollow
 
@@ -281,13 +279,10 @@ def test_differences_that_seeds_can_cause_are_hollow():
 def test_doublings_by_hand():
     runs = [run("Dense", 100, 1, 4.0), run("A", 100, 2, 3.0), run("A", 100, 8, 2.0)]
     runs += [run("Dense", 1000, 1, 2.0), run("A", 1000, 8, 2.0), run("Dense", 9000, 1, 1.5), run("A", 9000, 8, 1.6)]
-    (found,) = pairs.doublings(runs)  # the two larger sizes gain nothing, so E has no share of a gain
-    assert [(step["from"], step["to"]) for step in found["steps"]] == [(1, 2), (2, 8)]
-    assert found["steps"][1]["per_doubling"] == pytest.approx(math.log10(2 / 3) / 2)
-    assert [(point["E"], point["percent"]) for point in found["reached"]] == [
-        (2, pytest.approx(100 * math.log(3 / 4) / math.log(2 / 4))),
-        (8, pytest.approx(100)),
-    ]
+    found = experts.steps({}, runs)  # the two larger sizes gain nothing, so E has no share of a gain
+    assert found[["before", "E", "sizes", "reached_sizes"]].values.tolist() == [[1, 2, 1, 1], [2, 8, 1, 1]]
+    wanted = [100 * math.log(3 / 4) / math.log(2 / 4), 100, -25, -100 / 3, math.log10(2 / 3) / 2]
+    assert [*found["reached"], *found["percent"], found["per_doubling"][1]] == pytest.approx(wanted)
 
 
 def test_seeds_are_told_from_other_differences():
@@ -313,15 +308,16 @@ def test_seeds_are_told_from_other_differences():
     assert [[each.loss for each in group] for group in twice(again)] == [[10**0.1, 5.0]]
 
 
-def advised(key: str, **results) -> dict:
+def advised(key: str, **results):
     empty = {
         "laws": [],
-        "doublings": [],
-        "pairs": [],
+        "doublings": experts.steps({}, []),
+        "pairs": routers.compare([], None, None),
         "experts_per_token": {"versus_growth": {}, "versus_dense": {}},
         "routing_frequency": {"usual": None, "changes": [], "below_half": []},
     }
-    return next(entry for entry in advice.advice(empty | results) if entry["key"] == key)
+    frame = advice.judge(empty | results, [])
+    return frame[frame["key"] == key].iloc[0] if len(frame) else {"verdict": "cannot be judged", "because": ""}
 
 
 def judged(key: str, **results) -> str:
@@ -354,16 +350,13 @@ def test_the_verdict_on_routing_turns_round(ends, size, verdict):
 )  # fmt: skip
 def test_the_verdict_on_the_number_of_experts_turns_round(beyond, share, verdict):
     low, mean, high = beyond
-    steps = [
-        {"from": 64, "to": 128, "percent": interval(-3, -2, -1), "per_doubling": -0.01},
-        {"from": 128, "to": 256, "percent": interval(low, mean, high), "per_doubling": mean / 200},
-    ]
-    reached = [{"E": 128, "percent": share, "low": share, "high": share, "sizes": 3}]
-    assert judged("experts", doublings=[{"router": "Hash", "steps": steps, "reached": reached}]) == verdict
-    short = [{"router": "Hash", "steps": steps[:1], "reached": reached}]
-    assert judged("experts", doublings=short) == "cannot be judged"
-    certain = [steps[0], steps[1] | {"percent": interval(-3, -2, 1)}]  # these steps alone are "supported"
-    both = [{"router": name, "steps": each, "reached": reached} for name, each in (("Hash", steps), ("RL-R", certain))]
+    before = ["Hash", 64, 128, 3, -2, -3, -1, -0.01, share, share, share, 3]
+    step = ["Hash", 128, 256, 3, mean, low, high, mean / 200, 100, 100, 100, 3]
+    columns = [*experts.COLUMNS, *experts.REACHED]
+    assert judged("experts", doublings=pandas.DataFrame([before, step], columns=columns)) == verdict
+    assert judged("experts", doublings=pandas.DataFrame([before], columns=columns)) == "cannot be judged"
+    certain = ["RL-R", 128, 256, 3, -2, -3, 1, -0.01, 100, 100, 100, 3]  # this step alone is "supported"
+    both = pandas.DataFrame([before, step, ["RL-R", *before[1:]], certain], columns=columns)
     assert judged("experts", doublings=both) == ("supported" if verdict == "supported" else "supported in part")
 
 
@@ -379,26 +372,26 @@ def test_the_verdict_on_k_turns_round(first, second, verdict):
     assert judged("k", experts_per_token={"versus_growth": versus, "versus_dense": {}}) == verdict
 
 
+HIGHER, EITHER, LOWER = (0.02, 0.021, 0.019), (0.02, -0.02, 0.01), (-0.02, -0.021, -0.019)
+
+
 @pytest.mark.parametrize(
-    ("against", "verdict"),
-    [({"Hash": (1, 2, 3), "RL-R": (1, 2, 3)}, "supported"),
-     ({"Hash": (1, 2, 3), "RL-R": (-1, 2, 3)}, "supported in part"),
-     ({"Hash": (1, 2, 3), "RL-R": (-3, -2, -1)}, "not supported"), ({"RL-R": (-1, 2, 3)}, "open"),
-     ({"Zed": (-3, -2, -1)}, "supported"), ({"Zed": (1, 2, 3)}, "not supported"), ({}, "cannot be judged")],
+    ("against", "verdict", "reason"),
+    [({"Hash": HIGHER, "RL-R": HIGHER}, "supported", "HASH: -1.97 % on average (-2.21 to -1.73), lower in 6 of 6"),
+     ({"Hash": HIGHER, "RL-R": EITHER}, "supported in part", "lower in 4 of 6 cells, certainly lower at 2 of 3"),
+     ({"Hash": HIGHER, "RL-R": LOWER}, "not supported", "lower in 0 of 6 cells, certainly lower at 0 of 3 sizes"),
+     ({"RL-R": EITHER}, "open", "S-BASE minus RL-R: -0.32 % on average (-"),
+     ({}, "cannot be judged", ""), ({"Zed": HIGHER}, "supported", "Zed: -1.97 % on average (-2.21 to -1.73)"),
+     ({"Zed": LOWER}, "not supported", "+2.05 % on average (+1.79 to +2.31)"),
+     ({"Zed": HIGHER[:1]}, "open", "Zed: -1.97 % on average, lower in 2 of 2 cells, certainly lower at 1 of 1")],
 )  # fmt: skip
-def test_the_verdict_on_the_router_turns_round(against, verdict):
-    entries = []
-    for other, ends in against.items():  # names are in order, so S-Base is the first of its pair with Zed
-        first, second = sorted([other, "S-Base"])
-        pair = {"first": first, "second": second, "overall": interval(*ends)}
-        entries.append(pair | {"cells": [{"percent": ends[1]}], "sizes": [{"percent": interval(*ends)}]})
-    assert judged("router", pairs=entries) == verdict
-    for each in advised("router", pairs=entries)["evidence"].get("against", []):
-        low, _, high = against[each["other"]]  # of the first loss minus the second
-        lower = low > 0 if each["other"] < "S-Base" else high < 0
-        assert (each["lower_sizes"], each["sizes"]) == (int(lower), 1)
-        ends = [end if each["other"] > "S-Base" else 100 / (100 + end) * 100 - 100 for end in against[each["other"]]]
-        assert sorted([each["low"], each["mean"], each["high"]]) == pytest.approx(sorted(ends))
+def test_the_verdict_on_the_router_turns_round(against, verdict, reason):
+    """The other router's losses are above those of S-BASE by a share for each size, and hardly depend on E."""
+    runs = [run("S-Base", n, e, 2.0) for n in (100, 200, 300) for e in (4, 8)]
+    runs += [run(other, 100 * i, e, 2.0 * (1 + change * (1 + e / 1000)))
+             for other, changes in against.items() for i, change in enumerate(changes, 1) for e in (4, 8)]  # fmt: skip
+    entry = advised("router", pairs=routers.compare(runs, None, None))
+    assert entry["verdict"] == verdict and reason in entry["because"]
 
 
 @pytest.mark.parametrize(
@@ -415,7 +408,7 @@ def test_the_verdict_on_the_routing_frequency_turns_round(ends, usual, verdict):
 
 def test_a_table_in_which_routing_hurts_turns_the_report_round(tmp_path):
     results = gathered(make_frame((("Hash", LAW), ("S-Base", HURTS))), tmp_path)
-    verdicts = {entry["key"]: entry["verdict"] for entry in results["advice"]}
+    verdicts = results["advice"].set_index("key")["verdict"]
     assert verdicts["size"] == "not supported" and verdicts["router"] == "not supported"
     assert verdicts["k"] == verdicts["frequency"] == "cannot be judged"
     text = markdown(results, [], full=True)

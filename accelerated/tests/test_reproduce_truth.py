@@ -13,15 +13,15 @@ import numpy as np
 import pandas
 import pytest
 
+from routelaws.accelerated.findings import routers
+from routelaws.accelerated.findings.finding import Report
+from routelaws.accelerated.findings.gather import gather
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.figures import laws as law_figures
-from routelaws.accelerated.report.outline import Report
-from routelaws.accelerated.report.run_sections import pairs_section
 from routelaws.accelerated.results.comparisons import ablations, utilisation
 from routelaws.accelerated.results.comparisons import runs as comparison_runs
 from routelaws.accelerated.results.reproduction import router_fits as fits
-from routelaws.accelerated.results.reproduction.gather import gather
 from routelaws.accelerated.results.reproduction.headlines import headlines
 from routelaws.accelerated.results.reproduction.table import Table, open_runs
 from routelaws.conformance.plain.laws import Bounded, Compute, quiet_interval
@@ -218,13 +218,14 @@ def cells(text: str, *first: str) -> list[list[str]]:
 
 def test_cells_of_the_opposite_order_are_counted_among_those_of_their_pair(results):
     """There are two pairs with 15 cells each. Two cells of the first pair have the opposite order."""
-    pair = results["pairs"][0]
-    turned_pair = pair | {"turned": {"cells": 2, "N": SIZES[0], "E": 8, "percent": 1.5}}
-    words = "HASH and S-BASE have the opposite order in 2 of 15 cells, most clearly at N = 10M, E = 8 (+1.50 %)."
+    pair = results["pairs"].copy()
+    turned = pair["N"].eq(SIZES[0]) & pair["E"].isin([8, 32])
+    pair.loc[turned, "percent"] = [-1.5, -0.5]
+    words = "HASH and S-BASE have the opposite order in 2 of 15 cells, most clearly at N = 10M, E = 8 (-1.50 %)."
     rest = " The other pairs have the same order in all of their cells."
-    for pairs, sentences in (([turned_pair, pair], words + rest), ([turned_pair], words)):
-        blocks = pairs_section(Report(results | {"pairs": pairs}, []))
-        assert sentences in blocks
+    other = results["pairs"].assign(second="Zed")
+    for pairs, sentences in ((pandas.concat([pair, other]), words + rest), (pair, words)):
+        assert sentences in routers.section(Report(results | {"pairs": pairs}, []))
 
 
 def test_a_run_has_its_compute_in_the_units_of_the_report(results):
@@ -309,7 +310,7 @@ def mixed(results, hash_law, base_law):
     hash_law["gains"][0]["high"] = 0.001
     base_law["coefficients"]["c"]["low"] = -0.001
     base_law["rmsle_percent"] = 6.0
-    results["pairs"][0]["overall"] |= {"mean": -2.0, "low": -5.0, "high": 1.0}
+    results["pairs"].loc[0, ["percent", "low", "high", "verdict"]] = -2.0, -5.0, 1.0, "open"
 
 
 def turned(results, *laws):
@@ -320,7 +321,7 @@ def turned(results, *laws):
         law["coefficients"]["c"] |= {"low": -0.02, "high": -0.001}
         law["rmsle_percent"] = 1.0
     laws[1]["misfit"]["bend"] |= {"p": 1e-3}
-    results["pairs"][0]["overall"] |= {"mean": -2.0, "low": -3.0, "high": -1.0}
+    results["pairs"].loc[0, ["percent", "low", "high", "verdict"]] = -2.0, -3.0, -1.0, "Hash"
 
 
 def quiet(results, *laws):

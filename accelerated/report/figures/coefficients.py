@@ -2,11 +2,8 @@
 
 import numpy as np
 
-from ...results.blocks import count
-from ...results.comparisons.runs import Run
-from ...results.encoding import constants
-from ..outline import router_name
-from .style import (
+from ...findings.finding import router_name
+from ...findings.style import (
     INK,
     colour_of,
     dots,
@@ -15,6 +12,9 @@ from .style import (
     shared_legend,
     size_axis,
 )
+from ...results.blocks import count
+from ...results.comparisons.runs import Run
+from ...results.encoding import constants
 
 FAR = 1e3
 """The axis includes the end of an interval if it is within this factor of the values."""

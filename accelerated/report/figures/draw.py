@@ -7,30 +7,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...files import make_folder
+from ...findings.gather import FINDINGS
+from ...findings.style import save_figure, styled
 from ...results.comparisons.runs import Run
 from .coefficients import coefficients_figure, forms_figure, slopes_figure
 from .laws import effective_figure, isoflop_figure, level_figure, loss_figure
 from .runs import (
     frequency_figure,
     k_figure,
-    pairs_figure,
-    routers_figure,
     transfer_figure,
     utilisation_figure,
 )
-from .style import save_figure, styled
 from .training import load_figure, training_figure
 
 if TYPE_CHECKING:  # reports of tables must not import the training code
     from ...results.sweeps.folder import Sweep
 
 FIGURES = {
-    "loss": loss_figure, "levels": level_figure, "effective_size": effective_figure, "routers": routers_figure,
-    "pairs": pairs_figure, "slopes": slopes_figure, "coefficients": coefficients_figure, "forms": forms_figure,
-    "utilisation": utilisation_figure, "transfer": transfer_figure, "k": k_figure, "frequency": frequency_figure,
-    "isoflop": isoflop_figure,
+    "loss": loss_figure, "levels": level_figure, "effective_size": effective_figure, "slopes": slopes_figure,
+    "coefficients": coefficients_figure, "forms": forms_figure, "utilisation": utilisation_figure,
+    "transfer": transfer_figure, "k": k_figure, "frequency": frequency_figure, "isoflop": isoflop_figure,
+    **{name: draw for finding in FINDINGS for name, draw in finding.figures.items()},
 }  # fmt: skip
-"""Figures by name, in the order of the report."""
+"""Figures of the sections and of the findings, by name."""
 
 
 OF_A_SWEEP = {"training": training_figure, "load": load_figure}

@@ -2,11 +2,8 @@
 
 import numpy as np
 
-from ...laws.fitting import LossCurve, predict_curve
-from ...results.comparisons.runs import REACH, Run
-from ...results.plotting import plot_profiles
-from ..outline import router_name
-from .style import (
+from ...findings.finding import router_name
+from ...findings.style import (
     DASHED,
     INK,
     colour_of,
@@ -22,6 +19,9 @@ from .style import (
     size_name,
     size_shade,
 )
+from ...laws.fitting import LossCurve, predict_curve
+from ...results.comparisons.runs import REACH, Run
+from ...results.plotting import plot_profiles
 
 
 def isoflop_figure(results: dict, runs: list[Run]):

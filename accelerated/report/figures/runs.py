@@ -2,93 +2,24 @@
 
 import numpy as np
 
-from ...results.blocks import share
-from ...results.comparisons.runs import Run
-from ..outline import loss_name, router_name
-from .style import (
-    DASHED,
+from ...findings.finding import loss_name, router_name
+from ...findings.style import (
     INK,
     colour_of,
     dots,
     label_ends,
-    log_ticks,
     loss_axis,
     loss_rows,
     panel_grid,
     plain_ticks,
-    points_of,
     shared_legend,
     size_axis,
     size_name,
     size_shade,
     with_room,
 )
-
-MOST_PAIRS = 6
-"""With more pairs of routers than this, there is no figure of pairs."""
-
-LONGEST = 22
-"""Number of letters of a router's name that fit above a panel."""
-
-
-def routers_figure(results: dict, runs: list[Run]):
-    routers = [law["router"] for law in results["laws"]]
-    if len(routers) < 2:
-        return None
-    points = {router: points_of(runs, router) for router in routers}
-    sizes = sorted({n for shown in points.values() for n, e in shown if e > 1})
-    if not sizes:
-        return None
-    figure, panels = panel_grid(len(sizes), 3.2)
-    for panel, size in zip(panels, sizes, strict=True):
-        here = {r: {e: loss for (n, e), loss in sorted(points[r].items()) if n == size} for r in routers}
-        losses = [loss for shown in here.values() for e, loss in shown.items() if e > 1]
-        for router, shown in here.items():
-            at = [e for e in shown if e > 1]
-            colour, label = colour_of(results, router), router_name(router)
-            panel.plot(at, [shown[e] for e in at], "o-", color=colour, markersize=4.5, linewidth=1.4, label=label)
-        dense = next((shown[1] for shown in here.values() if 1 in shown), None)
-        if dense is not None:
-            panel.axhline(dense, color=INK, linewidth=1.1, linestyle=DASHED, label="dense")
-            losses.append(dense)
-        log_ticks(panel, sorted({e for shown in here.values() for e in shown if e > 1}))
-        panel.set(title=f"N = {size_name(results, size)}", xlabel="experts E")
-        with_room(panel, losses)
-    loss_rows(panels, results)
-    shared_legend(figure, panels, columns=5)
-    return figure
-
-
-def pairs_figure(results: dict, runs: list[Run]):
-    """Return the difference of each pair of routers against E, a line per size."""
-    pairs = results["pairs"]
-    if not 0 < len(pairs) <= MOST_PAIRS:
-        return None
-    figure, panels = panel_grid(len(pairs), 3.9)
-    ends = [cell["percent"] for pair in pairs for cell in pair["cells"]]
-    room = 0.08 * (max(ends + [0]) - min(ends + [0])) or 0.1
-    for panel, pair in zip(panels, pairs, strict=True):
-        _draw_pair(panel, results, pair["cells"])
-        panel.axhline(0, color=INK, linewidth=1.0)
-        log_ticks(panel, sorted({cell["E"] for cell in pair["cells"]}))
-        panel.set(title=_pair_title(pair), xlabel="experts E", ylim=(min(ends + [0]) - room, max(ends + [0]) + room))
-    panels[0].set_ylabel("difference of the loss, %")
-    shared_legend(figure, panels)
-    return figure
-
-
-def _draw_pair(panel, results: dict, cells: list[dict]) -> None:
-    """Draw the differences of two routers, a line per size; a point is hollow if seeds alone can cause it."""
-    sizes = sorted({cell["N"] for cell in cells})
-    for i, size in enumerate(sizes):
-        here = sorted((cell["E"], cell["percent"], cell["percent_reach"]) for cell in cells if cell["N"] == size)
-        experts, changes, reaches = zip(*here, strict=True)
-        colour = size_shade("#5b3a8c", i, len(sizes))
-        panel.plot(experts, changes, "-", color=colour, linewidth=1.3)
-        panel.plot([], [], "o", color=colour, markersize=4.5, label=f"N = {size_name(results, size)}")
-        by_chance = [abs(change) <= (reach or 0) for change, reach in zip(changes, reaches, strict=True)]
-        faces = ["white" if hollow else colour for hollow in by_chance]
-        panel.scatter(experts, changes, s=20, facecolor=faces, edgecolor=colour, zorder=3)
+from ...results.blocks import share
+from ...results.comparisons.runs import Run
 
 
 def utilisation_figure(results: dict, runs: list[Run]):
@@ -246,12 +177,6 @@ def _draw_shares(panel, results: dict, cell: dict, beside: list[dict]) -> tuple:
     at, losses = [point["R"] for point in cell["points"]], [point["loss"] for point in cell["points"]]
     dots(panel, at, losses, size_shade(colour, counts.index(cell["E"]), len(counts)), line=1.4)
     return at[-1], losses[-1], f"{router_name(cell['router'])}, E = {cell['E']}", colour
-
-
-def _pair_title(pair: dict) -> str:
-    names = [router_name(pair[key]) for key in ("first", "second")]
-    names = [name if len(name) <= LONGEST else name[: LONGEST - 1] + "…" for name in names]
-    return f"{names[0]}{' ' if sum(map(len, names)) <= LONGEST else chr(10)}minus {names[1]}"
 
 
 def _marks(kinds: list[str]) -> dict[str, tuple[str, bool]]:

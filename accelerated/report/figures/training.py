@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...findings.finding import router_name
+from ...findings.style import DASHED, INK, colour_of, panel_grid, shared_legend, size_name, size_shade, with_room
 from ...tables.schema import DENSE
-from ..outline import router_name
-from .style import DASHED, INK, colour_of, panel_grid, shared_legend, size_name, size_shade, with_room
 
 if TYPE_CHECKING:  # reports of a table must not import the trainer
     from ...results.sweeps.findings import Load

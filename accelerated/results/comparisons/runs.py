@@ -64,18 +64,6 @@ def line(x: np.ndarray, y: np.ndarray) -> dict | None:
     return result
 
 
-def other_way(interval: dict) -> dict:
-    """Convert an interval of the difference of two losses from percent of one loss to percent of the other loss.
-
-    For example, 25 % above becomes 20 % below: the sign changes, and the ends of the interval swap.
-    """
-
-    def turned(change: float | None) -> float | None:
-        return None if change is None else 100 * (1 / (1 + change / 100) - 1)
-
-    return {name: turned(interval[of]) for name, of in (("mean", "mean"), ("low", "high"), ("high", "low"))}
-
-
 def as_percent(interval: dict | None) -> dict | None:
     """Return an interval of a change of log10 L in percent of L."""
     if interval is None:

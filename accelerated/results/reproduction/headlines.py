@@ -6,7 +6,6 @@ The rules are our choice. The constants below have the thresholds. The report ha
 import math
 
 from ..comparisons.forms import BOUNDED
-from ..comparisons.runs import other_way
 from ..comparisons.utilisation import MAIN, PLAIN
 from ..encoding import constants
 from ..misfit import CLEAR
@@ -25,16 +24,15 @@ def headlines(results: dict) -> dict:
     """Return the results that the first page of the report states.
 
     Args:
-        results: result of `reproduction.gather`, complete except for this entry.
+        results: result of `findings.gather`, complete except for this entry.
 
     Returns:
-        {"gains", "fading", "misfit", "pairs", "printed", "open"}, each None if the table has no data for it:
+        {"gains", "fading", "misfit", "printed", "open"}, each None if the table has no data for it:
         gains       {"below", "points", "experts"}: the number of (router, N) where the gain's interval is below 0
         fading      "less", "more" or "open": whether routing helps larger models less or more, for every router
         misfit      {"worst", "kind" (chance, bad, good, exact), "by_law", "unseen", "bent"}: residuals of laws, in
                     percent; how much of them the laws cause (most, part, none; None without repeated runs); and the
                     routers whose residuals are curved in log N
-        pairs       {"settled", "all": [{"better", "worse", "mean", "low", "high", "settled"}]}, in percent
         printed     {"inside", "of", "outside", "rounding"}: printed constants inside and outside the intervals,
                     and whether rounding alone makes the printed laws worse
         open        {"fits", "some", "nothing"}: number of fits to other texts, with some open constant, with all open
@@ -49,7 +47,6 @@ def headlines(results: dict) -> dict:
         "gains": _gains(laws),
         "fading": _fading([law for law in laws if len(law["sizes"]) > 1 and law["status"] != "linear limit"]),
         "misfit": _misfit(laws, results["seed_scatter"], results["forms"]),
-        "pairs": _pairs(results["pairs"]),
         "printed": _printed([law for law in laws if "printed" in law]),
         "open": _open(results["transfer"], results["table"]["loss_column"]),
         "jackknife": [
@@ -119,22 +116,6 @@ def _by_law(worst: float, laws: list[dict], scatter: dict | None) -> str | None:
         return "most"
     tests = [law["misfit"]["beyond_seeds"] for law in laws]
     return "part" if any(test and test["p"] < CLEAR for test in tests) else "none"
-
-
-def _pairs(pairs: list[dict]) -> dict | None:
-    """Return each pair with the better router first, and the percentage by which its loss is lower (above 0)."""
-    entries = []
-    for pair in pairs:
-        overall = pair["overall"]
-        if overall is None:
-            continue
-        turned = overall["mean"] > 0
-        overall = other_way(overall) if turned else overall
-        low, high = (None if overall[end] is None else -overall[end] for end in ("high", "low"))
-        better, worse = (pair["second"], pair["first"]) if turned else (pair["first"], pair["second"])
-        entry = {"better": better, "worse": worse, "mean": -overall["mean"], "low": low, "high": high}
-        entries.append(entry | {"settled": low is not None and low > 0})
-    return {"settled": sum(entry["settled"] for entry in entries), "all": entries} if entries else None
 
 
 def _printed(laws: list[dict]) -> dict | None:

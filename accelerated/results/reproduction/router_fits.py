@@ -17,9 +17,8 @@ from ...laws.fitting import RoutedFit, predict_curve
 from ...laws.uncertainty import Quantity, profile_intervals, student_quantile
 from ...tables.schema import DENSE
 from ...tables.selection import RouterRows
-from ..blocks import log_percent, undetermined
+from ..blocks import log_percent, ten_to, undetermined
 from ..comparisons.forms import BOUNDED, fit_form
-from ..comparisons.pairs import equal_dense_size
 from ..comparisons.runs import LEVEL, Run, line, usual
 from ..encoding import coefficient, fit_constants, fit_dict, interval, misfit_dict, values_of
 from ..fit import Fit
@@ -227,6 +226,17 @@ def _worth(table: Table, selection, size: float, experts: float, interval: dict,
         "measured": measured,
         "measured_times": times,
     } | interval
+
+
+def equal_dense_size(loss: float, line: dict) -> float:
+    """Return the size of the dense model with this loss, by the dense power law.
+
+    Args:
+        loss: nats per token, above 0.
+        line: {"intercept", "slope"} of log10 L = intercept + slope · log10 N, with a slope below 0. The form
+            (N_c/N)^alpha is not used, because N_c can exceed the largest float.
+    """
+    return ten_to((math.log10(loss) - line["intercept"]) / line["slope"])
 
 
 def dense_law(table: Table, runs: list[Run]) -> dict:

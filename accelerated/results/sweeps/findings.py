@@ -4,7 +4,7 @@
     2. LOAD     `loads`      the loads of the experts at the largest E
     3. RUNS     `find`       the models, the text, the time, and the command that repeats the sweep
 
-`reproduction.gather` gives all other results. The report has the text.
+`findings.gather` gives all other results. The report has the text.
 """
 
 import math
@@ -18,11 +18,7 @@ from ...tables.selection import RouterRows
 from ...training.sweeps.grid import presets, read_grid
 from ...training.window_losses import few_documents, loss_difference, shown_error
 from ...wording import plural
-from ..comparisons.runs import Run
-from ..reproduction.gather import gather
-from ..reproduction.table import with_main_loss
-from ..runs import Runs
-from .folder import Sweep, SweepRun, same_but_seed
+from .folder import Sweep, SweepRun
 from .registered import score
 
 CHANCE = 1.96
@@ -59,11 +55,6 @@ class Load(NamedTuple):
     def dropped(self) -> float:
         """The dropped share in percent."""
         return 100 * self.dropped_fraction
-
-
-def gather_sweep(sweep: Sweep) -> tuple[dict, list[Run]]:
-    runs = with_main_loss(Runs(sweep.frame, sweep.folder))
-    return gather(runs, point=lambda run: same_but_seed(sweep.planned[run.hyper_id]), name=sweep.name)
 
 
 def find(sweep: Sweep, results: dict) -> dict:

@@ -1,12 +1,17 @@
-"""The numbers of a report, and text for its sections on routers, losses, sizes and lists."""
+"""What a finding and a report are, and text for sections on routers, losses, sizes and lists."""
 
 import re
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..results.blocks import Block, Notes, count
+from ..results.blocks import Block, Heading, Notes, Table, count
 from ..results.encoding import constants
 from ..results.reproduction.paper import NAMES
 from ..wording import by_reason
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class Report(NamedTuple):
@@ -62,6 +67,36 @@ class Report(NamedTuple):
         if self.full:
             return f"[{section}](#{anchor(section)})"
         return f"“{section}”" + " of the full report" * (section != "The law")
+
+
+class Finding(NamedTuple):
+    """A question that a report answers.
+
+    Attributes:
+        key: name of the frame in the results; results.json has its records
+        title: heading of the section
+        frame: returns the numbers, from the results so far and the trusted runs; without rows if there is no answer
+        section: returns the blocks below the heading
+        sentence: returns the answer for the first page, if it has one
+        figures: functions of the results and the runs by name; each returns a figure, or None without data
+        lacking: the runs that a table lacks if there is no answer, to be named in the report
+    """
+
+    key: str
+    title: str
+    frame: "Callable[[dict, list], pandas.DataFrame]"
+    section: Callable[[Report], list[Block]]
+    sentence: Callable[[Report], str | None] = lambda report: None
+    figures: Mapping[str, Callable] = MappingProxyType({})
+    lacking: str = ""
+
+    def blocks(self, report: Report) -> list[Block]:
+        return [Heading(self.title), *self.section(report)] if len(report.results[self.key]) else []
+
+
+def table(frame: "pandas.DataFrame", columns: dict[str, Callable], keys: int = 1) -> Table:
+    """Return a frame as a table; `columns` has a function of a row for each heading."""
+    return Table([*columns], [[cell(row) for cell in columns.values()] for row in frame.itertuples()], keys=keys)
 
 
 def who(routers, entries: list[dict]) -> str:

@@ -1,17 +1,19 @@
 """All results of a report as a dictionary, `results.json`. Text and figures take their numbers from it."""
 
-from ...tables.schema import DENSE
-from ..comparisons.ablations import experts_per_token, routing_frequency
-from ..comparisons.forms import compare
-from ..comparisons.pairs import compare_routers, doublings
-from ..comparisons.runs import Run, point_of, seed_scatter, trusted, twice, usual, usual_frequency
-from ..comparisons.utilisation import utilisation_laws
-from ..runs import Runs
-from .advice import advice
-from .headlines import headlines
-from .resamples import other_intervals
-from .router_fits import dense_law, other_rows, router_laws, transfer
-from .table import Table, seeds_chosen, size_labels
+from ..results.comparisons.ablations import experts_per_token, routing_frequency
+from ..results.comparisons.forms import compare
+from ..results.comparisons.runs import Run, point_of, seed_scatter, trusted, twice, usual, usual_frequency
+from ..results.comparisons.utilisation import utilisation_laws
+from ..results.reproduction.headlines import headlines
+from ..results.reproduction.resamples import other_intervals
+from ..results.reproduction.router_fits import dense_law, other_rows, router_laws, transfer
+from ..results.reproduction.table import Table, seeds_chosen, size_labels
+from ..results.runs import Runs
+from ..tables.schema import DENSE
+from . import advice, experts, routers
+
+FINDINGS = (routers.FINDING, experts.FINDING, advice.FINDING)
+"""The findings, each after those whose numbers it uses."""
 
 ABOUT = (
     "Every number of report.md. Losses are in nats per token, logarithms decimal, N and N_cutoff in parameters,"
@@ -46,9 +48,10 @@ def gather(
     }
     results |= _laws(table, part, good, huber, tell)
     tell("ablations, pairs and isoFLOP profiles")
-    results |= _comparisons(results, good)
+    results |= {"experts_per_token": experts_per_token(good), "routing_frequency": routing_frequency(good)}
+    for finding in FINDINGS:
+        results[finding.key] = finding.frame(results, good)
     results["isoflop"] = table.profiles()
-    results["advice"] = advice(results)
     results["headlines"] = headlines(results)
     results["runs"] = [run._asdict() for run in runs]
     return results, good
@@ -68,22 +71,6 @@ def _laws(table: Table, own: Table, good: list[Run], huber: float | None, tell) 
     results["utilisation"] = utilisation_laws(good, table.last, table.loss_column)
     tell(f"{len(table.loss_columns)} loss columns")
     return results | {"transfer": transfer(table)}
-
-
-def _comparisons(results: dict, good: list[Run]) -> dict:
-    """Return the comparisons of runs that differ in one setting: k, the share of routed blocks, the router, E.
-
-    Args:
-        results: results with "dense" (its exponent converts losses to sizes) and "seed_scatter".
-    """
-    dense = results["dense"]
-    known = dense["coefficients"]["alpha"]["value"] if dense.get("status") == "interior" else None
-    return {
-        "experts_per_token": experts_per_token(good),
-        "routing_frequency": routing_frequency(good),
-        "pairs": compare_routers(good, known, results["seed_scatter"]),
-        "doublings": doublings(good),
-    }
 
 
 def _table(table: Table, runs: list[Run]) -> dict:

@@ -1,0 +1,201 @@
+"""Do the paper's recommendations hold? Each has a verdict from the runs, with the reason and the rule.
+
+The verdicts are "supported", "supported in part", "open" (the interval includes zero), "not supported" and "cannot be
+judged" (the table lacks the runs). Their rules are our choice.
+"""
+
+import pandas
+
+from ..results.blocks import Block, count, figure
+from ..results.comparisons.ablations import LEAST_FREQUENCY
+from ..results.comparisons.runs import Run
+from ..results.reproduction import paper
+from ..wording import plural
+from .finding import Finding, Report, bullets, capital, listed, names, router_name, table
+from .routers import recommended
+
+LARGEST = 1.35e9
+"""Parameters: a bound above "about 1.3B"."""
+
+LOW_EXPERTS, HIGH_EXPERTS = 64, 128
+MOST_OF_THE_FALL = 200 / 3  # percent
+CANNOT = "cannot be judged"
+
+LACKING = {
+    "size": "no router has a law and runs of a size up to 1.3B",
+    "experts": "no router has runs with E from 64 to 128 and also with a larger E",
+    "k": "the table lacks runs with known FLOPs that differ only in k, or a larger model with k = 1",
+    "router": "S-BASE shares no N and E with another router",
+    "frequency": "no two runs differ only in R, where one R is below 0.5 and the other is at least 0.5",
+}
+"""The missing runs for each recommendation without a verdict."""
+
+RULES = {
+    "size": (
+        "supported if the gain at the largest E is certain at every trained N up to 1.3B, and one of these N is at "
+        "least 0.675B. Not supported if the largest E certainly raises the loss at some N. Otherwise supported in "
+        "part if the gain is certain at some N"
+    ),
+    "experts": "supported if no step beyond E = 128 has a certain gain. Supported in part if such a step has a certain "
+    "gain, but E = 128 reaches at least two thirds of the fall of log L and each later doubling gains less than the "
+    "best earlier one. Otherwise not supported. If the routers differ, supported in part",
+    "k": "two changes are compared by their gain, the fall of log L per tenfold FLOPs: more experts per token (k), and "
+    "the next larger model with k = 1. Supported if more experts certainly gain less at every k. Supported in part if "
+    "they certainly gain less at some k and certainly more at no k. Not supported if they certainly gain more at "
+    "every k",
+    "router": "S-BASE is compared with each other router by the mean loss over the shared (N, E); each size counts "
+    "once. Supported if S-BASE is certainly lower than every other router. Supported in part if S-BASE is certainly "
+    "lower than some and certainly higher than none. Not supported if S-BASE is certainly higher than at least one",
+    "frequency": "supported if, for every router, the mean loss at R below 0.5 is certainly higher than at the usual "
+    "R. Supported in part if it is certainly higher for some routers and certainly lower for none. Not supported if "
+    "it is certainly lower for at least one router",
+}
+"""The rules, which are our choice; "certain" means that the whole interval agrees."""
+
+
+CERTAIN = (
+    "*Certain* means that the whole 95 % interval is on one side of zero; *open* means that the interval includes zero."
+)
+
+
+def judge(results: dict, runs: list[Run]) -> pandas.DataFrame:
+    """Check each recommendation of the paper.
+
+    Returns:
+        key, words, checked (see `paper.Advice`), verdict, because, rule; no rows if nothing can be judged.
+    """
+    rows = []
+    for entry in paper.ADVICE:
+        verdict, because = _JUDGES[entry.key](results) or (CANNOT, LACKING[entry.key])
+        rows.append(entry._asdict() | {"verdict": verdict, "because": because, "rule": RULES[entry.key]})
+    frame = pandas.DataFrame(rows)
+    return frame if (frame["verdict"] != CANNOT).any() else frame.iloc[:0]
+
+
+Judged = tuple[str, str] | None
+"""A verdict and its reason; None if the table lacks the runs."""
+
+
+def _size(results: dict) -> Judged:
+    """Judge "use routing for models of up to about 1.3B parameters" by the gain of the largest E at these sizes."""
+    laws = [law for law in results["laws"] if law["missing"] is None]
+    gains = [(gain, law["router"]) for law in laws for gain in law["gains"] if gain["N"] <= LARGEST]
+    if not gains:
+        return None
+    below, above = sum(gain["high"] < 0 for gain, _ in gains), sum(gain["low"] > 0 for gain, _ in gains)
+    least, router = max(gains, key=lambda entry: entry[0]["value"])
+    reason = (
+        f"by the law, the largest E certainly lowers the loss at {below} of {len(gains)} points (router and size); the "
+        f"smallest gain is {figure(least['percent'][0], '+.1f')} % ({router_name(router)}, N = {count(least['N'])}, "
+        f"E = {least['E']})"
+    )
+    if below == len(gains):
+        near = max(gain["N"] for gain, _ in gains) >= LARGEST / 2
+        return ("supported", reason) if near else ("supported in part", f"{reason}; no size is near 1.3B")
+    if above:
+        return "not supported", f"{reason}; the largest E certainly raises the loss at {plural(above, 'point')}"
+    return "supported in part" if below else "open", reason
+
+
+def _experts(results: dict) -> Judged:
+    """Judge "64 to 128 experts" by the share of the fall in loss that they reach, and by the gain of more experts."""
+    verdicts, reached = {}, {}
+    for router, rows in results["doublings"].groupby("router"):
+        inside = rows[rows["E"].between(LOW_EXPERTS, HIGH_EXPERTS) & rows["reached"].notna()]
+        steps = rows[rows["sizes"] > 0]
+        beyond, below = steps[steps["before"] >= HIGH_EXPERTS], steps[steps["E"] <= HIGH_EXPERTS]
+        if inside.empty or beyond.empty or below.empty:
+            continue
+        reached[router], helps = inside.iloc[-1], (beyond["high"] < 0).any()
+        fades = (beyond["per_doubling"] > below["per_doubling"].min()).all()
+        most = fades and reached[router]["reached"] >= MOST_OF_THE_FALL
+        verdicts[router] = "supported in part" if helps and most else "not supported" if helps else "supported"
+    if not verdicts:
+        return None
+    shares = listed(f"{figure(row['reached'], '.0f')} % ({router_name(name)})" for name, row in reached.items())
+    still = [router for router, verdict in verdicts.items() if verdict != "supported"]
+    different = set(verdicts.values())
+    verdict = different.pop() if len(different) == 1 else "supported in part"
+    return verdict, (
+        f"at E = {listed(sorted({row['E'] for row in reached.values()}))}, log L has fallen by {shares} of its fall "
+        f"from dense to the largest E; a larger E certainly lowers the loss further for "
+        f"{names(still) if still else 'no router'}"
+    )
+
+
+def _k(results: dict) -> Judged:
+    """Judge "one expert per token" by the gain per FLOPs of k above 1, compared with a larger model."""
+    versus, dense = (results["experts_per_token"][name] for name in ("versus_growth", "versus_dense"))
+    if not versus:
+        return None
+    known, verdict = [entry for entry in versus.values() if entry["low"] is not None], "open"
+    if len(known) == len(versus):
+        if all(entry["low"] > 0 for entry in known):
+            verdict = "supported"
+        elif all(entry["high"] < 0 for entry in known):
+            verdict = "not supported"
+        elif any(entry["low"] > 0 for entry in known) and not any(entry["high"] < 0 for entry in known):
+            verdict = "supported in part"
+    return verdict, "; ".join(
+        f"k = {k} gains less per FLOP than {other} in {entry['less']} of {entry['values']} cells"
+        for other, entries in (("the next larger model", versus), ("wider dense layers", dense))
+        for k, entry in entries.items()
+    )
+
+
+def _frequency(results: dict) -> Judged:
+    """Judge "half of the blocks routed" by the changes in loss with fewer routed blocks."""
+    ablation = results["routing_frequency"]
+    below, usual = ablation["below_half"], ablation["usual"]
+    if not below or usual < LEAST_FREQUENCY:
+        return None
+    ends = [(entry["percent"]["low"], entry["percent"]["high"]) for entry in below]
+    known, verdict = [(low, high) for low, high in ends if low is not None], "open"
+    if any(high < 0 for _, high in known):
+        verdict = "not supported"
+    elif any(low > 0 for low, _ in known):
+        verdict = "supported" if len(known) == len(ends) and all(low > 0 for low, _ in known) else "supported in part"
+    reasons = [
+        f"{router_name(e['router'])}: the loss is higher with R below 0.5 in {e['cells'] - e['lower']} of {e['cells']} "
+        "cells"
+        for e in below
+    ]
+    reasons += [
+        f"{router_name(e['router'])}: the loss is lower with R = {e['R']:.3g} than with R = {usual:.3g} in "
+        f"{e['lower']} of {e['cells']} cells"
+        for e in ablation["changes"]
+        if e["R"] > usual
+    ]
+    return verdict, "; ".join(reasons)
+
+
+_JUDGES = {
+    "size": _size,
+    "experts": _experts,
+    "k": _k,
+    "router": lambda results: recommended(results["pairs"]),
+    "frequency": _frequency,
+}
+
+
+def section(report: Report) -> list[Block]:
+    """Return the recommendations with verdicts, and in the full report the rules."""
+    frame = report.results["advice"]
+    judged = frame[frame["verdict"] != CANNOT]
+    columns = {
+        "recommendation": lambda row: row.words,
+        "these runs": lambda row: f"**{row.verdict}**",
+        "because": lambda row: row.because,
+    }
+    if not report.full:
+        return [CERTAIN, table(judged, columns)._replace(words=(0, 1, 2))]
+    return [
+        f"The verdicts follow from the numbers by the rules below; the rules are our choice. {CERTAIN} Only the "
+        "recommendation on routed blocks was checked against the published text.",
+        table(frame, columns)._replace(words=(0, 1, 2)),
+        "The rules:",
+        *bullets(f"{row.words} {capital(row.rule)}." for row in judged.itertuples()),
+    ]
+
+
+FINDING = Finding("advice", "The recommendations", judge, section)
