@@ -148,9 +148,8 @@ def auxiliary_loss(
     """
     value_at_balance(1, 1, dialect)  # raises if the dialect is unknown
     probability = mean_probability(logits, score, mask=mask, expert_mask=expert_mask, axis_name=axis_name)
-    num_experts, admitted = len(probability), None
-    if expert_mask is not None:
-        admitted, _ = _admitted_experts(expert_mask, num_experts)
+    num_experts = len(probability)
+    _, _, admitted = _prepared(logits, 1, mask, expert_mask, axis_name=axis_name)
     if held is None:
         if dialect in ("first_choice", "gshard"):
             expert = expert[:, :1]

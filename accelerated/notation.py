@@ -22,10 +22,15 @@ on another device. The result is the same as for a layer with only the admitted 
 to the whole layer. In every formula, T counts real tokens and E counts admitted experts. Every result is 0 for a masked
 expert. The program ignores the columns of masked experts, even NaN, and no gradient reaches them.
 
+A logit of −∞ means that the expert is *not available* for this token. A token never chooses such an expert. The gate,
+the probability and the share of the plan are exactly 0, and the gradient of this logit is 0. Every real token needs k
+available experts. An expert that is available for no real token counts as masked; only capacities still count it.
+
 Ties: among equal scores, the lower index wins. -0.0 equals +0.0. `routelaws.reference.notation` has the same rule.
 
-Differences from the reference: under jit, non-finite values raise no error. They reach the loss as NaN, and the
-training loop stops at a NaN loss. The gates of a token with a non-finite logit are NaN. All gates are NaN if a traced
+Differences from the reference: under jit, wrong values raise no error. They reach the loss as NaN, and the training
+loop stops at a NaN loss. The gates of a token are NaN if a logit is NaN or +∞, if fewer than k experts are available,
+or if a `held` choice has an expert that is not available. All gates are NaN if a traced
 `expert_mask` admits fewer experts than a token needs. If a `held` choice contains a masked expert, its gate is NaN. A
 mask that is not traced raises if it admits too few experts.
 """
@@ -134,20 +139,35 @@ def _padded_experts(expert: jax.Array, mask: jax.Array | None, admitted: jax.Arr
     return jnp.where(_real_tokens(mask, len(expert))[:, None], expert, first)
 
 
-def _prepared(logits: jax.Array, k: int = 1, mask: jax.Array | None = None, expert_mask: jax.Array | None = None):
-    """Return the router's logits, the valid rows, and the admitted experts.
+def _prepared(
+    logits: jax.Array,
+    k: int = 1,
+    mask: jax.Array | None = None,
+    expert_mask: jax.Array | None = None,
+    *,
+    held: Routing | None = None,
+    axis_name=None,
+):
+    """Return the router's logits, the valid rows, and the experts that may be chosen.
 
     Returns:
         logits: [T, E], at least float32, with zeros in padding and −∞ in the columns of masked experts.
-        valid: [T, 1] bool, whether the other logits of a row are finite, and at least k experts are admitted.
-        admitted: [E] bool, or None for all experts; if fewer than k are admitted, it has all experts.
+        valid: [T, 1] bool, whether the other logits of a row are finite or −∞, at least k experts are available, and
+            the held experts are available.
+        admitted: [E] bool, the admitted experts that are available for a real token of any member of the axis; all
+            experts if there are none.
     """
-    logits = _masked_rows(_at_least_float32(logits), mask)
-    if expert_mask is None:
-        return logits, jnp.isfinite(logits).all(axis=1, keepdims=True), None
-    admitted, enough = _admitted_experts(expert_mask, logits.shape[1], k)
-    valid = enough & (jnp.isfinite(logits) | ~admitted).all(axis=1, keepdims=True)
-    return jnp.where(admitted, logits, -jnp.inf), valid, admitted
+    logits, enough = _masked_rows(_at_least_float32(logits), mask), True
+    if expert_mask is not None:
+        whole, enough = _admitted_experts(expert_mask, logits.shape[1], k)
+        logits = jnp.where(whole, logits, -jnp.inf)
+    available = ~jnp.isneginf(logits)
+    valid = enough & (logits < jnp.inf).all(axis=1, keepdims=True) & (available.sum(axis=1, keepdims=True) >= k)
+    if held is not None and expert_mask is None:
+        valid &= jnp.take_along_axis(available, held.expert, axis=1).all(axis=1, keepdims=True)
+    admitted = (available if mask is None else available & _as_bool(mask)[:, None]).any(axis=0)
+    admitted = _total(admitted.astype(jnp.int32), axis_name) > 0
+    return logits, valid, admitted | ~admitted.any()
 
 
 def _admitted_experts(expert_mask: jax.Array, num_experts: int, at_least: int = 1):
@@ -157,7 +177,7 @@ def _admitted_experts(expert_mask: jax.Array, num_experts: int, at_least: int = 
         raise InputError(f"expert_mask has shape {mask.shape}; [{num_experts}] is needed, an entry for each expert")
     enough, known = mask.sum() >= at_least, _number_known(expert_mask)
     if known is not None and known < at_least:
-        raise InputError(f"expert_mask admits {known} of {num_experts} experts; {at_least} or more are needed")
+        raise InputError(f"{known} of {num_experts} experts may be chosen; {at_least} or more are needed")
     return mask | ~enough, enough
 
 

@@ -49,11 +49,13 @@ from .errors import InputError
 from .notation import (
     _admitted_experts,
     _among_all,
+    _available_experts,
     _check_group,
     _check_k,
     _column_numbers,
     _real_tokens,
     check_finite,
+    check_logits,
     log_sum_exp,
     softmax,
 )
@@ -141,10 +143,11 @@ def mean_probability(
         [0.375, 0.625]
     """
     _check_group("logits", logits)
+    expert_mask = _available_experts(logits, expert_mask, mask)
     if expert_mask is not None:
         admitted = _admitted_experts(expert_mask, logits.shape[1])
         return _among_all(mean_probability(logits[:, admitted], score, mask=mask), admitted, logits.shape[1])
-    logits = check_finite("logits", _real_rows(logits, mask))
+    logits = check_logits("logits", _real_rows(logits, mask))
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
     if score == "sigmoid":
@@ -199,6 +202,7 @@ def auxiliary_loss(
     """
     _check_dialect(dialect)
     logits, expert = _real_rows(logits, mask), _real_rows(expert, mask)
+    expert_mask = _available_experts(logits, expert_mask)
     if expert_mask is not None:
         num_experts = logits.shape[1]
         admitted = _admitted_experts(expert_mask, num_experts)
@@ -348,7 +352,7 @@ def z_loss(logits: np.ndarray, *, mask: np.ndarray | None = None, expert_mask: n
     _check_group("logits", logits)
     if expert_mask is not None:
         logits = logits[:, _admitted_experts(expert_mask, logits.shape[1])]
-    logits = check_finite("logits", _real_rows(logits, mask))
+    logits = check_logits("logits", _real_rows(logits, mask))
     return float((log_sum_exp(logits, axis=1) ** 2).mean())
 
 

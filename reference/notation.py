@@ -22,8 +22,12 @@ on another device. The result is the same as for a layer with only the admitted 
 to the whole layer. In every formula, T counts real tokens and E counts admitted experts. Every result is 0 for a masked
 expert. The program ignores the columns of masked experts, even NaN, and no gradient reaches them.
 
+A logit of −∞ means that the expert is *not available* for this token. A token never chooses such an expert. The gate,
+the probability and the share of the plan are exactly 0, and the gradient of this logit is 0. Every real token needs k
+available experts. An expert that is available for no real token counts as masked; only capacities still count it.
+
 Ties: among equal scores, the lower index wins. -0.0 equals +0.0. Functions that take scores or logits from the caller
-reject NaN (`check_finite`). `top_k_indices` and the other helpers below do not check.
+reject NaN (`check_finite`, `check_logits`). `top_k_indices` and the other helpers below do not check.
 
 Shapes are in brackets. [T, E] is an array with a row for each token and a column for each expert, and [] is a scalar.
 
@@ -84,7 +88,8 @@ def _route_real_tokens(router, mask, values, *, held=None, per_token=None, **opt
         options["held"] = held._replace(expert=held.expert[mask], plan=held.plan[mask])
     routing = router(np.asarray(values)[mask], **options)
     num_tokens, k = len(mask), routing.expert.shape[1]
-    first = range(k) if options.get("expert_mask") is None else np.flatnonzero(options["expert_mask"])[:k]
+    available = _available_experts(values, options.get("expert_mask"), mask)
+    first = range(k) if available is None else np.flatnonzero(available)[:k]
     expert = np.tile(first, (num_tokens, 1))
     gate, plan = np.zeros((num_tokens, k)), np.zeros((num_tokens, routing.plan.shape[1]))
     expert[mask], gate[mask], plan[mask] = routing.expert, routing.gate, routing.plan
@@ -120,15 +125,24 @@ def _admitted_experts(expert_mask: np.ndarray, num_experts: int, at_least: int =
     if mask.shape != (num_experts,):
         raise InputError(f"expert_mask has shape {mask.shape}; [{num_experts}] is needed, an entry for each expert")
     if mask.sum() < at_least:
-        raise InputError(f"expert_mask admits {mask.sum()} of {num_experts} experts; {at_least} or more are needed")
+        raise InputError(f"{mask.sum()} of {num_experts} experts may be chosen; {at_least} or more are needed")
     return np.flatnonzero(mask)
+
+
+def _available_experts(logits: np.ndarray, expert_mask: np.ndarray | None, mask=None) -> np.ndarray | None:
+    """Return the expert mask [E] without the experts that have only logits of −∞. None stands for all experts."""
+    logits = np.asarray(logits)
+    unavailable = np.isneginf(logits if mask is None else logits[_real_tokens(mask, len(logits))]).all(axis=0)
+    if logits.ndim != 2 or not unavailable.any() or unavailable.all():  # `check_logits` rejects a token without experts
+        return expert_mask
+    return ~unavailable if expert_mask is None else _as_bool(expert_mask, "expert_mask") & ~unavailable
 
 
 def _column_numbers(expert: np.ndarray, admitted: np.ndarray) -> np.ndarray:
     """Return experts as column numbers among the admitted experts [E']."""
     masked = np.asarray(expert)[~np.isin(expert, admitted)]
     if masked.size:
-        raise InputError(f"expert {masked[0]} is chosen; expert_mask admits only {admitted.tolist()}")
+        raise InputError(f"expert {masked[0]} is chosen; only {admitted.tolist()} may be chosen")
     return np.searchsorted(admitted, expert)
 
 
@@ -203,6 +217,29 @@ def check_finite(name: str, values: np.ndarray) -> np.ndarray:
     if len(bad):  # a scalar gives one empty index
         where = tuple(int(i) for i in bad[0])
         raise InputError(f"{name}: entry {where} is {values[where]}; every entry has to be finite")
+    return values
+
+
+def check_logits(name: str, values: np.ndarray, k: int = 1, *, held: Routing | None = None) -> np.ndarray:
+    """Return the logits [T, E] as float64; −∞ means that an expert is not available.
+
+    Args:
+        k: the number of available experts that each token needs.
+        held: a routing; each of its experts has to be available.
+
+    Raises:
+        ValueError: an entry is NaN or +∞, or a token has too few available experts.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    check_finite(name, np.where(np.isneginf(values), 0, values))
+    number = (values > -np.inf).sum(axis=1)
+    if number.min() < k:
+        t = int(number.argmin())
+        raise InputError(
+            f"{name}: token {t} has {number[t]} available experts, with entries above -inf; {k} or more are needed"
+        )
+    if held is not None and np.isneginf(np.take_along_axis(values, held.expert, axis=1)).any():
+        raise InputError(f"held: an expert is chosen whose entry of {name} is -inf; choose only available experts")
     return values
 
 

@@ -121,15 +121,18 @@ def balanced_assignment(
         raise InputError(f"method is {method!r}; allowed: {', '.join(METHODS)}")
     _check_k(k, scores.shape[1])
     scores, valid, admitted = _prepared(jax.lax.stop_gradient(scores), k, mask, expert_mask)
-    scores = _or_nan(scores, valid)
-    mask = mask if mask is None else _real_tokens(mask, len(scores))
+    mask, available = mask if mask is None else _real_tokens(mask, len(scores)), ~jnp.isneginf(scores)
+    clean, spread = _with_penalties(scores, available, admitted, mask)
     if method == "host":
-        return _by_host(scores, k, mask, admitted)
+        assignment = _by_host(_or_nan(clean, valid), k, mask, admitted)
+        possible = jnp.take_along_axis(available, assignment.expert, axis=1).all(where=_column(mask))
+        return Assignment(assignment.expert, *(jnp.where(possible, number, jnp.nan) for number in assignment[1:]))
     finite = valid.all()
     if mask is not None:
         finite &= mask.any()
-    clean = _among(jnp.where(finite, scores, 0), admitted, -jnp.inf)
-    expert, prices = _auction(clean, k, mask, epsilon, admitted)
+    clean = _among(jnp.where(finite, clean, 0), admitted, -jnp.inf)
+    expert, prices = _auction(clean, k, mask, EPSILON * spread if epsilon is None else epsilon, admitted)
+    finite &= jnp.take_along_axis(available, expert, axis=1).all(where=_column(mask))
     if k > 1:
         expert = jnp.sort(expert, axis=1)
         order = top_k_indices(jnp.take_along_axis(clean, expert, axis=1), k)
@@ -138,6 +141,19 @@ def balanced_assignment(
     expert = _padded_experts(expert, mask, admitted)
     numbers = chosen.sum(where=_column(mask)), prices, _gap(clean, expert, prices, mask, admitted)
     return Assignment(expert, *(jnp.where(finite, number, jnp.nan) for number in numbers))
+
+
+def _with_penalties(scores: jax.Array, available: jax.Array, admitted: jax.Array, mask: jax.Array | None):
+    """Return scores [T, E] with a penalty at each expert that is not available, and the largest range of a token.
+
+    To replace one such assignment, at most E tokens move, and each loses at most the range. So the best assignment of
+    these scores has a penalty only if every assignment has one. Columns of masked experts stay −∞.
+    """
+    known = jnp.where(_column(mask) & available, scores, jnp.nan)
+    top, low = (extreme(known, axis=1, keepdims=True) for extreme in (jnp.nanmax, jnp.nanmin))
+    spread = jnp.nan_to_num((top - low).max(where=_column(mask), initial=0))
+    penalty = low - 2 * (scores.shape[1] + 1) * spread - 1
+    return jnp.where(available | ~admitted, scores, penalty), spread
 
 
 def dual_bound(scores: jax.Array, prices: jax.Array, k: int = 1) -> jax.Array:
@@ -186,7 +202,7 @@ def base_router(
     _check_group("logits", logits)
     num_tokens, num_experts = logits.shape
     _check_k(k, num_experts)
-    logits, valid, admitted = _prepared(logits, k, mask, expert_mask)
+    logits, valid, admitted = _prepared(logits, k, mask, expert_mask, held=held, axis_name=axis_name)
     # SELECT
     if held is None:
         if training:

@@ -60,16 +60,16 @@ def expert_choice_router(
     if mask is not None:
         mask = _real_tokens(mask, num_tokens)
         compared, num_real = jnp.where(mask[:, None], compared, -jnp.inf), mask.sum(dtype=jnp.int32)
-    if mask is not None or admitted is not None:
-        places = _capacity_of_real(num_real, num_tokens, num_experts, 1, capacity_factor, admitted)
+    if mask is not None or expert_mask is not None:
+        whole = None if expert_mask is None else _admitted_experts(expert_mask, num_experts)[0]
+        places = _capacity_of_real(num_real, num_tokens, num_experts, 1, capacity_factor, whole)
         taken &= jnp.arange(columns) < places
-    if admitted is not None:
-        taken &= admitted[:, None]
+    number = (compared > -jnp.inf).sum(axis=0)[:, None]  # [E, 1], tokens for which an expert is available
+    taken &= jnp.arange(columns) < number
     # SELECT
     if held is None:
         token = top_k_indices(compared.T, columns)  # [E, C]
-        token = jnp.where(taken, token, token[:, :1])
-        token = token if admitted is None else jnp.where(admitted[:, None], token, 0)
+        token = jnp.where(taken, token, jnp.where(number > 0, token[:, :1], 0))
         experts_per_token = jnp.zeros(num_tokens, jnp.int32).at[token].add(taken.astype(jnp.int32))
         held = ExpertChoice(token, token, experts_per_token)
     # COMBINE

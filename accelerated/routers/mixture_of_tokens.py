@@ -66,11 +66,13 @@ def mixing_weights(
     real, the weights are 0.
     """
     logits, real, admitted = _entering(logits, temperature, mask, expert_mask, axis=0)
+    taking = real & ~jnp.isneginf(logits)
     if one_hot:
         weights = _largest(jnp.where(real, logits, -jnp.inf))
     else:
-        weights = jax.nn.softmax(jnp.where(real, _divided(logits, temperature, real), -jnp.inf), axis=0)
-    return _among(jnp.where(real, weights, 0), admitted, 0)  # without a real token the weights are NaN
+        inside = taking | ~taking.any(axis=0)
+        weights = jax.nn.softmax(jnp.where(inside, _divided(logits, temperature, taking), -jnp.inf), axis=0)
+    return _among(jnp.where(taking, weights, 0), admitted, 0)  # a softmax without an available token is NaN
 
 
 def emit_weights(
@@ -92,8 +94,9 @@ def emit_weights(
     if emit == "mixing" or one_hot:
         return mixing_weights(logits, temperature, one_hot=one_hot, mask=mask, expert_mask=expert_mask)
     logits, real, admitted = _entering(logits, temperature, mask, expert_mask, axis=1)
-    taking = real if admitted is None else real & admitted
-    divided = _among(_divided(logits.T, temperature, taking.T).T, admitted, -jnp.inf)  # up to a constant in each row
+    taking = real & ~jnp.isneginf(logits) & (True if admitted is None else admitted)
+    divided = _divided(logits.T, temperature, taking.T).T  # up to a constant in each row
+    divided = jnp.where(taking | ~real, divided, -jnp.inf)
     return jnp.where(real, jax.nn.softmax(divided, axis=1), 0)
 
 
@@ -110,8 +113,11 @@ def _entering(logits, temperature, mask, expert_mask, axis):
     if expert_mask is not None:
         admitted, enough = _admitted_experts(expert_mask, logits.shape[1])
     logits = _among(logits, admitted, 0)
-    finite = enough & (jnp.isfinite(logits) | ~real).all(axis=axis, keepdims=True)
-    return _or_nan(logits, finite), real, admitted
+    available = ~jnp.isneginf(logits) | ~real
+    valid = enough & ((logits < jnp.inf) | ~real).all(axis=axis, keepdims=True)
+    if axis == 1:
+        valid &= available.any(axis=1, keepdims=True)
+    return _or_nan(logits, valid), real, admitted
 
 
 def _check_temperature(temperature):

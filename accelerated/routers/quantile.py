@@ -22,6 +22,7 @@ from .._docstrings import describe_twins
 from ..notation import (
     Routing,
     _among,
+    _at_least_float32,
     _check_bias,
     _check_group,
     _imbalance,
@@ -69,7 +70,11 @@ def quantile_bias(
     num_real = _count_real(num_tokens, mask)
 
     def step(_, bias):
-        new = _one_step(scores, bias, k, mask, num_real, admitted)
+        if mask is None and expert_mask is None:
+            plain, some = ((lambda b, a=a: _one_step(scores, b, k, mask, num_real, a)) for a in (None, admitted))
+            new = jax.lax.cond(jnp.isneginf(scores).any(), some, plain, bias)
+        else:
+            new = _one_step(scores, bias, k, mask, num_real, admitted)
         return new if axis_name is None else jax.lax.pmean(new, axis_name)
 
     valid = valid.all() & jnp.isfinite(_among(bias, admitted, 0)).all()
@@ -107,9 +112,9 @@ def quantile_router(
     _check_bias(bias, jnp.shape(logits)[1])
     num_tokens, num_experts = logits.shape
     _check_k(k, num_experts)
-    logits, valid, admitted = _prepared(logits, k, mask, expert_mask)
-    bias, finite, _ = _prepared(bias[None], k, expert_mask=expert_mask)  # [1, E]
-    scores = _among(jax.lax.stop_gradient(logits - bias), admitted, -jnp.inf)
+    logits, valid, admitted = _prepared(logits, k, mask, expert_mask, held=held, axis_name=axis_name)
+    bias = _among(_at_least_float32(bias), admitted, 0)
+    finite, scores = jnp.isfinite(bias).all(), jax.lax.stop_gradient(logits - bias)
     # SELECT
     if held is None:
         expert = top_k_indices(scores, k)  # [T, k]
@@ -125,7 +130,10 @@ def quantile_router(
 def _one_step(scores: jax.Array, bias: jax.Array, k: int, mask: jax.Array | None, num_real, admitted) -> jax.Array:
     """Return the bias [E] after a step on the `num_real` real tokens."""
     num_experts = len(bias)
-    alpha = _middle(scores - _among(bias, admitted, 0), k)  # [T]
+    value = scores - _among(bias, admitted, 0)
+    if admitted is not None:
+        value = _finite_or_least(value)
+    alpha = _middle(value, k)  # [T]
     candidates = (scores - alpha[:, None]).T  # [E, T]
     if mask is None and admitted is None:
         everyone, more = divmod(num_real * k, num_experts)
@@ -137,11 +145,16 @@ def _one_step(scores: jax.Array, bias: jax.Array, k: int, mask: jax.Array | None
     num_priced = _number_admitted(admitted, num_experts)
     everyone, more = jnp.divmod(num_real * k, num_priced)
     gamma = jnp.where(more > 0, _middle_of_sorted(_among(bias, admitted, -jnp.inf), more), -jnp.inf)
-    candidates = candidates if mask is None else jnp.where(mask, candidates, -jnp.inf)
+    candidates = _finite_or_least(candidates if mask is None else jnp.where(mask, candidates, -jnp.inf))
     candidates = jnp.concatenate([candidates, jnp.broadcast_to(gamma, (num_experts, 1))], axis=1)
     new = _middle_of_sorted(candidates, everyone + (more > 0))
     new = new - _among(new, admitted, 0).sum() / num_priced
     return _among(jnp.where((num_real > 0) & (k < num_priced), new, bias), admitted, bias)
+
+
+def _finite_or_least(values: jax.Array) -> jax.Array:
+    """Return values in which entries of −∞ are the smallest finite entry along the last axis."""
+    return jnp.maximum(values, jnp.where(jnp.isneginf(values), jnp.inf, values).min(axis=-1, keepdims=True))
 
 
 def _middle(values: jax.Array, rank: int) -> jax.Array:

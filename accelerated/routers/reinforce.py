@@ -20,6 +20,7 @@ from ..balance import auxiliary_loss
 from ..errors import InputError
 from ..notation import (
     Routing,
+    _among,
     _as_bool,
     _at_least_float32,
     _check_group,
@@ -77,14 +78,14 @@ def reinforce_router(
     """
     _check_group("logits", logits)
     num_tokens, num_experts = logits.shape
-    logits, valid, admitted = _prepared(jax.lax.stop_gradient(logits), k, mask, expert_mask)
+    logits, valid, admitted = _prepared(jax.lax.stop_gradient(logits), k, mask, expert_mask, held=held)
     log_pi, chosen_by = log_policy(logits, k, nucleus, expert_mask=expert_mask), logits  # [T, E]
     # SELECT
     if held is None:
         if gumbel is not None:
             _check_shape("gumbel", gumbel, logits.shape)
-            noise, finite, _ = _prepared(jax.lax.stop_gradient(gumbel), k, mask, expert_mask)
-            chosen_by, valid = log_pi + noise, valid & finite
+            noise = _masked_rows(_among(_at_least_float32(jax.lax.stop_gradient(gumbel)), admitted, 0), mask)
+            chosen_by, valid = log_pi + noise, valid & jnp.isfinite(noise).all(axis=1, keepdims=True)
         expert = top_k_indices(chosen_by, k)  # [T, k]
         counts = _masked_rows(one_hot(expert, num_experts).sum(axis=1), mask)
         plan = _masked_rows(jnp.exp(log_pi), mask)

@@ -124,7 +124,7 @@ def sinkhorn_plan(
     non-finite logit raises no error: the residual is NaN, and `converged` is False.
     """
     _check_group("logits", logits)
-    prepared = _prepared(jax.lax.stop_gradient(logits), 1, mask, expert_mask)
+    prepared = _prepared(jax.lax.stop_gradient(logits), 1, mask, expert_mask, axis_name=axis_name)
     group = _group(*prepared, mask, axis_name)
 
     unfinished = functools.partial(_unfinished, tolerance, max_sweeps, num_sweeps)
@@ -176,7 +176,7 @@ def sinkhorn_router(
     _check_group("logits", logits)
     num_experts = logits.shape[1]
     _check_k(k, num_experts)
-    logits, valid, admitted = _prepared(logits, k, mask, expert_mask)
+    logits, valid, admitted = _prepared(logits, k, mask, expert_mask, held=held, axis_name=axis_name)
     # SELECT
     if held is None:
         group = _group(logits, valid, admitted, mask, axis_name)

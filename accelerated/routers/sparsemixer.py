@@ -36,7 +36,7 @@ def sparsemixer_router(
         raise InputError(f"jitter is {jitter}; it has to be at least 0")
     if logits.shape[1] < 2:
         raise InputError(f"num_experts is {logits.shape[1]}; two experts per token need at least 2")
-    logits, valid, admitted = _prepared(logits, 2, mask, expert_mask)
+    logits, valid, admitted = _prepared(logits, 2, mask, expert_mask, held=held)
     # SELECT
     if held is None:
         expert = _padded_experts(top_k_indices(jax.lax.stop_gradient(logits), 2), mask, admitted)

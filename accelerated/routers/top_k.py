@@ -25,7 +25,9 @@ from .._docstrings import describe_twins
 from ..errors import InputError
 from ..notation import (
     Routing,
+    _among,
     _as_bool,
+    _at_least_float32,
     _check_bias,
     _check_group,
     _imbalance,
@@ -73,12 +75,12 @@ def top_k_router(
     _check_options(k, logits.shape[1], score, normalisation, allow_constant_gate)
     _check_gate_scale(gate_scale)
     group = _groups_of_experts(logits.shape[1], expert_groups, groups_per_token, group_score)
-    logits, valid, admitted = _prepared(logits, k, mask, expert_mask)
+    logits, valid, admitted = _prepared(logits, k, mask, expert_mask, held=held)
     if group is not None:
         valid &= _has_room(group, k, groups_per_token, expert_mask)
     if bias is not None:
-        bias, finite, _ = _prepared(jax.lax.stop_gradient(bias)[None], k, expert_mask=expert_mask)  # [1, E]
-        valid &= finite
+        bias = _among(_at_least_float32(jax.lax.stop_gradient(bias)), admitted, 0)
+        valid &= jnp.isfinite(bias).all()
     # SELECT
     if held is None:
         chosen_by = scores = jax.lax.stop_gradient(logits)
@@ -86,9 +88,12 @@ def top_k_router(
             scores = _scores(chosen_by, score)
         if bias is not None:
             chosen_by = scores = scores + bias
+        if bias is not None or group is not None:
+            chosen_by, scores = (jnp.where(jnp.isneginf(logits), -jnp.inf, v) for v in (chosen_by, scores))
         if group is not None:
-            inside = _in_best_groups(scores, expert_groups, groups_per_token, group_score, admitted)
+            inside = _in_best_groups(scores, expert_groups, groups_per_token, group_score)
             chosen_by = jnp.where(inside, chosen_by, -jnp.inf)
+            valid &= (chosen_by > -jnp.inf).sum(axis=1, keepdims=True) >= k
         expert = _padded_experts(top_k_indices(chosen_by, k), mask, admitted)  # [T, k]
         held = _routing(expert, _kept(expert, mask), logits, admitted)
     # COMBINE
@@ -106,16 +111,14 @@ def _has_room(group, k, groups_per_token, expert_mask):
     return True
 
 
-def _in_best_groups(scores, expert_groups, groups_per_token, group_score, admitted):
-    """Return [T, E] bool, the experts in the groups that each token chooses; −∞ is the score of a masked expert."""
+def _in_best_groups(scores, expert_groups, groups_per_token, group_score):
+    """Return [T, E] bool, the experts in the groups that each token chooses; −∞ is an expert that is not available."""
     num_tokens, num_experts = scores.shape
-    if admitted is not None:
-        scores = jnp.where(admitted, scores, -jnp.inf)
     by_group = scores.reshape(num_tokens, expert_groups, -1)
     best = by_group.max(axis=2)
     if group_score == "two_best" and by_group.shape[2] > 1:
         second = jax.lax.top_k(by_group, 2)[0][..., 1]
-        best = best + (second if admitted is None else jnp.where(second == -jnp.inf, 0, second))
+        best = best + jnp.where(second == -jnp.inf, 0, second)
     chosen = top_k_indices(best, groups_per_token)  # [T, groups_per_token]
     inside = (chosen[:, :, None] == jnp.arange(expert_groups)).any(axis=1)  # [T, groups]
     return jnp.repeat(inside, num_experts // expert_groups, axis=1)
@@ -190,7 +193,7 @@ def gshard_router(
     _check_group("logits", logits)
     if logits.shape[1] < 2:
         raise InputError(f"num_experts is {logits.shape[1]}; two experts per token need at least 2")
-    logits, valid, admitted = _prepared(logits, 2, mask, expert_mask)
+    logits, valid, admitted = _prepared(logits, 2, mask, expert_mask, held=held)
     if uniforms is not None:
         valid &= ~jnp.isnan(uniforms)[:, None]
     expert = top_k_indices(jax.lax.stop_gradient(logits), 2) if held is None else held.expert  # padding: the first

@@ -92,7 +92,7 @@ def test_too_few_experts(backend, path, name):
     values, needed = values_of(4, np.arange(E)), CALLS[name].options.get("k", 2 if name == "gshard" else 1)
     bits = np.arange(E) < needed - 1
     message = refusal(name, values, expert_mask=bits)
-    assert message == f"expert_mask admits {needed - 1} of {E} experts; {needed} or more are needed"
+    assert message == f"{needed - 1} of {E} experts may be chosen; {needed} or more are needed"
     function = functools.partial(operator.attrgetter(path)(backend), **CALLS[name].options)
     arrays = {part: jnp.asarray(values[part]) for part in CALLS[name].arrays}
     with pytest.raises(ValueError, match=message):
@@ -108,7 +108,7 @@ def test_a_choice_that_the_mask_leaves_out(backend):
     """The reference raises. The fast twin returns a NaN gate and output for this token alone."""
     values, bits, name = values_of(6, np.arange(E)), np.arange(E) != 3, "sinkhorn, training False"
     held = reference.routers.sinkhorn.sinkhorn_router(values["logits"], 2, training=False)
-    wrong, message = (held.expert == 3).any(axis=1), "expert 3 is chosen; expert_mask admits only [0, 1, 2, 4, 5]"
+    wrong, message = (held.expert == 3).any(axis=1), "expert 3 is chosen; only [0, 1, 2, 4, 5] may be chosen"
     assert refusal(name, values, held=held, expert_mask=bits) == message
     routing = ask(backend, name, values, "float32", held=backend.notation.Routing(*held), expert_mask=bits)
     assert_same(np.isnan(routing.gate), held.expert == 3, what="gates of a held choice that is masked")

@@ -64,10 +64,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ..notation import (
     Routing,
     _admitted_experts,
     _among_all,
+    _available_experts,
     _check_group,
     _check_k,
     _equal_shares,
@@ -75,6 +77,7 @@ from ..notation import (
     _route_admitted,
     _route_real_tokens,
     check_finite,
+    check_logits,
     top_k_indices,
 )
 from .sinkhorn import gate_values
@@ -124,6 +127,7 @@ def balanced_assignment(
         [[0, 1], [1, 2], [0, 2]]
     """
     _check_group("scores", scores)
+    expert_mask = _available_experts(scores, expert_mask, mask)
     if expert_mask is not None:
         num_experts = np.shape(scores)[1]
         admitted = _admitted_experts(expert_mask, num_experts, k)
@@ -136,16 +140,19 @@ def balanced_assignment(
         expert = np.tile(np.arange(k), (len(scores), 1))
         expert[real] = assignment.expert
         return assignment._replace(expert=expert)
-    scores = check_finite("scores", scores)
     num_tokens, num_experts = scores.shape
     _check_k(k, num_experts)
+    scores = check_logits("scores", scores, k)
     values, unit = _whole_numbers(scores)
     holds = [set(row) for row in top_k_indices(values, k).tolist()]  # the experts of each token
     places = -(-num_tokens * k // num_experts)  # T k / E, rounded up
     # An extra token with score 0 at every expert takes the unused slots, if there are any.
     values = [*values.tolist(), [0] * num_experts]
     holds.append(set(range(places * num_experts - num_tokens * k)))
-    _balance(values, holds, [places] * num_experts)
+    if not _balance(values, holds, [places] * num_experts):
+        raise InputError(
+            f"scores: no assignment gives each expert {places} tokens at most, without the entries of -inf"
+        )
     holds = _first_of_the_best(values, holds, places)
     cost, _ = _cheapest_chains(_cheapest_moves(values, holds), range(num_experts), num_experts)
     prices = np.array([max(cost) - each for each in cost]) * unit
@@ -175,9 +182,9 @@ def dual_bound(scores: np.ndarray, prices: np.ndarray, k: int = 1) -> float:
         >>> dual_bound(scores, np.array([0.0, 0.0])), dual_bound(scores, np.array([2.0, 0.0]))
         (14.0, 12.0)
     """
-    scores, prices = check_finite("scores", scores), check_finite("prices", prices)
     num_tokens, num_experts = scores.shape
     _check_k(k, num_experts)
+    scores, prices = check_logits("scores", scores, k), check_finite("prices", prices)
     everyone, more = divmod(num_tokens * k, num_experts)
     best = np.sort(scores - prices, axis=1)[:, ::-1]
     dearest = np.sort(prices)[::-1]
@@ -224,11 +231,12 @@ def base_router(
     options = dict(k=k, training=training, gate=gate)
     if mask is not None:
         return _route_real_tokens(base_router, mask, logits, held=held, expert_mask=expert_mask, **options)
+    expert_mask = _available_experts(logits, expert_mask)
     if expert_mask is not None:
         return _route_admitted(base_router, expert_mask, logits, k, held=held, **options)
-    logits = check_finite("logits", logits)
     num_experts = logits.shape[1]
     _check_k(k, num_experts)
+    logits = check_logits("logits", logits, k, held=held)
     # SELECT
     if held is None:
         expert = balanced_assignment(logits, k).expert if training else top_k_indices(logits, k)  # [T, k]
@@ -240,12 +248,18 @@ def base_router(
 def _whole_numbers(scores: np.ndarray) -> tuple[np.ndarray, float]:
     """Return integers [T, E] and a unit, a power of two: integers times unit equal the scores, up to rounding.
 
+    A score of −∞ stays −∞.
+
     The unit is as small as the 64-bit sums of the fast twin allow; Python integers here have no limit.
     """
-    exponent = int(np.frexp(np.abs(scores).max(initial=0.0))[1])  # every |score| is below 2 ** exponent, or all are 0
+    available = np.isfinite(scores)
+    exponent = int(
+        np.frexp(np.abs(scores).max(initial=0.0, where=available))[1]
+    )  # every |score| is below 2 ** exponent, or all are 0
     bits = 52 - max(0, scores.shape[1].bit_length() - 5)  # a chain of E links then costs less than 2 ** 60
     exponent = max(exponent, bits - 1022)  # the unit must be a normal number
-    return np.rint(np.ldexp(scores, bits - exponent)).astype(np.int64), float(np.ldexp(1.0, exponent - bits))
+    whole = np.rint(np.ldexp(np.where(available, scores, 0), bits - exponent)).astype(np.int64).astype(object)
+    return np.where(available, whole, -np.inf), float(np.ldexp(1.0, exponent - bits))
 
 
 def _balance(values: list, holds: list[set], wanted: list[int]) -> bool:
@@ -290,7 +304,7 @@ def _cheapest_moves(values: list, holds: list[set]) -> dict:
     """
     moves = {}
     for t, (value, experts) in enumerate(zip(values, holds, strict=True)):
-        outside = set(range(len(value))) - experts
+        outside = {e for e in range(len(value)) if value[e] > -math.inf} - experts
         for i, j in product(experts, outside):
             loss = value[i] - value[j]
             if (i, j) not in moves or loss < moves[i, j][0]:

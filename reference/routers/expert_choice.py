@@ -33,7 +33,7 @@ from ..notation import (
     _among_all,
     _check_group,
     _real_tokens,
-    check_finite,
+    check_logits,
     log_sum_exp,
     softmax,
     top_k_indices,
@@ -98,7 +98,7 @@ def expert_choice_router(
         return choice._replace(token=token, gate=gate)
     if mask is not None:
         return _choice_of_real(logits, capacity_factor, score, held, _real_tokens(mask, len(logits)))
-    logits = check_finite("logits", logits)
+    logits = check_logits("logits", logits)
     num_tokens, num_experts = logits.shape
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
@@ -107,12 +107,16 @@ def expert_choice_router(
         capacity = expert_capacity(num_tokens, num_experts, 1, capacity_factor)
         token = top_k_indices(selection_scores(logits, score).T, capacity)  # [E, C]
         experts_per_token = np.zeros(num_tokens, dtype=np.int64)
-        for t in token.ravel():
-            experts_per_token[t] += 1
+        for e, row in enumerate(token):
+            available = np.isfinite(logits[row, e])
+            row[~available] = row[0] if available.any() else 0  # an empty slot, with gate 0
+            for t in row[available]:
+                experts_per_token[t] += 1
         held = ExpertChoice(token, None, experts_per_token)
     # COMBINE
     scores = softmax(logits) if score == "softmax" else np.exp(-np.logaddexp(0, -logits))  # or σ(z)
-    return held._replace(gate=np.take_along_axis(scores.T, held.token, axis=1))
+    taken = np.arange(held.token.shape[1]) < np.isfinite(logits).sum(axis=0)[:, None]  # the others are empty
+    return held._replace(gate=np.where(taken, np.take_along_axis(scores.T, held.token, axis=1), 0))
 
 
 def _choice_of_real(logits, capacity_factor, score, held, mask):

@@ -52,9 +52,11 @@ from ..notation import (
     _admitted_experts,
     _among_all,
     _as_bool,
+    _available_experts,
     _check_group,
     _real_tokens,
     check_finite,
+    check_logits,
     softmax,
     top_k_indices,
 )
@@ -108,6 +110,7 @@ def mixing_weights(
     """
     _check_group("logits", logits)
     _check_temperature(temperature)
+    expert_mask = _available_experts(logits, expert_mask, mask)
     if expert_mask is not None:
         num_experts = np.shape(logits)[1]
         admitted = _admitted_experts(expert_mask, num_experts)
@@ -118,15 +121,16 @@ def mixing_weights(
         weights = np.zeros(np.shape(logits))
         weights[mask] = mixing_weights(np.asarray(logits)[mask], temperature, one_hot=one_hot)
         return weights
-    logits = check_finite("logits", logits)
+    logits = check_logits("logits", logits, 0)
     if one_hot:
         weights = np.zeros(logits.shape)
         for e, token in enumerate(top_k_indices(logits.T, 1)[:, 0]):
-            weights[token, e] = 1
+            weights[token, e] = logits[token, e] > -np.inf
         return weights
     with np.errstate(over="ignore"):
         divided = logits / float(temperature)
-    return softmax(check_finite("logits / temperature", divided).T).T
+    check_finite("logits / temperature", np.where(np.isneginf(logits), 0, divided))
+    return softmax(divided.T).T
 
 
 def emit_weights(
@@ -161,6 +165,8 @@ def emit_weights(
     """
     if emit not in EMITS:
         raise InputError(f"emit is {emit!r}; allowed: {', '.join(EMITS)}")
+    _check_group("logits", logits)
+    expert_mask = _available_experts(logits, expert_mask, mask)
     if expert_mask is not None:
         num_experts = np.shape(logits)[1]
         admitted = _admitted_experts(expert_mask, num_experts)
@@ -171,7 +177,7 @@ def emit_weights(
         return mixing
     real = np.ones(len(logits), bool) if mask is None else _as_bool(mask)
     weights = np.zeros(mixing.shape)
-    weights[real] = softmax(np.asarray(logits)[real] / float(temperature))
+    weights[real] = softmax(check_logits("logits", np.asarray(logits)[real]) / float(temperature))
     return weights
 
 

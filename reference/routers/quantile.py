@@ -46,6 +46,7 @@ import numpy as np
 from ..notation import (
     Routing,
     _admitted_experts,
+    _available_experts,
     _check_bias,
     _check_group,
     _check_k,
@@ -54,6 +55,7 @@ from ..notation import (
     _route_admitted,
     _route_real_tokens,
     check_finite,
+    check_logits,
     top_k_indices,
 )
 from .sinkhorn import gate_values
@@ -112,6 +114,7 @@ def quantile_bias(
     """
     _check_group("scores", scores)
     _check_bias(bias, np.shape(scores)[1])
+    expert_mask = _available_experts(scores, expert_mask, mask)
     if expert_mask is not None:
         admitted = _admitted_experts(expert_mask, len(bias), k)
         new, columns = np.array(bias, dtype=np.float64), np.asarray(scores)[:, admitted]
@@ -119,9 +122,9 @@ def quantile_bias(
         return new
     if mask is not None:
         scores = np.asarray(scores)[_real_tokens(mask, len(scores))]
-    scores, bias = check_finite("scores", scores), check_finite("bias", bias)
     num_tokens, num_experts = scores.shape
     _check_k(k, num_experts)
+    scores, bias = check_logits("scores", scores, k), check_finite("bias", bias)
     everyone, more = divmod(num_tokens * k, num_experts)
     if k == num_experts:
         return bias  # every token has every expert
@@ -176,12 +179,13 @@ def quantile_router(
     if mask is not None:
         options = dict(bias=bias, k=k, gate=gate, expert_mask=expert_mask)
         return _route_real_tokens(quantile_router, mask, logits, held=held, **options)
+    expert_mask = _available_experts(logits, expert_mask)
     if expert_mask is not None:
         options = dict(per_expert={"bias": bias}, k=k, gate=gate)
         return _route_admitted(quantile_router, expert_mask, logits, k, held=held, **options)
-    logits, bias = check_finite("logits", logits), check_finite("bias", bias)
     num_experts = logits.shape[1]
     _check_k(k, num_experts)
+    logits, bias = check_logits("logits", logits, k, held=held), check_finite("bias", bias)
     # SELECT
     if held is None:
         expert = top_k_indices(logits - bias, k)  # [T, k]
@@ -191,6 +195,10 @@ def quantile_router(
 
 
 def _middle(values: np.ndarray, rank: int, axis: int) -> np.ndarray:
-    """Return the midpoint between the rank-th and the next largest entry along an axis."""
+    """Return the midpoint between the rank-th and the next largest entry along an axis.
+
+    Entries of −∞ count as the smallest finite entry, so that a bias stays finite (our choice).
+    """
+    values = np.maximum(values, values.min(axis=axis, keepdims=True, where=np.isfinite(values), initial=np.inf))
     ordered = -np.sort(-values, axis=axis)
     return (np.take(ordered, rank - 1, axis=axis) + np.take(ordered, rank, axis=axis)) / 2

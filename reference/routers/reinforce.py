@@ -51,6 +51,7 @@ from ..notation import (
     Routing,
     _admitted_experts,
     _among_all,
+    _available_experts,
     _check_group,
     _check_k,
     _column_numbers,
@@ -58,6 +59,7 @@ from ..notation import (
     _route_admitted,
     _route_real_tokens,
     check_finite,
+    check_logits,
     log_sum_exp,
     softmax,
     top_k_indices,
@@ -123,11 +125,13 @@ def reinforce_router(
     if mask is not None:
         options |= dict(per_token={"gumbel": gumbel}, expert_mask=expert_mask)
         return _route_real_tokens(reinforce_router, mask, logits, held=held, **options)
+    expert_mask = _available_experts(logits, expert_mask)
     if expert_mask is not None:
         options |= dict(per_expert={"gumbel": gumbel})
         return _route_admitted(reinforce_router, expert_mask, logits, k, held=held, **options)
     # SELECT
     log_pi = log_policy(logits, k, nucleus)  # [T, E]
+    check_logits("logits", logits, k, held=held)
     num_tokens, num_experts = log_pi.shape
     if held is None:
         if gumbel is None:
@@ -180,7 +184,8 @@ def log_policy(
         admitted = _admitted_experts(expert_mask, num_experts, k)
         log_pi = log_policy(np.asarray(logits)[:, admitted], k, nucleus)
         return _among_all(log_pi, admitted, num_experts, rest=-np.inf)
-    logits = check_finite("logits", logits)
+    _check_k(k, logits.shape[1])
+    logits = check_logits("logits", logits, k)
     inside = _nucleus(logits, k, nucleus)
     log_pi = np.full(logits.shape, -np.inf)
     for t, members in enumerate(inside):
@@ -239,9 +244,10 @@ def log_probability(
     if expert_mask is not None:
         admitted = _admitted_experts(expert_mask, np.shape(logits)[1])
         return log_probability(np.asarray(logits)[:, admitted], _column_numbers(expert, admitted), nucleus)
-    logits, expert = check_finite("logits", logits), np.asarray(expert)
+    logits, expert = np.asarray(logits), np.asarray(expert)
     _check_shape("expert", expert, (len(logits), expert.shape[-1]))
     expert_counts(expert, logits.shape[1])  # raises if an index is out of range
+    logits = check_logits("logits", logits, min(expert.shape[1], logits.shape[1]))
     inside = _nucleus(logits, expert.shape[1], nucleus)
     total = np.zeros(len(logits))
     for t, row in enumerate(logits):

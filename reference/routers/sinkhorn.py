@@ -60,12 +60,13 @@ from ..notation import (
     Routing,
     _admitted_experts,
     _among_all,
+    _available_experts,
     _check_group,
     _check_k,
     _real_tokens,
     _route_admitted,
     _route_real_tokens,
-    check_finite,
+    check_logits,
     log_sum_exp,
     one_hot,
     softmax,
@@ -148,6 +149,7 @@ def sinkhorn_plan(
     """
     _check_group("logits", logits)
     options = dict(tolerance=tolerance, max_sweeps=max_sweeps, max_newton=max_newton, num_sweeps=num_sweeps)
+    expert_mask = _available_experts(logits, expert_mask, mask)
     if expert_mask is not None:
         num_experts = np.shape(logits)[1]
         admitted = _admitted_experts(expert_mask, num_experts)
@@ -160,7 +162,7 @@ def sinkhorn_plan(
         plan = np.zeros(np.shape(logits))
         plan[real] = solved.plan
         return solved._replace(plan=plan)
-    logits = check_finite("logits", logits)
+    logits = check_logits("logits", logits)
     if num_sweeps is None:
         g, sweeps = _sweep(logits, tolerance, max_sweeps)
     else:
@@ -239,11 +241,12 @@ def sinkhorn_router(
     options = dict(k=k, training=training, gate=gate, num_sweeps=num_sweeps)
     if mask is not None:
         return _route_real_tokens(sinkhorn_router, mask, logits, held=held, expert_mask=expert_mask, **options)
+    expert_mask = _available_experts(logits, expert_mask)
     if expert_mask is not None:
         return _route_admitted(sinkhorn_router, expert_mask, logits, k, held=held, **options)
-    logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     _check_k(k, num_experts)
+    logits = check_logits("logits", logits, k, held=held)
     # SELECT
     if held is None:
         if training:

@@ -19,11 +19,12 @@ import numpy as np
 from ..errors import InputError
 from ..notation import (
     Routing,
+    _available_experts,
     _check_group,
     _equal_shares,
     _route_admitted,
     _route_real_tokens,
-    check_finite,
+    check_logits,
     softmax,
     top_k_indices,
 )
@@ -69,12 +70,13 @@ def sparsemixer_router(
     options = dict(jitter=jitter)
     if mask is not None:
         return _route_real_tokens(sparsemixer_router, mask, logits, held=held, expert_mask=expert_mask, **options)
+    expert_mask = _available_experts(logits, expert_mask)
     if expert_mask is not None:
         return _route_admitted(sparsemixer_router, expert_mask, logits, 2, held=held, **options)
-    logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     if num_experts < 2:
         raise InputError(f"num_experts is {num_experts}; two experts per token need at least 2")
+    logits = check_logits("logits", logits, 2, held=held)
     # SELECT
     if held is None:
         held = _equal_shares(top_k_indices(logits, 2), num_experts)
@@ -92,7 +94,7 @@ def _gates_among_near(left, logits, chosen, jitter):
     Args:
         left: [T, E], logits with -inf for experts already taken.
     """
-    best = left.max(axis=1, keepdims=True)
-    near = (left > -np.inf) & (best - logits <= 2 * jitter * np.maximum(np.abs(logits), best))
+    best, known = left.max(axis=1, keepdims=True), np.where(left > -np.inf, logits, 0)
+    near = (left > -np.inf) & (best - known <= 2 * jitter * np.maximum(np.abs(known), best))
     gates = softmax(np.where(near, left, -np.inf))
     return np.take_along_axis(gates, chosen[:, None], axis=1)[:, 0]

@@ -51,6 +51,7 @@ import numpy as np
 from ..errors import InputError
 from ..notation import (
     Routing,
+    _available_experts,
     _check_bias,
     _check_group,
     _check_k,
@@ -58,6 +59,7 @@ from ..notation import (
     _route_admitted,
     _route_real_tokens,
     check_finite,
+    check_logits,
     one_hot,
     softmax,
     top_k_indices,
@@ -104,9 +106,10 @@ def switch_router(
     _check_group("logits", logits)
     if mask is not None:
         return _route_real_tokens(switch_router, mask, logits, held=held, expert_mask=expert_mask)
+    expert_mask = _available_experts(logits, expert_mask)
     if expert_mask is not None:
         return _route_admitted(switch_router, expert_mask, logits, 1, held=held)
-    logits = check_finite("logits", logits)
+    logits = check_logits("logits", logits, held=held)
     num_tokens, num_experts = logits.shape
     # SELECT
     if held is None:
@@ -201,21 +204,24 @@ def top_k_router(
 
 def _route_top_k(logits, k, *, bias, group, held=None, expert_mask=None, groups_per_token, group_score, **options):
     """Return the routing of real tokens. `group` [E] is the group of each expert, or None for a single group."""
+    expert_mask = _available_experts(logits, expert_mask)
     if expert_mask is not None:
         options |= dict(per_expert=dict(bias=bias, group=group), held=held)
         options |= dict(k=k, groups_per_token=groups_per_token, group_score=group_score)
         return _route_admitted(_route_top_k, expert_mask, logits, k, **options)
-    logits = check_finite("logits", logits)
     num_experts, score = logits.shape[1], options["score"]
     _check_options(k, num_experts, **options)
+    logits = check_logits("logits", logits, k, held=held)
     if group is not None:
         _check_room(np.bincount(group), k, groups_per_token)
     # SELECT
     if held is None:
         scores = _scores(logits, score) if bias is None else _scores(logits, score) + check_finite("bias", bias)
+        scores = np.where(np.isneginf(logits), -np.inf, scores)
         chosen_by = logits if bias is None else scores
         if group is not None:
-            chosen_by = np.where(_in_best_groups(scores, group, groups_per_token, group_score), chosen_by, -np.inf)
+            inside = _in_best_groups(scores, group, groups_per_token, group_score)
+            chosen_by = check_logits("logits of the chosen groups", np.where(inside, chosen_by, -np.inf), k)
         held = _equal_shares(top_k_indices(chosen_by, k), num_experts)
     # COMBINE
     return held._replace(gate=chosen_gates(logits, held.expert, score, options["normalisation"]))
@@ -246,7 +252,9 @@ def _in_best_groups(scores, group, groups_per_token, group_score):
     """Return [T, E] bool, the experts in the groups that each token chooses, from scores [T, E] and groups [E]."""
     names, number = np.unique(group), 2 if group_score == "two_best" else 1
     best = [-np.sort(-scores[:, group == name], axis=1)[:, :number] for name in names]
-    of_groups = np.stack([values.sum(axis=1) for values in best], axis=1)  # [T, groups]
+    # An expert that is not available adds nothing; a group without an available expert comes last.
+    best = [np.where(np.isneginf(v) & ~np.isneginf(v[:, :1]), 0, v) for v in best]
+    of_groups = np.stack([values.sum(axis=1) for values in best], axis=1)
     chosen = names[top_k_indices(of_groups, groups_per_token)]  # [T, groups_per_token], fewer where names are fewer
     return (group == chosen[:, :, None]).any(axis=1)
 
@@ -346,12 +354,13 @@ def gshard_router(
     if mask is not None:
         options = dict(per_token={"uniforms": uniforms}, expert_mask=expert_mask)
         return _route_real_tokens(gshard_router, mask, logits, held=held, **options)
+    expert_mask = _available_experts(logits, expert_mask)
     if expert_mask is not None:
         return _route_admitted(gshard_router, expert_mask, logits, 2, held=held, uniforms=uniforms)
-    logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     if num_experts < 2:
         raise InputError(f"num_experts is {num_experts}; two experts per token need at least 2")
+    logits = check_logits("logits", logits, 2, held=held)
     if uniforms is not None and not np.all((np.asarray(uniforms) >= 0) & (np.asarray(uniforms) < 1)):
         raise InputError("uniforms have to be at least 0 and below 1")
     expert = top_k_indices(logits, 2) if held is None else held.expert
