@@ -382,8 +382,8 @@ class Backend:
                 arguments, keywords = arguments[:places], extra | keywords
         values = dict(zip(defaults, arguments, strict=False)) | keywords
         if path not in self.unavailable and not stances.is_own(function):
-            floats = (values[name] for name in ("logits", "scores") if arrays_of(values.get(name)))
-            if any(np.isneginf(self._plain(value)).any() for value in floats):
+            known = [v for name in ("logits", "scores") for v in arrays_of(values.get(name))]
+            if any((np.asarray(v) == -np.inf).any() for v in known if not isinstance(v, jax.core.Tracer)):
                 self._not_offered(path, "a logit of -inf for an unavailable expert")
         stance = self.stance(path)
         if stance and stance.finding.verdict == "defect":

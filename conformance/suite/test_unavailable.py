@@ -347,6 +347,7 @@ def test_no_gradient_reaches_unavailable_experts(backend, path, name):
     weights = np.random.default_rng(1).standard_normal(shape.get(GRADIENTS[name], ()))
     own = {part: alone(part, values[part], available) for part in call.arrays}
     whole = {part: spoilt(path, values, BITS)[part] for part in call.arrays}
+    function(**whole, **call.options)  # skips the test of a function that does not read −∞
     options = {"function": function, "field": GRADIENTS[name], "options": tuple(sorted(call.options.items()))}
     found, wanted = (
         gradient(weighed, {"logits": arguments.pop("logits")}, np.asarray(weights), arguments, **options)["logits"]
