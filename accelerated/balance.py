@@ -108,8 +108,8 @@ def mean_probability(
     Raises:
         ValueError: the score is unknown, or a mask has the wrong shape.
 
-    Differs from the reference: logits below float32 are converted to float32. A non-finite logit gives NaN, and so does
-    a mask without a real token.
+    Differs from the reference: logits below float32 are converted to float32. A logit of NaN or +∞ gives NaN, and so
+    does a mask without a real token.
     """
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")

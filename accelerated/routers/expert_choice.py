@@ -41,7 +41,7 @@ def expert_choice_router(
     Raises:
         ValueError: the logits are not [T, E], c <= 0, the score is unknown, or a mask has the wrong shape.
 
-    Differs from the reference: logits of lower precision than float32 are converted to float32. A non-finite logit
+    Differs from the reference: logits of lower precision than float32 are converted to float32. A logit of NaN or +∞
     raises no error: all gates are NaN. A mask does not change shapes: [E, C] has the C of T real tokens. With a traced
     expert mask, it has the C of a single available expert.
     """

@@ -3,7 +3,7 @@
 Step by step, with sources and examples: `routelaws.reference.routers.quantile`.
 
 Differences from the reference: logits and bias pass through `stop_gradient` into the choice and the step. A non-finite
-logit or bias raises no error: the whole new bias is NaN. A non-finite logit makes the gate of its token NaN, and a
+logit or bias raises no error: the whole new bias is NaN. A logit of NaN or +∞ makes the gate of its token NaN, and a
 non-finite bias makes all gates NaN. Without a mask the program finds order statistics by `lax.top_k`. With a mask the
 number of real tokens is known only at run time, so the program sorts columns, which is slower. A group without real
 tokens does not change the bias.
@@ -57,7 +57,7 @@ def quantile_bias(
         ValueError: the scores are not [T, E] or the bias is not [E], k is out of range, or a mask has the wrong shape.
 
     Differs from the reference: the bias has at least float32. A wrong entry makes the whole new bias NaN. A group
-        without a real token does not change the bias.
+    without a real token does not change the bias.
     """
     _check_group("scores", scores)
     _check_bias(bias, jnp.shape(scores)[1])

@@ -135,8 +135,8 @@ def log_probability(logits: jax.Array, expert: jax.Array, nucleus: float = 1.0) 
         ValueError: expert is not [T, k], k or the nucleus is out of range, or the mask has the wrong shape.
 
     Differs from the reference: the result has at least float32. A non-finite row gives NaN. The function does not check
-    whether an expert is out of range or repeated. The function selects entries by comparison,
-    because the gradient of a gather would be a scatter.
+    whether an expert is out of range or repeated. The function selects entries by comparison, because the gradient of a
+    gather would be a scatter.
     """
     _check_shape("expert", expert, (len(logits), expert.shape[-1]))
     k = expert.shape[1]
@@ -204,9 +204,9 @@ def policy_terms(
         ValueError: value, reward or held_advantage is not [T], expert is not [T, k], a mask has the wrong shape, or k
             or the nucleus is out of range.
 
-    Differs from the reference: arrays have at least float32. Non-finite logits, values or rewards make the loss
-    non-finite, and a mask without a real token makes it NaN. The function does not check whether an expert is out of
-    range or repeated.
+    Differs from the reference: arrays have at least float32. Logits of NaN or +∞, and values or rewards that are not
+    finite, make the loss non-finite, and a mask without a real token makes it NaN. The function does not check whether
+    an expert is out of range or repeated.
     """
     _check_group("logits", logits)
     for name, values in (("value", value), ("reward", reward), ("held_advantage", held_advantage)):

@@ -118,7 +118,7 @@ def sinkhorn_plan(
         ValueError: the logits are not [T, E], or a mask has the wrong shape.
 
     Differs from the reference: logits below float32 are converted to float32 and carry no gradient into the plan. A
-    non-finite logit raises no error: the residual is NaN, and `converged` is False.
+    logit of NaN or +∞ raises no error: the residual is NaN, and `converged` is False.
     """
     _check_group("logits", logits)
     prepared = _prepared(jax.lax.stop_gradient(logits), 1, mask, axis_name=axis_name)
@@ -166,8 +166,8 @@ def sinkhorn_router(
     Raises:
         ValueError: the logits are not [T, E], k is out of range, the gate is unknown, or a mask has the wrong shape.
 
-    Differs from the reference: logits below float32 are converted to float32. A non-finite logit makes the gates of its
-    token NaN, and in training the residual too.
+    Differs from the reference: logits below float32 are converted to float32. A logit of NaN or +∞ makes the gates of
+    its token NaN, and in training the residual too.
     """
     _check_group("logits", logits)
     num_experts = logits.shape[1]

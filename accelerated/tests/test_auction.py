@@ -176,7 +176,8 @@ def test_a_gap_counts_what_every_token_could_gain():
         expert = np.array([random.permutation(5)[:k] for _ in range(12)], np.int32)
         wanted = bound_of(values, prices, k) - np.take_along_axis(values, expert, axis=1).sum()
         assert assignment.measure_gap(values, expert, prices) == wanted
-    assert float(jax.jit(base._gap)(*(jnp.asarray(v) for v in (values, expert, prices)))) == wanted
+    arrays = (jnp.asarray(v) for v in (values, expert, prices))
+    assert float(jax.jit(base._gap)(*arrays, None, jnp.ones(5, bool))) == wanted
 
 
 def test_scores_of_any_size():

@@ -90,8 +90,8 @@ def mixing_weights(
         [g, E]; each column sums to 1.
 
     Raises:
-        ValueError: a logit, or a logit divided by τ, is not finite, τ <= 0, or a mask has the wrong shape or is all
-            False.
+        ValueError: a logit is NaN or +∞, a finite logit divided by τ is not finite, τ <= 0, or a mask has the wrong
+            shape or is all False.
 
     Discontinuity: `one_hot` jumps where two tokens have the largest logit of an expert; ties go to the lower index.
 
