@@ -359,10 +359,6 @@ def test_no_gradient_reaches_unavailable_experts(backend, path, name):
 
 
 BLOCKS = {
-    "sinkhorn": dict(router="sinkhorn"),
-    "base": dict(router="base"),
-    "quantile": dict(router="quantile", k=2),
-    "reinforce": dict(router="reinforce"),
     "top_k": dict(router="top_k", k=2, bias_rate=0.25, gate="sigmoid"),
     "gshard": dict(router="top_k", k=2, normalisation="softmax", sample_second=True),
 }
@@ -378,23 +374,16 @@ def test_a_router_bias_takes_experts_out_of_a_block(backend, name):
     sizes = dict(blocks=1, vocab_size=13, d_model=8, heads=2, kqv_size=4, routing_frequency=1.0, router_bias=True)
     sizes["capacity_factor"] = float("inf")  # a capacity counts all experts
     config, less = (ModelConfig(**sizes, experts=number, **BLOCKS[name]) for number in (E, len(available)))
-    shapes = {"router": (8, E), "up": (E, 8, 32), "down": (E, 32, 8), "bias": (E,), "hidden": (8, 1), "out": (1,)}
+    shapes = {"router": (8, E), "up": (E, 8, 32), "down": (E, 32, 8), "bias": (E,)}
     params = {part: random.standard_normal(shape) for part, shape in shapes.items()}
     params["router_bias"] = np.where(BITS, random.standard_normal(E), -np.inf)
-    params["baseline"] = {part: params.pop(part) for part in ("hidden", "out")}
     x, tokens = random.standard_normal((3, 4, 8)), random.integers(0, 13, (3, 4))
     mask = np.arange(4) < np.array([[4], [3], [2]])
-    draws = {"reinforce": random.gumbel(size=(12, E)), "gshard": random.random(12)}
-    noise = draws.get(name)
-    of_columns, of_rows = ("router", "router_bias", "bias"), ("up", "down")
-    own = {part: v[..., available] if part in of_columns else v[available] if part in of_rows else v
-           for part, v in params.items()}  # fmt: skip
-    own_noise = noise[:, available] if name == "reinforce" else noise
-    more = {"training": True, "mask": mask}
-    wanted = reference.routed_block.routed_block(own, x, tokens, less, noise=own_noise, **more)
-    path, traced = "routed_block.routed_block", {"mask": mask} | ({} if noise is None else {"noise": noise})
-    static = {"config": config, "training": True}
-    by_reference = reference.routed_block.routed_block(params, x, tokens, noise=noise, config=config, **more)
+    own = {part: v[available] if part in ("up", "down") else v[..., available] for part, v in params.items()}
+    path, static = "routed_block.routed_block", {"config": config, "training": True}
+    traced = {"mask": mask} | ({"noise": random.random(12)} if name == "gshard" else {})
+    wanted = reference.routed_block.routed_block(own, x, tokens, less, training=True, **traced)
+    by_reference = reference.routed_block.routed_block(params, x, tokens, **static, **traced)
     for found in (by_reference, run(backend, path, "float32", params, x, tokens, traced=traced, **static)):
         for field in ("output", "dropped_fraction", "auxiliary"):
             value = np.asarray(getattr(wanted, field), float)
