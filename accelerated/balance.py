@@ -4,8 +4,8 @@ Step by step, with sources and examples: `routelaws.reference.balance`.
 
 Differences from the reference: logits of lower precision than float32 are converted to float32, and shares, counts and
 the bias pass through `stop_gradient`. Under jit, the values of an array raise no error. An expert index that is out of
-range or masked is not counted. The loss is NaN for a non-finite logit and for loads that are all 0. It is also NaN for
-a mask without real tokens, and for a traced mask without experts.
+range or masked is not counted. The loss is NaN for a logit of NaN or +∞ and for loads that are all 0. It is also NaN
+for a mask without real tokens.
 
 With `axis_name` all tokens along a mapped axis (`jax.vmap`, `jax.shard_map`) are one group. Every member of the axis
 returns the same shares, probabilities and loss.
@@ -22,12 +22,10 @@ from routelaws.reference.notation import _check_k
 from ._docstrings import describe_twins
 from .errors import InputError
 from .notation import (
-    _admitted_experts,
     _among,
     _as_bool,
     _at_least_float32,
     _check_group,
-    _number_admitted,
     _or_nan,
     _prepared,
     _real_tokens,
@@ -99,7 +97,6 @@ def mean_probability(
     score: str = "softmax",
     *,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
     axis_name: str | None = None,
 ) -> jax.Array:
     """Return [E], the mean over tokens of the probability of each expert. The entries sum to 1.
@@ -111,13 +108,13 @@ def mean_probability(
     Raises:
         ValueError: the score is unknown, or a mask has the wrong shape.
 
-    Differs from the reference: logits below float32 are converted to float32. A non-finite logit gives NaN, and so does
-    a mask without a real token.
+    Differs from the reference: logits below float32 are converted to float32. A logit of NaN or +∞ gives NaN, and so
+    does a mask without a real token.
     """
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
     _check_group("logits", logits)
-    logits, valid, _ = _prepared(logits, 1, mask, expert_mask)
+    logits, valid, _ = _prepared(logits, 1, mask)
     probability = softmax(jax.nn.log_sigmoid(logits) if score == "sigmoid" else logits)
     return _mean(_or_nan(probability, valid), mask, axis_name)
 
@@ -130,7 +127,6 @@ def auxiliary_loss(
     score: str = "softmax",
     held: AuxiliaryLoss | None = None,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
     axis_name: str | None = None,
 ) -> AuxiliaryLoss:
     """Return the balance loss, which is large when experts with many tokens also have a high probability.
@@ -142,15 +138,14 @@ def auxiliary_loss(
     Raises:
         ValueError: the dialect or the score is unknown, or a mask has the wrong shape.
 
-    Differs from the reference: a non-finite logit or a mask without a real token makes the loss NaN. An index that is
+    Differs from the reference: a logit of NaN or +∞ or a mask without a real token makes the loss NaN. An index that is
     out of range or masked is not counted. With `axis_name` every member returns the loss of all tokens, so take the
     mean of the members, not the sum.
     """
     value_at_balance(1, 1, dialect)  # raises if the dialect is unknown
-    probability = mean_probability(logits, score, mask=mask, expert_mask=expert_mask, axis_name=axis_name)
-    num_experts, admitted = len(probability), None
-    if expert_mask is not None:
-        admitted, _ = _admitted_experts(expert_mask, num_experts)
+    probability = mean_probability(logits, score, mask=mask, axis_name=axis_name)
+    num_experts = len(probability)
+    _, _, available = _prepared(logits, 1, mask, axis_name=axis_name)
     if held is None:
         if dialect in ("first_choice", "gshard"):
             expert = expert[:, :1]
@@ -162,8 +157,8 @@ def auxiliary_loss(
         share = counts.astype(probability.dtype) / (whole * (k if dialect == "assignments" else 1))
     else:
         share = held.share
-    share = _among(jax.lax.stop_gradient(share), admitted, 0)
-    num_experts = _number_admitted(admitted, num_experts)
+    share = _among(jax.lax.stop_gradient(share), available, 0)
+    num_experts = available.sum(dtype=jnp.int32)
     scale = jnp.ones_like(share[0]) / num_experts if dialect == "gshard" else num_experts
     return AuxiliaryLoss(scale * (share * probability).sum(), share, probability)
 
@@ -177,7 +172,6 @@ def sequence_loss(
     score: str = "softmax",
     held: AuxiliaryLoss | None = None,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
 ) -> AuxiliaryLoss:
     """Return the mean over sequences of the `auxiliary_loss` of each sequence.
 
@@ -189,7 +183,7 @@ def sequence_loss(
 
     def of_sequence(logits, expert, share, mask):
         constant = None if share is None else AuxiliaryLoss(None, share, None)
-        options = {"dialect": dialect, "score": score, "held": constant, "expert_mask": expert_mask}
+        options = {"dialect": dialect, "score": score, "held": constant}
         if mask is None:
             return auxiliary_loss(logits, expert, **options), True
         real = mask.any()  # a sequence without a real token uses logits 0 at all tokens; its loss is excluded
@@ -218,7 +212,6 @@ def z_loss(
     logits: jax.Array,
     *,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
     axis_name: str | None = None,
 ) -> jax.Array:
     """Return the mean over tokens of (log Σₑ exp zₜₑ)², which keeps the logits small.
@@ -230,10 +223,10 @@ def z_loss(
     Raises:
         ValueError: a mask has the wrong shape.
 
-    Differs from the reference: a non-finite logit, or a mask without a real token, gives NaN.
+    Differs from the reference: a logit of NaN or +∞, or a mask without a real token, gives NaN.
     """
     _check_group("logits", logits)
-    logits, valid, _ = _prepared(logits, 1, mask, expert_mask)
+    logits, valid, _ = _prepared(logits, 1, mask)
     return _mean(_or_nan(log_sum_exp(logits, axis=1), valid[:, 0]) ** 2, mask, axis_name)
 
 
@@ -243,7 +236,6 @@ def update_bias(
     *,
     rate: float = 1e-3,
     recentre: str = "none",
-    expert_mask: jax.Array | None = None,
 ) -> jax.Array:
     """Return the bias of the next step: higher for experts below the mean load, lower for experts above it.
 
@@ -253,7 +245,7 @@ def update_bias(
 
     Differs from the reference: the function does not check the values of counts or of a traced rate. E countₑ may not
     fit into 32 bits. So the function divides the sum of the counts by E, and compares each count with quotient and
-    remainder. A traced mask without experts gives NaN.
+    remainder.
     """
     if not jnp.issubdtype(counts.dtype, jnp.integer):
         raise InputError(f"counts have dtype {counts.dtype}; integers are needed")
@@ -261,43 +253,37 @@ def update_bias(
         raise InputError(f"rate is {rate}; it has to be at least 0")
     if recentre not in RECENTRE:
         raise InputError(f"recentre is {recentre!r}; allowed: {', '.join(RECENTRE)}")
-    bias, admitted, enough = jax.lax.stop_gradient(_at_least_float32(bias)), None, True
-    if expert_mask is not None:
-        admitted, enough = _admitted_experts(expert_mask, len(bias))
-    number = _number_admitted(admitted, len(bias))
-    quotient, remainder = jnp.divmod(_among(counts, admitted, 0).sum(), number)
+    bias = jax.lax.stop_gradient(_at_least_float32(bias))
+    available = ~jnp.isneginf(bias)
+    number = available.sum(dtype=jnp.int32)
+    quotient, remainder = jnp.divmod(_among(counts, available, 0).sum(), number)
     # If the mean is not an integer, a count equal to the quotient is below the mean.
     below = (counts < quotient) | ((counts == quotient) & (remainder > 0))
     step = jnp.where(counts > quotient, -1, jnp.where(below, 1, 0)).astype(bias.dtype)
     if recentre == "step":
-        step = step - _among(step, admitted, 0).sum() / number
+        step = step - _among(step, available, 0).sum() / number
     new = bias + rate * step
     if recentre == "bias":
-        new = new - _among(new, admitted, 0).sum() / number
-    return jnp.where(enough, _among(new, admitted, bias), jnp.nan)
+        new = new - _among(new, available, 0).sum() / number
+    return _among(new, available, bias)
 
 
-def load_statistics(load: jax.Array, *, expert_mask: jax.Array | None = None) -> LoadStatistics:
+def load_statistics(load: jax.Array) -> LoadStatistics:
     """Return statistics of how evenly the tokens load the experts.
 
     Raises:
         ValueError: the loads are not [E], or the mask has the wrong shape.
 
     Differs from the reference: the function does not check the values of the loads. max_over_mean and entropy are NaN
-    if all loads are 0, if one is NaN, or if a traced mask admits no expert.
+    if all loads are 0, or if one is NaN.
     """
     if load.ndim != 1 or not load.size:
         raise InputError(f"load has shape {load.shape}; [E] with at least one expert is needed")
-    whole, admitted = jnp.issubdtype(load.dtype, jnp.integer), None
+    whole = jnp.issubdtype(load.dtype, jnp.integer)
     load = load.astype(jnp.result_type(float) if whole else jnp.promote_types(load.dtype, jnp.float32))
-    if expert_mask is not None:
-        admitted, enough = _admitted_experts(expert_mask, len(load))
-        load = jnp.where(enough, _among(load, admitted, 0), jnp.nan)
-    number = _number_admitted(admitted, len(load))
     share = load / load.sum()
     entropy = (share * jnp.log(1 / jnp.where(share > 0, share, 1))).sum()
-    idle = _among(load == 0, admitted, False).sum(dtype=load.dtype) / number
-    return LoadStatistics(share.max() * number, entropy, idle)
+    return LoadStatistics(share.max() * len(load), entropy, (load == 0).mean(dtype=load.dtype))
 
 
 describe_twins(__name__)

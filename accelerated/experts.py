@@ -30,7 +30,7 @@ from routelaws.reference.notation import _check_k
 from . import cpu
 from ._docstrings import describe_twins
 from .errors import InputError
-from .notation import _admitted_experts, _as_bool, _number_admitted, _number_known, _or_nan, canonical_zero, one_hot
+from .notation import _as_bool, canonical_zero, one_hot
 from .shapes import sizes_of
 
 
@@ -60,8 +60,8 @@ def expert_capacity(num_tokens: int, num_experts: int, k: int, capacity_factor: 
     return min(num_tokens, math.ceil(Fraction(str(float(capacity_factor))) * k * num_tokens / num_experts))
 
 
-def _capacity_of_real(num_real, num_tokens: int, num_experts: int, k: int, capacity_factor: float, admitted=None):
-    """Return `expert_capacity` for n <= T real tokens and the admitted experts. Both numbers may be traced.
+def _capacity_of_real(num_real, num_tokens: int, num_experts: int, k: int, capacity_factor: float):
+    """Return `expert_capacity` for n <= T real tokens; n may be traced.
 
     An expert has ceil(c k n / E) = ceil(ceil(c k n) / E) slots. With c k = p / q and n = a q + b, ceil(c k n) is a p +
     ceil(b p / q). c k counts as at most E, because more than E n slots are not needed.
@@ -72,14 +72,7 @@ def _capacity_of_real(num_real, num_tokens: int, num_experts: int, k: int, capac
     rest = np.array([-(-b * p // q) for b in range(min(q, num_tokens + 1))], np.int32)
     whole, b = (0, num_real) if q > num_tokens else jnp.divmod(num_real, q)
     slots = whole * p + jnp.asarray(rest)[b]
-    return jnp.minimum(num_real, -(-slots // _number_admitted(admitted, num_experts)))
-
-
-def _capacity_of_known(num_tokens: int, num_experts: int, k: int, capacity_factor: float, expert_mask):
-    """Return the largest and the smallest possible capacity: a traced mask may admit from one to all experts."""
-    known = num_experts if expert_mask is None else _number_known(expert_mask)
-    least, most = (1, num_experts) if known is None else (known, known)
-    return tuple(expert_capacity(num_tokens, number, k, capacity_factor) for number in (least, most))
+    return jnp.minimum(num_real, -(-slots // num_experts))
 
 
 def dispatch(
@@ -328,7 +321,6 @@ def routed_ffn(
     order: str = "choice",
     priority: jax.Array | None = None,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
     activation: str = "gelu",
 ) -> RoutedOutput:
     """Send each token through its experts.
@@ -339,8 +331,7 @@ def routed_ffn(
 
     Differs from the reference: if the mask excludes all assignments, the dropped fraction is NaN. A NaN gate makes the
     output of its token NaN, even if the assignment has no slot. An assignment to an expert out of range gets no slot
-    and counts as dropped. A token with a masked expert gets the output NaN. All outputs are NaN if a traced mask admits
-    no expert.
+    and counts as dropped.
     """
     _check_ffn(params, x, expert, gate)
     x, expert, gate = map(jnp.asarray, (x, expert, gate))
@@ -351,26 +342,21 @@ def routed_ffn(
     if order == "priority" and priority is None:
         priority = gate
     _check_order(order, priority, expert.shape)
-    admitted, traced = None, expert_mask is not None and _number_known(expert_mask) is None
-    if expert_mask is not None:
-        admitted, enough = _admitted_experts(expert_mask, num_experts)
-        gate = _or_nan(gate, enough & admitted[expert])
-        expert = jnp.where(admitted[expert], expert, num_experts)  # gets no slot
     requests = _asked(mask, expert.shape)
     if requests is not None:
         gate = jnp.where(requests, gate, 0)
-    slots, fewest = _capacity_of_known(num_tokens, num_experts, k, capacity_factor, expert_mask)
+    slots = expert_capacity(num_tokens, num_experts, k, capacity_factor)
     by_rows = num_experts > 1 and cpu.experts_run(_matrices(params), x)
-    if fewest == num_tokens and num_experts > 1:  # if so, fewer tokens drop nothing either
+    if slots == num_tokens and num_experts > 1:  # if so, fewer tokens drop nothing either
         none = (
             jnp.zeros((), gate.dtype) if requests is None else jnp.where(requests.any(), 0, jnp.nan).astype(gate.dtype)
         )
         return RoutedOutput(_run_by_rows(params, x, expert, gate, requests, activation), none)
     capacity = slots
-    if requests is not None or traced:
-        num_real = num_tokens if requests is None else requests.any(axis=1).sum()
-        capacity = _capacity_of_real(num_real, num_tokens, num_experts, k, capacity_factor, admitted)
-    if by_rows or traced:  # if the mask admitted a single expert, its slots would make the buffer large
+    if requests is not None:
+        num_real = requests.any(axis=1).sum()
+        capacity = _capacity_of_real(num_real, num_tokens, num_experts, k, capacity_factor)
+    if by_rows:
         _, kept = _slots(_queue(expert, num_experts, requests), num_experts, slots, capacity, order, priority)
         output = _run_by_rows(params, x, expert, gate, kept, activation)
     else:

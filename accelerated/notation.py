@@ -17,24 +17,24 @@ A *group* is the set of tokens over which a router balances its experts. Functio
 forms the groups. A `mask` [T] marks the real tokens. Real tokens get the same result as without padding. Padded tokens
 get experts 0 … k−1 with gate 0 and count in no load.
 
-An `expert_mask` [E] marks the *admitted* experts, which a router may choose. The other experts are *masked*: pruned, or
-on another device. The result is the same as for a layer with only the admitted experts, but expert numbers still refer
-to the whole layer. In every formula, T counts real tokens and E counts admitted experts. Every result is 0 for a masked
-expert. The program ignores the columns of masked experts, even NaN, and no gradient reaches them.
+A logit of −∞ means that the expert is *not available* for this token: for example, it is pruned, or on another device.
+A token never chooses such an expert. The gate, the probability and the share of the plan are exactly 0, and the
+gradient of this logit is 0 and finite. Every real token needs k available experts. If an expert is available for no
+real token, the result is the same as for a layer without it, but expert numbers still refer to the whole layer. In
+every formula, T counts real tokens, and E counts experts that are available for a real token. Only capacities count all
+experts, since memory for their slots is reserved. NaN and +∞ are errors.
 
 Ties: among equal scores, the lower index wins. -0.0 equals +0.0. `routelaws.reference.notation` has the same rule.
 
-Differences from the reference: under jit, non-finite values raise no error. They reach the loss as NaN, and the
-training loop stops at a NaN loss. The gates of a token with a non-finite logit are NaN. All gates are NaN if a traced
-`expert_mask` admits fewer experts than a token needs. If a `held` choice contains a masked expert, its gate is NaN. A
-mask that is not traced raises if it admits too few experts.
+Differences from the reference: under jit, wrong values raise no error. They reach the loss as NaN, and the training
+loop stops at a NaN loss. The gates of a token are NaN if a logit is NaN or +∞, if fewer than k experts are available,
+or if a `held` choice has an expert that is not available.
 """
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from routelaws.reference.notation import check_finite  # noqa: F401 - for the other files here
 
@@ -105,11 +105,11 @@ def _at_least_float32(values: jax.Array) -> jax.Array:
     return values.astype(jnp.promote_types(values.dtype, jnp.float32))
 
 
-def _as_bool(mask: jax.Array, name: str = "mask", meaning: str = "a real token") -> jax.Array:
+def _as_bool(mask: jax.Array) -> jax.Array:
     """Return a mask as bool. A mask of floats is an error: it may be one to add to logits, with 0 for True."""
     mask = jnp.asarray(mask)
     if mask.dtype != bool and not jnp.issubdtype(mask.dtype, jnp.integer):
-        raise InputError(f"{name} is {mask.dtype}; bool is needed, True for {meaning}")
+        raise InputError(f"mask is {mask.dtype}; bool is needed, True for a real token")
     return mask.astype(bool)
 
 
@@ -124,68 +124,57 @@ def _masked_rows(values: jax.Array, mask: jax.Array | None) -> jax.Array:
     return values if mask is None else jnp.where(_real_tokens(mask, len(values))[:, None], values, 0)
 
 
-def _padded_experts(expert: jax.Array, mask: jax.Array | None, admitted: jax.Array | None = None) -> jax.Array:
-    """Return [T, k] with the first k admitted experts in the rows of padding."""
+def _padded_experts(expert: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Return [T, k] with the first k experts in the rows of padding."""
     if mask is None:
         return expert
     first = jnp.arange(expert.shape[1], dtype=expert.dtype)
-    if admitted is not None:
-        first = jnp.argsort(~admitted)[: expert.shape[1]].astype(expert.dtype)  # stable
     return jnp.where(_real_tokens(mask, len(expert))[:, None], expert, first)
 
 
-def _prepared(logits: jax.Array, k: int = 1, mask: jax.Array | None = None, expert_mask: jax.Array | None = None):
-    """Return the router's logits, the valid rows, and the admitted experts.
+def _prepared(
+    logits: jax.Array,
+    k: int = 1,
+    mask: jax.Array | None = None,
+    *,
+    held: Routing | None = None,
+    axis_name=None,
+):
+    """Return the router's logits, the valid rows, and the available experts.
 
     Returns:
-        logits: [T, E], at least float32, with zeros in padding and −∞ in the columns of masked experts.
-        valid: [T, 1] bool, whether the other logits of a row are finite, and at least k experts are admitted.
-        admitted: [E] bool, or None for all experts; if fewer than k are admitted, it has all experts.
+        logits: [T, E], at least float32, with zeros in padding.
+        valid: [T, 1] bool, whether the logits of a row are finite or −∞, at least k experts are available, and the
+            held experts are available.
+        available: [E] bool, the experts that are available for a real token of any member of the axis; all experts if
+            there are none.
     """
     logits = _masked_rows(_at_least_float32(logits), mask)
-    if expert_mask is None:
-        return logits, jnp.isfinite(logits).all(axis=1, keepdims=True), None
-    admitted, enough = _admitted_experts(expert_mask, logits.shape[1], k)
-    valid = enough & (jnp.isfinite(logits) | ~admitted).all(axis=1, keepdims=True)
-    return jnp.where(admitted, logits, -jnp.inf), valid, admitted
+    known = ~jnp.isneginf(logits)
+    valid = (logits < jnp.inf).all(axis=1, keepdims=True) & (known.sum(axis=1, keepdims=True) >= k)
+    if held is not None:
+        valid &= jnp.take_along_axis(known, held.expert, axis=1).all(axis=1, keepdims=True)
+    available = (known if mask is None else known & _as_bool(mask)[:, None]).any(axis=0)
+    available = _total(available.astype(jnp.int32), axis_name) > 0
+    return logits, valid, available | ~available.any()
 
 
-def _admitted_experts(expert_mask: jax.Array, num_experts: int, at_least: int = 1):
-    """Return the mask as [E] bool, and whether it admits enough experts; if not, the mask has all experts."""
-    mask = _as_bool(expert_mask, "expert_mask", "an expert that may be chosen")
-    if mask.shape != (num_experts,):
-        raise InputError(f"expert_mask has shape {mask.shape}; [{num_experts}] is needed, an entry for each expert")
-    enough, known = mask.sum() >= at_least, _number_known(expert_mask)
-    if known is not None and known < at_least:
-        raise InputError(f"expert_mask admits {known} of {num_experts} experts; {at_least} or more are needed")
-    return mask | ~enough, enough
+def _number_available(available: jax.Array | None, num_experts: int):
+    return num_experts if available is None else available.sum(dtype=jnp.int32)
 
 
-def _number_known(expert_mask: jax.Array) -> int | None:
-    """Return the number of experts that a mask admits; None if it is traced."""
-    return None if isinstance(expert_mask, jax.core.Tracer) else int(np.count_nonzero(expert_mask))
+def _among(values: jax.Array, available: jax.Array | None, rest) -> jax.Array:
+    """Return [..., E] with `rest` in the columns of unavailable experts."""
+    return values if available is None else jnp.where(available, values, rest)
 
 
-def _number_admitted(admitted: jax.Array | None, num_experts: int):
-    return num_experts if admitted is None else admitted.sum(dtype=jnp.int32)
-
-
-def _among(values: jax.Array, admitted: jax.Array | None, rest) -> jax.Array:
-    """Return [..., E] with `rest` in the columns of masked experts."""
-    return values if admitted is None else jnp.where(admitted, values, rest)
-
-
-def _imbalance(load: jax.Array, admitted: jax.Array | None = None) -> jax.Array:
+def _imbalance(load: jax.Array, available: jax.Array | None = None) -> jax.Array:
     """Return max |E loadₑ − 1| over the experts that may be chosen."""
-    return jnp.abs(_among(_number_admitted(admitted, len(load)) * load - 1, admitted, 0)).max()
+    return jnp.abs(_among(_number_available(available, len(load)) * load - 1, available, 0)).max()
 
 
-def _real_gates(gate: jax.Array, expert: jax.Array, valid: jax.Array, mask: jax.Array | None, admitted) -> jax.Array:
-    """Return [T, k] gates with 0 in padding, and NaN in invalid rows and for masked experts.
-
-    A held selection can have masked experts.
-    """
-    valid = valid if admitted is None else valid & admitted[expert]
+def _real_gates(gate: jax.Array, valid: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Return [T, k] gates with 0 in padding, and NaN in invalid rows."""
     return _masked_rows(_or_nan(gate, valid), mask)
 
 

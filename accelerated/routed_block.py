@@ -19,9 +19,8 @@ from routelaws.reference.routed_block import _check_noise, _hash_routing, _hash_
 
 from . import balance
 from ._docstrings import describe_twins
-from .errors import InputError
 from .experts import _matrices, routed_ffn
-from .notation import ExpertChoice, Routing, _as_bool, _gathered
+from .notation import ExpertChoice, Routing, _as_bool, _gathered, _prepared
 from .parallel import Spread, routed_ffn_on_devices
 from .products import dense_ffn
 from .routers import hash_layer as hashes
@@ -102,7 +101,6 @@ def routed_block(
     table: jax.Array | None = None,
     held: Routing | ExpertChoice | Replay | None = None,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
     base_method: str = "host",
     spread: Spread | None = None,
 ) -> BlockOutput:
@@ -119,15 +117,13 @@ def routed_block(
     Differs from the reference: router logits have at least float32; the experts use the dtype of x. If no token is
     real, loads and losses are NaN. If `held` is a `Replay`, the block also reuses its gates.
     """
-    if spread is not None and expert_mask is not None:
-        raise InputError("expert_mask cannot be used with spread; expert_mask needs all experts on one device")
     if config.router == "mixture_of_tokens":
-        done = _mixture_block(params, x, config, training, mask, expert_mask, spread)
+        done = _mixture_block(params, x, config, training, mask, spread)
     elif config.router == "expert_choice":
-        done = _expert_choice_block(params, x, config, training, held, mask, expert_mask, spread)
+        done = _expert_choice_block(params, x, config, training, held, mask, spread)
     else:
         options = {"noise": noise, "table": table, "held": held, "base_method": base_method}
-        options |= {"mask": None if mask is None else mask.reshape(-1), "expert_mask": expert_mask, "spread": spread}
+        options |= {"mask": None if mask is None else mask.reshape(-1), "spread": spread}
         done = _token_choice_block(params, x, tokens, config, training, options)
     if config.shared_experts:
         done = done._replace(output=done.output + _shared(params["shared"], x, config, mask))
@@ -144,7 +140,7 @@ def _shared(matrices, x, config, mask):
 def _token_choice_block(params, x, tokens, config, training, options):
     """Run a block with a router that assigns experts to tokens. `options` are arguments of `decide`."""
     group = x.reshape(-1, config.d_model)  # [T, d]
-    asks, expert_mask, spread = (options[name] for name in ("mask", "expert_mask", "spread"))
+    asks, spread = options["mask"], options["spread"]
     options = options | {"training": training}
     replay = options["held"] if isinstance(options["held"], Replay) else None
     if replay is not None:
@@ -157,7 +153,7 @@ def _token_choice_block(params, x, tokens, config, training, options):
     capacity_factor = config.capacity_factor if training else math.inf
     if config.sample_second:
         asks = routing.gate != 0
-    send, experts = functools.partial(routed_ffn, expert_mask=expert_mask), _experts(params, x.dtype)
+    send, experts = routed_ffn, _experts(params, x.dtype)
     if spread is not None:
         over = {"axis_name": spread.experts, "group_axes": spread.batch, "ragged": spread.ragged}
         send = functools.partial(routed_ffn_on_devices, group=spread.group, native=spread.ragged, **over)
@@ -201,12 +197,12 @@ def _logits(params, group):
     return logits + params["router_bias"].astype(wide) if "router_bias" in params else logits
 
 
-def _mixture_block(params, x, config, training, mask, expert_mask, spread):
+def _mixture_block(params, x, config, training, mask, spread):
     groups, real, ungroup = _groups(x, mask, config, training)
     weights = _experts(params, x.dtype) | {"router": params["router"]}
 
     options = {"one_hot": config.one_hot, "activation": config.activation, "emit": config.emit}
-    options |= {"expert_mask": expert_mask, "axis_name": None if spread is None else spread.experts}
+    options |= {"axis_name": None if spread is None else spread.experts}
     temperature = config.temperature
     if config.learned_temperature:
         temperature, options["emit_temperature"] = config.temperature * jnp.exp(params["log_temperature"])
@@ -231,14 +227,13 @@ def _groups(x, mask, config, training):
     return group(x, size), real, lambda grouped: undo(grouped, length)
 
 
-def _expert_choice_block(params, x, config, training, held, mask, expert_mask, spread):
+def _expert_choice_block(params, x, config, training, held, mask, spread):
     groups, real, ungroup = _groups(x, mask, config, training)
-    experts, options = _experts(params, x.dtype), {"activation": config.activation, "expert_mask": expert_mask}
+    experts, options = _experts(params, x.dtype), {"activation": config.activation}
     options["axis_name"] = None if spread is None else spread.experts
 
     def choose(group, logits, held, real):
-        masks = {"mask": real, "expert_mask": expert_mask}
-        choice = expert_choice_router(logits, config.choices, score=config.gate, held=held, **masks)
+        choice = expert_choice_router(logits, config.choices, score=config.gate, held=held, mask=real)
         return expert_choice_ffn(experts, group, choice, **options), choice
 
     output, choice = jax.vmap(choose)(groups, _logits(params, groups), held, real)
@@ -258,7 +253,6 @@ def decide(
     table: jax.Array | None = None,
     held: Routing | None = None,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
     base_method: str = "host",
     spread: Spread | None = None,
 ) -> Decision:
@@ -271,12 +265,12 @@ def decide(
             tokens. For top_k it follows from the loads of all devices.
     """
     if config.router == "hash":
-        routing = _hash_routing(tokens, config, table, mask, expert_mask, hashes)
+        routing = _hash_routing(tokens, config, table, mask, hashes)
         routing = _mean_of_choices(routing, config, mask)
         return Decision(routing if held is None else held._replace(gate=routing.gate))
     logits = _logits(params, group)  # SCORE
     together = None if spread is None else spread.balanced_over()
-    masks = {"mask": mask, "expert_mask": expert_mask}
+    masks = {"mask": mask}
     options = {"gate": config.gate, "held": held, **masks}
     if config.router == "sinkhorn":
         return Decision(sinkhorn_router(logits, config.choices, training=training, axis_name=together, **options))
@@ -317,7 +311,9 @@ def _decide_top_k(params, logits, tokens, config, training, noise, held, masks, 
     if bias is not None:
         everyone = None if spread is None else spread.batch
         counts = balance.expert_counts(routing.expert, config.expert_count, mask=masks["mask"], axis_name=everyone)
-        bias = balance.update_bias(bias, counts, rate=config.bias_rate, expert_mask=masks["expert_mask"])
+        available = _prepared(logits, mask=masks["mask"], axis_name=everyone)[2]
+        new = balance.update_bias(jnp.where(available, bias, -jnp.inf), counts, rate=config.bias_rate)
+        bias = jnp.where(available, new, jax.lax.stop_gradient(bias))
     options = {"dialect": "first_choice" if config.sample_second else "assignments", "score": config.gate}
     over = masks | {"axis_name": None if spread is None else spread.balanced_over()}
     if config.balance_scope == "sequence":  # each device has whole sequences

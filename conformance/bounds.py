@@ -411,10 +411,10 @@ BOUNDS["top_k.load"] = Bound(2, "u T k of the value (u for plans)", "the load is
 BOUNDS["top_k.gradient"] = Bound(
     1e-12, "sum of |weights|", "the test takes a five-point difference with step 2^-10", "3e-13"
 )
-BOUNDS["expert_mask.value"] = Bound(
+BOUNDS["unavailable.value"] = Bound(
     40, "u of the largest entry, which counts as at least 1", "the plans take 20 sweeps", "8"
 )
-BOUNDS["expert_mask.gradient"] = Bound(
+BOUNDS["unavailable.gradient"] = Bound(
     1e-14, "1 + the largest entry", "the masked sums are the same sums with zeros", "5e-17"
 )
 BOUNDS["expert_choice.gate"] = Bound(

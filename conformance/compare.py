@@ -132,7 +132,7 @@ def assert_admissible_top_k(chosen, scores, margin, *, what: str) -> float:
     return undecided / num_tokens
 
 
-def choice_in_order(choice, wanted, logits, score="softmax", mask=None, expert_mask=None, **others):
+def choice_in_order(choice, wanted, logits, score="softmax", mask=None, **others):
     """Return an expert choice with the tokens of each expert in the reference's order, the largest score first.
 
     Gates follow their tokens. A token with the expert's lowest taken score is replaced by the first token with the same
@@ -141,14 +141,13 @@ def choice_in_order(choice, wanted, logits, score="softmax", mask=None, expert_m
     Args:
         choice: the `ExpertChoice` under test.
         wanted: the reference's choice. Its empty slots repeat the first token.
-        logits, score, mask, expert_mask: as in the reference's `expert_choice_router`.
+        logits, score, mask: as in the reference's `expert_choice_router`.
     """
     token, gate, counts = (np.array(field) for field in choice)
     if token.shape != wanted.token.shape or gate.shape != token.shape or counts.shape != (len(logits),):
         return choice
-    admitted = np.flatnonzero(np.ones(len(token)) if expert_mask is None else expert_mask)
-    scores = selection_scores(logits[:, admitted], score)
-    for e, row in zip(admitted, (scores if mask is None else np.where(mask[:, None], scores, -np.inf)).T, strict=True):
+    scores = selection_scores(logits, score)
+    for e, row in enumerate((scores if mask is None else np.where(mask[:, None], scores, -np.inf)).T):
         number = len(set(wanted.token[e].tolist()))
         taken, gates = token[e, :number].copy(), gate[e].tolist()
         left = dict(zip(taken.tolist(), gates[:number], strict=True))

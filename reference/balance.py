@@ -32,9 +32,9 @@ global batch (Qwen3), call `auxiliary_loss` with the shares of that batch.
 Padding: a function with a `mask` [T] bool, True for a real token, returns the result for the real tokens alone. It
 ignores the other rows, even NaN. `update_bias` and `load_statistics` take counts, which contain no padding.
 
-Masked experts have share and probability 0, and E is the number of admitted experts: pass this E to `value_at_balance`.
-A function with the argument `expert` rejects masked experts. A function with counts ignores the counts of masked
-experts.
+An expert with only logits of −∞ has share and probability 0, and E counts the other experts: pass this E to
+`value_at_balance`. A function with the argument `expert` rejects experts that are not available. For `update_bias`, a
+bias of −∞ says the same; to `load_statistics`, pass the loads of the available experts.
 
 Not in this file: noise on the logits. These functions do not route, so they leak no later token. The counts of one
 batch update the bias for the next batch.
@@ -47,11 +47,10 @@ import numpy as np
 
 from .errors import InputError
 from .notation import (
-    _admitted_experts,
-    _among_all,
+    _available_experts,
     _check_group,
     _check_k,
-    _column_numbers,
+    _check_logits,
     _real_tokens,
     check_finite,
     log_sum_exp,
@@ -120,7 +119,6 @@ def mean_probability(
     score: str = "softmax",
     *,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return [E], the mean over tokens of the probability of each expert. The entries sum to 1.
 
@@ -128,23 +126,20 @@ def mean_probability(
     cannot lower the loss by making all scores tiny.
 
     Args:
-        logits: [T, E], finite.
+        logits: [T, E], finite, or −∞ for an expert that is not available.
         score: the function that turns logits into probabilities, "softmax" or "sigmoid" (divided by their sum).
         mask: [T] bool, the real tokens; None for all.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Raises:
-        ValueError: a logit is not finite, the score is unknown, or a mask has the wrong shape or is all False.
+        ValueError: a logit is NaN or +∞, a token has too few available experts, the score is unknown, or a mask has the
+            wrong shape or is all False.
 
     Example:
         >>> mean_probability(np.log([[0.5, 0.5], [0.25, 0.75]])).tolist()
         [0.375, 0.625]
     """
     _check_group("logits", logits)
-    if expert_mask is not None:
-        admitted = _admitted_experts(expert_mask, logits.shape[1])
-        return _among_all(mean_probability(logits[:, admitted], score, mask=mask), admitted, logits.shape[1])
-    logits = check_finite("logits", _real_rows(logits, mask))
+    logits = _check_logits("logits", _real_rows(logits, mask))
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
     if score == "sigmoid":
@@ -160,7 +155,6 @@ def auxiliary_loss(
     score: str = "softmax",
     held: AuxiliaryLoss | None = None,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> AuxiliaryLoss:
     """Return the balance loss, which is large when experts with many tokens also have a high probability.
 
@@ -174,19 +168,19 @@ def auxiliary_loss(
         "gshard"          the first choice only        T             Σ shareₑ probₑ / E      1 / E²
 
     Args:
-        logits: [T, E], finite; the raw router logits z.
+        logits: [T, E], finite, or −∞ for an expert that is not available; the raw router logits z.
         expert: [T, k] integers, the chosen experts, first choice first; dropped choices are included.
         dialect: how to count shareₑ and scale the loss, see the table.
         score: the function that turns logits into probabilities, "softmax" or "sigmoid" (divided by their sum).
         held: an earlier result; the loss uses its `share` instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Above, E counts these experts.
 
     Returns:
         `AuxiliaryLoss`.
 
     Raises:
-        ValueError: an argument is out of its range, an expert is masked, or a mask has the wrong shape or is all False.
+        ValueError: an argument is out of its range, an expert is not available, or a mask has the wrong shape or is all
+            False.
 
     Example:
         Two tokens in balance, then three tokens out of balance with a loss below 1:
@@ -199,19 +193,13 @@ def auxiliary_loss(
     """
     _check_dialect(dialect)
     logits, expert = _real_rows(logits, mask), _real_rows(expert, mask)
-    if expert_mask is not None:
-        num_experts = logits.shape[1]
-        admitted = _admitted_experts(expert_mask, num_experts)
-        held = None if held is None else held._replace(share=held.share[admitted])
-        options = dict(dialect=dialect, score=score, held=held)
-        admitted_loss = auxiliary_loss(logits[:, admitted], _column_numbers(expert, admitted), **options)
-        return AuxiliaryLoss(
-            admitted_loss.loss, *(_among_all(values, admitted, num_experts) for values in admitted_loss[1:])
-        )
     probability = mean_probability(logits, score)
-    num_experts = len(probability)
+    available = _available_experts(logits)
+    num_experts = len(probability) if available is None else len(available)
     if held is None:
-        share = _share(expert, num_experts, dialect)
+        share = _share(expert, len(probability), dialect)
+        if np.isneginf(np.take_along_axis(np.asarray(logits, float), expert, axis=1)).any():
+            raise InputError("expert: an expert is chosen whose logit is -inf; choose only available experts")
     else:
         share = held.share
     scale = 1 / num_experts if dialect == "gshard" else num_experts
@@ -227,7 +215,6 @@ def sequence_loss(
     score: str = "softmax",
     held: AuxiliaryLoss | None = None,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> AuxiliaryLoss:
     """Return the mean over sequences of the `auxiliary_loss` of each sequence.
 
@@ -237,13 +224,13 @@ def sequence_loss(
     batch that is balanced as a whole (see the example of the reference).
 
     Args:
-        logits: [T, E], finite; the raw router logits z, sequence by sequence.
+        logits: [T, E], finite, or −∞ for an expert that is not available; the raw router logits z, sequence by
+            sequence.
         expert: [T, k] integers, the chosen experts, first choice first; dropped choices are included.
         sequence_length: S, which divides T.
         dialect, score: see `auxiliary_loss`.
         held: an earlier result; the loss uses its `share` instead of the share of `expert`.
         mask: [T] bool, the real tokens; None for all. The mean excludes sequences without a real token.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Returns:
         `AuxiliaryLoss` with the share and the probability of each sequence, [T / S, E]; both are 0 for a sequence
@@ -269,7 +256,7 @@ def sequence_loss(
         rows = slice(i * sequence_length, (i + 1) * sequence_length)
         if real[rows].any():
             held_here = None if held is None else held._replace(share=held.share[i])
-            options = {"held": held_here, "mask": real[rows], "expert_mask": expert_mask}
+            options = {"held": held_here, "mask": real[rows]}
             balance = auxiliary_loss(logits[rows], expert[rows], dialect=dialect, score=score, **options)
             losses.append(balance.loss)
             share[i], probability[i] = balance.share, balance.probability
@@ -328,27 +315,25 @@ def value_at_balance(num_experts: int, k: int, dialect: str = "assignments") -> 
     return 1.0
 
 
-def z_loss(logits: np.ndarray, *, mask: np.ndarray | None = None, expert_mask: np.ndarray | None = None) -> float:
+def z_loss(logits: np.ndarray, *, mask: np.ndarray | None = None) -> float:
     """Return the mean over tokens of (log Σₑ exp zₜₑ)², which keeps the logits small.
 
     A constant added to a row changes this loss but not the softmax. The usual weight is 0.001.
 
     Args:
-        logits: [T, E], finite.
+        logits: [T, E], finite, or −∞ for an expert that is not available.
         mask: [T] bool, the real tokens; None for all.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The sum covers only these.
 
     Raises:
-        ValueError: a logit is not finite, or a mask has the wrong shape or is all False.
+        ValueError: a logit is NaN or +∞, a token has too few available experts, or a mask has the wrong shape or is all
+            False.
 
     Example:
         >>> z_loss(np.log([[0.5, 0.5], [1.0, 3.0]])) == math.log(4) ** 2 / 2
         True
     """
     _check_group("logits", logits)
-    if expert_mask is not None:
-        logits = logits[:, _admitted_experts(expert_mask, logits.shape[1])]
-    logits = check_finite("logits", _real_rows(logits, mask))
+    logits = _check_logits("logits", _real_rows(logits, mask))
     return float((log_sum_exp(logits, axis=1) ** 2).mean())
 
 
@@ -358,7 +343,6 @@ def update_bias(
     *,
     rate: float = 1e-3,
     recentre: str = "none",
-    expert_mask: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return the bias of the next step: higher for experts below the mean load, lower for experts above it.
 
@@ -370,13 +354,11 @@ def update_bias(
     the bias drifts, because the signs of a step need not sum to 0. `recentre` stops the drift.
 
     Args:
-        bias: [E].
+        bias: [E]; −∞ for an expert that is not available: it stays −∞, and E counts the other experts.
         counts: [E] integers >= 0, assignments over the whole batch (all devices).
         rate: u >= 0; with 0 only recentring changes the bias.
         recentre: subtract no mean ("none"), the mean of the signs of this step ("step"), or the mean of the new bias
             ("bias").
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The mean and the step cover these experts.
-            The bias of the other experts does not change (our choice).
 
     Returns:
         [E].
@@ -391,12 +373,12 @@ def update_bias(
         >>> update_bias(np.zeros(4), np.array([5, 3, 0, 4]), rate=1.0, recentre="step").tolist()
         [-0.75, 0.25, 1.25, -0.75]
     """
-    if expert_mask is not None:
-        admitted = _admitted_experts(expert_mask, len(bias))
-        new = np.array(bias, dtype=np.float64)
-        new[admitted] = update_bias(new[admitted], np.asarray(counts)[admitted], rate=rate, recentre=recentre)
-        return new
-    bias, counts = check_finite("bias", bias), np.asarray(counts)
+    bias, counts = np.array(bias, dtype=np.float64), np.asarray(counts)
+    available = ~np.isneginf(bias)
+    if not available.all():
+        bias[available] = update_bias(bias[available], counts[available], rate=rate, recentre=recentre)
+        return bias
+    check_finite("bias", bias)
     if not np.issubdtype(counts.dtype, np.integer) or (counts.size and counts.min() < 0):
         raise InputError("counts have to be integers of at least 0")
     if not rate >= 0:
@@ -411,12 +393,11 @@ def update_bias(
     return bias - bias.mean() if recentre == "bias" else bias
 
 
-def load_statistics(load: np.ndarray, *, expert_mask: np.ndarray | None = None) -> LoadStatistics:
+def load_statistics(load: np.ndarray) -> LoadStatistics:
     """Return statistics of how evenly the tokens load the experts.
 
     Args:
         load: [E], counts or shares, at least 0, not all 0.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The statistics cover only these.
 
     Returns:
         `LoadStatistics`.
@@ -428,14 +409,7 @@ def load_statistics(load: np.ndarray, *, expert_mask: np.ndarray | None = None) 
         >>> found = load_statistics(np.array([2, 2, 0, 0]))
         >>> found.max_over_mean, found.entropy == math.log(2), found.idle
         (2.0, True, 0.5)
-
-        Half of the experts are masked, and the other experts are in balance:
-
-        >>> load_statistics(np.array([2, 2, 0, 0]), expert_mask=np.array([True, True, False, False])).max_over_mean
-        1.0
     """
-    if expert_mask is not None:
-        load = np.asarray(load)[_admitted_experts(expert_mask, len(load))]
     load = check_finite("load", load)
     if load.ndim != 1 or not load.size:
         raise InputError(f"load has shape {load.shape}; [E] with at least one expert is needed")

@@ -18,7 +18,7 @@ from .notation import _check_k
 from .routers.mixture_of_tokens import EMITS
 from .routers.records import OPTIONS, RECORD_OF, RECORDS, ROUTERS, Router, routers_with
 from .routers.sinkhorn import GATES
-from .routers.top_k import GROUP_SCORES, NORMALISATIONS, _check_gate_scale, _check_room, _groups_of_experts
+from .routers.top_k import GROUP_SCORES, NORMALISATIONS, _check_gate_scale, _groups_of_experts
 
 HASHES = (
     "modulo", "random", "balanced", "clustered", "dispersed", "multi", "previous", "position", "bigram",
@@ -354,9 +354,7 @@ class ModelConfig:
         if self.sample_second and (self.gate_scale, self.expert_groups) != (1, 1):
             raise InputError("sample_second needs gate_scale 1 and expert_groups 1")
         groups = self.expert_groups, self.groups_per_token, self.group_score
-        if _groups_of_experts(self.expert_count, *groups) is not None:
-            size = self.expert_count // self.expert_groups
-            _check_room([size] * self.expert_groups, self.choices, self.groups_per_token)
+        _groups_of_experts(self.expert_count, self.choices, *groups)
 
     def _check_groups(self):
         """Check the groups: k g / E must be whole for expert choice, and k must be 1 for a Mixture of Tokens."""

@@ -21,8 +21,6 @@ and for "choice" at k > 1. Evaluation drops nothing, so it is causal if the rout
 Gates after a drop: the other gates of the token do not change. `kept_gates` can divide the kept gates by their sum, as
 top-2 routing in DeepSpeed and fairscale does.
 
-Masked experts: with an `expert_mask` [E] the layer has only the admitted experts; they share all slots.
-
 Padding: an assignment that a `mask` excludes takes no slot and adds nothing to the output. The capacity and the dropped
 fraction do not count it. A mask can exclude padded tokens, or single choices, such as the second experts that GShard's
 router drops.
@@ -45,7 +43,7 @@ import numpy as np
 
 from .accounting import ACTIVATIONS
 from .errors import InputError
-from .notation import _admitted_experts, _as_bool, _check_k, _column_numbers, check_finite
+from .notation import _as_bool, _check_k, check_finite
 
 DROP_ORDERS = ("choice", "token", "priority")
 """Orders in which assignments queue for the slots of their expert."""
@@ -304,7 +302,6 @@ def routed_ffn(
     order: str = "choice",
     priority: np.ndarray | None = None,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
     activation: str = "gelu",
 ) -> RoutedOutput:
     """Send each token through its experts.
@@ -319,16 +316,13 @@ def routed_ffn(
         priority: see `dispatch`; a constant for the gradient. With the order "priority", None means the gate.
         mask: [T] or [T, k] bool, the assignments to place; None for all. In the capacity, T counts the tokens with at
             least one assignment to place. If a gate of 0 means "no expert", pass the mask `gate != 0`.
-        expert_mask: [E] bool, the admitted experts; None for all. In the capacity, E is the number of admitted experts.
-            The program ignores the matrices of the other experts.
         activation: one of `accounting.ACTIVATIONS`.
 
     Returns:
         `RoutedOutput`.
 
     Raises:
-        ValueError: c <= 0, `mask` includes an assignment to a masked expert, or `dispatch` or `expert_ffn` raises this
-            error.
+        ValueError: c <= 0, or `dispatch` or `expert_ffn` raises this error.
 
     Example:
         >>> params = {"up": np.ones((2, 1, 1)), "down": np.ones((2, 1, 1))}
@@ -345,10 +339,6 @@ def routed_ffn(
         return RoutedOutput(np.zeros(x.shape), 0.0)
     num_experts = len(params["up"])
     requests = _asked(mask, expert.shape)
-    if expert_mask is not None:
-        admitted = _admitted_experts(expert_mask, num_experts)
-        params, num_experts = _matrices(params, admitted), len(admitted)
-        expert = _column_numbers(np.where(requests, expert, admitted[0]), admitted)
     # PLACE
     num_real = int(requests.any(axis=1).sum())
     capacity = expert_capacity(num_real, num_experts, expert.shape[1], capacity_factor)

@@ -17,13 +17,15 @@ A *group* is the set of tokens over which a router balances its experts. Functio
 forms the groups. A `mask` [T] marks the real tokens. Real tokens get the same result as without padding. Padded tokens
 get experts 0 … k−1 with gate 0 and count in no load.
 
-An `expert_mask` [E] marks the *admitted* experts, which a router may choose. The other experts are *masked*: pruned, or
-on another device. The result is the same as for a layer with only the admitted experts, but expert numbers still refer
-to the whole layer. In every formula, T counts real tokens and E counts admitted experts. Every result is 0 for a masked
-expert. The program ignores the columns of masked experts, even NaN, and no gradient reaches them.
+A logit of −∞ means that the expert is *not available* for this token: for example, it is pruned, or on another device.
+A token never chooses such an expert. The gate, the probability and the share of the plan are exactly 0, and the
+gradient of this logit is 0 and finite. Every real token needs k available experts. If an expert is available for no
+real token, the result is the same as for a layer without it, but expert numbers still refer to the whole layer. In
+every formula, T counts real tokens, and E counts experts that are available for a real token. Only capacities count all
+experts, since memory for their slots is reserved. NaN and +∞ are errors.
 
 Ties: among equal scores, the lower index wins. -0.0 equals +0.0. Functions that take scores or logits from the caller
-reject NaN (`check_finite`). `top_k_indices` and the other helpers below do not check.
+reject NaN (`check_finite`, `_check_logits`). `top_k_indices` and the other helpers below do not check.
 
 Shapes are in brackets. [T, E] is an array with a row for each token and a column for each expert, and [] is a scalar.
 
@@ -84,72 +86,49 @@ def _route_real_tokens(router, mask, values, *, held=None, per_token=None, **opt
         options["held"] = held._replace(expert=held.expert[mask], plan=held.plan[mask])
     routing = router(np.asarray(values)[mask], **options)
     num_tokens, k = len(mask), routing.expert.shape[1]
-    first = range(k) if options.get("expert_mask") is None else np.flatnonzero(options["expert_mask"])[:k]
-    expert = np.tile(first, (num_tokens, 1))
+    expert = np.tile(np.arange(k), (num_tokens, 1))
     gate, plan = np.zeros((num_tokens, k)), np.zeros((num_tokens, routing.plan.shape[1]))
     expert[mask], gate[mask], plan[mask] = routing.expert, routing.gate, routing.plan
     return routing._replace(expert=expert, gate=gate, plan=plan)
 
 
-def _route_admitted(router, expert_mask, logits, at_least, *, held=None, per_expert=None, **options) -> Routing:
-    """Return the routing of a group with masked experts: the router sees only the columns of admitted experts.
+def _available_experts(logits: np.ndarray) -> np.ndarray | None:
+    """Return [E'] integers, the experts that are available for at least one token; None if all are."""
+    available = np.flatnonzero((logits > -np.inf).any(axis=0))
+    return None if len(available) == logits.shape[1] else available
+
+
+def _route_available(router, available, logits, *, held=None, per_expert=None, **options) -> Routing:
+    """Return the routing of a group in which some experts are not available: the router sees only the other columns.
 
     Args:
-        expert_mask: [E] bool, True for an expert that may be chosen.
-        logits: [T, E]; its columns of admitted experts are the first argument of the router.
-        held: a `Routing` of the group or None; the router gets the columns of the admitted experts.
+        available: [E'] integers, from `_available_experts`.
+        logits: [T, E]; its columns of available experts are the first argument of the router.
+        held: a `Routing` of the group or None; the router gets the columns of the available experts.
         per_expert: {name: [..., E] or None}, more arguments with a column for each expert.
     """
-    num_experts = np.shape(logits)[1]
-    admitted = _admitted_experts(expert_mask, num_experts, at_least)
     for name, columns in (per_expert or {}).items():
-        options[name] = None if columns is None else np.asarray(columns)[..., admitted]
+        options[name] = None if columns is None else np.asarray(columns)[..., available]
     if held is not None:
-        columns = {"load": held.load[admitted], "plan": held.plan[:, admitted]}
-        options["held"] = held._replace(expert=_column_numbers(held.expert, admitted), **columns)
-    return _in_whole_layer(router(np.asarray(logits)[:, admitted], **options), admitted, num_experts)
+        columns = {"load": held.load[available], "plan": held.plan[:, available]}
+        options["held"] = held._replace(expert=np.searchsorted(available, held.expert), **columns)
+    routing = router(logits[:, available], **options)
+    load, plan = (_among_all(values, available, logits.shape[1]) for values in (routing.load, routing.plan))
+    return routing._replace(expert=available[routing.expert], load=load, plan=plan)
 
 
-def _admitted_experts(expert_mask: np.ndarray, num_experts: int, at_least: int = 1) -> np.ndarray:
-    """Return [E'] integers, the experts that may be chosen, in rising order.
-
-    Raises:
-        ValueError: the mask has the wrong shape or holds floats, or admits too few experts.
-    """
-    mask = _as_bool(expert_mask, "expert_mask", "an expert that may be chosen")
-    if mask.shape != (num_experts,):
-        raise InputError(f"expert_mask has shape {mask.shape}; [{num_experts}] is needed, an entry for each expert")
-    if mask.sum() < at_least:
-        raise InputError(f"expert_mask admits {mask.sum()} of {num_experts} experts; {at_least} or more are needed")
-    return np.flatnonzero(mask)
-
-
-def _column_numbers(expert: np.ndarray, admitted: np.ndarray) -> np.ndarray:
-    """Return experts as column numbers among the admitted experts [E']."""
-    masked = np.asarray(expert)[~np.isin(expert, admitted)]
-    if masked.size:
-        raise InputError(f"expert {masked[0]} is chosen; expert_mask admits only {admitted.tolist()}")
-    return np.searchsorted(admitted, expert)
-
-
-def _in_whole_layer(routing: Routing, admitted: np.ndarray, num_experts: int) -> Routing:
-    """Return the routing of the admitted experts with their numbers in the whole layer."""
-    load, plan = (_among_all(values, admitted, num_experts) for values in (routing.load, routing.plan))
-    return routing._replace(expert=admitted[routing.expert], load=load, plan=plan)
-
-
-def _among_all(values: np.ndarray, admitted: np.ndarray, num_experts: int, rest: float = 0.0) -> np.ndarray:
-    """Return [..., E] from the columns of the admitted experts, [..., E']. Masked experts have `rest`."""
-    whole = np.full((*np.shape(values)[:-1], num_experts), rest, dtype=np.asarray(values).dtype)
-    whole[..., admitted] = values
+def _among_all(values: np.ndarray, available: np.ndarray, num_experts: int) -> np.ndarray:
+    """Return [..., E] from the columns of the available experts, [..., E'], with 0 in the others."""
+    whole = np.zeros((*np.shape(values)[:-1], num_experts), dtype=np.asarray(values).dtype)
+    whole[..., available] = values
     return whole
 
 
-def _as_bool(mask: np.ndarray, name: str = "mask", meaning: str = "a real token") -> np.ndarray:
+def _as_bool(mask: np.ndarray) -> np.ndarray:
     """Return a mask as bool. A mask of floats is an error."""
     mask = np.asarray(mask)
     if mask.dtype.kind not in "bui":
-        raise InputError(f"{name} is {mask.dtype}; bool is needed, True for {meaning}")
+        raise InputError(f"mask is {mask.dtype}; bool is needed, True for a real token")
     return mask.astype(bool)
 
 
@@ -203,6 +182,29 @@ def check_finite(name: str, values: np.ndarray) -> np.ndarray:
     if len(bad):  # a scalar gives one empty index
         where = tuple(int(i) for i in bad[0])
         raise InputError(f"{name}: entry {where} is {values[where]}; every entry has to be finite")
+    return values
+
+
+def _check_logits(name: str, values: np.ndarray, k: int = 1, *, held: Routing | None = None) -> np.ndarray:
+    """Return the logits [T, E] as float64; −∞ means that an expert is not available.
+
+    Args:
+        k: the number of available experts that each token needs.
+        held: a routing; each of its experts has to be available.
+
+    Raises:
+        ValueError: an entry is NaN or +∞, or a token has too few available experts.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    check_finite(name, np.where(np.isneginf(values), 0, values))
+    number = (values > -np.inf).sum(axis=1)
+    if number.min() < k:
+        t = int(number.argmin())
+        raise InputError(
+            f"{name}: token {t} has {number[t]} available experts, with entries above -inf; {k} or more are needed"
+        )
+    if held is not None and np.isneginf(np.take_along_axis(values, held.expert, axis=1)).any():
+        raise InputError(f"held: an expert is chosen whose entry of {name} is -inf; choose only available experts")
     return values
 
 

@@ -35,7 +35,7 @@ from . import balance
 from .configuration import ModelConfig
 from .errors import InputError
 from .experts import expert_capacity, expert_ffn, routed_ffn
-from .notation import ExpertChoice, Routing, _admitted_experts, _as_bool
+from .notation import ExpertChoice, Routing, _as_bool
 from .routers import hash_layer as hashes
 from .routers.base import base_router
 from .routers.expert_choice import expert_choice_ffn, expert_choice_router, group_by_position, ungroup_by_position
@@ -84,7 +84,6 @@ def routed_block(
     table: np.ndarray | None = None,
     held: Routing | ExpertChoice | None = None,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> BlockOutput:
     """Run a routed block.
 
@@ -100,21 +99,20 @@ def routed_block(
         table: see `hash_table`.
         held: an earlier routing of the same tokens; the block reuses its experts and computes new gates.
         mask: [b, S] bool, True for a real token; None if all tokens are real. A padded token gets 0.
-        expert_mask: [E G] bool, the admitted experts; None for all. The layer uses only these.
 
     Returns:
         `BlockOutput`.
 
     Raises:
         ValueError: the group size does not divide b (or S, for neighbours), noise or table is missing, no token is
-            real, or a token needs more experts than are admitted.
+            real, or a token needs more experts than are available.
     """
     if config.router == "mixture_of_tokens":
-        done = _mixture_block(params, x, config, training, mask, expert_mask)
+        done = _mixture_block(params, x, config, training, mask)
     elif config.router == "expert_choice":
-        done = _expert_choice_block(params, x, config, training, held, mask, expert_mask)
+        done = _expert_choice_block(params, x, config, training, held, mask)
     else:
-        options = {"noise": noise, "table": table, "held": held, "mask": mask, "expert_mask": expert_mask}
+        options = {"noise": noise, "table": table, "held": held, "mask": mask}
         done = _token_choice_block(params, x, tokens, config, training, **options)
     if not config.shared_experts:
         return done
@@ -122,24 +120,24 @@ def routed_block(
     return done._replace(output=done.output + (shared if mask is None else np.where(mask[..., None], shared, 0)))
 
 
-def _token_choice_block(params, x, tokens, config, training, *, noise, table, held, mask, expert_mask):
+def _token_choice_block(params, x, tokens, config, training, *, noise, table, held, mask):
     """Run a block with a router that assigns experts to tokens."""
     group = x.reshape(-1, config.d_model)  # [T, d]
     asks = None if mask is None else mask.reshape(-1)
     options = {"training": training, "noise": noise, "table": table, "held": held}
-    decided = decide(params, group, tokens, config, mask=asks, expert_mask=expert_mask, **options)
+    decided = decide(params, group, tokens, config, mask=asks, **options)
     routing = decided.routing
     capacity_factor = config.capacity_factor if training else math.inf
     if config.sample_second:
         # This mask excludes padding, and the second experts that GShard's draw drops: both have gate 0.
         asks = routing.gate != 0
-    options = {"order": config.drop_order, "mask": asks, "expert_mask": expert_mask, "activation": config.activation}
+    options = {"order": config.drop_order, "mask": asks, "activation": config.activation}
     output, dropped = routed_ffn(params, group, routing.expert, routing.gate, capacity_factor, **options)
     output = output.reshape(x.shape)
     return BlockOutput(output, routing, dropped, decided.auxiliary, decided.bias, decided.policy)
 
 
-def _mixture_block(params, x, config, training, mask, expert_mask):
+def _mixture_block(params, x, config, training, mask):
     """Run a Mixture of Tokens, group by group.
 
     A learned temperature is e^s times the temperature of the configuration, with one s for mixing and one for
@@ -147,7 +145,6 @@ def _mixture_block(params, x, config, training, mask, expert_mask):
     """
     groups, real, ungroup = _groups(x, mask, config, training)
     options = {"one_hot": config.one_hot, "activation": config.activation, "emit": config.emit}
-    options["expert_mask"] = expert_mask
     temperature = config.temperature
     if config.learned_temperature:
         temperature, options["emit_temperature"] = config.temperature * np.exp(params["log_temperature"])
@@ -169,7 +166,7 @@ def _groups(x, mask, config, training):
     return group(x, size), group(real, size), lambda grouped: undo(grouped, length)
 
 
-def _expert_choice_block(params, x, config, training, held, mask, expert_mask):
+def _expert_choice_block(params, x, config, training, held, mask):
     """Run expert choice, group by group.
 
     Each expert takes k g / E tokens of each group, or k S / E tokens of a sequence of S tokens, rounded up. So a token
@@ -179,22 +176,21 @@ def _expert_choice_block(params, x, config, training, held, mask, expert_mask):
     output, choices = np.zeros(groups.shape), []
     for i, group in enumerate(groups):
         held_here = None if held is None else ExpertChoice(*(field[i] for field in held))  # of group i
-        choices.append(_choose(group @ params["router"], config, held_here, real[i], expert_mask))
-        options = {"expert_mask": expert_mask, "activation": config.activation}
+        choices.append(_choose(group @ params["router"], config, held_here, real[i]))
+        options = {"activation": config.activation}
         output[i] = expert_choice_ffn(params, group, choices[i], **options)
     choice = ExpertChoice(*(np.stack(field) for field in zip(*choices, strict=True)))  # fields [groups, ...]
     unchosen = (choice.experts_per_token == 0)[real].mean()
     return BlockOutput(ungroup(output), choice, unchosen, 0.0, None, None)
 
 
-def _choose(logits, config, held, real, expert_mask):
+def _choose(logits, config, held, real):
     """Return the choice of one group. If all tokens are padding, each expert takes token 0 with gate 0."""
     if real.any():
-        masks = {"mask": None if real.all() else real, "expert_mask": expert_mask}
+        masks = {"mask": None if real.all() else real}
         return expert_choice_router(logits, config.choices, score=config.gate, held=held, **masks)
     num_tokens, num_experts = logits.shape
-    num_choosing = num_experts if expert_mask is None else len(_admitted_experts(expert_mask, num_experts))
-    columns = expert_capacity(num_tokens, num_choosing, 1, config.choices)
+    columns = expert_capacity(num_tokens, num_experts, 1, config.choices)
     token, gate = np.zeros((num_experts, columns), np.int64), np.zeros((num_experts, columns))
     return ExpertChoice(token, gate, np.zeros(num_tokens, np.int64))
 
@@ -210,7 +206,6 @@ def decide(
     table: np.ndarray | None = None,
     held: Routing | None = None,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> Decision:
     """Return the decision of a router that assigns experts to the tokens of a group.
 
@@ -221,19 +216,18 @@ def decide(
         config: the model.
         training, noise, table, held: see `routed_block`.
         mask: [T] bool (see `routed_block`).
-        expert_mask: see `routed_block`.
 
     Returns:
         `Decision`.
     """
     if config.router == "hash":
-        routing = _hash_routing(tokens, config, table, mask, expert_mask, hashes)
+        routing = _hash_routing(tokens, config, table, mask, hashes)
         routing = _mean_of_choices(routing, config, mask)
         return Decision(routing if held is None else held._replace(gate=routing.gate))
     logits = group @ params["router"]  # SCORE
     if config.router_bias:
         logits = logits + params["router_bias"]
-    masks = {"mask": mask, "expert_mask": expert_mask}
+    masks = {"mask": mask}
     options = {"gate": config.gate, "held": held, **masks}
     if config.router == "sinkhorn":
         return Decision(sinkhorn_router(logits, config.choices, training=training, **options))
@@ -266,7 +260,8 @@ def _decide_top_k(params, logits, tokens, config, training, noise, held, masks):
         return Decision(routing, 0.0, bias)
     if bias is not None:
         counts = balance.expert_counts(routing.expert, config.expert_count, mask=masks["mask"])
-        bias = balance.update_bias(bias, counts, rate=config.bias_rate, expert_mask=masks["expert_mask"])
+        there = ~np.isneginf(logits if masks["mask"] is None else logits[masks["mask"]]).all(axis=0)
+        bias = np.where(there, balance.update_bias(np.where(there, bias, -np.inf), counts, rate=config.bias_rate), bias)
     options = {"dialect": "first_choice" if config.sample_second else "assignments", "score": config.gate} | masks
     if config.balance_scope == "sequence":
         uneven = balance.sequence_loss(logits, routing.expert, tokens.shape[1], **options).loss
@@ -296,7 +291,7 @@ def _mean_of_choices(routing, config, mask):
     return routing._replace(gate=gate if mask is None else np.where(mask[:, None], gate, 0))
 
 
-def _hash_routing(tokens, config, table, mask, expert_mask, hashes):
+def _hash_routing(tokens, config, table, mask, hashes):
     """Return the routing of HASH, which reads only token ids [b, S] or positions.
 
     hashes is `hash_layer.py`; the accelerated package passes its own.
@@ -314,8 +309,8 @@ def _hash_routing(tokens, config, table, mask, expert_mask, hashes):
         table = hashes.modulo_table(entries, config.expert_count, config.choices)  # a table of remainders
     if config.hash == "bigram":
         expert = hashes.bigram_experts(tokens.reshape(-1), ids, table, config.expert_count)
-        return hashes.fixed_router(expert, config.expert_count, mask=mask, expert_mask=expert_mask)
-    return hashes.table_router(ids, table, config.expert_count, mask=mask, expert_mask=expert_mask)
+        return hashes.fixed_router(expert, config.expert_count, mask=mask)
+    return hashes.table_router(ids, table, config.expert_count, mask=mask)
 
 
 def hash_table(

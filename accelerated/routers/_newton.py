@@ -25,7 +25,7 @@ def newton(row_step, group, g, plan, residual, tolerance: float, max_newton: int
         max_newton: largest number of steps.
     """
     values = _masked_rows(group.logits + g, group.real)
-    spread = (values.max(axis=1) - group.among(values, jnp.inf).min(axis=1)).max()
+    spread = (values.max(axis=1) - jnp.where(jnp.isneginf(values), jnp.inf, values).min(axis=1)).max()
     if group.axis_name is not None:
         spread = jax.lax.pmax(spread, group.axis_name)
     temperature = jnp.maximum(spread / _WARM, 1).astype(g.dtype)

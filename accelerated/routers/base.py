@@ -24,8 +24,8 @@ expert, because d and the number of other experts both rise by one. It stays tru
 only rise. When all tokens have their slots, d = 0. A token then has at most min(k, E − k) experts for which a better
 expert exists.
 
-A non-finite score raises no error. It makes the objective, the prices, the gap, the residual and the gates of its token
-NaN. If no token is real, these values are NaN, except the gates.
+A score of NaN or +∞ raises no error. It makes the objective, the prices, the gap, the residual and the gates of its
+token NaN. If no token is real, these values are NaN, except the gates.
 """
 
 import functools
@@ -46,7 +46,6 @@ from ..notation import (
     _gathered,
     _imbalance,
     _masked_rows,
-    _number_admitted,
     _or_nan,
     _own_rows,
     _padded_experts,
@@ -96,7 +95,6 @@ def balanced_assignment(
     k: int = 1,
     *,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
     method: str = "host",
     epsilon: float | None = None,
 ) -> Assignment:
@@ -114,30 +112,46 @@ def balanced_assignment(
         ValueError: the scores are not [T, E], k is out of range, the method is unknown, or a mask has the wrong shape.
 
     Differs from the reference: scores below float32 are converted to float32. Objective, prices and gap are NaN if a
-    score is not finite, no token is real, or a traced mask admits fewer than k experts.
+    score is NaN or +∞, no token is real, or no balanced assignment avoids all entries of −∞.
     """
     _check_group("scores", scores)
     if method not in METHODS:
         raise InputError(f"method is {method!r}; allowed: {', '.join(METHODS)}")
     _check_k(k, scores.shape[1])
-    scores, valid, admitted = _prepared(jax.lax.stop_gradient(scores), k, mask, expert_mask)
-    scores = _or_nan(scores, valid)
-    mask = mask if mask is None else _real_tokens(mask, len(scores))
+    scores, valid, available = _prepared(jax.lax.stop_gradient(scores), k, mask)
+    mask, known = mask if mask is None else _real_tokens(mask, len(scores)), ~jnp.isneginf(scores)
+    clean, spread = _with_penalties(scores, known, available, mask)
     if method == "host":
-        return _by_host(scores, k, mask, admitted)
+        assignment = _by_host(_or_nan(clean, valid), k, mask, available)
+        possible = jnp.take_along_axis(known, assignment.expert, axis=1).all(where=_column(mask))
+        return Assignment(assignment.expert, *(jnp.where(possible, number, jnp.nan) for number in assignment[1:]))
     finite = valid.all()
     if mask is not None:
         finite &= mask.any()
-    clean = _among(jnp.where(finite, scores, 0), admitted, -jnp.inf)
-    expert, prices = _auction(clean, k, mask, epsilon, admitted)
+    clean = _among(jnp.where(finite, clean, 0), available, -jnp.inf)
+    expert, prices = _auction(clean, k, mask, EPSILON * spread if epsilon is None else epsilon, available)
+    finite &= jnp.take_along_axis(known, expert, axis=1).all(where=_column(mask))
     if k > 1:
         expert = jnp.sort(expert, axis=1)
         order = top_k_indices(jnp.take_along_axis(clean, expert, axis=1), k)
         expert = jnp.take_along_axis(expert, order, axis=1)
     chosen = jnp.take_along_axis(clean, expert, axis=1)
-    expert = _padded_experts(expert, mask, admitted)
-    numbers = chosen.sum(where=_column(mask)), prices, _gap(clean, expert, prices, mask, admitted)
+    expert = _padded_experts(expert, mask)
+    numbers = chosen.sum(where=_column(mask)), prices, _gap(clean, expert, prices, mask, available)
     return Assignment(expert, *(jnp.where(finite, number, jnp.nan) for number in numbers))
+
+
+def _with_penalties(scores: jax.Array, known: jax.Array, available: jax.Array, mask: jax.Array | None):
+    """Return scores [T, E] with a penalty at each expert that is not available, and the largest range of a token.
+
+    To replace one such assignment, at most E tokens move, and each loses at most the range. So the best assignment of
+    these scores has a penalty only if every assignment has one. A column that is −∞ for every token stays −∞.
+    """
+    finite = jnp.where(_column(mask) & known, scores, jnp.nan)
+    top, low = (extreme(finite, axis=1, keepdims=True) for extreme in (jnp.nanmax, jnp.nanmin))
+    spread = jnp.nan_to_num((top - low).max(where=_column(mask), initial=0))
+    penalty = low - 2 * (scores.shape[1] + 1) * spread - 1
+    return jnp.where(known | ~available, scores, penalty), spread
 
 
 def dual_bound(scores: jax.Array, prices: jax.Array, k: int = 1) -> jax.Array:
@@ -164,7 +178,6 @@ def base_router(
     gate: str = "sigmoid",
     held: Routing | None = None,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
     method: str = "host",
     epsilon: float | None = None,
     axis_name=None,
@@ -181,28 +194,28 @@ def base_router(
         ValueError: the logits are not [T, E], k is out of range, the gate or the method is unknown, or a mask has the
             wrong shape.
 
-    Differs from the reference: a non-finite logit makes the gate of its token NaN, and in training the residual too.
+    Differs from the reference: a logit of NaN or +∞ makes the gate of its token NaN, and in training the residual too.
     """
     _check_group("logits", logits)
     num_tokens, num_experts = logits.shape
     _check_k(k, num_experts)
-    logits, valid, admitted = _prepared(logits, k, mask, expert_mask)
+    logits, valid, available = _prepared(logits, k, mask, held=held, axis_name=axis_name)
     # SELECT
     if held is None:
         if training:
-            options = {"expert_mask": expert_mask, "method": method, "epsilon": epsilon}
+            options = {"method": method, "epsilon": epsilon}
             expert, solved = _balanced(logits, k, mask, axis_name, **options)  # [T, k]
         else:
             expert, solved = top_k_indices(jax.lax.stop_gradient(logits), k), True
         num_real = _count_real(num_tokens, mask, axis_name)
         plan = _masked_rows(one_hot(expert, num_experts).sum(axis=1) / (num_real * k), mask)  # [T, E]
         load = _total(plan.sum(axis=0), axis_name)  # [E]
-        residual = jnp.where(solved, _imbalance(load, admitted), jnp.nan)
+        residual = jnp.where(solved, _imbalance(load, available), jnp.nan)
         held = Routing(expert, expert, load, plan, residual)
-    held = held._replace(expert=_padded_experts(held.expert, mask, admitted), plan=_masked_rows(held.plan, mask))
+    held = held._replace(expert=_padded_experts(held.expert, mask), plan=_masked_rows(held.plan, mask))
     # COMBINE
     gates = gate_values(logits, held.expert, gate)
-    return held._replace(gate=_real_gates(gates, held.expert, valid, mask, admitted))
+    return held._replace(gate=_real_gates(gates, valid, mask))
 
 
 def _balanced(logits: jax.Array, k: int, mask: jax.Array | None, axis_name, **options):
@@ -220,7 +233,7 @@ def _column(mask: jax.Array | None):
     return True if mask is None else mask[:, None]
 
 
-def _by_host(scores: jax.Array, k: int, mask: jax.Array | None, admitted: jax.Array | None) -> Assignment:
+def _by_host(scores: jax.Array, k: int, mask: jax.Array | None, available: jax.Array) -> Assignment:
     from ..kernels.assignment import assign  # imports numba, which takes a fifth of a second
 
     num_tokens, num_experts = scores.shape
@@ -233,14 +246,14 @@ def _by_host(scores: jax.Array, k: int, mask: jax.Array | None, admitted: jax.Ar
     sizes = (num_tokens, k), (words,), (num_experts * words,), (words,)
     shapes = [jax.ShapeDtypeStruct(size, jnp.int32) for size in sizes]
     host = functools.partial(_on_host, assign, k=k, words=words, masked=mask is not None)
-    expert, *numbers = jax.pure_callback(host, shapes, admitted, *slices, vmap_method="sequential")
+    expert, *numbers = jax.pure_callback(host, shapes, available, *slices, vmap_method="sequential")
     shape = (-1, 2) if words == 2 else (-1,)
     numbers = [jax.lax.bitcast_convert_type(number.reshape(shape), scores.dtype) for number in numbers]
     return Assignment(expert, numbers[0][0], numbers[1], numbers[2][0])
 
 
-def _on_host(assign, admitted, *slices, k: int, words: int, masked: bool) -> list[np.ndarray]:
-    """Return the result of `assign` for all rows of the slices and the columns of the admitted experts.
+def _on_host(assign, available, *slices, k: int, words: int, masked: bool) -> list[np.ndarray]:
+    """Return the result of `assign` for all rows of the slices and the columns of the available experts.
 
     Numbers are passed and returned as 32-bit words. JAX may run this function in another thread, and support for 64-bit
     numbers is a setting of the thread. If this support is off, JAX truncates the numbers.
@@ -251,26 +264,25 @@ def _on_host(assign, admitted, *slices, k: int, words: int, masked: bool) -> lis
         real = rows[:, -1] != 0
         rows = np.ascontiguousarray(rows[real, :-1])
     scores = rows.view(dtype)
-    columns = np.arange(scores.shape[1], dtype=np.int32)
-    if admitted is not None:
-        columns = columns[np.asarray(admitted)]
+    columns = np.flatnonzero(available).astype(np.int32)
+    if len(columns) < scores.shape[1]:
         scores = np.ascontiguousarray(scores[:, columns])
     expert, *numbers = assign(scores, k)
+    expert = columns[expert]
     if masked:
         of_real, expert = expert, np.tile(np.arange(k, dtype=np.int32), (len(real), 1))
         expert[real] = of_real
-    if admitted is not None:
-        expert, prices = columns[expert], np.zeros(len(admitted), dtype)
-        prices[columns] = numbers[1]
-        numbers[1] = prices
+    prices = np.zeros(len(available), dtype)
+    prices[columns] = numbers[1]
+    numbers[1] = prices
     return [expert, *(np.atleast_1d(np.asarray(number, dtype)).view(np.int32) for number in numbers)]
 
 
-def _gap(scores: jax.Array, expert: jax.Array, prices: jax.Array, mask=None, admitted=None) -> jax.Array:
+def _gap(scores: jax.Array, expert: jax.Array, prices: jax.Array, mask, available) -> jax.Array:
     """Return dual_bound minus the objective, as a sum of nonnegative terms."""
     k, num_experts = expert.shape[1], len(prices)
     num_real = len(scores) if mask is None else mask.sum()
-    everyone, more = divmod(num_real * k, _number_admitted(admitted, num_experts))
+    everyone, more = divmod(num_real * k, available.sum(dtype=jnp.int32))
     value = scores - prices
     best, chosen = (jax.lax.top_k(v, k)[0] for v in (value, jnp.take_along_axis(value, expert, axis=1)))
     one_each = jnp.broadcast_to(jnp.asarray(_column(mask), prices.dtype), expert.shape)
@@ -279,36 +291,35 @@ def _gap(scores: jax.Array, expert: jax.Array, prices: jax.Array, mask=None, adm
     return (best - chosen).sum(where=_column(mask)) + dearest.sum() - (surplus * prices).sum()
 
 
-def _auction(scores: jax.Array, k: int, mask: jax.Array | None, epsilon: float | None, admitted: jax.Array | None):
-    """Return the experts [T, k] and prices [E] of an auction. Scores [T, E] are finite, or −∞ for masked experts."""
+def _auction(scores: jax.Array, k: int, mask: jax.Array | None, epsilon: float | None, available: jax.Array):
+    """Return the experts [T, k] and prices [E] of an auction. Scores [T, E] are finite, or −∞ in whole columns."""
     num_tokens, num_experts = scores.shape
     if num_experts == k:
         return jnp.tile(jnp.arange(k, dtype=jnp.int32), (num_tokens, 1)), jnp.zeros(num_experts, scores.dtype)
     scores = scores - scores.max(axis=1, keepdims=True)  # so that a common offset costs no digits
-    spread = -_among(scores, admitted, 0).min()
-    expert, price = _bidding(scores, k, mask, spread / 4, _increment(epsilon, spread, num_experts), admitted)
-    lowest = _among(price, admitted, jnp.inf).min()
-    return expert, _among(jnp.where(spread > 0, price - lowest, 0), admitted, 0)
+    spread = -_among(scores, available, 0).min()
+    expert, price = _bidding(scores, k, mask, spread / 4, _increment(epsilon, spread, num_experts), available)
+    lowest = _among(price, available, jnp.inf).min()
+    return expert, _among(jnp.where(spread > 0, price - lowest, 0), available, 0)
 
 
-def _bidding(scores: jax.Array, k: int, mask: jax.Array | None, first: jax.Array, last: jax.Array, admitted):
+def _bidding(scores: jax.Array, k: int, mask: jax.Array | None, first: jax.Array, last: jax.Array, available):
     """Return the experts [T, k] and prices [E] after the bidding; increments fall from `first` to `last`."""
     num_tokens, num_experts = scores.shape
     sold = k * (num_tokens if mask is None else mask.sum().astype(jnp.int32))
-    num_sellers = _number_admitted(admitted, num_experts)
+    num_sellers = available.sum(dtype=jnp.int32)
     places = -(-sold // num_sellers)
     idle = places * num_sellers - sold  # number of places for the additional bidder, at most one at an expert
     slots = num_tokens * k  # row t k + i: a place of token t
-    even = mask is None and admitted is None and idle == 0
-    rows = slots + (0 if even else num_experts)  # row T k + e: the additional bidder's place at e
+    rows = slots + num_experts  # row T k + e: the additional bidder's place at e
     nowhere = num_experts
 
     def one_round(state):
         price, expert, level, step = state
-        choice, offer = _all_bids(scores, price, expert, k, mask, idle, step, admitted)
+        choice, offer = _all_bids(scores, price, expert, k, mask, idle, step, available)
         expert, level = (jnp.where(expert == nowhere, new, old) for new, old in ((choice, expert), (offer, level)))
         expert, price, full = _keep_highest(expert, level, price, places)
-        again = _among(full, admitted, True).all() & (step > last)
+        again = _among(full, available, True).all() & (step > last)
         step = jnp.where(again, jnp.maximum(step / _SHRINK, last), step)
         return price, jnp.where(again, nowhere, expert), level, step
 
@@ -341,14 +352,12 @@ def _keep_highest(expert: jax.Array, level: jax.Array, price: jax.Array, places:
     return expert, jnp.where(full, -by_bid[jnp.minimum(last, len(index) - 1)], price), full
 
 
-def _all_bids(scores, price, expert, k: int, mask: jax.Array | None, idle, step, admitted: jax.Array | None):
+def _all_bids(scores, price, expert, k: int, mask: jax.Array | None, idle, step, available: jax.Array):
     """Return expert and amount of each row's bid: first the tokens' places, then the additional bidder's."""
     slots, nowhere = len(scores) * k, len(price)
     choice, offer = _bids(scores, price, expert[:slots].reshape(len(scores), k), step)
     choice, offer = jnp.where(_column(mask), choice, nowhere).ravel(), offer.ravel()
-    if len(expert) == slots:
-        return choice, offer
-    its_choice, its_offer = _additional_bids(price, expert[slots:] != nowhere, idle, step, admitted)
+    its_choice, its_offer = _additional_bids(price, expert[slots:] != nowhere, idle, step, available)
     return jnp.concatenate([choice, its_choice]), jnp.concatenate([offer, its_offer])
 
 
@@ -377,14 +386,14 @@ def _lead(own: jax.Array, rest: jax.Array) -> jax.Array:
     return jnp.where(rest > -jnp.inf, own - rest, 0)
 
 
-def _additional_bids(price: jax.Array, held: jax.Array, idle: int | jax.Array, step: jax.Array, admitted):
+def _additional_bids(price: jax.Array, held: jax.Array, idle: int | jax.Array, step: jax.Array, available):
     """Return the experts [E] at which the additional bidder bids (E for no bid), and the amounts.
 
     It bids for the cheapest experts that it does not have, and offers the price of the next one.
     """
     num_experts = len(price)
     index = jnp.arange(num_experts, dtype=jnp.int32)
-    others = _among(jnp.where(held, jnp.inf, price), admitted, jnp.inf)
+    others = _among(jnp.where(held, jnp.inf, price), available, jnp.inf)
     order = jnp.argsort(others)
     missing = idle - held.sum()
     takes = jnp.zeros(num_experts, bool).at[order].set(index < missing)

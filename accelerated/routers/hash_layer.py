@@ -5,7 +5,7 @@ Step by step, with sources and examples: `routelaws.reference.routers.hash_layer
 Differences from the reference: the routers run under jit, where a wrong id raises no error. In `hash_layer` a negative
 id wraps, as in any remainder. In `table_router` and `fixed_router` an id out of range gets a NaN gate, which stops a
 training loop. In `bigram_experts` it gets expert -1. The routers do not check whether a row repeats an expert. With a
-mask without real tokens, plan and loads are NaN. With a traced mask of fewer than k experts, the gates are NaN.
+mask without real tokens, plan and loads are NaN.
 
 NumPy builds the tables once, on the host, as arrays of int32. Distances between tokens and centres come from one matrix
 product. So rounding decides between two equally near centres, except if all entries are integers.
@@ -28,7 +28,6 @@ from .._docstrings import describe_twins
 from ..errors import InputError
 from ..notation import (
     Routing,
-    _admitted_experts,
     _imbalance,
     _masked_rows,
     _padded_experts,
@@ -41,14 +40,11 @@ _ENTRIES = 2**24
 """Largest number of distances in memory at a time."""
 
 
-def hash_layer(
-    token_ids: jax.Array, num_experts: int, *, mask: jax.Array | None = None, expert_mask: jax.Array | None = None
-) -> Routing:
+def hash_layer(token_ids: jax.Array, num_experts: int, *, mask: jax.Array | None = None) -> Routing:
     """Route every token by the remainder of its id.
 
     Raises:
-        ValueError: E < 1, the ids are not integers, or a mask has the wrong shape or (if it is not traced) is all
-            False.
+        ValueError: E < 1, the ids are not integers, or a mask has the wrong shape.
 
     Differs from the reference: a negative id wraps, as in any remainder. With a mask without real tokens, plan and
     loads are NaN.
@@ -61,7 +57,7 @@ def hash_layer(
         raise InputError(f"token_ids have shape {token_ids.shape}; [T] is needed")
     if token_ids.dtype.itemsize < 4:  # a byte cannot hold every number of experts
         token_ids = token_ids.astype(jnp.int32)
-    return fixed_router((token_ids % num_experts)[:, None], num_experts, mask=mask, expert_mask=expert_mask)
+    return fixed_router((token_ids % num_experts)[:, None], num_experts, mask=mask)
 
 
 def table_router(
@@ -71,7 +67,6 @@ def table_router(
     *,
     gate: str = "mean",
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
 ) -> Routing:
     """Route every token by its row of the table.
 
@@ -83,7 +78,7 @@ def table_router(
     # A negative index would count from the end of the table.
     ids = jnp.where(token_ids < 0, len(table), token_ids)
     expert = jnp.take(jnp.asarray(table), ids, axis=0, mode="fill", fill_value=-1)
-    return fixed_router(expert, num_experts, gate=gate, mask=mask, expert_mask=expert_mask)
+    return fixed_router(expert, num_experts, gate=gate, mask=mask)
 
 
 def fixed_router(
@@ -92,17 +87,14 @@ def fixed_router(
     *,
     gate: str = "mean",
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
 ) -> Routing:
     """Return the routing for given experts.
 
     Raises:
-        ValueError: the gate is unknown, a mask has the wrong shape, or a mask that is not traced admits fewer than k
-            experts.
+        ValueError: the gate is unknown, or a mask has the wrong shape.
 
     Differs from the reference: an index out of range gets a NaN gate. The function does not check whether a row repeats
-    an expert. With a mask without real tokens, plan and loads are NaN. With a traced mask of fewer than k experts, all
-    gates are NaN.
+    an expert. With a mask without real tokens, plan and loads are NaN.
     """
     if gate not in HASH_GATES:
         raise InputError(f"gate is {gate!r}; allowed: {', '.join(HASH_GATES)}")
@@ -112,31 +104,15 @@ def fixed_router(
     num_tokens, k = expert.shape
     _check_k(k, num_experts)
     expert = expert.astype(jnp.int32)
-    inside, admitted = (expert >= 0) & (expert < num_experts), None
-    if expert_mask is not None:
-        admitted, enough = _admitted_experts(expert_mask, num_experts, k)
-        inside &= enough
-        expert = jnp.where(inside, _next_admitted(expert, admitted), expert)
-    expert = _padded_experts(expert, mask, admitted)
+    inside = (expert >= 0) & (expert < num_experts)
+    expert = _padded_experts(expert, mask)
     # SELECT
     num_real = num_tokens if mask is None else _real_tokens(mask, num_tokens).sum()
     plan = _masked_rows(one_hot(expert, num_experts).sum(axis=1), mask) / (num_real * k)  # [T, E]
     load = plan.sum(axis=0)  # [E]
     # COMBINE
     gates = jnp.where(inside, 1 / k if gate == "mean" else 1.0, jnp.nan).astype(plan.dtype)
-    return Routing(expert, _masked_rows(gates, mask), load, plan, _imbalance(load, admitted))
-
-
-def _next_admitted(expert, admitted):
-    """Return experts [T, k] in which the next admitted expert replaces each masked one, first choices first."""
-    num_experts = len(admitted)
-    for choice in range(expert.shape[1]):
-        e = expert[:, choice, None]
-        free = admitted & ~(expert[:, :, None] == jnp.arange(num_experts)).any(axis=1)  # [T, E]
-        steps = jnp.where(free, (jnp.arange(num_experts) - e) % num_experts, num_experts)
-        nearest = jnp.argmin(steps, axis=1, keepdims=True).astype(expert.dtype)
-        expert = expert.at[:, choice].set(jnp.where(admitted[e], e, nearest)[:, 0])
-    return expert
+    return Routing(expert, _masked_rows(gates, mask), load, plan, _imbalance(load))
 
 
 def _without_repeats(picks):

@@ -23,8 +23,6 @@ from .._docstrings import describe_twins
 from ..errors import InputError
 from ..experts import _activated, _matrices
 from ..notation import (
-    _admitted_experts,
-    _among,
     _at_least_float32,
     _check_group,
     _masked_rows,
@@ -54,23 +52,24 @@ def mixing_weights(
     *,
     one_hot: bool = False,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
 ) -> jax.Array:
     """Return the weight of each token in the mixture of each expert.
 
     Raises:
         ValueError: the logits are not [g, E], the temperature is not a number above 0, or a mask has the wrong shape.
 
-    Differs from the reference: the weights have at least float32. The weights of an expert with a non-finite logit are
-    NaN. All weights are NaN if a traced temperature is not above 0 or a traced mask admits no expert. If no token is
+    Differs from the reference: the weights have at least float32. The weights of an expert with a logit of NaN or +∞
+        are
+    NaN. All weights are NaN if a traced temperature is not above 0. If no token is
     real, the weights are 0.
     """
-    logits, real, admitted = _entering(logits, temperature, mask, expert_mask, axis=0)
+    logits, real, taking = _entering(logits, temperature, mask, axis=0)
     if one_hot:
         weights = _largest(jnp.where(real, logits, -jnp.inf))
     else:
-        weights = jax.nn.softmax(jnp.where(real, _divided(logits, temperature, real), -jnp.inf), axis=0)
-    return _among(jnp.where(real, weights, 0), admitted, 0)  # without a real token the weights are NaN
+        inside = taking | ~taking.any(axis=0)
+        weights = jax.nn.softmax(jnp.where(inside, _divided(logits, temperature, taking), -jnp.inf), axis=0)
+    return jnp.where(taking, weights, 0)  # a softmax without an available token is NaN
 
 
 def emit_weights(
@@ -80,38 +79,38 @@ def emit_weights(
     emit: str = "mixing",
     one_hot: bool = False,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
 ) -> jax.Array:
     """Return the share of each expert's output that each token gets.
 
-    Differs from the reference: see `mixing_weights`; with "experts", the weights of a token with a non-finite logit are
+    Differs from the reference: see `mixing_weights`; with "experts", the weights of a token with a logit of NaN or +∞
+        are
     NaN.
     """
     if emit not in EMITS:
         raise InputError(f"emit is {emit!r}; allowed: {', '.join(EMITS)}")
     if emit == "mixing" or one_hot:
-        return mixing_weights(logits, temperature, one_hot=one_hot, mask=mask, expert_mask=expert_mask)
-    logits, real, admitted = _entering(logits, temperature, mask, expert_mask, axis=1)
-    taking = real if admitted is None else real & admitted
-    divided = _among(_divided(logits.T, temperature, taking.T).T, admitted, -jnp.inf)  # up to a constant in each row
+        return mixing_weights(logits, temperature, one_hot=one_hot, mask=mask)
+    logits, real, taking = _entering(logits, temperature, mask, axis=1)
+    divided = _divided(logits.T, temperature, taking.T).T  # up to a constant in each row
+    divided = jnp.where(taking | ~real, divided, -jnp.inf)
     return jnp.where(real, jax.nn.softmax(divided, axis=1), 0)
 
 
-def _entering(logits, temperature, mask, expert_mask, axis):
-    """Return the logits [g, E], the real tokens [g, 1] bool, and the experts that take part, [E] or None for all.
+def _entering(logits, temperature, mask, axis):
+    """Return the logits [g, E] of at least float32, the real tokens [g, 1] bool, and where an expert is available.
 
-    The logits have at least float32, and zeros for masked experts. If the logit of a real token is not finite, all
-    logits of its column (axis 0) or of its row (axis 1) are NaN.
+    If the logit of a real token is NaN or +∞, all logits of its column (axis 0) or of its row (axis 1) are NaN. So are
+    the logits of a row (axis 1) without an available expert.
     """
     _check_group("logits", logits)
     _check_temperature(temperature)
-    logits, admitted, enough = _at_least_float32(logits), None, True
+    logits = _at_least_float32(logits)
     real = jnp.ones((len(logits), 1), bool) if mask is None else _real_tokens(mask, len(logits))[:, None]
-    if expert_mask is not None:
-        admitted, enough = _admitted_experts(expert_mask, logits.shape[1])
-    logits = _among(logits, admitted, 0)
-    finite = enough & (jnp.isfinite(logits) | ~real).all(axis=axis, keepdims=True)
-    return _or_nan(logits, finite), real, admitted
+    valid = ((logits < jnp.inf) | ~real).all(axis=axis, keepdims=True)
+    if axis == 1:
+        valid &= (~jnp.isneginf(logits)).any(axis=1, keepdims=True) | ~real
+    logits = _or_nan(logits, valid)
+    return logits, real, real & ~jnp.isneginf(logits)
 
 
 def _check_temperature(temperature):
@@ -149,7 +148,6 @@ def mixture_of_tokens(
     emit: str = "mixing",
     emit_temperature: float | None = None,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
     axis_name: str | None = None,
 ) -> MixtureOutput:
     """Mix the tokens of a group for each expert, and give every token its share of the experts' outputs.
@@ -172,20 +170,19 @@ def mixture_of_tokens(
     matrices = {name: matrix.astype(x.dtype) for name, matrix in _matrices(params).items()}
     # SCORE and WEIGH
     logits = jnp.matmul(x.astype(wide), params["router"].astype(wide), precision="highest")
-    masks = {"mask": mask, "expert_mask": expert_mask}
+    masks = {"mask": mask}
     weights = mixing_weights(logits, temperature, one_hot=one_hot, **masks)  # [g, E]
     shares = weights
     if emit != "mixing" or emit_temperature is not None:
         emission = temperature if emit_temperature is None else emit_temperature
         shares = emit_weights(logits, emission, emit=emit, one_hot=one_hot, **masks)
-    taking = None if expert_mask is None else _admitted_experts(expert_mask, weights.shape[1])[0][:, None]
-    mixtures = _among(jnp.einsum("ge,gd->ed", weights.astype(x.dtype), x), taking, 0)  # MIX
+    mixtures = jnp.einsum("ge,gd->ed", weights.astype(x.dtype), x)  # MIX
     if axis_name is None:  # RUN
         into = {name: jnp.einsum("ed,edf->ef", mixtures, matrices[name]) for name in matrices if name != "down"}
         results = jnp.einsum("ef,efd->ed", _activated(into["up"], activation, into.get("linear")), matrices["down"])
     else:
         results = run_experts(matrices, mixtures[:, None], activation=activation, axis_name=axis_name)[:, 0]
-    return MixtureOutput(shares.astype(x.dtype) @ _among(results, taking, 0), weights)  # COMBINE
+    return MixtureOutput(shares.astype(x.dtype) @ results, weights)  # COMBINE
 
 
 def _check_matrices(params, x, axis_name):

@@ -3,7 +3,7 @@
 Step by step, with sources and examples: `routelaws.reference.routers.quantile`.
 
 Differences from the reference: logits and bias pass through `stop_gradient` into the choice and the step. A non-finite
-logit or bias raises no error: the whole new bias is NaN. A non-finite logit makes the gate of its token NaN, and a
+logit or bias raises no error: the whole new bias is NaN. A logit of NaN or +∞ makes the gate of its token NaN, and a
 non-finite bias makes all gates NaN. Without a mask the program finds order statistics by `lax.top_k`. With a mask the
 number of real tokens is known only at run time, so the program sorts columns, which is slower. A group without real
 tokens does not change the bias.
@@ -22,11 +22,12 @@ from .._docstrings import describe_twins
 from ..notation import (
     Routing,
     _among,
+    _at_least_float32,
     _check_bias,
     _check_group,
     _imbalance,
     _masked_rows,
-    _number_admitted,
+    _number_available,
     _padded_experts,
     _prepared,
     _real_gates,
@@ -44,7 +45,6 @@ def quantile_bias(
     *,
     num_steps: int = 1,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
     axis_name: str | None = None,
 ) -> jax.Array:
     """Return the bias after one or more steps on one batch.
@@ -56,8 +56,8 @@ def quantile_bias(
     Raises:
         ValueError: the scores are not [T, E] or the bias is not [E], k is out of range, or a mask has the wrong shape.
 
-    Differs from the reference: the bias has at least float32. A non-finite entry, or a traced mask of fewer than k
-    experts, makes the whole new bias NaN. A group without a real token does not change the bias.
+    Differs from the reference: the bias has at least float32. A wrong entry makes the whole new bias NaN. A group
+    without a real token does not change the bias.
     """
     _check_group("scores", scores)
     _check_bias(bias, jnp.shape(scores)[1])
@@ -65,14 +65,18 @@ def quantile_bias(
     _check_k(k, num_experts)
     dtype = jnp.promote_types(jnp.result_type(scores, bias), jnp.float32)
     scores, bias = (jax.lax.stop_gradient(values).astype(dtype) for values in (scores, bias))
-    scores, valid, admitted = _prepared(scores, k, mask, expert_mask)
+    scores, valid, available = _prepared(scores, k, mask)
     num_real = _count_real(num_tokens, mask)
 
     def step(_, bias):
-        new = _one_step(scores, bias, k, mask, num_real, admitted)
+        if mask is None:
+            plain, some = ((lambda b, a=a: _one_step(scores, b, k, mask, num_real, a)) for a in (None, available))
+            new = jax.lax.cond(jnp.isneginf(scores).any(), some, plain, bias)
+        else:
+            new = _one_step(scores, bias, k, mask, num_real, available)
         return new if axis_name is None else jax.lax.pmean(new, axis_name)
 
-    valid = valid.all() & jnp.isfinite(_among(bias, admitted, 0)).all()
+    valid = valid.all() & jnp.isfinite(_among(bias, available, 0)).all()
     if axis_name is not None:
         valid = jax.lax.pmin(valid.astype(jnp.int32), axis_name) > 0
     new = bias if k == num_experts else jax.lax.fori_loop(0, num_steps, step, bias)
@@ -86,7 +90,6 @@ def quantile_router(
     *,
     gate: str = "sigmoid",
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
     held: Routing | None = None,
     axis_name: str | None = None,
 ) -> Routing:
@@ -100,48 +103,56 @@ def quantile_router(
         ValueError: the logits are not [T, E] or the bias is not [E], k is out of range, the gate is unknown, or a mask
             has the wrong shape.
 
-    Differs from the reference: a non-finite logit makes the gate of its token NaN, and a non-finite bias makes all
+    Differs from the reference: a logit of NaN or +∞ makes the gate of its token NaN, and a non-finite bias makes all
     gates NaN. Choice and bias carry no gradient.
     """
     _check_group("logits", logits)
     _check_bias(bias, jnp.shape(logits)[1])
     num_tokens, num_experts = logits.shape
     _check_k(k, num_experts)
-    logits, valid, admitted = _prepared(logits, k, mask, expert_mask)
-    bias, finite, _ = _prepared(bias[None], k, expert_mask=expert_mask)  # [1, E]
-    scores = _among(jax.lax.stop_gradient(logits - bias), admitted, -jnp.inf)
+    logits, valid, available = _prepared(logits, k, mask, held=held, axis_name=axis_name)
+    bias = _among(_at_least_float32(bias), available, 0)
+    finite, scores = jnp.isfinite(bias).all(), jax.lax.stop_gradient(logits - bias)
     # SELECT
     if held is None:
         expert = top_k_indices(scores, k)  # [T, k]
         plan = one_hot(expert, num_experts).sum(axis=1) / (_count_real(num_tokens, mask, axis_name) * k)
-        expert, plan = _padded_experts(expert, mask, admitted), _masked_rows(plan, mask)
+        expert, plan = _padded_experts(expert, mask), _masked_rows(plan, mask)
         load = _total(plan.sum(axis=0), axis_name)  # [E]
-        held = Routing(expert, expert, load, plan, _imbalance(load, admitted))
+        held = Routing(expert, expert, load, plan, _imbalance(load, available))
     # COMBINE
     gates = gate_values(logits, held.expert, gate)
-    return held._replace(gate=_real_gates(gates, held.expert, valid & finite, mask, admitted))
+    return held._replace(gate=_real_gates(gates, valid & finite, mask))
 
 
-def _one_step(scores: jax.Array, bias: jax.Array, k: int, mask: jax.Array | None, num_real, admitted) -> jax.Array:
+def _one_step(scores: jax.Array, bias: jax.Array, k: int, mask: jax.Array | None, num_real, available) -> jax.Array:
     """Return the bias [E] after a step on the `num_real` real tokens."""
     num_experts = len(bias)
-    alpha = _middle(scores - _among(bias, admitted, 0), k)  # [T]
+    value = scores - _among(bias, available, 0)
+    if available is not None:
+        value = _finite_or_least(value)
+    alpha = _middle(value, k)  # [T]
     candidates = (scores - alpha[:, None]).T  # [E, T]
-    if mask is None and admitted is None:
+    if mask is None and available is None:
         everyone, more = divmod(num_real * k, num_experts)
         if more:
             gamma = jnp.broadcast_to(_middle(bias, more), (num_experts, 1))
             candidates = jnp.concatenate([candidates, gamma], axis=1)
         bias = _middle(candidates, everyone + (more > 0))
         return bias - bias.mean()
-    num_priced = _number_admitted(admitted, num_experts)
+    num_priced = _number_available(available, num_experts)
     everyone, more = jnp.divmod(num_real * k, num_priced)
-    gamma = jnp.where(more > 0, _middle_of_sorted(_among(bias, admitted, -jnp.inf), more), -jnp.inf)
+    gamma = jnp.where(more > 0, _middle_of_sorted(_among(bias, available, -jnp.inf), more), -jnp.inf)
     candidates = candidates if mask is None else jnp.where(mask, candidates, -jnp.inf)
     candidates = jnp.concatenate([candidates, jnp.broadcast_to(gamma, (num_experts, 1))], axis=1)
-    new = _middle_of_sorted(candidates, everyone + (more > 0))
-    new = new - _among(new, admitted, 0).sum() / num_priced
-    return _among(jnp.where((num_real > 0) & (k < num_priced), new, bias), admitted, bias)
+    new = _middle_of_sorted(_finite_or_least(candidates), everyone + (more > 0))
+    new = new - _among(new, available, 0).sum() / num_priced
+    return _among(jnp.where((num_real > 0) & (k < num_priced), new, bias), available, bias)
+
+
+def _finite_or_least(values: jax.Array) -> jax.Array:
+    """Return values in which entries of −∞ are the smallest finite entry along the last axis."""
+    return jnp.maximum(values, jnp.where(jnp.isneginf(values), jnp.inf, values).min(axis=-1, keepdims=True))
 
 
 def _middle(values: jax.Array, rank: int) -> jax.Array:

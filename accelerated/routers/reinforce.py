@@ -20,6 +20,7 @@ from ..balance import auxiliary_loss
 from ..errors import InputError
 from ..notation import (
     Routing,
+    _among,
     _as_bool,
     _at_least_float32,
     _check_group,
@@ -64,7 +65,6 @@ def reinforce_router(
     nucleus: float = 1.0,
     held: Routing | None = None,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
 ) -> Routing:
     """Draw the experts of each token from its policy, or take its most probable experts.
 
@@ -77,29 +77,27 @@ def reinforce_router(
     """
     _check_group("logits", logits)
     num_tokens, num_experts = logits.shape
-    logits, valid, admitted = _prepared(jax.lax.stop_gradient(logits), k, mask, expert_mask)
-    log_pi, chosen_by = log_policy(logits, k, nucleus, expert_mask=expert_mask), logits  # [T, E]
+    logits, valid, available = _prepared(jax.lax.stop_gradient(logits), k, mask, held=held)
+    log_pi, chosen_by = log_policy(logits, k, nucleus), logits  # [T, E]
     # SELECT
     if held is None:
         if gumbel is not None:
             _check_shape("gumbel", gumbel, logits.shape)
-            noise, finite, _ = _prepared(jax.lax.stop_gradient(gumbel), k, mask, expert_mask)
-            chosen_by, valid = log_pi + noise, valid & finite
+            noise = _masked_rows(_among(_at_least_float32(jax.lax.stop_gradient(gumbel)), available, 0), mask)
+            chosen_by, valid = log_pi + noise, valid & jnp.isfinite(noise).all(axis=1, keepdims=True)
         expert = top_k_indices(chosen_by, k)  # [T, k]
         counts = _masked_rows(one_hot(expert, num_experts).sum(axis=1), mask)
         plan = _masked_rows(jnp.exp(log_pi), mask)
-        expert = _padded_experts(expert, mask, admitted)
+        expert = _padded_experts(expert, mask)
         real = num_tokens if mask is None else _as_bool(mask).sum()
         load, plan = counts.sum(axis=0).astype(plan.dtype) / (real * k), plan / real
-        held = Routing(expert, expert, load, plan, _imbalance(plan.sum(axis=0), admitted))
+        held = Routing(expert, expert, load, plan, _imbalance(plan.sum(axis=0), available))
     # COMBINE
     gate = jnp.ones((num_tokens, k), logits.dtype) / k
-    return held._replace(gate=_real_gates(gate, held.expert, valid, mask, admitted))
+    return held._replace(gate=_real_gates(gate, valid, mask))
 
 
-def log_policy(
-    logits: jax.Array, k: int = 1, nucleus: float = 1.0, *, expert_mask: jax.Array | None = None
-) -> jax.Array:
+def log_policy(logits: jax.Array, k: int = 1, nucleus: float = 1.0) -> jax.Array:
     """Return the logarithm of the policy: log softmax over the nucleus of each token, −∞ outside.
 
     Raises:
@@ -108,7 +106,7 @@ def log_policy(
     Differs from the reference: the result has at least float32. A non-finite row gives NaN.
     """
     _check_group("logits", logits)
-    logits = _nan_or_finite(logits, k, expert_mask)
+    logits = _nan_or_finite(logits, k)
     return _log_softmax(logits, _nucleus(logits, k, nucleus))
 
 
@@ -130,21 +128,19 @@ def _nucleus(logits, k, nucleus):
     return inside | jnp.isnan(logits)
 
 
-def log_probability(
-    logits: jax.Array, expert: jax.Array, nucleus: float = 1.0, *, expert_mask: jax.Array | None = None
-) -> jax.Array:
+def log_probability(logits: jax.Array, expert: jax.Array, nucleus: float = 1.0) -> jax.Array:
     """Return the log-probability of drawing these experts in this order, without replacement.
 
     Raises:
         ValueError: expert is not [T, k], k or the nucleus is out of range, or the mask has the wrong shape.
 
     Differs from the reference: the result has at least float32. A non-finite row gives NaN. The function does not check
-    whether an expert is out of range or repeated. A masked expert gives −∞. The function selects entries by comparison,
-    because the gradient of a gather would be a scatter.
+    whether an expert is out of range or repeated. The function selects entries by comparison, because the gradient of a
+    gather would be a scatter.
     """
     _check_shape("expert", expert, (len(logits), expert.shape[-1]))
     k = expert.shape[1]
-    logits = _nan_or_finite(logits, k, expert_mask)
+    logits = _nan_or_finite(logits, k)
     left = _nucleus(logits, k, nucleus)
     total = jnp.zeros(len(logits), logits.dtype)
     for j in range(k):
@@ -154,14 +150,12 @@ def log_probability(
     return total
 
 
-def policy_entropy(
-    logits: jax.Array, k: int = 1, nucleus: float = 1.0, *, expert_mask: jax.Array | None = None
-) -> jax.Array:
+def policy_entropy(logits: jax.Array, k: int = 1, nucleus: float = 1.0) -> jax.Array:
     """Return −Σₑ πₜₑ log πₜₑ of each token, in nats: the entropy of one draw from the policy.
 
     Differs from the reference: the result has at least float32. A non-finite row gives NaN.
     """
-    log_pi = log_policy(logits, k, nucleus, expert_mask=expert_mask)
+    log_pi = log_policy(logits, k, nucleus)
     finite = jnp.where(log_pi == -jnp.inf, 0, log_pi)  # 0 log 0 is 0, like 1 log 1, also in the gradient
     return -(jnp.exp(finite) * finite).sum(axis=1)
 
@@ -197,7 +191,6 @@ def policy_terms(
     nucleus: float = 1.0,
     held_advantage: jax.Array | None = None,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
     axis_name=None,
 ) -> PolicyTerms:
     """Return the term that one routed block adds to the training loss.
@@ -211,9 +204,9 @@ def policy_terms(
         ValueError: value, reward or held_advantage is not [T], expert is not [T, k], a mask has the wrong shape, or k
             or the nucleus is out of range.
 
-    Differs from the reference: arrays have at least float32. Non-finite logits, values or rewards make the loss
-    non-finite, and a mask without a real token makes it NaN. The function does not check whether an expert is out of
-    range or repeated.
+    Differs from the reference: arrays have at least float32. Logits of NaN or +∞, and values or rewards that are not
+    finite, make the loss non-finite, and a mask without a real token makes it NaN. The function does not check whether
+    an expert is out of range or repeated.
     """
     _check_group("logits", logits)
     for name, values in (("value", value), ("reward", reward), ("held_advantage", held_advantage)):
@@ -227,10 +220,10 @@ def policy_terms(
     def mean(values):
         return values.mean() if mask is None else _only_real(values, mask).sum() / _as_bool(mask).sum()
 
-    policy = -mean(advantage * log_probability(logits, expert, nucleus, expert_mask=expert_mask))
+    policy = -mean(advantage * log_probability(logits, expert, nucleus))
     baseline = mean(_only_real(reward - value, mask) ** 2)
-    entropy = mean(policy_entropy(logits, expert.shape[1], nucleus, expert_mask=expert_mask))
-    balance = auxiliary_loss(logits, expert, mask=mask, expert_mask=expert_mask, axis_name=axis_name).loss
+    entropy = mean(policy_entropy(logits, expert.shape[1], nucleus))
+    balance = auxiliary_loss(logits, expert, mask=mask, axis_name=axis_name).loss
     loss = policy_weight * policy + baseline_weight * baseline - entropy_weight * entropy + balance_weight * balance
     return PolicyTerms(loss, policy, baseline, entropy, balance, advantage)
 
@@ -240,9 +233,9 @@ def _check_shape(name, values, shape):
         raise InputError(f"{name} has shape {jnp.shape(values)}; needed: {tuple(shape)}")
 
 
-def _nan_or_finite(logits, k, expert_mask):
+def _nan_or_finite(logits, k):
     """Return the logits of `_prepared`, with NaN throughout a row that is not valid."""
-    logits, valid, _ = _prepared(logits, k, expert_mask=expert_mask)
+    logits, valid, _ = _prepared(logits, k)
     return _or_nan(logits, valid)
 
 

@@ -3,7 +3,7 @@
 Step by step, with sources and examples: `routelaws.reference.routers.sinkhorn`.
 
 Differences from the reference: sweeps and Newton steps are `while_loop`s, and the logits enter the plan through
-`stop_gradient`. A non-finite logit raises no error: the gates of its token are NaN, and in training the residual is
+`stop_gradient`. A logit of NaN or +∞ raises no error: the gates of its token are NaN, and in training the residual is
 NaN, too. The program ignores all logits of a padded row.
 
 Sweeps start in the scaling form (`_scaling_sweeps`). The program computes exp(z) once, and a sweep is two products of
@@ -45,7 +45,6 @@ from ..notation import (
     _check_group,
     _imbalance,
     _masked_rows,
-    _number_admitted,
     _or_nan,
     _padded_experts,
     _prepared,
@@ -85,19 +84,18 @@ class _Group(NamedTuple):
 
     logits: jax.Array  # [T, E], the largest of each row is 0
     real: jax.Array | None  # [T] bool; None: all of them
-    admitted: jax.Array | None  # [E] bool, the experts that may be chosen; None: all of them
+    available: jax.Array  # [E] bool, the available experts
     count: jax.Array | int  # [], real tokens on all devices
     axis_name: str | None
 
     @property
     def num_experts(self):
-        """The number of experts that may be chosen; with an expert mask, a float of the logits' type."""
-        number = _number_admitted(self.admitted, self.logits.shape[1])
-        return number if self.admitted is None else number.astype(self.logits.dtype)
+        """The number of available experts, a float of the logits' type."""
+        return self.available.sum(dtype=self.logits.dtype)
 
     def among(self, values: jax.Array, rest) -> jax.Array:
-        """Return [..., E] with `rest` for masked experts."""
-        return _among(values, self.admitted, rest)
+        """Return [..., E] with `rest` for unavailable experts."""
+        return _among(values, self.available, rest)
 
 
 def sinkhorn_plan(
@@ -108,7 +106,6 @@ def sinkhorn_plan(
     max_newton: int = 200,
     num_sweeps: int | None = None,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
     axis_name: str | None = None,
 ) -> SinkhornPlan:
     """Return the transport plan of T tokens to E experts, each token with mass 1/T and each expert with mass 1/E.
@@ -121,10 +118,10 @@ def sinkhorn_plan(
         ValueError: the logits are not [T, E], or a mask has the wrong shape.
 
     Differs from the reference: logits below float32 are converted to float32 and carry no gradient into the plan. A
-    non-finite logit raises no error: the residual is NaN, and `converged` is False.
+    logit of NaN or +∞ raises no error: the residual is NaN, and `converged` is False.
     """
     _check_group("logits", logits)
-    prepared = _prepared(jax.lax.stop_gradient(logits), 1, mask, expert_mask)
+    prepared = _prepared(jax.lax.stop_gradient(logits), 1, mask, axis_name=axis_name)
     group = _group(*prepared, mask, axis_name)
 
     unfinished = functools.partial(_unfinished, tolerance, max_sweeps, num_sweeps)
@@ -157,7 +154,6 @@ def sinkhorn_router(
     gate: str = "softmax",
     num_sweeps: int | None = None,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
     held: Routing | None = None,
     axis_name: str | None = None,
 ) -> Routing:
@@ -170,31 +166,31 @@ def sinkhorn_router(
     Raises:
         ValueError: the logits are not [T, E], k is out of range, the gate is unknown, or a mask has the wrong shape.
 
-    Differs from the reference: logits below float32 are converted to float32. A non-finite logit makes the gates of its
-    token NaN, and in training the residual too.
+    Differs from the reference: logits below float32 are converted to float32. A logit of NaN or +∞ makes the gates of
+    its token NaN, and in training the residual too.
     """
     _check_group("logits", logits)
     num_experts = logits.shape[1]
     _check_k(k, num_experts)
-    logits, valid, admitted = _prepared(logits, k, mask, expert_mask)
+    logits, valid, available = _prepared(logits, k, mask, held=held, axis_name=axis_name)
     # SELECT
     if held is None:
-        group = _group(logits, valid, admitted, mask, axis_name)
+        group = _group(logits, valid, available, mask, axis_name)
         solved = None
         if training:
-            masks = {"mask": mask, "expert_mask": expert_mask}
+            masks = {"mask": mask}
             solved = sinkhorn_plan(logits, num_sweeps=num_sweeps, axis_name=axis_name, **masks)
         expert = top_k_indices(group.logits + (solved.column_potential if training else 0), k)  # [T, k]
         chosen = _masked_rows(one_hot(expert, num_experts).sum(axis=1) / (group.count * k), mask)  # [T, E]
-        expert = _padded_experts(expert, mask, admitted)
+        expert = _padded_experts(expert, mask)
         load = _total(chosen.sum(axis=0), axis_name)  # [E]
         if training:
             held = Routing(expert, expert, load, solved.plan, solved.residual)
         else:
-            held = Routing(expert, expert, load, chosen, _imbalance(load, admitted))
+            held = Routing(expert, expert, load, chosen, _imbalance(load, available))
     # COMBINE
     gates = gate_values(logits, held.expert, gate)
-    return held._replace(gate=_real_gates(gates, held.expert, valid, mask, admitted))
+    return held._replace(gate=_real_gates(gates, valid, mask))
 
 
 def gate_values(logits: jax.Array, expert: jax.Array, gate: str) -> jax.Array:
@@ -238,12 +234,12 @@ def _count_real(num_tokens: int, mask: jax.Array | None, axis_name: str | None =
     return num_tokens if axis_name is None else num_tokens * jax.lax.axis_size(axis_name)
 
 
-def _group(logits: jax.Array, valid: jax.Array, admitted, mask: jax.Array | None, axis_name: str | None) -> _Group:
+def _group(logits: jax.Array, valid: jax.Array, available, mask: jax.Array | None, axis_name: str | None) -> _Group:
     """Return the group of `_prepared` logits: without gradients, each row minus its maximum, invalid rows NaN."""
     logits, count = jax.lax.stop_gradient(logits), _count_real(len(logits), mask, axis_name)
     top = _or_nan(logits.max(axis=1, keepdims=True), valid)
     top = jax.lax.optimization_barrier(top)  # without the barrier, XLA stores the difference before its exp
-    return _Group(logits - top, mask, admitted, count, axis_name)
+    return _Group(logits - top, mask, available, count, axis_name)
 
 
 def _unfinished(tolerance: float, max_sweeps: int, num_sweeps: int | None, residual: jax.Array, sweeps: jax.Array):
@@ -284,7 +280,7 @@ def _scaling_sweeps(group: _Group, unfinished):
         return (sweeps < 0) | (unfinished(residual, sweeps) & allowed)
 
     # Each round keeps its own u and the next u. The first round is no sweep, but it saves one copy of the products.
-    u = jnp.ones(kernel.shape[1], kernel.dtype)  # stays 1 for a masked expert
+    u = jnp.ones(kernel.shape[1], kernel.dtype)  # stays 1 for an unavailable expert
     start = u, u, kernel[:, 0], u[0], jnp.int32(-1)
     u, _, weights, residual, sweeps = jax.lax.while_loop(goes_on, evaluate, start)
 
@@ -353,7 +349,7 @@ def _row_step(group: _Group, g: jax.Array, temperature: jax.Array | None = None)
     plan = jnp.exp(values - values.max(axis=1, keepdims=True))
     plan = _masked_rows(plan / (plan.sum(axis=1, keepdims=True) * group.count), group.real)
     mass = _total(plan.sum(axis=0), group.axis_name)
-    return plan, mass, _imbalance(mass, group.admitted)
+    return plan, mass, _imbalance(mass, group.available)
 
 
 def _log_mass(group: _Group, g: jax.Array, mass: jax.Array) -> jax.Array:

@@ -2,7 +2,7 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.sparsemixer`.
 
-Differences from the reference: logits of lower precision than float32 are converted to float32. A non-finite logit
+Differences from the reference: logits of lower precision than float32 are converted to float32. A logit of NaN or +∞
 raises no error: the gates of its token are NaN. Selections pass through `stop_gradient`. With a mask without real
 tokens, plan and loads are NaN.
 """
@@ -22,7 +22,6 @@ def sparsemixer_router(
     jitter: float = 0.01,
     held: Routing | None = None,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
 ) -> Routing:
     """Give each token its two best experts, with the gates of SparseMixer in evaluation.
 
@@ -36,16 +35,16 @@ def sparsemixer_router(
         raise InputError(f"jitter is {jitter}; it has to be at least 0")
     if logits.shape[1] < 2:
         raise InputError(f"num_experts is {logits.shape[1]}; two experts per token need at least 2")
-    logits, valid, admitted = _prepared(logits, 2, mask, expert_mask)
+    logits, valid, available = _prepared(logits, 2, mask, held=held)
     # SELECT
     if held is None:
-        expert = _padded_experts(top_k_indices(jax.lax.stop_gradient(logits), 2), mask, admitted)
-        held = _routing(expert, _kept(expert, mask), logits, admitted)
+        expert = _padded_experts(top_k_indices(jax.lax.stop_gradient(logits), 2), mask)
+        held = _routing(expert, _kept(expert, mask), logits, available)
     # COMBINE
     first = one_hot(held.expert[:, 0], logits.shape[1]) > 0
     left = jnp.where(first, -jnp.inf, logits)
     gates = [_gates_among_near(*pair, jitter) for pair in zip((logits, left), held.expert.T, strict=True)]
-    return held._replace(gate=_real_gates(jnp.stack(gates, axis=1), held.expert, valid, mask, admitted))
+    return held._replace(gate=_real_gates(jnp.stack(gates, axis=1), valid, mask))
 
 
 def _gates_among_near(left, chosen, jitter):

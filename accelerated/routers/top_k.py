@@ -2,14 +2,13 @@
 
 Step by step, with sources and examples: `routelaws.reference.routers.top_k`.
 
-Differences from the reference: logits of lower precision than float32 are converted to float32. A non-finite logit
+Differences from the reference: logits of lower precision than float32 are converted to float32. A logit of NaN or +∞
 raises no error: the gates of its token are NaN. A non-finite bias makes all gates NaN. Selections pass through
 `stop_gradient`. With a mask without real tokens, plan and loads are NaN.
 """
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from routelaws.reference.routers.top_k import (  # noqa: F401 - names for users
     GROUP_SCORES,
@@ -17,7 +16,6 @@ from routelaws.reference.routers.top_k import (  # noqa: F401 - names for users
     SCORES,
     _check_gate_scale,
     _check_options,
-    _check_room,
     _groups_of_experts,
 )
 
@@ -25,7 +23,8 @@ from .._docstrings import describe_twins
 from ..errors import InputError
 from ..notation import (
     Routing,
-    _as_bool,
+    _among,
+    _at_least_float32,
     _check_bias,
     _check_group,
     _imbalance,
@@ -53,7 +52,6 @@ def top_k_router(
     allow_constant_gate: bool = False,
     held: Routing | None = None,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
 ) -> Routing:
     """Give each token the k experts that it scores highest.
 
@@ -62,9 +60,9 @@ def top_k_router(
             the score of groups is unknown, the gate would be constant or its scale is not above 0 and finite, the
             groups do not divide E or can hold fewer than k experts, or a mask has the wrong shape.
 
-    Differs from the reference: logits of lower precision than float32 are converted to float32. A non-finite logit
-    raises no error: the gates of its token are NaN. All gates are NaN for a non-finite bias, or for a traced mask with
-    fewer than k experts in the layer or in the smallest groups. With a mask without real tokens, plan and loads are
+    Differs from the reference: logits of lower precision than float32 are converted to float32. Wrong logits
+    raise no error: the gates of their token are NaN, also if its groups have fewer than k available experts. All gates
+    are NaN for a non-finite bias. With a mask without real tokens, plan and loads are
     NaN.
     """
     _check_group("logits", logits)
@@ -72,13 +70,11 @@ def top_k_router(
         _check_bias(bias, jnp.shape(logits)[1])
     _check_options(k, logits.shape[1], score, normalisation, allow_constant_gate)
     _check_gate_scale(gate_scale)
-    group = _groups_of_experts(logits.shape[1], expert_groups, groups_per_token, group_score)
-    logits, valid, admitted = _prepared(logits, k, mask, expert_mask)
-    if group is not None:
-        valid &= _has_room(group, k, groups_per_token, expert_mask)
+    group = _groups_of_experts(logits.shape[1], k, expert_groups, groups_per_token, group_score)
+    logits, valid, available = _prepared(logits, k, mask, held=held)
     if bias is not None:
-        bias, finite, _ = _prepared(jax.lax.stop_gradient(bias)[None], k, expert_mask=expert_mask)  # [1, E]
-        valid &= finite
+        bias = _among(_at_least_float32(jax.lax.stop_gradient(bias)), available, 0)
+        valid &= jnp.isfinite(bias).all()
     # SELECT
     if held is None:
         chosen_by = scores = jax.lax.stop_gradient(logits)
@@ -86,36 +82,27 @@ def top_k_router(
             scores = _scores(chosen_by, score)
         if bias is not None:
             chosen_by = scores = scores + bias
+        if bias is not None or group is not None:
+            chosen_by, scores = (jnp.where(jnp.isneginf(logits), -jnp.inf, v) for v in (chosen_by, scores))
         if group is not None:
-            inside = _in_best_groups(scores, expert_groups, groups_per_token, group_score, admitted)
+            inside = _in_best_groups(scores, expert_groups, groups_per_token, group_score)
             chosen_by = jnp.where(inside, chosen_by, -jnp.inf)
-        expert = _padded_experts(top_k_indices(chosen_by, k), mask, admitted)  # [T, k]
-        held = _routing(expert, _kept(expert, mask), logits, admitted)
+            valid &= (chosen_by > -jnp.inf).sum(axis=1, keepdims=True) >= k
+        expert = _padded_experts(top_k_indices(chosen_by, k), mask)  # [T, k]
+        held = _routing(expert, _kept(expert, mask), logits, available)
     # COMBINE
     gate = gate_scale * chosen_gates(logits, held.expert, score, normalisation)
-    return held._replace(gate=_real_gates(gate, held.expert, valid, mask, admitted))
+    return held._replace(gate=_real_gates(gate, valid, mask))
 
 
-def _has_room(group, k, groups_per_token, expert_mask):
-    if isinstance(expert_mask, jax.core.Tracer):
-        sizes = jnp.zeros(group.max() + 1, jnp.int32).at[group].add(_as_bool(expert_mask).astype(jnp.int32))
-        rising = jnp.sort(jnp.where(sizes == 0, len(group) + 1, sizes))[:groups_per_token]
-        return jnp.where(rising > len(group), 0, rising).sum() >= k
-    admitted = slice(None) if expert_mask is None else np.asarray(expert_mask, bool)
-    _check_room(np.bincount(group[admitted]), k, groups_per_token)
-    return True
-
-
-def _in_best_groups(scores, expert_groups, groups_per_token, group_score, admitted):
-    """Return [T, E] bool, the experts in the groups that each token chooses; −∞ is the score of a masked expert."""
+def _in_best_groups(scores, expert_groups, groups_per_token, group_score):
+    """Return [T, E] bool, the experts in the groups that each token chooses; −∞ is an expert that is not available."""
     num_tokens, num_experts = scores.shape
-    if admitted is not None:
-        scores = jnp.where(admitted, scores, -jnp.inf)
     by_group = scores.reshape(num_tokens, expert_groups, -1)
     best = by_group.max(axis=2)
     if group_score == "two_best" and by_group.shape[2] > 1:
         second = jax.lax.top_k(by_group, 2)[0][..., 1]
-        best = best + (second if admitted is None else jnp.where(second == -jnp.inf, 0, second))
+        best = best + jnp.where(second == -jnp.inf, 0, second)
     chosen = top_k_indices(best, groups_per_token)  # [T, groups_per_token]
     inside = (chosen[:, :, None] == jnp.arange(expert_groups)).any(axis=1)  # [T, groups]
     return jnp.repeat(inside, num_experts // expert_groups, axis=1)
@@ -127,12 +114,12 @@ def _kept(expert, mask):
     return jnp.broadcast_to(_real_tokens(mask, len(expert))[:, None], expert.shape)
 
 
-def _routing(expert, kept, logits, admitted):
+def _routing(expert, kept, logits, available):
     num_experts = logits.shape[1]
     kept = kept.astype(logits.dtype)
     plan = (one_hot(expert, num_experts).astype(logits.dtype) * kept[:, :, None]).sum(axis=1) / kept.sum()
     load = plan.sum(axis=0)
-    return Routing(expert, expert, load, plan, _imbalance(load, admitted))
+    return Routing(expert, expert, load, plan, _imbalance(load, available))
 
 
 def _log_scores(logits, score):
@@ -156,7 +143,6 @@ def switch_router(
     *,
     held: Routing | None = None,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
 ) -> Routing:
     """Give each token its most probable expert, with that probability as its gate (Fedus et al. 2021).
 
@@ -168,7 +154,7 @@ def switch_router(
     Differs from the reference: see `top_k_router`.
     """
     _check_group("logits", logits)
-    return top_k_router(logits, held=held, mask=mask, expert_mask=expert_mask)
+    return top_k_router(logits, held=held, mask=mask)
 
 
 def gshard_router(
@@ -177,7 +163,6 @@ def gshard_router(
     *,
     held: Routing | None = None,
     mask: jax.Array | None = None,
-    expert_mask: jax.Array | None = None,
 ) -> Routing:
     """Give each token its two best experts, and drop the second expert at random if its gate is small.
 
@@ -190,18 +175,18 @@ def gshard_router(
     _check_group("logits", logits)
     if logits.shape[1] < 2:
         raise InputError(f"num_experts is {logits.shape[1]}; two experts per token need at least 2")
-    logits, valid, admitted = _prepared(logits, 2, mask, expert_mask)
+    logits, valid, available = _prepared(logits, 2, mask, held=held)
     if uniforms is not None:
         valid &= ~jnp.isnan(uniforms)[:, None]
     expert = top_k_indices(jax.lax.stop_gradient(logits), 2) if held is None else held.expert  # padding: the first
     gate = chosen_gates(logits, expert, "softmax", "softmax")  # [T, 2]
-    gate = _real_gates(gate, expert, valid, mask, admitted)
+    gate = _real_gates(gate, valid, mask)
     # SELECT
     if held is None:
         kept = _kept(expert, mask)
         if uniforms is not None:
             kept = kept.at[:, 1].set(kept[:, 1] & ~(uniforms >= 2 * gate[:, 1]))  # true of NaN
-        held = _routing(expert, kept, logits, admitted)
+        held = _routing(expert, kept, logits, available)
     # COMBINE
     kept = jnp.take_along_axis(held.plan, held.expert, axis=1) > 0
     return held._replace(gate=jnp.where(kept, gate, 0))

@@ -106,7 +106,7 @@ def test_an_offset_of_a_token_costs_no_digits():
 
 
 def test_a_score_that_is_not_finite_ends_the_auction():
-    for wrong in (np.nan, np.inf, -np.inf):
+    for wrong in (np.nan, np.inf):
         values = draw_scores("random", (13, 3), 1.0, 4).values
         values[5, 1] = wrong
         found = auction(values, 0.1)
@@ -176,7 +176,8 @@ def test_a_gap_counts_what_every_token_could_gain():
         expert = np.array([random.permutation(5)[:k] for _ in range(12)], np.int32)
         wanted = bound_of(values, prices, k) - np.take_along_axis(values, expert, axis=1).sum()
         assert assignment.measure_gap(values, expert, prices) == wanted
-    assert float(jax.jit(base._gap)(*(jnp.asarray(v) for v in (values, expert, prices)))) == wanted
+    arrays = (jnp.asarray(v) for v in (values, expert, prices))
+    assert float(jax.jit(base._gap)(*arrays, None, jnp.ones(5, bool))) == wanted
 
 
 def test_scores_of_any_size():

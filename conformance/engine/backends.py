@@ -151,9 +151,9 @@ class Backend:
         namespace: an object with some of the reference's public names. A function is at the reference's path
             (`routers.top_k.top_k_router`), or directly in the namespace if its last name is unique. Optional
             attributes: `capabilities` ("jit" and "grad" for functions of JAX, "torch" for results that keep torch's
-            graph), `dtypes`, `slow` (functions that the quick profile skips), `documented`
-            ({router: {option: value}}), `training(flag)`, `script(path, **arguments)`, `from_numpy(array, dtype)`,
-            `to_numpy(value)`, `__version__`.
+            graph), `dtypes`, `slow` (functions that the quick profile skips), `unavailable` (functions that read a
+            logit of -inf as an expert that is not available), `documented` ({router: {option: value}}),
+            `training(flag)`, `script(path, **arguments)`, `from_numpy(array, dtype)`, `to_numpy(value)`, `__version__`.
         ledger: the `ledger.Ledger` that records calls and faults.
         time_limit: seconds for one call.
 
@@ -177,7 +177,9 @@ class Backend:
             tuple(capability for capability in named if capability != "torch"),
         )
         self.dtypes = _dtypes_of(name, getattr(namespace, "dtypes", DTYPES_OF.get(own_name, DTYPES)))
-        self.slow = frozenset(full_names(getattr(namespace, "slow", ())))
+        self.slow, self.unavailable = (
+            frozenset(full_names(getattr(namespace, name, ()))) for name in ("slow", "unavailable")
+        )
         self.version = str(getattr(namespace, "__version__", "") or "not stated")
         self._wrapped, self._seen, self._broken, self._stances, self._padded = {}, set(), {}, {}, set()
         functions = {path: self._find(path) for path in public_functions()}
@@ -379,6 +381,10 @@ class Backend:
             if set(extra) <= set(options):  # pass them by name, if they are options
                 arguments, keywords = arguments[:places], extra | keywords
         values = dict(zip(defaults, arguments, strict=False)) | keywords
+        if path not in self.unavailable and not stances.is_own(function):
+            known = [v for name in ("logits", "scores") for v in arrays_of(values.get(name))]
+            if any((np.asarray(v) == -np.inf).any() for v in known if not isinstance(v, jax.core.Tracer)):
+                self._not_offered(path, "a logit of -inf for an unavailable expert")
         stance = self.stance(path)
         if stance and stance.finding.verdict == "defect":
             raise Broken(path, stance.finding.kind, stance.finding.detail)
@@ -608,13 +614,13 @@ class Backend:
             self._break(path, "form", f"returned a result of the wrong form: {problem}")
 
     def _judge_excluded(self, path: str, result, arguments, keywords, precision: str) -> None:
-        """Fail if a real token has an expert outside of its groups, or a masked expert."""
+        """Fail if a real token has an expert outside of its groups, or an unavailable expert."""
         values = dict(zip(defaults_of(path), jax.tree.map(_wide, arguments), strict=False))
         values |= jax.tree.map(_wide, keywords)
         bad = comparable.excluded(path, np.asarray(result.expert), values, precision)
         if bad.any():
             chosen = np.asarray(result.expert)[bad][0].tolist()
-            words = f"{bad.sum()} of {len(bad)} tokens, one with experts {chosen}, have a masked expert"
+            words = f"{bad.sum()} of {len(bad)} tokens, one with experts {chosen}, have an unavailable expert"
             self._break(path, "excluded", f"{words} or an expert outside of the chosen groups")
 
     def _judge_padding(self, path: str, function, bare: tuple, static: dict, precision, through) -> None:

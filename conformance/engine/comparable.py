@@ -70,29 +70,28 @@ def _ranking(arguments: dict, k: int, precision: str):
     """Return the key [T, E] by which the reference ranks experts, with -inf for excluded ones, its margin [T, 1], and
     [T] bool, whether the chosen groups are clear."""
     form = next(candidate for candidate in designs.FORMS if candidate.name == arguments.get("score", "softmax"))
-    logits, bias, admitted = arguments["logits"], arguments.get("bias"), arguments.get("expert_mask")
-    if admitted is not None:
-        logits, bias = np.where(admitted, logits, -1e4), None if bias is None else np.where(admitted, bias, 0)
+    logits, bias, known = arguments["logits"], arguments.get("bias"), ~np.isneginf(arguments["logits"])
+    logits = np.where(known, logits, -1e4)
     key = designs.scores_of(form, logits) + (0 if bias is None else bias)
     margin = designs.margin_of(form, designs.Probe("plain", logits, k, bias), precision)
-    key, clear = key if admitted is None else np.where(admitted, key, -np.inf), np.ones(len(key), bool)
+    key, clear = np.where(known, key, -np.inf), np.ones(len(key), bool)
     defaults = defaults_of(TOP_K)
     rule = designs.Groups(*(arguments.get(name, defaults[name]) for name in GROUP_OPTIONS))
     if rule.taken < rule.number:
-        with np.errstate(invalid="ignore"):  # the difference of two groups without an admitted expert
+        with np.errstate(invalid="ignore"):  # the difference of two groups without an available expert
             clear = designs.gap_of_groups(rule, key) > 4 * margin[:, 0]
         key = designs.within(rule, key)
     return key, margin, clear
 
 
 def excluded(path: str, expert: np.ndarray, arguments: dict, precision: str) -> np.ndarray:
-    """Return [T] bool, True for a real token with a masked expert or an expert outside of the chosen groups.
+    """Return [T] bool, True for a real token with an expert that is unavailable or outside of the chosen groups.
 
     Args:
         expert: [T, k].
         arguments: the arguments by the reference's names.
     """
-    named = arguments.get("expert_mask") is not None or arguments.get("expert_groups", 1) > 1
+    named = np.isneginf(arguments["logits"]).any() or arguments.get("expert_groups", 1) > 1
     known = np.all((expert >= 0) & (expert < arguments["logits"].shape[1]))
     if not named or not known or arguments.get("held") is not None:
         return np.zeros(len(expert), bool)

@@ -105,7 +105,11 @@ def with_input(ledger: Ledger, trouble: Trouble, namespace, function) -> Trouble
     inputs = named(_beside_defaults(call)) if call else {}
     if trouble.kind == "not finite" and not all(np.isfinite(x).all() for x in inputs.values() if x.dtype.kind == "f"):
         trouble = trouble._replace(
-            kind="excluded" if "expert_mask" in inputs else "padding" if "mask" in inputs else "wrong"
+            kind="padding"
+            if "mask" in inputs
+            else "excluded"
+            if np.isneginf(inputs.get("logits", 0)).any()
+            else "wrong"
         )
     if not inputs or sum(value.size for value in inputs.values()) > FEW or "logits [" in trouble.detail:
         return trouble

@@ -43,7 +43,7 @@ DEFECTS = {
     "state": "an earlier call changes the result of a later call",
     "not finite": "finite input gives NaN or infinity",
     "out of range": "an index is not an expert, an expert is chosen twice, or an output is beyond every combination",
-    "excluded": "an expert outside the chosen groups, or a masked expert, is chosen, or its NaN reaches a result",
+    "excluded": "an expert outside the chosen groups, or an unavailable expert, is chosen, or its -inf makes NaN",
     "overfull": "an expert keeps more tokens than its capacity",
     "mixed": "the output of a token contains other tokens, for example because they share a slot",
     "size": "a call with more than 256 experts or 1,024 tokens is wrong, but smaller calls are not",

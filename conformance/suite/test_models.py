@@ -619,7 +619,7 @@ BAD = {
     "upper blocks of no routing": (dict(layout="upper"), "layout is 'upper'; a dense model with flop_increase 1"),
     "upper blocks that are not whole": (dict(router="hash", experts=2, layout="upper", routing_frequency=0.3),
                                         "it has to be a whole number of routed blocks"),
-    "groups that hold too few": (dict(router="top_k", experts=4, k=2, expert_groups=4), "smallest groups hold 1"),
+    "groups that hold too few": (dict(router="top_k", experts=4, k=2, expert_groups=4), "chosen groups hold 1"),
     "groups that do not divide": (dict(router="top_k", experts=4, expert_groups=3), "expert_groups is 3; it has to"),
     "more groups than there are": (dict(router="top_k", experts=4, groups_per_token=2), "groups_per_token is 2"),
     "score of groups": (dict(router="top_k", experts=4, group_score="mean"), "group_score is 'mean'; allowed"),

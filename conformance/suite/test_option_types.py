@@ -31,8 +31,7 @@ def test_types_and_shapes_of_each_router(backend, path, dtype):
     with jax.enable_x64(dtype == "float64"):
         for case in (case for case in cases(path) if case.changed <= 1):
             given = {name: value for name, value in case.arguments.items() if value is not None}
-            known = {"expert_mask"} if "capacity_factor" in given else set()  # the shape depends on its entries
-            arrays = {n: v for n, v in given.items() if n not in known and (is_array(v) or n == "held")}
+            arrays = {n: v for n, v in given.items() if is_array(v) or n == "held"}
             call = functools.partial(router, **{n: v for n, v in given.items() if n not in arrays})
             found = jax.eval_shape(call, **{n: traced(v, dtype) for n, v in arrays.items()})
             for name, wanted in case.wanted._asdict().items():

@@ -16,7 +16,7 @@ import pytest
 
 from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import jitted, precisions_of, run, run_varied
+from routelaws.conformance.engine.harness import jitted, precisions_of, run_varied
 from routelaws.conformance.engine.names import defaults_of, options_of, public_functions
 from routelaws.reference.accounting import ACTIVATIONS
 from routelaws.reference.routers import hash_layer, mixture_of_tokens, sinkhorn, top_k
@@ -48,7 +48,7 @@ LOGITS = np.array(
         [25.0, 31.0, 20.0, -5.0],
     ]
 )
-MASK, EXPERT_MASK = np.array([1, 1, 1, 1, 1, 0, 1], bool), np.array([1, 0, 1, 1], bool)
+MASK = np.array([1, 1, 1, 1, 1, 0, 1], bool)
 _random = np.random.default_rng(0)
 _layer = {"router": (3, 4), "up": (4, 3, 5), "down": (4, 5, 3), "linear": (4, 3, 5)}
 PARAMS = {name: _random.integers(-16, 17, shape) / 8 for name, shape in _layer.items()}
@@ -86,7 +86,6 @@ VALUES = {
     "activation": ACTIVATIONS,
     "emit": mixture_of_tokens.EMITS,
     "emit_temperature": (None, 2.0),
-    "expert_mask": (None, EXPERT_MASK),
     "mask": (None, MASK),
     "held": (None, True),
 }
@@ -95,7 +94,7 @@ VALUES = {
 INPUTS = ("logits", "token_ids", "num_experts", "table", "expert", "params", "x")
 """Parameters that are not options."""
 
-PER_TOKEN, PER_EXPERT = ("logits", "token_ids", "expert", "x", "uniforms", "gumbel"), ("logits", "bias", "gumbel")
+PER_TOKEN = ("logits", "token_ids", "expert", "x", "uniforms", "gumbel")
 
 
 def is_array(value) -> bool:
@@ -144,11 +143,11 @@ def cases(path: str) -> tuple[Case, ...]:
 
 
 def padded(arguments: dict) -> dict:
-    """Return the arguments with NaN or invalid indices for padded tokens and masked experts."""
+    """Return the arguments with NaN or invalid indices for padded tokens."""
     found = {name: np.copy(value) if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
-    for mask, names, where in (("mask", PER_TOKEN, ~MASK), ("expert_mask", PER_EXPERT, (..., ~EXPERT_MASK))):
-        for array in (found[name] for name in names if found.get(mask) is not None and found.get(name) is not None):
-            array[where] = -1 if array.dtype.kind == "i" else np.nan
+    if found.get("mask") is not None:
+        for array in (found[name] for name in PER_TOKEN if found.get(name) is not None):
+            array[~MASK] = -1 if array.dtype.kind == "i" else np.nan
     return found
 
 
@@ -159,9 +158,7 @@ def check_record(backend, path: str, case: Case, precision: str) -> None:
     arrays = [value for name, value in given.items() if name not in options_of(path) and is_array(value)]
     static = {name: value for name, value in given.items() if isinstance(value, int | float | str)}
     traced = {name: value for name, value in given.items() if name in options_of(path) and name not in static}
-    # The number of tokens of an expert depends on the mask, which a compiled function does not know.
-    call = functools.partial(run, jit=False) if {"capacity_factor", "expert_mask"} <= given.keys() else run_varied
-    found = call(backend, path, precision, *arrays, traced=traced, **static)
+    found = run_varied(backend, path, precision, *arrays, traced=traced, **static)
     unit = UNIT[precision] * (4 + 2 * np.abs(LOGITS).max())
     for name, wanted in case.wanted._asdict().items():
         what, field = f"{path}, {case}, {precision}: {name}", getattr(found, name)

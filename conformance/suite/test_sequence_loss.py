@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routelaws.conformance.compare import assert_close_bounded, assert_same, central_difference
+from routelaws.conformance.compare import assert_close_bounded, central_difference
 from routelaws.conformance.engine.harness import PRECISIONS, gradient, precisions_of, run_varied
 from routelaws.conformance.suite.strategies import logits
 from routelaws.conformance.suite.test_balance import unit_of
@@ -96,18 +96,3 @@ def test_gradient_of_sequences(backend, score):
     inner, wanted = float((found * direction).sum()), central_difference(value, z, direction)
     scale = (1 + np.abs(z).max()) ** 2
     assert_close_bounded("balance.gradient", inner, wanted, scale, what=f"gradient of sequence_loss, {score}")
-
-
-@pytest.mark.asks("balance.sequence_loss")
-@pytest.mark.twin
-def test_masked_experts(backend):
-    """The loss equals that of a layer without the masked experts."""
-    z, expert, admitted = np.random.default_rng(3).standard_normal((6, 4)), np.array([[0], [2], [3]] * 2), [0, 2, 3]
-    mask = np.array([True, False, True, True])
-    wanted = reference.sequence_loss(z[:, admitted], np.array([[0], [1], [2]] * 2), 3).loss
-    for found in (
-        run_varied(backend, SEQUENCE, "float32", z, expert, sequence_length=3, traced={"expert_mask": mask}),
-        reference.sequence_loss(z, expert, 3, expert_mask=mask),
-    ):
-        assert_close_bounded("balance.loss", found.loss, wanted, unit_of(z, "float32") * wanted, what="masked experts")
-        assert_same(np.asarray(found.share)[:, 1], np.zeros(2), what="share of a masked expert")

@@ -1,7 +1,5 @@
 import itertools
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -85,27 +83,27 @@ def test_ties_of_groups(backend):
             assert_same(found.gate, np.full((7, 3), 1.25), what="gates of tied groups")
 
 
-MASKED = np.array([1, 0, 1, 1, 0, 0, 1, 1], bool)
+AVAILABLE = np.array([1, 0, 1, 1, 0, 0, 1, 1], bool)
 """Of four groups of two, one lacks an expert and another lacks both."""
 
 
 @pytest.mark.asks("routers.top_k.top_k_router")
-def test_groups_of_masked_experts(backend):
-    """Groups stay those of the whole layer: {2, 3} is a group, although expert 1 is masked."""
+def test_groups_of_unavailable_experts(backend):
+    """Groups stay those of the whole layer: {2, 3} is a group, although expert 1 is not available."""
     z = np.tile([9.0, 50.0, 8.0, 7.0, 50.0, 50.0, 8.5, 1.0], (7, 1))  # scores of nearly 1, or of 1
     z[3:] = np.array([-9.0, 50.0, -1.0, -2.0, 50.0, 50.0, -3.0, -0.5])
-    z[5:, 0] = 9.0  # the only admitted expert of its group scores more than two others
+    z[5:, 0] = 9.0  # the only available expert of its group scores more than two others
     options = dict(k=2, score="sigmoid", expert_groups=4, groups_per_token=2)
     rest = [[7, 2]] * 2 + [[0, 7]] * 2
     for group_score, wanted in (("best", [[0, 6]] * 3 + rest), ("two_best", [[6, 2]] * 3 + rest)):
-        options["group_score"], padded = group_score, np.where(MASKED, z, np.nan)
+        options["group_score"], padded = group_score, np.where(AVAILABLE, z, -np.inf)
         what, ours = (
-            f"groups of masked experts, {options}",
-            reference.top_k_router(padded, expert_mask=MASKED, **options),
+            f"groups of unavailable experts, {options}",
+            reference.top_k_router(padded, **options),
         )
         assert_same(ours.expert, wanted, what=f"reference, {what}")
         for precision in precisions_of(backend):
-            found = run_varied(backend, TOP_K, precision, padded, traced={"expert_mask": MASKED}, **options)
+            found = run_varied(backend, TOP_K, precision, padded, **options)
             assert_same(found.expert, wanted, what=f"{what}, {precision}")
             scale = unit_of(z, precision) * ours.gate
             assert_close_bounded("top_k.gate", found.gate, ours.gate, scale, what=f"{what}, {precision}")
@@ -114,10 +112,13 @@ def test_groups_of_masked_experts(backend):
 @pytest.mark.asks("routers.top_k.top_k_router")
 @pytest.mark.twin
 def test_groups_that_hold_too_few(backend):
-    """DeepSeek-V3's code takes masked experts here. We return NaN for a traced mask, and raise for a known one."""
-    z = jnp.zeros((3, 8))
-    call = jax.jit(lambda mask: backend.routers.top_k.top_k_router(z, 2, expert_groups=4, expert_mask=mask))
-    assert np.isnan(call(MASKED).gate).all() and np.isfinite(call(np.arange(8) > 1).gate).all()
+    """DeepSeek-V3's code takes unavailable experts here. The reference raises, and the fast twin returns NaN."""
+    z = np.where(AVAILABLE, np.zeros((3, 8)), -np.inf)
+    z[:, 0] = 9, -np.inf, 9
+    with pytest.raises(ValueError, match="logits of the chosen groups: token 0 has 1 available experts"):
+        reference.top_k_router(z, 2, expert_groups=4)
+    found = run_varied(backend, TOP_K, "float32", z, k=2, expert_groups=4)
+    assert_same(np.isnan(found.gate), [[True] * 2, [False] * 2, [True] * 2], what="gates of groups that hold too few")
 
 
 def scaled_sum(point, weights, router, **options):

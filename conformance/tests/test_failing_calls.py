@@ -194,14 +194,29 @@ def test_nightly_first_tries_what_failed(tmp_path):
     assert asked[0].index(failed) > 10 > asked[1].index(failed)
 
 
-@pytest.mark.parametrize("name, kind", [("expert_mask", "excluded"), ("mask", "padding"), ("", "not finite")])
+@pytest.mark.parametrize("name, kind", [("unavailable", "excluded"), ("mask", "padding"), ("", "not finite")])
 def test_nan_that_an_input_has_is_no_wrong_answer_to_a_finite_input(name, kind):
     backend, logits = guarded(top_k_router=top_k.top_k_router), Z.copy()
-    logits[0, 0] = np.inf if name else 0
-    masks = {"expert_mask": np.array([False, True, True]), "mask": np.array([False, True])}
+    logits[0, 0] = {"unavailable": -np.inf, "mask": np.inf, "": 0}[name]
+    masks = {"mask": np.array([False, True])} if name == "mask" else {}
     with pytest.raises(AssertionError) as caught:
-        backend.routers.top_k.top_k_router(logits, 1, **({name: masks[name]} if name else {}))
+        backend.routers.top_k.top_k_router(logits, 1, **masks)
         raise AssertionError("top_k_router: gate: expected 0.5, found nan")
     trouble = backend.ledger.blame(caught.value, "mine", "test_here.py::test_this")
     assert trouble.kind == "not finite"
     assert failing_calls.with_input(backend.ledger, trouble, backend.namespace, top_k.top_k_router).kind == kind
+
+
+def test_only_a_function_that_reads_infinity_as_unavailable_gets_it():
+    """Others are not asked. A listed function that chooses an unavailable expert has a defect."""
+
+    def top_k_router(logits, k=1):
+        return top_k.top_k_router(np.nan_to_num(logits, neginf=9.0), k)
+
+    logits = np.array([[-np.inf, 0.0, 1.0], [0.5, 0.0, -np.inf]])
+    with pytest.raises(pytest.skip.Exception, match="a logit of -inf for an unavailable expert"):
+        guarded(top_k_router=top_k_router).routers.top_k.top_k_router(logits, 1)
+    backend = guarded(top_k_router=top_k_router, unavailable=("top_k_router",))
+    with pytest.raises(backends.Broken, match="have an unavailable expert") as caught:
+        backend.routers.top_k.top_k_router(logits, 1)
+    assert caught.value.kind == "excluded"

@@ -182,10 +182,7 @@ def test_faults_and_what_was_not_checked_stand_in_the_report():
     assert (row.verdict, row.kind) == ("defect", "out of range") and "k 4" in row.detail and row.script
     assert row.detail in " ".join("\n".join(printed).split()) and f"    | {row.script.splitlines()[0]}" in printed
     assert all(len(line) <= 120 for line in printed[printed.index("") + 3 :] if not line.startswith("    |"))
-    for name, unchecked in (
-        ("z_loss", "not offered by your function, so not checked: expert_mask"),
-        ("value_at_balance", "not offered by your function, so not checked: dialect"),
-    ):
+    for name, unchecked in (("value_at_balance", "not offered by your function, so not checked: dialect"),):
         assert (found[name].verdict, found[name].unchecked) == ("right", unchecked)
         assert f"    {unchecked}" in printed
 

@@ -116,7 +116,7 @@ ONE = np.array([[0.25, -1.5, 0.75]])
 SEVEN, FIVE, PADDED = free(9, 7, 4), free(5, 5, 3), free(5, 7, 4)
 EIGHT = free(36, 5, 8)  # the scores of its groups of two experts differ by at least 0.02
 MASK = np.array([True, False, True, True, False, True, True])
-WITHOUT_1, WITHOUT_3 = np.array([True, False, True, True]), np.array([True, True, True, False])
+WITHOUT_1, WITHOUT_3 = (np.where(np.arange(4) == e, -np.inf, SEVEN) for e in (1, 3))
 CROWDED = np.array([[0, 1], [0, 2], [1, 0], [0, 1], [2, 1], [0, 1], [1, 2]])
 
 LOGITS = {
@@ -129,8 +129,14 @@ LOGITS = {
 }
 
 
+def largest(z: np.ndarray) -> float:
+    """Return the largest absolute value; −∞ does not count."""
+    return np.abs(z[~np.isneginf(z)]).max()
+
+
 def spread(z: np.ndarray, axis: int = 1) -> np.ndarray:
-    """Return 4 + |z - max z| + max |z|, the condition number of a softmax."""
+    """Return 4 + |z - max z| + max |z|, the condition number of a softmax; −∞ counts as 0."""
+    z = np.where(np.isneginf(z), 0, z)
     return 4 + np.abs(z - z.max(axis=axis, keepdims=True)) + np.abs(z).max(axis=axis, keepdims=True)
 
 

@@ -32,6 +32,7 @@ from routelaws.conformance.vectors.checks import (
     exact,
     free,
     gap,
+    largest,
     routing_checks,
     spread,
     top_k,
@@ -64,7 +65,7 @@ def sinkhorn_plan() -> Answer:
 
 
 def _sinkhorn_size(z: np.ndarray) -> float:
-    return 4 + 2 * np.abs(z).max() + np.log(z.size)
+    return 4 + 2 * largest(z) + np.log(z.size)
 
 
 def _plan_conditions(answer, z, tolerance) -> list[dict]:
@@ -87,7 +88,7 @@ def sinkhorn_router() -> Answer:
         ("two experts, sigmoid", dict(logits=FIVE, k=2, gate="sigmoid", num_sweeps=20)),
         ("one token", dict(logits=ONE, training=False)),
         ("padding", dict(logits=PADDED, num_sweeps=20, mask=MASK)),
-        ("masked experts", dict(logits=SEVEN, num_sweeps=20, expert_mask=WITHOUT_1)),
+        ("unavailable experts", dict(logits=WITHOUT_1, num_sweeps=20)),
         ("evaluation", dict(logits=FIVE, k=2, training=False)),
         ("evaluation, ties", dict(logits=TIED, k=2, training=False)),
         ("evaluation, extreme", dict(logits=EXTREME, training=False)),
@@ -95,8 +96,7 @@ def sinkhorn_router() -> Answer:
     for name, inputs in menu:
         result, z, k = call("routers.sinkhorn.sinkhorn_router", inputs), inputs["logits"], inputs.get("k", 1)
         if inputs.get("training", True):
-            real, there = (np.ones(number, dtype=bool) for number in z.shape)
-            real, there = inputs.get("mask", real), inputs.get("expert_mask", there)
+            real, there = inputs.get("mask", np.ones(len(z), bool)), ~np.isneginf(z[0])
             alone = z[real][:, there]
             solved = call("routers.sinkhorn.sinkhorn_plan", dict(logits=alone, num_sweeps=inputs.get("num_sweeps")))
             assert gap(alone + solved.column_potential, k) > 2e-2, name
@@ -133,7 +133,7 @@ def balanced_assignment() -> Answer:
     ):
         inputs = dict(scores=z, k=k)
         result = call("routers.base.balanced_assignment", inputs)
-        total, highest = np.abs(at(z, result.expert)).sum(), np.abs(z).max() + result.prices.max()
+        total, highest = np.abs(at(z, result.expert)).sum(), largest(z) + result.prices.max()
         bound = coarse(BOUNDS["base.objective"].limit, total + 1e-3).item()
         proof = coarse(BOUNDS["base.certificate"].limit, z.size * highest + 1e-3).item()
         optima = _optima(z, k, result.objective)
@@ -184,11 +184,11 @@ def quantile_bias() -> Answer:
         ("k = E", FIVE, 3, {}),
         ("extreme", EXTREME, 1, {}),
         ("padding", PADDED, 2, {"mask": MASK}),
-        ("masked experts", SEVEN, 2, {"expert_mask": WITHOUT_1}),
+        ("unavailable experts", WITHOUT_1, 2, {}),
     ):
         inputs = dict(scores=z, bias=free(14, z.shape[1], scale=0.5), k=k) | more
         result = call("routers.quantile.quantile_bias", inputs)
-        scale = more.get("num_steps", 1) * (np.abs(z).max() + np.abs(inputs["bias"]).max())
+        scale = more.get("num_steps", 1) * (largest(z) + np.abs(inputs["bias"]).max())
         cases.append(Case(name, inputs, [close("", result, "quantile.bias", scale)]))
     return Answer("routers.quantile.quantile_bias", "The bias after the steps, each entry within its bound.", cases)
 
@@ -204,7 +204,7 @@ def top_k_router() -> Answer:
     menu += [
         ("a bias", dict(logits=SEVEN, bias=bias, score="sigmoid")),
         ("padding", dict(logits=PADDED, k=2, normalisation="sum", mask=MASK)),
-        ("masked experts", dict(logits=SEVEN, k=2, expert_mask=WITHOUT_1)),
+        ("unavailable experts", dict(logits=WITHOUT_1, k=2)),
         ("scaled gates", dict(logits=SEVEN, k=2, score="sigmoid", normalisation="sum", gate_scale=2.5)),
         ("groups", dict(logits=EIGHT, k=3, score="sigmoid", expert_groups=4, groups_per_token=2)),
         ("groups by their best", dict(logits=EIGHT, k=2, expert_groups=4, groups_per_token=2, group_score="best")),
@@ -219,7 +219,7 @@ def top_k_router() -> Answer:
         if "bias" in inputs:
             assert gap(1 / (1 + np.exp(-inputs["logits"])) + bias, 1) > 1e-2
             selected = [equal("expert", result.expert)]
-        elif {"mask", "expert_mask", "expert_groups"} & set(inputs):
+        elif {"mask", "expert_groups"} & set(inputs):
             selected = [equal("expert", result.expert)]
         cases.append(Case(name, inputs, routing_checks(result, inputs["logits"], "top_k.gate", selected)))
     return Answer(
@@ -238,14 +238,15 @@ def gshard_router() -> Answer:
         ("ties", dict(logits=TIED)),
         ("one token", dict(logits=ONE, uniforms=exact([0.5]))),
         ("padding", dict(logits=z, uniforms=draws, mask=MASK)),
-        ("masked experts", dict(logits=z, expert_mask=WITHOUT_1)),
+        ("unavailable experts", dict(logits=WITHOUT_1)),
     ):
         result = call("routers.top_k.gshard_router", inputs)
         if "uniforms" in inputs:
             second = call("routers.top_k.gshard_router", dict(logits=inputs["logits"])).gate[:, 1]
             assert np.abs(inputs["uniforms"] - 2 * second).min() > 1e-3
-        masked = {"mask", "expert_mask"} & set(inputs)
-        selected = [equal("expert", result.expert)] if masked else choices(inputs["logits"], result.expert)
+        selected = choices(inputs["logits"], result.expert)
+        if "mask" in inputs:
+            selected = [equal("expert", result.expert)]
         cases.append(Case(name, inputs, routing_checks(result, inputs["logits"], "top_k.gate", selected)))
     return Answer(
         "routers.top_k.gshard_router",
@@ -265,7 +266,7 @@ def expert_choice_router() -> Answer:
         ("one token", dict(logits=ONE)),
         ("ties", dict(logits=by_column, capacity_factor=1.0, score="sigmoid")),
         ("padding", dict(logits=PADDED, capacity_factor=1.5, mask=MASK)),
-        ("masked experts", dict(logits=SEVEN, capacity_factor=1.0, expert_mask=WITHOUT_1)),
+        ("unavailable experts", dict(logits=WITHOUT_1, capacity_factor=1.0)),
     )
     cases = []
     for name, inputs in menu:
@@ -275,7 +276,7 @@ def expert_choice_router() -> Answer:
         checks = [equal("token", result.token)]
         if name == "ties":
             checks = [top_k("token", compared), *by_tie_rule(checks)]
-        elif not {"mask", "expert_mask"} & set(inputs):
+        elif name not in ("padding", "unavailable experts"):
             assert gap(compared, result.token.shape[1]) > 1e-3, name
         size = np.take_along_axis(spread(z).T, result.token, axis=1) * result.gate
         checks.append(close("gate", result.gate, "expert_choice.gate", size))
@@ -299,7 +300,7 @@ def mixing_weights() -> Answer:
         ("extreme", dict(logits=EXTREME)),
         ("one hot", dict(logits=z, one_hot=True)),
         ("padding", dict(logits=z, temperature=2.0, mask=MASK)),
-        ("masked experts", dict(logits=z, expert_mask=WITHOUT_1)),
+        ("unavailable experts", dict(logits=WITHOUT_1)),
     )
     cases = []
     for name, inputs in menu:
@@ -317,7 +318,7 @@ def mixing_weights() -> Answer:
 def log_policy() -> Answer:
     menu = [(name, dict(logits=z)) for name, z in LOGITS.items()]
     menu += [("nucleus", dict(logits=SEVEN, nucleus=0.5)), ("nucleus of 3", dict(logits=SEVEN, k=3, nucleus=0.25))]
-    menu += [("masked experts", dict(logits=SEVEN, expert_mask=WITHOUT_1))]
+    menu += [("unavailable experts", dict(logits=WITHOUT_1))]
     cases = []
     for name, inputs in menu:
         result = call("routers.reinforce.log_policy", inputs)
@@ -339,7 +340,7 @@ def log_probability() -> Answer:
         ("one token", dict(logits=ONE, expert=[[1, 0, 2]])),
         ("ties", dict(logits=TIED, expert=[[3, 0], [1, 2], [1, 3], [0, 1]])),
         ("outside the nucleus", dict(logits=ONE, expert=[[1]], nucleus=0.5)),
-        ("masked experts", dict(logits=SEVEN, expert=CROWDED, expert_mask=WITHOUT_3)),
+        ("unavailable experts", dict(logits=WITHOUT_3, expert=CROWDED)),
     )
     cases = []
     for name, inputs in menu:
@@ -364,7 +365,7 @@ def policy_terms() -> Answer:
         ("one token", single | weights),
         ("advantage given", base | dict(held_advantage=free(18, 7))),
         ("padding", base | dict(mask=MASK)),
-        ("masked experts", base | dict(expert_mask=WITHOUT_3)),
+        ("unavailable experts", base | dict(logits=WITHOUT_3)),
         ("nucleus", base | weights | dict(expert=SEVEN.argmax(axis=1)[:, None], nucleus=0.5)),
     )
     cases = []
@@ -372,7 +373,7 @@ def policy_terms() -> Answer:
         result, z, k = call("routers.reinforce.policy_terms", inputs), inputs["logits"], inputs["expert"].shape[1]
         unit, size = spread(z).max(), np.abs(result.advantage).max() + 8
         scale = {
-            "policy": size * (k * unit + 8 * k * (np.abs(z).max() * 2 + np.log(z.shape[1]))),
+            "policy": size * (k * unit + 8 * k * (largest(z) * 2 + np.log(z.shape[1]))),
             "baseline": 8 * size**2,
             "entropy": unit * (1 + np.log(z.shape[1])),
             "balance": unit * z.shape[1],

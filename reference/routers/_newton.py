@@ -55,7 +55,9 @@ def newton(row_step, logits: np.ndarray, g: np.ndarray, tolerance: float, max_ne
     """
     num_tokens, num_experts = logits.shape
     ground = np.full(num_experts, _GROUND * np.finfo(np.float64).eps / num_experts)
-    temperature = max(1.0, np.ptp(logits + g, axis=1).max() / _WARM)
+    values = logits + g
+    spread = (values.max(axis=1) - values.min(axis=1, where=np.isfinite(values), initial=np.inf)).max()
+    temperature = max(1.0, spread / _WARM)
     done, steps = False, 0
     while not done and steps < max_newton:
         log_plan, _, residual = row_step(logits / temperature, g / temperature)

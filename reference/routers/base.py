@@ -64,15 +64,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import InputError
 from ..notation import (
     Routing,
-    _admitted_experts,
     _among_all,
+    _available_experts,
     _check_group,
     _check_k,
+    _check_logits,
     _equal_shares,
     _real_tokens,
-    _route_admitted,
+    _route_available,
     _route_real_tokens,
     check_finite,
     top_k_indices,
@@ -89,24 +91,22 @@ class Assignment(NamedTuple):
     gap: float  # dual_bound of the prices minus the objective: at least 0 up to rounding, 0 at an optimum
 
 
-def balanced_assignment(
-    scores: np.ndarray, k: int = 1, *, mask: np.ndarray | None = None, expert_mask: np.ndarray | None = None
-) -> Assignment:
+def balanced_assignment(scores: np.ndarray, k: int = 1, *, mask: np.ndarray | None = None) -> Assignment:
     """Return the best of all assignments in which every expert has floor(T k / E) or ceil(T k / E) tokens.
 
     Args:
-        scores: [T, E], finite.
+        scores: [T, E], finite, or −∞ for an expert that is not available.
         k: experts per token, 1 <= k <= E; they are distinct.
         mask: [T] bool, True for each real token (at least one); None for all. Padded tokens get experts 0 … k-1 and
             count nowhere. Their scores may be NaN. Above, T counts real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Returns:
         `Assignment`. If several assignments are equally good, the result gives token 0 the lowest possible expert, then
         token 1 the lowest remaining expert, and so on.
 
     Raises:
-        ValueError: a score is not finite, k is out of range, no token is real, or fewer than k experts may be chosen.
+        ValueError: a score is NaN or +∞, no balanced assignment avoids the scores of −∞, k is out of range, no token is
+            real, or fewer than k experts are available.
 
     Example:
         Tokens 0 to 2 prefer expert 0, and token 3 has equal scores. Tokens 1 and 2 each lose 2 by moving; the earlier
@@ -124,28 +124,28 @@ def balanced_assignment(
         [[0, 1], [1, 2], [0, 2]]
     """
     _check_group("scores", scores)
-    if expert_mask is not None:
-        num_experts = np.shape(scores)[1]
-        admitted = _admitted_experts(expert_mask, num_experts, k)
-        assignment = balanced_assignment(np.asarray(scores)[:, admitted], k, mask=mask)
-        prices = _among_all(assignment.prices, admitted, num_experts)
-        return assignment._replace(expert=admitted[assignment.expert], prices=prices)
     if mask is not None:
         real = _real_tokens(mask, len(scores))
         assignment = balanced_assignment(np.asarray(scores)[real], k)
         expert = np.tile(np.arange(k), (len(scores), 1))
         expert[real] = assignment.expert
         return assignment._replace(expert=expert)
-    scores = check_finite("scores", scores)
     num_tokens, num_experts = scores.shape
     _check_k(k, num_experts)
+    scores = _check_logits("scores", scores, k)
+    available = _available_experts(scores)
+    if available is not None:
+        assignment = balanced_assignment(scores[:, available], k)
+        prices = _among_all(assignment.prices, available, num_experts)
+        return assignment._replace(expert=available[assignment.expert], prices=prices)
     values, unit = _whole_numbers(scores)
     holds = [set(row) for row in top_k_indices(values, k).tolist()]  # the experts of each token
     places = -(-num_tokens * k // num_experts)  # T k / E, rounded up
     # An extra token with score 0 at every expert takes the unused slots, if there are any.
     values = [*values.tolist(), [0] * num_experts]
     holds.append(set(range(places * num_experts - num_tokens * k)))
-    _balance(values, holds, [places] * num_experts)
+    if not _balance(values, holds, [places] * num_experts):
+        raise InputError(f"scores: no assignment gives each expert at most {places} tokens without an entry of -inf")
     holds = _first_of_the_best(values, holds, places)
     cost, _ = _cheapest_chains(_cheapest_moves(values, holds), range(num_experts), num_experts)
     prices = np.array([max(cost) - each for each in cost]) * unit
@@ -160,7 +160,7 @@ def dual_bound(scores: np.ndarray, prices: np.ndarray, k: int = 1) -> float:
     """Return an upper bound on the objective of every balanced assignment with k experts per token, for any prices.
 
     Args:
-        scores: [T, E], finite.
+        scores: [T, E], finite, or −∞ for an expert that is not available.
         prices: [E], finite. A constant added to all prices changes nothing.
         k: experts per token, 1 <= k <= E; they are distinct.
 
@@ -175,9 +175,9 @@ def dual_bound(scores: np.ndarray, prices: np.ndarray, k: int = 1) -> float:
         >>> dual_bound(scores, np.array([0.0, 0.0])), dual_bound(scores, np.array([2.0, 0.0]))
         (14.0, 12.0)
     """
-    scores, prices = check_finite("scores", scores), check_finite("prices", prices)
     num_tokens, num_experts = scores.shape
     _check_k(k, num_experts)
+    scores, prices = _check_logits("scores", scores, k), check_finite("prices", prices)
     everyone, more = divmod(num_tokens * k, num_experts)
     best = np.sort(scores - prices, axis=1)[:, ::-1]
     dearest = np.sort(prices)[::-1]
@@ -192,25 +192,23 @@ def base_router(
     gate: str = "sigmoid",
     held: Routing | None = None,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> Routing:
     """Route a group of tokens by BASE.
 
     Args:
-        logits: [T, E], finite; the scores.
+        logits: [T, E], finite, or −∞ for an expert that is not available; the scores.
         k: experts per token, 1 <= k <= E.
         training: True selects by the balanced assignment (not causal), False by the largest logits (causal, any group).
         gate: "sigmoid" of the logits (as in the authors' code in fairseq), or "softmax" over all experts.
         held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
         mask: [T] bool, True for each real token (at least one); None for all. Padded tokens get experts 0 … k-1 with
             gate 0 and count nowhere.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each of a token's experts.
 
     Raises:
-        ValueError: an argument is out of its range, no token is real, or fewer than k experts may be chosen.
+        ValueError: an argument is out of its range, no token is real, or fewer than k experts are available.
 
     Discontinuity: the selection jumps where two balanced assignments (training) or two logits of a token (evaluation)
     tie. In training `balanced_assignment` breaks ties. In evaluation the lower index wins.
@@ -223,12 +221,13 @@ def base_router(
     _check_group("logits", logits)
     options = dict(k=k, training=training, gate=gate)
     if mask is not None:
-        return _route_real_tokens(base_router, mask, logits, held=held, expert_mask=expert_mask, **options)
-    if expert_mask is not None:
-        return _route_admitted(base_router, expert_mask, logits, k, held=held, **options)
-    logits = check_finite("logits", logits)
+        return _route_real_tokens(base_router, mask, logits, held=held, **options)
     num_experts = logits.shape[1]
     _check_k(k, num_experts)
+    logits = _check_logits("logits", logits, k, held=held)
+    available = _available_experts(logits)
+    if available is not None:
+        return _route_available(base_router, available, logits, held=held, **options)
     # SELECT
     if held is None:
         expert = balanced_assignment(logits, k).expert if training else top_k_indices(logits, k)  # [T, k]
@@ -240,12 +239,17 @@ def base_router(
 def _whole_numbers(scores: np.ndarray) -> tuple[np.ndarray, float]:
     """Return integers [T, E] and a unit, a power of two: integers times unit equal the scores, up to rounding.
 
+    A score of −∞ stays −∞.
+
     The unit is as small as the 64-bit sums of the fast twin allow; Python integers here have no limit.
     """
-    exponent = int(np.frexp(np.abs(scores).max(initial=0.0))[1])  # every |score| is below 2 ** exponent, or all are 0
+    available = np.isfinite(scores)
+    # Every available |score| is below 2 ** exponent, or all are 0.
+    exponent = int(np.frexp(np.abs(scores).max(initial=0.0, where=available))[1])
     bits = 52 - max(0, scores.shape[1].bit_length() - 5)  # a chain of E links then costs less than 2 ** 60
     exponent = max(exponent, bits - 1022)  # the unit must be a normal number
-    return np.rint(np.ldexp(scores, bits - exponent)).astype(np.int64), float(np.ldexp(1.0, exponent - bits))
+    whole = np.rint(np.ldexp(np.where(available, scores, 0), bits - exponent)).astype(np.int64).astype(object)
+    return np.where(available, whole, -np.inf), float(np.ldexp(1.0, exponent - bits))
 
 
 def _balance(values: list, holds: list[set], wanted: list[int]) -> bool:
@@ -290,7 +294,7 @@ def _cheapest_moves(values: list, holds: list[set]) -> dict:
     """
     moves = {}
     for t, (value, experts) in enumerate(zip(values, holds, strict=True)):
-        outside = set(range(len(value))) - experts
+        outside = {e for e in range(len(value)) if value[e] > -math.inf} - experts
         for i, j in product(experts, outside):
             loss = value[i] - value[j]
             if (i, j) not in moves or loss < moves[i, j][0]:

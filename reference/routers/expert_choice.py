@@ -29,11 +29,9 @@ from ..errors import InputError
 from ..experts import _matrices, expert_capacity, expert_ffn
 from ..notation import (
     ExpertChoice,
-    _admitted_experts,
-    _among_all,
     _check_group,
+    _check_logits,
     _real_tokens,
-    check_finite,
     log_sum_exp,
     softmax,
     top_k_indices,
@@ -50,26 +48,24 @@ def expert_choice_router(
     score: str = "softmax",
     held: ExpertChoice | None = None,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> ExpertChoice:
     """Give each expert the C tokens of the group that it scores highest.
 
     A causal model needs groups that hold one position of several sequences (see `group_by_position`).
 
     Args:
-        logits: [T, E], finite; the raw router logits z of one group.
+        logits: [T, E], finite, or −∞ for an expert that is not available; the raw router logits z of one group.
         capacity_factor: c > 0, the mean number of experts per token; infinity sends all tokens to all experts.
         score: "softmax" over the experts, or "sigmoid".
         held: an earlier choice for the same tokens; the router reuses its tokens and computes new gates.
         mask: [T] bool, the real tokens; None for all. C follows from the number of real tokens.
-        expert_mask: [E] bool, the experts that choose; None for all. Below, E counts these experts. The other experts
-            have token 0 with gate 0 in every slot.
 
     Returns:
         `ExpertChoice`.
 
     Raises:
-        ValueError: a logit is not finite, c <= 0, the score is unknown, or a mask has the wrong shape or is all False.
+        ValueError: a logit is NaN or +∞, a token has too few available experts, c <= 0, the score is unknown, or a mask
+            has the wrong shape or is all False.
 
     Discontinuity: the selection jumps where the C-th and the next score of an expert are equal.
 
@@ -88,17 +84,9 @@ def expert_choice_router(
         ([[0, 0], [2, 2]], [[0.6, 0.0], [0.8, 0.0]], [1, 0, 1])
     """
     _check_group("logits", logits)
-    if expert_mask is not None:
-        num_experts = np.shape(logits)[1]
-        admitted = _admitted_experts(expert_mask, num_experts)
-        held = None if held is None else held._replace(token=held.token[admitted])
-        columns, options = np.asarray(logits)[:, admitted], dict(score=score, held=held, mask=mask)
-        choice = expert_choice_router(columns, capacity_factor, **options)
-        token, gate = (_among_all(rows.T, admitted, num_experts).T for rows in (choice.token, choice.gate))
-        return choice._replace(token=token, gate=gate)
     if mask is not None:
         return _choice_of_real(logits, capacity_factor, score, held, _real_tokens(mask, len(logits)))
-    logits = check_finite("logits", logits)
+    logits = _check_logits("logits", logits)
     num_tokens, num_experts = logits.shape
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
@@ -107,12 +95,16 @@ def expert_choice_router(
         capacity = expert_capacity(num_tokens, num_experts, 1, capacity_factor)
         token = top_k_indices(selection_scores(logits, score).T, capacity)  # [E, C]
         experts_per_token = np.zeros(num_tokens, dtype=np.int64)
-        for t in token.ravel():
-            experts_per_token[t] += 1
+        for e, row in enumerate(token):
+            available = np.isfinite(logits[row, e])
+            row[~available] = row[0] if available.any() else 0  # an empty slot, with gate 0
+            for t in row[available]:
+                experts_per_token[t] += 1
         held = ExpertChoice(token, None, experts_per_token)
     # COMBINE
     scores = softmax(logits) if score == "softmax" else np.exp(-np.logaddexp(0, -logits))  # or σ(z)
-    return held._replace(gate=np.take_along_axis(scores.T, held.token, axis=1))
+    taken = np.arange(held.token.shape[1]) < np.isfinite(logits).sum(axis=0)[:, None]  # the others are empty
+    return held._replace(gate=np.where(taken, np.take_along_axis(scores.T, held.token, axis=1), 0))
 
 
 def _choice_of_real(logits, capacity_factor, score, held, mask):
@@ -148,7 +140,6 @@ def expert_choice_ffn(
     x: np.ndarray,
     choice: ExpertChoice,
     *,
-    expert_mask: np.ndarray | None = None,
     activation: str = "gelu",
 ) -> np.ndarray:
     """Run each expert on the tokens that it chose, and add up the outputs of each token.
@@ -157,16 +148,13 @@ def expert_choice_ffn(
         params: {"up": [E, d, f], "down": [E, f, d]}, and for SwiGLU "linear" [E, d, f].
         x: [T, d].
         choice: the choice for the same group.
-        expert_mask: [E] bool, the admitted experts; None for all. The program ignores the matrices of the other
-            experts.
         activation: one of `accounting.ACTIVATIONS`.
 
     Returns:
         [T, d]; 0 for a token that no expert took.
     """
     result = np.zeros_like(x)
-    everyone = range(len(choice.token))
-    for e in everyone if expert_mask is None else _admitted_experts(expert_mask, len(everyone)):
+    for e in range(len(choice.token)):
         outputs = expert_ffn(**_matrices(params, e), x=x[choice.token[e]], activation=activation)  # [C, d]
         for t, gate, output in zip(choice.token[e], choice.gate[e], outputs, strict=True):
             result[t] += gate * output

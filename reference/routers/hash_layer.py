@@ -34,9 +34,8 @@ choices: the remainder as the default (docs/choices.md); the mean over k > 1 exp
 of the output; the steps of `modulo_table` and `balanced_table`; the sum modulo E of the bigram; the id before the first
 token; the round-robin order in `dispersed_table`. The exact form of MultiHash is our reading.
 
-Masked experts (`expert_mask`): the next admitted expert takes over the tokens of a pruned expert. All other tokens keep
-their experts from training. A table built for only the n admitted experts is more even:
-`np.flatnonzero(expert_mask)[balanced_table(counts, n)]`.
+Experts that are not available: the router has no logits. Build a table for only the n available experts:
+`available[balanced_table(counts, n)]`, with `available` [n] integers.
 
 No later token leaks, in training or in evaluation. The expert of a token depends only on that token, the token before
 it or its position.
@@ -51,11 +50,8 @@ import numpy as np
 from ..errors import InputError
 from ..notation import (
     Routing,
-    _admitted_experts,
     _check_k,
-    _column_numbers,
     _equal_shares,
-    _in_whole_layer,
     _route_real_tokens,
     check_finite,
     one_hot,
@@ -82,16 +78,13 @@ class Clusters(NamedTuple):
     converged: bool
 
 
-def hash_layer(
-    token_ids: np.ndarray, num_experts: int, *, mask: np.ndarray | None = None, expert_mask: np.ndarray | None = None
-) -> Routing:
+def hash_layer(token_ids: np.ndarray, num_experts: int, *, mask: np.ndarray | None = None) -> Routing:
     """Route every token by the remainder of its id.
 
     Args:
         token_ids: [T] integers >= 0.
         num_experts: E >= 1.
         mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
-        expert_mask: see `fixed_router`.
 
     Returns:
         `Routing` with k = 1 and gate 1. `plan` holds 1/T at each token's expert.
@@ -108,7 +101,7 @@ def hash_layer(
     """
     token_ids = np.asarray(token_ids)
     if mask is not None:
-        return _route_real_tokens(hash_layer, mask, token_ids, num_experts=num_experts, expert_mask=expert_mask)
+        return _route_real_tokens(hash_layer, mask, token_ids, num_experts=num_experts)
     if num_experts < 1:
         raise InputError(f"num_experts is {num_experts}; at least 1 is needed")
     if not np.issubdtype(token_ids.dtype, np.integer) or (token_ids.size and token_ids.min() < 0):
@@ -116,8 +109,6 @@ def hash_layer(
     if token_ids.ndim != 1:
         raise InputError(f"token_ids have shape {token_ids.shape}; [T] is needed")
     token_ids = token_ids.astype(np.int64)  # a byte cannot hold every number of experts
-    if expert_mask is not None:
-        return fixed_router((token_ids % num_experts)[:, None], num_experts, expert_mask=expert_mask)
     # SELECT
     expert = token_ids % num_experts  # [T]
     plan = one_hot(expert, num_experts) / len(token_ids)  # [T, E]
@@ -134,7 +125,6 @@ def table_router(
     *,
     gate: str = "mean",
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> Routing:
     """Route every token by its row of the table.
 
@@ -144,7 +134,6 @@ def table_router(
         num_experts: E.
         gate: "mean" (every gate is 1/k) or "sum" (every gate is 1, for MultiHash).
         mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
-        expert_mask: see `fixed_router`.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
@@ -158,7 +147,7 @@ def table_router(
         >>> found.expert.tolist(), found.gate[0].tolist()
         ([[2, 0], [2, 0], [0, 1]], [0.5, 0.5])
     """
-    options = dict(num_experts=num_experts, gate=gate, expert_mask=expert_mask)
+    options = dict(num_experts=num_experts, gate=gate)
     if mask is not None:
         return _route_real_tokens(table_router, mask, token_ids, table=table, **options)
     if token_ids.size and not (0 <= token_ids.min() and token_ids.max() < len(table)):
@@ -172,7 +161,6 @@ def fixed_router(
     *,
     gate: str = "mean",
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> Routing:
     """Return the routing for given experts.
 
@@ -181,8 +169,6 @@ def fixed_router(
         num_experts: E.
         gate: "mean" (every gate is 1/k) or "sum" (every gate is 1, for MultiHash).
         mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Each masked expert is replaced by the next
-            admitted expert, in cyclic order, that the token does not have yet (our choice).
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
@@ -190,17 +176,9 @@ def fixed_router(
     Raises:
         ValueError: an argument is out of its range, a row repeats an expert, no token is real, or fewer than k experts
             may be chosen.
-
-    Example:
-        Expert 1 is pruned. Its tokens go to expert 2, or to expert 3 if they already have expert 2. Other tokens do not
-        move.
-
-        >>> mask = np.array([True, False, True, True])
-        >>> fixed_router(np.array([[0, 1], [1, 2], [3, 2]]), 4, expert_mask=mask).expert.tolist()
-        [[0, 2], [3, 2], [3, 2]]
     """
     if mask is not None:
-        options = dict(num_experts=num_experts, gate=gate, expert_mask=expert_mask)
+        options = dict(num_experts=num_experts, gate=gate)
         return _route_real_tokens(fixed_router, mask, expert, **options)
     if gate not in HASH_GATES:
         raise InputError(f"gate is {gate!r}; allowed: {', '.join(HASH_GATES)}")
@@ -213,23 +191,8 @@ def fixed_router(
     for t, row in enumerate(expert):
         if len(set(row.tolist())) < k:
             raise InputError(f"token {t} has experts {row.tolist()}; they have to be distinct")
-    if expert_mask is not None:
-        admitted = _admitted_experts(expert_mask, num_experts, k)
-        columns = _column_numbers(_next_admitted(expert, admitted, num_experts), admitted)
-        return _in_whole_layer(fixed_router(columns, len(admitted), gate=gate), admitted, num_experts)
     gates = np.full((num_tokens, k), 1 / k if gate == "mean" else 1.0)
     return _equal_shares(expert, num_experts)._replace(gate=gates)
-
-
-def _next_admitted(expert, admitted, num_experts):
-    """Return experts [T, k] in which the next admitted expert replaces each masked one, first choices first."""
-    replaced = expert.copy()
-    for row in replaced:
-        for choice, e in enumerate(row):
-            while e not in admitted or e in np.delete(row, choice):
-                e = (e + 1) % num_experts
-            row[choice] = e
-    return replaced
 
 
 def _without_repeats(picks, num_experts):

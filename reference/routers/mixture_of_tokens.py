@@ -49,10 +49,9 @@ import numpy as np
 from ..errors import InputError
 from ..experts import _matrices, expert_ffn
 from ..notation import (
-    _admitted_experts,
-    _among_all,
     _as_bool,
     _check_group,
+    _check_logits,
     _real_tokens,
     check_finite,
     softmax,
@@ -76,24 +75,23 @@ def mixing_weights(
     *,
     one_hot: bool = False,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return the weight of each token in the mixture of each expert.
 
     Args:
-        logits: [g, E], finite; the controller's score of each token of the group for each expert.
+        logits: [g, E], finite, or −∞ for an expert that is not available; the controller's score of each token of the
+            group for each expert.
         temperature: τ > 0, a number or an array of shape []; infinity for equal shares.
         one_hot: whether each expert takes only the token with its largest logit, with weight 1. This is the limit τ →
             0. It has no gradient and ignores the temperature.
         mask: [g] bool, True for a real token; a padded token has weight 0, and the function ignores its logits.
-        expert_mask: [E] bool, the experts that take part; None for all. The weights of the other experts are 0.
 
     Returns:
         [g, E]; each column sums to 1.
 
     Raises:
-        ValueError: a logit, or a logit divided by τ, is not finite, τ <= 0, or a mask has the wrong shape or is all
-            False.
+        ValueError: a logit is NaN or +∞, a finite logit divided by τ is not finite, τ <= 0, or a mask has the wrong
+            shape or is all False.
 
     Discontinuity: `one_hot` jumps where two tokens have the largest logit of an expert; ties go to the lower index.
 
@@ -108,25 +106,22 @@ def mixing_weights(
     """
     _check_group("logits", logits)
     _check_temperature(temperature)
-    if expert_mask is not None:
-        num_experts = np.shape(logits)[1]
-        admitted = _admitted_experts(expert_mask, num_experts)
-        weights = mixing_weights(np.asarray(logits)[:, admitted], temperature, one_hot=one_hot, mask=mask)
-        return _among_all(weights, admitted, num_experts)
     if mask is not None:
         mask = _real_tokens(mask, len(logits))
         weights = np.zeros(np.shape(logits))
         weights[mask] = mixing_weights(np.asarray(logits)[mask], temperature, one_hot=one_hot)
         return weights
-    logits = check_finite("logits", logits)
+    logits = _check_logits("logits", logits, 0)
     if one_hot:
         weights = np.zeros(logits.shape)
         for e, token in enumerate(top_k_indices(logits.T, 1)[:, 0]):
-            weights[token, e] = 1
+            weights[token, e] = logits[token, e] > -np.inf
         return weights
     with np.errstate(over="ignore"):
         divided = logits / float(temperature)
-    return softmax(check_finite("logits / temperature", divided).T).T
+    check_finite("logits / temperature", np.where(np.isneginf(logits), 0, divided))
+    some = (logits > -np.inf).any(axis=0)
+    return np.where(some, softmax(np.where(some, divided, 0).T).T, 0)  # 0 for an expert that is available for no token
 
 
 def emit_weights(
@@ -136,7 +131,6 @@ def emit_weights(
     emit: str = "mixing",
     one_hot: bool = False,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return the share of each expert's output that each token gets.
 
@@ -145,7 +139,7 @@ def emit_weights(
         emit: one of `EMITS`: "mixing" for the weights of the mixing at this temperature; "experts" for a softmax over
             the experts, vᵢₑ = exp(zᵢₑ / τ) / Σₑ′ exp(zᵢₑ′ / τ).
         one_hot: use the one-hot mixing weights and ignore `emit`.
-        mask, expert_mask: see `mixing_weights`.
+        mask: see `mixing_weights`.
 
     Returns:
         [g, E]; each column sums to 1. With "experts" each row of a real token sums to 1.
@@ -161,17 +155,13 @@ def emit_weights(
     """
     if emit not in EMITS:
         raise InputError(f"emit is {emit!r}; allowed: {', '.join(EMITS)}")
-    if expert_mask is not None:
-        num_experts = np.shape(logits)[1]
-        admitted = _admitted_experts(expert_mask, num_experts)
-        weights = emit_weights(np.asarray(logits)[:, admitted], temperature, emit=emit, one_hot=one_hot, mask=mask)
-        return _among_all(weights, admitted, num_experts)
+    _check_group("logits", logits)
     mixing = mixing_weights(logits, temperature, one_hot=one_hot, mask=mask)
     if emit == "mixing" or one_hot:
         return mixing
     real = np.ones(len(logits), bool) if mask is None else _as_bool(mask)
     weights = np.zeros(mixing.shape)
-    weights[real] = softmax(np.asarray(logits)[real] / float(temperature))
+    weights[real] = softmax(_check_logits("logits", np.asarray(logits)[real]) / float(temperature))
     return weights
 
 
@@ -190,7 +180,6 @@ def mixture_of_tokens(
     emit: str = "mixing",
     emit_temperature: float | None = None,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> MixtureOutput:
     """Mix the tokens of a group for each expert, and give every token its share of the experts' outputs.
 
@@ -204,8 +193,6 @@ def mixture_of_tokens(
         emit: see `emit_weights`.
         emit_temperature: the temperature of `emit_weights`; the temperature of the mixing if None.
         mask: [g] bool, True for a real token; a padded token gets 0 and does not change the other outputs.
-        expert_mask: [E] bool, the experts that take part; None for all. The function ignores the matrices of the other
-            experts.
 
     Returns:
         `MixtureOutput`.
@@ -224,12 +211,6 @@ def mixture_of_tokens(
         [[0.75], [2.25]]
     """
     options = dict(one_hot=one_hot, activation=activation, emit=emit, emit_temperature=emit_temperature)
-    if expert_mask is not None:
-        num_experts = params["router"].shape[1]
-        admitted = _admitted_experts(expert_mask, num_experts)
-        columns = _matrices(params, admitted) | {"router": params["router"][:, admitted]}
-        mixed = mixture_of_tokens(columns, x, temperature, mask=mask, **options)
-        return mixed._replace(weights=_among_all(mixed.weights, admitted, num_experts))
     if mask is not None:
         mask = _real_tokens(mask, len(x))
         alone = mixture_of_tokens(params, x[mask], temperature, **options)

@@ -45,13 +45,14 @@ import numpy as np
 
 from ..notation import (
     Routing,
-    _admitted_experts,
+    _available_experts,
     _check_bias,
     _check_group,
     _check_k,
+    _check_logits,
     _equal_shares,
     _real_tokens,
-    _route_admitted,
+    _route_available,
     _route_real_tokens,
     check_finite,
     top_k_indices,
@@ -66,25 +67,22 @@ def quantile_bias(
     *,
     num_steps: int = 1,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return the bias after one or more steps on one batch.
 
     Args:
-        scores: [T, E], finite; the raw router logits.
+        scores: [T, E], finite, or −∞ for an expert that is not available; the raw router logits.
         bias: [E], finite; from the previous batch, zeros at the start.
         k: experts per token, 1 <= k <= E.
         num_steps: the number of steps on these scores; a router takes one.
         mask: [T] bool, True for a real token; the function ignores padded tokens, and T is the number of real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts. The bias of
-            the other experts does not change (our choice).
 
     Returns:
         [E] in units of the scores, with mean 0; at k = E, the unchanged bias. For k < E, `base.dual_bound`(scores,
         bias, k) never rises.
 
     Raises:
-        ValueError: an argument is out of its range, no token is real, or fewer than k experts may be chosen.
+        ValueError: an argument is out of its range, no token is real, or fewer than k experts are available.
 
     Example:
         Tokens 0 to 2 prefer expert 0, and token 3 has equal scores. The step raises the relative price of expert 0 by
@@ -112,16 +110,15 @@ def quantile_bias(
     """
     _check_group("scores", scores)
     _check_bias(bias, np.shape(scores)[1])
-    if expert_mask is not None:
-        admitted = _admitted_experts(expert_mask, len(bias), k)
-        new, columns = np.array(bias, dtype=np.float64), np.asarray(scores)[:, admitted]
-        new[admitted] = quantile_bias(columns, new[admitted], k, num_steps=num_steps, mask=mask)
-        return new
     if mask is not None:
         scores = np.asarray(scores)[_real_tokens(mask, len(scores))]
-    scores, bias = check_finite("scores", scores), check_finite("bias", bias)
     num_tokens, num_experts = scores.shape
     _check_k(k, num_experts)
+    scores, bias = _check_logits("scores", scores, k), check_finite("bias", bias).copy()
+    available = _available_experts(scores)
+    if available is not None:
+        bias[available] = quantile_bias(scores[:, available], bias[available], k, num_steps=num_steps)
+        return bias
     everyone, more = divmod(num_tokens * k, num_experts)
     if k == num_experts:
         return bias  # every token has every expert
@@ -143,25 +140,23 @@ def quantile_router(
     *,
     gate: str = "sigmoid",
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
     held: Routing | None = None,
 ) -> Routing:
     """Route a group of tokens by logits minus bias, in training and in evaluation.
 
     Args:
-        logits: [T, E], finite.
+        logits: [T, E], finite, or −∞ for an expert that is not available.
         bias: [E], finite; see `quantile_bias`.
         k: experts per token, 1 <= k <= E.
         gate: "sigmoid" or "softmax" of the logits, without the bias.
         mask: [T] bool, True for a real token. Padded tokens get experts 0 … k−1 with gate 0, and count nowhere.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
         held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
-        ValueError: an argument is out of its range, no token is real, or fewer than k experts may be chosen.
+        ValueError: an argument is out of its range, no token is real, or fewer than k experts are available.
 
     Discontinuity: the selection jumps where two entries of a row of logits - bias are equal; ties go to the lower
     index.
@@ -174,14 +169,15 @@ def quantile_router(
     _check_group("logits", logits)
     _check_bias(bias, np.shape(logits)[1])
     if mask is not None:
-        options = dict(bias=bias, k=k, gate=gate, expert_mask=expert_mask)
+        options = dict(bias=bias, k=k, gate=gate)
         return _route_real_tokens(quantile_router, mask, logits, held=held, **options)
-    if expert_mask is not None:
-        options = dict(per_expert={"bias": bias}, k=k, gate=gate)
-        return _route_admitted(quantile_router, expert_mask, logits, k, held=held, **options)
-    logits, bias = check_finite("logits", logits), check_finite("bias", bias)
     num_experts = logits.shape[1]
     _check_k(k, num_experts)
+    logits, bias = _check_logits("logits", logits, k, held=held), check_finite("bias", bias)
+    available = _available_experts(logits)
+    if available is not None:
+        options = dict(per_expert={"bias": bias}, k=k, gate=gate)
+        return _route_available(quantile_router, available, logits, held=held, **options)
     # SELECT
     if held is None:
         expert = top_k_indices(logits - bias, k)  # [T, k]
@@ -191,6 +187,10 @@ def quantile_router(
 
 
 def _middle(values: np.ndarray, rank: int, axis: int) -> np.ndarray:
-    """Return the midpoint between the rank-th and the next largest entry along an axis."""
+    """Return the midpoint between the rank-th and the next largest entry along an axis.
+
+    Entries of −∞ count as the smallest finite entry, so that a bias stays finite (our choice).
+    """
+    values = np.maximum(values, values.min(axis=axis, keepdims=True, where=np.isfinite(values), initial=np.inf))
     ordered = -np.sort(-values, axis=axis)
     return (np.take(ordered, rank - 1, axis=axis) + np.take(ordered, rank, axis=axis)) / 2

@@ -49,13 +49,12 @@ from ..balance import auxiliary_loss, expert_counts
 from ..errors import InputError
 from ..notation import (
     Routing,
-    _admitted_experts,
-    _among_all,
+    _available_experts,
     _check_group,
     _check_k,
-    _column_numbers,
+    _check_logits,
     _real_tokens,
-    _route_admitted,
+    _route_available,
     _route_real_tokens,
     check_finite,
     log_sum_exp,
@@ -83,18 +82,16 @@ def reinforce_router(
     nucleus: float = 1.0,
     held: Routing | None = None,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> Routing:
     """Draw the experts of each token from its policy, or take its most probable experts.
 
     Args:
-        logits: [T, E], finite; the raw router logits z.
+        logits: [T, E], finite, or −∞ for an expert that is not available; the raw router logits z.
         k: experts per token, 1 <= k <= E.
         gumbel: [T, E], finite, standard Gumbel noise (−log(−log u) of uniforms u); None chooses greedily.
         nucleus: see `log_policy`.
         held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
         mask: [T] bool, True for a real token; None for all.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Returns:
         `Routing`; `gate` is 1/k, and `plan` is π / T. In training π is the distribution of the first choice.
@@ -121,11 +118,14 @@ def reinforce_router(
     _check_group("logits", logits)
     options = dict(k=k, nucleus=nucleus)
     if mask is not None:
-        options |= dict(per_token={"gumbel": gumbel}, expert_mask=expert_mask)
-        return _route_real_tokens(reinforce_router, mask, logits, held=held, **options)
-    if expert_mask is not None:
+        per_token = {"gumbel": gumbel}
+        return _route_real_tokens(reinforce_router, mask, logits, held=held, per_token=per_token, **options)
+    _check_k(k, np.shape(logits)[1])
+    logits = _check_logits("logits", logits, k, held=held)
+    available = _available_experts(logits)
+    if available is not None:
         options |= dict(per_expert={"gumbel": gumbel})
-        return _route_admitted(reinforce_router, expert_mask, logits, k, held=held, **options)
+        return _route_available(reinforce_router, available, logits, held=held, **options)
     # SELECT
     log_pi = log_policy(logits, k, nucleus)  # [T, E]
     num_tokens, num_experts = log_pi.shape
@@ -142,25 +142,23 @@ def reinforce_router(
     return held._replace(gate=np.full((num_tokens, k), 1 / k))
 
 
-def log_policy(
-    logits: np.ndarray, k: int = 1, nucleus: float = 1.0, *, expert_mask: np.ndarray | None = None
-) -> np.ndarray:
+def log_policy(logits: np.ndarray, k: int = 1, nucleus: float = 1.0) -> np.ndarray:
     """Return the logarithm of the policy: log softmax over the nucleus of each token, −∞ outside.
 
     The nucleus is the smallest set of most probable experts with mass at least `nucleus` and at least k members. The
     set is a constant for the gradient; at nucleus = 1 it contains all experts.
 
     Args:
-        logits: [T, E], finite.
+        logits: [T, E], finite, or −∞ for an expert that is not available.
         k: experts per token, 1 <= k <= E.
         nucleus: the probability mass to keep, 0 < nucleus <= 1.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. The result is −∞ for the other experts.
 
     Returns:
         [T, E]; exp of a row sums to 1.
 
     Raises:
-        ValueError: a logit is not finite, k or the nucleus is out of range, or fewer than k experts may be chosen.
+        ValueError: a logit is NaN or +∞, a token has too few available experts, k or the nucleus is out of range, or
+            fewer than k experts are available.
 
     Discontinuity: an expert enters or leaves the nucleus where the mass of the more probable experts passes `nucleus`.
     Ties go to the lower index.
@@ -175,12 +173,8 @@ def log_policy(
         [[0.4444, 0.2222, 0.3333, 0.0]]
     """
     _check_group("logits", logits)
-    if expert_mask is not None:
-        num_experts = np.shape(logits)[1]
-        admitted = _admitted_experts(expert_mask, num_experts, k)
-        log_pi = log_policy(np.asarray(logits)[:, admitted], k, nucleus)
-        return _among_all(log_pi, admitted, num_experts, rest=-np.inf)
-    logits = check_finite("logits", logits)
+    _check_k(k, logits.shape[1])
+    logits = _check_logits("logits", logits, k)
     inside = _nucleus(logits, k, nucleus)
     log_pi = np.full(logits.shape, -np.inf)
     for t, members in enumerate(inside):
@@ -206,9 +200,7 @@ def _nucleus(logits, k, nucleus):
     return inside
 
 
-def log_probability(
-    logits: np.ndarray, expert: np.ndarray, nucleus: float = 1.0, *, expert_mask: np.ndarray | None = None
-) -> np.ndarray:
+def log_probability(logits: np.ndarray, expert: np.ndarray, nucleus: float = 1.0) -> np.ndarray:
     """Return the log-probability of drawing these experts in this order, without replacement.
 
         Σⱼ log ( exp zₜ,ₑⱼ / Σ over the experts of the nucleus that are left at step j of exp zₜₑ )
@@ -216,17 +208,16 @@ def log_probability(
     With `expert` fixed the result is a differentiable function of the logits.
 
     Args:
-        logits: [T, E], finite.
+        logits: [T, E], finite, or −∞ for an expert that is not available.
         expert: [T, k] integers in [0, E), distinct within a row.
         nucleus: see `log_policy`.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Returns:
         [T]; −∞ where an expert is outside the nucleus.
 
     Raises:
-        ValueError: a logit is not finite, an expert is out of range, repeated or masked, or the nucleus is out of
-            range.
+        ValueError: a logit is NaN or +∞, a token has too few available experts, an expert is out of range, repeated or
+            masked, or the nucleus is out of range.
 
     Source: REINFORCE for k = 1; Plackett and Luce for k > 1 (our choice).
 
@@ -236,12 +227,10 @@ def log_probability(
         >>> np.round(np.exp(log_probability(np.log([[1.0, 2.0, 3.0]]), np.array([[2, 1]]))), 4).tolist()
         [0.3333]
     """
-    if expert_mask is not None:
-        admitted = _admitted_experts(expert_mask, np.shape(logits)[1])
-        return log_probability(np.asarray(logits)[:, admitted], _column_numbers(expert, admitted), nucleus)
-    logits, expert = check_finite("logits", logits), np.asarray(expert)
+    logits, expert = np.asarray(logits), np.asarray(expert)
     _check_shape("expert", expert, (len(logits), expert.shape[-1]))
     expert_counts(expert, logits.shape[1])  # raises if an index is out of range
+    logits = _check_logits("logits", logits, min(expert.shape[1], logits.shape[1]))
     inside = _nucleus(logits, expert.shape[1], nucleus)
     total = np.zeros(len(logits))
     for t, row in enumerate(logits):
@@ -257,15 +246,13 @@ def log_probability(
     return total
 
 
-def policy_entropy(
-    logits: np.ndarray, k: int = 1, nucleus: float = 1.0, *, expert_mask: np.ndarray | None = None
-) -> np.ndarray:
+def policy_entropy(logits: np.ndarray, k: int = 1, nucleus: float = 1.0) -> np.ndarray:
     """Return −Σₑ πₜₑ log πₜₑ of each token, in nats: the entropy of one draw from the policy.
 
     Args:
-        logits: [T, E], finite.
+        logits: [T, E], finite, or −∞ for an expert that is not available.
         k: experts per token; the nucleus has at least k experts.
-        nucleus, expert_mask: see `log_policy`.
+        nucleus: see `log_policy`.
 
     Returns:
         [T], between 0 and log E.
@@ -277,7 +264,7 @@ def policy_entropy(
         >>> (policy_entropy(np.zeros((1, 4))) / np.log(2)).tolist()
         [2.0]
     """
-    log_pi = log_policy(logits, k, nucleus, expert_mask=expert_mask)
+    log_pi = log_policy(logits, k, nucleus)
     return np.array([-sum(np.exp(entry) * entry for entry in row if entry > -np.inf) for row in log_pi])
 
 
@@ -343,7 +330,6 @@ def policy_terms(
     nucleus: float = 1.0,
     held_advantage: np.ndarray | None = None,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> PolicyTerms:
     """Return the term that one routed block adds to the training loss.
 
@@ -352,7 +338,7 @@ def policy_terms(
     `held_advantage` and the reward fixed, the loss is a differentiable function of logits and value.
 
     Args:
-        logits: [T, E], finite; the logits of the draw.
+        logits: [T, E], finite, or −∞ for an expert that is not available; the logits of the draw.
         expert: [T, k] integers in [0, E), the drawn experts in their order; dropped choices are included.
         value: [T], finite, the baseline of each token (`state_value`), or zeros.
         reward: [T], finite, the log-probability of each true next token in nats, or its `reward_to_go`.
@@ -363,13 +349,13 @@ def policy_terms(
         nucleus: the nucleus of the draw; see `log_policy`.
         held_advantage: [T], finite, used by the policy term instead of reward − value.
         mask: [T] bool, True for a real token; means are over the real tokens.
-        expert_mask: [E] bool, the experts that could be drawn; None for all.
 
     Returns:
         `PolicyTerms`.
 
     Raises:
-        ValueError: an argument is out of its range or has the wrong shape, no token is real, or an expert is masked.
+        ValueError: an argument is out of its range or has the wrong shape, no token is real, or an expert is not
+            available.
 
     Source: Clark et al. 2022 for the policy and the baseline; the balance loss, the entropy and all weights are our
     choice.
@@ -395,9 +381,6 @@ def policy_terms(
         mask = _real_tokens(mask, len(logits))
         logits, expert, value, reward = logits[mask], expert[mask], value[mask], reward[mask]
         held_advantage = None if held_advantage is None else held_advantage[mask]
-    if expert_mask is not None:
-        admitted = _admitted_experts(expert_mask, logits.shape[1])
-        logits, expert = logits[:, admitted], _column_numbers(expert, admitted)
     value, reward = check_finite("value", value), check_finite("reward", reward)
     advantage = reward - value if held_advantage is None else check_finite("held_advantage", held_advantage)
     policy = float(-(advantage * log_probability(logits, expert, nucleus)).mean())

@@ -58,14 +58,14 @@ import numpy as np
 from ..errors import InputError
 from ..notation import (
     Routing,
-    _admitted_experts,
     _among_all,
+    _available_experts,
     _check_group,
     _check_k,
+    _check_logits,
     _real_tokens,
-    _route_admitted,
+    _route_available,
     _route_real_tokens,
-    check_finite,
     log_sum_exp,
     one_hot,
     softmax,
@@ -96,24 +96,23 @@ def sinkhorn_plan(
     max_newton: int = 200,
     num_sweeps: int | None = None,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> SinkhornPlan:
     """Return the transport plan of T tokens to E experts, each token with mass 1/T and each expert with mass 1/E.
 
     Args:
-        logits: [T, E], finite; the raw router logits z.
+        logits: [T, E], finite, or −∞ for an expert that is not available; the raw router logits z.
         tolerance: stop when the residual, max over e of |E * (mass of expert e) - 1|, is at most this.
         max_sweeps: switch to Newton's method after this many column steps.
         max_newton: stop after this many Newton steps; 0 for sweeps alone.
         num_sweeps: take exactly this many column steps, for any residual, and ignore the three arguments above.
         mask: [T] bool, True for a real token; T is then the number of real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Returns:
         `SinkhornPlan`. Rows sum to 1/T up to rounding, at any scale of the logits.
 
     Raises:
-        ValueError: a logit of a real token is not finite, or a mask has the wrong shape or is all False.
+        ValueError: a logit of a real token is NaN or +∞, a token has no available expert, or a mask has the wrong shape
+            or is all False.
 
     Example:
         Two tokens that both prefer expert 0, the first one more strongly. Each expert gets half of the mass:
@@ -148,19 +147,18 @@ def sinkhorn_plan(
     """
     _check_group("logits", logits)
     options = dict(tolerance=tolerance, max_sweeps=max_sweeps, max_newton=max_newton, num_sweeps=num_sweeps)
-    if expert_mask is not None:
-        num_experts = np.shape(logits)[1]
-        admitted = _admitted_experts(expert_mask, num_experts)
-        solved = sinkhorn_plan(np.asarray(logits)[:, admitted], mask=mask, **options)
-        plan, potential = (_among_all(values, admitted, num_experts) for values in solved[:2])
-        return solved._replace(plan=plan, column_potential=potential)
     if mask is not None:
         real = _real_tokens(mask, len(logits))
         solved = sinkhorn_plan(np.asarray(logits)[real], **options)
         plan = np.zeros(np.shape(logits))
         plan[real] = solved.plan
         return solved._replace(plan=plan)
-    logits = check_finite("logits", logits)
+    logits = _check_logits("logits", logits)
+    available = _available_experts(logits)
+    if available is not None:
+        solved = sinkhorn_plan(logits[:, available], **options)
+        plan, potential = (_among_all(values, available, logits.shape[1]) for values in solved[:2])
+        return solved._replace(plan=plan, column_potential=potential)
     if num_sweeps is None:
         g, sweeps = _sweep(logits, tolerance, max_sweeps)
     else:
@@ -206,26 +204,24 @@ def sinkhorn_router(
     gate: str = "softmax",
     num_sweeps: int | None = None,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
     held: Routing | None = None,
 ) -> Routing:
     """Route a group of tokens by S-BASE.
 
     Args:
-        logits: [T, E], finite; the raw router logits z.
+        logits: [T, E], finite, or −∞ for an expert that is not available; the raw router logits z.
         k: experts per token, 1 <= k <= E.
         training: True selects by the balanced plan (not causal), False by the logits (causal, any group).
         gate: "softmax" or "sigmoid" of the logits.
         num_sweeps: see `sinkhorn_plan`.
         mask: [T] bool, True for a real token. Padded tokens get experts 0 … k−1 with gate 0, and count nowhere.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
         held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
 
     Returns:
         `Routing`; `plan` is the transport plan in training, and holds 1/(T k) at each chosen expert in evaluation.
 
     Raises:
-        ValueError: an argument is out of its range, no token is real, or fewer than k experts may be chosen.
+        ValueError: an argument is out of its range, no token is real, or fewer than k experts are available.
 
     Discontinuity: the selection jumps where two entries of a row of the plan (training) or of the logits
     (evaluation) are equal; ties go to the lower index.
@@ -238,12 +234,13 @@ def sinkhorn_router(
     _check_group("logits", logits)
     options = dict(k=k, training=training, gate=gate, num_sweeps=num_sweeps)
     if mask is not None:
-        return _route_real_tokens(sinkhorn_router, mask, logits, held=held, expert_mask=expert_mask, **options)
-    if expert_mask is not None:
-        return _route_admitted(sinkhorn_router, expert_mask, logits, k, held=held, **options)
-    logits = check_finite("logits", logits)
+        return _route_real_tokens(sinkhorn_router, mask, logits, held=held, **options)
     num_tokens, num_experts = logits.shape
     _check_k(k, num_experts)
+    logits = _check_logits("logits", logits, k, held=held)
+    available = _available_experts(logits)
+    if available is not None:
+        return _route_available(sinkhorn_router, available, logits, held=held, **options)
     # SELECT
     if held is None:
         if training:

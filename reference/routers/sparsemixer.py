@@ -19,11 +19,12 @@ import numpy as np
 from ..errors import InputError
 from ..notation import (
     Routing,
+    _available_experts,
     _check_group,
+    _check_logits,
     _equal_shares,
-    _route_admitted,
+    _route_available,
     _route_real_tokens,
-    check_finite,
     softmax,
     top_k_indices,
 )
@@ -35,24 +36,22 @@ def sparsemixer_router(
     jitter: float = 0.01,
     held: Routing | None = None,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> Routing:
     """Give each token its two best experts, with the gates of SparseMixer in evaluation.
 
     Args:
-        logits: [T, E], finite, E >= 2; the raw router logits z.
+        logits: [T, E], finite, or −∞ for an expert that is not available, E >= 2; the raw router logits z.
         jitter: ε >= 0; an expert is near the best expert if their logits differ by at most 2ε, relative to the larger
             logit.
         held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
         mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts.
 
     Returns:
         `Routing` with k = 2; `plan` holds 1/(2 T) at each chosen expert.
 
     Raises:
-        ValueError: a logit is not finite, E < 2, the jitter is negative, a mask has the wrong shape, or no token is
-            real.
+        ValueError: a logit is NaN or +∞, a token has too few available experts, E < 2, the jitter is negative, a mask
+            has the wrong shape, or no token is real.
 
     Discontinuity: the choice jumps where two logits are equal. A gate jumps where another expert comes near.
 
@@ -68,13 +67,14 @@ def sparsemixer_router(
         raise InputError(f"jitter is {jitter}; it has to be at least 0")
     options = dict(jitter=jitter)
     if mask is not None:
-        return _route_real_tokens(sparsemixer_router, mask, logits, held=held, expert_mask=expert_mask, **options)
-    if expert_mask is not None:
-        return _route_admitted(sparsemixer_router, expert_mask, logits, 2, held=held, **options)
-    logits = check_finite("logits", logits)
+        return _route_real_tokens(sparsemixer_router, mask, logits, held=held, **options)
     num_tokens, num_experts = logits.shape
     if num_experts < 2:
         raise InputError(f"num_experts is {num_experts}; two experts per token need at least 2")
+    logits = _check_logits("logits", logits, 2, held=held)
+    available = _available_experts(logits)
+    if available is not None:
+        return _route_available(sparsemixer_router, available, logits, held=held, **options)
     # SELECT
     if held is None:
         held = _equal_shares(top_k_indices(logits, 2), num_experts)
@@ -92,7 +92,7 @@ def _gates_among_near(left, logits, chosen, jitter):
     Args:
         left: [T, E], logits with -inf for experts already taken.
     """
-    best = left.max(axis=1, keepdims=True)
-    near = (left > -np.inf) & (best - logits <= 2 * jitter * np.maximum(np.abs(logits), best))
+    best, known = left.max(axis=1, keepdims=True), np.where(left > -np.inf, logits, 0)
+    near = (left > -np.inf) & (best - known <= 2 * jitter * np.maximum(np.abs(known), best))
     gates = softmax(np.where(near, left, -np.inf))
     return np.take_along_axis(gates, chosen[:, None], axis=1)[:, 0]

@@ -51,11 +51,13 @@ import numpy as np
 from ..errors import InputError
 from ..notation import (
     Routing,
+    _available_experts,
     _check_bias,
     _check_group,
     _check_k,
+    _check_logits,
     _equal_shares,
-    _route_admitted,
+    _route_available,
     _route_real_tokens,
     check_finite,
     one_hot,
@@ -78,23 +80,22 @@ def switch_router(
     *,
     held: Routing | None = None,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> Routing:
     """Give each token its most probable expert, with that probability as its gate (Fedus et al. 2021).
 
     Read this router first. It equals `top_k_router` with its defaults, in a simpler form.
 
     Args:
-        logits: [T, E], finite; the raw router logits z.
+        logits: [T, E], finite, or −∞ for an expert that is not available; the raw router logits z.
         held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
         mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all.
 
     Returns:
         `Routing` with k = 1.
 
     Raises:
-        ValueError: a logit is not finite, or a mask has the wrong shape or is all False.
+        ValueError: a logit is NaN or +∞, a token has too few available experts, or a mask has the wrong shape or is all
+            False.
 
     Example:
         >>> found = switch_router(np.log([[1.0, 3.0], [0.5, 0.5]]))
@@ -103,10 +104,11 @@ def switch_router(
     """
     _check_group("logits", logits)
     if mask is not None:
-        return _route_real_tokens(switch_router, mask, logits, held=held, expert_mask=expert_mask)
-    if expert_mask is not None:
-        return _route_admitted(switch_router, expert_mask, logits, 1, held=held)
-    logits = check_finite("logits", logits)
+        return _route_real_tokens(switch_router, mask, logits, held=held)
+    logits = _check_logits("logits", logits, held=held)
+    available = _available_experts(logits)
+    if available is not None:
+        return _route_available(switch_router, available, logits, held=held)
     num_tokens, num_experts = logits.shape
     # SELECT
     if held is None:
@@ -132,12 +134,11 @@ def top_k_router(
     allow_constant_gate: bool = False,
     held: Routing | None = None,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> Routing:
     """Give each token the k experts that it scores highest.
 
     Args:
-        logits: [T, E], finite; the raw router logits z.
+        logits: [T, E], finite, or −∞ for an expert that is not available; the raw router logits z.
         k: experts per token, 1 <= k <= E.
         score: "softmax" over all experts, or "sigmoid" of each logit.
         normalisation: the gate is the score ("none"), the score divided by the sum over the chosen experts ("sum"), or
@@ -152,15 +153,13 @@ def top_k_router(
         allow_constant_gate: accept k = 1 with a normalisation other than "none", where every gate is 1.
         held: an earlier routing of the same tokens; the router reuses its experts and computes new gates.
         mask: [T] bool, the real tokens; None for all. Below, T counts real tokens.
-        expert_mask: [E] bool, the experts that may be chosen; None for all. Below, E counts these experts. The groups
-            stay the groups of the whole layer. The router skips a group without an admitted expert.
 
     Returns:
         `Routing`; `plan` holds 1/(T k) at each chosen expert.
 
     Raises:
         ValueError: an argument is out of its range, the gate would be constant, the groups do not divide E or can hold
-            fewer than k experts, no token is real, or fewer than k experts may be chosen.
+            fewer than k experts, no token is real, or fewer than k experts are available.
 
     Discontinuity: the selection jumps where the last chosen and the first rejected expert, or group, have equal scores;
     ties go to the lower index.
@@ -187,41 +186,41 @@ def top_k_router(
     if bias is not None:
         _check_bias(bias, num_experts)
     _check_gate_scale(gate_scale)
-    group = _groups_of_experts(num_experts, expert_groups, groups_per_token, group_score)
+    group = _groups_of_experts(num_experts, k, expert_groups, groups_per_token, group_score)
     options = dict(k=k, score=score, normalisation=normalisation, allow_constant_gate=allow_constant_gate)
     options |= dict(groups_per_token=groups_per_token, group_score=group_score)
     per_expert = dict(bias=bias, group=group)
     if mask is not None:
-        options |= per_expert | dict(expert_mask=expert_mask)
-        routing = _route_real_tokens(_route_top_k, mask, logits, held=held, **options)
+        routing = _route_real_tokens(_route_top_k, mask, logits, held=held, **options, **per_expert)
     else:
-        routing = _route_top_k(logits, held=held, expert_mask=expert_mask, **options, **per_expert)
+        routing = _route_top_k(logits, held=held, **options, **per_expert)
     return routing._replace(gate=gate_scale * routing.gate)
 
 
-def _route_top_k(logits, k, *, bias, group, held=None, expert_mask=None, groups_per_token, group_score, **options):
+def _route_top_k(logits, k, *, bias, group, held=None, groups_per_token, group_score, **options):
     """Return the routing of real tokens. `group` [E] is the group of each expert, or None for a single group."""
-    if expert_mask is not None:
-        options |= dict(per_expert=dict(bias=bias, group=group), held=held)
-        options |= dict(k=k, groups_per_token=groups_per_token, group_score=group_score)
-        return _route_admitted(_route_top_k, expert_mask, logits, k, **options)
-    logits = check_finite("logits", logits)
     num_experts, score = logits.shape[1], options["score"]
     _check_options(k, num_experts, **options)
-    if group is not None:
-        _check_room(np.bincount(group), k, groups_per_token)
+    logits = _check_logits("logits", logits, k, held=held)
+    available = _available_experts(logits)
+    if available is not None:
+        options |= dict(per_expert=dict(bias=bias, group=group), held=held)
+        options |= dict(k=k, groups_per_token=groups_per_token, group_score=group_score)
+        return _route_available(_route_top_k, available, logits, **options)
     # SELECT
     if held is None:
         scores = _scores(logits, score) if bias is None else _scores(logits, score) + check_finite("bias", bias)
+        scores = np.where(np.isneginf(logits), -np.inf, scores)
         chosen_by = logits if bias is None else scores
         if group is not None:
-            chosen_by = np.where(_in_best_groups(scores, group, groups_per_token, group_score), chosen_by, -np.inf)
+            inside = _in_best_groups(scores, group, groups_per_token, group_score)
+            chosen_by = _check_logits("logits of the chosen groups", np.where(inside, chosen_by, -np.inf), k)
         held = _equal_shares(top_k_indices(chosen_by, k), num_experts)
     # COMBINE
     return held._replace(gate=chosen_gates(logits, held.expert, score, options["normalisation"]))
 
 
-def _groups_of_experts(num_experts, expert_groups, groups_per_token, group_score):
+def _groups_of_experts(num_experts, k, expert_groups, groups_per_token, group_score):
     """Return [E] integers, the group of each expert; None for a single group."""
     if group_score not in GROUP_SCORES:
         raise InputError(f"group_score is {group_score!r}; allowed: {', '.join(GROUP_SCORES)}")
@@ -229,24 +228,22 @@ def _groups_of_experts(num_experts, expert_groups, groups_per_token, group_score
         raise InputError(f"groups_per_token is {groups_per_token}; allowed: 1 to expert_groups, {expert_groups}")
     if num_experts % expert_groups:
         raise InputError(f"expert_groups is {expert_groups}; it has to divide the number of experts, {num_experts}")
-    return None if expert_groups == 1 else np.arange(num_experts) // (num_experts // expert_groups)
-
-
-def _check_room(sizes, k, groups_per_token):
-    """Check that the chosen groups have at least k experts. `sizes` has the admitted experts of each group."""
-    fewest = sum(sorted(size for size in sizes if size)[:groups_per_token])
-    if fewest < k:
+    size = num_experts // expert_groups
+    if expert_groups > 1 and groups_per_token * size < k:
         raise InputError(
-            f"k is {k} and groups_per_token {groups_per_token}: the smallest groups hold {fewest} experts that may be "
-            f"chosen; allowed: k up to {fewest}, or more groups_per_token"
+            f"k is {k} and groups_per_token {groups_per_token}: the chosen groups hold {groups_per_token * size} "
+            f"experts; allowed: k up to {groups_per_token * size}, or more groups_per_token"
         )
+    return None if expert_groups == 1 else np.arange(num_experts) // size
 
 
 def _in_best_groups(scores, group, groups_per_token, group_score):
     """Return [T, E] bool, the experts in the groups that each token chooses, from scores [T, E] and groups [E]."""
     names, number = np.unique(group), 2 if group_score == "two_best" else 1
     best = [-np.sort(-scores[:, group == name], axis=1)[:, :number] for name in names]
-    of_groups = np.stack([values.sum(axis=1) for values in best], axis=1)  # [T, groups]
+    # An expert that is not available adds nothing; a group without an available expert comes last.
+    best = [np.where(np.isneginf(v) & ~np.isneginf(v[:, :1]), 0, v) for v in best]
+    of_groups = np.stack([values.sum(axis=1) for values in best], axis=1)
     chosen = names[top_k_indices(of_groups, groups_per_token)]  # [T, groups_per_token], fewer where names are fewer
     return (group == chosen[:, :, None]).any(axis=1)
 
@@ -285,7 +282,7 @@ def chosen_gates(logits: np.ndarray, expert: np.ndarray, score: str, normalisati
     The function normalises over the chosen experts in log space, so the sum cannot be 0 for very small scores.
 
     Args:
-        logits: [T, E], finite.
+        logits: [T, E], finite, or −∞ for an expert that is not available.
         expert: [T, k].
         score: "softmax" over all experts, or "sigmoid" of each logit.
         normalisation: the gate is the score ("none"), the score divided by the sum over the chosen experts ("sum"), or
@@ -308,7 +305,6 @@ def gshard_router(
     *,
     held: Routing | None = None,
     mask: np.ndarray | None = None,
-    expert_mask: np.ndarray | None = None,
 ) -> Routing:
     """Give each token its two best experts, and drop the second expert at random if its gate is small.
 
@@ -319,19 +315,18 @@ def gshard_router(
     choice, as in the authors' released code).
 
     Args:
-        logits: [T, E], finite, E >= 2.
+        logits: [T, E], finite, or −∞ for an expert that is not available, E >= 2.
         uniforms: [T] in [0, 1), one draw per token; None keeps all second experts, as in evaluation.
         held: an earlier routing of the same tokens; the router reuses its experts, also where it dropped the second
             one, and computes new gates.
         mask: see `top_k_router`; the router ignores the uniforms of padded tokens.
-        expert_mask: see `top_k_router`.
 
     Returns:
         `Routing` with k = 2; `plan` holds the same mass at each kept assignment.
 
     Raises:
-        ValueError: a logit is not finite, a uniform is outside [0, 1), E < 2, a mask has the wrong shape, or no token
-            is real.
+        ValueError: a logit is NaN or +∞, a token has too few available experts, a uniform is outside [0, 1), E < 2, a
+            mask has the wrong shape, or no token is real.
 
     Source: Lepikhin et al. 2020, Algorithm 1; the factor 2 is in its line 19. Evaluation without draws is our choice.
 
@@ -344,14 +339,15 @@ def gshard_router(
     """
     _check_group("logits", logits)
     if mask is not None:
-        options = dict(per_token={"uniforms": uniforms}, expert_mask=expert_mask)
+        options = dict(per_token={"uniforms": uniforms})
         return _route_real_tokens(gshard_router, mask, logits, held=held, **options)
-    if expert_mask is not None:
-        return _route_admitted(gshard_router, expert_mask, logits, 2, held=held, uniforms=uniforms)
-    logits = check_finite("logits", logits)
     num_tokens, num_experts = logits.shape
     if num_experts < 2:
         raise InputError(f"num_experts is {num_experts}; two experts per token need at least 2")
+    logits = _check_logits("logits", logits, 2, held=held)
+    available = _available_experts(logits)
+    if available is not None:
+        return _route_available(gshard_router, available, logits, held=held, uniforms=uniforms)
     if uniforms is not None and not np.all((np.asarray(uniforms) >= 0) & (np.asarray(uniforms) < 1)):
         raise InputError("uniforms have to be at least 0 and below 1")
     expert = top_k_indices(logits, 2) if held is None else held.expert
