@@ -234,8 +234,13 @@ class Fit:
 
     @cached_property
     def floored(self) -> "Fit | None":
-        """The fit of the same law with a floor; None if there is no such law, or the rows do not determine it."""
+        """The fit of the same law with a floor; None if there is no such law, or the rows do not determine it.
+
+        Three sizes cannot test a floor: a level, a power and a floor fit any three falling losses.
+        """
         if not self.law.floored or self.huber is not None or self.rows.runs is None:
+            return None
+        if np.unique(sizes_of(self.rows.runs)).size < 4:
             return None
         try:
             floored = Fit(self.rows, LAWS[self.law.floored], self.level, None, self.method)
