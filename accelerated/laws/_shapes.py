@@ -72,7 +72,7 @@ def reduced(table, weights: np.ndarray) -> Reduced:
     level, log_size, log_loss, weights = (
         table.level[order],
         table.log_size[order],
-        table.log_loss[order],
+        table.log_loss[..., order],
         weights[:, order],
     )
     first = np.searchsorted(level, np.arange(table.extra.size))
@@ -377,7 +377,7 @@ def searched(table, weights: np.ndarray, scan: int = 16, starts: int = 4) -> Sea
 
     The last results of few weightings are kept: a report asks for several intervals of one table.
     """
-    if len(weights) > KEPT:
+    if len(weights) > KEPT or table.log_loss.ndim > 1:
         rows = reduced(table, weights)
         return Searched(rows, *best_shapes(rows, scan, starts))
     fields = table.log_size, table.log_loss, table.level, table.extra, weights

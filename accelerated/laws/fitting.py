@@ -56,7 +56,7 @@ class LevelTable(NamedTuple):
 
     log_size: np.ndarray  # [n] log10 N less its mean
     centre: float  # that mean
-    log_loss: np.ndarray  # [n] log10 L
+    log_loss: np.ndarray  # [n] log10 L; for many tables [tables, n]
     level: np.ndarray  # [n] integers, index into `extra`
     cell: np.ndarray  # [n] integers, which pair (N, E)
     extra: np.ndarray  # [levels] E - 1, rising
@@ -109,7 +109,8 @@ def fit_weighted(
     """Fit one table once for each row of weights, for a bootstrap or a jackknife. The reference has no such function.
 
     Args:
-        dense_parameters, num_experts, loss: [n] each, as in `fit_routed`.
+        dense_parameters, num_experts: [n] each, as in `fit_routed`.
+        loss: [n], or [resamples, n] for losses of each resample's own.
         weights: [resamples, n], at least 0; 0 leaves a row out, 2 counts it twice.
         scan, starts: as in `fit_routed`.
 
@@ -121,17 +122,22 @@ def fit_weighted(
         ValueError: `fit_routed` raises this error for the whole table, or the weights are of the wrong shape or
             negative.
     """
-    table = level_table(dense_parameters, num_experts, loss)
+    losses = np.atleast_2d(check_range("loss", loss, above=0.0))
+    table = level_table(dense_parameters, num_experts, losses[0])
     weights = np.ascontiguousarray(check_finite("weights", np.asarray(weights, dtype=np.float64)))
     if weights.ndim != 2 or weights.shape[1] != table.log_loss.size:
         raise InputError(f"weights has shape {weights.shape}; needed: [resamples, {table.log_loss.size}]")
     if np.any(weights < 0):
         raise InputError("weights: every entry has to be at least 0")
+    if losses.shape not in ((1, weights.shape[1]), weights.shape):
+        raise InputError(f"loss has shape {losses.shape}; needed: {weights.shape[1:]} or {weights.shape}, as weights")
     fits = np.full((len(weights), 9), np.nan)
     fits[:, 0] = -1
     known = np.flatnonzero(determined(table, weights))
     for first in range(0, known.size, AT_ONCE):
         some = known[first : first + AT_ONCE]
+        if len(losses) > 1:
+            table = table._replace(log_loss=np.log10(losses[some]))
         fits[some] = fit_lanes(table, weights[some], scan, starts)
     piece, alpha, ratio, rest, residual, intercept, size, gain, interaction = fits.T
     top = table.extra[-1]

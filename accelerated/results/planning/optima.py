@@ -10,6 +10,7 @@ a size share, and those of each run.
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from routelaws.reference.laws.intervals import Range
 
 from ...laws.choosing import SIZES_TRIED, Choice, best_choice, costs
+from ...laws.fitting import WeightedFits, fit_weighted, predict_curves
 from ...laws.planning import Budget
 from ...laws.resampling import bootstrap_weights
 from ...tables.schema import DENSE
@@ -78,21 +80,34 @@ class Optimum(NamedTuple):
 
 
 def refits(fit: Fit, number: int, random: np.random.Generator) -> Iterator:
-    """Yield the fits of a law to `number` other tables. A table that does not determine the law has none."""
+    """Yield the predictions (functions of the law's columns) of a law fitted to `number` other tables.
+
+    A table that does not determine the law has none.
+    """
     columns, measured, errors = fit.rows.columns, fit.rows.measured, fit.errors
     rows = measured.size
     by_rows = errors is None or errors.method == "hc3"
     predicted = np.asarray(fit.law.predict(fit.best, *columns))
-    for _ in range(number):
-        drawn, losses = np.arange(rows), measured
-        if by_rows:
-            drawn = np.repeat(drawn, bootstrap_weights(random.random((1, rows)))[0].astype(int))
-        else:
-            losses = predicted * 10 ** _new_errors(errors, random)
+    if by_rows:
+        weights, losses = bootstrap_weights(random.random((number, rows))), np.tile(measured, (number, 1))
+    else:
+        weights = np.ones((number, rows))
+        losses = predicted * 10 ** np.array([_new_errors(errors, random) for _ in range(number)])
+    if fit.law.name == "routed-bounded" and fit.huber is None:  # one search for all tables
+        fits = fit_weighted(*columns, losses, weights)
+        for i in np.flatnonzero(fits.status >= 0):
+            yield partial(_one_curve, fits._replace(curves=fits.curves[i : i + 1]))
+        return
+    for drawn, loss in zip(weights.astype(int), losses, strict=True):
         try:
-            yield fitted(fit.law, [column[drawn] for column in columns], losses[drawn], fit.huber)
+            found = fitted(fit.law, [np.repeat(column, drawn) for column in columns], np.repeat(loss, drawn), fit.huber)
         except ValueError:
             continue
+        yield partial(fit.law.predict, found)
+
+
+def _one_curve(fits: WeightedFits, *points) -> np.ndarray:
+    return predict_curves(fits, *points)[0]
 
 
 def _new_errors(errors, random: np.random.Generator) -> np.ndarray:
@@ -166,14 +181,13 @@ def _candidates(model: Model, choice: Choice, budget: Budget) -> tuple[np.ndarra
     return sizes, data, np.asarray(model.option.loss(sizes, data))
 
 
-def _best_of(ranked: Sequence[tuple[Model, Choice]], budget: Budget, fits: Iterator) -> np.ndarray:
-    """Return N, D, E and G of the lowest loss by each fit, [fits, 4]."""
-    law = ranked[0][0].fit.law
+def _best_of(ranked: Sequence[tuple[Model, Choice]], budget: Budget, predictions: Iterator) -> np.ndarray:
+    """Return N, D, E and G of the lowest loss by each prediction, [predictions, 4]."""
     tried = [(model, *_candidates(model, choice, budget)[:2]) for model, choice in ranked]
     points = [model.point(sizes, data).values() for model, sizes, data in tried]
     best = []
-    for fit in fits:
-        losses = [np.asarray(law.predict(fit, *point)) for point in points]
+    for predict in predictions:
+        losses = [np.asarray(predict(*point)) for point in points]
         if not all(np.isfinite(each).all() for each in losses):
             continue
         i = int(np.argmin([each.min() for each in losses]))
