@@ -102,6 +102,8 @@ class Fit:
         self.rows, self.law = rows, law.with_options(**rows.options)
         self.level, self.huber, self.method, self.unfloored = level, huber, method, None
         check_huber(self.law, huber)
+        if not 0 < level < 1:
+            raise InputError(f"level is {level}; needed: a number between 0 and 1")
         self.best = fitted(self.law, rows.columns, rows.measured, huber)
 
     @property
