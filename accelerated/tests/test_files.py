@@ -198,7 +198,7 @@ FOLDERS = [Path(accelerated.__file__).parent, Path(conformance.__file__).parent]
 ALLOWED = {
     ("files.py", "open"),  # the writer, and appended lines of a log
     ("training/text/tokens.py", "open"),  # tokens, "xb", in a new folder
-    ("training/runs/run_folder.py", "save"), ("report/figures/style.py", "savefig"),  # into memory
+    ("training/runs/run_folder.py", "save"), ("findings/style.py", "savefig"),  # into memory
     ("engine/failing_calls.py", "savez"), ("inspection/trace.py", "savez_compressed"),  # into memory
     ("training/loop.py", "save"),  # a checkpoint, by Orbax
     ("cli.py", "open"), ("__main__.py", "open"),  # os.devnull

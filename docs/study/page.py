@@ -239,23 +239,21 @@ def laws(runs) -> str:
     for words, smallest in SMALLEST.items():
         chosen = f"hyper_id in {tuple(law_runs(GRID))} and {SIZE} > {smallest}"
         try:
-            fits = runs.where(chosen).fit("routed-bounded")
+            fits = [fit for law in ("routed-bounded", "routed-bounded-floor") for fit in runs.where(chosen).fit(law)]
         except ValueError as error:
             reasons[words or "all sizes"] = str(error)
             continue
-        rows += [row for fit in fits for row in _law_rows(fit, words.strip() or "all")]
+        rows += [_law_row(fit, words.strip() or "all") for fit in sorted(fits, key=lambda fit: fit.name)]
     table = Table(["router", "sizes", "law", "runs", "RMSLE", "size left out", "largest size", "L0"], rows)
     return markdown([*([table] if rows else []), *(f"{fit}: {reason}." for fit, reason in reasons.items())])
 
 
-def _law_rows(fit, sizes: str) -> list[list[str]]:
-    rows, count = [], str(len(fit.rows.measured))
-    for form in map(form_of, filter(None, (fit, fit.floored))):
-        held_out = f"{form.size_out:.4f}" if np.isfinite(form.size_out) else ""
-        miss = how_far_off(form.largest.miss) if form.largest else ""
-        floor = f"{form.L0.value:.2f}" if form.L0 else ""
-        rows.append([fit.name, sizes, form.law, count, f"{form.rmsle:.4f}", held_out, miss, floor])
-    return rows
+def _law_row(fit, sizes: str) -> list[str]:
+    form = form_of(fit)
+    held_out = f"{form.size_out:.4f}" if np.isfinite(form.size_out) else ""
+    miss = how_far_off(form.largest.miss) if form.largest else ""
+    floor = f"{form.L0.value:.2f}" if form.L0 else ""
+    return [fit.name, sizes, form.law, str(len(fit.rows.measured)), f"{form.rmsle:.4f}", held_out, miss, floor]
 
 
 def prediction(folder: Path) -> str:
