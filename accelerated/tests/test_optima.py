@@ -71,7 +71,7 @@ def test_a_fit_by_hubers_sum_is_resampled_by_the_same_criterion(points):
     assert ranking.lines[0].law_interval is None and ranking.optimum.resamples == 3
     assert ranking.optimum.N.low < ranking.optimum.N.high
     [fit] = ranking.fits
-    assert all("Huber" in each.criterion for each in refits(fit, 2, np.random.default_rng(0)))
+    assert all("Huber" in each.args[0].criterion for each in refits(fit, 2, np.random.default_rng(0)))
 
 
 def test_refits_scatter_as_the_interval_by_size(tmp_path):
@@ -81,7 +81,7 @@ def test_refits_scatter_as_the_interval_by_size(tmp_path):
     loss = 10 ** (1.07 - 0.08 * np.log10(SIZE) - 0.03 * np.log10(EXPERTS) + noise)
     [fit] = read(write(frame_of(SIZE, EXPERTS, loss), tmp_path)).fit("separable")
     assert fit.errors.method == "size"
-    found = np.array([each.coefficients.a for each in refits(fit, 400, np.random.default_rng(2))])
+    found = np.array([each.args[0].coefficients.a for each in refits(fit, 400, np.random.default_rng(2))])
     item = fit.interval("a")
     assert np.quantile(found, 0.025) == pytest.approx(item.low, abs=0.3 * (item.value - item.low))
     assert np.quantile(found, 0.975) == pytest.approx(item.high, abs=0.3 * (item.high - item.value))

@@ -17,31 +17,14 @@ from routelaws.accelerated.report.engine import FULL, SHORT
 from routelaws.accelerated.report.opening import first_page
 from routelaws.accelerated.report.table_sections import more_section
 from routelaws.accelerated.results.blocks import markdown
-from routelaws.accelerated.results.floor import Form, Gain
-from routelaws.accelerated.results.misfit import SizeMiss
+from routelaws.accelerated.results.floor import Form
 from routelaws.accelerated.results.planning.isoflop import Profile
 from routelaws.accelerated.results.sweeps.findings import Comparison, Learning
 from routelaws.accelerated.training.window_losses import few_documents
 from routelaws.reference.laws.intervals import Range
 from routelaws.reference.laws.isoflop import Minimum, MinimumDifference
 
-
-def range_from(ends: dict | None, name: str = "") -> Range | None:
-    return ends and Range(name, None, *(float(ends[each]) for each in ("value", "low", "high")), "")
-
-
-def form_from(form: dict) -> Form:
-    """Return the record of a form from its JSON object."""
-    gains = [Gain(**each | {"dense": range_from(each["dense"])}) for each in form["gains"]]
-    largest = form["largest"] and SizeMiss(**form["largest"])
-    ends = {"L0": range_from(form["L0"]), "cutoff": range_from(form["cutoff"], "N_cutoff")}
-    return Form(**form | ends | {"gains": gains, "largest": largest})
-
-
 RESULTS = json.loads((Path(__file__).parent / "approved" / "reproduce.json").read_text(encoding="utf-8"))
-for each in RESULTS["laws"]:
-    if each["with_floor"]:
-        each["with_floor"]["forms"] = [form_from(form) for form in each["with_floor"]["forms"]]
 del RESULTS["runs"]
 for entry in RESULTS["other_intervals"]:
     for quantity in entry["quantities"]:
@@ -102,6 +85,12 @@ SLOPES = {
     "laws 0 derived slopes 1": {"endless": True},
     "laws 0 derived slopes 2": {"negative": "no, it is positive"},
 }
+
+CUTOFF, FLOOR = Range("N_cutoff", None, 9.52e9, 7.77e9, 1.19e10, ""), Range("L0", None, 0.0625, 0.0, 0.25, "")
+FORMS = [
+    Form("routed-bounded", 0.002, -300.0, 0.004, 0.004, None, None, CUTOFF, []),
+    Form("routed-bounded-floor", 0.001, -310.0, 0.002, 0.002, None, FLOOR, CUTOFF, []),
+]
 
 NOTHING = {
     "pairs": PAIRS.iloc[:0], "experts_per_token cells": [], "routing_frequency cells": [],
@@ -183,7 +172,7 @@ OF_A_TABLE = {
     "no dense law": {"dense missing": "the reason"},
     "a bend": {"laws 0 misfit bend": {"p": 0.04}, "laws 0 misfit": {"beyond_seeds": None, "largest_size": None}},
     "one form is missing": {"forms 0 missing": "the reason", "headlines best_form": None},
-    "a floor is better": {f"laws {i} with_floor better": True for i in (0, 1)}
+    "a floor is better": {f"laws {i} with_floor": {"better": True, "forms": FORMS} for i in (0, 1)}
     | {"headlines fading": "less", "headlines best_form": "routed-bounded-floor"},
     "blank losses": {"rows blank": [{"hyper_id": i, "losses": ["loss_c4", "loss_pile"]} for i in (3, 7)]},
     "a text without a law": {"transfer 3": {"missing": "the reason", "loss": "loss_my_books"}},
