@@ -21,7 +21,7 @@ def resampled_losses(
     Args:
         law: a record of the catalogue, with `fit`, `predict` and `given`.
         columns: [n] each, in the order of `law.columns`.
-        loss: [n], nats per token.
+        loss: [n], nats per token; or [resamples, n], losses of each resample's own.
         weights: [resamples, n], whole numbers of at least 0: how often each resample has each row.
         points: [m] each, in the order of `law.columns`.
 

@@ -13,12 +13,13 @@ it assumes no distribution. `Fit.least_squares` is a fit by least squares for co
 
 import math
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from routelaws.reference.laws.intervals import Range
 from routelaws.reference.laws.robust_intervals import METHODS, Errors, direction, factor, row_errors, stretched, tangent
+from routelaws.reference.laws.uncertainty import _check_level
 
 from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
@@ -102,8 +103,7 @@ class Fit:
         self.rows, self.law = rows, law.with_options(**rows.options)
         self.level, self.huber, self.method, self.unfloored = level, huber, method, None
         check_huber(self.law, huber)
-        if not 0 < level < 1:
-            raise InputError(f"level is {level}; needed: a number between 0 and 1")
+        _check_level(level)
         self.best = fitted(self.law, rows.columns, rows.measured, huber)
 
     @property
@@ -115,6 +115,11 @@ class Fit:
     def status(self) -> str:
         """The status of the optimum: interior, or the edge at which it lies."""
         return self.best.status
+
+    @property
+    def refitted(self) -> Law:
+        """The law, whose fits to other rows have the criterion of this one."""
+        return self.law if self.huber is None else self.law._replace(fit=partial(self.law.fit, huber=self.huber))
 
     @property
     def rmsle(self) -> float:

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import least_squares
 
 from routelaws.accelerated.laws.planning import Budget
-from routelaws.accelerated.results.planning.optima import refits
+from routelaws.accelerated.results.planning.optima import other_tables
 from routelaws.accelerated.results.planning.rankings import published_rankings
 from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tests.small_tables import frame_of, write
@@ -66,12 +66,22 @@ def test_sizes_within_some_nats_are_those_of_the_law(points):
     assert words.startswith("within 0.004 nats of the lowest loss: any N from ")
 
 
+def refits(fit, number: int) -> list:
+    """Return the fits of a law to other tables."""
+    tables = zip(*other_tables(fit, number, np.random.default_rng(2)), strict=True)
+    columns = fit.rows.columns
+    return [
+        fit.refitted.fit(*(np.repeat(column, drawn.astype(int)) for column in (*columns, loss)))
+        for loss, drawn in tables
+    ]
+
+
 def test_a_fit_by_hubers_sum_is_resampled_by_the_same_criterion(points):
     [ranking] = read(points[0]).plan(Budget(FLOPS), law="hoffmann", resamples=3, published=False, huber=1e-3).rankings
     assert ranking.lines[0].law_interval is None and ranking.optimum.resamples == 3
     assert ranking.optimum.N.low < ranking.optimum.N.high
     [fit] = ranking.fits
-    assert all("Huber" in each.args[0].criterion for each in refits(fit, 2, np.random.default_rng(0)))
+    assert all("Huber" in each.criterion for each in refits(fit, 2))
 
 
 def test_refits_scatter_as_the_interval_by_size(tmp_path):
@@ -81,7 +91,7 @@ def test_refits_scatter_as_the_interval_by_size(tmp_path):
     loss = 10 ** (1.07 - 0.08 * np.log10(SIZE) - 0.03 * np.log10(EXPERTS) + noise)
     [fit] = read(write(frame_of(SIZE, EXPERTS, loss), tmp_path)).fit("separable")
     assert fit.errors.method == "size"
-    found = np.array([each.args[0].coefficients.a for each in refits(fit, 400, np.random.default_rng(2))])
+    found = np.array([each.coefficients.a for each in refits(fit, 400)])
     item = fit.interval("a")
     assert np.quantile(found, 0.025) == pytest.approx(item.low, abs=0.3 * (item.value - item.low))
     assert np.quantile(found, 0.975) == pytest.approx(item.high, abs=0.3 * (item.high - item.value))

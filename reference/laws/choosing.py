@@ -144,7 +144,7 @@ def resampled_losses(
     Args:
         law: a record of the catalogue, with `fit`, `predict` and `given`.
         columns: [n] each, in the order of `law.columns`.
-        loss: [n], nats per token.
+        loss: [n], nats per token; or [resamples, n], losses of each resample's own.
         weights: [resamples, n], whole numbers of at least 0: how often each resample has each row.
         points: [m] each, in the order of `law.columns`.
 
@@ -166,9 +166,10 @@ def resampled_losses(
     """
     predictions = np.full((len(weights), np.size(points[0])), np.nan)
     constants = law.given(*columns)
+    losses = np.broadcast_to(loss, np.shape(weights))
     for i, counts in enumerate(np.asarray(weights, dtype=np.int64)):
         try:
-            fit = law.fit(*(np.repeat(column, counts) for column in columns), np.repeat(loss, counts), **constants)
+            fit = law.fit(*(np.repeat(column, counts) for column in (*columns, losses[i])), **constants)
             predictions[i] = law.predict(fit, *points)
         except ValueError:
             continue

@@ -51,7 +51,7 @@ from ..notation import check_finite
 from ._projection import check_rows, expert_curve
 from .fitting import RoutedFit, fit_routed
 from .intervals import jackknife_ends
-from .uncertainty import Interval, Quantity, _extrapolated, check_quantity
+from .uncertainty import Interval, Quantity, _check_level, _extrapolated, check_quantity
 
 _LOG_SCALE = ("E_start", "E_max", "N_cutoff", "effective_parameters", "prediction")
 """Quantities that the jackknife handles in log10: they are positive, and their errors are relative."""
@@ -290,8 +290,7 @@ def _columns(dense_parameters, num_experts, loss) -> list[np.ndarray]:
 
 
 def _check_asked(quantities: Iterable[Quantity], level: float) -> list[Quantity]:
-    if not 0 < level < 1:
-        raise InputError(f"level is {level}; needed: a number between 0 and 1")
+    _check_level(level)
     checked = [check_quantity(quantity) for quantity in quantities]
     if any(quantity.name == "observation" for quantity in checked):
         raise InputError(

@@ -278,6 +278,12 @@ def gain_interval(
 
 
 @functools.cache  # callers need the same few values many times
+def _check_level(level: float) -> None:
+    """Raise ValueError unless a confidence level is between 0 and 1."""
+    if not 0 < level < 1:
+        raise InputError(f"level is {level}; needed: a number between 0 and 1")
+
+
 def student_quantile(level: float, degrees: int) -> float:
     """Return q such that a Student t variable lies in [-q, q] with probability `level`.
 
@@ -301,8 +307,7 @@ def student_quantile(level: float, degrees: int) -> float:
         >>> round(student_quantile(0.95, 10), 6), round(student_quantile(0.5, 1), 6)
         (2.228139, 1.0)
     """
-    if not 0 < level < 1:
-        raise InputError(f"level is {level}; needed: a number between 0 and 1")
+    _check_level(level)
     if degrees < 1:
         raise InputError(f"degrees is {degrees}; needed: at least 1")
     nodes, weights = _gauss_legendre()

@@ -1,7 +1,7 @@
 """The best size, tokens and experts within a budget: how sure they are, and which choices are about as good.
 
-REFITS    `refits`       the law fitted to other tables, which have the errors of this one
-OPTIMUM   `optimum_of`   the best choice in each of these fits, as intervals; and the choices that are about as good
+TABLES    `other_tables`   tables with the errors of this one
+OPTIMUM   `optimum_of`     the best choice by the law fitted to each, as intervals; and choices that are about as good
 
 The other tables follow the method of the intervals (`Fit.errors`). For uneven errors, and for a fit by Huber's sum,
 runs are drawn with replacement. Otherwise a table has the losses of the law plus normal errors: those that the runs of
@@ -9,25 +9,26 @@ a size share, and those of each run.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from routelaws.reference.laws.intervals import Range
 
-from ...laws.choosing import SIZES_TRIED, Choice, best_choice, costs
-from ...laws.fitting import WeightedFits, fit_weighted, predict_curves
+from ...laws.choosing import SIZES_TRIED, Choice, best_choice, costs, resampled_losses
 from ...laws.planning import Budget
 from ...laws.resampling import bootstrap_weights
 from ...tables.schema import DENSE
 from ..blocks import count, counts_span, percent, span
-from ..fit import Fit, fitted
+from ..fit import Fit
 from .options import Model
 
 EXPERTS_TRIED = 60
 """Numbers of experts between 2 and the largest number of an option, at about equal ratios."""
+
+AT_ONCE = 50
+"""Tables that are fitted together, so that their losses at all candidates need little memory."""
 
 WITHIN = 0.002
 """A choice is about as good as the best if its loss is at most this much higher, nats per token."""
@@ -79,35 +80,15 @@ class Optimum(NamedTuple):
         return [best, near]
 
 
-def refits(fit: Fit, number: int, random: np.random.Generator) -> Iterator:
-    """Yield the predictions (functions of the law's columns) of a law fitted to `number` other tables.
-
-    A table that does not determine the law has none.
-    """
-    columns, measured, errors = fit.rows.columns, fit.rows.measured, fit.errors
-    rows = measured.size
-    by_rows = errors is None or errors.method == "hc3"
-    predicted = np.asarray(fit.law.predict(fit.best, *columns))
-    if by_rows:
-        weights, losses = bootstrap_weights(random.random((number, rows))), np.tile(measured, (number, 1))
-    else:
-        weights = np.ones((number, rows))
-        losses = predicted * 10 ** np.array([_new_errors(errors, random) for _ in range(number)])
-    if fit.law.name == "routed-bounded" and fit.huber is None:  # one search for all tables
-        fits = fit_weighted(*columns, losses, weights)
-        for i in np.flatnonzero(fits.status >= 0):
-            yield partial(_one_curve, fits._replace(curves=fits.curves[i : i + 1]))
-        return
-    for drawn, loss in zip(weights.astype(int), losses, strict=True):
-        try:
-            found = fitted(fit.law, [np.repeat(column, drawn) for column in columns], np.repeat(loss, drawn), fit.huber)
-        except ValueError:
-            continue
-        yield partial(fit.law.predict, found)
-
-
-def _one_curve(fits: WeightedFits, *points) -> np.ndarray:
-    return predict_curves(fits, *points)[0]
+def other_tables(fit: Fit, number: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return `number` tables with the errors of the rows: losses [number, n], and how often each has each row [number,
+    n]."""
+    measured, errors = fit.rows.measured, fit.errors
+    if errors is None or errors.method == "hc3":
+        return np.tile(measured, (number, 1)), bootstrap_weights(random.random((number, measured.size)))
+    predicted = np.asarray(fit.law.predict(fit.best, *fit.rows.columns))
+    losses = predicted * 10 ** np.array([_new_errors(errors, random) for _ in range(number)])
+    return losses, np.ones(losses.shape)
 
 
 def _new_errors(errors, random: np.random.Generator) -> np.ndarray:
@@ -141,7 +122,7 @@ def optimum_of(
     found = np.empty((0, 4))
     if first.fit is not None and resamples:
         same = [pair for pair in ordered if pair[0].fit is first.fit]
-        found = _best_of(same, budget, refits(first.fit, resamples, np.random.default_rng(seed)))
+        found = _best_of(same, budget, *other_tables(first.fit, resamples, np.random.default_rng(seed)))
     values = float(first.active(choice.size)), choice.tokens, first.num_experts, first.granularity or math.nan
     outside, names = (1 - level) / 2, ("N", "tokens", "num_experts", "granularity")
     quantiles = np.quantile(found, [outside, 1 - outside], axis=0) if len(found) else np.full((2, 4), math.nan)
@@ -181,16 +162,23 @@ def _candidates(model: Model, choice: Choice, budget: Budget) -> tuple[np.ndarra
     return sizes, data, np.asarray(model.option.loss(sizes, data))
 
 
-def _best_of(ranked: Sequence[tuple[Model, Choice]], budget: Budget, predictions: Iterator) -> np.ndarray:
-    """Return N, D, E and G of the lowest loss by each prediction, [predictions, 4]."""
-    tried = [(model, *_candidates(model, choice, budget)[:2]) for model, choice in ranked]
-    points = [model.point(sizes, data).values() for model, sizes, data in tried]
+def _best_of(
+    ranked: Sequence[tuple[Model, Choice]], budget: Budget, losses: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """Return N, D, E and G of the lowest loss by the law fitted to each of other tables, [tables, 4].
+
+    A table that does not determine the law, or a loss, has no row.
+    """
+    fit, points, choices = ranked[0][0].fit, [], []
+    for model, choice in ranked:
+        sizes, data, _ = _candidates(model, choice, budget)
+        points.append(np.broadcast_arrays(*model.point(sizes, data).values()))
+        kind = model.active(sizes), data, model.num_experts, model.granularity or math.nan
+        choices.append(np.stack(np.broadcast_arrays(*kind), axis=1))
+    points, choices = [np.concatenate(column) for column in zip(*points, strict=True)], np.concatenate(choices)
     best = []
-    for predict in predictions:
-        losses = [np.asarray(predict(*point)) for point in points]
-        if not all(np.isfinite(each).all() for each in losses):
-            continue
-        i = int(np.argmin([each.min() for each in losses]))
-        (model, sizes, data), k = tried[i], int(np.argmin(losses[i]))
-        best.append((float(model.active(sizes[k])), data[k], model.num_experts, model.granularity or math.nan))
-    return np.array(best).reshape(-1, 4)
+    for first in range(0, len(losses), AT_ONCE):
+        some = slice(first, first + AT_ONCE)
+        found = resampled_losses(fit.refitted, fit.rows.columns, losses[some], weights[some], points)
+        best.append(choices[np.argmin(found[np.isfinite(found).all(axis=1)], axis=1)])
+    return np.concatenate(best)

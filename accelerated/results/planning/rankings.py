@@ -11,7 +11,6 @@ Losses with different tokenizers or corpora are not comparable, so every data se
 """
 
 import math
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -223,8 +222,7 @@ def _shares(found: list[tuple[Model, Choice]], resamples: int) -> tuple[np.ndarr
         points = [found[i][0].at(found[i][1]) for i in here]
         of_fit = drawn[:, np.searchsorted(names, fit.rows.runs.frame["hyper_id"].to_numpy())]
         columns = [np.array(column) for column in zip(*points, strict=True)]
-        law = fit.law if fit.huber is None else fit.law._replace(fit=partial(fit.law.fit, huber=fit.huber))
-        losses[:, here] = resampled_losses(law, fit.rows.columns, fit.rows.measured, of_fit, columns)
+        losses[:, here] = resampled_losses(fit.refitted, fit.rows.columns, fit.rows.measured, of_fit, columns)
     return win_shares(losses)
 
 
