@@ -111,12 +111,17 @@ def mean_probability(
     Differs from the reference: logits below float32 are converted to float32. A logit of NaN or +∞ gives NaN, and so
     does a mask without a real token.
     """
+    return _probability(logits, score, mask, axis_name)[0]
+
+
+def _probability(logits, score, mask, axis_name):
+    """Return the result of `mean_probability`, and the available experts, as `_prepared`."""
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
     _check_group("logits", logits)
-    logits, valid, _ = _prepared(logits, 1, mask)
+    logits, valid, available = _prepared(logits, 1, mask, axis_name=axis_name)
     probability = softmax(jax.nn.log_sigmoid(logits) if score == "sigmoid" else logits)
-    return _mean(_or_nan(probability, valid), mask, axis_name)
+    return _mean(_or_nan(probability, valid), mask, axis_name), available
 
 
 def auxiliary_loss(
@@ -143,9 +148,8 @@ def auxiliary_loss(
     mean of the members, not the sum.
     """
     value_at_balance(1, 1, dialect)  # raises if the dialect is unknown
-    probability = mean_probability(logits, score, mask=mask, axis_name=axis_name)
+    probability, available = _probability(logits, score, mask, axis_name)
     num_experts = len(probability)
-    _, _, available = _prepared(logits, 1, mask, axis_name=axis_name)
     if held is None:
         if dialect in ("first_choice", "gshard"):
             expert = expert[:, :1]

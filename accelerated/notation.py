@@ -13,18 +13,7 @@ Four exceptions. In `laws/`, L is the loss. The vector of a token in the residua
 heads, c over the width of one head, and m over distances. Coefficients of laws keep their names from the papers (a, b,
 c, d, E_start, B_max, …). The (F, B) law measures F in TeraFLOPs per sequence of 2048 tokens (`laws/utilisation.py`).
 
-A *group* is the set of tokens over which a router balances its experts. Functions take one group `[T, ...]`; the caller
-forms the groups. A `mask` [T] marks the real tokens. Real tokens get the same result as without padding. Padded tokens
-get experts 0 … k−1 with gate 0 and count in no load.
-
-A logit of −∞ means that the expert is *not available* for this token: for example, it is pruned, or on another device.
-A token never chooses such an expert. The gate, the probability and the share of the plan are exactly 0, and the
-gradient of this logit is 0 and finite. Every real token needs k available experts. If an expert is available for no
-real token, the result is the same as for a layer without it, but expert numbers still refer to the whole layer. In
-every formula, T counts real tokens, and E counts experts that are available for a real token. Only capacities count all
-experts, since memory for their slots is reserved. NaN and +∞ are errors.
-
-Ties: among equal scores, the lower index wins. -0.0 equals +0.0. `routelaws.reference.notation` has the same rule.
+Groups, masks, logits of −∞ and ties follow the rules of `routelaws.reference.notation`.
 
 Differences from the reference: under jit, wrong values raise no error. They reach the loss as NaN, and the training
 loop stops at a NaN loss. The gates of a token are NaN if a logit is NaN or +∞, if fewer than k experts are available,

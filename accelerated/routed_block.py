@@ -270,8 +270,7 @@ def decide(
         return Decision(routing if held is None else held._replace(gate=routing.gate))
     logits = _logits(params, group)  # SCORE
     together = None if spread is None else spread.balanced_over()
-    masks = {"mask": mask}
-    options = {"gate": config.gate, "held": held, **masks}
+    options = {"gate": config.gate, "held": held, "mask": mask}
     if config.router == "sinkhorn":
         return Decision(sinkhorn_router(logits, config.choices, training=training, axis_name=together, **options))
     if config.router == "base":
@@ -279,57 +278,56 @@ def decide(
         return Decision(base_router(logits, config.choices, training=training, **options))
     if config.router == "quantile":
         routing = quantile_router(logits, params["bias"], config.choices, axis_name=together, **options)
-        return Decision(routing, bias=_quantile_bias(params, logits, config, training, masks, spread))
+        return Decision(routing, bias=_quantile_bias(params, logits, config, training, mask, spread))
     if config.router == "reinforce":
-        return _decide_reinforce(params, group, logits, config, training, noise, held, masks)
+        return _decide_reinforce(params, group, logits, config, training, noise, held, mask)
     if config.router == "top_k":
-        return _decide_top_k(params, logits, tokens, config, training, noise, held, masks, spread)
+        return _decide_top_k(params, logits, tokens, config, training, noise, held, mask, spread)
     raise NotImplementedError(f"router {config.router!r} is not known here")
 
 
-def _quantile_bias(params, logits, config, training, masks, spread):
+def _quantile_bias(params, logits, config, training, mask, spread):
     """Return the bias for the next batch; in the group "global", the scores of all devices give it."""
     if not training:
         return params["bias"]
     over = None if spread is None else spread.batch
     if spread is not None and spread.group == "global":
-        real = masks["mask"] if masks["mask"] is None else _gathered(masks["mask"], over)
-        logits, masks, over = _gathered(logits, over), masks | {"mask": real}, None
-    return quantile_bias(logits, params["bias"], config.choices, axis_name=over, **masks)
+        logits, mask, over = _gathered(logits, over), mask if mask is None else _gathered(mask, over), None
+    return quantile_bias(logits, params["bias"], config.choices, axis_name=over, mask=mask)
 
 
-def _decide_top_k(params, logits, tokens, config, training, noise, held, masks, spread):
+def _decide_top_k(params, logits, tokens, config, training, noise, held, mask, spread):
     """Return the decision of TOP-K for logits [T, E]: the selection, the losses to add, the bias of the next step."""
     bias = params["bias"] if config.has_bias else None
     if config.sample_second:
         _check_noise(training, noise, held)
-        routing = gshard_router(logits, noise if training else None, held=held, **masks)
+        routing = gshard_router(logits, noise if training else None, held=held, mask=mask)
     else:
-        routing = top_k_router(logits, config.choices, bias=bias, **config.top_k_options(), held=held, **masks)
+        routing = top_k_router(logits, config.choices, bias=bias, **config.top_k_options(), held=held, mask=mask)
     if not training:
         return Decision(routing, 0.0, bias)
     if bias is not None:
         everyone = None if spread is None else spread.batch
-        counts = balance.expert_counts(routing.expert, config.expert_count, mask=masks["mask"], axis_name=everyone)
-        available = _prepared(logits, mask=masks["mask"], axis_name=everyone)[2]
+        counts = balance.expert_counts(routing.expert, config.expert_count, mask=mask, axis_name=everyone)
+        available = _prepared(logits, mask=mask, axis_name=everyone)[2]
         new = balance.update_bias(jnp.where(available, bias, -jnp.inf), counts, rate=config.bias_rate)
         bias = jnp.where(available, new, jax.lax.stop_gradient(bias))
     options = {"dialect": "first_choice" if config.sample_second else "assignments", "score": config.gate}
-    over = masks | {"axis_name": None if spread is None else spread.balanced_over()}
+    over = {"mask": mask, "axis_name": None if spread is None else spread.balanced_over()}
     if config.balance_scope == "sequence":  # each device has whole sequences
-        uneven = balance.sequence_loss(logits, routing.expert, tokens.shape[1], **options, **masks).loss
+        uneven = balance.sequence_loss(logits, routing.expert, tokens.shape[1], **options, mask=mask).loss
     else:
         uneven = balance.auxiliary_loss(logits, routing.expert, **options, **over).loss
     added = config.balance_weight * uneven + config.z_weight * balance.z_loss(logits, **over)
     return Decision(routing, added, bias)
 
 
-def _decide_reinforce(params, group, logits, config, training, noise, held, masks):
+def _decide_reinforce(params, group, logits, config, training, noise, held, mask):
     _check_noise(training, noise, held)
     gumbel = noise if training else None
-    routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held, **masks)
+    routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held, mask=mask)
     policy = Policy(logits, state_value(params["baseline"], group))
-    return Decision(_mean_of_choices(routing, config, masks["mask"]), policy=policy)
+    return Decision(_mean_of_choices(routing, config, mask), policy=policy)
 
 
 def _mean_of_choices(routing, config, mask):

@@ -187,8 +187,8 @@ def _expert_choice_block(params, x, config, training, held, mask):
 def _choose(logits, config, held, real):
     """Return the choice of one group. If all tokens are padding, each expert takes token 0 with gate 0."""
     if real.any():
-        masks = {"mask": None if real.all() else real}
-        return expert_choice_router(logits, config.choices, score=config.gate, held=held, **masks)
+        mask = None if real.all() else real
+        return expert_choice_router(logits, config.choices, score=config.gate, held=held, mask=mask)
     num_tokens, num_experts = logits.shape
     columns = expert_capacity(num_tokens, num_experts, 1, config.choices)
     token, gate = np.zeros((num_experts, columns), np.int64), np.zeros((num_experts, columns))
@@ -227,8 +227,7 @@ def decide(
     logits = group @ params["router"]  # SCORE
     if config.router_bias:
         logits = logits + params["router_bias"]
-    masks = {"mask": mask}
-    options = {"gate": config.gate, "held": held, **masks}
+    options = {"gate": config.gate, "held": held, "mask": mask}
     if config.router == "sinkhorn":
         return Decision(sinkhorn_router(logits, config.choices, training=training, **options))
     if config.router == "base":
@@ -236,15 +235,15 @@ def decide(
     if config.router == "quantile":
         bias = params["bias"]
         routing = quantile_router(logits, bias, config.choices, **options)
-        return Decision(routing, bias=quantile_bias(logits, bias, config.choices, **masks) if training else bias)
+        return Decision(routing, bias=quantile_bias(logits, bias, config.choices, mask=mask) if training else bias)
     if config.router == "reinforce":
-        return _decide_reinforce(params, group, logits, config, training, noise, held, masks)
+        return _decide_reinforce(params, group, logits, config, training, noise, held, mask)
     if config.router == "top_k":
-        return _decide_top_k(params, logits, tokens, config, training, noise, held, masks)
+        return _decide_top_k(params, logits, tokens, config, training, noise, held, mask)
     raise NotImplementedError(f"router {config.router!r} is not known here")
 
 
-def _decide_top_k(params, logits, tokens, config, training, noise, held, masks):
+def _decide_top_k(params, logits, tokens, config, training, noise, held, mask):
     """Return the decision of TOP-K for logits [T, E]: the selection, the losses to add, the bias of the next step.
 
     The balance loss of a sequence counts the chosen experts (our choice), so that a `held` routing fixes the counts.
@@ -253,31 +252,31 @@ def _decide_top_k(params, logits, tokens, config, training, noise, held, masks):
     bias = params["bias"] if config.has_bias else None
     if config.sample_second:
         _check_noise(training, noise, held)
-        routing = gshard_router(logits, noise if training else None, held=held, **masks)
+        routing = gshard_router(logits, noise if training else None, held=held, mask=mask)
     else:
-        routing = top_k_router(logits, config.choices, bias=bias, **config.top_k_options(), held=held, **masks)
+        routing = top_k_router(logits, config.choices, bias=bias, **config.top_k_options(), held=held, mask=mask)
     if not training:
         return Decision(routing, 0.0, bias)
     if bias is not None:
-        counts = balance.expert_counts(routing.expert, config.expert_count, mask=masks["mask"])
-        there = ~np.isneginf(logits if masks["mask"] is None else logits[masks["mask"]]).all(axis=0)
+        counts = balance.expert_counts(routing.expert, config.expert_count, mask=mask)
+        there = ~np.isneginf(logits if mask is None else logits[mask]).all(axis=0)
         bias = np.where(there, balance.update_bias(np.where(there, bias, -np.inf), counts, rate=config.bias_rate), bias)
-    options = {"dialect": "first_choice" if config.sample_second else "assignments", "score": config.gate} | masks
+    options = {"dialect": "first_choice" if config.sample_second else "assignments", "score": config.gate, "mask": mask}
     if config.balance_scope == "sequence":
         uneven = balance.sequence_loss(logits, routing.expert, tokens.shape[1], **options).loss
     else:
         uneven = balance.auxiliary_loss(logits, routing.expert, **options).loss
-    added = config.balance_weight * uneven + config.z_weight * balance.z_loss(logits, **masks)
+    added = config.balance_weight * uneven + config.z_weight * balance.z_loss(logits, mask=mask)
     return Decision(routing, added, bias)
 
 
-def _decide_reinforce(params, group, logits, config, training, noise, held, masks):
+def _decide_reinforce(params, group, logits, config, training, noise, held, mask):
     """Return the decision of RL-R. `transformer.loss` computes the rewards and adds the loss terms of RL-R."""
     _check_noise(training, noise, held)
     gumbel = noise if training else None
-    routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held, **masks)
+    routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held, mask=mask)
     policy = Policy(logits, state_value(params["baseline"], group))
-    return Decision(_mean_of_choices(routing, config, masks["mask"]), policy=policy)
+    return Decision(_mean_of_choices(routing, config, mask), policy=policy)
 
 
 def _check_noise(training, noise, held):

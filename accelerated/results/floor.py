@@ -136,9 +136,9 @@ def cutoff_cell(item: Range | None) -> str:
 def left_out_errors(fits: Sequence) -> tuple[float, float] | None:
     """Return the RMSLE of left-out sizes without and with a floor, over the rows of all fits that both predict.
 
-    Runs far from the law are in no fit and have no error here. The smallest size does not count: its error is that of a
-    prediction below the runs, and plans are for models above them. None if a fit has no such law, or if no row can be
-    predicted: a floor needs four sizes to be tested.
+    Runs far from the law are left out of the fits and of the errors. The smallest size does not count: its error is
+    that of a prediction below the runs, and plans are for models above them. None if a fit has no such law, or if no
+    row can be predicted: a floor needs four sizes to be tested.
     """
     pairs = []
     for fit in fits:

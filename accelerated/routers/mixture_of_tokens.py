@@ -59,9 +59,7 @@ def mixing_weights(
         ValueError: the logits are not [g, E], the temperature is not a number above 0, or a mask has the wrong shape.
 
     Differs from the reference: the weights have at least float32. The weights of an expert with a logit of NaN or +∞
-        are
-    NaN. All weights are NaN if a traced temperature is not above 0. If no token is
-    real, the weights are 0.
+    are NaN. All weights are NaN if a traced temperature is not above 0. If no token is real, the weights are 0.
     """
     logits, real, taking = _entering(logits, temperature, mask, axis=0)
     if one_hot:
@@ -83,8 +81,7 @@ def emit_weights(
     """Return the share of each expert's output that each token gets.
 
     Differs from the reference: see `mixing_weights`; with "experts", the weights of a token with a logit of NaN or +∞
-        are
-    NaN.
+    are NaN.
     """
     if emit not in EMITS:
         raise InputError(f"emit is {emit!r}; allowed: {', '.join(EMITS)}")
@@ -170,12 +167,11 @@ def mixture_of_tokens(
     matrices = {name: matrix.astype(x.dtype) for name, matrix in _matrices(params).items()}
     # SCORE and WEIGH
     logits = jnp.matmul(x.astype(wide), params["router"].astype(wide), precision="highest")
-    masks = {"mask": mask}
-    weights = mixing_weights(logits, temperature, one_hot=one_hot, **masks)  # [g, E]
+    weights = mixing_weights(logits, temperature, one_hot=one_hot, mask=mask)  # [g, E]
     shares = weights
     if emit != "mixing" or emit_temperature is not None:
         emission = temperature if emit_temperature is None else emit_temperature
-        shares = emit_weights(logits, emission, emit=emit, one_hot=one_hot, **masks)
+        shares = emit_weights(logits, emission, emit=emit, one_hot=one_hot, mask=mask)
     mixtures = jnp.einsum("ge,gd->ed", weights.astype(x.dtype), x)  # MIX
     if axis_name is None:  # RUN
         into = {name: jnp.einsum("ed,edf->ef", mixtures, matrices[name]) for name in matrices if name != "down"}

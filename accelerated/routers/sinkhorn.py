@@ -178,8 +178,7 @@ def sinkhorn_router(
         group = _group(logits, valid, available, mask, axis_name)
         solved = None
         if training:
-            masks = {"mask": mask}
-            solved = sinkhorn_plan(logits, num_sweeps=num_sweeps, axis_name=axis_name, **masks)
+            solved = sinkhorn_plan(logits, num_sweeps=num_sweeps, mask=mask, axis_name=axis_name)
         expert = top_k_indices(group.logits + (solved.column_potential if training else 0), k)  # [T, k]
         chosen = _masked_rows(one_hot(expert, num_experts).sum(axis=1) / (group.count * k), mask)  # [T, E]
         expert = _padded_experts(expert, mask)
