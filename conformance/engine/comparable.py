@@ -10,14 +10,15 @@ from routelaws.conformance.compare import choice_in_order
 from routelaws.conformance.dialects import designs
 from routelaws.conformance.engine.names import defaults_of, public_functions
 from routelaws.conformance.engine.stances import GSHARD, SWITCH, TIES, TOP_K, Stance
+from routelaws.reference.routers.sinkhorn import SinkhornPlan
 
 OPTIONAL = {
     "Routing": ("load", "plan", "residual"),
     "Placement": ("slot", "token"),
     "AuxiliaryLoss": ("share", "probability"),
-    "SinkhornPlan": ("column_potential", "sweeps", "converged", "newton_steps"),
+    "SinkhornPlan": ("column_potential", "residual", "sweeps", "converged", "newton_steps"),
 }
-"""Fields that few libraries return. A missing field gets the reference's value."""
+"""Fields that few libraries return. A missing field gets the reference's value; the residual of a plan is computed."""
 
 
 def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stance | None, precision: str):
@@ -30,7 +31,11 @@ def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stan
         return result
     wanted = public_functions()[path](**named)
     if absent:
-        result = result._replace(**{name: getattr(wanted, name) for name in absent})
+        added = {name: getattr(wanted, name) for name in absent}
+        if isinstance(result, SinkhornPlan) and "residual" in absent:
+            plan = np.asarray(result.plan, float)
+            added["residual"] = np.abs(plan.shape[1] * plan.sum(axis=0) - 1).max()
+        result = result._replace(**added)
     return result if stance is None and path not in BALANCED else canonical(path, result, wanted, named, precision)
 
 

@@ -267,11 +267,14 @@ def test_router(backend, drawn, precision, gate, training, k):
 @pytest.mark.asks("routers.base.base_router")
 @pytest.mark.parametrize("k", [1, 2])  # many solvers are for k = 1 alone
 def test_tokens_that_prefer_one_expert(backend, k):
-    """The number of experts does not divide that of tokens, so capacities and least loads differ."""
+    """The number of experts does not divide that of tokens, so capacities and least loads differ. The last scores are
+    equal in float16."""
     for seed, shape in enumerate([(13, 3)] * 6 + [(62, 3)] * 2):  # many tokens, whose small differences count
         drawn = draw_scores("random", shape, 1.0, seed)
         drawn = drawn._replace(values=drawn.values + np.array([2.0, 0.0, -1.0]))
         check_router(backend, drawn, "float32", "sigmoid", True, k)
+    near = 8 + draw_scores("integer", (13, 3), 2.0**-12, 0).values
+    check_router(backend, Scores(near, "near"), "float32", "sigmoid", True, k)
 
 
 @pytest.mark.asks("routers.base.base_router")

@@ -51,6 +51,15 @@ def asked(backend, path: str, *arrays, **options):
 
 
 @pytest.mark.asks(because="each case names its function by a parameter")
+@pytest.mark.parametrize("path", [path for path in OF_LOGITS if path.startswith("routers.")])
+def test_equal_logits_again(backend, path):
+    """Ties may be broken in any way that does not change from call to call."""
+    answers = [asked(backend, path, np.zeros((7, 4))) for _ in range(3)]
+    if not all(equal(answers[0], each) for each in answers):
+        raise backends.Broken(path, "not deterministic", "gave two results for the same input, equal logits")
+
+
+@pytest.mark.asks(because="each case names its function by a parameter")
 @pytest.mark.parametrize("path", REPEATED)
 def test_an_earlier_input_again(backend, path):
     """Another call with the same shapes is in between, so a function that keeps rows of its last result shows it."""

@@ -410,15 +410,19 @@ def test_router(backend, drawn, precision, gate, training):
 
 
 @pytest.mark.asks("routers.sinkhorn.sinkhorn_router")
-@pytest.mark.parametrize("shape, k", [((24, 4), 1), ((40, 8), 2), ((6, 8), 3)])
-def test_a_router_without_a_number_of_sweeps(backend, shape, k):
-    """Any solver is right whose plan is as close to balance as the default tolerance."""
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("shape, k, shift", [((24, 4), 1, 0), ((40, 8), 2, 100), ((6, 8), 3, -100)])
+def test_a_router_without_a_number_of_sweeps(backend, shape, k, shift, training):
+    """Any solver is right whose plan is as close to balance as the default tolerance. A shift of all logits changes no
+    plan."""
     for seed, precision in itertools.product(range(2), precisions_of(backend)):
-        values = np.float32(draw_scores("random", shape, 1.0, seed).values + np.arange(shape[1]) / 4).astype(float)
-        found = run(backend, ROUTER, precision, values, k=k)
-        what = f"sinkhorn_router, default, {shape}, k {k}, {precision}"
-        scores = np.log(reference.sinkhorn_plan(values, tolerance=1e-9).plan)
-        assert_admissible_top_k(found.expert, scores, BOUNDS["sinkhorn.converged"].limit, what=what)
+        values = draw_scores("random", shape, 1.0, seed).values + np.arange(shape[1]) / 4 + shift
+        values = np.float32(values).astype(float)
+        found = run(backend, ROUTER, precision, values, k=k, training=training)
+        what = f"sinkhorn_router, default, {shape}, k {k}, logits about {shift}, training {training}, {precision}"
+        scores = np.log(reference.sinkhorn_plan(values, tolerance=1e-9).plan) if training else values
+        margin = BOUNDS["sinkhorn.converged"].limit if training else 0.0
+        assert_admissible_top_k(found.expert, scores, margin, what=what)
         check_gates(found, values, "softmax", precision, what)
 
 
