@@ -19,6 +19,7 @@ from routelaws.conformance.suite import test_reinforce
 from routelaws.conformance.suite import test_repeated_and_large as large
 from routelaws.conformance.suite import test_sinkhorn as suite_of_sinkhorn
 from routelaws.conformance.suite.strategies import Logits
+from routelaws.conformance.suite.strategies_base import Scores
 from routelaws.conformance.tests import mimics
 from routelaws.conformance.tests.planting import behind, stranger
 from routelaws.reference import balance, experts
@@ -712,6 +713,19 @@ def test_a_plan_may_be_an_array():
         backend = stranger(sinkhorn_plan=sinkhorn_plan)
         with pytest.raises(AssertionError, match="residual") if name == "wrong" else nullcontext():
             suite_of_sinkhorn.check_stopping(backend, Logits(large.Z[0], "free", 1), "float64")
+
+
+@pytest.mark.parametrize("preferred, fails", [(0.0, False), (1.0, True)])
+def test_an_assignment_may_be_its_experts_with_other_ties(preferred, fails):
+    """The reference gives expert 0 to the first three tokens, this function to the last three."""
+    scores = np.zeros((6, 2))
+    scores[:3, 0] = preferred  # then the tokens are no longer alike
+
+    def balanced_assignment(scores):
+        return base.balanced_assignment(scores).expert[::-1].copy()
+
+    with pytest.raises(AssertionError, match="expert") if fails else nullcontext():
+        suite_of_base.check_assignment(stranger(balanced_assignment=balanced_assignment), Scores(scores, ""), "float64")
 
 
 def choice_of(scores, number: int):
