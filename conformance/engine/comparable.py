@@ -21,7 +21,7 @@ OPTIONAL = {
     "Assignment": ("objective", "prices", "gap"),
     "SinkhornPlan": ("column_potential", "residual", "sweeps", "converged", "newton_steps"),
 }
-"""Fields that few libraries return. A missing field gets the reference's value; the residual of a plan is computed."""
+"""Fields that few libraries return. A missing field gets the reference's value; residual and objective are computed."""
 
 
 def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stance | None, precision: str):
@@ -33,13 +33,17 @@ def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stan
     if not absent and stance is None and path not in BALANCED:
         return result
     wanted = public_functions()[path](**named)
-    if absent:
-        added = {name: getattr(wanted, name) for name in absent}
-        if isinstance(result, SinkhornPlan) and "residual" in absent:
-            plan = np.asarray(result.plan, float)
-            added["residual"] = np.abs(plan.shape[1] * plan.sum(axis=0) - 1).max()
-        result = result._replace(**added)
-    return result if stance is None and path not in BALANCED else canonical(path, result, wanted, named, precision)
+    result = result._replace(**{name: getattr(wanted, name) for name in absent})
+    if stance is not None or path in BALANCED:
+        result = canonical(path, result, wanted, named, precision)
+    if isinstance(result, SinkhornPlan) and "residual" in absent:
+        plan = np.asarray(result.plan, float)
+        result = result._replace(residual=np.abs(plan.shape[1] * plan.sum(axis=0) - 1).max())
+    if path == ASSIGNMENT and "objective" in absent:
+        scores, real = np.asarray(named["scores"]), _real(named, len(wanted.expert))
+        chosen = np.take_along_axis(scores[real], np.asarray(result.expert)[real], axis=1)
+        result = result._replace(objective=chosen.sum())
+    return result
 
 
 ASSIGNMENT = "routers.base.balanced_assignment"
