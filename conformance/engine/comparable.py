@@ -21,7 +21,7 @@ OPTIONAL = {
     "Assignment": ("objective", "prices", "gap"),
     "SinkhornPlan": ("column_potential", "residual", "sweeps", "converged", "newton_steps"),
 }
-"""Fields that few libraries return. A missing field gets the reference's value; residual and objective are computed."""
+"""Fields that few libraries return. A missing field gets the reference's value, except three that are computed."""
 
 
 def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stance | None, precision: str):
@@ -39,6 +39,8 @@ def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stan
     if isinstance(result, SinkhornPlan) and "residual" in absent:
         plan = np.asarray(result.plan, float)
         result = result._replace(residual=np.abs(plan.shape[1] * plan.sum(axis=0) - 1).max())
+    if isinstance(result, SinkhornPlan) and "converged" in absent:
+        result = result._replace(converged=bool(result.residual <= named.get("tolerance", 1e-3)))
     if path == ASSIGNMENT and "objective" in absent:
         scores, real = np.asarray(named["scores"]), _real(named, len(wanted.expert))
         chosen = np.take_along_axis(scores[real], np.asarray(result.expert)[real], axis=1)
