@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..results.blocks import Block, Heading, Notes, Table, count
+from ..results.blocks import Block, Heading, Notes, Table, count, figure, span
 from ..results.encoding import constants
 from ..results.reproduction.paper import NAMES
 from ..wording import by_reason
@@ -97,6 +97,15 @@ class Finding(NamedTuple):
 def table(frame: "pandas.DataFrame", columns: dict[str, Callable], keys: int = 1) -> Table:
     """Return a frame as a table; `columns` has a function of a row for each heading."""
     return Table([*columns], [[cell(row) for cell in columns.values()] for row in frame.itertuples()], keys=keys)
+
+
+def change(row) -> str:
+    return f"{figure(row.percent, '+.2f')} %"
+
+
+def ends(row) -> str:
+    """Return the interval of a change in percent."""
+    return "not known" if row.low != row.low else f"{span(row, '+.2f')} %"
 
 
 def who(routers, entries: list[dict]) -> str:

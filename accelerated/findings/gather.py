@@ -1,6 +1,5 @@
 """All results of a report as a dictionary, `results.json`. Text and figures take their numbers from it."""
 
-from ..results.comparisons.ablations import experts_per_token, routing_frequency
 from ..results.comparisons.forms import compare
 from ..results.comparisons.runs import Run, point_of, seed_scatter, trusted, twice, usual, usual_frequency
 from ..results.comparisons.utilisation import utilisation_laws
@@ -10,9 +9,16 @@ from ..results.reproduction.router_fits import dense_law, other_rows, router_law
 from ..results.reproduction.table import Table, seeds_chosen, size_labels
 from ..results.runs import Runs
 from ..tables.schema import DENSE
-from . import advice, experts, routers
+from . import advice, experts, experts_per_token, routers, routing_frequency
 
-FINDINGS = (routers.FINDING, experts.FINDING, advice.FINDING)
+FINDINGS = (
+    routers.FINDING,
+    experts.FINDING,
+    experts_per_token.POINTS,
+    experts_per_token.VERSUS,
+    routing_frequency.FINDING,
+    advice.FINDING,
+)
 """The findings, each after those whose numbers it uses."""
 
 ABOUT = (
@@ -48,7 +54,6 @@ def gather(
     }
     results |= _laws(table, part, good, huber, tell)
     tell("ablations, pairs and isoFLOP profiles")
-    results |= {"experts_per_token": experts_per_token(good), "routing_frequency": routing_frequency(good)}
     for finding in FINDINGS:
         results[finding.key] = finding.frame(results, good)
     results["isoflop"] = table.profiles()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import make_folder, write_atomically
-from ..findings import advice, experts, routers
+from ..findings import advice, experts, experts_per_token, routers, routing_frequency
 from ..findings.finding import Report, anchor, bullets
 from ..findings.gather import gather
 from ..laws.catalogue import LAWS
@@ -55,8 +55,9 @@ FULL = (
     sweep_sections.registered_section,
     routers.FINDING.blocks,
     experts.FINDING.blocks,
-    run_sections.experts_per_token_section,
-    run_sections.frequency_section,
+    experts_per_token.POINTS.blocks,
+    experts_per_token.VERSUS.blocks,
+    routing_frequency.FINDING.blocks,
     run_sections.compute_section,
     fit_sections.texts_section,
     sweep_sections.routers_section,

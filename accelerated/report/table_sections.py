@@ -203,8 +203,6 @@ def _lacking(report: Report) -> list[Block]:
     lacking = {
         "no size has two values of E (for slopes)": any(law["measured_slopes"] for law in report.laws),
         **{finding.lacking: len(results[finding.key]) for finding in FINDINGS if finding.lacking},
-        "no models differ only in k": results["experts_per_token"]["cells"],
-        "no models differ only in the share of routed blocks": results["routing_frequency"]["cells"],
         "no run has another k, R or width (to test the law that uses F and B)": no_compute
         or results["headlines"]["other_kinds"],
         "there is only one loss column, so no other text": len(table["loss_columns"]) > 1,

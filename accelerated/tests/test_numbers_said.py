@@ -31,7 +31,7 @@ from routelaws.reference import diagnostics
 from .test_report_sentences import RESULTS, SWEEP
 
 RANDOM = np.random.default_rng(59)
-KEPT = {"N", "E", "R", "k", "level", "flop_increase", "usual", "usual_frequency", "frequencies", "size_labels"}
+KEPT = {"N", "E", "R", "k", "times", "level", "flop_increase", "usual", "usual_frequency", "frequencies", "size_labels"}
 COUNTS = {"values", "less", "cells", "lower", "rows", "runs", "sizes"}
 SUFFIX = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?:[KMBT]\b)?")
@@ -62,7 +62,7 @@ def field(record, path: str):
 
 def agree(cell: str, wanted: list) -> None:
     """Raise unless a cell has these numbers, in order, each within half a unit of its last digit."""
-    found, wanted = NUMBER.findall(cell.replace("−", "-")), [value for value in wanted if value is not None]
+    found, wanted = NUMBER.findall(cell.replace("−", "-")), [value for value in wanted if not pandas.isna(value)]
     assert len(found) == len(wanted), (cell, wanted)
     for text, one in zip(found, wanted, strict=True):
         scale, number = SUFFIX.get(text[-1], 1), Decimal(text.rstrip("KMBT").replace(",", ""))
@@ -110,7 +110,7 @@ def of_html(text: str) -> list[tuple]:
 
 
 R = spoilt(RESULTS)
-FITTED, TOKENS = R["laws"], R["experts_per_token"]
+FITTED, FREQUENCY = R["laws"], R["routing_frequency"]
 NAMES = ("a", "b", "c", "d", "E_start", "E_max", "N_cutoff")
 
 
@@ -125,8 +125,8 @@ PAIRS = list(R["pairs"][R["pairs"]["E"].isna()].itertuples())
 ALONE = [one | {name: one["coefficients"][name]["value"] if one["coefficients"][name]["determined"] else None
                 for name in NAMES[:-1]} for one in R["transfer"]]  # fmt: skip
 DOUBLINGS = list(R["doublings"].itertuples())
-BOUGHT = [one | {"growth": one["of"].get("growth"), "change": one["percent"] or None}
-          for name in ("cells", "dense") for one in each(TOKENS[name], "points")]  # fmt: skip
+BOUGHT = R["experts_per_token"].assign(percent=lambda rows: rows["percent"].where(rows["times"] != 1))
+LOSSES = FREQUENCY.dropna(subset="N").pivot(index=["router", "N", "E"], columns="R", values="loss")
 DENSE = R["dense"]["coefficients"]
 TABLES = {
     "the law": (list(map(constants, FITTED)), {f"^{name}$": f"{name}.value {name}.low {name}.high" for name in NAMES}),
@@ -155,13 +155,13 @@ TABLES = {
                            "size left out": "leave_one_size_out.rmsle"}),
     "pairs": (PAIRS, {"cells": "cells", "difference": "percent", "95 %": "low high", "ratio": "size_ratio",
                       "95 %#1": "ratio_low ratio_high"}),
-    "experts per token": (BOUGHT, {"^loss$": "loss", "^change$": "change", "Tera": "flops", "^log10 L": "per_decade",
-                                   "larger N": "growth"}),
-    "against other uses": ([*TOKENS["versus_growth"].values(), *TOKENS["versus_dense"].values()], {
-        "cells": "values", "less in": "less", "mean": "mean", "95 %": "low high"}),
-    "losses by frequency": (R["routing_frequency"]["cells"], {"R = 1/4": "points.0.loss", "R = 1/2": "points.1.loss"}),
-    "changes by frequency": (R["routing_frequency"]["changes"], {
-        "change": "percent.mean", "95 %": "percent.low percent.high", "cells": "cells", "lower": "lower"}),
+    "experts per token": (list(BOUGHT.itertuples()), {
+        "^loss$": "loss", "^change$": "percent", "Tera": "flops", "^log10 L": "gain", "larger N": "growth"}),
+    "against other uses": (list(R["gains_per_flop"].itertuples()), {
+        "cells": "cells", "less in": "less", "mean": "mean", "95 %": "low high"}),
+    "losses by frequency": (LOSSES.values.tolist(), {"R = 1/4": "0", "R = 1/2": "1"}),
+    "changes by frequency": (list(FREQUENCY[FREQUENCY["N"].isna() & FREQUENCY["R"].notna()].itertuples()), {
+        "change": "percent", "95 %": "low high", "cells": "cells", "lower": "lower"}),
     "kinds": (each(R["utilisation"], "kinds"), {"runs": "rows", "RMSLE": "rmsle", "mean of": "percent"}),
     "other texts": (ALONE, {f"^{name}$": name for name in NAMES[:-1]} | {"^runs$": "rows", "RMSLE": "rmsle"}),
     "doublings": (DOUBLINGS, {

@@ -13,14 +13,14 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.findings import routers
+from routelaws.accelerated.findings import routers, routing_frequency
 from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.findings.gather import gather
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.figures import laws as law_figures
-from routelaws.accelerated.results.comparisons import ablations, utilisation
 from routelaws.accelerated.results.comparisons import runs as comparison_runs
+from routelaws.accelerated.results.comparisons import utilisation
 from routelaws.accelerated.results.reproduction import router_fits as fits
 from routelaws.accelerated.results.reproduction.headlines import headlines
 from routelaws.accelerated.results.reproduction.table import Table, open_runs
@@ -290,9 +290,9 @@ def test_of_a_tie_the_larger_routing_frequency_is_the_usual_one():
     for order in (runs, runs[::-1]):
         assert comparison_runs.usual_frequency(order) == 0.5
         assert {run.frequency for run in comparison_runs.usual(order)} == {0.5}
-        found = ablations.routing_frequency(order)
-        assert found["usual"] == 0.5 and [change["R"] for change in found["changes"]] == [0.25]
-        assert close(found["changes"][0]["percent"]["mean"], 100 * (2.0 / 1.5 - 1))
+        found = routing_frequency.find({}, order)
+        [change] = found[found["N"].isna() & found["R"].notna()].itertuples()
+        assert (change.usual, change.R) == (0.5, 0.25) and close(change.percent, 100 * (2.0 / 1.5 - 1))
     # Runs with another k, and dense runs, do not count.
     more = runs + [a_run("Hash", 100, 8, 1.0, frequency=0.25, k=2), a_run("Dense", 100, 1, 3.0, frequency=0.25)]
     assert comparison_runs.usual_frequency(more) == 0.5
@@ -321,7 +321,7 @@ def turned(results, *laws):
         law["coefficients"]["c"] |= {"low": -0.02, "high": -0.001}
         law["rmsle_percent"] = 1.0
     laws[1]["misfit"]["bend"] |= {"p": 1e-3}
-    results["pairs"].loc[0, ["percent", "low", "high", "verdict"]] = -2.0, -3.0, -1.0, "Hash"
+    results["pairs"].loc[0, ["percent", "low", "high", "verdict"]] = -2.0, -3.0, -1.0, "first"
 
 
 def quiet(results, *laws):

@@ -1,4 +1,4 @@
-"""Figures that compare runs: routers, ablations, compute, other texts."""
+"""Figures that compare runs: compute, other texts."""
 
 import numpy as np
 
@@ -6,19 +6,12 @@ from ...findings.finding import loss_name, router_name
 from ...findings.style import (
     INK,
     colour_of,
-    dots,
-    label_ends,
     loss_axis,
-    loss_rows,
     panel_grid,
     plain_ticks,
     shared_legend,
     size_axis,
-    size_name,
-    size_shade,
-    with_room,
 )
-from ...results.blocks import share
 from ...results.comparisons.runs import Run
 
 
@@ -90,93 +83,6 @@ def transfer_figure(results: dict, runs: list[Run]):
             panel.set_ylabel("change of the loss, %")
     shared_legend(figure, panels)
     return figure
-
-
-def k_figure(results: dict, runs: list[Run]):
-    """Return loss against forward FLOPs for k = 1, 2, 4 and for wider dense models, a panel per router and size."""
-    cells = [cell for cell in results["experts_per_token"]["cells"] if all(point["flops"] for point in cell["points"])]
-    if not cells:
-        return None
-    shown = list(dict.fromkeys((cell["router"], cell["N"]) for cell in cells))
-    figure, panels = panel_grid(len(shown), 4.2, most=2)
-    for panel, (router, size) in zip(panels, shown, strict=True):
-        lines = _k_lines(results, cells, router, size)
-        for name, points, colour in lines:
-            _draw_k_line(panel, name, points, colour)
-        flops = [point["flops"] for _, points, _ in lines for point in points]
-        losses = [point["loss"] for _, points, _ in lines for point in points]
-        span = max(max(flops) / min(flops), 1.2)  # at least 1.2, to give the axis a length
-        panel.set_xscale("log")
-        ends = (min(flops) / span**0.1, max(flops) * span**0.5)
-        panel.set(
-            title=f"{router_name(router)}, N = {size_name(results, size)}",
-            xlim=ends,
-            xlabel="forward TeraFLOPs of 2,048 tokens",
-        )
-        with_room(panel, losses, 0.05, 0.1)
-        plain_ticks(panel, *ends)
-    loss_rows(panels, results)
-    return figure
-
-
-def _k_lines(results: dict, cells: list[dict], router: str, size: int) -> list[tuple]:
-    """Return (name, points, colour) of each line of a panel: one per E, and one for wider dense models."""
-    here = [cell for cell in cells if (cell["router"], cell["N"]) == (router, size)]
-    lines = [
-        (f"E = {cell['E']}", cell["points"], size_shade(colour_of(results, router), i, len(here)))
-        for i, cell in enumerate(here)
-    ]
-    return lines + [
-        ("dense, wider", entry["points"], INK)
-        for entry in results["experts_per_token"]["dense"]
-        if entry["N"] == size and all(point["flops"] for point in entry["points"])
-    ]
-
-
-def _draw_k_line(panel, name: str, points: list[dict], colour) -> None:
-    at, losses = [point["flops"] for point in points], [point["loss"] for point in points]
-    dots(panel, at, losses, colour, line=1.4)
-    beside = {"textcoords": "offset points"}
-    for x, y, point in zip(at, losses, points, strict=True):
-        text = f"k = {point['k']}" if "k" in point else f"×{point['flop_increase']:g}"
-        panel.annotate(text, (x, y), xytext=(0, 7), ha="center", fontsize=8.5, color="#555555", **beside)
-    end = (at[-1], losses[-1])
-    panel.annotate(name, end, xytext=(21, 0), va="center", fontsize=9.5, fontweight="bold", color=colour, **beside)
-
-
-def frequency_figure(results: dict, runs: list[Run]):
-    cells = results["routing_frequency"]["cells"]
-    if not cells:
-        return None
-    sizes = sorted({cell["N"] for cell in cells})
-    figure, panels = panel_grid(len(sizes), 4.2, most=2)
-    for panel, size in zip(panels, sizes, strict=True):
-        here = [cell for cell in cells if cell["N"] == size]
-        ends = [_draw_shares(panel, results, cell, here) for cell in here]
-        values = sorted({point["R"] for cell in here for point in cell["points"]})
-        panel.set_xscale("log", base=2)
-        panel.set_xticks(values, [share(value) for value in values])
-        panel.minorticks_off()
-        span = values[-1] / values[0]
-        panel.set(
-            title=f"N = {size_name(results, size)}",
-            xlabel="R, share of the blocks that are routed",
-            xlim=(values[0] / span**0.06, values[-1] * span**0.58),
-        )
-        losses = [point["loss"] for cell in here for point in cell["points"]]
-        with_room(panel, losses)
-        label_ends(panel, ends)
-    loss_rows(panels, results)
-    return figure
-
-
-def _draw_shares(panel, results: dict, cell: dict, beside: list[dict]) -> tuple:
-    """Draw one cell over the share of routed blocks. Cells of one router in `beside` have shades of one colour."""
-    colour = colour_of(results, cell["router"])
-    counts = sorted({other["E"] for other in beside if other["router"] == cell["router"]})
-    at, losses = [point["R"] for point in cell["points"]], [point["loss"] for point in cell["points"]]
-    dots(panel, at, losses, size_shade(colour, counts.index(cell["E"]), len(counts)), line=1.4)
-    return at[-1], losses[-1], f"{router_name(cell['router'])}, E = {cell['E']}", colour
 
 
 def _marks(kinds: list[str]) -> dict[str, tuple[str, bool]]:
