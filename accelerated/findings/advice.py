@@ -7,7 +7,6 @@ judged" (the table lacks the runs). Their rules are our choice.
 import pandas
 
 from ..results.blocks import Block, count, figure
-from ..results.comparisons.runs import Run
 from ..results.reproduction import paper
 from ..wording import plural
 from .experts_per_token import LARGER
@@ -59,7 +58,7 @@ CERTAIN = (
 )
 
 
-def judge(results: dict, runs: list[Run]) -> pandas.DataFrame:
+def judge(results: dict) -> pandas.DataFrame:
     """Check each recommendation of the paper.
 
     Returns:
@@ -196,4 +195,4 @@ def section(report: Report) -> list[Block]:
     ]
 
 
-FINDING = Finding("advice", "The recommendations", judge, section)
+FINDING = Finding("advice", "The recommendations", lambda results, source: {"advice": judge(results)}, section)

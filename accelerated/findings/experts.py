@@ -14,7 +14,7 @@ COLUMNS = ["router", "before", "E", "sizes", "percent", "low", "high", "per_doub
 REACHED = ["reached", "reached_low", "reached_high", "reached_sizes"]
 
 
-def steps(results: dict, runs: list[Run]) -> pandas.DataFrame:
+def steps(runs: list[Run]) -> pandas.DataFrame:
     """Return the gain of each step in E for each router, as a mean over the sizes with both E.
 
     Returns:
@@ -59,4 +59,6 @@ def section(report: Report) -> list[Block]:
     ]
 
 
-FINDING = Finding("doublings", "The gain of each step in E", steps, section)
+FINDING = Finding(
+    "doublings", "The gain of each step in E", lambda results, source: {"doublings": steps(source.good)}, section
+)

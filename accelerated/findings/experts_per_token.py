@@ -17,7 +17,12 @@ from .style import INK, colour_of, dots, loss_rows, panel_grid, plain_ticks, siz
 LARGER = "the next larger model"
 
 
-def points(results: dict, runs: list[Run]) -> pandas.DataFrame:
+def find(results: dict, source) -> dict[str, pandas.DataFrame]:
+    frame = points(source.good)
+    return {"experts_per_token": frame, "gains_per_flop": versus(frame)}
+
+
+def points(runs: list[Run]) -> pandas.DataFrame:
     """Return the models that differ only in k, or only in flop_increase, with their gains.
 
     Returns:
@@ -49,7 +54,7 @@ def _gain(low: pandas.DataFrame, high: pandas.DataFrame) -> pandas.Series:
     return np.log10(high["loss"] / low["loss"]) / cost.where(cost > 0)
 
 
-def versus(results: dict, runs: list[Run]) -> pandas.DataFrame:
+def versus(frame: pandas.DataFrame) -> pandas.DataFrame:
     """Compare the gain of each k with the gain of the next larger model, and with that of a wider dense model.
 
     Returns:
@@ -57,7 +62,6 @@ def versus(results: dict, runs: list[Run]) -> pandas.DataFrame:
         gain; above zero, k experts gain less. `less` counts these cells. The interval counts each N once, because the
         cells of an N share their dense run.
     """
-    frame = results["experts_per_token"]
     dense = frame[frame["router"] == DENSE].rename(columns={"gain": "wider"})[["N", "times", "wider"]]
     routed = frame[frame["router"] != DENSE].merge(dense, on=["N", "times"], how="left")
     others = {LARGER: routed["growth"], "wider dense layers": routed["wider"]}
@@ -92,10 +96,16 @@ def section(report: Report) -> list[Block]:
             "means a larger gain per FLOP.",
         ),
         table(report.results["experts_per_token"], columns, keys=3),
+        *_versus_table(report.results["gains_per_flop"]),
     ]
 
 
-def versus_section(report: Report) -> list[Block]:
+def _versus_table(frame: pandas.DataFrame) -> list[Block]:
+    if frame.empty:
+        return [
+            "The table has no larger model with k = 1 and no wider dense model, so a larger k cannot be compared "
+            "with them."
+        ]
     columns = {
         "against": lambda row: row.against,
         "k": lambda row: f"k = {row.k}",
@@ -105,9 +115,9 @@ def versus_section(report: Report) -> list[Block]:
         "95 % interval": lambda row: span(row, "+.4f"),
     }
     return [
-        "A larger k is compared with the other ways, in log10 L per tenfold FLOPs. Where the difference is above zero, "
-        "the larger k gains less. Each size counts once.",
-        table(report.results["gains_per_flop"], columns, keys=2),
+        "The next table compares a larger k with the other ways, in log10 L per tenfold FLOPs. Where the difference "
+        "is above zero, the larger k gains less. Each size counts once.",
+        table(frame, columns, keys=2),
     ]
 
 
@@ -147,18 +157,11 @@ def _draw_line(panel, name: str, rows: pandas.DataFrame, label: str, colour) -> 
     panel.annotate(name, (row.flops, row.loss), xytext=(21, 0), **look, **beside)
 
 
-POINTS = Finding(
+FINDING = Finding(
     key="experts_per_token",
     title="Experts per token",
-    frame=points,
+    find=find,
     section=section,
     figures={"k": draw},
     lacking="no models differ only in k",
-)
-VERSUS = Finding(
-    key="gains_per_flop",
-    title="Experts per token against larger models",
-    frame=versus,
-    section=versus_section,
-    lacking="no model to compare a larger k with",
 )

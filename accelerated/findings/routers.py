@@ -43,10 +43,10 @@ PAPERS = "S-Base"
 """The router that the paper recommends."""
 
 
-def find(results: dict, runs: list[Run]) -> pandas.DataFrame:
+def find(results: dict, source) -> dict[str, pandas.DataFrame]:
     dense = results["dense"]
     alpha = dense["coefficients"]["alpha"]["value"] if dense.get("status") == "interior" else None
-    return compare(runs, alpha, results["seed_scatter"])
+    return {"pairs": compare(source.good, alpha, results["seed_scatter"])}
 
 
 def compare(runs: list[Run], alpha: float | None, scatter: dict | None) -> pandas.DataFrame:
@@ -293,7 +293,7 @@ def _pair_title(pair) -> str:
 FINDING = Finding(
     key="pairs",
     title="Router against router",
-    frame=find,
+    find=find,
     sentence=sentence,
     section=section,
     figures={"routers": routers_figure, "pairs": pairs_figure},

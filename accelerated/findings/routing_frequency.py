@@ -13,7 +13,7 @@ LEAST = 0.5
 """The paper recommends routing at least this share of the blocks."""
 
 
-def find(results: dict, runs: list[Run]) -> pandas.DataFrame:
+def compare(runs: list[Run]) -> pandas.DataFrame:
     """Compare the loss at each R with the loss at the usual R, of the same router, N and E.
 
     Returns:
@@ -99,7 +99,7 @@ def _lines(panel, results: dict, router: str, rows: pandas.DataFrame):
 FINDING = Finding(
     key="routing_frequency",
     title="Routing frequency",
-    frame=find,
+    find=lambda results, source: {"routing_frequency": compare(source.good)},
     section=section,
     figures={"frequency": draw},
     lacking="no models differ only in the share of routed blocks",

@@ -162,7 +162,7 @@ TABLES = {
     "losses by frequency": (LOSSES.values.tolist(), {"R = 1/4": "0", "R = 1/2": "1"}),
     "changes by frequency": (list(FREQUENCY[FREQUENCY["N"].isna() & FREQUENCY["R"].notna()].itertuples()), {
         "change": "percent", "95 %": "low high", "cells": "cells", "lower": "lower"}),
-    "kinds": (each(R["utilisation"], "kinds"), {"runs": "rows", "RMSLE": "rmsle", "mean of": "percent"}),
+    "kinds": (list(R["kinds"].itertuples()), {"runs": "rows", "RMSLE": "rmsle", "mean of": "percent"}),
     "other texts": (ALONE, {f"^{name}$": name for name in NAMES[:-1]} | {"^runs$": "rows", "RMSLE": "rmsle"}),
     "doublings": (DOUBLINGS, {
         "^sizes$": "sizes", "of the loss": "percent", "95 %": "low high", "whole fall": "reached",
@@ -184,14 +184,15 @@ def test_a_table_of_the_report_has_the_numbers_of_its_fields(text, name):
 def test_the_law_in_compute_has_a_column_for_each_router(text):
     [(_, rows)] = [table for table in of_markdown(text) if table[0] == ["", "HASH", "S-BASE"]]
     others = {"RMSLE": "rmsle", "RMSLE, one run left out": "leave_one_out", "runs": "rows"}
-    assert others.keys() < {row[0] for row in rows}
+    constants = R["utilisation_constants"]
+    assert others.keys() | set(constants["name"]) < {row[0] for row in rows}
     for name, *cells in rows:
-        for cell, entry in zip(cells, R["utilisation"], strict=True):
-            if one := entry["coefficients"].get(name):
-                ends = [float(end) for end in (one["low"], one["high"]) if end not in (None, "inf", "-inf")]
-                agree(cell, [one["value"]] * one["determined"] + ends)
-            elif name in others:
-                agree(cell, [entry[others[name]]])
+        for cell, law in zip(cells, R["utilisation"].itertuples(), strict=True):
+            for one in constants[(constants["router"] == law.router) & (constants["name"] == name)].itertuples():
+                ends = [float(end) for end in (one.low, one.high) if end not in (None, "inf", "-inf")]
+                agree(cell, [one.value] * one.determined + ends)
+            if name in others:
+                agree(cell, [getattr(law, others[name])])
 
 
 def test_the_page_has_the_tables_of_the_text(text, tmp_path):

@@ -30,8 +30,9 @@ del RESULTS["runs"]
 for entry in RESULTS["other_intervals"]:
     for quantity in entry["quantities"]:
         quantity["N"] = math.nan if quantity["N"] is None else quantity["N"]
-RESULTS |= {finding.key: pandas.DataFrame(RESULTS[finding.key]) for finding in FINDINGS}
-for frame in (RESULTS[finding.key] for finding in FINDINGS):
+FRAMES = "gains_per_flop", "utilisation", "utilisation_constants", "utilisation_runs", *(each.key for each in FINDINGS)
+RESULTS |= {name: pandas.DataFrame(RESULTS[name]) for name in FRAMES}
+for frame in map(RESULTS.get, FRAMES):
     frame[frame.columns.intersection(["N", "E"])] = frame[frame.columns.intersection(["N", "E"])].astype("Int64")
 LAW, PAIRS, FREQUENCY = RESULTS["laws"][1], RESULTS["pairs"], RESULTS["routing_frequency"]
 UNSETTLED, UNKNOWN = {"verdict": "open", "low": -0.5}, {"verdict": "not known", "low": math.nan}
@@ -97,7 +98,7 @@ FORMS = [
 
 NOTHING = {
     **{key: RESULTS[key].iloc[:0] for key in ("pairs", "experts_per_token", "gains_per_flop", "routing_frequency")},
-    "table loss_columns": ["loss"], "headlines other_kinds": False,
+    "table loss_columns": ["loss"], "kinds": RESULTS["kinds"].query("kind == 'main grid'"),
     "laws": [law | {"measured_slopes": []} for law in RESULTS["laws"]],
 }  # fmt: skip
 
@@ -120,7 +121,7 @@ def altered(changes: dict) -> dict:
 
 def advised(changes: dict) -> dict:
     """Return the change of the recommendations that follows from other changes."""
-    return {"advice": judge(altered(changes), [])}
+    return {"advice": judge(altered(changes))}
 
 
 OF_A_TABLE = {
@@ -185,7 +186,7 @@ OF_A_TABLE = {
     },
     "slopes do not fade": {"headlines slopes_fade": False},
     "k without a comparison": {"gains_per_flop": RESULTS["gains_per_flop"].iloc[:0]},
-    "no kind is off": {"headlines kinds_off": []},
+    "no kind is off": {"kinds": RESULTS["kinds"].assign(percent=0.0)},
     "suspects": {"rows suspect": [SUSPECT], "rows kept": [12, 13]},
     "repeated runs and gaps": {
         "rows twice": [ALIKE | {"hyper_ids": ids} for ids in ([1, 2], list(range(9)), [11, 99])],
@@ -216,7 +217,9 @@ OF_A_TABLE = {
     "more routed blocks help": advised({
         "routing_frequency": pandas.concat([FREQUENCY, FREQUENCY[:1].assign(R=1.0, lower=2)]),
     }),
-    "no law in compute": {f"utilisation {i} missing": "the reason" for i in (0, 1)},
+    "no law in compute": {
+        "utilisation": RESULTS["utilisation"].assign(missing="the reason"), "kinds": RESULTS["kinds"].iloc[:0],
+    },
 }  # fmt: skip
 
 OF_A_SWEEP = {

@@ -8,7 +8,15 @@ import pandas
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.findings import advice, experts, experts_per_token, finding, routers, routing_frequency
+from routelaws.accelerated.findings import (
+    advice,
+    compute,
+    experts,
+    experts_per_token,
+    finding,
+    routers,
+    routing_frequency,
+)
 from routelaws.accelerated.findings.gather import gather, used_rows
 from routelaws.accelerated.findings.style import (
     COLOURS,
@@ -27,7 +35,6 @@ from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results import blocks, encoding, fit
 from routelaws.accelerated.results.comparisons import forms
 from routelaws.accelerated.results.comparisons.runs import seed_scatter, twice
-from routelaws.accelerated.results.comparisons.utilisation import kind_of
 from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.misfit import equal_variances
 from routelaws.accelerated.results.reproduction import paper, resamples, router_fits
@@ -175,15 +182,15 @@ def test_more_experts_per_token_against_what_else_flops_buy():
     ]
 
     def against(runs):
-        return experts_per_token.versus({"experts_per_token": experts_per_token.points({}, runs)}, runs)
+        return experts_per_token.versus(experts_per_token.points(runs))
 
-    cell, more, *dense = experts_per_token.points({}, runs).itertuples()
+    cell, more, *dense = experts_per_token.points(runs).itertuples()
     assert [(row.router, row.times) for row in dense] == [("Dense", 1), ("Dense", 2)] and cell.growth == more.growth
     assert (cell.growth, more.gain, more.percent) == pytest.approx((-0.2, -0.1, 100 * (10**-0.01 - 1)))
     found = against(runs)
     assert found["k"].tolist() == [2, 2] and found["less"].tolist() == [1, 1]
     assert found["mean"].tolist() == pytest.approx([0.1, 0.2]) and found["low"].isna().all()
-    assert experts_per_token.points({}, runs[:1]).empty and experts_per_token.points({}, []).empty
+    assert experts_per_token.points(runs[:1]).empty and experts_per_token.points([]).empty
     # Three routers at one N and one at another are two sizes, so Student's quantile has one degree of freedom.
     more = [each._replace(router=router) for router in ("Hash", "RL-R") for each in runs[:3]]
     apart = [run("S-Base", 1000, 8, 10**-0.22, k=2, flops=10**1.1), run("S-Base", 10_000, 8, 10**-0.5, flops=100.0)]
@@ -196,14 +203,14 @@ def test_routing_frequency_against_the_usual_one():
     runs = [run("Hash", 100, e, 2.0) for e in (2, 4, 8)]
     runs += [run("Hash", 100, e, 2.0 * f, frequency=0.25) for e, f in ((2, 1.1), (4, 0.9))]
     runs += [run("Hash", 100, 8, 1.9, frequency=1.0), run("Hash", 100, 8, 1.0, k=2, frequency=1.0)]
-    found = routing_frequency.find({}, runs)
+    found = routing_frequency.compare(runs)
     assert (found["usual"] == 0.5).all() and found["N"].notna().sum() == 6
     half, below, above = found[found["N"].isna()].itertuples()
     assert (below.R, below.cells, below.lower) == (0.25, 2, 1) and (half.cells, half.percent) == (2, below.percent)
     assert below.percent == pytest.approx(100 * (math.sqrt(1.1 * 0.9) - 1)) and below.low < below.percent < below.high
     assert (above.R, above.percent) == (1.0, pytest.approx(-5.0)) and math.isnan(half.R) and math.isnan(above.low)
     half = [run("Hash", 100, e, 2.0, frequency=1.0) for e in (2, 4)] + [run("Hash", 100, 2, 2.1)]
-    assert routing_frequency.find({}, half)["R"].notna().all() and routing_frequency.find({}, []).empty
+    assert routing_frequency.compare(half)["R"].notna().all() and routing_frequency.compare([]).empty
 
 
 NAN = math.nan
@@ -294,7 +301,7 @@ def test_differences_that_seeds_can_cause_are_hollow():
 def test_doublings_by_hand():
     runs = [run("Dense", 100, 1, 4.0), run("A", 100, 2, 3.0), run("A", 100, 8, 2.0)]
     runs += [run("Dense", 1000, 1, 2.0), run("A", 1000, 8, 2.0), run("Dense", 9000, 1, 1.5), run("A", 9000, 8, 1.6)]
-    found = experts.steps({}, runs)  # the two larger sizes gain nothing, so E has no share of a gain
+    found = experts.steps(runs)  # the two larger sizes gain nothing, so E has no share of a gain
     assert found[["before", "E", "sizes", "reached_sizes"]].values.tolist() == [[1, 2, 1, 1], [2, 8, 1, 1]]
     wanted = [100 * math.log(3 / 4) / math.log(2 / 4), 100, -25, -100 / 3, math.log10(2 / 3) / 2]
     assert [*found["reached"], *found["percent"], found["per_doubling"][1]] == pytest.approx(wanted)
@@ -326,12 +333,12 @@ def test_seeds_are_told_from_other_differences():
 def advised(key: str, **results):
     empty = {
         "laws": [],
-        "doublings": experts.steps({}, []),
+        "doublings": experts.steps([]),
         "pairs": routers.compare([], None, None),
-        "gains_per_flop": experts_per_token.versus({"experts_per_token": experts_per_token.points({}, [])}, []),
-        "routing_frequency": routing_frequency.find({}, []),
+        "gains_per_flop": experts_per_token.versus(experts_per_token.points([])),
+        "routing_frequency": routing_frequency.compare([]),
     }
-    frame = advice.judge(empty | results, [])
+    frame = advice.judge(empty | results)
     return frame[frame["key"] == key].iloc[0] if len(frame) else {"verdict": "cannot be judged", "because": ""}
 
 
@@ -482,7 +489,7 @@ def test_an_interval_that_goes_beyond_its_axis_has_an_arrow_there():
      ({"router": "Dense"}, "dense"), ({"router": "Dense", "flop_increase": 2.0}, "dense, FFN ×2")],
 )  # fmt: skip
 def test_a_run_differs_from_the_main_grid_in_words(fields, kind):
-    assert kind_of(run(**{"router": "Hash", "size": 100, "experts": 4, "loss": 2.0} | fields), 0.5) == kind
+    assert compute.kind_of(run(**{"router": "Hash", "size": 100, "experts": 4, "loss": 2.0} | fields), 0.5) == kind
 
 
 def test_a_run_beside_a_suspect_one_is_kept():
