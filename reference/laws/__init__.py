@@ -41,8 +41,8 @@ _NAMES = {
     "fitting": ("LossCurve", "RoutedFit", "fit_routed", "predict_curve"),
     "floored": (
         "BilinearFloorCoefficients", "BoundedFloorCoefficients", "SeparableFloorCoefficients", "fit_floored",
-        "floored_cutoff", "floored_dense_equivalent", "floored_intervals", "floored_ranges", "floored_slopes",
-        "floored_worth", "predict_floored",
+        "floored_cutoff", "floored_dense_equivalent", "floored_design", "floored_intervals", "floored_ranges",
+        "floored_slopes", "floored_worth", "predict_floored",
     ),
     "held_out": ("Comparison", "HeldOut", "Score", "compare_forms", "leave_one_group_out", "leave_one_out"),
     "hoffmann": (

@@ -170,7 +170,7 @@ class Law(NamedTuple):
         floored: the name of the same law with an irreducible loss; "" if there is none
         counts_embedding: whether N of the published law counts the embedding
         count: (*columns) -> number of coefficients, if it differs from the number of parameters
-        design: (fit, *columns) -> [n, p]: columns in which log10 L is linear at the fitted nonlinear coefficients
+        design: (fit, *columns) -> [n, p]: derivatives of log10 L that exist where coefficients have no value
         own_intervals: (fit, columns, loss, level) -> [Range]; None: the jackknife
         own_predictions: (fit, columns, loss, points, level) -> [Predicted]; None: the jackknife
         slopes: (fit, columns, loss, level) -> [Range]: they show whether the rows determine the law
@@ -418,6 +418,7 @@ def _with_floor(law: Law, kind: type[floored.FlooredCoefficients]) -> Law:
         predict=lambda fit, *columns: floored.predict_floored(*columns, fit.coefficients),
         takes_huber=True,
         has_floor=True,
+        design=floored.floored_design,
         own_intervals=partial(floored.floored_ranges, intervals),
         own_predictions=partial(smooth_intervals.smooth_predictions, intervals),
         slopes=partial(floored.floored_slopes, intervals),
