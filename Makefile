@@ -21,7 +21,7 @@ VALUES := conformance/suite/test_transformer.py accelerated/tests/test_downstrea
 # The tests that compare what is said with a file of accelerated/tests/approved.
 APPROVED := approved or drawn or printed or prints or flags
 
-.PHONY: help demo coverage test test-values test-all approve campaign study tutorials tutorials-check site bench lint budget clean
+.PHONY: help demo coverage test test-values test-all approve campaign study tutorials tutorials-check pods site bench lint budget clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -57,6 +57,10 @@ tutorials: $(VENV)/.installed  ## run the lessons and write their pages; LESSONS
 
 tutorials-check: $(VENV)/.installed  ## fail if a page differs from the output of its script; writes nothing
 	$(BIN)/python tutorials/build.py --check $(LESSONS)
+
+pods: $(VENV)/.installed  ## compile a small run for a slice of a TPU pod, without a TPU (minutes; 140 MB)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,tpu]'
+	$(BIN)/python -m pytest -q accelerated/tests/test_slices.py
 
 site: $(VENV)/.site  ## build the site in build/site and check its links (two minutes)
 	$(BIN)/python docs/site/make.py

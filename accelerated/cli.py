@@ -29,6 +29,7 @@ NEEDED = {
     "inspect": "train",
     "export": "train",
     "plan-mesh": "train",
+    "compile": "train",
 }
 """{command: its extras}, for commands that need other extras than `laws`."""
 
@@ -45,6 +46,7 @@ COMMANDS = {
     "predict": "Predict a loss, an accuracy or a leverage by a law fitted to a table, or by published coefficients.",
     "plan": "Rank the models that fit a budget, with the uncertainty of the ranking.",
     "plan-mesh": "Find meshes of devices that a model fits on, and their cost, without building the model.",
+    "compile": "Compile a run for a slice of a TPU pod, without a TPU: memory, FLOPs and communication.",
     "convert": "Write your own runs as a results table.",
     "report": "Write the report of a sweep or of one run, or compare runs.",
     "reproduce": "Compare a results table (default: the paper's) with the paper: report, figures, numbers.",

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from .notation import _at_least_float32
 from .products import weight_gradient
+from .target import platform
 
 CHUNK_LOGITS, CHUNK_TOKENS = 2**18, 256
 """Number of logits of a chunk, for the cache of a core, and smallest number of its tokens. Small chunks are slow,
@@ -52,7 +53,7 @@ summed_log_probability.defvjp(_forward, _backward)
 
 
 def _chunk_length(b: int, length: int, vocab_size: int) -> int:
-    larger = 1 if jax.default_backend() == "cpu" else WIDER
+    larger = 1 if platform() == "cpu" else WIDER
     tokens = larger * max(CHUNK_LOGITS // vocab_size, CHUNK_TOKENS)
     return min(length, max(1, tokens // b))
 

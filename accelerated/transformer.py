@@ -473,6 +473,24 @@ def loss(
     return Loss(cross_entropy + output.auxiliary.sum(), cross_entropy, output, credit)
 
 
+def token_losses(
+    params: dict, tokens: jax.Array, config: ModelConfig, *, hidden: jax.Array | None = None, **options
+) -> tuple[jax.Array, Output]:
+    """Return the cross-entropy of each predicted token, [b, S], and the output, routed as in evaluation.
+
+    If a caller does not use the logits of the output, jit stores only a chunk of them.
+
+    Args:
+        hidden: see `loss`.
+        options: table, compute_dtype, spread and attention of `loss`.
+    """
+    inputs, targets, _ = _task(tokens, config, hidden, None)
+    defaults = {"training": False, "noise": None, "table": None, "held": None, "mask": None, "base_method": "host"}
+    defaults |= {"spread": None, "rematerialise": False, "attention": "own", "compute_dtype": None} | options
+    output, x, embedding = _run(params, inputs, config, defaults.pop("compute_dtype"), defaults)
+    return -summed_log_probability(x, embedding, targets, jnp.ones(targets.shape, bool))[1], output
+
+
 def _task(tokens, config, hidden, mask):
     """Return the inputs, the targets, and the mask of counted positions (None for all): [b, S] each."""
     if (hidden is None) == (config.objective == "masked"):

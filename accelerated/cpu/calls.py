@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..shapes import shape_of, sizes_of
+from ..target import platform
 
 ATTENTION, EXPERTS = "routelaws_attention", "routelaws_experts"
 """Names of the loops in compiled programs."""
@@ -36,10 +37,10 @@ def portable() -> Iterator[None]:
 def loops_run(call: str, *arrays: jax.Array) -> bool:
     """Return whether the loops of a call run here on these arrays. Their dtypes must be in `FLOATS`.
 
-    They run if JAX's default device during tracing is a CPU, loops are not switched off, and the program is not
+    They run if the program is traced for a CPU (see `target`), loops are not switched off, and the program is not
     `portable`.
     """
-    if _PORTABLE.get() or os.environ.get(SWITCH) == "0" or jax.default_backend() != "cpu":
+    if _PORTABLE.get() or os.environ.get(SWITCH) == "0" or platform() != "cpu":
         return False
     return all(str(jnp.result_type(array)) in FLOATS for array in arrays) and _registered(call)
 

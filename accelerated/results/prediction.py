@@ -203,8 +203,8 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
         return _predict_without_intervals(fit, point)
     value, of_law, of_run = intervals_at(fit, at, level)
     dense = None
-    if law.dense_equivalent is not None and fit.misfit.rise is None:  # otherwise no dense size corresponds to a loss
-        dense = fit.dense_equivalent(at, level)
+    if law.dense_equivalents is not None and at[1] > 1 and fit.misfit.rise is None:  # else no loss has a dense size
+        [dense] = fit.dense_equivalents([at], level)
     cautions = [*_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point)]
     cautions += _impossible(fit, of_law, of_run)
     other = None if fit.other is None else intervals_at(fit.other, at, level)[1]._replace(name=fit.other.law.name)

@@ -53,6 +53,7 @@ from ..notation import (
     one_hot,
     top_k_indices,
 )
+from ..target import platform
 from ._newton import newton
 
 _CACHED = 1 << 22  # largest number of bytes of a kernel that fits a cache; measured
@@ -313,7 +314,7 @@ def _scaled(kernel: jax.Array, u: jax.Array, weights: jax.Array, sweeps: jax.Arr
     to a new buffer. XLA overwrites only the carry of a loop, so this is a loop of one round. The compiler cannot
     evaluate its end condition, so it keeps the loop.
     """
-    if kernel.nbytes <= _CACHED or jax.default_backend() != "cpu":
+    if kernel.nbytes <= _CACHED or platform() != "cpu":
         return kernel * (u * weights[:, None])
 
     def scale(state):

@@ -52,7 +52,7 @@ def refusing(*arrays, **options):
 
 def forget() -> None:
     """Forget the choice of a kernel, and the programs with it."""
-    for cached in (kernels.choose, step._shared_steps, step._compiled_evaluate):
+    for cached in (kernels.choose, step._shared_steps, step.compiled_evaluate):
         cached.cache_clear()
 
 
@@ -194,7 +194,7 @@ def test_a_run_trains_and_evaluates_with_a_kernel_that_passes_its_trial(small_fi
     assert not said and numbers(rows) != numbers(own)
     assert np.allclose(numbers(rows), numbers(own), atol=0.02)
     calls.clear()
-    step._compiled_evaluate.cache_clear()  # trace the evaluation again
+    step.compiled_evaluate.cache_clear()  # trace the evaluation again
     again = evaluate_run(tmp_path / "kernel", tell=lambda line: None)["loss_validation"]
     assert calls and np.isclose(again, numbers(rows)[-1], rtol=1e-6)
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.commands import export, plan_mesh, train
+from routelaws.accelerated.commands import compile, export, plan_mesh, train
 from routelaws.accelerated.commands.inspect import _first_and_last
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.routed_block import hash_table
@@ -118,6 +118,9 @@ RUN_VALUES = {
 }  # fmt: skip
 """A non-default value for each field of a run."""
 
+RUN_COMMANDS = ("train", "export", "plan-mesh", "compile")
+"""Commands with the flags of a run."""
+
 WITH_WSD = ("schedule", "warmup_steps", "decay", "decay_shape")
 """Fields that cannot be combined with warmup."""
 
@@ -127,10 +130,10 @@ def test_every_field_has_a_value_and_every_flag_is_a_field(flags_of):
     usual = TrainConfig().fields()
     assert not [name for name, value in RUN_VALUES.items() if value == usual[name]]
     fields = {"--" + name.replace("_", "-") for name in (MODEL_FIELDS | RUN_FIELDS) if name not in NOT_FLAGS}
-    for command in ("train", "export", "plan-mesh"):
+    for command in RUN_COMMANDS:
         assert fields <= {*flags_of(command)}
     for command in cli.NEEDED:
-        more = fields if command in ("train", "export", "plan-mesh") else set()
+        more = fields if command in RUN_COMMANDS else set()
         assert {*flags_of(command)} - more == {name for of, name in CHECKS if of == command}, command
 
 
@@ -141,12 +144,15 @@ def asked(patch, command: str, words: list[str]) -> TrainConfig:
     patch.setattr(export, "export_to", lambda config, *_: seen.append(config))
     patch.setattr(plan_mesh, "mesh_report", lambda config, *_: seen.append(config))
     patch.setattr(plan_mesh, "words", lambda *_: [])
-    more = {"plan-mesh": ["--devices", "2", "--memory", "1GB"]}.get(command, ["--out", "out"])
+    patch.setattr(compile, "compile_run", lambda config, *_: seen.append(config) or {})
+    patch.setattr(compile, "words", lambda *_: [])
+    needed = {"plan-mesh": ["--devices", "2", "--memory", "1GB"], "compile": ["--slice", "v5e:2x2"]}
+    more = needed.get(command, ["--out", "out"])
     assert cli.main([command, *more, *words]) == 0
     return seen[0]
 
 
-@pytest.mark.parametrize("command", ["train", "export", "plan-mesh"])
+@pytest.mark.parametrize("command", RUN_COMMANDS)
 def test_flags_of_a_run_give_the_run_that_they_spell(command, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     names = [name for name in CASES if name not in NOT_FLAGS]
@@ -668,3 +674,19 @@ def test_a_step_is_exported_for_the_platforms(tmp_path):
     assert loaded.platforms == ("tpu", "cuda") and loaded.in_avals[-6].shape == (3, 4, 17)
     size = f"{(tmp_path / 'step').stat().st_size:,} bytes, 3 steps of 4 x 16 tokens per call"
     assert said == f"{tmp_path / 'step'}: dense-d8-L2-s42 for tpu, cuda: {size}\n"
+
+
+@of("compile", "--slice", "--size", "--config", "--json")
+def test_a_run_is_compiled_for_a_slice(tmp_path, monkeypatch):
+    """`test_slices.py` compiles."""
+    (tmp_path / "run.toml").write_text("batch_size = 64")
+    part = {"fits": False, "message": ["too much"]}
+    report = {"slice": "v6e:2x2", "mesh": None, "devices": 1, "available": 1e9, "training": part, "evaluation": part}
+    seen = []
+    monkeypatch.setattr(compile, "compile_run", lambda *given: seen.append(given) or report)
+    words = ("compile", "--slice", "v6e:2x2", "--size", "130M", "--config", tmp_path / "run.toml")
+    assert object_of(*words)["training"] == part
+    assert "training is too large:\ntoo much" in told(*words)
+    (config, name), again = seen
+    assert name == "v6e:2x2" and again == (config, name)
+    assert (config.batch_size, config.sequence_length, config.model.d_model) == (64, 2048, SIZES["130M"].d_model)

@@ -110,7 +110,7 @@ def shared(make):
 programs, evaluations = shared(step.make_train_steps), shared(step.make_evaluate)
 
 
-UNSHARED = {name: getattr(step, name).__wrapped__ for name in ("_shared_steps", "_compiled_evaluate")}
+UNSHARED = {name: getattr(step, name).__wrapped__ for name in ("_shared_steps", "compiled_evaluate")}
 
 
 def watch_losses(patch):

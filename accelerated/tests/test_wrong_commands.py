@@ -62,6 +62,11 @@ plan-mesh --devices 8 --memory 80GB --size 1.3B --mesh data=4
 plan-mesh --devices 7 --memory 80GB --size 1.3B
 plan-mesh --devices 7 --memory 80GB --size 1.3B --router mixture_of_tokens --experts 8
 plan-mesh --devices 3 --memory 80GB --size 1.3B --mesh model=3
+compile --slice v9:2x2
+compile --slice v5e
+compile --slice v5e:0x2
+compile --slice tpu7x:2x2x1 --mesh data=4
+compile --slice v5e:4x4 --size 2B
 sweep smoke --jobs 0 --out out
 sweep none --out out
 inspect folder --split train

@@ -23,8 +23,12 @@ equals a run on one device whose batch has n groups. With "global" the mesh does
 devices use the same bias of the experts (see `routed_block.decide`).
 """
 
+import math
+from collections.abc import Sequence
+
 import jax
 import numpy as np
+from jax.experimental.mesh_utils import create_device_mesh
 
 from routelaws.reference.configuration import ModelConfig
 
@@ -34,6 +38,10 @@ from ..parallel import GROUPS, Spread
 
 BATCH_AXES = ("data", "expert")
 """The axes that split the sequences."""
+
+RAGGED_UP_TO = {"TPU v5 lite": 16}
+"""By kind of device, the most devices with `ragged_all_to_all`. With more chips of v5e, libtpu 0.0.42.1 refuses it
+("limited ICI routing")."""
 
 P = jax.P
 
@@ -55,18 +63,23 @@ def check_mesh(model: ModelConfig, mesh: str | None, balancing_group: str, batch
         raise InputError(problem)
 
 
-def open_mesh(shape: MeshShape, name: str) -> jax.sharding.Mesh:
+def open_mesh(shape: MeshShape, name: str, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
     """Return a mesh of all devices.
+
+    Args:
+        devices: the devices, for which programs can be compiled but not run; None for JAX's devices.
 
     Raises:
         InputError: there are more or fewer devices.
     """
-    if shape.devices() != jax.device_count():
+    if devices is None and shape.devices() != jax.device_count():
         raise InputError(
             f"mesh {name} needs {shape.devices()} devices, but JAX sees {jax.device_count()} "
             f"({jax.default_backend()}); change the mesh, or set JAX_NUM_CPU_DEVICES={shape.devices()} on a CPU"
         )
-    return jax.make_mesh(tuple(shape), AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
+    # `jax.make_mesh` splits an axis of the slice only for v5e, so it refuses expert=64 on 16 x 16 chips of v6e.
+    devices = jax.devices() if devices is None else devices
+    return jax.sharding.Mesh(create_device_mesh(tuple(shape), devices, allow_split_physical_axes=True), AXES)
 
 
 class Layout:
@@ -75,6 +88,7 @@ class Layout:
     Args:
         mesh: the text of the flag.
         shapes: the parameter tree, arrays or their shapes.
+        devices: see `open_mesh`.
 
     Attributes:
         params: for each weight the axes that cut it, as a PartitionSpec.
@@ -86,11 +100,19 @@ class Layout:
         InputError: there are more or fewer devices than places in the mesh.
     """
 
-    def __init__(self, model: ModelConfig, mesh: str, balancing_group: str, shapes: dict):
+    def __init__(
+        self,
+        model: ModelConfig,
+        mesh: str,
+        balancing_group: str,
+        shapes: dict,
+        devices: Sequence[jax.Device] | None = None,
+    ):
         self.shape = parse_mesh(mesh)
-        self.mesh = open_mesh(self.shape, mesh)
+        self.mesh = open_mesh(self.shape, mesh, devices)
         has_model_axis = self.shape.model > 1
-        ragged = jax.default_backend() != "cpu"
+        first = self.mesh.devices.flat[0]
+        ragged = first.platform != "cpu" and self.mesh.size <= RAGGED_UP_TO.get(first.device_kind, math.inf)
         self.spread = Spread(BATCH_AXES, "expert", "model" if has_model_axis else None, balancing_group, ragged)
         axes = parameter_axes(model)
         self.params = jax.tree.map(lambda each: P(*each), axes, is_leaf=lambda node: isinstance(node, tuple))

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ from routelaws.reference.configuration import ModelConfig
 
 from ..attention_kernels import AttentionShape, Choice, choose
 from ..notation import ExpertChoice
-from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss
+from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss, token_losses
 from .configuration import TrainConfig
 from .mesh import Layout
 from .optimizer import optimizer, rates_of_steps
@@ -90,8 +90,11 @@ def initial_state(config: TrainConfig, layout: Layout | None = None) -> TrainSta
     return TrainState(params, jax.device_put(zeros.optimizer))
 
 
-def open_layout(config: TrainConfig) -> Layout | None:
+def open_layout(config: TrainConfig, devices: Sequence[jax.Device] | None = None) -> Layout | None:
     """Return the placement of a run's arrays on its mesh; None if it has no mesh.
+
+    Args:
+        devices: see `mesh.open_mesh`.
 
     Raises:
         InputError: there are more or fewer devices than places in the mesh.
@@ -99,7 +102,7 @@ def open_layout(config: TrainConfig) -> Layout | None:
     if config.mesh is None:
         return None
     shapes = jax.eval_shape(lambda: initial_state(config)).params
-    return Layout(config.model, config.mesh, config.balancing_group, shapes)
+    return Layout(config.model, config.mesh, config.balancing_group, shapes, devices)
 
 
 def state_shardings(config: TrainConfig, layout: Layout) -> TrainState:
@@ -113,6 +116,15 @@ def state_shardings(config: TrainConfig, layout: Layout) -> TrainState:
         optimizer(config), lambda _, sharding: sharding, state, moments, transform_non_params=lambda _: everywhere
     )
     return TrainState(layout.sharding(layout.params), state)
+
+
+def state_shapes(config: TrainConfig, layout: Layout | None = None) -> TrainState:
+    """Return the shape and dtype of each array of a run's state, and its placement on a mesh."""
+    state = jax.eval_shape(lambda: initial_state(config))
+    if layout is None:
+        return state
+    shardings = state_shardings(config, layout)
+    return jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, shardings)
 
 
 def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layout: Layout | None = None):
@@ -286,7 +298,7 @@ def make_evaluate(
     """
     model = model or config.model
     attention = attention_of(config).kernel
-    evaluate = _compiled_evaluate(model, compute_dtype(config), attention, layout)
+    evaluate = compiled_evaluate(model, compute_dtype(config), attention, layout)
 
     def run(params, batches):
         if layout is not None:
@@ -297,7 +309,7 @@ def make_evaluate(
 
 
 @functools.lru_cache(maxsize=4)
-def _compiled_evaluate(model: ModelConfig, dtype, attention: str, layout: Layout | None):
+def compiled_evaluate(model: ModelConfig, dtype, attention: str, layout: Layout | None):
     """Return a jitted function (params, batches, table) -> `Evaluation`."""
     hidden_key = jax.random.key(EVALUATION_SEED)
     of_batch = functools.partial(_of_batch, model=model, dtype=dtype, attention=attention)
@@ -323,9 +335,7 @@ def _of_batch(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the loss of each token [b, S] and the load of each expert, with routing as in evaluation."""
     options = {"table": table, "hidden": hidden, "compute_dtype": dtype, "attention": attention}
-    output = loss(params, tokens, model, training=False, spread=spread, **options).output
-    targets = tokens[:, 1:] if hidden is None else tokens
-    losses = optax.softmax_cross_entropy_with_integer_labels(output.logits.astype(jnp.float32), targets)
+    losses, output = token_losses(params, tokens, model, spread=spread, **options)
     return losses, _load(output.routing, model)
 
 

@@ -16,7 +16,7 @@ _NAMES = {
         "predict_additive",
     ),
     "bounded_intervals": (
-        "routed_dense_equivalent", "routed_design", "routed_intervals", "routed_prediction",
+        "routed_dense_equivalents", "routed_design", "routed_intervals", "routed_prediction",
         "routed_slopes", "scaled_columns", "utilisation_cutoff", "utilisation_design", "utilisation_intervals",
         "utilisation_prediction", "utilisation_slopes",
     ),

@@ -74,15 +74,18 @@ def routed_prediction(
     return Predicted(law.value, (law.low, law.high), (run.low, run.high))
 
 
-def routed_dense_equivalent(
-    fit: RoutedFit, columns: Sequence, loss: np.ndarray, at: Sequence, level: float = 0.95, *, search=profile_intervals
-) -> Range | None:
-    """Return the size of the dense model with the same loss as (N, E); None at E = 1. See `routed_intervals`."""
-    if not at[1] > 1:
-        return None
-    quantities = [Quantity("effective_parameters", N=float(at[0]), E=float(at[1]))]
-    [interval] = search(*columns, loss, quantities, level)
-    return range_of(interval)
+def routed_dense_equivalents(
+    fit: RoutedFit,
+    columns: Sequence,
+    loss: np.ndarray,
+    points: Sequence,
+    level: float = 0.95,
+    *,
+    search=profile_intervals,
+) -> list[Range]:
+    """Return the sizes of the dense models with the same loss as each point (N, E), E > 1. See `routed_intervals`."""
+    quantities = [Quantity("effective_parameters", N=float(N), E=float(E)) for N, E in points]
+    return [range_of(interval) for interval in search(*columns, loss, quantities, level)]
 
 
 def utilisation_design(fit: UtilisationFit, teraflops: np.ndarray, utilisation: np.ndarray) -> np.ndarray:

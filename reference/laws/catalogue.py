@@ -175,7 +175,7 @@ class Law(NamedTuple):
         own_prediction: (fit, columns, loss, at, level) -> Predicted; None: the jackknife
         slopes: (fit, columns, loss, level) -> [Range]: they show whether the rows determine the law
         cutoff: fit -> (name, value): the size at which more experts stop helping
-        dense_equivalent: (fit, columns, loss, at, level) -> Range or None: the dense model of equal loss
+        dense_equivalents: (fit, columns, loss, points, level) -> [Range]: the dense model of each point's loss
         measured: the quantity that `fit` takes last and `predict` returns: nats per token, a share, or a ratio
         beside: columns that `fit` needs after `columns`; `predict` ignores them
         options: keyword arguments of `fit` for the user (see `with_options`)
@@ -201,7 +201,7 @@ class Law(NamedTuple):
     own_prediction: Callable | None = None
     slopes: Callable | None = None
     cutoff: Callable | None = None
-    dense_equivalent: Callable | None = None
+    dense_equivalents: Callable | None = None
     measured: Measured = "loss"
     beside: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
@@ -383,7 +383,7 @@ _BOUNDED = Law(
     own_prediction=bounded_intervals.routed_prediction,
     slopes=bounded_intervals.routed_slopes,
     cutoff=lambda fit: ("N_cutoff", routed.cutoff(fit.coefficients)),
-    dense_equivalent=bounded_intervals.routed_dense_equivalent,
+    dense_equivalents=bounded_intervals.routed_dense_equivalents,
     published={
         router: Published(
             coefficients,
@@ -411,7 +411,7 @@ def _with_floor(law: Law, kind: type[floored.FlooredCoefficients]) -> Law:
         own_prediction=partial(smooth_intervals.smooth_prediction, intervals),
         slopes=partial(floored.floored_slopes, intervals),
         cutoff=law.cutoff and (lambda fit: ("N_cutoff", floored.floored_cutoff(fit.coefficients))),
-        dense_equivalent=partial(floored.floored_worth, intervals),
+        dense_equivalents=partial(floored.floored_worth, intervals),
     )
 
 

@@ -247,14 +247,11 @@ def floored_slopes(intervals: Callable, fit: AdditiveFit, columns: Sequence, los
 
 
 def floored_worth(
-    intervals: Callable, fit: AdditiveFit, columns: Sequence, loss, at: Sequence[float], level: float = 0.95
-) -> Range | None:
-    """Return the size of the dense model with the same loss as `at` = (N, E); None at E = 1. See `floored_ranges`."""
-    if not at[1] > 1:
-        return None
-    quantities = [Quantity("effective_parameters", N=float(at[0]), E=float(at[1]))]
-    [dense] = _derived_ranges(intervals, quantities, columns, loss, level)
-    return dense
+    intervals: Callable, fit: AdditiveFit, columns: Sequence, loss, points: Sequence, level: float = 0.95
+) -> list[Range]:
+    """Return the sizes of the dense models with the same loss as each point (N, E), E > 1. See `floored_ranges`."""
+    quantities = [Quantity("effective_parameters", N=float(N), E=float(E)) for N, E in points]
+    return _derived_ranges(intervals, quantities, columns, loss, level)
 
 
 def _derived_ranges(intervals: Callable, quantities: Sequence[Quantity], columns: Sequence, loss, level) -> list[Range]:

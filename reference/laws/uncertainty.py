@@ -284,6 +284,7 @@ def _check_level(level: float) -> None:
         raise InputError(f"level is {level}; needed: a number between 0 and 1")
 
 
+@functools.cache  # the intervals of one table share a quantile
 def student_quantile(level: float, degrees: int) -> float:
     """Return q such that a Student t variable lies in [-q, q] with probability `level`.
 

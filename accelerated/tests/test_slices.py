@@ -1,0 +1,88 @@
+"""Runs compiled for slices of TPUs; the tests need libtpu (pip install 'routelaws[tpu]')."""
+
+import jax
+import pytest
+
+from routelaws.accelerated import cross_entropy
+from routelaws.accelerated.commands.compile import words
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.mesh_plan import parse_mesh, plan_device
+from routelaws.accelerated.target import platform, traced_for
+from routelaws.accelerated.training import slices
+from routelaws.accelerated.training.configuration import from_mapping
+from routelaws.accelerated.training.slices import compile_run, size_of_slice, slice_devices
+from routelaws.accelerated.training.step import open_layout
+
+RUN = {
+    "d_model": 128, "heads": 2, "blocks": 2, "vocab_size": 1024, "batch_size": 8, "sequence_length": 256,
+    "dtype": "bfloat16", "router": "top_k", "experts": 4, "mesh": "data=2,expert=2", "capacity_factor": 1.0,
+    "steps_per_call": 2,
+}  # fmt: skip
+
+
+@pytest.fixture
+def libtpu(monkeypatch):
+    pytest.importorskip("libtpu")
+    from routelaws.accelerated.commands.compile import OF_LIBTPU
+
+    for name, value in OF_LIBTPU.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_a_program_is_traced_for_its_target():
+    here = platform()
+    small, wide = cross_entropy._chunk_length(4, 4096, 1024), None
+    with traced_for("tpu"):
+        assert platform() == "tpu"
+        wide = cross_entropy._chunk_length(4, 4096, 1024)
+    assert platform() == here and (wide > small or here != "cpu")
+
+
+def test_without_libtpu_a_line_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(slices.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"libtpu is missing; install it with: pip install 'routelaws\[train,tpu\]'"):
+        compile_run(from_mapping(RUN), "v5e:2x2")
+
+
+def test_the_devices_of_a_slice(libtpu):
+    for name in ("v5e:1x1", "v4:2x2x1", "tpu7x:2x2x1", "v6e:4x4"):
+        assert len(slice_devices(name)) == size_of_slice(name)
+    with pytest.raises(InputError, match="slice v5e:3x3 does not exist for libtpu: .*not divisible"):
+        slice_devices("v5e:3x3")
+
+
+@pytest.mark.parametrize(("name", "mesh", "ragged"), [
+    ("v5e:4x4", "expert=16", True), ("v5e:4x8", "expert=32", False), ("v6e:16x16", "data=4,expert=64", True),
+])  # fmt: skip
+def test_a_layout_follows_its_devices(libtpu, name, mesh, ragged):
+    """JAX's own mesh for v6e cannot have an axis of 64 on 16 x 16 chips."""
+    config = from_mapping(RUN | {"mesh": mesh, "experts": 64, "batch_size": 256})
+    assert open_layout(config, slice_devices(name)).spread.ragged == ragged
+
+
+@pytest.mark.slow
+def test_a_small_run_is_compiled(libtpu, tmp_path, monkeypatch):
+    """Two minutes on two cores."""
+    monkeypatch.setenv("ROUTELAWS_CACHE", str(tmp_path))
+    config = from_mapping(RUN)
+    report = compile_run(config, "v5e:2x2")
+    training, evaluation = report["training"], report["evaluation"]
+    assert training["fits"] and evaluation["fits"] and training["memory"]["sum"] < report["available"]
+    plan = plan_device(config.model, parse_mesh(config.mesh), 8, 256, "bfloat16")
+    assert (
+        plan.parameters + plan.optimizer < training["memory"]["arguments"] < 1.05 * (plan.parameters + plan.optimizer)
+    )
+    # Each step sends the rows of both all-to-alls, forward and backward, and no other.
+    assert training["collectives"]["all-to-all"] == {"count": 4, "bytes": plan.all_to_all}
+    assert training["product_flops"] > 3 * evaluation["product_flops"] * 0.9
+    # Without rematerialisation the blocks are unrolled, so XLA counts each product once too.
+    assert 0.9 < training["product_flops"] / training["compiler"]["flops"] < 1
+    assert compile_run(config, "v5e:2x2") == report and len([*tmp_path.rglob("*.json")]) == 2
+    assert any(line.split()[0] == "training" and line.endswith("0.0159") for line in words(report)[2:5])
+
+
+def test_an_evaluation_stores_a_part_of_the_logits():
+    config = from_mapping({"d_model": 8, "heads": 1, "vocab_size": 8192, "batch_size": 4, "sequence_length": 256})
+    device = jax.devices()[0]
+    compiled = slices._lowered(config, None, device)[1].compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 4 * 256 * 8192 * 4 / 2
