@@ -35,7 +35,6 @@ from routelaws.reference.laws._descent import (
 from routelaws.reference.laws._huber import check_delta, terms
 
 HELD = (60, 100)  # `STEPS` of a search with one value held
-ENOUGH = 1e-11  # least `WORTH` of such a search: an end moves by the square root of this share of its interval
 ROUNDS = 40  # most rounds to bracket an end
 NARROW = 1e-9  # a bracket below this share of the first step is an end
 STIFFNESS = 1e4
@@ -100,7 +99,7 @@ def _follow(problem: Problem, starts: np.ndarray, most: tuple[int, int], held: H
     theta = np.array(starts)
     with np.errstate(all="ignore"):
         for outer, worth, steps in zip(OUTER_SHARE, WORTH, most, strict=True):
-            theta = _half(problem, theta, held, outer, worth if held is None else max(worth, ENOUGH), steps)
+            theta = _half(problem, theta, held, outer, worth, steps)
         predicted, _ = problem.fast.predict(theta, problem.logs)
         value = _sums(predicted - problem.log_loss, 1.0, problem.delta)
     return theta, value, None if held is None else _targets(problem, held.which, theta)[0]
@@ -124,12 +123,7 @@ def _half(problem: Problem, starts: np.ndarray, held: Held | None, outer: float,
         at[lower], least[lower] = trial[lower], total[lower]
         some = _system(residual[lower], J[lower], np.broadcast_to(weight, residual.shape)[lower], delta, outer)
         system[lower], pull[lower], scale[lower] = some
-        step = _damped_step(system, pull, np.repeat(damping[:, None], at.shape[1], axis=1))
-        far = np.abs(step) > LONGEST * scale
-        some = far.any(axis=1)
-        if some.any():  # the other unknowns shall not make up for a change that is cut
-            more_damping = damping[some, None] + np.where(far, np.abs(pull) / (LONGEST * scale), 0.0)[some]
-            step[some] = _damped_step(system[some], pull[some], more_damping)
+        step = np.linalg.solve(system + damping[:, None, None] * np.eye(at.shape[1]), pull[:, :, None])[:, :, 0]
         promise = (pull * step).sum(axis=1)
         # Stop here, also for NaN, because NaN is not greater.
         ended = (damping <= 1) & ~(promise > worth * least + noise) | (damping > 1e6) | (count == most)
@@ -142,10 +136,6 @@ def _half(problem: Problem, starts: np.ndarray, held: Held | None, outer: float,
         shrinks = positive & (change < 0)
         trial = at + np.where(shrinks, np.log1p(np.maximum(change, LEAST_FACTOR)), change)
     return ends
-
-
-def _damped_step(system, pull, damping):
-    return np.linalg.solve(system + damping[:, :, None] * np.eye(pull.shape[1]), pull[:, :, None])[:, :, 0]
 
 
 def _rows(problem: Problem, theta: np.ndarray, lanes: np.ndarray, held: Held | None) -> tuple:
