@@ -35,9 +35,8 @@ from routelaws.reference.laws._descent import (
 from routelaws.reference.laws._huber import check_delta, terms
 
 HELD = (60, 100)  # `STEPS` of a search with one value held
-ENOUGH = 1e-12  # least `WORTH` of such a search: an end moves by the square root of this share of its interval
 ROUNDS = 40  # most rounds to bracket an end
-NARROW = 1e-8  # a bracket below this share of the first step is an end; `ENOUGH` blurs narrower ones
+NARROW = 1e-8  # a bracket below this share of the first step is an end
 STIFFNESS = 1e4
 LEAST_RISE = 1e-20
 LEAST_FACTOR = -0.95  # largest relative fall of a multiplier in one step
@@ -100,7 +99,7 @@ def _follow(problem: Problem, starts: np.ndarray, most: tuple[int, int], held: H
     theta = np.array(starts)
     with np.errstate(all="ignore"):
         for outer, worth, steps in zip(OUTER_SHARE, WORTH, most, strict=True):
-            theta = _half(problem, theta, held, outer, worth if held is None else max(worth, ENOUGH), steps)
+            theta = _half(problem, theta, held, outer, worth, steps)
         predicted, _ = problem.fast.predict(theta, problem.logs)
         value = _sums(predicted - problem.log_loss, 1.0, problem.delta)
     return theta, value, None if held is None else _targets(problem, held.which, theta)[0]

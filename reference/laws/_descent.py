@@ -206,16 +206,17 @@ def edges(form: Form, away: np.ndarray) -> np.ndarray:
     return np.flatnonzero(away & at_edge)
 
 
-def valley(form: Form, starts: np.ndarray, best_of: Callable) -> tuple[np.ndarray, np.ndarray] | None:
+def valley(form: Form, theta: np.ndarray, best_of: Callable) -> tuple[np.ndarray, np.ndarray] | None:
     """Return θ of the best law in a limit where coefficients grow without end, near the limit and nearer.
 
-    None if the law has no such limit. `best_of` finds the best end of searches from θ [s, p].
+    None if the law has no such limit. `best_of` finds the best end of searches from θ [s, p]; one starts from the best
+    law `theta`.
     """
     if None not in form.limits:
         return None
-    starts, place = np.array(starts), form.limits.index(None)
-    starts[:, place] = ABSENT
-    nearer = best_of(starts).theta
+    start, place = np.array(theta), form.limits.index(None)
+    start[place] = ABSENT
+    nearer = best_of(start[None]).theta
     near = np.array(nearer)
     near[place] = NEAR
     return near, nearer

@@ -32,8 +32,7 @@ from .options import Model, Printed, models_of_runs, printed_laws
 
 RESAMPLES = 500
 SLOW_RESAMPLES = 50
-"""Default number of resamples for a law with training tokens or a floor: each of its fits is a search from many starts.
-"""
+"""Default number of resamples for slow fits: of a law with training tokens or a floor, or by Huber's sum."""
 
 MOST_RESAMPLES = 100_000
 
@@ -148,7 +147,8 @@ def table_ranking(
             tokens, but the law ignores tokens.
     """
     if resamples is None:
-        resamples = SLOW_RESAMPLES if "tokens" in law.columns or law.has_floor else RESAMPLES
+        slow = "tokens" in law.columns or law.has_floor or any(fit.huber is not None for fit in fits)
+        resamples = SLOW_RESAMPLES if slow else RESAMPLES
     models = [model for fit in fits for model in models_of_runs(fit, budget, tokens)]
     ranked_models, left_out = ranked(models, budget)
     drawn = resamples if len(ranked_models) > 1 else 0
