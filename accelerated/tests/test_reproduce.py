@@ -14,6 +14,7 @@ from routelaws.accelerated.findings import (
     experts,
     experts_per_token,
     finding,
+    forms,
     routers,
     routing_frequency,
 )
@@ -33,7 +34,6 @@ from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.figures.coefficients import _forest
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results import blocks, encoding, fit
-from routelaws.accelerated.results.comparisons import forms
 from routelaws.accelerated.results.comparisons.runs import seed_scatter, twice
 from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.misfit import equal_variances
@@ -272,9 +272,9 @@ def test_forms_are_compared_row_by_row_and_size_by_size():
         made.__dict__ |= {"held_out": held_out, "held_out_size": held_out, "rows": rows, "best": best}
         return made
 
-    _, other = forms._scored({"separable": fit_of(np.ones(6)), "bilinear": fit_of(errors)}, 6)
-    verdicts = [other[key]["verdict"] for key in ("leave_one_out", "leave_one_size_out")]
-    assert verdicts == ["worse", "as good as the best"]
+    _, other = forms.scored({"separable": fit_of(np.ones(6)), "bilinear": fit_of(errors)}, 6)
+    other = dict(zip(forms.COLUMNS[1:], other, strict=True))
+    assert (other["run_verdict"], other["size_verdict"]) == ("worse", "as good as the best")
 
 
 def test_dense_runs_that_hardly_fall_give_sizes_beyond_the_largest_float():
