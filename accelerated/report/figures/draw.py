@@ -12,7 +12,7 @@ from ...findings.style import save_figure, styled
 from ...results.comparisons.runs import Run
 from .coefficients import coefficients_figure, slopes_figure
 from .laws import effective_figure, isoflop_figure, level_figure, loss_figure
-from .runs import transfer_figure
+from .texts import transfer_figure
 from .training import load_figure, training_figure
 
 if TYPE_CHECKING:  # reports of tables must not import the training code
