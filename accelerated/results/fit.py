@@ -406,7 +406,8 @@ def _coefficients_table(fit) -> Table:
     values = {name: float(value) for name, value in fit.coefficients.items() if np.ndim(value) == 0}
     for name, value in (values | dict([fit.cutoff] if fit.cutoff else [])).items():
         interval = fit.interval(name)
-        row = [name, figure(value) if fit.is_found(name, value) else NOT_DETERMINED]
+        infinite = interval is not None and interval.low == math.inf
+        row = [name, figure(value) if infinite or fit.is_found(name, value) else NOT_DETERMINED]
         if fit.intervals:
             row.append("" if interval is None else span(interval))
         if worded:

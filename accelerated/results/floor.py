@@ -128,9 +128,9 @@ def cutoff_cell(item: Range | None) -> str:
     """Return the cut-off, or its lower end if the rows do not bound it from above."""
     if item is None or math.isnan(item.low):
         return NOT_DETERMINED
-    if math.isinf(item.high) or undetermined(item.low, item.high):
+    if item.low < math.inf and (math.isinf(item.high) or undetermined(item.low, item.high)):
         return f"above {count(item.low)}" if item.low > 1 else NOT_DETERMINED
-    return _with_ends(item, count, counts_span)
+    return _with_ends(item, count, counts_span) if item.low < math.inf else counts_span(item)
 
 
 def left_out_errors(fits: Sequence) -> tuple[float, float] | None:
