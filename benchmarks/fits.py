@@ -150,12 +150,13 @@ def scipy_end(size: np.ndarray, tokens: np.ndarray, loss: np.ndarray, start: np.
 
 OURS = """
 from routelaws.accelerated.laws.fitting import fit_routed
-print(fit_routed(*np.load(sys.argv[1])).objective)
+print(fit_routed(*np.load(sys.argv[1]), float(sys.argv[2]) or None).objective)
 """
 
 SCIPY = """
 from scipy.optimize import least_squares
 size, experts, loss = np.load(sys.argv[1])
+huber = float(sys.argv[2])
 log_size, log_loss = np.log10(size), np.log10(loss)
 
 def miss(x):
@@ -165,19 +166,28 @@ def miss(x):
     return a * log_size + b * log_experts + c * log_size * log_experts + d - log_loss
 
 starts = [(-0.1, -0.1, 0.01, 1.0, start, end) for start in (-3, -1, 1) for end in (2, 4, 6)]
-print(min(2 * least_squares(miss, x, xtol=1e-15, ftol=1e-15, gtol=1e-15).cost for x in starts) / loss.size)
+options = {"loss": "huber", "f_scale": huber} if huber else {}
+least = min(least_squares(miss, x, xtol=1e-15, ftol=1e-15, gtol=1e-15, **options).cost for x in starts)
+print(least if huber else 2 * least / loss.size)
 """
 
 
-def first_fit(program: str, quick: bool = False) -> Job:
-    """Return a job that measures the CPU seconds of a new process, which prints its objective."""
+PROGRAMS = {"ours": OURS, "scipy": SCIPY}
+
+
+def first_fit(program: str, huber: float = 0.0, quick: bool = False) -> Job:
+    """Return a job that measures the CPU seconds of a new process, which prints its objective.
+
+    Args:
+        huber: delta of the Huber terms in log10 units; 0 for least squares.
+    """
     objectives = []
 
     def seconds() -> float:
         with tempfile.TemporaryDirectory() as folder:
             np.save(f"{folder}/table.npy", np.array(routed_table()))
             caches = dict.fromkeys(("NUMBA_CACHE_DIR", "ROUTELAWS_CACHE", "JAX_COMPILATION_CACHE_DIR"), folder)
-            command = [sys.executable, "-c", "import sys, numpy as np" + program, f"{folder}/table.npy"]
+            command = [sys.executable, "-c", "import sys, numpy as np" + program, f"{folder}/table.npy", str(huber)]
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             done = subprocess.run(command, env=os.environ | caches, capture_output=True, text=True, check=True)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -197,16 +207,19 @@ def _figure(name: str, what: str, ours: str, theirs: str, counts: tuple[str, str
     return Figure(name, what, sides, over("scipy", "ours"), ("at least", least))
 
 
+def _first_fit(name: str, what: str, **options) -> Figure:
+    sides = {side: Side("fits:first_fit", {"program": text} | options) for side, text in PROGRAMS.items()}
+    what = f"CPU seconds of a new process that fits the routed law{what}, over a process that fits it by SciPy"
+    return Figure(name, what, sides, over("ours", "scipy"), ("at most", 2.0))
+
+
 FIGURES = (
     _figure(
         "law-fits", "time of one L-BFGS-B restart divided by the time of one bootstrap fit of the routed law",
         "fits:bootstrap", "fits:restarts", ("bootstrap", "restarts"), 3.0,
     ),
-    Figure(
-        "first-fit", "CPU seconds of a new process that fits the routed law, over a process that fits it by SciPy",
-        {name: Side("fits:first_fit", {"program": text}) for name, text in (("ours", OURS), ("scipy", SCIPY))},
-        over("ours", "scipy"), ("at most", 2.0),
-    ),
+    _first_fit("first-fit", ""),
+    _first_fit("first-fit-huber", " by Huber terms", huber=DELTA),
     _figure(
         "additive-fits", "time of one L-BFGS-B start divided by the time of one of our starts, Hoffmann's law",
         "fits:starts_at_once", "fits:scipy_starts", ("starts", "scipy starts"), 3.0,

@@ -5,6 +5,7 @@ Each run is a new process. Its peak is the largest resident memory, with the int
 
 import functools
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -26,8 +27,12 @@ with open("/proc/self/status") as file:
 """
 
 
-def training_run(router: str, experts: int = 1, d_model: int = 256, quick: bool = False) -> Job:
-    """Return a job that measures the peak memory of a run of two evaluations, GB. It runs once."""
+def training_run(router: str, experts: int = 1, d_model: int = 256, resumed: bool = False, quick: bool = False) -> Job:
+    """Return a job that measures the peak memory of a run of two evaluations, GB. It runs once.
+
+    Args:
+        resumed: whether to measure a second process, which resumes at half of the steps.
+    """
     sizes = {"router": router, "experts": experts, "d_model": 16 if quick else d_model, "vocab_size": 1024}
     sizes |= {"blocks": 4, "steps": 16, "evaluations": 2}
     text = Path(sysconfig.get_path("stdlib")) / "asyncio"
@@ -38,7 +43,9 @@ def training_run(router: str, experts: int = 1, d_model: int = 256, quick: bool 
         with tempfile.TemporaryDirectory() as folder:
             flags = [f"--{name.replace('_', '-')}={value}" for name, value in sizes.items()]
             command = [sys.executable, "-c", RUN, "train", "--out", f"{folder}/run", "--corpus", str(text), *flags]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+            for _ in range(1 + resumed):
+                shutil.rmtree(f"{folder}/run/checkpoints/{sizes['steps']}", ignore_errors=True)
+                done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         return int(done.stdout.rpartition("peak ")[2]) * 1024 / 1e9
 
     def facts() -> dict:
@@ -59,4 +66,5 @@ def _peak(name: str, what: str, limit: float, **options) -> Figure:
 FIGURES = (
     _peak("memory-dense", "dense", 1.0, router="dense"),
     _peak("memory-sbase-e32", "S-BASE, E = 32", 1.5, router="sinkhorn", experts=32),
+    _peak("memory-sbase-e32-resumed", "S-BASE, E = 32, resumed", 1.5, router="sinkhorn", experts=32, resumed=True),
 )

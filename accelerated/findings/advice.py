@@ -7,12 +7,12 @@ judged" (the table lacks the runs). Their rules are our choice.
 import pandas
 
 from ..results.blocks import Block, count, figure
-from ..results.comparisons.ablations import LEAST_FREQUENCY
-from ..results.comparisons.runs import Run
 from ..results.reproduction import paper
 from ..wording import plural
+from .experts_per_token import LARGER
 from .finding import Finding, Report, bullets, capital, listed, names, router_name, table
 from .routers import recommended
+from .routing_frequency import LEAST
 
 LARGEST = 1.35e9
 """Parameters: a bound above "about 1.3B"."""
@@ -58,7 +58,7 @@ CERTAIN = (
 )
 
 
-def judge(results: dict, runs: list[Run]) -> pandas.DataFrame:
+def judge(results: dict) -> pandas.DataFrame:
     """Check each recommendation of the paper.
 
     Returns:
@@ -125,46 +125,43 @@ def _experts(results: dict) -> Judged:
 
 def _k(results: dict) -> Judged:
     """Judge "one expert per token" by the gain per FLOPs of k above 1, compared with a larger model."""
-    versus, dense = (results["experts_per_token"][name] for name in ("versus_growth", "versus_dense"))
-    if not versus:
+    frame, verdict = results["gains_per_flop"], "open"
+    growth = frame[frame["against"] == LARGER]
+    if growth.empty:
         return None
-    known, verdict = [entry for entry in versus.values() if entry["low"] is not None], "open"
-    if len(known) == len(versus):
-        if all(entry["low"] > 0 for entry in known):
-            verdict = "supported"
-        elif all(entry["high"] < 0 for entry in known):
-            verdict = "not supported"
-        elif any(entry["low"] > 0 for entry in known) and not any(entry["high"] < 0 for entry in known):
-            verdict = "supported in part"
+    if (growth["low"] > 0).all():
+        verdict = "supported"
+    elif (growth["high"] < 0).all():
+        verdict = "not supported"
+    elif growth["low"].notna().all() and (growth["low"] > 0).any() and not (growth["high"] < 0).any():
+        verdict = "supported in part"
     return verdict, "; ".join(
-        f"k = {k} gains less per FLOP than {other} in {entry['less']} of {entry['values']} cells"
-        for other, entries in (("the next larger model", versus), ("wider dense layers", dense))
-        for k, entry in entries.items()
+        f"k = {row.k} gains less per FLOP than {row.against} in {row.less} of {row.cells} cells"
+        for row in frame.itertuples()
     )
 
 
 def _frequency(results: dict) -> Judged:
     """Judge "half of the blocks routed" by the changes in loss with fewer routed blocks."""
-    ablation = results["routing_frequency"]
-    below, usual = ablation["below_half"], ablation["usual"]
-    if not below or usual < LEAST_FREQUENCY:
+    frame = results["routing_frequency"]
+    means = frame[frame["N"].isna()]
+    below, more = means[means["R"].isna()], means[means["R"] > means["usual"]]
+    if below.empty or below["usual"].iloc[0] < LEAST:
         return None
-    ends = [(entry["percent"]["low"], entry["percent"]["high"]) for entry in below]
-    known, verdict = [(low, high) for low, high in ends if low is not None], "open"
-    if any(high < 0 for _, high in known):
+    verdict, higher = "open", below["low"] > 0
+    if (below["high"] < 0).any():
         verdict = "not supported"
-    elif any(low > 0 for low, _ in known):
-        verdict = "supported" if len(known) == len(ends) and all(low > 0 for low, _ in known) else "supported in part"
+    elif higher.any():
+        verdict = "supported" if higher.all() else "supported in part"
     reasons = [
-        f"{router_name(e['router'])}: the loss is higher with R below 0.5 in {e['cells'] - e['lower']} of {e['cells']} "
+        f"{router_name(row.router)}: the loss is higher with R below 0.5 in {row.cells - row.lower} of {row.cells} "
         "cells"
-        for e in below
+        for row in below.itertuples()
     ]
     reasons += [
-        f"{router_name(e['router'])}: the loss is lower with R = {e['R']:.3g} than with R = {usual:.3g} in "
-        f"{e['lower']} of {e['cells']} cells"
-        for e in ablation["changes"]
-        if e["R"] > usual
+        f"{router_name(row.router)}: the loss is lower with R = {row.R:.3g} than with R = {row.usual:.3g} in "
+        f"{row.lower} of {row.cells} cells"
+        for row in more.itertuples()
     ]
     return verdict, "; ".join(reasons)
 
@@ -198,4 +195,4 @@ def section(report: Report) -> list[Block]:
     ]
 
 
-FINDING = Finding("advice", "The recommendations", judge, section)
+FINDING = Finding("advice", "The recommendations", lambda results, source: {"advice": judge(results)}, section)

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..results.blocks import Block, Heading, Notes, Table, count
+from ..results.blocks import Block, Heading, Notes, Table, count, figure, span
 from ..results.encoding import constants
 from ..results.reproduction.paper import NAMES
 from ..wording import by_reason
@@ -73,10 +73,11 @@ class Finding(NamedTuple):
     """A question that a report answers.
 
     Attributes:
-        key: name of the frame in the results; results.json has its records
+        key: name of the frame that has rows if there is an answer
         title: heading of the section
-        frame: returns the numbers, from the results so far and the trusted runs; without rows if there is no answer
-        section: returns the blocks below the heading
+        find: returns the numbers as frames by name, from the results so far and a `reproduction.table.Table`;
+            results.json has their records
+        section: returns the blocks below the heading; [] for no section
         sentence: returns the answer for the first page, if it has one
         figures: functions of the results and the runs by name; each returns a figure, or None without data
         lacking: the runs that a table lacks if there is no answer, to be named in the report
@@ -84,19 +85,29 @@ class Finding(NamedTuple):
 
     key: str
     title: str
-    frame: "Callable[[dict, list], pandas.DataFrame]"
+    find: "Callable[[dict, Any], dict[str, pandas.DataFrame]]"
     section: Callable[[Report], list[Block]]
     sentence: Callable[[Report], str | None] = lambda report: None
     figures: Mapping[str, Callable] = MappingProxyType({})
     lacking: str = ""
 
     def blocks(self, report: Report) -> list[Block]:
-        return [Heading(self.title), *self.section(report)] if len(report.results[self.key]) else []
+        content = self.section(report) if len(report.results[self.key]) else []
+        return [Heading(self.title), *content] if content else []
 
 
 def table(frame: "pandas.DataFrame", columns: dict[str, Callable], keys: int = 1) -> Table:
     """Return a frame as a table; `columns` has a function of a row for each heading."""
     return Table([*columns], [[cell(row) for cell in columns.values()] for row in frame.itertuples()], keys=keys)
+
+
+def change(row) -> str:
+    return f"{figure(row.percent, '+.2f')} %"
+
+
+def ends(row) -> str:
+    """Return the interval of a change in percent."""
+    return "not known" if row.low != row.low else f"{span(row, '+.2f')} %"
 
 
 def who(routers, entries: list[dict]) -> str:

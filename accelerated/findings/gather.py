@@ -1,18 +1,23 @@
 """All results of a report as a dictionary, `results.json`. Text and figures take their numbers from it."""
 
-from ..results.comparisons.ablations import experts_per_token, routing_frequency
 from ..results.comparisons.forms import compare
-from ..results.comparisons.runs import Run, point_of, seed_scatter, trusted, twice, usual, usual_frequency
-from ..results.comparisons.utilisation import utilisation_laws
+from ..results.comparisons.runs import Run, point_of, seed_scatter, twice, usual, usual_frequency
 from ..results.reproduction.headlines import headlines
 from ..results.reproduction.resamples import other_intervals
 from ..results.reproduction.router_fits import dense_law, other_rows, router_laws, transfer
 from ..results.reproduction.table import Table, seeds_chosen, size_labels
 from ..results.runs import Runs
 from ..tables.schema import DENSE
-from . import advice, experts, routers
+from . import advice, compute, experts, experts_per_token, routers, routing_frequency
 
-FINDINGS = (routers.FINDING, experts.FINDING, advice.FINDING)
+FINDINGS = (
+    routers.FINDING,
+    experts.FINDING,
+    experts_per_token.FINDING,
+    routing_frequency.FINDING,
+    compute.FINDING,
+    advice.FINDING,
+)
 """The findings, each after those whose numbers it uses."""
 
 ABOUT = (
@@ -36,8 +41,7 @@ def gather(
         InputError: `Table` or `Table.law_rows` raises this error.
     """
     table = Table(source, name)
-    runs, part = table.runs, table.part
-    good = trusted(part.runs)
+    runs, part, good = table.runs, table.part, table.good
     results = {
         "about": ABOUT,
         "level": 0.95,
@@ -47,10 +51,9 @@ def gather(
         "seed_scatter": seed_scatter(runs if seeds_chosen(table) else good, point),
     }
     results |= _laws(table, part, good, huber, tell)
-    tell("ablations, pairs and isoFLOP profiles")
-    results |= {"experts_per_token": experts_per_token(good), "routing_frequency": routing_frequency(good)}
+    tell("comparisons of runs, and isoFLOP profiles")
     for finding in FINDINGS:
-        results[finding.key] = finding.frame(results, good)
+        results |= finding.find(results, table)
     results["isoflop"] = table.profiles()
     results["headlines"] = headlines(results)
     results["runs"] = [run._asdict() for run in runs]
@@ -67,8 +70,6 @@ def _laws(table: Table, own: Table, good: list[Run], huber: float | None, tell) 
     results["other_intervals"] = other_intervals(table, results["laws"])
     tell("forms of law, by runs and sizes left out")
     results["forms"] = compare(table.fits(), table.loss_column)
-    tell("law in compute and parameters per FLOP")
-    results["utilisation"] = utilisation_laws(good, table.last, table.loss_column)
     tell(f"{len(table.loss_columns)} loss columns")
     return results | {"transfer": transfer(table)}
 

@@ -10,12 +10,12 @@ import numpy as np
 import pandas
 
 from ..laws.uncertainty import student_quantile
-from ..results.blocks import Block, figure, log_percent, span, ten_to
-from ..results.comparisons.runs import LEVEL, Run, usual
+from ..results.blocks import Block, figure, span, ten_to
+from ..results.comparisons.runs import LEVEL, Run, frame_of, in_percent, means, usual
 from ..results.misfit import CLEAR
 from ..tables.schema import DENSE
 from ..wording import plural
-from .finding import Finding, Report, router_name, table
+from .finding import Finding, Report, change, ends, router_name, table
 from .style import (
     DASHED,
     INK,
@@ -30,8 +30,8 @@ from .style import (
     with_room,
 )
 
-OPEN, UNKNOWN = "open", "not known"
-"""The verdicts if an interval includes zero, and if there is no interval."""
+FIRST, SECOND, OPEN, UNKNOWN = "first", "second", "open", "not known"
+"""The verdicts: the router that certainly has the lower loss, an interval that includes zero, and no interval."""
 
 MANY_PAIRS = 6
 """The answer names up to this many pairs of routers, and the figure shows up to this many."""
@@ -43,10 +43,10 @@ PAPERS = "S-Base"
 """The router that the paper recommends."""
 
 
-def find(results: dict, runs: list[Run]) -> pandas.DataFrame:
+def find(results: dict, source) -> dict[str, pandas.DataFrame]:
     dense = results["dense"]
     alpha = dense["coefficients"]["alpha"]["value"] if dense.get("status") == "interior" else None
-    return compare(runs, alpha, results["seed_scatter"])
+    return {"pairs": compare(source.good, alpha, results["seed_scatter"])}
 
 
 def compare(runs: list[Run], alpha: float | None, scatter: dict | None) -> pandas.DataFrame:
@@ -62,27 +62,26 @@ def compare(runs: list[Run], alpha: float | None, scatter: dict | None) -> panda
         `size_ratio` is the first router's dense size of equal loss divided by the second router's. A row with N and E
         is one cell; its 95 % interval is that of seeds. Without E, it is the mean over the E of a size, without N over
         the sizes of an E, and without both over the sizes, each counted once; these have Student intervals. `verdict`
-        is the router that certainly has the lower loss, OPEN or UNKNOWN.
+        is FIRST, SECOND, OPEN or UNKNOWN.
     """
-    pair, names = ["first", "second"], {"router": "first", "size": "N", "experts": "E"}
-    routed = pandas.DataFrame([run for run in usual(runs) if run.router != DENSE], columns=Run._fields)
-    losses = routed.rename(columns=names).groupby([*names.values()])["loss"].agg(["mean", "size"]).reset_index()
+    pair = ["first", "second"]
+    routed = frame_of([run for run in usual(runs) if run.router != DENSE]).rename(columns={"router": "first"})
+    losses = routed.groupby(["first", "N", "E"])["loss"].agg(["mean", "size"]).reset_index()
     cells = losses.merge(losses.rename(columns={"first": "second"}), on=["N", "E"], suffixes=("_first", "_second"))
     cells = cells[cells["first"] < cells["second"]].sort_values([*pair, "N", "E"])
     cells = cells.rename(columns={"mean_first": "first_loss", "mean_second": "second_loss"})
-    cells["change"] = np.log10((cells["first_loss"] / cells["second_loss"]).astype(float))
+    cells["change"] = np.log10(cells["first_loss"] / cells["second_loss"])
     shares = 1 / cells["size_first"] + 1 / cells["size_second"]
     cells["reach"] = [_reach(scatter, size, share) for size, share in zip(cells["N"], shares, strict=True)]
     cells["cells"] = 1
-    by_size = _means(cells, [*pair, "N"])
-    frame = pandas.concat([_means(by_size, pair), by_size, _means(cells, [*pair, "E"]), cells], ignore_index=True)
+    by_size = means(cells, [*pair, "N"])
+    frame = pandas.concat([means(by_size, pair), by_size, means(cells, [*pair, "E"]), cells], ignore_index=True)
     low, high, worth = frame["change"] - frame["reach"], frame["change"] + frame["reach"], -1 / (alpha or math.nan)
-    ends = {"percent": (frame["change"], "size_ratio"), "low": (low, "ratio_high"), "high": (high, "ratio_low")}
-    for name, (change, ratio) in ends.items():
-        frame[name], frame[ratio] = change.map(log_percent), (change * worth).map(ten_to)
-    frame["verdict"] = np.select([high < 0, low > 0, low.notna()], [frame["first"], frame["second"], OPEN], UNKNOWN)
+    for name, logs in {"size_ratio": frame["change"], "ratio_high": low, "ratio_low": high}.items():
+        frame[name] = (logs * worth).map(ten_to)
+    frame["verdict"] = np.select([high < 0, low > 0, low.notna()], [FIRST, SECOND, OPEN], UNKNOWN)
     shown = ["N", "E", "cells", "percent", "low", "high", "size_ratio", "ratio_low", "ratio_high", "verdict"]
-    return frame.astype({"N": "Int64", "E": "Int64"})[[*pair, *shown, "first_loss", "second_loss"]]
+    return in_percent(frame).astype({"N": "Int64", "E": "Int64"})[[*pair, *shown, "first_loss", "second_loss"]]
 
 
 def _reach(scatter: dict | None, size: int, shares: float) -> float:
@@ -97,21 +96,17 @@ def _reach(scatter: dict | None, size: int, shares: float) -> float:
     return student_quantile(LEVEL, known["degrees"]) * math.sqrt(shares) * known["deviation"]
 
 
-def _means(rows: pandas.DataFrame, by: list[str]) -> pandas.DataFrame:
-    """Return the mean change of each group, with half its Student interval."""
-    means = rows.groupby(by).agg(
-        change=("change", "mean"), error=("change", "sem"), n=("change", "size"), cells=("cells", "sum")
-    )
-    reaches = [student_quantile(LEVEL, row.n - 1) * row.error if row.n > 1 else math.nan for row in means.itertuples()]
-    return means.assign(reach=np.array(reaches, float)).reset_index()
-
-
 def minus(pair, router: str) -> tuple[float, float, float]:
     """Return the difference of the losses of a row, this router minus the other one, in percent: mean, low, high."""
     if router == pair.first:
         return pair.percent, pair.low, pair.high
     mean, high, low = (100 * (1 / (1 + change / 100) - 1) for change in (pair.percent, pair.low, pair.high))
     return mean, low, high
+
+
+def better(pair) -> str | None:
+    """Return the router that certainly has the lower loss; None if neither does."""
+    return {FIRST: pair.first, SECOND: pair.second}.get(pair.verdict)
 
 
 def of_pair(frame: pandas.DataFrame, pair) -> tuple[pandas.DataFrame, pandas.DataFrame]:
@@ -127,7 +122,7 @@ def overall(frame: pandas.DataFrame) -> list:
 
 def sentence(report: Report) -> str:
     pairs = overall(report.results["pairs"])
-    settled = sum(pair.verdict in (pair.first, pair.second) for pair in pairs)
+    settled = sum(better(pair) is not None for pair in pairs)
     head = f"The runs show which router is better for {settled or 'none'} of {plural(len(pairs), 'pair')}."
     if settled == len(pairs):
         head = "The routers differ."
@@ -139,11 +134,11 @@ def sentence(report: Report) -> str:
 
 
 def _lower(pair) -> str:
-    better, worse = (pair.second, pair.first) if pair.percent > 0 else (pair.first, pair.second)
-    mean, low, high = minus(pair, better)
+    lower, higher = (pair.second, pair.first) if pair.percent > 0 else (pair.first, pair.second)
+    mean, low, high = minus(pair, lower)
     ends = "" if pair.verdict == UNKNOWN else f" ({span((-high, -low), '.2f')})"
-    words = f"{router_name(better)} is {figure(-mean, '.2f')} % lower than {router_name(worse)}{ends}"
-    return words if pair.verdict == better else f"{words}, not certain"
+    words = f"{router_name(lower)} is {figure(-mean, '.2f')} % lower than {router_name(higher)}{ends}"
+    return words if better(pair) == lower else f"{words}, not certain"
 
 
 def recommended(frame: pandas.DataFrame) -> tuple[str, str] | None:
@@ -151,11 +146,11 @@ def recommended(frame: pandas.DataFrame) -> tuple[str, str] | None:
     pairs = [pair for pair in overall(frame) if PAPERS in (pair.first, pair.second)]
     if not pairs:
         return None
-    verdicts, verdict = {OPEN if pair.verdict == UNKNOWN else pair.verdict for pair in pairs}, OPEN
-    if verdicts - {OPEN, PAPERS}:
+    winners, verdict = {better(pair) for pair in pairs}, OPEN
+    if winners - {None, PAPERS}:
         verdict = "not supported"
-    elif PAPERS in verdicts:
-        verdict = "supported" if len(verdicts) == 1 else "supported in part"
+    elif PAPERS in winners:
+        verdict = "supported" if len(winners) == 1 else "supported in part"
     return verdict, "; ".join(_against(frame, pair) for pair in pairs)
 
 
@@ -163,7 +158,8 @@ def _against(frame: pandas.DataFrame, pair) -> str:
     (mean, *ends), (sizes, cells) = minus(pair, PAPERS), of_pair(frame, pair)
     known, lower = sizes[sizes["verdict"] != UNKNOWN], sum(minus(cell, PAPERS)[0] < 0 for cell in cells.itertuples())
     interval = "" if pair.verdict == UNKNOWN else f" ({span(ends, '+.2f')})"
-    certain = f", certainly lower at {sum(known['verdict'] == PAPERS)} of {len(known)} sizes" if len(known) else ""
+    wins = sum(better(size) == PAPERS for size in known.itertuples())
+    certain = f", certainly lower at {wins} of {len(known)} sizes" if len(known) else ""
     return (
         f"{router_name(PAPERS)} minus {router_name(pair.second if pair.first == PAPERS else pair.first)}: "
         f"{figure(mean, '+.2f')} % on average{interval}, lower in {lower} of {len(cells)} cells{certain}"
@@ -189,8 +185,8 @@ def section(report: Report) -> list[Block]:
         "pair": lambda row: f"{router_name(row.first)} minus {router_name(row.second)}",
         "N": lambda row: "all" if pandas.isna(row.N) else report.size(row.N),
         "cells": lambda row: str(row.cells),
-        "difference of the loss": lambda row: f"{figure(row.percent, '+.2f')} %",
-        "95 % interval": lambda row: UNKNOWN if row.verdict == UNKNOWN else f"{span(row, '+.2f')} %",
+        "difference of the loss": change,
+        "95 % interval": ends,
         "ratio of equivalent dense sizes": lambda row: figure(row.size_ratio, ".3f", UNKNOWN),
         "95 % interval of the ratio": lambda row: span((row.ratio_low, row.ratio_high), ".3f"),
     }
@@ -297,7 +293,7 @@ def _pair_title(pair) -> str:
 FINDING = Finding(
     key="pairs",
     title="Router against router",
-    frame=find,
+    find=find,
     sentence=sentence,
     section=section,
     figures={"routers": routers_figure, "pairs": pairs_figure},

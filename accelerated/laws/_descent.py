@@ -3,6 +3,9 @@
 Private to the accelerated package. `routelaws.reference.laws._descent` explains the objective and the steps. Here, each
 step of NumPy moves all starts (*lanes*) that have not ended. A lane with a rejected step keeps its linear system. One
 search finds both ends of all intervals together.
+
+An unknown that is a logarithm, such as ln L0, falls as the step of its multiplier would take it: by ln(1 - step). The
+other unknowns of the step count on a multiplier that changes in proportion, and a floor of 0 takes 20 steps, not 400.
 """
 
 import math
@@ -22,18 +25,22 @@ from routelaws.reference.laws._descent import (
     PROMISE,
     REACHED,
     ROUNDING,
+    STEEP,
     STEPS,
     WORTH,
     Form,
     Found,
+    edges,
 )
 from routelaws.reference.laws._huber import check_delta, terms
 
-HELD = (200, 300)  # `STEPS` of a search with one value held
+HELD = (60, 100)  # `STEPS` of a search with one value held
+ENOUGH = 1e-11  # least `WORTH` of such a search: an end moves by the square root of this share of its interval
 ROUNDS = 40  # most rounds to bracket an end
 NARROW = 1e-9  # a bracket below this share of the first step is an end
 STIFFNESS = 1e4
 LEAST_RISE = 1e-20
+LEAST_FACTOR = -0.95  # largest relative fall of a multiplier in one step
 
 
 class Fast(NamedTuple):
@@ -93,7 +100,7 @@ def _follow(problem: Problem, starts: np.ndarray, most: tuple[int, int], held: H
     theta = np.array(starts)
     with np.errstate(all="ignore"):
         for outer, worth, steps in zip(OUTER_SHARE, WORTH, most, strict=True):
-            theta = _half(problem, theta, held, outer, worth, steps)
+            theta = _half(problem, theta, held, outer, worth if held is None else max(worth, ENOUGH), steps)
         predicted, _ = problem.fast.predict(theta, problem.logs)
         value = _sums(predicted - problem.log_loss, 1.0, problem.delta)
     return theta, value, None if held is None else _targets(problem, held.which, theta)[0]
@@ -104,7 +111,8 @@ def _half(problem: Problem, starts: np.ndarray, held: Held | None, outer: float,
     ends, lanes, at = np.array(starts), np.arange(len(starts)), np.array(starts)
     least, damping, more, promise = (np.full(len(starts), value) for value in (math.inf, 1e-4, 2.0, 1.0))
     system, pull, scale = np.empty((*starts.shape, starts.shape[1])), np.empty(starts.shape), np.empty(starts.shape)
-    trial = at
+    positive = np.array(problem.form.positive)
+    trial, noise = at, problem.log_loss.size * (10 * ROUNDING) ** 2
     for count in range(most + 1):
         residual, J, weight, delta = _rows(problem, trial, lanes, held)
         total = _sums(residual, weight, delta)
@@ -116,17 +124,28 @@ def _half(problem: Problem, starts: np.ndarray, held: Held | None, outer: float,
         at[lower], least[lower] = trial[lower], total[lower]
         some = _system(residual[lower], J[lower], np.broadcast_to(weight, residual.shape)[lower], delta, outer)
         system[lower], pull[lower], scale[lower] = some
-        step = np.linalg.solve(system + damping[:, None, None] * np.eye(at.shape[1]), pull[:, :, None])[:, :, 0]
+        step = _damped_step(system, pull, np.repeat(damping[:, None], at.shape[1], axis=1))
+        far = np.abs(step) > LONGEST * scale
+        some = far.any(axis=1)
+        if some.any():  # the other unknowns shall not make up for a change that is cut
+            more_damping = damping[some, None] + np.where(far, np.abs(pull) / (LONGEST * scale), 0.0)[some]
+            step[some] = _damped_step(system[some], pull[some], more_damping)
         promise = (pull * step).sum(axis=1)
         # Stop here, also for NaN, because NaN is not greater.
-        ended = (damping <= 1) & ~(promise > worth * least + ROUNDING**2) | (damping > 1e6) | (count == most)
+        ended = (damping <= 1) & ~(promise > worth * least + noise) | (damping > 1e6) | (count == most)
         ends[lanes[ended]] = at[ended]
         if ended.all():
             break
         state = lanes, at, least, damping, more, promise, system, pull, scale, step
         lanes, at, least, damping, more, promise, system, pull, scale, step = (each[~ended] for each in state)
-        trial = at - np.clip(step / scale, -LONGEST, LONGEST)
+        change = -np.clip(step / scale, -LONGEST, LONGEST)
+        shrinks = positive & (change < 0)
+        trial = at + np.where(shrinks, np.log1p(np.maximum(change, LEAST_FACTOR)), change)
     return ends
+
+
+def _damped_step(system, pull, damping):
+    return np.linalg.solve(system + damping[:, :, None] * np.eye(pull.shape[1]), pull[:, :, None])[:, :, 0]
 
 
 def _rows(problem: Problem, theta: np.ndarray, lanes: np.ndarray, held: Held | None) -> tuple:
@@ -227,10 +246,12 @@ def covariance(problem: Problem, theta: np.ndarray) -> np.ndarray:
     return matrix
 
 
-def profile(problem: Problem, theta, away, points: np.ndarray | None, quantile: float, derived: Sequence = ()):
+def profile(
+    problem: Problem, theta, away, points: np.ndarray | None, quantile: float, derived: Sequence = (), valley=None
+) -> np.ndarray:
     """Return value, low end and high end of each coefficient, of ln L̂ at points, or of each of `derived`.
 
-    A coefficient above 0 is given by its ln.
+    A coefficient above 0 is given by its ln, any other by arsinh(STEEP v).
 
     One search finds both ends of all quantities. A lane is one end from one start: the best fit, or the far end of a
     vanished coefficient.
@@ -242,31 +263,36 @@ def profile(problem: Problem, theta, away, points: np.ndarray | None, quantile: 
         points: [columns, m], logs; None for the coefficients.
         quantile: Student's quantile.
         derived: functions of θ [..., p] whose numbers replace the coefficients.
+        valley: from `valley` of the reference. If this law is allowed, a side to which a number grows there has no end.
 
     Returns:
         [m, 3].
     """
     form = problem.form
-    with_derived = partial(_with_derived, problem.fast.coefficients, derived)
+    with_derived = partial(_with_derived, problem.fast.coefficients, form.positive, derived)
     problem = problem._replace(fast=problem.fast._replace(coefficients=with_derived))
-    gone = np.flatnonzero(away & np.array(form.positive))
-    begin = [theta]
+    begin, gone = [theta], edges(form, away)
     if gone.size:
-        signs = np.where(np.array(form.limits)[gone] > 0, -1.0, 1.0)
+        signs = np.where(np.array(form.limits, float)[gone] > 0, -1.0, 1.0)
         begin += list(_ends(problem, theta, np.tile(theta, (gone.size, 1)), gone, signs, quantile)[2])
     which = np.arange(theta.size) if points is None else (points - problem.centres[:, None]).T
     which = theta.size + np.arange(len(derived)) if derived else which
     many, lanes = len(which), 2 * len(begin)  # searches for each: both sides, from each start
     at = np.repeat(np.array(begin), 2 * many, axis=0)
     signs = np.tile(np.repeat([-1.0, 1.0], many), len(begin))
-    value, ends, _ = _ends(problem, theta, at, np.tile(which.T, lanes).T, signs, quantile)
+    value, ends, _ = _ends(problem, theta, at, np.tile(which.T, lanes).T, signs, quantile, valley)
     ends = ends.reshape(len(begin), 2, many)
     return np.stack([value[:many], ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)], axis=1)
 
 
-def _with_derived(coefficients: Callable, derived: Sequence, theta: np.ndarray, centres: np.ndarray) -> tuple:
-    """Return the coefficients and numbers derived from θ, and their derivatives (of the latter, by differences)."""
+def _with_derived(coefficients: Callable, positive, derived: Sequence, theta: np.ndarray, centres: np.ndarray) -> tuple:
+    """Return the coefficients, as ln or arsinh, and numbers derived from θ, and their derivatives.
+
+    The derivatives of the latter are differences.
+    """
     values, turns = coefficients(theta, centres)
+    slope = np.where(positive, 1.0, STEEP / np.hypot(1.0, STEEP * values))
+    values, turns = np.where(positive, values, np.arcsinh(STEEP * values)), slope[:, :, None] * turns
     steps = 1e-5 * np.eye(theta.shape[1])
     for function in derived:
         turn = (function(theta[:, None] + steps) - function(theta[:, None] - steps)) / 2e-5
@@ -274,7 +300,7 @@ def _with_derived(coefficients: Callable, derived: Sequence, theta: np.ndarray, 
     return values, turns
 
 
-def _ends(problem: Problem, theta: np.ndarray, at: np.ndarray, which: np.ndarray, sides: np.ndarray, quantile: float):
+def _ends(problem: Problem, theta, at: np.ndarray, which: np.ndarray, sides: np.ndarray, quantile: float, valley=None):
     """Return the value at the best fit, the last allowed value and θ there, [lanes] each.
 
     Args:
@@ -282,14 +308,22 @@ def _ends(problem: Problem, theta: np.ndarray, at: np.ndarray, which: np.ndarray
         at: [lanes, p], the starts.
         which: [lanes], number of the coefficient; or [lanes, columns], logs of the point, centred.
         sides: [lanes], -1.0 or 1.0.
+        valley: as in `profile`.
     """
     value, turn = _targets(problem, which, np.broadcast_to(theta, at.shape))
     least, rise, error = _limits(problem, theta, turn, quantile)
     if math.isnan(rise):
         return value, np.copysign(np.inf, sides), at
-    best = _targets(problem, which, at)[0]
-    last, at, open_ = _brackets(problem, at, which, best, sides * error, least, rise)
-    return value, np.where(open_, np.copysign(np.inf, sides), last), at
+    ends, closed = np.copysign(np.inf, sides), np.ones(len(at), dtype=bool)
+    if valley is not None and _sums(look(problem, valley[1])[0][None], 1.0, problem.delta)[0] <= least + rise:
+        near, nearer = (_targets(problem, which, np.broadcast_to(each, at.shape))[0] for each in valley)
+        closed = sides * (nearer - near) <= 1
+    best, first = _targets(problem, which, at)[0], sides * error
+    last, some, open_ = _brackets(problem, at[closed], which[closed], best[closed], first[closed], least, rise)
+    ends[closed] = np.where(open_, ends[closed], last)
+    at = np.array(at)
+    at[closed] = some
+    return value, ends, at
 
 
 def _limits(problem: Problem, theta: np.ndarray, turn: np.ndarray, quantile: float) -> tuple[float, float, np.ndarray]:
@@ -334,7 +368,7 @@ def _brackets(problem: Problem, at, which, best, first, least: float, rise: floa
 def _targets(problem: Problem, which: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the target of each lane, [lanes], at θ [lanes, p], and its derivatives [lanes, p].
 
-    The target of a coefficient above 0 is its logarithm.
+    A coefficient is given as in `profile`.
     """
     if which.ndim == 1:
         values, turns = problem.fast.coefficients(theta, problem.centres)

@@ -125,16 +125,17 @@ def solve(table: Reduced, psi: np.ndarray) -> Solved:
     for k, unit in enumerate(table.units):
         triangle[k, 0], triangle[k, 1], scores[k] = dot(unit, table.one), dot(unit, table.size), dot(unit, table.loss)
         triangle[k, 2], triangle[k, 3] = dot(unit, level), dot(unit, tilt)
-        level, tilt = level - triangle[k, 2] * unit, tilt - triangle[k, 3] * unit
+        level -= triangle[k, 2] * unit
+        tilt -= triangle[k, 3] * unit
     triangle[2, 2] = np.sqrt(dot(level, level))
-    level = level / triangle[2, 2]
+    level /= triangle[2, 2]
     triangle[2, 3] = dot(level, tilt)
-    tilt = tilt - triangle[2, 3] * level
+    tilt -= triangle[2, 3] * level
     triangle[3, 3] = np.sqrt(dot(tilt, tilt))
-    tilt = tilt / triangle[3, 3]
+    tilt /= triangle[3, 3]
     scores[2], scores[3] = dot(level, table.target), dot(tilt, table.target)
     residual = table.target - scores[2] * level
-    residual = residual - dot(residual, tilt) * tilt
+    residual -= dot(residual, tilt) * tilt
     return Solved(level, tilt, residual, dot(residual, residual) + table.constant, scores, triangle)
 
 
@@ -192,7 +193,7 @@ def residual_sums(table: Reduced) -> Callable:
         turns = turned(rows, solved.triangle, solved.scores, by)
         # Without the parts along the four columns, which the residual does not have: fewer digits cancel.
         for unit in (*rows.units, solved.level, solved.tilt):
-            turns = turns - np.einsum("krl...,rl...->k...", turns, unit)[:, None, None] * unit
+            turns -= np.einsum("krl...,rl...->k...", turns, unit)[:, None, None] * unit
         gauss = np.einsum("irl...,jrl...->ij...", turns[..., 0, :], turns[..., 0, :])
         return solved.total, -2 * np.einsum("krl...,rl...->k...", turns, solved.residual), 2 * gauss
 
@@ -297,8 +298,9 @@ def low_points(values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray, n
     Args:
         most: largest number of points of a table.
     """
-    padded = np.pad(values, ((0, 0), (1, 1), (1, 1)), constant_values=np.inf)
-    around = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2)).min(axis=(-2, -1))
+    around = np.pad(values, ((0, 0), (1, 1), (1, 1)), constant_values=np.inf)
+    around = np.minimum(np.minimum(around[:, :-2], around[:, 1:-1]), around[:, 2:])
+    around = np.minimum(np.minimum(around[..., :-2], around[..., 1:-1]), around[..., 2:])
     low = np.where(values <= around, values, np.inf).reshape(len(values), -1)
     places = np.argsort(low, axis=1, kind="stable")[:, :most]
     table, which = np.nonzero(np.isfinite(np.take_along_axis(low, places, axis=1)))
@@ -416,8 +418,8 @@ def determined(table, weights: np.ndarray) -> np.ndarray:
     present = (weights > 0).astype(np.float64)
     level_of = np.zeros(table.cell.max() + 1, dtype=np.int64)
     level_of[table.cell] = table.level
-    cells = present @ (table.cell[:, None] == np.arange(level_of.size)) > 0
-    sizes = cells.astype(np.float64) @ (level_of[:, None] == np.arange(table.extra.size))  # of each level
+    cells = present @ np.eye(level_of.size)[table.cell] > 0
+    sizes = cells.astype(np.float64) @ np.eye(table.extra.size)[level_of]  # of each level
     known = (weights.sum(axis=1) >= LEAST_ROWS) & (cells.sum(axis=1) >= LEAST_CELLS)
     known &= (sizes > 0).sum(axis=1) >= LEAST_EXPERT_COUNTS
     for each in np.flatnonzero(known & ((sizes > 1).sum(axis=1) < 2)):  # two levels with two sizes suffice

@@ -5,11 +5,12 @@ Private to the accelerated package.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from routelaws.reference.laws import _smooth as reference
-from routelaws.reference.laws._descent import Form
+from routelaws.reference.laws._descent import Form, at_limits, signed, valley
 from routelaws.reference.laws._projection import INDEPENDENT
 from routelaws.reference.laws.hoffmann import KaplanCoefficients
 from routelaws.reference.laws.joint import JointCoefficients
@@ -34,7 +35,7 @@ def fitted(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, st
     best = _descent.best_of(problem, reference._begin(form, columns, form.centres(columns), problem, starts))
     residual, turn = _descent.look(problem, best.theta)
     away = np.abs(turn).max(axis=0) < _descent.GONE
-    values = np.where(away, form.limits, _descent.coefficients(problem, best.theta)[0])
+    values = at_limits(form, _descent.coefficients(problem, best.theta)[0], away)
     reference.check_representable(form, values, away)
     status = "not determined" if _triangle(turn[:, ~away]) is None else "interior"
     if away.any():
@@ -60,18 +61,20 @@ def intervals(
         return reference.intervals(form, columns, loss, huber, level, points, derived)
     quantile = student_quantile(level, problem.log_loss.size - len(form.positive))
     starts = form.starts(columns, form.centres(columns), problem.log_loss)
-    theta, away = _descent.brought_back(problem, _descent.best_of(problem, starts).theta)
-    logs = None if points is None else problem.fast.logs(points)
-    profile_ends = _descent.profile(problem, theta, away, logs, quantile, [function for _, function in derived])
+    search = partial(_descent.best_of, problem)
+    theta, away = _descent.brought_back(problem, search(starts).theta)
+    logs, known = (None, valley(form, starts, search)) if points is None else (problem.fast.logs(points), None)
+    profile_ends = _descent.profile(problem, theta, away, logs, quantile, [function for _, function in derived], known)
     names, positive = ["prediction"] * len(profile_ends), np.ones(len(profile_ends), bool)
     if derived:
         names, positive = [name for name, _ in derived], ~positive
     elif points is None:
         names, positive = form.kind._fields, np.array(form.positive)
     with np.errstate(over="ignore"):
-        profile_ends = np.where(positive[:, None], np.exp(profile_ends), profile_ends)
+        others = profile_ends if derived else signed(profile_ends)
+        profile_ends = np.where(positive[:, None], np.exp(profile_ends), others)
     if points is None and not derived:
-        profile_ends[away, 0] = np.array(form.limits)[away]
+        profile_ends[:, 0] = at_limits(form, profile_ends[:, 0], away)
     profile_ends = profile_ends.tolist()
     return [(name, *ends, level) for name, ends in zip(names, profile_ends, strict=True)]
 

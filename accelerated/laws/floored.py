@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from routelaws.reference.laws.floored import NAMES
+from routelaws.reference.laws.floored import LEAST_RISE, NAMES, UNIT
 
 from . import _descent
 from ._searches import share
@@ -22,9 +22,9 @@ def _fast(kind: type) -> _descent.Fast:
         n, x, t = logs[..., 0, :], logs[..., 1, :], theta.T[:, :, None]
         psi, by_shape = np.log1p(x), []
         if bends:
-            rise, within = np.exp(t[-3]), 1 + np.exp(t[-2]) * x
-            psi, part = np.log1p(rise * x / within), 1 - 1 / (1 + rise * x / within)
-            by_shape = [part, -part * (1 - 1 / within)]
+            (psi, *by_shape), (unit, *by_unit) = _log_bracket(t, x), _log_bracket(t, UNIT)
+            psi = psi / unit
+            by_shape = [(each - psi * of_unit) / unit for each, of_unit in zip(by_shape, by_unit, strict=True)]
         by_psi = t[2] + t[3] * n if turns else t[2]
         above = t[0] + t[1] * n + by_psi * psi
         top = np.maximum(above, t[-1])
@@ -37,27 +37,41 @@ def _fast(kind: type) -> _descent.Fast:
     def coefficients(theta, centres):
         """Return the coefficients, ln of positive ones, and their derivatives."""
         t, turn, centre = theta.T, np.zeros((len(theta), count, count)), centres[0]
-        slope = t[3] if turns else np.zeros(len(theta))
+        unit, *by_unit = _log_bracket(t, UNIT) if bends else (1.0,)
+        gain, slope = t[2] / unit, t[3] / unit if turns else np.zeros(len(theta))
         s, by_s, shape = np.zeros(len(theta)), np.zeros((2, len(theta))), []
         if bends:
-            share = 1 / (1 + np.exp(t[-2] - t[-3]))  # rise / (rise + bend)
-            log_both = t[-3] - np.log(share)
-            s, by_s = t[-3] - 2 * log_both, np.stack([1 - 2 * share, -2 * (1 - share)])
-            shape = [s, t[-3] - log_both - t[-2]]
-            turn[:, -3, -3], turn[:, -3, -2], turn[:, -2, -3], turn[:, -2, -2] = *by_s, 1 - share, share - 2
+            log_rise = np.logaddexp(t[-3], math.log(LEAST_RISE))
+            share, moved = 1 / (1 + np.exp(t[-2] - log_rise)), np.exp(t[-3] - log_rise)  # rise / (rise + bend)
+            log_both = log_rise - np.log(share)
+            s, by_s = log_rise - 2 * log_both, np.stack([(1 - 2 * share) * moved, -2 * (1 - share)])
+            shape = [s, log_rise - log_both - t[-2]]
+            turn[:, -3, -3], turn[:, -3, -2], turn[:, -2, -3], turn[:, -2, -2] = *by_s, (1 - share) * moved, share - 2
         ln_10, last = math.log(10), 3 if turns else 2  # the place of d
-        plane = [t[1] - slope * s, t[2] - slope * centre, slope * ln_10]
-        level = t[0] - t[2] * s - t[1] * centre + slope * s * centre
+        plane = [t[1] - slope * s, gain - slope * centre, slope * ln_10]
+        level = t[0] - gain * s - t[1] * centre + slope * s * centre
         turn[:, 0, 1], turn[:, 1, 2], turn[:, -1, -1] = 1.0, 1.0, 1.0
         turn[:, last, 0], turn[:, last, 1], turn[:, last, 2] = 1 / ln_10, -centre / ln_10, -s / ln_10
         if turns:
             turn[:, 0, 3], turn[:, 1, 3], turn[:, 2, 3], turn[:, 3, 3] = -s, -centre, ln_10, s * centre / ln_10
         if bends:
             turn[:, 0, -3:-1] = -slope[:, None] * by_s.T
-            turn[:, last, -3:-1] = ((slope * centre - t[2]) * by_s / ln_10).T
+            turn[:, last, -3:-1] = ((slope * centre - gain) * by_s / ln_10).T
+            # So far the derivatives are by gain and slope. Both are unknowns divided by the unit, which has a shape.
+            for column, value in ((2, gain), (3, slope))[: 1 + turns]:
+                turn[:, :, column] /= unit[:, None]
+                for j, of_unit in zip((-3, -2), by_unit, strict=True):
+                    turn[:, :, j] -= turn[:, :, column] * (value * of_unit)[:, None]
         return np.stack([*plane[:last], level / ln_10, *shape, t[-1]], axis=1), turn
 
     return _descent.Fast(predict, coefficients, lambda values: np.stack([np.log(values[0]), values[1] - 1.0]))
+
+
+def _log_bracket(t, x) -> tuple:
+    """Return ln(Ê/E_start) at x = E - 1, and its derivatives by both unknowns of the shape; t is θ, [p, ...]."""
+    rise, within = LEAST_RISE + np.exp(t[-3]), 1 + np.exp(t[-2]) * x
+    part = 1 - 1 / (1 + rise * x / within)
+    return np.log1p(rise * x / within), part * (np.exp(t[-3]) / rise), -part * (1 - 1 / within)
 
 
 FAST = {kind: _fast(kind) for kind in NAMES}

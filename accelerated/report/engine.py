@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import make_folder, write_atomically
-from ..findings import advice, experts, routers
+from ..findings import advice, compute, experts, experts_per_token, routers, routing_frequency
 from ..findings.finding import Report, anchor, bullets
 from ..findings.gather import gather
 from ..laws.catalogue import LAWS
@@ -25,7 +25,7 @@ from ..results.encoding import dumps
 from ..results.fit import check_huber
 from ..results.reproduction.table import Table, open_runs
 from ..tables.table import named
-from . import fit_sections, law_sections, run_sections, sweep_sections, table_sections
+from . import fit_sections, law_sections, sweep_sections, table_sections
 from .figures.draw import draw_all
 from .opening import cautions_of, first_page
 from .page import page
@@ -55,9 +55,9 @@ FULL = (
     sweep_sections.registered_section,
     routers.FINDING.blocks,
     experts.FINDING.blocks,
-    run_sections.experts_per_token_section,
-    run_sections.frequency_section,
-    run_sections.compute_section,
+    experts_per_token.FINDING.blocks,
+    routing_frequency.FINDING.blocks,
+    compute.FINDING.blocks,
     fit_sections.texts_section,
     sweep_sections.routers_section,
     sweep_sections.training_section,

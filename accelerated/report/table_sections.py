@@ -3,6 +3,7 @@
 import shlex
 
 from ..errors import printable
+from ..findings.compute import other_kinds
 from ..findings.finding import Report, bullets, listed, loss_name, missing, router_name
 from ..findings.gather import FINDINGS
 from ..results.blocks import Block, Heading, Table, count, counts_span, figure, range_of, two_digits
@@ -199,23 +200,18 @@ def _gap(report: Report, cell: dict) -> str:
 
 def _lacking(report: Report) -> list[Block]:
     results, table = report.results, report.table
-    no_compute = not any(entry["missing"] is None for entry in results["utilisation"])
     lacking = {
         "no size has two values of E (for slopes)": any(law["measured_slopes"] for law in report.laws),
         **{finding.lacking: len(results[finding.key]) for finding in FINDINGS if finding.lacking},
-        "no models differ only in k": results["experts_per_token"]["cells"],
-        "no models differ only in the share of routed blocks": results["routing_frequency"]["cells"],
-        "no run has another k, R or width (to test the law that uses F and B)": no_compute
-        or results["headlines"]["other_kinds"],
+        "no run has another k, R or width (to test the law that uses F and B)": results["kinds"].empty
+        or other_kinds(results),
         "there is only one loss column, so no other text": len(table["loss_columns"]) > 1,
     }
     absent = [words for words, there in lacking.items() if not there]
     lack = f"**The table lacks runs for some comparisons:** {'; '.join(absent)}."
     sentences = [lack] if absent and table["routers"] else []
-    reasons = {law["missing"] for law in report.laws}
-    return sentences + missing(
-        [each for each in results["utilisation"] if each["missing"] not in reasons], "law that uses F and B"
-    )
+    reasons, unfitted = {law["missing"] for law in report.laws}, results["utilisation"].dropna(subset="missing")
+    return sentences + missing(unfitted[~unfitted["missing"].isin(reasons)].to_dict("records"), "law that uses F and B")
 
 
 def method_section(report: Report) -> list[Block]:
@@ -226,9 +222,9 @@ def method_section(report: Report) -> list[Block]:
         blocks.append(
             "**Fits.** For given E_start and E_max, the law is linear in its other constants. So the fit searches only "
             "over E_start and E_max. It searches the whole domain 1 ≤ E_start < E_max ≤ ∞, limits included, and finds "
-            f"the global optimum. The objective is the {report.fitted[0]['criterion']}. Intervals of constants are "
-            "profile likelihood intervals: they contain every value that is not rejected at 95 %, if residuals are "
-            "normal and independent. Intervals of means are Student's t intervals."
+            f"the global optimum. The objective is the {report.fitted[0]['criterion']}. Intervals of constants contain "
+            "every value that is not rejected at 95 %, by profile likelihood; they are wider if the runs of a size "
+            "share errors, or if the errors are uneven. Intervals of means are Student's t intervals."
         )
     chance = "is not known: no configuration was trained with more than one seed."
     if scatter:

@@ -95,6 +95,8 @@ def _span(ends, of_end: Callable[[float], str]) -> str:
     low, high = _ends(ends)
     if low is None:
         return "not known"
+    if low == math.inf:  # of N_cutoff, or of a dense model of equal loss
+        return "no finite size"
     return NOT_DETERMINED if undetermined(low, high) else f"{of_end(low)} to {of_end(high)}"
 
 

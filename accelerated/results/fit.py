@@ -12,7 +12,7 @@ it assumes no distribution. `Fit.least_squares` is a fit by least squares for co
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 
 import numpy as np
@@ -178,13 +178,14 @@ class Fit:
         """Return the derivatives [p] of log10 L at a point by the coefficients."""
         return tangent(self.law, self.best, [np.array([value]) for value in at])[0]
 
-    def dense_equivalent(self, at: tuple[float, ...], level: float) -> Range | None:
-        """Return the size of the dense model with the loss of a point, with its interval; None at E = 1."""
-        item = self.law.dense_equivalent(self.best, self.rows.columns, self.rows.measured, at, level)
-        if item is None or self.errors is None or not 0 < item.value < math.inf:
-            return item
-        equal = self.turn(at) - self.turn((item.value, 1.0))  # equal losses move together
-        return self.stretched(item, equal, self.method, level)
+    def dense_equivalents(self, points: Sequence[tuple[float, float]], level: float) -> list[Range]:
+        """Return the size of the dense model with the loss of each point (N, E), E > 1, with its interval."""
+        items = self.law.dense_equivalents(self.best, self.rows.columns, self.rows.measured, points, level)
+        for i, (at, item) in enumerate(zip(points, items, strict=True)):
+            if self.errors is not None and 0 < item.value < math.inf:
+                equal = self.turn(at) - self.turn((item.value, 1.0))  # equal losses move together
+                items[i] = self.stretched(item, equal, self.method, level)
+        return items
 
     @property
     def method_words(self) -> list[str]:
@@ -405,7 +406,8 @@ def _coefficients_table(fit) -> Table:
     values = {name: float(value) for name, value in fit.coefficients.items() if np.ndim(value) == 0}
     for name, value in (values | dict([fit.cutoff] if fit.cutoff else [])).items():
         interval = fit.interval(name)
-        row = [name, figure(value) if fit.is_found(name, value) else NOT_DETERMINED]
+        infinite = interval is not None and interval.low == math.inf
+        row = [name, figure(value) if infinite or fit.is_found(name, value) else NOT_DETERMINED]
         if fit.intervals:
             row.append("" if interval is None else span(interval))
         if worded:

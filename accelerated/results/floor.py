@@ -70,7 +70,7 @@ def form_of(fit) -> Form:
         experts_out = float(np.sqrt(np.mean(errors**2)))
     largest = largest_size(sizes_of(fit.rows.runs), fit.held_out_size.errors)
     cutoff = None if fit.cutoff is None else fit.interval(fit.cutoff[0])
-    gains = [_gain(fit, size) for size in _large_sizes(columns[0])] if in_experts else []
+    gains = _gains(fit, _large_sizes(columns[0])) if in_experts else []
     return Form(
         law.name, fit.rmsle, aicc, fit.held_out_size.rmsle, experts_out, largest, fit.interval("L0"), cutoff, gains
     )
@@ -80,13 +80,13 @@ def _large_sizes(size: np.ndarray) -> list[float]:
     return [10.0 ** (math.floor(math.log10(size.max())) + i) for i in range(3)]
 
 
-def _gain(fit, size: float) -> Gain:
+def _gains(fit, sizes: Sequence[float]) -> list[Gain]:
     law, top = fit.law, min(USUAL_EXPERTS, float(fit.rows.columns[1].max()))
-    dense, routed = law.predict(fit.best, np.array([size, size]), np.array([1.0, top]))
-    same = None
-    if law.dense_equivalent is not None and fit.misfit.rise is None:  # otherwise no dense size corresponds to a loss
-        same = fit.dense_equivalent((size, top), fit.level)
-    return Gain(size, top, float(dense - routed), same)
+    dense, routed = law.predict(fit.best, np.array(sizes), np.array([[1.0], [top]]))
+    same = [None] * len(sizes)
+    if law.dense_equivalents is not None and fit.misfit.rise is None:  # otherwise no dense size corresponds to a loss
+        same = fit.dense_equivalents([(size, top) for size in sizes], fit.level)
+    return [Gain(size, top, *more) for size, *more in zip(sizes, (dense - routed).tolist(), same, strict=True)]
 
 
 def forms_table(forms: Sequence[Form], name: str) -> Table:
@@ -128,9 +128,9 @@ def cutoff_cell(item: Range | None) -> str:
     """Return the cut-off, or its lower end if the rows do not bound it from above."""
     if item is None or math.isnan(item.low):
         return NOT_DETERMINED
-    if math.isinf(item.high) or undetermined(item.low, item.high):
+    if item.low < math.inf and (math.isinf(item.high) or undetermined(item.low, item.high)):
         return f"above {count(item.low)}" if item.low > 1 else NOT_DETERMINED
-    return _with_ends(item, count, counts_span)
+    return _with_ends(item, count, counts_span) if item.low < math.inf else counts_span(item)
 
 
 def left_out_errors(fits: Sequence) -> tuple[float, float] | None:

@@ -230,7 +230,8 @@ def embedding_doubts(law, frame) -> list[Difference]:
     vocabulary = np.nan_to_num(column_or_nan(frame, "vocab_size"), nan=float(TABLE_VOCAB_SIZE))
     embedding = vocabulary * column_or_nan(frame, "d_model")
     share = embedding / (size - counted * embedding)
-    share = share[((counted > 0) != law.counts_embedding) & (share > 0) & ~seems_counted(frame)]
+    unlike = ((counted > 0) != law.counts_embedding) & (share > 0)
+    share = share[unlike & ~seems_counted(frame)] if unlike.any() else share[unlike]
     if not share.size or share.max() <= LARGE_EMBEDDING:
         return []
     words = f"{share.min():.2g} to {share.max():.2g}"

@@ -330,6 +330,8 @@ def fits_blocks(fits) -> list[Block]:
         blocks.append(WORDS)
     if any(fit.errors is not None and fit.method is None for fit in fits):
         blocks.append("--intervals all prints every kind of interval")
+    if any(fit.huber is not None for fit in fits):
+        blocks.append("with --huber there are no intervals; without it there are")
     if any(fit.slopes for fit in fits):
         blocks.append(AT_ONE)
     if words := choice_words(fits):

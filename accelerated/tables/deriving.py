@@ -17,7 +17,7 @@ from ..wording import in_short, plural
 from .cells import Cells, in_rows
 from .counting import fill_counts, widen_experts
 from .identity import check_ids, check_rows, marks_of, shown, told_apart
-from .log import latest_branch, restart_remarks
+from .log import abandoned, restart_remarks
 from .schema import ABSENT, BLANK, CONFIGURATION_COLUMNS, DENSE, TIME_COLUMNS, shorten, to_numbers
 from .units import UNITS_OF, written_out
 
@@ -116,22 +116,19 @@ def _rows_of_runs(table: Cells) -> tuple[dict[tuple, list[int]], np.ndarray]:
 
 
 def _drop_abandoned(table: Cells) -> None:
-    """Drop the losses that a restart of a run replaced: the earlier ones at or after the step of the restart.
-
-    A run restarted if its steps go back, it repeats a step, and it keeps its first row. Two runs of one name both begin
-    at the first step, and unsorted rows repeat no step.
-    """
+    """Drop the losses that a restart of a run replaced: the earlier ones at or after the step of the restart."""
     runs, steps = _rows_of_runs(table)
     restarts = {}
-    for run, rows in runs.items():
-        for cells, logged in _logged(table, rows):
-            own = steps[logged].tolist()
-            kept, restarted = latest_branch([run] * len(own), own)
-            if restarted and kept[0] == 0 and len(set(own)) < len(own):
+    for rows in runs.values():
+        columns = _logged(table, rows)
+        often = max((logged for _, logged in columns), key=len, default=[])
+        for cells, logged in columns:
+            (own, step), (others, last) = (abandoned(logged, shown_by, steps) for shown_by in (logged, often))
+            if own | others:
                 name = (table.names or table.cells.get("hyper_id") or [""])[rows[0]].strip() or "a run without a name"
-                restarts[name] = restarted[run]
-                for i in set(logged) - {logged[i] for i in kept}:
-                    cells[i] = ""
+                restarts[name] = step if own else last, len(own | others)
+            for i in own | others:
+                cells[i] = ""
     if restarts:
         table.remarks += restart_remarks(table.runs, restarts)
         table.keep(sorted({i for _, rows in _logged(table, range(table.rows)) for i in rows}))

@@ -1,7 +1,11 @@
 """Logs of training: metrics of runs, joined from pieces."""
 
+import bisect
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
+
+import numpy as np
 
 from ..errors import InputError
 from ..wording import in_short, plural
@@ -70,6 +74,27 @@ def latest_branch(runs: list[str], steps: list[float]) -> tuple[list[int], dict[
             restarts[run] = step, restarts.get(run, (0, 0))[1] + before - len(branch)
         branch.append(i)
     return sorted(i for branch in branches.values() for i in branch), restarts
+
+
+def abandoned(rows: list[int], often: list[int], steps) -> tuple[set[int], float]:
+    """Return those rows of a run that a restart replaced, and the step of its last restart; NaN without a restart.
+
+    A run restarted if its steps go back, it repeats a step, and it keeps its first row. Two runs of one name both begin
+    at the first step, and unsorted rows repeat no step.
+
+    Args:
+        rows: rows of a metric, in logging order.
+        often: rows of the metric that shows the restart: the same one, or one that the run logs more often.
+        steps: the step of each row of the table.
+    """
+    logged = [steps[i] for i in often]
+    kept, restarts = latest_branch([""] * len(logged), logged)
+    if not restarts or kept[0] or len(set(logged)) == len(logged):
+        return set(), math.nan
+    later = [*np.minimum.accumulate(logged[::-1])[::-1], math.inf]  # the least step in and after a row
+    # In a table that is sorted by metric, all rows of `often` are before or after a row of another metric.
+    replaced = {i for i in rows if often[0] < i and later[bisect.bisect(often, i)] < steps[i]}
+    return replaced | set(rows) & set(often) - {often[i] for i in kept}, restarts[""][0]
 
 
 def continues(pairs: Iterable[tuple[str, str]]) -> list[str]:

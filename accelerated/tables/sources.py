@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import InputError
 from ..wording import in_short
 from .exports import read_piece
-from .log import FOLDER, RUN, STEP, Log, as_cells, continues, latest_branch, put_together, restart_remarks
+from .log import FOLDER, RUN, STEP, Log, abandoned, as_cells, continues, latest_branch, put_together, restart_remarks
 from .reading import read_cells
 from .schema import ABSENT, TABLE_COLUMNS, name_column, outside, to_numbers
 from .table import SOURCE, check_once, named
@@ -24,6 +24,7 @@ _PARTS = (
     "(val(id(ation)?)?|eval(uation)?|test(ing)?|dev|held[ _-]?out)([ _-](set|loss))?",
 )
 """Texts of training and of other losses."""
+_YES_AND_NO = ({"true", "false"}, {"1", "0"}, {"yes", "no"})
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -156,21 +157,45 @@ def with_loss(source: Source, columns: dict[str, str], unit: str) -> Source:
         raise InputError(f"{source.name}: no row has a loss; blank in every row: {', '.join(losses)}")
     if len(rows) == len(source.at):
         return source
-    kept = {name: [column[i] for i in rows] for name, column in cells.items()}
     remark = f"left out: {len(source.at) - len(rows)} of {len(source.at)} rows, which have no loss"
     runs = columns.get("hyper_id", name_column(cells))
+    restarts = {} if source.is_log else _drop_abandoned(source, columns, rows, runs)
+    kept = {name: [column[i] for i in rows] for name, column in cells.items()}
     if runs in cells and (gone := set(cells[runs]) - set(kept[runs])):
         remark += f"; no row is left of {in_short(sorted(gone))}"
-    return source._replace(cells=kept, at=[source.at[i] for i in rows], remarks=[*source.remarks, remark])
+    remarks = [*source.remarks, remark, *restart_remarks(source.name, restarts)]
+    return source._replace(cells=kept, at=[source.at[i] for i in rows], remarks=remarks)
+
+
+def _drop_abandoned(source: Source, columns: dict[str, str], rows: list[int], runs: str) -> dict:
+    """Drop those of the rows with a loss that a restart replaced; return {run: (step of the restart, their number)}.
+
+    A run may stop before the next evaluation, so its most frequent metric, such as the training loss, shows the
+    restart.
+    """
+    cells, steps, restarts = source.cells, _steps(source.cells, columns), {}
+    names = cells.get(runs, [""] * len(source.at))
+    metrics = [column for name, column in cells.items() if name not in (runs, columns.get("step", STEP))]
+    for run in dict.fromkeys(names) if steps else ():
+        own = [i for i, name in enumerate(names) if name == run]
+        often = max(([i for i in own if cells[i].strip() not in ABSENT] for cells in metrics), key=len, default=[])
+        dropped, step = abandoned([i for i in rows if names[i] == run], often, steps)
+        if dropped:
+            restarts[run or "a run without a name"] = step, len(dropped)
+            rows[:] = [i for i in rows if i not in dropped]
+    return restarts
 
 
 def _check_parts(source: Source, columns: dict[str, str], losses: list[str]) -> None:
-    """Raise `InputError` if a text column says that a column has losses of training and of validation."""
+    """Raise `InputError` if another column says that a column has losses of training and of validation."""
     for name in (name for name in source.cells if name not in columns.values() and not (source.is_log and name == RUN)):
         for loss in losses:
             pairs = zip(source.cells[name], source.cells[loss], strict=True)
             texts = dict.fromkeys(text.strip() for text, cell in pairs if cell.strip() not in ABSENT)
             parts = [[text for text in texts if re.fullmatch(part, text, re.IGNORECASE)] for part in _PARTS]
+            named = any(re.fullmatch(f"(is[ _-]?)?({part})", name, re.IGNORECASE) for part in _PARTS)
+            if named and {text.casefold() for text in texts} in _YES_AND_NO:
+                parts = [["rows with " + text] for text in texts]
             if all(parts):
                 kinds = f"{parts[0][0]} and of {parts[1][0]}, by the column {name}"
                 raise InputError(f"{source.name}: column {loss} has losses of {kinds}; delete the rows of all but one")

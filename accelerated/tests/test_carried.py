@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from routelaws.accelerated.training import step
+from routelaws.accelerated.training import loop, step
 from routelaws.accelerated.training.runs.checkpoints import Checkpoints
 from routelaws.accelerated.training.runs.trunk import Trunk
 
@@ -83,8 +83,9 @@ def test_every_field_has_another_value_here(trunk, fresh):
     assert not any(same(state, fresh[1]).values()), "each array differs from the initial one"
 
 
-def test_a_resumed_run_has_every_field(small_fields, trunk):
+def test_a_resumed_run_has_every_field_and_no_initial_state_beside_them(small_fields, trunk, monkeypatch):
     folder, state, extra, batches = trunk
+    monkeypatch.setattr(loop, "initial_state", None)  # it would double the memory
     first, found, fields, following = begun(make_run({**small_fields, **WHOLE, **CONSTANT}, folder))
     assert first == AT and fields == extra
     assert all(same(found, state).values()), same(found, state)

@@ -117,6 +117,37 @@ def test_a_table_of_a_run_that_restarted_keeps_its_last_branch(kind):
     assert [loss for *_, loss in found] == [3.5, 3.41] and "at step 200, the later value counts" in remarks
 
 
+@pytest.mark.parametrize("kind", ["other rows", "the same rows", "both mapped", "long, by metric"])
+def test_a_run_that_restarted_and_stopped_before_its_next_evaluation(kind):
+    """The loss at step 200 belongs to the abandoned branch."""
+    columns = VALIDATION | ({"loss_train": "train"} if kind == "both mapped" else {})
+    rows = [(50, "train", 3.9), (100, "val_loss", 3.5), (100, "train", 3.8), (150, "train", 3.7), (200, "train", 3.6),
+            (200, "val_loss", 3.4), (110, "train", 3.79), (150, "train", 3.71)]  # fmt: skip
+    if kind == "the same rows":
+        rows = [{"step": 50, "train": 3.9}, {"step": 100, "train": 3.8, "val_loss": 3.5}, {"step": 150, "train": 3.7},
+                {"step": 200, "train": 3.6, "val_loss": 3.4}, {"step": 150, "train": 3.71}]  # fmt: skip
+        path = save("log.jsonl", *rows)
+    elif kind == "long, by metric":
+        path = save("log.csv", ("step", "metric", "value"), *sorted(rows, key=lambda row: row[1]))
+    else:
+        path = save("log.jsonl", *({"step": step, name: loss} for step, name, loss in rows))
+    found, remarks = converted(path, columns)
+    if kind == "long, by metric":  # the order of two metrics is not known
+        assert [step for _, step, _ in found] == [100, 200]
+        return
+    assert [(step, loss) for _, step, loss in found if loss == loss] == [(100, 3.5)]
+    assert "restarted from an earlier step: a run without a name from step" in remarks
+
+
+@pytest.mark.parametrize("train", [50, 100])  # at the steps of the evaluations, or at others
+@pytest.mark.parametrize("flag, words", [("is_eval", ("False", "True")), ("train", ("1", "0")), ("Val", ("no", "yes"))])
+def test_a_yes_or_no_that_tells_training_from_validation(train, flag, words):
+    rows = ((train, 0), (100, 1), (100 + train, 0), (200, 1))
+    rows = [{"step": step, "loss": 3.0 + val, flag: words[val]} for step, val in rows]
+    message = refused(save("log.jsonl", *rows), {"loss_validation": "loss"})
+    assert f"has losses of rows with {words[0]} and of rows with {words[1]}, by the column {flag}; delete" in message
+
+
 UNCLEAR = {"unsorted": [(100, 3.5), (300, 3.2), (200, 3.4)], "two seeds": [*RESTART[:3], (100, 3.6), (200, 3.41)]}
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from routelaws.accelerated.laws import _descent
 from routelaws.accelerated.laws import floored as accelerated
 from routelaws.accelerated.laws.catalogue import LAWS as RECORDS
 from routelaws.accelerated.laws.held_out import leave_one_group_out
@@ -42,6 +43,27 @@ def test_fits_agree_with_the_reference(law, huber):
     assert (found.status, found.rows, found.criterion) == (wanted.status, wanted.rows, wanted.criterion)
     np.testing.assert_allclose(found.coefficients, wanted.coefficients, rtol=1e-4)
     np.testing.assert_allclose(found.covariance, wanted.covariance, rtol=1e-3)
+
+
+def test_in_the_linear_limit_the_search_is_short_and_slopes_have_one_end(monkeypatch):
+    """ln(L - L0) is linear in E - 1, so b and the slopes grow without end. L0 does not."""
+    steps, rows = [], _descent._rows
+    monkeypatch.setattr(_descent, "_rows", lambda *args: steps.append(0) or rows(*args))
+    exact = 1.5 + 10 ** (1.6 - 0.18 * np.log10(SIZES) - 5e-4 * (EXPERTS - 1))
+    loss = exact * np.exp(np.random.default_rng(8).normal(0, 2e-3, SIZES.size))
+    law, columns = RECORDS["routed-bounded-floor"], (SIZES, EXPERTS)
+    for table in (exact, loss):
+        steps.clear()
+        fit = law.fit(*columns, table)
+        predicted = law.predict(fit, *columns)
+        assert "E_start" in fit.status and len(steps) < 500
+        np.testing.assert_allclose(predicted, exact, rtol=1e-6 if table is exact else 5e-3)
+        np.testing.assert_allclose(law.design(fit, *columns).T @ np.log10(table / predicted), 0, atol=1e-5)
+    slopes = law.slopes(fit, columns, loss)
+    assert all(slope.value == slope.low == -math.inf and -1 < slope.high < 0 for slope in slopes)
+    found = {item.name: item for item in law.intervals(fit, columns, loss)}
+    assert found["b"].low == -math.inf and found["E_start"].high == math.inf and -1 < found["b"].high < 0
+    assert 1.3 < found["L0"].low < 1.5 < found["L0"].high < 1.6
 
 
 @pytest.mark.parametrize("law", LAWS[1:])

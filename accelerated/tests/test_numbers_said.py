@@ -31,7 +31,7 @@ from routelaws.reference import diagnostics
 from .test_report_sentences import RESULTS, SWEEP
 
 RANDOM = np.random.default_rng(59)
-KEPT = {"N", "E", "R", "k", "level", "flop_increase", "usual", "usual_frequency", "frequencies", "size_labels"}
+KEPT = {"N", "E", "R", "k", "times", "level", "flop_increase", "usual", "usual_frequency", "frequencies", "size_labels"}
 COUNTS = {"values", "less", "cells", "lower", "rows", "runs", "sizes"}
 SUFFIX = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?:[KMBT]\b)?")
@@ -62,7 +62,7 @@ def field(record, path: str):
 
 def agree(cell: str, wanted: list) -> None:
     """Raise unless a cell has these numbers, in order, each within half a unit of its last digit."""
-    found, wanted = NUMBER.findall(cell.replace("−", "-")), [value for value in wanted if value is not None]
+    found, wanted = NUMBER.findall(cell.replace("−", "-")), [value for value in wanted if not pandas.isna(value)]
     assert len(found) == len(wanted), (cell, wanted)
     for text, one in zip(found, wanted, strict=True):
         scale, number = SUFFIX.get(text[-1], 1), Decimal(text.rstrip("KMBT").replace(",", ""))
@@ -110,7 +110,7 @@ def of_html(text: str) -> list[tuple]:
 
 
 R = spoilt(RESULTS)
-FITTED, TOKENS = R["laws"], R["experts_per_token"]
+FITTED, FREQUENCY = R["laws"], R["routing_frequency"]
 NAMES = ("a", "b", "c", "d", "E_start", "E_max", "N_cutoff")
 
 
@@ -125,8 +125,8 @@ PAIRS = list(R["pairs"][R["pairs"]["E"].isna()].itertuples())
 ALONE = [one | {name: one["coefficients"][name]["value"] if one["coefficients"][name]["determined"] else None
                 for name in NAMES[:-1]} for one in R["transfer"]]  # fmt: skip
 DOUBLINGS = list(R["doublings"].itertuples())
-BOUGHT = [one | {"growth": one["of"].get("growth"), "change": one["percent"] or None}
-          for name in ("cells", "dense") for one in each(TOKENS[name], "points")]  # fmt: skip
+BOUGHT = R["experts_per_token"].assign(percent=lambda rows: rows["percent"].where(rows["times"] != 1))
+LOSSES = FREQUENCY.dropna(subset="N").pivot(index=["router", "N", "E"], columns="R", values="loss")
 DENSE = R["dense"]["coefficients"]
 TABLES = {
     "the law": (list(map(constants, FITTED)), {f"^{name}$": f"{name}.value {name}.low {name}.high" for name in NAMES}),
@@ -155,14 +155,14 @@ TABLES = {
                            "size left out": "leave_one_size_out.rmsle"}),
     "pairs": (PAIRS, {"cells": "cells", "difference": "percent", "95 %": "low high", "ratio": "size_ratio",
                       "95 %#1": "ratio_low ratio_high"}),
-    "experts per token": (BOUGHT, {"^loss$": "loss", "^change$": "change", "Tera": "flops", "^log10 L": "per_decade",
-                                   "larger N": "growth"}),
-    "against other uses": ([*TOKENS["versus_growth"].values(), *TOKENS["versus_dense"].values()], {
-        "cells": "values", "less in": "less", "mean": "mean", "95 %": "low high"}),
-    "losses by frequency": (R["routing_frequency"]["cells"], {"R = 1/4": "points.0.loss", "R = 1/2": "points.1.loss"}),
-    "changes by frequency": (R["routing_frequency"]["changes"], {
-        "change": "percent.mean", "95 %": "percent.low percent.high", "cells": "cells", "lower": "lower"}),
-    "kinds": (each(R["utilisation"], "kinds"), {"runs": "rows", "RMSLE": "rmsle", "mean of": "percent"}),
+    "experts per token": (list(BOUGHT.itertuples()), {
+        "^loss$": "loss", "^change$": "percent", "Tera": "flops", "^log10 L": "gain", "larger N": "growth"}),
+    "against other uses": (list(R["gains_per_flop"].itertuples()), {
+        "cells": "cells", "less in": "less", "mean": "mean", "95 %": "low high"}),
+    "losses by frequency": (LOSSES.values.tolist(), {"R = 1/4": "0", "R = 1/2": "1"}),
+    "changes by frequency": (list(FREQUENCY[FREQUENCY["N"].isna() & FREQUENCY["R"].notna()].itertuples()), {
+        "change": "percent", "95 %": "low high", "cells": "cells", "lower": "lower"}),
+    "kinds": (list(R["kinds"].itertuples()), {"runs": "rows", "RMSLE": "rmsle", "mean of": "percent"}),
     "other texts": (ALONE, {f"^{name}$": name for name in NAMES[:-1]} | {"^runs$": "rows", "RMSLE": "rmsle"}),
     "doublings": (DOUBLINGS, {
         "^sizes$": "sizes", "of the loss": "percent", "95 %": "low high", "whole fall": "reached",
@@ -184,14 +184,15 @@ def test_a_table_of_the_report_has_the_numbers_of_its_fields(text, name):
 def test_the_law_in_compute_has_a_column_for_each_router(text):
     [(_, rows)] = [table for table in of_markdown(text) if table[0] == ["", "HASH", "S-BASE"]]
     others = {"RMSLE": "rmsle", "RMSLE, one run left out": "leave_one_out", "runs": "rows"}
-    assert others.keys() < {row[0] for row in rows}
+    constants = R["utilisation_constants"]
+    assert others.keys() | set(constants["name"]) < {row[0] for row in rows}
     for name, *cells in rows:
-        for cell, entry in zip(cells, R["utilisation"], strict=True):
-            if one := entry["coefficients"].get(name):
-                ends = [float(end) for end in (one["low"], one["high"]) if end not in (None, "inf", "-inf")]
-                agree(cell, [one["value"]] * one["determined"] + ends)
-            elif name in others:
-                agree(cell, [entry[others[name]]])
+        for cell, law in zip(cells, R["utilisation"].itertuples(), strict=True):
+            for one in constants[(constants["router"] == law.router) & (constants["name"] == name)].itertuples():
+                ends = [float(end) for end in (one.low, one.high) if end not in (None, "inf", "-inf")]
+                agree(cell, [one.value] * one.determined + ends)
+            if name in others:
+                agree(cell, [getattr(law, others[name])])
 
 
 def test_the_page_has_the_tables_of_the_text(text, tmp_path):

@@ -14,6 +14,7 @@ from routelaws.accelerated.laws import utilisation
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.choosing import resampled_losses
 from routelaws.accelerated.laws.planning import Budget
+from routelaws.accelerated.results.planning import rankings
 from routelaws.accelerated.results.planning.options import (
     costs_of,
     costs_of_kind,
@@ -109,6 +110,12 @@ def test_what_cannot_be_planned_is_one_clear_line(path, capsys, flags, said):
     output = capsys.readouterr()
     assert output.out == "" and output.err.count("\n") == 1
     assert said in output.err
+
+
+def test_a_plan_by_hubers_sum_draws_few_resamples(path, monkeypatch):
+    monkeypatch.setattr(rankings, "SLOW_RESAMPLES", 2)
+    [ranking] = read(path).plan(Budget(1e18), law="routed-bounded", published=False, huber=1e-3).rankings
+    assert ranking.resamples == ranking.optimum.resamples == 2
 
 
 def test_a_law_without_a_size_does_not_rank_the_dense_model_by_another_law(path):

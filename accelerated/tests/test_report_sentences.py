@@ -13,6 +13,7 @@ import pandas
 
 from routelaws.accelerated.findings.advice import judge
 from routelaws.accelerated.findings.finding import Report
+from routelaws.accelerated.findings.gather import FINDINGS
 from routelaws.accelerated.report.engine import FULL, SHORT
 from routelaws.accelerated.report.opening import first_page
 from routelaws.accelerated.report.table_sections import more_section
@@ -29,8 +30,11 @@ del RESULTS["runs"]
 for entry in RESULTS["other_intervals"]:
     for quantity in entry["quantities"]:
         quantity["N"] = math.nan if quantity["N"] is None else quantity["N"]
-LAW, PAIRS = RESULTS["laws"][1], pandas.DataFrame(RESULTS["pairs"]).astype({"N": "Int64", "E": "Int64"})
-RESULTS |= {"pairs": PAIRS} | {key: pandas.DataFrame(RESULTS[key]) for key in ("doublings", "advice")}
+FRAMES = "gains_per_flop", "utilisation", "utilisation_constants", "utilisation_runs", *(each.key for each in FINDINGS)
+RESULTS |= {name: pandas.DataFrame(RESULTS[name]) for name in FRAMES}
+for frame in map(RESULTS.get, FRAMES):
+    frame[frame.columns.intersection(["N", "E"])] = frame[frame.columns.intersection(["N", "E"])].astype("Int64")
+LAW, PAIRS, FREQUENCY = RESULTS["laws"][1], RESULTS["pairs"], RESULTS["routing_frequency"]
 UNSETTLED, UNKNOWN = {"verdict": "open", "low": -0.5}, {"verdict": "not known", "low": math.nan}
 
 
@@ -93,8 +97,8 @@ FORMS = [
 ]
 
 NOTHING = {
-    "pairs": PAIRS.iloc[:0], "experts_per_token cells": [], "routing_frequency cells": [],
-    "table loss_columns": ["loss"], "headlines other_kinds": False,
+    **{key: RESULTS[key].iloc[:0] for key in ("pairs", "experts_per_token", "gains_per_flop", "routing_frequency")},
+    "table loss_columns": ["loss"], "kinds": RESULTS["kinds"].query("kind == 'main grid'"),
     "laws": [law | {"measured_slopes": []} for law in RESULTS["laws"]],
 }  # fmt: skip
 
@@ -117,7 +121,7 @@ def altered(changes: dict) -> dict:
 
 def advised(changes: dict) -> dict:
     """Return the change of the recommendations that follows from other changes."""
-    return {"advice": judge(altered(changes), [])}
+    return {"advice": judge(altered(changes))}
 
 
 OF_A_TABLE = {
@@ -181,8 +185,8 @@ OF_A_TABLE = {
         "laws 0 missing": "the reason", "headlines misfit": {"bent": ["S-Base"]}, "headlines fading": None,
     },
     "slopes do not fade": {"headlines slopes_fade": False},
-    "k without a comparison": {"experts_per_token": {"versus_growth": {}, "versus_dense": {}}},
-    "no kind is off": {"headlines kinds_off": []},
+    "k without a comparison": {"gains_per_flop": RESULTS["gains_per_flop"].iloc[:0]},
+    "no kind is off": {"kinds": RESULTS["kinds"].assign(percent=0.0)},
     "suspects": {"rows suspect": [SUSPECT], "rows kept": [12, 13]},
     "repeated runs and gaps": {
         "rows twice": [ALIKE | {"hyper_ids": ids} for ids in ([1, 2], list(range(9)), [11, 99])],
@@ -204,17 +208,18 @@ OF_A_TABLE = {
     "RL-R": {"table routers": ["Hash", "RL-R"]},
     "isoFLOP profiles": {"isoflop": [profile(times) for times in (1, 2, 4, 8)]},
     "advice on size alone": advised({
-        "doublings": RESULTS["doublings"].iloc[:0], "pairs": PAIRS.iloc[:0], "experts_per_token": {"versus_growth": {}},
-        "routing_frequency": {"below_half": []},
+        key: RESULTS[key].iloc[:0] for key in ("doublings", "pairs", "gains_per_flop", "routing_frequency")
     }),
     "no advice on size": advised({"laws": []}),
     "routing hurts": advised({"laws 0 gains 0": {"low": 0.01, "high": 0.02}}),
     "sizes far from 1.3B": advised({f"laws {i} gains": RESULTS["laws"][i]["gains"][:2] for i in (0, 1)}),
     "more experts help": advised({"doublings": RESULTS["doublings"].assign(high=-0.125)}),
     "more routed blocks help": advised({
-        "routing_frequency changes": [{"router": "Hash", "R": 1.0, "lower": 2, "cells": 3}],
+        "routing_frequency": pandas.concat([FREQUENCY, FREQUENCY[:1].assign(R=1.0, lower=2)]),
     }),
-    "no law in compute": {f"utilisation {i} missing": "the reason" for i in (0, 1)},
+    "no law in compute": {
+        "utilisation": RESULTS["utilisation"].assign(missing="the reason"), "kinds": RESULTS["kinds"].iloc[:0],
+    },
 }  # fmt: skip
 
 OF_A_SWEEP = {

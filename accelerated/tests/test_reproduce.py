@@ -8,7 +8,15 @@ import pandas
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.findings import advice, experts, finding, routers
+from routelaws.accelerated.findings import (
+    advice,
+    compute,
+    experts,
+    experts_per_token,
+    finding,
+    routers,
+    routing_frequency,
+)
 from routelaws.accelerated.findings.gather import gather, used_rows
 from routelaws.accelerated.findings.style import (
     COLOURS,
@@ -25,9 +33,8 @@ from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.figures.coefficients import _forest
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results import blocks, encoding, fit
-from routelaws.accelerated.results.comparisons import ablations, forms
+from routelaws.accelerated.results.comparisons import forms
 from routelaws.accelerated.results.comparisons.runs import seed_scatter, twice
-from routelaws.accelerated.results.comparisons.utilisation import kind_of
 from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.misfit import equal_variances
 from routelaws.accelerated.results.reproduction import paper, resamples, router_fits
@@ -173,38 +180,40 @@ def test_more_experts_per_token_against_what_else_flops_buy():
         run("Dense", 100, 1, 1.5, flops=1.0),
         run("Dense", 100, 1, 1.5 * 10**-0.03, flop_increase=2.0, flops=10**0.1),
     ]
-    found = ablations.experts_per_token(runs)
-    (cell,) = found["cells"]
-    assert cell["growth"] == pytest.approx(-0.2) and cell["points"][1]["per_decade"] == pytest.approx(-0.1)
-    assert cell["points"][1]["percent"] == pytest.approx(100 * (10**-0.01 - 1))
-    assert found["versus_growth"]["2"]["mean"] == pytest.approx(0.1) and found["versus_growth"]["2"]["less"] == 1
-    assert found["versus_dense"]["2"]["mean"] == pytest.approx(0.2)
-    assert ablations.experts_per_token(runs[:1])["cells"] == []
+
+    def against(runs):
+        return experts_per_token.versus(experts_per_token.points(runs))
+
+    cell, more, *dense = experts_per_token.points(runs).itertuples()
+    assert [(row.router, row.times) for row in dense] == [("Dense", 1), ("Dense", 2)] and cell.growth == more.growth
+    assert (cell.growth, more.gain, more.percent) == pytest.approx((-0.2, -0.1, 100 * (10**-0.01 - 1)))
+    found = against(runs)
+    assert found["k"].tolist() == [2, 2] and found["less"].tolist() == [1, 1]
+    assert found["mean"].tolist() == pytest.approx([0.1, 0.2]) and found["low"].isna().all()
+    assert experts_per_token.points(runs[:1]).empty and experts_per_token.points([]).empty
     # Three routers at one N and one at another are two sizes, so Student's quantile has one degree of freedom.
     more = [each._replace(router=router) for router in ("Hash", "RL-R") for each in runs[:3]]
     apart = [run("S-Base", 1000, 8, 10**-0.22, k=2, flops=10**1.1), run("S-Base", 10_000, 8, 10**-0.5, flops=100.0)]
-    versus = ablations.experts_per_token([*runs, *more, *apart])["versus_growth"]["2"]
-    assert (versus["values"], versus["groups"]) == (4, 2) and versus["mean"] == pytest.approx((0.1 + 0.1) / 2)
-    free = [each._replace(flops=None) for each in runs]
-    assert ablations.experts_per_token(free)["versus_growth"] == {}
+    versus = against([*runs, *more, *apart]).iloc[0]
+    assert (versus["cells"], versus["mean"]) == (4, pytest.approx(0.1)) and versus["high"] == pytest.approx(0.1)
+    assert against([each._replace(flops=None) for each in runs]).empty
 
 
 def test_routing_frequency_against_the_usual_one():
     runs = [run("Hash", 100, e, 2.0) for e in (2, 4, 8)]
     runs += [run("Hash", 100, e, 2.0 * f, frequency=0.25) for e, f in ((2, 1.1), (4, 0.9))]
     runs += [run("Hash", 100, 8, 1.9, frequency=1.0), run("Hash", 100, 8, 1.0, k=2, frequency=1.0)]
-    found = ablations.routing_frequency(runs)
-    assert found["usual"] == 0.5 and len(found["cells"]) == 3
-    below = next(change for change in found["changes"] if change["R"] == 0.25)
-    assert (below["cells"], below["lower"]) == (2, 1)
-    assert below["percent"]["mean"] == pytest.approx(100 * (math.sqrt(1.1 * 0.9) - 1))
-    above = next(change for change in found["changes"] if change["R"] == 1.0)
-    assert above["percent"]["mean"] == pytest.approx(-5.0) and above["percent"]["low"] is None
-    assert [entry["cells"] for entry in found["below_half"]] == [2]
+    found = routing_frequency.compare(runs)
+    assert (found["usual"] == 0.5).all() and found["N"].notna().sum() == 6
+    half, below, above = found[found["N"].isna()].itertuples()
+    assert (below.R, below.cells, below.lower) == (0.25, 2, 1) and (half.cells, half.percent) == (2, below.percent)
+    assert below.percent == pytest.approx(100 * (math.sqrt(1.1 * 0.9) - 1)) and below.low < below.percent < below.high
+    assert (above.R, above.percent) == (1.0, pytest.approx(-5.0)) and math.isnan(half.R) and math.isnan(above.low)
     half = [run("Hash", 100, e, 2.0, frequency=1.0) for e in (2, 4)] + [run("Hash", 100, 2, 2.1)]
-    assert ablations.routing_frequency(half)["below_half"] == []
+    assert routing_frequency.compare(half)["R"].notna().all() and routing_frequency.compare([]).empty
 
 
+NAN = math.nan
 SCATTER = {"deviation": 0.01, "degrees": 2, "sizes": [{"N": 1000, "deviation": 0.03, "degrees": 2}], "equal_p": 0.5}
 
 
@@ -222,7 +231,7 @@ def test_pairs_by_hand():
     mean, cells = frame.iloc[0], frame.dropna(subset=["N", "E"])
     assert list(cells[["N", "E"]].itertuples(index=False, name=None)) == [(100, 4), (1000, 4)]
     assert [*cells["percent"], *cells["size_ratio"]] == pytest.approx([100, -50, 2.0**-10, 2.0**10])
-    assert cells["verdict"].tolist() == ["B", "A"] and mean["verdict"] == "open"
+    assert cells["verdict"].tolist() == ["second", "first"] and mean["verdict"] == "open"
     assert mean["percent"] == pytest.approx(0) and mean["size_ratio"] == pytest.approx(1)
     assert mean["ratio_low"] == pytest.approx(1 / mean["ratio_high"])
 
@@ -237,6 +246,19 @@ def test_pairs_by_hand():
     unknown = routers.compare(runs, None, None)
     assert unknown["size_ratio"].isna().all() and (unknown["verdict"] == "not known").sum() == 4
     assert router_fits.equal_dense_size(2.0, {"intercept": 1.2, "slope": -0.1}) == pytest.approx(1e12 / 1024)
+
+
+def test_a_router_may_have_the_name_of_a_verdict():
+    runs = [
+        run(router, n, 4, loss + n / 1e6) for n in (100, 200, 300) for router, loss in (("open", 2.0), ("S-Base", 1.0))
+    ]
+    said = [finding.Report({"pairs": routers.compare(runs[:n], None, None)}, []) for n in (2, 4, 6)]
+    assert [routers.sentence(each).partition("**")[2].partition(".")[0] for each in said] == [
+        "The runs do not show which of the two routers is better",
+        "The routers differ",
+        "The routers differ",
+    ]
+    assert [routers.recommended(each.results["pairs"])[0] for each in said] == ["open", "supported", "supported"]
 
 
 def test_forms_are_compared_row_by_row_and_size_by_size():
@@ -279,7 +301,7 @@ def test_differences_that_seeds_can_cause_are_hollow():
 def test_doublings_by_hand():
     runs = [run("Dense", 100, 1, 4.0), run("A", 100, 2, 3.0), run("A", 100, 8, 2.0)]
     runs += [run("Dense", 1000, 1, 2.0), run("A", 1000, 8, 2.0), run("Dense", 9000, 1, 1.5), run("A", 9000, 8, 1.6)]
-    found = experts.steps({}, runs)  # the two larger sizes gain nothing, so E has no share of a gain
+    found = experts.steps(runs)  # the two larger sizes gain nothing, so E has no share of a gain
     assert found[["before", "E", "sizes", "reached_sizes"]].values.tolist() == [[1, 2, 1, 1], [2, 8, 1, 1]]
     wanted = [100 * math.log(3 / 4) / math.log(2 / 4), 100, -25, -100 / 3, math.log10(2 / 3) / 2]
     assert [*found["reached"], *found["percent"], found["per_doubling"][1]] == pytest.approx(wanted)
@@ -311,21 +333,17 @@ def test_seeds_are_told_from_other_differences():
 def advised(key: str, **results):
     empty = {
         "laws": [],
-        "doublings": experts.steps({}, []),
+        "doublings": experts.steps([]),
         "pairs": routers.compare([], None, None),
-        "experts_per_token": {"versus_growth": {}, "versus_dense": {}},
-        "routing_frequency": {"usual": None, "changes": [], "below_half": []},
+        "gains_per_flop": experts_per_token.versus(experts_per_token.points([])),
+        "routing_frequency": routing_frequency.compare([]),
     }
-    frame = advice.judge(empty | results, [])
+    frame = advice.judge(empty | results)
     return frame[frame["key"] == key].iloc[0] if len(frame) else {"verdict": "cannot be judged", "because": ""}
 
 
 def judged(key: str, **results) -> str:
     return advised(key, **results)["verdict"]
-
-
-def interval(low, mean, high) -> dict:
-    return {"mean": mean, "low": low, "high": high, "less": 1, "values": 3, "lower": 0, "cells": 3}
 
 
 @pytest.mark.parametrize(
@@ -364,12 +382,13 @@ def test_the_verdict_on_the_number_of_experts_turns_round(beyond, share, verdict
     ("first", "second", "verdict"),
     [((0.1, 0.2, 0.3), (0.1, 0.2, 0.3), "supported"), ((0.1, 0.2, 0.3), (-0.1, 0.2, 0.3), "supported in part"),
      ((-0.1, 0.2, 0.3), (-0.1, 0.2, 0.3), "open"), ((-0.3, -0.2, -0.1), (-0.3, -0.2, -0.1), "not supported"),
-     ((-0.3, -0.2, -0.1), (0.1, 0.2, 0.3), "open"), ((0.1, 0.2, 0.3), (None, 0.2, None), "open"),
-     ((-0.3, -0.2, -0.1), (None, -0.2, None), "open")],
+     ((-0.3, -0.2, -0.1), (0.1, 0.2, 0.3), "open"), ((0.1, 0.2, 0.3), (NAN, 0.2, NAN), "open"),
+     ((-0.3, -0.2, -0.1), (NAN, -0.2, NAN), "open")],
 )  # fmt: skip
 def test_the_verdict_on_k_turns_round(first, second, verdict):
-    versus = {"2": interval(*first), "4": interval(*second)}
-    assert judged("k", experts_per_token={"versus_growth": versus, "versus_dense": {}}) == verdict
+    rows = [(experts_per_token.LARGER, k, 3, 1, *ends) for k, ends in ((2, first), (4, second))]
+    versus = pandas.DataFrame(rows, columns=["against", "k", "cells", "less", "low", "mean", "high"])
+    assert judged("k", gains_per_flop=versus) == verdict
 
 
 HIGHER, EITHER, LOWER = (0.02, 0.021, 0.019), (0.02, -0.02, 0.01), (-0.02, -0.021, -0.019)
@@ -398,12 +417,12 @@ def test_the_verdict_on_the_router_turns_round(against, verdict, reason):
     ("ends", "usual", "verdict"),
     [([(1, 2, 3), (1, 2, 3)], 0.5, "supported"), ([(1, 2, 3), (-1, 2, 3)], 0.5, "supported in part"),
      ([(-1, 2, 3)], 0.5, "open"), ([(1, 2, 3), (-3, -2, -1)], 0.5, "not supported"),
-     ([(1, 2, 3)], 0.25, "cannot be judged"), ([(None, 2, None)], 0.5, "open")],
+     ([(1, 2, 3)], 0.25, "cannot be judged"), ([(NAN, 2, NAN)], 0.5, "open")],
 )  # fmt: skip
 def test_the_verdict_on_the_routing_frequency_turns_round(ends, usual, verdict):
-    below = [{"router": "Hash", "cells": 3, "lower": 0, "percent": interval(*each)} for each in ends]
-    ablation = {"usual": usual, "changes": [], "below_half": below}
-    assert judged("frequency", routing_frequency=ablation) == verdict
+    rows = [("Hash", math.nan, usual, 3, 0, math.nan, *each) for each in ends]
+    below = pandas.DataFrame(rows, columns=["router", "R", "usual", "cells", "lower", "N", "low", "percent", "high"])
+    assert judged("frequency", routing_frequency=below) == verdict
 
 
 def test_a_table_in_which_routing_hurts_turns_the_report_round(tmp_path):
@@ -470,7 +489,7 @@ def test_an_interval_that_goes_beyond_its_axis_has_an_arrow_there():
      ({"router": "Dense"}, "dense"), ({"router": "Dense", "flop_increase": 2.0}, "dense, FFN ×2")],
 )  # fmt: skip
 def test_a_run_differs_from_the_main_grid_in_words(fields, kind):
-    assert kind_of(run(**{"router": "Hash", "size": 100, "experts": 4, "loss": 2.0} | fields), 0.5) == kind
+    assert compute.kind_of(run(**{"router": "Hash", "size": 100, "experts": 4, "loss": 2.0} | fields), 0.5) == kind
 
 
 def test_a_run_beside_a_suspect_one_is_kept():

@@ -7,19 +7,19 @@ import copy
 import math
 import re
 import statistics
+from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.findings import routers
+from routelaws.accelerated.findings import compute, routers, routing_frequency
 from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.findings.gather import gather
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.figures import laws as law_figures
-from routelaws.accelerated.results.comparisons import ablations, utilisation
 from routelaws.accelerated.results.comparisons import runs as comparison_runs
 from routelaws.accelerated.results.reproduction import router_fits as fits
 from routelaws.accelerated.results.reproduction.headlines import headlines
@@ -173,7 +173,7 @@ FLOPS = (30.0, 700.0, 9000.0)
 
 @pytest.fixture(scope="module")
 def in_compute():
-    """Return the entry of the law in (F, B), and its runs: P = B F / 2,048 tokens, F in TeraFLOPs."""
+    """Return the frames of the law in (F, B), and its runs: P = B F / 2,048 tokens, F in TeraFLOPs."""
     random, runs = np.random.default_rng(6), []
     for i, (flops, used) in enumerate((f, b) for f in FLOPS for b in USES):
         loss = COMPUTE.loss(flops, used) * 10 ** random.normal(0, 2e-7)
@@ -185,27 +185,25 @@ def in_compute():
     last["dense_parameter_count"] = 1e6 * np.arange(1, 1 + len(runs))  # each run has its own size, so none share errors
     last["flops_per_step"] = [run.flops * 1e12 / 2048 * 524_288 for run in runs]
     last["total_parameter_count"] = [run.total_parameters for run in runs]
-    (entry,) = utilisation.utilisation_laws(runs, last, "loss_validation")
-    return entry, runs
+    return compute.find({}, SimpleNamespace(good=runs, last=last, loss_column="loss_validation")), runs
 
 
 def test_the_law_in_compute_has_its_coefficients_and_their_intervals_in_their_own_units(in_compute):
     """With such small errors, all six are Student intervals with nine degrees of freedom."""
-    entry, runs = in_compute
-    assert entry["status"] == "interior" and entry["rows"] == 15
+    results, runs = in_compute
+    [law], constants = results["utilisation"].itertuples(), results["utilisation_constants"].set_index("name")
+    assert law.status == "interior" and law.rows == 15
     log_loss = np.array([math.log10(run.loss) for run in runs])
 
-    def law(t):
+    def losses(t):
         return [Compute(*t, COMPUTE.B_min).log_loss(flops, used) for flops in FLOPS for used in USES]
 
     for i, name in enumerate(COMPUTE._fields[:6]):
-        found, wanted = (
-            entry["coefficients"][name],
-            quiet_interval(law, lambda t, i=i: t[i], np.array(COMPUTE[:6]), log_loss, 0.95),
-        )
+        found = constants.loc[name]
+        wanted = quiet_interval(losses, lambda t, i=i: t[i], np.array(COMPUTE[:6]), log_loss, 0.95)
         error = np.subtract([found["value"], found["low"], found["high"]], wanted)
         assert found["determined"] and np.all(np.abs(error) < 0.01 * (wanted[2] - wanted[1])), name
-    assert entry["coefficients"]["B_min"]["value"] == 40.0 and entry["coefficients"]["B_min"]["determined"]
+    assert constants.loc["B_min", ["value", "determined"]].tolist() == [40.0, True]
 
 
 # Numbers of the report.
@@ -231,10 +229,9 @@ def test_cells_of_the_opposite_order_are_counted_among_those_of_their_pair(resul
 def test_a_run_has_its_compute_in_the_units_of_the_report(results):
     for run in results["runs"]:
         assert close(run["flops"], teraflops(run["size"], 1 + 0.3 * (run["k"] - 1 + run["flop_increase"] - 1)))
-    entry = next(e for e in results["utilisation"] if e["router"] == "Hash")
-    for point in entry["points"]:
-        run = results["runs"][point["hyper_id"]]
-        assert close([point["F"], point["B"]], [run["flops"], run["total_parameters"] / (run["flops"] * 1e12 / 2048)])
+    for point in results["utilisation_runs"].itertuples():
+        run = results["runs"][point.hyper_id]
+        assert close([point.F, point.B], [run["flops"], run["total_parameters"] / (run["flops"] * 1e12 / 2048)])
 
 
 def test_slopes_gains_cutoff_and_worth_are_those_of_the_law(results):
@@ -290,9 +287,9 @@ def test_of_a_tie_the_larger_routing_frequency_is_the_usual_one():
     for order in (runs, runs[::-1]):
         assert comparison_runs.usual_frequency(order) == 0.5
         assert {run.frequency for run in comparison_runs.usual(order)} == {0.5}
-        found = ablations.routing_frequency(order)
-        assert found["usual"] == 0.5 and [change["R"] for change in found["changes"]] == [0.25]
-        assert close(found["changes"][0]["percent"]["mean"], 100 * (2.0 / 1.5 - 1))
+        found = routing_frequency.compare(order)
+        [change] = found[found["N"].isna() & found["R"].notna()].itertuples()
+        assert (change.usual, change.R) == (0.5, 0.25) and close(change.percent, 100 * (2.0 / 1.5 - 1))
     # Runs with another k, and dense runs, do not count.
     more = runs + [a_run("Hash", 100, 8, 1.0, frequency=0.25, k=2), a_run("Dense", 100, 1, 3.0, frequency=0.25)]
     assert comparison_runs.usual_frequency(more) == 0.5
@@ -321,7 +318,7 @@ def turned(results, *laws):
         law["coefficients"]["c"] |= {"low": -0.02, "high": -0.001}
         law["rmsle_percent"] = 1.0
     laws[1]["misfit"]["bend"] |= {"p": 1e-3}
-    results["pairs"].loc[0, ["percent", "low", "high", "verdict"]] = -2.0, -3.0, -1.0, "Hash"
+    results["pairs"].loc[0, ["percent", "low", "high", "verdict"]] = -2.0, -3.0, -1.0, "first"
 
 
 def quiet(results, *laws):
@@ -378,11 +375,11 @@ def test_where_the_laws_miss_is_said_by_size(tmp_path):
 
 
 def test_a_kind_of_run_is_missed_by_what_was_measured_over_what_was_fitted(results):
-    for entry in results["utilisation"]:
-        for kind in entry["kinds"]:
-            logs = [math.log10(p["loss"] / p["fitted"]) for p in entry["points"] if p["kind"] == kind["kind"]]
-            assert kind["rows"] == len(logs) and close(kind["percent"], 100 * (10 ** statistics.mean(logs) - 1), 1e-4)
-            assert close(kind["rmsle"], math.sqrt(statistics.mean(each**2 for each in logs)), 1e-4)
+    for kind in results["kinds"].itertuples():
+        runs = [run for run in results["utilisation_runs"].itertuples() if run[1:4:2] == (kind.router, kind.kind)]
+        logs = [math.log10(run.loss / run.fitted) for run in runs]
+        assert kind.rows == len(logs) and close(kind.percent, 100 * (10 ** statistics.mean(logs) - 1), 1e-4)
+        assert close(kind.rmsle, math.sqrt(statistics.mean(each**2 for each in logs)), 1e-4)
 
 
 def test_what_is_worth_and_measured_is_that_of_the_loss_that_was_asked_for(tmp_path):

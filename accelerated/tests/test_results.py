@@ -17,12 +17,14 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.results import blocks, encoding
 from routelaws.accelerated.results.fit import Coefficient, Fit
+from routelaws.accelerated.results.floor import cutoff_cell
 from routelaws.accelerated.results.planning.next_run import _interval
 from routelaws.accelerated.results.plotting import plot_fit
 from routelaws.accelerated.results.prediction import point_of
 from routelaws.accelerated.results.rows import Rows
 from routelaws.conformance.plain.laws import Bounded
 from routelaws.reference.laws.intervals import Range
+from routelaws.reference.laws.smooth_intervals import words as verdict_words
 
 LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
 SIZES, EXPERTS = (1e7, 1e8, 1e9, 1e10), (1, 4, 16, 64, 256)
@@ -74,6 +76,13 @@ def test_an_interval_over_more_than_six_powers_of_ten_reads_not_determined(low, 
     entry = json.loads(encoding.dumps(encoding.interval(item)))
     assert entry["verdict"] == ("not determined" if said else "loose")
     assert [float(entry["low"]), float(entry["high"])] == [low, high]
+
+
+def test_a_cutoff_that_is_infinite_in_all_allowed_laws_reads_as_no_finite_size():
+    item = Range("N_cutoff", None, math.inf, math.inf, math.inf, "infinite")
+    texts = {blocks.span(item), blocks.constant_span(item, "N_cutoff"), cutoff_cell(item)}
+    assert texts == {"no finite size"} and verdict_words(True, math.inf, math.inf, math.inf) == "infinite"
+    assert cutoff_cell(item._replace(low=3e13)) == "above 30T"
 
 
 @pytest.mark.parametrize(
@@ -201,10 +210,12 @@ WIDE = {
 @pytest.mark.parametrize("command", WIDE)
 def test_no_number_of_a_table_is_cut_or_broken(table, monkeypatch, capsys, command):
     """Every number of a wide terminal appears whole in a line of a narrow terminal."""
-    lines = {}
+    lines, printed = {}, []
+    monkeypatch.setattr(f"routelaws.accelerated.commands.{WIDE[command][0]}.show", printed.extend)
+    assert main(WIDE[command]) == 0
     for columns in (250, 80, 60):
         monkeypatch.setenv("COLUMNS", str(columns))
-        assert main(WIDE[command]) == 0
+        blocks.show(printed)
         lines[columns] = capsys.readouterr().out.splitlines()
     rows = [re.split(r"  +", line.strip()) for line in lines[250] if line.startswith(" ") and line.count("  ") > 2]
     cells = {cell for row in rows for cell in row if re.search(r"\d", cell) and cell.count(" ") <= 2}

@@ -7,11 +7,12 @@ share of simulated tables whose interval holds the truth with its level. `confor
 import math
 
 import numpy as np
+import pandas
 import pytest
 import scipy.stats
 
 from routelaws.accelerated.findings.routers import compare
-from routelaws.accelerated.results.comparisons.runs import line, mean_interval, seed_scatter
+from routelaws.accelerated.results.comparisons.runs import line, means, seed_scatter
 from routelaws.accelerated.results.misfit import bend_in_size, beyond_seeds, by_size
 from routelaws.accelerated.training.window_losses import WindowLosses, loss_difference, mean_loss, standard_error
 from routelaws.reference.laws.isoflop import parabola
@@ -52,13 +53,17 @@ def test_a_mean_of_uneven_groups_has_the_interval_of_their_means():
     groups, draw = np.repeat(list("abcde"), [1, 6, 2, 4, 3]), np.random.default_rng(1)
     where = np.unique(groups, return_inverse=True)[1]
     tables = 1 + draw.normal(0, 0.2, (TABLES, 5))[:, where] + draw.normal(0, 0.01, (TABLES, groups.size))
-    means = [tables[0][groups == group].mean() for group in "abcde"]
-    wanted = scipy.stats.ttest_1samp(means, 0).confidence_interval(0.95)
-    found = mean_interval(tables[0].tolist(), groups.tolist())
-    assert found["mean"] == pytest.approx(np.mean(means)) and ends(found) == pytest.approx(tuple(wanted))
-    assert (found["values"], found["groups"]) == (16, 5)
-    assert held([ends(mean_interval(table, groups)) for table in tables], 1) == pytest.approx(0.95, abs=ROOM)
-    assert mean_interval([7.0])["low"] is None and mean_interval([]) is None
+    of_groups = [tables[0][groups == group].mean() for group in "abcde"]
+    wanted = scipy.stats.ttest_1samp(of_groups, 0).confidence_interval(0.95)
+    rows = pandas.DataFrame({"change": tables.ravel(), "group": np.tile(groups, TABLES), "cells": 1})
+    rows["table"] = np.repeat(np.arange(TABLES), groups.size)
+    found = means(means(rows, ["table", "group"]), ["table"])
+    intervals = np.transpose([found["change"] - found["reach"], found["change"] + found["reach"]])
+    assert found["change"][0] == pytest.approx(np.mean(of_groups)) and tuple(intervals[0]) == pytest.approx(
+        tuple(wanted)
+    )
+    assert (found["cells"] == groups.size).all() and held(intervals, 1) == pytest.approx(0.95, abs=ROOM)
+    assert np.isnan(means(rows[:1], ["table"])["reach"][0]) and means(rows[:0], ["table"]).empty
 
 
 def seeded(draw, counts: dict) -> list:

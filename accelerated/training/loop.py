@@ -32,7 +32,7 @@ from .configuration import TrainConfig
 from .diagnosis import failing_layer, what_is_wrong
 from .optimizer import check_memory
 from .routing import report_routing
-from .runs.checkpoints import Checkpoints, Restored, wanted_of
+from .runs.checkpoints import Checkpoints, Restored
 from .runs.record import (
     NO_RECORD,
     Record,
@@ -64,6 +64,7 @@ from .step import (
     make_evaluate,
     make_train_steps,
     open_layout,
+    state_shapes,
     wait_for,
 )
 from .sweeps.workers import separate_memory
@@ -185,12 +186,11 @@ class Run:
     @separate_memory()
     def _start(self, checkpoints: Checkpoints) -> tuple[int, TrainState]:
         """Return the step and the state to resume from, after cutting log and table back to that step."""
-        state = initial_state(self.config, self.layout)
-        if self.config.init_from is not None and self.trunk is None:
-            state, self.initial_tokens = lent(self.config, state, self.watch)
-        like = jax.tree.map(wanted_of, state._asdict())
-        if checkpoints.steps() or self.trunk is not None:
-            state = None  # to read a checkpoint takes the shapes alone; two states at once would be the peak of a run
+        like, state = state_shapes(self.config, self.layout)._asdict(), None
+        if not checkpoints.steps() and self.trunk is None:  # two states at once would be the peak of a resumed run
+            state = initial_state(self.config, self.layout)
+            if self.config.init_from is not None:
+                state, self.initial_tokens = lent(self.config, state, self.watch)
         restored = checkpoints.restore(like, self._check_saved)
         begun = restored or (self.trunk and begin(self.trunk, self.config, like, self._tell))
         step = begun.step if begun else 0

@@ -118,6 +118,15 @@ def state_shardings(config: TrainConfig, layout: Layout) -> TrainState:
     return TrainState(layout.sharding(layout.params), state)
 
 
+def state_shapes(config: TrainConfig, layout: Layout | None = None) -> TrainState:
+    """Return the shape and dtype of each array of a run's state, and its placement on a mesh."""
+    state = jax.eval_shape(lambda: initial_state(config))
+    if layout is None:
+        return state
+    shardings = state_shardings(config, layout)
+    return jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, shardings)
+
+
 def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layout: Layout | None = None):
     """Return a jitted function (state, batches [n, b, S + 1], first_step, left=0) -> (state, `StepMetrics` of [n]).
 

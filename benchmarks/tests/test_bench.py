@@ -80,8 +80,9 @@ def test_our_plans_and_assignments_run(job):
 
 
 @pytest.mark.slow
-def test_a_first_fit_reaches_the_optimum_of_scipy():
-    ours, theirs = (fits.first_fit(program) for program in (fits.OURS, fits.SCIPY))
+@pytest.mark.parametrize("huber", [0.0, fits.DELTA])
+def test_a_first_fit_reaches_the_optimum_of_scipy(huber):
+    ours, theirs = (fits.first_fit(program, huber) for program in fits.PROGRAMS.values())
     assert ours.run() > 0 and theirs.run() > 0
     assert ours.facts()["objective"] == pytest.approx(theirs.facts()["objective"], rel=1e-9)
 

@@ -238,7 +238,10 @@ def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
     usual = [answer for answer in answers if answer.probe.kind != "size"] or answers
     largest, first = max(usual, key=lambda answer: answer.probe.logits.size), answers[0]
     faint = [answer for answer in usual if answer.probe.kind == "edge"][-1:]  # its second gates fall to 1e-38
-    for answer in [largest, *_spread(ask, largest.probe), *faint]:
+    # Some routers draw whether they drop a small second gate, and some draw among equal logits.
+    z = largest.probe.logits
+    others = [answer for logits in (6 * z, np.round(z / 2)) for answer in _answered(ask, largest.probe, logits)]
+    for answer in [largest, *others, *faint]:
         tokens = next((moved for _ in range(REPEATS) if (moved := _changed(ask, answer))), 0)
         if tokens:
             words = f"{tokens} of {len(answer.expert)} tokens change between two equal calls in evaluation"
@@ -255,12 +258,9 @@ def _repeated(ask: Callable, answers: list[Answer]) -> list[Difference]:
     return []
 
 
-def _spread(ask: Callable, probe: Probe) -> list[Answer]:
-    """Return the router's answer for logits multiplied by six, in a list; [] if the call raises.
-
-    Some routers draw whether they drop a small second gate, and only these logits have such gates.
-    """
-    probe = probe._replace(logits=6 * probe.logits)
+def _answered(ask: Callable, probe: Probe, logits: np.ndarray) -> list[Answer]:
+    """Return the router's answer for other logits, in a list; [] if the call raises."""
+    probe = probe._replace(logits=logits)
     try:
         return [Answer(probe, *ask(probe))]
     except Exception:  # the calls with probes report faults

@@ -3,21 +3,25 @@
 Missing fields get the reference's values, and choices are put into the reference's order.
 """
 
+import math
+
 import numpy as np
 
-from routelaws.conformance.bounds import BOUNDS
+from routelaws.conformance.bounds import BOUNDS, UNIT
 from routelaws.conformance.compare import choice_in_order
 from routelaws.conformance.dialects import designs
 from routelaws.conformance.engine.names import defaults_of, public_functions
 from routelaws.conformance.engine.stances import GSHARD, SWITCH, TIES, TOP_K, Stance
+from routelaws.reference.routers.sinkhorn import SinkhornPlan
 
 OPTIONAL = {
     "Routing": ("load", "plan", "residual"),
     "Placement": ("slot", "token"),
     "AuxiliaryLoss": ("share", "probability"),
-    "SinkhornPlan": ("column_potential", "sweeps", "converged", "newton_steps"),
+    "Assignment": ("objective", "prices", "gap"),
+    "SinkhornPlan": ("column_potential", "residual", "sweeps", "converged", "newton_steps"),
 }
-"""Fields that few libraries return. A missing field gets the reference's value."""
+"""Fields that few libraries return. A missing field gets the reference's value, except three that are computed."""
 
 
 def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stance | None, precision: str):
@@ -29,13 +33,24 @@ def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stan
     if not absent and stance is None and path not in BALANCED:
         return result
     wanted = public_functions()[path](**named)
-    if absent:
-        result = result._replace(**{name: getattr(wanted, name) for name in absent})
-    return result if stance is None and path not in BALANCED else canonical(path, result, wanted, named, precision)
+    result = result._replace(**{name: getattr(wanted, name) for name in absent})
+    if stance is not None or path in BALANCED:
+        result = canonical(path, result, wanted, named, precision)
+    if isinstance(result, SinkhornPlan) and "residual" in absent:
+        plan = np.asarray(result.plan, float)
+        result = result._replace(residual=np.abs(plan.shape[1] * plan.sum(axis=0) - 1).max())
+    if isinstance(result, SinkhornPlan) and "converged" in absent:
+        result = result._replace(converged=bool(result.residual <= named.get("tolerance", 1e-3)))
+    if path == ASSIGNMENT and "objective" in absent:
+        scores, real = np.asarray(named["scores"]), _real(named, len(wanted.expert))
+        chosen = np.take_along_axis(scores[real], np.asarray(result.expert)[real], axis=1)
+        result = result._replace(objective=chosen.sum())
+    return result
 
 
-BALANCED = ("routers.sinkhorn.sinkhorn_router", "routers.base.base_router")
-"""Routers without a stance whose order of choices has no meaning."""
+ASSIGNMENT = "routers.base.balanced_assignment"
+BALANCED = ("routers.sinkhorn.sinkhorn_router", "routers.base.base_router", ASSIGNMENT)
+"""Functions without a stance whose order of choices has no meaning."""
 
 
 def canonical(path: str, result, wanted, arguments: dict, precision: str):
@@ -52,6 +67,13 @@ def canonical(path: str, result, wanted, arguments: dict, precision: str):
     if path == TIES:
         bad = designs.wrong_rows(np.asarray(result), arguments["scores"], np.zeros((len(result), 1)))
         return np.where(bad[:, None], result, wanted).astype(result.dtype)
+    if path == ASSIGNMENT:
+        real = _real(arguments, len(wanted.expert))
+        chosen = np.asarray(result.expert)
+        is_right = chosen.shape == wanted.expert.shape and np.array_equal(chosen[~real], wanted.expert[~real])
+        if is_right and is_other_optimum(chosen[real], wanted.expert[real], np.asarray(arguments["scores"])[real]):
+            return result._replace(expert=wanted.expert.astype(chosen.dtype))
+        return result
     if path in BALANCED and arguments.get("held") is None:
         return _in_order(result, wanted, (np.sort(result.expert, axis=1) != np.sort(wanted.expert, axis=1)).any(axis=1))
     if path not in (TOP_K, SWITCH, GSHARD) or arguments.get("held") is not None:
@@ -59,6 +81,15 @@ def canonical(path: str, result, wanted, arguments: dict, precision: str):
     key, margin, _ = _ranking(arguments, wanted.expert.shape[1], precision)
     bad = designs.wrong_rows(np.asarray(result.expert), key, margin)
     return _in_order(result, wanted, bad | ~_real(arguments, len(bad)))
+
+
+def is_other_optimum(expert, best: np.ndarray, values: np.ndarray) -> bool:
+    """Return whether another choice is balanced and has the sum of scores of the best one, up to float32."""
+    expert = np.asarray(expert)
+    counts = np.bincount(expert.ravel(), minlength=values.shape[1])
+    lost = math.fsum((np.take_along_axis(values, best, axis=1) - np.take_along_axis(values, expert, axis=1)).ravel())
+    is_balanced = np.ptp(counts) <= 1 and all(len(set(row)) == len(row) for row in expert.tolist())
+    return not np.array_equal(expert, best) and is_balanced and lost <= UNIT["float32"] * np.abs(values).max()
 
 
 def _real(arguments: dict, num_tokens: int) -> np.ndarray:

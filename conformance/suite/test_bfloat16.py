@@ -185,18 +185,28 @@ def check_softmax(backend, z: np.ndarray) -> None:
     wanted, size = notation.softmax(z), 1 + np.abs(z - z.max(axis=1, keepdims=True))
     scale = UNIT[BFLOAT16] * size * wanted + np.finfo("float32").tiny
     assert_close_bounded(bound_in("notation.softmax", BFLOAT16), found, wanted, scale, what="softmax in bfloat16")
+
+
+def check_log_sum_exp(backend, z: np.ndarray) -> None:
     found = run(backend, "notation.log_sum_exp", BFLOAT16, z, axis=1)
     scale = UNIT[BFLOAT16] * (1 + np.abs(z).max(axis=1))
     name, wanted = bound_in("notation.log_sum_exp", BFLOAT16), notation.log_sum_exp(z, 1)
     assert_close_bounded(name, found, wanted, scale, what="log_sum_exp in bfloat16")
 
 
-@pytest.mark.asks("notation.top_k_indices", "notation.softmax", "notation.log_sum_exp")
+@pytest.mark.asks("notation.top_k_indices")
 @given(drawn=logits(shapes=(SHAPE,)))
-def test_notation_in_16_bits(backend, drawn):
+def test_top_k_indices_in_16_bits(backend, drawn):
     precisions_of(backend, (BFLOAT16,))
     test_notation.check_top_k_indices(backend, low(drawn), BFLOAT16, jit=False)
-    check_softmax(backend, low(drawn).values)
+
+
+@pytest.mark.asks("notation.softmax", "notation.log_sum_exp")
+@pytest.mark.parametrize("checked", [check_softmax, check_log_sum_exp])
+@given(drawn=logits(shapes=(SHAPE,)))
+def test_softmax_and_log_sum_exp_in_16_bits(backend, checked, drawn):
+    precisions_of(backend, (BFLOAT16,))
+    checked(backend, low(drawn).values)
 
 
 @pytest.mark.asks("experts.dispatch", "experts.gelu", "experts.expert_ffn", "experts.combine", "experts.routed_ffn")

@@ -61,6 +61,13 @@ def test_gelu(backend):
     assert_digits(found, [-0.15881, 0.0, 0.34571, 0.84119, 1.95460], "gelu")
 
 
+@pytest.mark.asks("experts.silu")
+def test_silu(backend):
+    """silu 2 = 2/(1 + e^-2), and silu -1 = -1/(1 + e)."""
+    found = call(backend, "experts.silu", np.array([2.0, 0.0, -1.0]))
+    assert_digits(found, [1.76159, 0.0, -0.26894], "silu")
+
+
 class TestExpertFfn:
     """up 1 1, linear 2 -1, down 1 10 on one state: 2, or -1."""
 
@@ -72,15 +79,12 @@ class TestExpertFfn:
         found = call(backend, "experts.expert_ffn", *self.arrays, activation="relu")
         assert_digits(found, [[22.0], [0.0]], "expert_ffn with ReLU")
 
-    @pytest.mark.asks("experts.silu", "experts.expert_ffn")
+    @pytest.mark.asks("experts.expert_ffn")
     def test_swiglu(self, backend):
-        """x linear is 4 and -2, or -2 and 1. silu 2 = 2/(1 + e^-2) = 1.761594, times 4 - 20; silu -1 = -1/(1 + e) =
-        -0.268941, times -2 + 10."""
+        """x linear is 4 and -2, or -2 and 1. silu 2 = 1.761594, times 4 - 20; silu -1 = -0.268941, times -2 + 10."""
         linear = {"linear": np.array([[2.0, -1.0]])}
         found = call(backend, "experts.expert_ffn", *self.arrays, traced=linear, activation="swiglu")
         assert_digits(found, [[-28.18551], [-2.15153]], "expert_ffn with SwiGLU")
-        found = call(backend, "experts.silu", np.array([2.0, 0.0, -1.0]))
-        assert_digits(found, [1.76159, 0.0, -0.26894], "silu")
 
 
 @pytest.mark.asks("transformer.rotary")

@@ -11,6 +11,7 @@ import pytest
 
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.engine import backends, harness, stances
+from routelaws.conformance.engine.names import options_of
 from routelaws.conformance.engine.values import arrays_of, equal
 
 Z = np.random.default_rng(0).standard_normal((2, 7, 4)) * 2
@@ -48,6 +49,16 @@ def asked(backend, path: str, *arrays, **options):
         return backend.ask(path, *arrays, precision=harness.precisions_of(backend)[-1], **options)
     except (NotImplementedError, stances.Fault) as declined:
         pytest.skip(str(declined))
+
+
+@pytest.mark.asks(because="each case names its function by a parameter")
+@pytest.mark.parametrize("path", [path for path in OF_LOGITS if path.startswith("routers.")])
+def test_equal_logits_again(backend, path):
+    """Ties may be broken in any way that does not change from call to call in evaluation."""
+    options = {"training": False} if "training" in options_of(path) else {}
+    answers = [asked(backend, path, np.zeros((7, 4)), **options) for _ in range(3)]
+    if not all(equal(answers[0], each) for each in answers):
+        raise backends.Broken(path, "not deterministic", "gave two results for the same input, equal logits")
 
 
 @pytest.mark.asks(because="each case names its function by a parameter")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import routelaws
 from routelaws import accelerated, reference
 
 ROOMS = {
@@ -334,6 +335,17 @@ def test_a_name_of_one_file_alone_is_found_in_the_folder(room, folder):
     assert listed == {public: module for public, module in alone.items() if public not in package._MODULES}
     for public, module in listed.items():
         assert getattr(package, public) is getattr(getattr(package, module), public)
+
+
+def test_the_names_at_the_top_are_those_of_their_packages():
+    for home, names in routelaws._HOMES.items():
+        package = importlib.import_module(f"routelaws.{home}")
+        for name in names:
+            assert getattr(routelaws, name) is getattr(package, name) and name in dir(routelaws)
+    with pytest.raises(AttributeError, match="has no attribute 'softmax_router'"):
+        routelaws.softmax_router  # noqa: B018
+    routers = {name for name in dir(importlib.import_module("routelaws.accelerated.routers")) if "_router" in name}
+    assert routers - {*routelaws.__all__} == {"fixed_router", "table_router"}, "steps of a hash layer"
 
 
 IMPORT_EVERYTHING = """

@@ -1,4 +1,5 @@
 import itertools
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -13,14 +14,17 @@ from routelaws.conformance.dialects.judge import UNEXPLAINED, derivative, judge
 from routelaws.conformance.engine import backends, report, stances
 from routelaws.conformance.engine.ledger import Trouble
 from routelaws.conformance.engine.names import public_functions
+from routelaws.conformance.suite import test_base as suite_of_base
 from routelaws.conformance.suite import test_reinforce
 from routelaws.conformance.suite import test_repeated_and_large as large
+from routelaws.conformance.suite import test_sinkhorn as suite_of_sinkhorn
 from routelaws.conformance.suite.strategies import Logits
+from routelaws.conformance.suite.strategies_base import Scores
 from routelaws.conformance.tests import mimics
 from routelaws.conformance.tests.planting import behind, stranger
 from routelaws.reference import balance, experts
 from routelaws.reference.notation import ExpertChoice, softmax
-from routelaws.reference.routers import reinforce, top_k
+from routelaws.reference.routers import base, reinforce, sinkhorn, top_k
 from routelaws.reference.routers.expert_choice import expert_choice_router as choose
 
 OFFERS = {"DeepSeek-V3": ("bias",), "bias": ("bias",), "0 / 0": ("bias",), "largest": ("bias",), "padding": ("mask",)}
@@ -116,6 +120,15 @@ class TestWhatIsLeftOver:
             return expert, gate * kept
 
         assert judge(asked(lambda z, k, bias, mask: route(z, _only_2(k), bias, mask))).kind == "not deterministic"
+
+    def test_ties_by_lot(self):
+        random = np.random.default_rng(0)
+
+        def route(z, k, bias, mask):
+            expert = np.lexsort((random.random(z.shape), -z))[:, :k]
+            return expert, np.take_along_axis(softmax(z), expert, axis=1)
+
+        assert judge(asked(route)).kind == "not deterministic"
 
     def test_state(self):
         calls = itertools.count()
@@ -644,6 +657,75 @@ def test_a_router_that_fails_for_many(path):
         except backends.Broken as broken:
             kinds.append(broken.kind)
     assert kinds == ["size"]
+
+
+def sinkhorn_of(change):
+    """Return a Sinkhorn router without options of the solver that changes what it chooses from."""
+
+    def sinkhorn_router(logits, k=1, *, training=True):
+        found = sinkhorn.sinkhorn_router(change(logits), k, training=training)
+        return found.expert, sinkhorn.gate_values(logits, found.expert, "softmax")
+
+    return sinkhorn_router
+
+
+LOTS = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("change, fails", [
+    (lambda z: z, False),
+    (lambda z: np.clip(z, -65, 65), True),
+    (lambda z: z.astype(np.float16).astype(float), True),
+])  # fmt: skip
+def test_a_sinkhorn_router_without_options(change, fails):
+    """Logits about 100 show what clips or rounds them."""
+    backend = stranger(sinkhorn_router=sinkhorn_of(change), dtypes=("float64",))
+    with pytest.raises(AssertionError, match="expert") if fails else nullcontext():
+        suite_of_sinkhorn.test_a_router_without_a_number_of_sweeps(backend, (40, 8), 2, 100, True)
+
+
+@pytest.mark.parametrize("change", [lambda z: z, lambda z: z + 1e-12 * LOTS.random(z.shape)])
+def test_ties_by_lot_of_a_sinkhorn_router(change):
+    backend = stranger(sinkhorn_router=sinkhorn_of(change))
+    is_drawn = not np.array_equal(change(np.zeros(4)), np.zeros(4))
+    with pytest.raises(backends.Broken, match="two results") if is_drawn else nullcontext():
+        large.test_equal_logits_again(backend, "routers.sinkhorn.sinkhorn_router")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+def test_scores_in_float16(dtype):
+    def base_router(logits, k=1, *, training=True, gate="sigmoid"):
+        found = base.base_router(logits.astype(dtype).astype(float), k, training=training)
+        return found.expert, sinkhorn.gate_values(logits, found.expert, gate)
+
+    backend = stranger(base_router=base_router)
+    with pytest.raises(AssertionError, match="near .*expert") if dtype == np.float16 else nullcontext():
+        suite_of_base.test_tokens_that_prefer_one_expert(backend, 1)
+
+
+def test_a_plan_may_be_an_array():
+    """The residual is that of the plan that the function returned."""
+    plans = {
+        "wrong": lambda logits: softmax(logits) / len(logits),
+        "right": lambda logits: sinkhorn.sinkhorn_plan(logits, tolerance=1e-5).plan,
+    }
+    for name, sinkhorn_plan in plans.items():
+        backend = stranger(sinkhorn_plan=sinkhorn_plan)
+        with pytest.raises(AssertionError, match="residual") if name == "wrong" else nullcontext():
+            suite_of_sinkhorn.check_stopping(backend, Logits(large.Z[0], "free", 1), "float64")
+
+
+@pytest.mark.parametrize("preferred, fails", [(0.0, False), (1.0, True)])
+def test_an_assignment_may_be_its_experts_with_other_ties(preferred, fails):
+    """The reference gives expert 0 to the first three tokens, this function to the last three."""
+    scores = np.zeros((6, 2))
+    scores[:3, 0] = preferred  # then the tokens are no longer alike
+
+    def balanced_assignment(scores):
+        return base.balanced_assignment(scores).expert[::-1].copy()
+
+    with pytest.raises(AssertionError, match="bound less objective") if fails else nullcontext():
+        suite_of_base.check_assignment(stranger(balanced_assignment=balanced_assignment), Scores(scores, ""), "float64")
 
 
 def choice_of(scores, number: int):

@@ -30,7 +30,8 @@ to the last digits. Either half ends when the predicted decrease of S (half of s
 lowers S.
 
 No step changes an unknown by more than `LONGEST`. Without this limit, a nearly vanished term would cause steps of
-several thousand.
+several thousand. The damping of such an unknown is increased by |slope|/`LONGEST`, and the step is solved again. So the
+other unknowns do not make up for a change that does not happen.
 
 The search is slow, because it processes the starts one after the other.
 """
@@ -54,6 +55,9 @@ PROMISE = 1e-6  # after convergence one more step may lower the sum by at most t
 GONE = 1e-7  # an unknown has vanished if it changes no ln L̂ by this much
 FAINT = 1e-12  # a step does not move an unknown with less effect on all rows together
 LONGEST = 3.0  # largest change of one unknown in one step
+NEAR = -14.0  # ln of a multiplier near its limit: it changes a prediction, if at all, by much less than an error
+STEEP = 100.0  # the interval of a number v with a sign is that of arsinh(STEEP v), since v may grow without end
+ENDLESS = 1e3  # a number with a sign beyond it counts as infinite
 FAR = 40.0  # limit of an interval, in units of ln: an end beyond it counts as open
 
 
@@ -62,7 +66,7 @@ class Form(NamedTuple):
 
     kind: type  # the NamedTuple of the coefficients, [p]
     positive: tuple[bool, ...]  # [p] above 0, so the interval is of its logarithm
-    limits: tuple[float, ...]  # [p] the value of a coefficient that has vanished
+    limits: tuple[float | None, ...]  # [p] the value of a coefficient that has vanished; None if its last value stays
     bind: Callable  # (columns, centres) -> the model, θ [p] -> ln L̂ [n] and J [n, p]
     natural: Callable  # (θ [p], centres) -> coefficients [p]
     internal: Callable  # (coefficients [p], centres) -> θ [p], the inverse of `natural`
@@ -122,10 +126,16 @@ def descend(problem: Problem, start: np.ndarray) -> tuple[np.ndarray, float]:
             pull = unit.T @ (problem.weight * clipped(residual, problem.delta))
             beyond = outer * problem.delta / np.maximum(np.abs(residual), 1e-300)
             v = problem.weight * np.where(np.abs(residual) <= problem.delta, 1.0, beyond)
-            step = np.linalg.solve((unit.T * v) @ unit + damping * np.eye(theta.size), pull)
+            system, more_damping = (unit.T * v) @ unit, np.full(theta.size, damping)
+            step = np.linalg.solve(system + np.diag(more_damping), pull)
+            far = np.abs(step) > LONGEST * scale
+            if far.any():
+                more_damping[far] += np.abs(pull[far]) / (LONGEST * scale[far])
+                step = np.linalg.solve(system + np.diag(more_damping), pull)
             # Stop here, also for NaN, because NaN is not greater. With more damping every step is short and hardly
             # lowers S.
-            if (damping <= 1 and not pull @ step > worth * value + ROUNDING**2) or damping > 1e6:
+            least = worth * value + residual.size * (10 * ROUNDING) ** 2
+            if (damping <= 1 and not pull @ step > least) or damping > 1e6:
                 break
             trial = theta - np.clip(step / scale, -LONGEST, LONGEST)
             lower = huber_sum(problem, trial)
@@ -170,6 +180,45 @@ def ended(problem: Problem, theta: np.ndarray) -> bool:
 def gone(problem: Problem, theta: np.ndarray) -> np.ndarray:
     """Return [p] bool: True for each unknown that changes no prediction."""
     return np.abs(problem.model(theta)[1]).max(axis=0) < GONE
+
+
+def signed(ends) -> np.ndarray:
+    """Return numbers with a sign from their arsinh(STEEP v); infinite beyond ENDLESS.
+
+    Example:
+        >>> signed(np.arcsinh([-20.0, 1e7])).round(9).tolist()
+        [-0.2, inf]
+    """
+    with np.errstate(over="ignore"):
+        values = np.sinh(ends) / STEEP
+    return np.where(np.abs(values) > ENDLESS, np.copysign(np.inf, values), values)
+
+
+def at_limits(form: Form, values: np.ndarray, away: np.ndarray) -> np.ndarray:
+    """Return the coefficients [p], with the limits of those that have vanished (`away` [p])."""
+    limits = [value if limit is None else limit for value, limit in zip(values, form.limits, strict=True)]
+    return np.where(away, limits, values)
+
+
+def edges(form: Form, away: np.ndarray) -> np.ndarray:
+    """Return the numbers of the coefficients that have vanished at an edge, infinity or 0."""
+    at_edge = [above and limit is not None for above, limit in zip(form.positive, form.limits, strict=True)]
+    return np.flatnonzero(away & at_edge)
+
+
+def valley(form: Form, starts: np.ndarray, best_of: Callable) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return θ of the best law in a limit where coefficients grow without end, near the limit and nearer.
+
+    None if the law has no such limit. `best_of` finds the best end of searches from θ [s, p].
+    """
+    if None not in form.limits:
+        return None
+    starts, place = np.array(starts), form.limits.index(None)
+    starts[:, place] = ABSENT
+    nearer = best_of(starts).theta
+    near = np.array(nearer)
+    near[place] = NEAR
+    return near, nearer
 
 
 def brought_back(problem: Problem, form: Form, theta: np.ndarray) -> np.ndarray:

@@ -36,7 +36,9 @@ STIFFNESS = 1e4  # weight of the added row; f then differs from v by about 1e-4 
 LEAST_RISE = 1e-20  # largest rounding of S per row, for exact losses
 
 
-def profile(problem: Problem, begin: list[np.ndarray], target: Callable, quantile: float) -> tuple[float, float, float]:
+def profile(
+    problem: Problem, begin: list[np.ndarray], target: Callable, quantile: float, valley: tuple | None = None
+) -> tuple[float, float, float]:
     """Return the value of a target at the best fit, and its least and greatest allowed values.
 
     Args:
@@ -44,10 +46,16 @@ def profile(problem: Problem, begin: list[np.ndarray], target: Callable, quantil
         begin: [p] each: the minimum, and other allowed starting points.
         target: θ -> f and its derivatives [p].
         quantile: q.
+        valley: from `_descent.valley`. If this law is allowed, the side to which f grows there has no end.
     """
-    value = target(begin[0])[0]
-    low = min(_end(problem, begin[0], at, target, quantile, -1)[0] for at in begin)
-    high = max(_end(problem, begin[0], at, target, quantile, 1)[0] for at in begin)
+    value, grows = target(begin[0])[0], 0.0
+    if valley is not None and huber_sum(problem, valley[1]) <= _limits(problem, begin[0], target, quantile)[0]:
+        grows = target(valley[1])[0] - target(valley[0])[0]
+    low, high = -math.inf, math.inf
+    if not grows < -1:
+        low = min(_end(problem, begin[0], at, target, quantile, -1)[0] for at in begin)
+    if not grows > 1:
+        high = max(_end(problem, begin[0], at, target, quantile, 1)[0] for at in begin)
     return value, low, high
 
 

@@ -6,6 +6,7 @@ as a `Form`, and `_descent.py` finds the best unknowns.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -62,7 +63,7 @@ def fitted(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, st
     best = _descent.best_of(problem, starts)
     away = _descent.gone(problem, best.theta)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        values = np.where(away, form.limits, form.natural(best.theta, centres))
+        values = _descent.at_limits(form, form.natural(best.theta, centres), away)
     check_representable(form, values, away)
     status = "interior" if independent(problem.model(best.theta)[1][:, ~away]) else "not determined"
     if away.any():
@@ -94,7 +95,9 @@ def intervals(
     """
     centres = form.centres(columns)
     problem = _descent.problem_of(form, columns, loss, huber, centres)
-    best = _descent.best_of(problem, form.starts(columns, centres, problem.log_loss)).theta
+    starts, search = form.starts(columns, centres, problem.log_loss), partial(_descent.best_of, problem)
+    best = search(starts).theta
+    valley = _descent.valley(form, starts, search) if points is None else None
     theta, away = _descent.brought_back(problem, form, best), _descent.gone(problem, best)
     quantile = student_quantile(level, problem.log_loss.size - theta.size)
     if derived:
@@ -105,29 +108,31 @@ def intervals(
         at = [tuple(column[i : i + 1] for column in points) for i in range(points[0].size)]
         targets = [("prediction", True, _prediction(form, centres, point)) for point in at]
     begin = [theta]
-    for i in np.flatnonzero(away & np.array(form.positive)):
+    for i in _descent.edges(form, away):
         target = _coefficient(form, centres, i)
         sign = -1 if form.limits[i] > 0 else 1  # away from the edge: from infinity downward, from 0 upward
         begin.append(_profile.far_end(problem, theta, target, quantile, sign))
     rows = []
     for i, (name, positive, target) in enumerate(targets):
-        value, low, high = _profile.profile(problem, begin, target, quantile)
-        if positive:  # the profile uses the logarithm
-            with np.errstate(over="ignore"):
-                value, low, high = (float(np.exp(number)) for number in (value, low, high))
-        if points is None and not derived and away[i]:
+        value, low, high = _profile.profile(problem, begin, target, quantile, valley)
+        with np.errstate(over="ignore"):
+            if positive:
+                value, low, high = np.exp([value, low, high]).tolist()
+            elif not derived:
+                value, low, high = _descent.signed([value, low, high]).tolist()
+        if points is None and not derived and away[i] and form.limits[i] is not None:
             value = form.limits[i]
         rows.append((name, value, low, high, level))
     return rows
 
 
 def _coefficient(form: Form, centres: np.ndarray, i: int):
-    """Return the function of θ that gives coefficient i (its logarithm if that is above 0) and its derivatives [p]."""
+    """Return the function of θ that gives coefficient i, as ln or arsinh, and its derivatives [p]."""
 
     def at(theta: np.ndarray) -> np.ndarray:
         """Return the quantity, [1], in the form that `turns` needs."""
         value = form.natural(theta, centres)[i : i + 1]
-        return np.log(value) if form.positive[i] else value
+        return np.log(value) if form.positive[i] else np.arcsinh(_descent.STEEP * value)
 
     return lambda theta: (float(at(theta)[0]), _descent.turns(at, theta)[0])
 

@@ -184,7 +184,7 @@ def _directions(law, fit, columns: Sequence[np.ndarray], sizes: np.ndarray) -> n
 
     A law of your own may have derivatives that are not known; then only its level can change.
     """
-    if law.design is not None:
+    if law.design is not None and not law.has_floor:
         design = law.design(fit, *columns)
     else:
         design = np.ones((sizes.size, 1)) if law.own_intervals is None else tangent(law, fit, columns)

@@ -20,14 +20,18 @@ known, the first law is the joint law of `joint.py` for one number of tokens D: 
 the second term depends little on E. So L0 contains what more tokens would gain, and falls if the runs are longer. Rows
 of few sizes do not determine L0: compare the predictions of several laws, and read the interval of L0.
 
-The fit. As in `joint.py`, let x = E - 1, Ê = E_start · (1 + rise·x/(1 + bend·x)), and ψ(x) the ln of the bracket. At a
-given ψ, ln(L - L0) is linear in four unknowns:
+The fit. As in `joint.py`, let x = E - 1, Ê = E_start · (1 + rise·x/(1 + bend·x)), and ψ(x) the ln of the bracket
+divided by its value at E = 16. At a given ψ, ln(L - L0) is linear in four unknowns:
 
     ln(L - L0) = level + power · n + gain · ψ + turn · ψ n,   n = ln N minus its mean over the table
 
-The unknowns θ are these four, ln rise, ln bend and ln L0. Without a bend (the last two laws) ψ is ln E. The descent of
-`_descent.py` finds them from many starts. The derivatives of ln L̂ are those of a log-sum-exp of two terms
+The unknowns θ are these four, ln(rise - 1e-8), ln bend and ln L0. Without a bend (the last two laws) ψ is ln E. The
+descent of `_descent.py` finds them from many starts. The derivatives of ln L̂ are those of a log-sum-exp of two terms
 (`additive.py`, step 2), and for ψ those of `joint.py`.
+
+The linear limit. As rise falls to 0, ln Ê becomes linear in x/(1 + bend·x), and its slopes grow without end. gain and
+turn stay finite, because they are the slopes by ψ. Some tables fit best there. Then rise ends at 1e-8, where ψ differs
+from its limit by at most 3e-6 of its value up to E = 512, and the status names E_start.
 """
 
 import itertools
@@ -40,7 +44,7 @@ import numpy as np
 from ..errors import InputError
 from . import _smooth
 from ._columns import bilinear, crossing, effective, log_sum, worth
-from ._descent import ABSENT, Form
+from ._descent import ABSENT, STEEP, Form, signed
 from ._projection import LEAST_EXPERT_COUNTS, check_range
 from .additive import AdditiveFit, AdditiveInterval
 from .intervals import Range, range_of
@@ -49,6 +53,8 @@ from .uncertainty import Interval, Quantity, _extrapolated
 
 _COLUMNS = ("dense_parameters", "num_experts")
 _LN_10 = math.log(10)
+LEAST_RISE = 1e-8
+UNIT = 15.0  # E - 1 where ψ is 1
 
 
 class BoundedFloorCoefficients(NamedTuple):
@@ -227,6 +233,13 @@ def floored_intervals(
     return [AdditiveInterval(*each) for each in rows]
 
 
+def floored_design(fit: AdditiveFit, dense_parameters: np.ndarray, num_experts: np.ndarray) -> np.ndarray:
+    """Return the derivatives [n, p] of log10 L by the unknowns of the search, which are finite in the linear limit."""
+    unknowns, centre = _Unknowns(type(fit.coefficients)), np.zeros(1)
+    theta = unknowns.internal(np.array(fit.coefficients), centre)
+    return unknowns.bind((dense_parameters, num_experts), centre)(theta)[1] / _LN_10
+
+
 def floored_ranges(intervals: Callable, fit: AdditiveFit, columns: Sequence, loss, level: float = 0.95) -> list[Range]:
     """Return the coefficients of a fit, and N_cutoff if the law has one, with intervals and verdicts.
 
@@ -247,14 +260,11 @@ def floored_slopes(intervals: Callable, fit: AdditiveFit, columns: Sequence, los
 
 
 def floored_worth(
-    intervals: Callable, fit: AdditiveFit, columns: Sequence, loss, at: Sequence[float], level: float = 0.95
-) -> Range | None:
-    """Return the size of the dense model with the same loss as `at` = (N, E); None at E = 1. See `floored_ranges`."""
-    if not at[1] > 1:
-        return None
-    quantities = [Quantity("effective_parameters", N=float(at[0]), E=float(at[1]))]
-    [dense] = _derived_ranges(intervals, quantities, columns, loss, level)
-    return dense
+    intervals: Callable, fit: AdditiveFit, columns: Sequence, loss, points: Sequence, level: float = 0.95
+) -> list[Range]:
+    """Return the sizes of the dense models with the same loss as each point (N, E), E > 1. See `floored_ranges`."""
+    quantities = [Quantity("effective_parameters", N=float(N), E=float(E)) for N, E in points]
+    return _derived_ranges(intervals, quantities, columns, loss, level)
 
 
 def _derived_ranges(intervals: Callable, quantities: Sequence[Quantity], columns: Sequence, loss, level) -> list[Range]:
@@ -269,7 +279,7 @@ def _derived_ranges(intervals: Callable, quantities: Sequence[Quantity], columns
 def _natural_ends(quantity: Quantity, centre: float, value: float, low: float, high: float) -> tuple:
     """Return value and ends of a quantity from those of the number that `_Unknowns.derived` gives."""
     if quantity.name == "slope":
-        return value, low, high
+        return tuple(signed([value, low, high]).tolist())
     with np.errstate(over="ignore", divide="ignore"):
         if quantity.name == "effective_parameters":
             return tuple(float(quantity.N * np.exp(end)) for end in (value, low, high))
@@ -339,14 +349,15 @@ class _Unknowns:
         """Return ψ [n], and its derivatives by ln rise and ln bend, [n, 2]; [n, 0] if ψ is ln E."""
         if not self.bends:
             return np.log1p(x), np.zeros((x.size, 0))
-        rise, bend = np.exp(np.minimum(theta[-3:-1], 700.0))
-        by_rise = rise * x / (1 + bend * x + rise * x)
-        return np.log1p(rise * x / (1 + bend * x)), np.stack([by_rise, -by_rise * bend * x / (1 + bend * x)], axis=1)
+        (log_bracket, turns), (unit, unit_turns) = _log_bracket(theta, x), _log_bracket(theta, UNIT)
+        psi = log_bracket / unit
+        return psi, (turns - psi[:, None] * unit_turns) / unit
 
     def derived(self, quantity: Quantity, centre: float) -> Callable:
         """Return the function of θ [..., p] for the interval of a quantity, without a pole where the rows may lie.
 
-        slope                  gain + turn n
+        slope                  arsinh of 100 times the slope by ln Ê, (gain + turn n)/ln bracket(16), since it may grow
+                               without end
         effective_parameters   ln(N̄/N) = ψ (gain + turn n)/power: L at (N, E) and at (N̄, 1) are equal
         N_cutoff               the angle φ of the point (-gain, turn): gain + turn n = 0 at n = cot φ. φ is above 0 if
                                experts help less at larger sizes; at or below 0 they always help
@@ -355,24 +366,28 @@ class _Unknowns:
             return lambda theta: np.arctan2(theta[..., 3], -theta[..., 2])
         n, x = math.log(quantity.N) - centre, quantity.E - 1.0
 
-        def slope(theta: np.ndarray) -> np.ndarray:
+        def gain(theta: np.ndarray) -> np.ndarray:
             return theta[..., 2] + (theta[..., 3] * n if self.plane == 4 else 0.0)
 
+        def slope(theta: np.ndarray) -> np.ndarray:
+            return np.arcsinh(STEEP * gain(theta) / (_log_bracket(theta, UNIT)[0] if self.bends else 1.0))
+
         def log_worth(theta: np.ndarray) -> np.ndarray:
-            rise, bend = np.exp(theta[..., -3]) if self.bends else 1.0, np.exp(theta[..., -2]) if self.bends else 0.0
-            return np.log1p(rise * x / (1 + bend * x)) * slope(theta) / theta[..., 1]
+            psi = _log_bracket(theta, x)[0] / _log_bracket(theta, UNIT)[0] if self.bends else math.log1p(x)
+            return psi * gain(theta) / theta[..., 1]
 
         return slope if quantity.name == "slope" else log_worth
 
     def natural(self, theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
         """Return the coefficients [p] of the law from θ.
 
-        Insert ψ = ln Ê - s with s = ln E_start, and n = ln N - n̄, and sort by ln N and ln Ê.
+        Insert ψ = (ln Ê - s)/ln bracket(16) with s = ln E_start, and n = ln N - n̄, and sort by ln N and ln Ê.
         """
         level, power, gain, turn = theta[:4] if self.plane == 4 else (*theta[:3], 0.0)
         s, shape = 0.0, []
         if self.bends:
-            rise, bend = np.exp(theta[-3:-1])
+            rise, bend = np.exp(theta[-3:-1]) + [LEAST_RISE, 0.0]
+            gain, turn = np.array([gain, turn]) / _log_bracket(theta, UNIT)[0]
             both = rise + bend  # 1/E_start - 1/E_max
             with np.errstate(over="ignore", divide="ignore"):  # a vanished E_max
                 shape = [rise / both**2, rise / (both * bend)]
@@ -389,11 +404,12 @@ class _Unknowns:
         if self.bends:
             E_start, E_max = coefficients[-3:-1]
             s, rest = math.log(E_start), 1 - E_start / E_max
-            shape = [math.log(rest**2 / E_start), math.log(rest / E_max)]
+            shape = [rest**2 / E_start - LEAST_RISE, rest / E_max]
         power, gain = a + turn * s, b + turn * centres[0]
         level = d * _LN_10 + gain * s + power * centres[0] - turn * s * centres[0]
-        plane = [level, power, gain, turn][: self.plane]
-        return np.array([*plane, *shape, math.log(coefficients[-1])])
+        last = np.log(np.maximum([*shape, coefficients[-1]], math.exp(ABSENT)))
+        unit = _log_bracket(last, UNIT)[0] if self.bends else 1.0
+        return np.array([level, power, *[gain * unit, turn * unit][: self.plane - 2], *last])
 
     def starts(self, columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
         """Return θ [s, p]: a floor of 0, 1/5, 1/2 and 4/5 of the mean loss, two powers of N, and two values of bend."""
@@ -403,12 +419,22 @@ class _Unknowns:
         for (level, floor), power, shape in itertools.product(
             _smooth.share_out(2, True, log_loss), (-0.15, -0.4), shapes
         ):
-            starts.append([level, power, -0.2, 0.0][: self.plane] + shape + [floor])
+            gain = -0.2 * (_log_bracket(np.array([*shape, floor]), UNIT)[0] if self.bends else 1.0)
+            starts.append([level, power, gain, 0.0][: self.plane] + shape + [floor])
         return np.array(starts)
 
 
-_LIMITS = {"E_max": math.inf, "L0": 0.0}
-"""The value of a coefficient that has vanished from the law; coefficients that are not listed are then NaN."""
+def _log_bracket(theta: np.ndarray, x) -> tuple[np.ndarray, np.ndarray]:
+    """Return ln(Ê/E_start) at x = E - 1, and its derivatives by both unknowns of the shape, [..., 2]; θ is [..., p]."""
+    above, bend = np.exp(np.minimum(theta[..., -3], 700.0)), np.exp(np.minimum(theta[..., -2], 700.0))
+    rise = LEAST_RISE + above
+    part = rise * x / (1 + bend * x + rise * x)
+    by_shape = np.stack([part * above / rise, -part * bend * x / (1 + bend * x)], axis=-1)
+    return np.log1p(rise * x / (1 + bend * x)), by_shape
+
+
+_LIMITS = {"E_start": None, "E_max": math.inf, "L0": 0.0}
+"""The value of a coefficient that has vanished from the law; None if its last value stays."""
 
 
 def _form(kind: type[FlooredCoefficients]) -> Form:

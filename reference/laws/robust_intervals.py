@@ -247,10 +247,11 @@ def direction(law, fit, item: Range) -> np.ndarray | None:
 
 
 def _in_limit(law, fit) -> bool:
-    """Return whether coefficients have no value, apart from an infinite limit such as E_max."""
+    """Return whether coefficients have no value, or none that rows determine, apart from an infinite limit as E_max."""
     values = fit.coefficients._asdict().items()
     without = [name for name, value in values if not math.isfinite(value) and not name.endswith("_max")]
-    return bool(without) and law.design is not None
+    unlimited = law.has_floor and "E_start" in getattr(fit, "status", "")  # the linear limit of `floored.py`
+    return law.design is not None and (bool(without) or unlimited)
 
 
 def _chosen(errors: Errors, logs: Sequence[np.ndarray]) -> tuple[str, str]:

@@ -182,7 +182,8 @@ def verdict(interval: Interval) -> str:
         "soft": no end is open, but the interval is not narrow; "soft, sign open" if it contains 0;
         "loose": no end is open, and one end is more than ten times the other;
         "bounded from above only" or "bounded from below only": one end is open;
-        "not identified": both ends are open.
+        "not identified": both ends are open;
+        "infinite": so is the lower end, as that of an N_cutoff if more experts always help.
         For an extrapolated interval, ", extrapolated" follows.
 
     Example:
@@ -204,6 +205,8 @@ def verdict(interval: Interval) -> str:
 
 def _words(low: float, high: float, floor: float, narrow: bool) -> str:
     """Return the verdict on an interval. Its lower end is open at `floor` or below."""
+    if low == math.inf:
+        return "infinite"
     above, below = high < math.inf, low > floor  # False for NaN
     if not (above or below):
         return "not identified"
@@ -284,6 +287,7 @@ def _check_level(level: float) -> None:
         raise InputError(f"level is {level}; needed: a number between 0 and 1")
 
 
+@functools.cache  # the intervals of one table share a quantile
 def student_quantile(level: float, degrees: int) -> float:
     """Return q such that a Student t variable lies in [-q, q] with probability `level`.
 

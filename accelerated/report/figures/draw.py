@@ -12,12 +12,7 @@ from ...findings.style import save_figure, styled
 from ...results.comparisons.runs import Run
 from .coefficients import coefficients_figure, forms_figure, slopes_figure
 from .laws import effective_figure, isoflop_figure, level_figure, loss_figure
-from .runs import (
-    frequency_figure,
-    k_figure,
-    transfer_figure,
-    utilisation_figure,
-)
+from .runs import transfer_figure
 from .training import load_figure, training_figure
 
 if TYPE_CHECKING:  # reports of tables must not import the training code
@@ -25,8 +20,8 @@ if TYPE_CHECKING:  # reports of tables must not import the training code
 
 FIGURES = {
     "loss": loss_figure, "levels": level_figure, "effective_size": effective_figure, "slopes": slopes_figure,
-    "coefficients": coefficients_figure, "forms": forms_figure, "utilisation": utilisation_figure,
-    "transfer": transfer_figure, "k": k_figure, "frequency": frequency_figure, "isoflop": isoflop_figure,
+    "coefficients": coefficients_figure, "forms": forms_figure,
+    "transfer": transfer_figure, "isoflop": isoflop_figure,
     **{name: draw for finding in FINDINGS for name, draw in finding.figures.items()},
 }  # fmt: skip
 """Figures of the sections and of the findings, by name."""

@@ -1,68 +1,15 @@
-"""Figures that compare runs: routers, ablations, compute, other texts."""
+"""Figures of laws for other texts."""
 
 import numpy as np
 
 from ...findings.finding import loss_name, router_name
 from ...findings.style import (
-    INK,
     colour_of,
-    dots,
-    label_ends,
-    loss_axis,
-    loss_rows,
     panel_grid,
-    plain_ticks,
     shared_legend,
     size_axis,
-    size_name,
-    size_shade,
-    with_room,
 )
-from ...results.blocks import share
 from ...results.comparisons.runs import Run
-
-
-def utilisation_figure(results: dict, runs: list[Run]):
-    """Return the loss of every run against its equivalent FLOPs by the (F, B) law, one panel per router."""
-    entries = [entry for entry in results["utilisation"] if entry["missing"] is None and entry["points"]]
-    if not entries or not results["headlines"]["other_kinds"]:
-        return None
-    figure, panels = panel_grid(len(entries), 4.2)
-    everything, reach, marks = [], [], _marks([point["kind"] for entry in entries for point in entry["points"]])
-    for panel, entry in zip(panels, entries, strict=True):
-        _draw_kinds(panel, entry["points"], marks, colour_of(results, entry["router"]))
-        everything += [point["loss"] for point in entry["points"]]
-        reach += [point["effective"] for point in entry["points"]]
-        panel.set_xscale("log")
-        panel.set(title=router_name(entry["router"]), xlabel="effective TeraFLOPs of 2,048 tokens")
-    for panel in panels:
-        panel.set_xlim(min(reach) / 1.35, max(reach) * 1.35)
-        plain_ticks(panel, min(reach) / 1.35, max(reach) * 1.35)
-    for kind, (marker, filled) in marks.items():  # only for the legend, because the main grid has a colour per panel
-        panels[0].plot([], [], marker, markersize=6, label=kind, **_look(kind, filled, "#b0b0b0"))
-    loss_axis(panels, everything, results)
-    shared_legend(figure, panels, columns=5)
-    return figure
-
-
-def _draw_kinds(panel, points: list[dict], marks: dict, colour) -> None:
-    for kind, (marker, filled) in marks.items():
-        here = [point for point in points if point["kind"] == kind]
-        at, losses = [point["effective"] for point in here], [point["loss"] for point in here]
-        look = _look(kind, filled, colour) | {"zorder": 3 if filled else 4}
-        panel.plot(at, losses, marker, markersize=5.5 if filled else 6.5, label=None, **look)
-    line = sorted((point["effective"], point["predicted"]) for point in points)
-    panel.plot([x for x, _ in line], [y for _, y in line], color=INK, linewidth=1.1, zorder=2)
-
-
-def _look(kind: str, filled: bool, colour) -> dict:
-    """Return the style of a mark. Dense is hollow with a black edge."""
-    return {
-        "linestyle": "none",
-        "markerfacecolor": INK if kind.startswith("dense") else colour if filled else "white",
-        "markeredgecolor": "white" if filled else INK,
-        "markeredgewidth": 0.7 if filled else 1.1,
-    }
 
 
 def transfer_figure(results: dict, runs: list[Run]):
@@ -90,97 +37,3 @@ def transfer_figure(results: dict, runs: list[Run]):
             panel.set_ylabel("change of the loss, %")
     shared_legend(figure, panels)
     return figure
-
-
-def k_figure(results: dict, runs: list[Run]):
-    """Return loss against forward FLOPs for k = 1, 2, 4 and for wider dense models, a panel per router and size."""
-    cells = [cell for cell in results["experts_per_token"]["cells"] if all(point["flops"] for point in cell["points"])]
-    if not cells:
-        return None
-    shown = list(dict.fromkeys((cell["router"], cell["N"]) for cell in cells))
-    figure, panels = panel_grid(len(shown), 4.2, most=2)
-    for panel, (router, size) in zip(panels, shown, strict=True):
-        lines = _k_lines(results, cells, router, size)
-        for name, points, colour in lines:
-            _draw_k_line(panel, name, points, colour)
-        flops = [point["flops"] for _, points, _ in lines for point in points]
-        losses = [point["loss"] for _, points, _ in lines for point in points]
-        span = max(max(flops) / min(flops), 1.2)  # at least 1.2, to give the axis a length
-        panel.set_xscale("log")
-        ends = (min(flops) / span**0.1, max(flops) * span**0.5)
-        panel.set(
-            title=f"{router_name(router)}, N = {size_name(results, size)}",
-            xlim=ends,
-            xlabel="forward TeraFLOPs of 2,048 tokens",
-        )
-        with_room(panel, losses, 0.05, 0.1)
-        plain_ticks(panel, *ends)
-    loss_rows(panels, results)
-    return figure
-
-
-def _k_lines(results: dict, cells: list[dict], router: str, size: int) -> list[tuple]:
-    """Return (name, points, colour) of each line of a panel: one per E, and one for wider dense models."""
-    here = [cell for cell in cells if (cell["router"], cell["N"]) == (router, size)]
-    lines = [
-        (f"E = {cell['E']}", cell["points"], size_shade(colour_of(results, router), i, len(here)))
-        for i, cell in enumerate(here)
-    ]
-    return lines + [
-        ("dense, wider", entry["points"], INK)
-        for entry in results["experts_per_token"]["dense"]
-        if entry["N"] == size and all(point["flops"] for point in entry["points"])
-    ]
-
-
-def _draw_k_line(panel, name: str, points: list[dict], colour) -> None:
-    at, losses = [point["flops"] for point in points], [point["loss"] for point in points]
-    dots(panel, at, losses, colour, line=1.4)
-    beside = {"textcoords": "offset points"}
-    for x, y, point in zip(at, losses, points, strict=True):
-        text = f"k = {point['k']}" if "k" in point else f"×{point['flop_increase']:g}"
-        panel.annotate(text, (x, y), xytext=(0, 7), ha="center", fontsize=8.5, color="#555555", **beside)
-    end = (at[-1], losses[-1])
-    panel.annotate(name, end, xytext=(21, 0), va="center", fontsize=9.5, fontweight="bold", color=colour, **beside)
-
-
-def frequency_figure(results: dict, runs: list[Run]):
-    cells = results["routing_frequency"]["cells"]
-    if not cells:
-        return None
-    sizes = sorted({cell["N"] for cell in cells})
-    figure, panels = panel_grid(len(sizes), 4.2, most=2)
-    for panel, size in zip(panels, sizes, strict=True):
-        here = [cell for cell in cells if cell["N"] == size]
-        ends = [_draw_shares(panel, results, cell, here) for cell in here]
-        values = sorted({point["R"] for cell in here for point in cell["points"]})
-        panel.set_xscale("log", base=2)
-        panel.set_xticks(values, [share(value) for value in values])
-        panel.minorticks_off()
-        span = values[-1] / values[0]
-        panel.set(
-            title=f"N = {size_name(results, size)}",
-            xlabel="R, share of the blocks that are routed",
-            xlim=(values[0] / span**0.06, values[-1] * span**0.58),
-        )
-        losses = [point["loss"] for cell in here for point in cell["points"]]
-        with_room(panel, losses)
-        label_ends(panel, ends)
-    loss_rows(panels, results)
-    return figure
-
-
-def _draw_shares(panel, results: dict, cell: dict, beside: list[dict]) -> tuple:
-    """Draw one cell over the share of routed blocks. Cells of one router in `beside` have shades of one colour."""
-    colour = colour_of(results, cell["router"])
-    counts = sorted({other["E"] for other in beside if other["router"] == cell["router"]})
-    at, losses = [point["R"] for point in cell["points"]], [point["loss"] for point in cell["points"]]
-    dots(panel, at, losses, size_shade(colour, counts.index(cell["E"]), len(counts)), line=1.4)
-    return at[-1], losses[-1], f"{router_name(cell['router'])}, E = {cell['E']}", colour
-
-
-def _marks(kinds: list[str]) -> dict[str, tuple[str, bool]]:
-    """Return marker and filling for each kind of run: filled for the main grid, open for others."""
-    shapes, open_shapes = {"dense": ("s", True), "main grid": ("o", True)}, iter("D^v<>ph*XP" * 4)
-    order = sorted(set(kinds), key=lambda kind: (kind not in shapes, kind.startswith("dense"), kind))
-    return {kind: shapes.get(kind) or (next(open_shapes), False) for kind in order}

@@ -4,6 +4,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import pandas
 
 from routelaws.reference.accounting import TABLE_SEQUENCE_LENGTH
 
@@ -20,27 +21,22 @@ REACH = 1e9
 hardly changes the loss, a size of equal loss can exceed every float."""
 
 
-def mean_interval(values: list[float], groups: list | None = None) -> dict | None:
-    """Return a mean and its Student interval; with groups, the mean of the group means.
+def means(rows: pandas.DataFrame, by: list[str], sums: tuple[str, ...] = ("cells",)) -> pandas.DataFrame:
+    """Return the mean of `change` in each group, with half its Student interval (`reach`; NaN for one row).
 
     Args:
-        values: [n]; the values of a group share their error, so their mean counts as one value.
-        groups: [n], or None for independent values.
-
-    Returns:
-        {"mean", "low", "high", "values": n, "groups": m}; the ends are None with fewer than two groups. None without
-        values.
+        sums: columns that are added up in each group.
     """
-    if not len(values):
-        return None
-    values = np.asarray(values, dtype=np.float64)
-    groups = range(values.size) if groups is None else groups
-    means = np.array([values[[g == group for g in groups]].mean() for group in dict.fromkeys(groups)])
-    result = {"mean": float(means.mean()), "low": None, "high": None, "values": values.size, "groups": means.size}
-    if means.size > 1:
-        reach = student_quantile(LEVEL, means.size - 1) * float(means.std(ddof=1)) / math.sqrt(means.size)
-        result |= {"low": result["mean"] - reach, "high": result["mean"] + reach}
-    return result
+    statistics = {"change": ("change", "mean"), "error": ("change", "sem"), "n": ("change", "size")}
+    groups = rows.groupby(by).agg(**statistics, **{name: (name, "sum") for name in sums})
+    reaches = [student_quantile(LEVEL, row.n - 1) * row.error if row.n > 1 else math.nan for row in groups.itertuples()]
+    return groups.assign(reach=np.array(reaches, float)).reset_index()
+
+
+def in_percent(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Return rows with `change` and `reach` of log10 L in percent of L: percent, low, high."""
+    ends = {"percent": rows["change"], "low": rows["change"] - rows["reach"], "high": rows["change"] + rows["reach"]}
+    return rows.assign(**{name: change.map(log_percent) for name, change in ends.items()})
 
 
 def line(x: np.ndarray, y: np.ndarray) -> dict | None:
@@ -62,13 +58,6 @@ def line(x: np.ndarray, y: np.ndarray) -> dict | None:
         reach = student_quantile(LEVEL, x.size - 2) * error
         result |= {"low": slope - reach, "high": slope + reach}
     return result
-
-
-def as_percent(interval: dict | None) -> dict | None:
-    """Return an interval of a change of log10 L in percent of L."""
-    if interval is None:
-        return None
-    return interval | {name: log_percent(interval[name]) for name in ("mean", "low", "high")}
 
 
 class Run(NamedTuple):
@@ -94,6 +83,15 @@ class Run(NamedTuple):
         if not self.flops or not self.total_parameters:
             return None
         return self.total_parameters * TABLE_SEQUENCE_LENGTH / (self.flops * 1e12)
+
+
+CELL = ["router", "N", "E"]
+
+
+def frame_of(runs: list[Run]) -> pandas.DataFrame:
+    """Return runs as a frame, with the letters N, E and R as names."""
+    frame = pandas.DataFrame(runs, columns=Run._fields).rename(columns={"size": "N", "experts": "E", "frequency": "R"})
+    return frame.astype({"N": "Int64", "E": "Int64", "R": float, "flops": float, "loss": float})
 
 
 def trusted(runs: list[Run]) -> list[Run]:

@@ -6,7 +6,6 @@ The rules are our choice. The constants below have the thresholds. The report ha
 import math
 
 from ..comparisons.forms import BOUNDED
-from ..comparisons.utilisation import MAIN, PLAIN
 from ..encoding import constants
 from ..misfit import CLEAR
 
@@ -38,9 +37,7 @@ def headlines(results: dict) -> dict:
         open        {"fits", "some", "nothing"}: number of fits to other texts, with some open constant, with all open
         and lists or flags: "jackknife" (intervals of N_cutoff for residuals that are correlated within a size),
         "slopes_fade" (every measured slope is below 0 and rises from the smallest size to the largest), "best_form"
-        (the law that predicts left-out sizes best for every router, or None), "other_kinds" and "kinds_off" (kinds of
-        runs outside the main grid in the (F, B) law, and the kinds whose mean residual exceeds the residual of a single
-        run).
+        (the law that predicts left-out sizes best for every router, or None).
     """
     laws = [law for law in results["laws"] if law["missing"] is None]
     return {
@@ -57,7 +54,7 @@ def headlines(results: dict) -> dict:
         ],
         "slopes_fade": _slopes_fade([law["measured_slopes"] for law in results["laws"]]),
         "best_form": _best_form(results["forms"], len(laws)),
-    } | _kinds([entry for entry in results["utilisation"] if entry["missing"] is None])
+    }
 
 
 def _best_form(forms: list[dict], routers: int) -> str | None:
@@ -68,14 +65,6 @@ def _best_form(forms: list[dict], routers: int) -> str | None:
 def _slopes_fade(measured: list[list[dict]]) -> bool:
     ends = [(slopes[0]["slope"], slopes[-1]["slope"]) for slopes in measured if len(slopes) > 1]
     return bool(ends) and all(first < last < 0 for first, last in ends)
-
-
-def _kinds(laws: list[dict]) -> dict:
-    kinds = [kind | {"router": law["router"], "by": law["rmsle_percent"]} for law in laws for kind in law["kinds"]]
-    return {
-        "other_kinds": any(kind["kind"] not in (MAIN, PLAIN) for kind in kinds),
-        "kinds_off": [kind for kind in kinds if abs(kind["percent"]) > kind["by"]],
-    }
 
 
 def _gains(laws: list[dict]) -> dict | None:

@@ -21,7 +21,7 @@ from ...tables.schema import DENSE
 from ...tables.selection import UNLEARNED, RouterRows, learned, none_chosen, select_rows
 from ...tables.table import listed, named
 from ..comparisons.forms import BOUNDED, fit_form
-from ..comparisons.runs import Run
+from ..comparisons.runs import Run, trusted
 from ..fit import Fit
 from ..planning.isoflop import Profile, kinds_profiles
 from ..row_differences import left_out_lines
@@ -86,6 +86,11 @@ class Table:
     def runs(self) -> list[Run]:
         rows = self.last.to_dict("records")
         return [_run(self, row, tokens) for row, tokens in zip(rows, taken_per_step(self.last), strict=True)]
+
+    @cached_property
+    def good(self) -> list[Run]:
+        """The trusted runs that a user's condition does not exclude."""
+        return trusted(self.part.runs)
 
     def law_rows(self, loss_column: str | None = None, rows: str | None = None) -> list[RouterRows]:
         """Return the rows of each router for the (N, E) law; an empty list if the table has no routed run.

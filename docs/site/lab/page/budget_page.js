@@ -105,7 +105,8 @@ function skeleton() {
     <p class="lab-idea">Colours are those of the cards below. A line ends where the FLOPs or the memory end.</p></section></div>
     <h2>What each law chooses</h2><p>Losses of two laws are of two texts: compare their choices, not their losses.</p>
     <div class="lab-rest"></div><p class="lab-note-line">${globalThis.labPoints.source} Intervals: 95 %, leaving out one size at a time. Printed
-    laws have none: their runs are not at hand.</p></div>`);
+    laws have none: their runs are not at hand. Laws that are fitted to runs here have no floor. <code>routelaws plan</code> also fits them
+    with one, and takes the form that predicts left-out sizes better.</p></div>`);
   const find = (name) => node.querySelector(name);
   return { node, say: find(".lab-say"), place: find(".lab-sliders"), plot: find(".lab-plot"), rest: find(".lab-rest") };
 }
