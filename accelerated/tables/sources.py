@@ -24,7 +24,7 @@ _PARTS = (
     "(val(id(ation)?)?|eval(uation)?|test(ing)?|dev|held[ _-]?out)([ _-](set|loss))?",
 )
 """Texts of training and of other losses."""
-_YES_AND_NO = ({"true", "false"}, {"1", "0"}, {"yes", "no"})
+_YES_AND_NO = ({"true", "false"}, {"t", "f"}, {"yes", "no"}, {"y", "n"}, {"1", "0"}, {"1.0", "0.0"})
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -194,11 +194,17 @@ def _check_parts(source: Source, columns: dict[str, str], losses: list[str]) -> 
             texts = dict.fromkeys(text.strip() for text, cell in pairs if cell.strip() not in ABSENT)
             parts = [[text for text in texts if re.fullmatch(part, text, re.IGNORECASE)] for part in _PARTS]
             named = any(re.fullmatch(f"(is[ _-]?)?({part})", name, re.IGNORECASE) for part in _PARTS)
-            if named and {text.casefold() for text in texts} in _YES_AND_NO:
+            if named and {text.casefold() for text in texts} in _YES_AND_NO and _varies(source.cells, name, columns):
                 parts = [["rows with " + text] for text in texts]
             if all(parts):
                 kinds = f"{parts[0][0]} and of {parts[1][0]}, by the column {name}"
                 raise InputError(f"{source.name}: column {loss} has losses of {kinds}; delete the rows of all but one")
+
+
+def _varies(cells: dict[str, list[str]], name: str, columns: dict[str, str]) -> bool:
+    """Return whether a column has two values in one run. Otherwise it is a setting of the runs."""
+    runs = cells.get(columns.get("hyper_id", name_column(cells)), [""] * len(cells[name]))
+    return len({*zip(runs, cells[name], strict=True)}) > len({*runs})
 
 
 def more_losses(cells: dict[str, list[str]], known, unit: str) -> list[str]:

@@ -140,12 +140,20 @@ def test_a_run_that_restarted_and_stopped_before_its_next_evaluation(kind):
 
 
 @pytest.mark.parametrize("train", [50, 100])  # at the steps of the evaluations, or at others
-@pytest.mark.parametrize("flag, words", [("is_eval", ("False", "True")), ("train", ("1", "0")), ("Val", ("no", "yes"))])
+@pytest.mark.parametrize(
+    "flag, words", [("is_eval", ("False", "True")), ("train", ("1", "0")), ("Val", ("0.0", "1.0"))]
+)
 def test_a_yes_or_no_that_tells_training_from_validation(train, flag, words):
     rows = ((train, 0), (100, 1), (100 + train, 0), (200, 1))
     rows = [{"step": step, "loss": 3.0 + val, flag: words[val]} for step, val in rows]
     message = refused(save("log.jsonl", *rows), {"loss_validation": "loss"})
     assert f"has losses of rows with {words[0]} and of rows with {words[1]}, by the column {flag}; delete" in message
+
+
+def test_a_yes_or_no_that_is_a_setting_of_each_run():
+    rows = [{"run": run, "step": step, "loss": 3.0, "test": run == "a"} for run in "ab" for step in (100, 200)]
+    found, _ = converted(save("log.jsonl", *rows), {"loss_validation": "loss", "hyper_id": "run"})
+    assert len(found) == 4
 
 
 UNCLEAR = {"unsorted": [(100, 3.5), (300, 3.2), (200, 3.4)], "two seeds": [*RESTART[:3], (100, 3.6), (200, 3.41)]}

@@ -59,12 +59,12 @@ class Planted(NamedTuple):
 
     x: np.ndarray  # [T, d], the logits, zeros, and a last column of ones (or of tags)
     router: np.ndarray  # [d, E], the identity, and zeros below
-    up: np.ndarray  # [E, d, f], `ANSWER` in the last row, else 0
+    up: np.ndarray  # [E, d, f], `ANSWER` times `scale` in the last row, else 0
     linear: np.ndarray  # [E, d, f], 1 in the last row, else 0; the second matrix of gated experts
-    down: np.ndarray  # [E, f, d], 1 / ANSWER from the first hidden unit to coordinate e, else 0
+    down: np.ndarray  # [E, f, d], 1 over both from the first hidden unit to coordinate e, else 0
 
 
-def plant(logits: np.ndarray, d_ff: int = 1, multiple: int = 1, tags=1.0) -> Planted:
+def plant(logits: np.ndarray, d_ff: int = 1, multiple: int = 1, tags=1.0, scale=1.0) -> Planted:
     """Return an input and weights with the given logits, whose expert e returns unit vector e.
 
     Args:
@@ -72,6 +72,7 @@ def plant(logits: np.ndarray, d_ff: int = 1, multiple: int = 1, tags=1.0) -> Pla
         d_ff: the hidden width f of an expert.
         multiple: both widths are rounded up to multiples of this number, which some grouped kernels need.
         tags: the last column of x, a number or [T, 1].
+        scale: a factor of `up`, a number or [E]. `down` is divided by it, so GELU and gated experts return the same.
 
     Example:
         >>> planted = plant(np.array([[2.0, -1.0]]))
@@ -85,7 +86,8 @@ def plant(logits: np.ndarray, d_ff: int = 1, multiple: int = 1, tags=1.0) -> Pla
     ones = np.zeros((num_experts, width, d_ff), kind)
     ones[:, -1] = 1
     down = np.zeros((num_experts, d_ff, width), kind)
-    down[np.arange(num_experts), 0, np.arange(num_experts)] = 1 / ANSWER
+    factor = np.broadcast_to(ANSWER * np.asarray(scale), num_experts)
+    down[np.arange(num_experts), 0, np.arange(num_experts)] = 1 / factor
     router = np.eye(num_experts, width, dtype=kind)
     last = np.zeros((num_tokens, width), kind)
     last[:, -1:] = tags
@@ -94,7 +96,7 @@ def plant(logits: np.ndarray, d_ff: int = 1, multiple: int = 1, tags=1.0) -> Pla
         x = x + (x.new_tensor(last) if hasattr(x, "detach") else last)
     else:
         x = np.concatenate([logits, last[:, num_experts:]], axis=1)
-    return Planted(x, router.T.copy(), ANSWER * ones, ones, down)
+    return Planted(x, router.T.copy(), factor.astype(kind)[:, None, None] * ones, ones, down)
 
 
 def layer(run: Callable, d_ff: int = 1, multiple: int = 1) -> Callable:
@@ -107,13 +109,14 @@ def layer(run: Callable, d_ff: int = 1, multiple: int = 1) -> Callable:
 
     The route calls the layer again with one of two tags for each token. A token must have the output that it has if all
     tokens have its tag. Otherwise it reads other tokens. If tags do not change the output of a token, the report says
-    that the contents of the slots were not tested.
+    that the contents of the slots were not tested. Calls with other weights that give the same result find experts that
+    run with weights of another expert.
 
     For gradients, `planted.x` is traced by JAX or a torch tensor: convert it with `jnp.asarray` or `torch.as_tensor`.
     """
 
-    def answer(logits, k, more, tags=1.0):
-        planted = plant(logits, d_ff, multiple, tags)
+    def answer(logits, k, more, tags=1.0, scale=1.0):
+        planted = plant(logits, d_ff, multiple, tags, scale)
         output = run(planted, k, *more)
         output = output[0] if isinstance(output, list | tuple) else output
         if not hasattr(output, "reshape"):
@@ -139,6 +142,15 @@ def layer(run: Callable, d_ff: int = 1, multiple: int = 1) -> Callable:
         loud = answer(logits, k, more, LOUD)
         if np.any((loud == gates) & (gates != 0)):
             route.untagged = "the output of a token does not depend on its content"
+        # If all experts have twice the weights, an activation such as ReLU^2 changes the gates by a factor.
+        factor = np.median((answer(logits, k, more, 1.0, 2.0) / np.where(gates == 0, 1, gates))[gates != 0])
+        power = np.arange(gates.shape[1]) % 3
+        scaled, wanted = answer(logits, k, more, 1.0, 2.0**power), gates * factor**power
+        wrong = np.argwhere(~near(scaled, wanted))
+        if len(wrong) and all(np.array_equal(gates, answer(logits, k, more)) for _ in range(REPEATS)):
+            t, e = wrong[0]
+            raise Fault("wrong", f"expert {e} runs with weights of another expert: token {t} of {len(logits)} gets "
+                        f"{scaled[t, e]:.4g} from it instead of {wanted[t, e]:.4g}; k {k}")  # fmt: skip
         for tags in tags_of(len(logits)):
             tagged, wanted = answer(logits, k, more, tags), np.where(tags == LOUD, loud, gates)
             between = (tags % 1 > 0) & (tagged != 0)  # such a tag shows only whether a token is dropped by its content

@@ -33,7 +33,8 @@ def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stan
     if not absent and stance is None and path not in BALANCED:
         return result
     wanted = public_functions()[path](**named)
-    result = result._replace(**{name: getattr(wanted, name) for name in absent})
+    if absent:
+        result = result._replace(**{name: getattr(wanted, name) for name in absent})
     if stance is not None or path in BALANCED:
         result = canonical(path, result, wanted, named, precision)
     if isinstance(result, SinkhornPlan) and "residual" in absent:

@@ -101,6 +101,22 @@ def test_one_expert_is_always_balanced(backend):
     assert (float(found.loss), found.share.tolist(), found.probability.tolist()) == (1, [1], [1])
 
 
+@pytest.mark.asks(because="each case names its function by a parameter")
+@pytest.mark.parametrize("path", [AUXILIARY, Z_LOSS])
+def test_a_loss_with_a_mask_is_that_of_the_real_tokens(backend, path):
+    """This holds for every design. The eight real tokens are not like the others."""
+    z = np.random.default_rng(0).standard_normal((12, 4)) + 3 * (np.arange(12)[:, None] // 8) * np.arange(4)
+    real, expert = np.arange(12) < 8, top_k_indices(z, 2)
+    first, second = ((z, expert), (z[real], expert[real])) if path == AUXILIARY else ((z,), (z[real],))
+    for precision in precisions_of(backend):
+        found = run_varied(backend, path, precision, *first, traced={"mask": real})
+        wanted = run_varied(backend, path, precision, *second)
+        found, wanted = (each.loss if path == AUXILIARY else each for each in (found, wanted))
+        scale = UNIT[precision] * 12 * np.abs(z).max() ** 2
+        what = f"{path} with a mask, 8 of 12 tokens, against the real tokens alone"
+        assert_close_bounded("balance.loss", found, float(wanted), scale, what=what)
+
+
 @pytest.mark.asks("balance.auxiliary_loss", "transformer.loss")
 def test_tiny_sigmoids_are_not_balance(backend):
     z = np.full((12, 4), -100.0)

@@ -63,9 +63,9 @@ def test_gelu(backend):
 
 @pytest.mark.asks("experts.silu")
 def test_silu(backend):
-    """silu 2 = 2/(1 + e^-2), and silu -1 = -1/(1 + e)."""
-    found = call(backend, "experts.silu", np.array([2.0, 0.0, -1.0]))
-    assert_digits(found, [1.76159, 0.0, -0.26894], "silu")
+    """silu 2 = 2/(1 + e^-2), silu -1 = -1/(1 + e), silu -8 = -8/(1 + e^8), and e^1000 overflows."""
+    found = call(backend, "experts.silu", np.array([2.0, 0.0, -1.0, -8.0, 1000.0, -1000.0]))
+    assert_digits(found, [1.76159, 0.0, -0.26894, -0.00268, 1000.0, 0.0], "silu")
 
 
 class TestExpertFfn:

@@ -45,7 +45,9 @@ def numpy_layer(planted, k, capacity=None, *, gated=False, fault=""):
     for t, choice, e, slot in places:
         if fault == "drops by content" and 1.4 < planted.x[t, -1] < 2:
             continue
-        hidden = np.maximum(slots[e, slot] @ planted.up[e], 0)
+        other = {"first expert": 0, "experts mirrored": num_experts - 1 - e}.get(fault, e)
+        hidden = np.maximum(slots[e, slot] @ planted.up[other], 0)
+        hidden = hidden**2 if fault == "squared" else np.minimum(hidden, 7) if fault == "clamped" else hidden
         hidden = hidden * (slots[e, slot] @ planted.linear[e]) if gated else hidden
         answer = hidden @ planted.down[e] if fault != "constant experts" else np.eye(*output.shape[1:] * 2)[e]
         output[t] += routing.gate[t, choice] * answer
@@ -348,6 +350,12 @@ LAYERS = {
         lambda: blocks.backend(faint_by_lot, name="mine"), "defect", "not deterministic"),
     "NumPy layer": (lambda: both(numpy_layer), "right", ""),
     "NumPy layer, gated": (lambda: both(numpy_layer, gated=True), "right", ""),
+    "NumPy layer, squared": (lambda: both(numpy_layer, fault="squared"), "right", ""),
+    "NumPy layer of constant size, clamped": (lambda: both(numpy_layer, fault="clamped"), "right", "does not depend"),
+    "NumPy layer, first expert": (
+        lambda: both(numpy_layer, fault="first expert"), "defect", "weights of another expert"),
+    "NumPy layer, gated, experts mirrored": (
+        lambda: both(numpy_layer, gated=True, fault="experts mirrored"), "defect", "weights of another expert"),
     "NumPy layer, raises at capacity 0": (lambda: both(numpy_layer, fault="needs room"), "right", ""),
     "NumPy layer, capacity of at least 1": (lambda: both(numpy_layer, fault="room for one"), "right", ""),
     "NumPy layer, constant experts": (lambda: both(numpy_layer, fault="constant experts"), "right", "not tested"),

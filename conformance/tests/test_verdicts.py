@@ -14,7 +14,9 @@ from routelaws.conformance.dialects.judge import UNEXPLAINED, derivative, judge
 from routelaws.conformance.engine import backends, report, stances
 from routelaws.conformance.engine.ledger import Trouble
 from routelaws.conformance.engine.names import public_functions
+from routelaws.conformance.suite import test_balance as suite_of_balance
 from routelaws.conformance.suite import test_base as suite_of_base
+from routelaws.conformance.suite import test_notation as suite_of_notation
 from routelaws.conformance.suite import test_reinforce
 from routelaws.conformance.suite import test_repeated_and_large as large
 from routelaws.conformance.suite import test_sinkhorn as suite_of_sinkhorn
@@ -726,6 +728,30 @@ def test_an_assignment_may_be_its_experts_with_other_ties(preferred, fails):
 
     with pytest.raises(AssertionError, match="bound less objective") if fails else nullcontext():
         suite_of_base.check_assignment(stranger(balanced_assignment=balanced_assignment), Scores(scores, ""), "float64")
+
+
+@pytest.mark.parametrize("read", [lambda mask: mask, lambda mask: None])
+def test_a_mask_that_a_loss_ignores(read):
+    def loss(logits, experts, mask=None):
+        return balance.auxiliary_loss(logits, experts, mask=read(mask)).loss
+
+    route = lambda logits, k: top_k.top_k_router(logits, k)[:2]  # noqa: E731
+    backend = behind(blocks.backend(route, loss=loss, name="mine", dtypes=("float64",)))
+    with pytest.raises(AssertionError, match="real tokens alone") if read(True) is None else nullcontext():
+        suite_of_balance.test_a_loss_with_a_mask_is_that_of_the_real_tokens(backend, "balance.auxiliary_loss")
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_ties_of_top_k_indices_are_free(sign):
+    """Ties go to the higher index, which is right, or the smallest scores are chosen."""
+
+    def top_k_indices(scores, k):
+        order = np.argsort(-sign * scores[:, ::-1], axis=1, kind="stable")[:, :k]
+        return scores.shape[1] - 1 - order
+
+    drawn = Logits(np.array([[0.5, -0.0, 0.0, 0.5], [0.0, 1.0, 1.0, 0.0]]), "tied", 2)
+    with pytest.raises((AssertionError, backends.Broken)) if sign < 0 else nullcontext():
+        suite_of_notation.check_top_k_indices(stranger(top_k_indices=top_k_indices), drawn, "float64")
 
 
 def choice_of(scores, number: int):
