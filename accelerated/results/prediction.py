@@ -201,27 +201,30 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
     at, law = tuple(point.values()), fit.law
     if fit.huber is not None:
         return _predict_without_intervals(fit, point)
-    value, of_law, of_run = intervals_at(fit, at, level)
+    [(value, of_law, of_run)] = intervals_at(fit, [at], level)
     dense = None
     if law.dense_equivalents is not None and at[1] > 1 and fit.misfit.rise is None:  # else no loss has a dense size
         [dense] = fit.dense_equivalents([at], level)
     cautions = [*_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point)]
     cautions += _impossible(fit, of_law, of_run)
-    other = None if fit.other is None else intervals_at(fit.other, at, level)[1]._replace(name=fit.other.law.name)
+    other = None if fit.other is None else intervals_at(fit.other, [at], level)[0][1]._replace(name=fit.other.law.name)
     return Prediction(fit, value, of_law, of_run, dense, None, other, cautions)
 
 
-def intervals_at(fit, at: tuple[float, ...], level: float, method: str | None = None) -> tuple[float, Range, Range]:
-    """Return the value of a fit at a point, and two intervals: for the law, and for one more run.
+def intervals_at(fit, points: Sequence, level: float, method: str | None = None) -> list[tuple[float, Range, Range]]:
+    """Return the value of a fit at each point, and two intervals: for the law, and for one more run.
 
     `method` is one of `METHODS`; None for the method of the fit.
     """
-    value, *ends = fit.law.predict_interval(fit.best, fit.rows.columns, fit.rows.measured, at, level)
-    law, run = (Range(name, None, value, *each, "") for name, each in zip(("law", "run"), ends, strict=True))
-    if fit.errors is None:
-        return value, law, run
-    turn, method = fit.turn(at), method or fit.method
-    return value, fit.stretched(law, turn, method, level), fit.stretched(run, turn, method, level, run=True)
+    predicted = fit.law.predict_intervals(fit.best, fit.rows.columns, fit.rows.measured, points, level)
+    rows, method = [], method or fit.method
+    for at, (value, *ends) in zip(points, predicted, strict=True):
+        law, run = (Range(name, None, value, *each, "") for name, each in zip(("law", "run"), ends, strict=True))
+        if fit.errors is not None:
+            turn = fit.turn(at)
+            law, run = fit.stretched(law, turn, method, level), fit.stretched(run, turn, method, level, run=True)
+        rows.append((value, law, run))
+    return rows
 
 
 def predict_all(fits: Sequence, point: dict[str, float], level: float) -> Predictions:
@@ -394,7 +397,8 @@ def _predictions_table(found) -> Table:
     rows = []
     for each in predictions:
         ends = [each.law, each.run]
-        ends += [intervals_at(each.fit, tuple(found.at.values()), found.level, method)[1] for method in others]
+        at = [tuple(found.at.values())]
+        ends += [intervals_at(each.fit, at, found.level, method)[0][1] for method in others]
         cells = [span(item, ".4f") for item in ends]
         rows.append([each.fit.name, str(each.fit.best.rows), f"{each.value:.4f}", *cells])
     return Table(heads, rows)

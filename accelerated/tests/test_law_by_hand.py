@@ -53,7 +53,7 @@ def test_one_more_run_has_the_scatter_of_the_rows_too(laws):
     interval = interval._replace(value=2.0, low=2.0 / 1.1, high=2.0 * 1.1)
     fit = laws.additive.AdditiveFit(*[None] * len(laws.additive.AdditiveFit._fields))
     fit = fit._replace(coefficients=(1.0, 2.0), rmsle=0.02)
-    found = laws.smooth_intervals.smooth_prediction(lambda *given: [interval], fit, [], np.ones(6), [], 0.5)
+    [found] = laws.smooth_intervals.smooth_predictions(lambda *given: [interval], fit, [], np.ones(6), [[]], 0.5)
     half = math.hypot(math.log(1.1), laws.uncertainty.student_quantile(0.5, 4) * 0.02 * math.log(10) * math.sqrt(6 / 4))
     assert found.law == (interval.low, interval.high)
     for end, wanted in zip(found.run, (2.0 * math.exp(-half), 2.0 * math.exp(half)), strict=True):

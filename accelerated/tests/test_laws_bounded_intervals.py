@@ -81,6 +81,22 @@ def test_what_a_size_is_worth():
     close(np.log10(found[2:5]), wanted, "worth")
 
 
+@pytest.mark.parametrize("name", [*TRUTHS, "bilinear-floor", "separable"])
+def test_several_points_have_the_intervals_of_each(name):
+    grid = [(size, experts) for size in (1e7, 1e8, 1e9, 1e10) for experts in (1.0, 4.0, 16.0, 64.0)]
+    *columns, log_loss = noisy(*((COMPUTE, USES) if name == "routed-utilisation" else (LAW, grid)), 1e-3, 3)
+    law = fast.catalogue.LAWS[name]
+    loss = 10**log_loss + law.has_floor
+    fit, points = law.fit(*columns, loss), np.transpose(columns)[[1, -2]]
+    several = law.predict_intervals(fit, columns, loss, points, LEVEL)
+    each = [law.predict_interval(fit, columns, loss, at, LEVEL) for at in points]
+    if law.dense_equivalents is not None:
+        several += [item[2:5] for item in law.dense_equivalents(fit, columns, loss, points, LEVEL)]
+        each += [law.dense_equivalents(fit, columns, loss, [at], LEVEL)[0][2:5] for at in points]
+    for found, wanted in zip(several, each, strict=True):
+        assert np.hstack(found) == pytest.approx(np.hstack(wanted), rel=1e-7)
+
+
 def test_designs_are_those_that_the_laws_are_linear_in():
     """At the fitted shape the log10 predictions lie in the span of the columns."""
     for name, (truth, cells) in TRUTHS.items():

@@ -20,7 +20,7 @@ def test_one_more_run_scatters_as_the_rows_do():
     fit = module.fit_sparsity(*GRID, loss, None)
     misses = np.log(loss) - np.log(reference.predict_loss(*GRID, reference.SparsityCoefficients(*fit.coefficients)))
     wanted = STUDENT_50**2 * float(misses @ misses) / (GRID[0].size - 10)
-    said = module.sparsity_prediction(fit, GRID, loss, (1e10, 1e11, 0.9))
+    [said] = module.sparsity_predictions(fit, GRID, loss, [(1e10, 1e11, 0.9)])
     for law, run in zip(said.law, said.run, strict=True):
         found = np.log(run / said.value) ** 2 - np.log(law / said.value) ** 2
         check("laws.additive.end", abs(found / wanted - 1))
@@ -51,7 +51,7 @@ def test_profiles_agree():
     """In this table the floor is 0 in the best fit, although a floor of 1 is still allowed."""
     loss = reference.predict_loss(*GRID) * np.exp(np.random.default_rng(2).normal(0, 2e-3, 60))
     found, wanted = (
-        module.sparsity_prediction(module.fit_sparsity(*GRID, loss, None), GRID, loss, (3e10, 3e11, 0.97))
+        module.sparsity_predictions(module.fit_sparsity(*GRID, loss, None), GRID, loss, [(3e10, 3e11, 0.97)])[0]
         for module in (fast.sparsity, reference)
     )
     length = wanted.law[1] - wanted.law[0]

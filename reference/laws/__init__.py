@@ -16,9 +16,9 @@ _NAMES = {
         "predict_additive",
     ),
     "bounded_intervals": (
-        "routed_dense_equivalents", "routed_design", "routed_intervals", "routed_prediction",
+        "routed_dense_equivalents", "routed_design", "routed_intervals", "routed_predictions",
         "routed_slopes", "scaled_columns", "utilisation_cutoff", "utilisation_design", "utilisation_intervals",
-        "utilisation_prediction", "utilisation_slopes",
+        "utilisation_predictions", "utilisation_slopes",
     ),
     "broken": ("BrokenCoefficients", "BrokenFit", "fit_broken", "predict_broken"),
     "catalogue": ("LAWS", "Fit", "Law", "Parameter", "fitted", "register"),
@@ -75,10 +75,10 @@ _NAMES = {
     "resampling": ("Bootstrap", "Jackknife", "bootstrap", "bootstrap_weights", "group_bootstrap_weights", "jackknife"),
     "robust_intervals": ("Errors", "direction", "factor", "row_errors", "stretched", "tangent"),
     "routed": ("RoutedCoefficients", "effective_experts"),
-    "smooth_intervals": ("fit_in_log10", "smooth_prediction", "smooth_ranges", "words"),
+    "smooth_intervals": ("fit_in_log10", "smooth_predictions", "smooth_ranges", "words"),
     "sparsity": (
         "SparsityCoefficients", "SparsityOptimum", "fit_sparsity", "sparsity_active", "sparsity_intervals",
-        "sparsity_optimum", "sparsity_prediction",
+        "sparsity_optimum", "sparsity_predictions",
     ),
     "two_stage": (
         "LinearCoefficients", "LogisticCoefficients", "LossCoefficients", "TwoStageFit", "fit_two_stage",
@@ -92,7 +92,7 @@ _NAMES = {
         "Compute", "UtilisationCoefficients", "UtilisationCurve", "UtilisationFit", "UtilisationFloorCoefficients",
         "compute_columns", "effective_teraflops", "effective_utilisation", "fit_utilisation", "fit_utilisation_floor",
         "predict_utilisation", "predict_utilisation_floor", "slope_in_teraflops", "slope_in_utilisation",
-        "teraflops_for_loss", "utilisation_floor_prediction", "utilisation_floor_ranges",
+        "teraflops_for_loss", "utilisation_floor_predictions", "utilisation_floor_ranges",
     ),
 }  # fmt: skip
 _MODULES = tuple(_NAMES)

@@ -65,13 +65,21 @@ def routed_slopes(
     return [range_of(interval) for interval in search(*columns, loss, quantities, level)]
 
 
-def routed_prediction(
-    fit: RoutedFit, columns: Sequence, loss: np.ndarray, at: Sequence, level: float = 0.95, *, search=profile_intervals
-) -> Predicted:
-    """Return the predicted loss at one point (N, E), with two intervals; other arguments as `routed_intervals`."""
-    quantities = [Quantity(name, N=float(at[0]), E=float(at[1])) for name in ("prediction", "observation")]
-    law, run = search(*columns, loss, quantities, level)
-    return Predicted(law.value, (law.low, law.high), (run.low, run.high))
+def routed_predictions(
+    fit: RoutedFit,
+    columns: Sequence,
+    loss: np.ndarray,
+    points: Sequence,
+    level: float = 0.95,
+    *,
+    search=profile_intervals,
+) -> list[Predicted]:
+    """Return the predicted loss at each point (N, E), with two intervals; other arguments as `routed_intervals`."""
+    names = ("prediction", "observation")
+    quantities = [Quantity(name, N=float(N), E=float(E)) for name in names for N, E in points]
+    found = search(*columns, loss, quantities, level)
+    pairs = zip(found[: len(points)], found[len(points) :], strict=True)
+    return [Predicted(law.value, (law.low, law.high), (run.low, run.high)) for law, run in pairs]
 
 
 def routed_dense_equivalents(
@@ -127,18 +135,18 @@ def utilisation_slopes(
     return [range_of(interval) for interval in search(*scaled, loss, quantities, level)]
 
 
-def utilisation_prediction(
+def utilisation_predictions(
     fit: UtilisationFit,
     columns: Sequence,
     loss: np.ndarray,
-    at: Sequence,
+    points: Sequence,
     level: float = 0.95,
     *,
     search=profile_intervals,
-) -> Predicted:
-    """Return the predicted loss at one point (F, B), B >= B_min; other arguments as `utilisation_intervals`."""
-    point = [float(value) for value in scaled_columns(fit.curve, *at)]
-    return routed_prediction(fit, scaled_columns(fit.curve, *columns), loss, point, level, search=search)
+) -> list[Predicted]:
+    """Return the predicted loss at each point (F, B), B >= B_min; other arguments as `utilisation_intervals`."""
+    points = np.stack(scaled_columns(fit.curve, *np.transpose(points)), axis=1)
+    return routed_predictions(fit, scaled_columns(fit.curve, *columns), loss, points, level, search=search)
 
 
 def utilisation_cutoff(fit: UtilisationFit) -> float:

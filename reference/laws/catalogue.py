@@ -15,7 +15,7 @@ status. It returns NaN if a law has no prediction, such as the per-size law at a
 
 To add your own law, write one record in ten lines: its name, formula, parameters and columns, and how to fit and
 predict. `register` adds it to `LAWS`, so that all loops over laws include it. The jackknife over sizes gives its
-intervals, if the record does not define `own_intervals` and `own_prediction`. For example, a power law of the training
+intervals, if the record does not define `own_intervals` and `own_predictions`. For example, a power law of the training
 tokens D:
 
     >>> class Line(NamedTuple):
@@ -172,7 +172,7 @@ class Law(NamedTuple):
         count: (*columns) -> number of coefficients, if it differs from the number of parameters
         design: (fit, *columns) -> [n, p]: derivatives of log10 L that exist where coefficients have no value
         own_intervals: (fit, columns, loss, level) -> [Range]; None: the jackknife
-        own_prediction: (fit, columns, loss, at, level) -> Predicted; None: the jackknife
+        own_predictions: (fit, columns, loss, points, level) -> [Predicted]; None: the jackknife
         slopes: (fit, columns, loss, level) -> [Range]: they show whether the rows determine the law
         cutoff: fit -> (name, value): the size at which more experts stop helping
         dense_equivalents: (fit, columns, loss, points, level) -> [Range]: the dense model of each point's loss
@@ -198,7 +198,7 @@ class Law(NamedTuple):
     count: Callable | None = None
     design: Callable | None = None
     own_intervals: Callable | None = None
-    own_prediction: Callable | None = None
+    own_predictions: Callable | None = None
     slopes: Callable | None = None
     cutoff: Callable | None = None
     dense_equivalents: Callable | None = None
@@ -235,9 +235,14 @@ class Law(NamedTuple):
         Raises:
             ValueError: `intervals` raises this error, or the law has no prediction at the point.
         """
-        if self.own_prediction is None:
-            return jackknife_prediction(self, fit, columns, loss, at, level)
-        return self.own_prediction(fit, columns, loss, at, level)
+        return self.predict_intervals(fit, columns, loss, [at], level)[0]
+
+    def predict_intervals(
+        self, fit, columns: Sequence[np.ndarray], loss: np.ndarray, points: Sequence, level: float = 0.95
+    ) -> list[Predicted]:
+        """Return the loss at each of several points as `predict_interval`, by one search if the law has one."""
+        own = self.own_predictions or partial(_each, partial(jackknife_prediction, self))
+        return own(fit, columns, loss, points, level)
 
     def coefficient_count(self, columns: Sequence[np.ndarray]) -> int:
         """Return the number of coefficients of the law for these rows."""
@@ -284,6 +289,12 @@ _INTERACTION = Parameter("c", "1", "change of the slope in log10 E per tenfold N
 _LEVEL = Parameter("d", "log10 nats", "log10 L at N = 1 and E = 1")
 
 
+def _each(prediction: Callable, *others) -> list[Predicted]:
+    """Return the prediction at each point; the points and the level are the last arguments."""
+    *known, points, level = others
+    return [prediction(*known, at, level) for at in points]
+
+
 def _by_curve(by_curve: Callable, by_coefficients: Callable, fit, *columns: np.ndarray) -> np.ndarray:
     """Return the loss of a fit by its curve, which exists in every limit, or of printed coefficients."""
     if isinstance(fit, Published):
@@ -305,7 +316,7 @@ _DENSE = Law(
     axes="dense",
     design=linear_intervals.dense_design,
     own_intervals=linear_intervals.dense_intervals,
-    own_prediction=partial(linear_intervals.linear_prediction, linear_intervals.dense_design),
+    own_predictions=partial(_each, linear_intervals.linear_prediction, linear_intervals.dense_design),
 )
 
 _PER_SIZE = Law(
@@ -323,7 +334,7 @@ _PER_SIZE = Law(
     count=lambda dense_parameters, num_experts: 2 * np.unique(dense_parameters).size,
     design=linear_intervals.per_size_design,
     own_intervals=linear_intervals.per_size_intervals,
-    own_prediction=partial(linear_intervals.linear_prediction, linear_intervals.per_size_design),
+    own_predictions=partial(_each, linear_intervals.linear_prediction, linear_intervals.per_size_design),
 )
 
 _SEPARABLE = Law(
@@ -341,7 +352,7 @@ _SEPARABLE = Law(
     floored="separable-floor",
     design=linear_intervals.separable_design,
     own_intervals=linear_intervals.separable_intervals,
-    own_prediction=partial(linear_intervals.linear_prediction, linear_intervals.separable_design),
+    own_predictions=partial(_each, linear_intervals.linear_prediction, linear_intervals.separable_design),
 )
 
 _BILINEAR = Law(
@@ -355,7 +366,7 @@ _BILINEAR = Law(
     floored="bilinear-floor",
     design=linear_intervals.bilinear_design,
     own_intervals=linear_intervals.bilinear_intervals,
-    own_prediction=partial(linear_intervals.linear_prediction, linear_intervals.bilinear_design),
+    own_predictions=partial(_each, linear_intervals.linear_prediction, linear_intervals.bilinear_design),
     cutoff=lambda fit: ("N_cutoff", log_linear.cutoff(fit.coefficients)),
 )
 
@@ -380,7 +391,7 @@ _BOUNDED = Law(
     floored="routed-bounded-floor",
     design=bounded_intervals.routed_design,
     own_intervals=bounded_intervals.routed_intervals,
-    own_prediction=bounded_intervals.routed_prediction,
+    own_predictions=bounded_intervals.routed_predictions,
     slopes=bounded_intervals.routed_slopes,
     cutoff=lambda fit: ("N_cutoff", routed.cutoff(fit.coefficients)),
     dense_equivalents=bounded_intervals.routed_dense_equivalents,
@@ -409,7 +420,7 @@ def _with_floor(law: Law, kind: type[floored.FlooredCoefficients]) -> Law:
         has_floor=True,
         design=floored.floored_design,
         own_intervals=partial(floored.floored_ranges, intervals),
-        own_prediction=partial(smooth_intervals.smooth_prediction, intervals),
+        own_predictions=partial(smooth_intervals.smooth_predictions, intervals),
         slopes=partial(floored.floored_slopes, intervals),
         cutoff=law.cutoff and (lambda fit: ("N_cutoff", floored.floored_cutoff(fit.coefficients))),
         dense_equivalents=partial(floored.floored_worth, intervals),
@@ -442,7 +453,7 @@ _UTILISATION = Law(
     takes_huber=True,
     design=bounded_intervals.utilisation_design,
     own_intervals=bounded_intervals.utilisation_intervals,
-    own_prediction=bounded_intervals.utilisation_prediction,
+    own_predictions=bounded_intervals.utilisation_predictions,
     slopes=bounded_intervals.utilisation_slopes,
     floored="utilisation-floor",
     cutoff=lambda fit: ("F_cutoff", bounded_intervals.utilisation_cutoff(fit)),
@@ -465,8 +476,8 @@ _UTILISATION_FLOOR = Law(
     own_intervals=partial(
         utilisation.utilisation_floor_ranges, partial(floored.floored_intervals, floored.BoundedFloorCoefficients)
     ),
-    own_prediction=partial(
-        utilisation.utilisation_floor_prediction, partial(floored.floored_intervals, floored.BoundedFloorCoefficients)
+    own_predictions=partial(
+        utilisation.utilisation_floor_predictions, partial(floored.floored_intervals, floored.BoundedFloorCoefficients)
     ),
     cutoff=lambda fit: ("F_cutoff", routed.cutoff(fit.coefficients)),
 )
@@ -485,7 +496,7 @@ _COMPUTE = Law(
     axes="one kind",
     count=lambda flops: 2,
     own_intervals=compute.compute_intervals,
-    own_prediction=compute.compute_prediction,
+    own_predictions=partial(_each, compute.compute_prediction),
     options=("floor",),
     published={"marin": Published(compute.PUBLISHED, "Marin 2026, the README of its MoE runs", compute.ATTESTED)},
 )
@@ -512,7 +523,7 @@ _SPARSITY = Law(
     takes_huber=True,
     has_floor=True,
     own_intervals=sparsity.sparsity_intervals,
-    own_prediction=sparsity.sparsity_prediction,
+    own_predictions=sparsity.sparsity_predictions,
     published={"abnar": Published(sparsity.PUBLISHED, "Abnar et al. 2025, arXiv 2501.12370", sparsity.ATTESTED)},
 )
 
@@ -538,7 +549,7 @@ _KAPLAN = Law(
     axes="dense",
     takes_huber=True,
     own_intervals=partial(smooth_intervals.smooth_ranges, hoffmann.kaplan_intervals, ("N_c", "D_c")),
-    own_prediction=partial(smooth_intervals.smooth_prediction, hoffmann.kaplan_intervals),
+    own_predictions=partial(smooth_intervals.smooth_predictions, hoffmann.kaplan_intervals),
     published={"kaplan": hoffmann.PUBLISHED["kaplan"]},
 )
 
@@ -559,7 +570,7 @@ _HOFFMANN = Law(
     has_floor=True,
     counts_embedding=True,
     own_intervals=partial(smooth_intervals.smooth_ranges, hoffmann.hoffmann_intervals, _ABOVE_0),
-    own_prediction=partial(smooth_intervals.smooth_prediction, hoffmann.hoffmann_intervals),
+    own_predictions=partial(smooth_intervals.smooth_predictions, hoffmann.hoffmann_intervals),
     published={name: hoffmann.PUBLISHED[name] for name in ("besiroglu", "hoffmann")},
 )
 
@@ -581,7 +592,7 @@ _FINE_GRAINED = Law(
     takes_huber=True,
     has_floor=True,
     own_intervals=partial(smooth_intervals.smooth_ranges, fine_grained.fine_grained_intervals, (*_ABOVE_0, "g")),
-    own_prediction=partial(smooth_intervals.smooth_prediction, fine_grained.fine_grained_intervals),
+    own_predictions=partial(smooth_intervals.smooth_predictions, fine_grained.fine_grained_intervals),
     published={name: fine_grained.PUBLISHED[name] for name in ("E=64", "E=64, validation", "E=16")},
 )
 
@@ -608,7 +619,7 @@ _JOINT = Law(
     takes_huber=True,
     has_floor=True,
     own_intervals=partial(smooth_intervals.smooth_ranges, joint.joint_intervals, (*_ABOVE_0, "E_start", "E_max")),
-    own_prediction=partial(smooth_intervals.smooth_prediction, joint.joint_intervals),
+    own_predictions=partial(smooth_intervals.smooth_predictions, joint.joint_intervals),
     published=joint.PUBLISHED,
 )
 
@@ -624,7 +635,7 @@ _DIRECT = Law(
     predict=accuracy.predict_fitted,
     axes="every",
     own_intervals=accuracy.accuracy_ranges,
-    own_prediction=accuracy.accuracy_prediction,
+    own_predictions=partial(_each, accuracy.accuracy_prediction),
     measured="accuracy",
     options=("guess_rate", "least_gain"),
 )
@@ -751,7 +762,7 @@ _LEVERAGE = Law(
     axes="every",
     count=lambda *columns: 5,
     own_intervals=leverage.leverage_intervals,
-    own_prediction=leverage.leverage_prediction,
+    own_predictions=partial(_each, leverage.leverage_prediction),
     measured="leverage",
     options=("A_max",),
     published={

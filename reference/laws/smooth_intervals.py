@@ -9,7 +9,7 @@ catalogue (`fit_in_log10`)
 
 So both sums have their minimum at the same law. The δ = 1e-3 of Hoffmann et al. is 4.3e-4 here.
 
-The intervals (`smooth_ranges`, `smooth_prediction`) are profile intervals of the least-squares fit (`_profile.py`).
+The intervals (`smooth_ranges`, `smooth_predictions`) are profile intervals of the least-squares fit (`_profile.py`).
 """
 
 import math
@@ -64,25 +64,26 @@ def smooth_ranges(
     ]
 
 
-def smooth_prediction(
-    intervals: Callable, fit: AdditiveFit, columns: Sequence, loss: np.ndarray, at: Sequence[float], level: float
-) -> Predicted:
-    """Return the loss at one point with two intervals.
+def smooth_predictions(
+    intervals: Callable, fit: AdditiveFit, columns: Sequence, loss: np.ndarray, points: Sequence, level: float
+) -> list[Predicted]:
+    """Return the loss at each point with two intervals.
 
     The interval of the law is the profile interval. For one more run, both halves of the interval are wider. They
     include the variance of the log losses about the law, with n - p degrees of freedom (our choice).
 
     Args:
         intervals, fit, columns, loss, level: as in `smooth_ranges`.
-        at: the columns of the law at the point.
+        points: for each point, the columns of the law.
     """
-    [row] = intervals(*columns, loss, None, level, [np.array([float(value)]) for value in at])
     rows, unknowns = np.size(loss), len(fit.coefficients)
     scatter = fit.rmsle * _LOG_10 * math.sqrt(rows / (rows - unknowns))
-    more = student_quantile(level, rows - unknowns) * scatter
-    low = math.exp(-math.hypot(math.log(row.value / row.low), more)) if row.low > 0 else 0.0
-    high = math.exp(math.hypot(math.log(row.high / row.value), more)) if row.high < math.inf else math.inf
-    return Predicted(row.value, (row.low, row.high), (row.value * low, row.value * high))
+    more, predicted = student_quantile(level, rows - unknowns) * scatter, []
+    for row in intervals(*columns, loss, None, level, np.array(points, dtype=np.float64).T):
+        low = math.exp(-math.hypot(math.log(row.value / row.low), more)) if row.low > 0 else 0.0
+        high = math.exp(math.hypot(math.log(row.high / row.value), more)) if row.high < math.inf else math.inf
+        predicted.append(Predicted(row.value, (row.low, row.high), (row.value * low, row.value * high)))
+    return predicted
 
 
 def _student_ranges(fit, factors: Sequence[str], quantile: float) -> list[Range]:

@@ -33,7 +33,7 @@ from ._descent import Form
 from ._projection import check_lengths, check_range, plural
 from .additive import AdditiveFit, AdditiveInterval, AdditiveLaw
 from .intervals import Predicted, Range
-from .smooth_intervals import smooth_prediction, smooth_ranges
+from .smooth_intervals import smooth_predictions, smooth_ranges
 
 ATTESTED = "two secondary copies that agree; the source itself was not available"
 FLOPS_PER_PARAMETER = 6.0  # training FLOPs per active parameter and token
@@ -249,22 +249,22 @@ def sparsity_intervals(
     return smooth_ranges(partial(_profiles, search), _FACTORS, fit, columns, loss, level)
 
 
-def sparsity_prediction(
+def sparsity_predictions(
     fit: AdditiveFit,
     columns: Sequence[np.ndarray],
     loss: np.ndarray,
-    at: Sequence[float],
+    points: Sequence,
     level: float = 0.95,
     *,
     search=_smooth.intervals,
-) -> Predicted:
-    """Return the predicted loss at one point, with two intervals, for `catalogue.Law`; see `smooth_prediction`.
+) -> list[Predicted]:
+    """Return the predicted loss at each point, with two intervals, for `catalogue.Law`; see `smooth_predictions`.
 
     Args:
         fit, columns, loss, level, search: as in `sparsity_intervals`.
-        at: P, D and S of the point.
+        points: for each point, P, D and S.
     """
-    return smooth_prediction(partial(_profiles, search), fit, columns, loss, at, level)
+    return smooth_predictions(partial(_profiles, search), fit, columns, loss, points, level)
 
 
 def _profiles(

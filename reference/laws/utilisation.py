@@ -47,7 +47,7 @@ from ._projection import Words, check_range
 from .additive import AdditiveFit
 from .fitting import LossCurve, RoutedFit, predict_curve
 from .intervals import Predicted, Range
-from .smooth_intervals import smooth_prediction
+from .smooth_intervals import smooth_predictions
 
 Status = Literal[
     "interior", "B_start at its floor", "B_max unbounded", "B_start at its floor, B_max unbounded", "linear limit"
@@ -480,13 +480,13 @@ def utilisation_floor_ranges(
     return [each._replace(name=names.get(each.name, each.name)) for each in ranges]
 
 
-def utilisation_floor_prediction(
-    intervals: Callable, fit: AdditiveFit, columns: Sequence[np.ndarray], loss, at: Sequence[float], level: float = 0.95
-) -> Predicted:
-    """Return the predicted loss at one point (F, B) with two intervals (`smooth_intervals.smooth_prediction`)."""
+def utilisation_floor_predictions(
+    intervals: Callable, fit: AdditiveFit, columns: Sequence[np.ndarray], loss, points: Sequence, level: float = 0.95
+) -> list[Predicted]:
+    """Return the predicted loss at each point (F, B) with two intervals (`smooth_intervals.smooth_predictions`)."""
     *values, least = fit.coefficients
-    points = [float(value) for value in _as_experts(least, *at)]
-    return smooth_prediction(
+    points = np.stack(_as_experts(least, *np.transpose(points)), axis=1)
+    return smooth_predictions(
         intervals, fit._replace(coefficients=tuple(values)), _as_experts(least, *columns), loss, points, level
     )
 

@@ -15,7 +15,7 @@ from routelaws.reference.tests.strategies_laws import noisy_tables
 PLANE = np.array([-0.08, -0.03, 1.1])
 
 
-BARE = laws.catalogue.LAWS["separable"]._replace(own_intervals=None, own_prediction=None)
+BARE = laws.catalogue.LAWS["separable"]._replace(own_intervals=None, own_predictions=None)
 
 
 def pseudo_interval(value: float, folds: np.ndarray, level: float) -> tuple[float, float, float]:

@@ -11,6 +11,7 @@ Losses with different tokenizers or corpora are not comparable, so every data se
 """
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -152,7 +153,8 @@ def table_ranking(
     ranked_models, left_out = ranked(models, budget)
     drawn = resamples if len(ranked_models) > 1 else 0
     shares, counted = _shares(ranked_models, drawn)
-    lines = _least_first([_line(*pair, share, level) for pair, share in zip(ranked_models, shares, strict=True)])
+    rows = zip(ranked_models, _intervals(ranked_models, level), shares, strict=True)
+    lines = _least_first([_line(*pair, *more) for pair, *more in rows])
     rows = {fit.name: fit.best.rows for fit in fits}
     optimum = optimum_of(ranked_models, budget, within, level, resamples, SEED) if ranked_models else None
     return Ranking(law.name, "", "", rows, lines, not_fitted | left_out, counted, drawn, fits, models, optimum)
@@ -191,19 +193,34 @@ def _sensible_choice(model: Model, budget: Budget) -> Choice:
     return choice
 
 
-def _line(model: Model, choice: Choice, share: float = math.nan, level: float = LEVEL) -> Line:
+def _line(model: Model, choice: Choice, intervals: Sequence = (None, None), share: float = math.nan) -> Line:
     """Return the line of a model at its best size, without intervals if the runs are not available."""
     active = float(model.active(choice.size))
     total, outside = None if model.total is None else float(model.total(choice.size)), model.beyond(choice)
     if model.fit is None:
         return Line(model, choice, active, total, None, None, None, outside, None, False, None)
-    at, intervals = model.at(choice), (None, None)
-    if model.fit.huber is None:
-        intervals = (item._replace(value=choice.loss) for item in intervals_at(model.fit, at, level)[1:])
+    at = model.at(choice)
     wins, at_reach = None if math.isnan(share) else float(share), choice.size > (1 - 1e-6) * model.option.most
     surrounded, form = inside_hull(model.fit.rows.columns, at), model.fit.other
     other = None if form is None else float(form.law.predict(form.best, *(np.array([value]) for value in at))[0])
     return Line(model, choice, active, total, *intervals, wins, outside, surrounded, at_reach, other)
+
+
+def _by_fit(found: list[tuple[Model, Choice]]) -> Iterator[tuple[Fit, list[int], list[tuple]]]:
+    """Yield each fit, the numbers of its models, and their points."""
+    for router, fit in {model.fit.name: model.fit for model, _ in found}.items():
+        here = [i for i, (model, _) in enumerate(found) if model.fit.name == router]
+        yield fit, here, [found[i][0].at(found[i][1]) for i in here]
+
+
+def _intervals(found: list[tuple[Model, Choice]], level: float) -> list[Sequence[Range | None]]:
+    """Return both intervals of each model, by one search for each fit."""
+    intervals = [(None, None)] * len(found)
+    for fit, here, points in _by_fit(found):
+        if fit.huber is None:
+            for i, (_, *both) in zip(here, intervals_at(fit, points, level), strict=True):
+                intervals[i] = [item._replace(value=found[i][1].loss) for item in both]
+    return intervals
 
 
 def _shares(found: list[tuple[Model, Choice]], resamples: int) -> tuple[np.ndarray, int]:
@@ -213,13 +230,10 @@ def _shares(found: list[tuple[Model, Choice]], resamples: int) -> tuple[np.ndarr
     """
     if not resamples:
         return np.full(len(found), np.nan), 0
-    fits = {model.fit.name: model.fit for model, _ in found}
-    names = sorted({run for fit in fits.values() for run in fit.rows.runs.frame["hyper_id"]})
+    names = sorted({run for fit, *_ in _by_fit(found) for run in fit.rows.runs.frame["hyper_id"]})
     drawn = bootstrap_weights(np.random.default_rng(SEED).random((resamples, len(names))))
     losses = np.full((resamples, len(found)), np.nan)
-    for router, fit in fits.items():
-        here = [i for i, (model, _) in enumerate(found) if model.fit.name == router]
-        points = [found[i][0].at(found[i][1]) for i in here]
+    for fit, here, points in _by_fit(found):
         of_fit = drawn[:, np.searchsorted(names, fit.rows.runs.frame["hyper_id"].to_numpy())]
         columns = [np.array(column) for column in zip(*points, strict=True)]
         losses[:, here] = resampled_losses(fit.refitted, fit.rows.columns, fit.rows.measured, of_fit, columns)
