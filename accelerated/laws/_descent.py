@@ -35,9 +35,8 @@ from routelaws.reference.laws._descent import (
 from routelaws.reference.laws._huber import check_delta, terms
 
 HELD = (60, 100)  # `STEPS` of a search with one value held
-ENOUGH = 1e-11  # least `WORTH` of such a search: an end moves by the square root of this share of its interval
 ROUNDS = 40  # most rounds to bracket an end
-NARROW = 1e-9  # a bracket below this share of the first step is an end
+NARROW = 1e-8  # a bracket below this share of the first step is an end
 STIFFNESS = 1e4
 LEAST_RISE = 1e-20
 LEAST_FACTOR = -0.95  # largest relative fall of a multiplier in one step
@@ -100,7 +99,7 @@ def _follow(problem: Problem, starts: np.ndarray, most: tuple[int, int], held: H
     theta = np.array(starts)
     with np.errstate(all="ignore"):
         for outer, worth, steps in zip(OUTER_SHARE, WORTH, most, strict=True):
-            theta = _half(problem, theta, held, outer, worth if held is None else max(worth, ENOUGH), steps)
+            theta = _half(problem, theta, held, outer, worth, steps)
         predicted, _ = problem.fast.predict(theta, problem.logs)
         value = _sums(predicted - problem.log_loss, 1.0, problem.delta)
     return theta, value, None if held is None else _targets(problem, held.which, theta)[0]
@@ -124,12 +123,7 @@ def _half(problem: Problem, starts: np.ndarray, held: Held | None, outer: float,
         at[lower], least[lower] = trial[lower], total[lower]
         some = _system(residual[lower], J[lower], np.broadcast_to(weight, residual.shape)[lower], delta, outer)
         system[lower], pull[lower], scale[lower] = some
-        step = _damped_step(system, pull, np.repeat(damping[:, None], at.shape[1], axis=1))
-        far = np.abs(step) > LONGEST * scale
-        some = far.any(axis=1)
-        if some.any():  # the other unknowns shall not make up for a change that is cut
-            more_damping = damping[some, None] + np.where(far, np.abs(pull) / (LONGEST * scale), 0.0)[some]
-            step[some] = _damped_step(system[some], pull[some], more_damping)
+        step = np.linalg.solve(system + damping[:, None, None] * np.eye(at.shape[1]), pull[:, :, None])[:, :, 0]
         promise = (pull * step).sum(axis=1)
         # Stop here, also for NaN, because NaN is not greater.
         ended = (damping <= 1) & ~(promise > worth * least + noise) | (damping > 1e6) | (count == most)
@@ -142,10 +136,6 @@ def _half(problem: Problem, starts: np.ndarray, held: Held | None, outer: float,
         shrinks = positive & (change < 0)
         trial = at + np.where(shrinks, np.log1p(np.maximum(change, LEAST_FACTOR)), change)
     return ends
-
-
-def _damped_step(system, pull, damping):
-    return np.linalg.solve(system + damping[:, :, None] * np.eye(pull.shape[1]), pull[:, :, None])[:, :, 0]
 
 
 def _rows(problem: Problem, theta: np.ndarray, lanes: np.ndarray, held: Held | None) -> tuple:
@@ -269,14 +259,16 @@ def profile(
         [m, 3].
     """
     form = problem.form
-    with_derived = partial(_with_derived, problem.fast.coefficients, form.positive, derived)
-    problem = problem._replace(fast=problem.fast._replace(coefficients=with_derived))
+    scaled = partial(_scaled, problem.fast.coefficients, form.positive)
+    problem = problem._replace(fast=problem.fast._replace(coefficients=scaled))
     begin, gone = [theta], edges(form, away)
     if gone.size:
         signs = np.where(np.array(form.limits, float)[gone] > 0, -1.0, 1.0)
         begin += list(_ends(problem, theta, np.tile(theta, (gone.size, 1)), gone, signs, quantile)[2])
     which = np.arange(theta.size) if points is None else (points - problem.centres[:, None]).T
-    which = theta.size + np.arange(len(derived)) if derived else which
+    if derived:
+        problem = problem._replace(fast=problem.fast._replace(coefficients=partial(_derived, derived)))
+        which = np.arange(len(derived))
     many, lanes = len(which), 2 * len(begin)  # searches for each: both sides, from each start
     at = np.repeat(np.array(begin), 2 * many, axis=0)
     signs = np.tile(np.repeat([-1.0, 1.0], many), len(begin))
@@ -285,19 +277,19 @@ def profile(
     return np.stack([value[:many], ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)], axis=1)
 
 
-def _with_derived(coefficients: Callable, positive, derived: Sequence, theta: np.ndarray, centres: np.ndarray) -> tuple:
-    """Return the coefficients, as ln or arsinh, and numbers derived from θ, and their derivatives.
-
-    The derivatives of the latter are differences.
-    """
+def _scaled(coefficients: Callable, positive, theta: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the coefficients, as ln or arsinh, and their derivatives."""
     values, turns = coefficients(theta, centres)
     slope = np.where(positive, 1.0, STEEP / np.hypot(1.0, STEEP * values))
-    values, turns = np.where(positive, values, np.arcsinh(STEEP * values)), slope[:, :, None] * turns
-    steps = 1e-5 * np.eye(theta.shape[1])
-    for function in derived:
-        turn = (function(theta[:, None] + steps) - function(theta[:, None] - steps)) / 2e-5
-        values, turns = np.column_stack([values, function(theta)]), np.concatenate([turns, turn[:, None]], axis=1)
-    return values, turns
+    return np.where(positive, values, np.arcsinh(STEEP * values)), slope[:, :, None] * turns
+
+
+def _derived(functions: Sequence, theta: np.ndarray, _) -> tuple[np.ndarray, np.ndarray]:
+    """Return numbers derived from θ, [s, m], and their derivatives by differences, [s, m, p]."""
+    size = theta.shape[1]
+    around = theta[:, None] + 1e-5 * np.concatenate([np.zeros((1, size)), np.eye(size), -np.eye(size)])
+    numbers = np.stack([function(around) for function in functions], axis=1)
+    return numbers[..., 0], (numbers[..., 1 : size + 1] - numbers[..., size + 1 :]) / 2e-5
 
 
 def _ends(problem: Problem, theta, at: np.ndarray, which: np.ndarray, sides: np.ndarray, quantile: float, valley=None):

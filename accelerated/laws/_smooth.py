@@ -62,8 +62,9 @@ def intervals(
     quantile = student_quantile(level, problem.log_loss.size - len(form.positive))
     starts = form.starts(columns, form.centres(columns), problem.log_loss)
     search = partial(_descent.best_of, problem)
-    theta, away = _descent.brought_back(problem, search(starts).theta)
-    logs, known = (None, valley(form, starts, search)) if points is None else (problem.fast.logs(points), None)
+    best = search(starts).theta
+    theta, away = _descent.brought_back(problem, best)
+    logs, known = (None, valley(form, best, search)) if points is None else (problem.fast.logs(points), None)
     profile_ends = _descent.profile(problem, theta, away, logs, quantile, [function for _, function in derived], known)
     names, positive = ["prediction"] * len(profile_ends), np.ones(len(profile_ends), bool)
     if derived:

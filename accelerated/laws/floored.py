@@ -69,9 +69,10 @@ def _fast(kind: type) -> _descent.Fast:
 
 def _log_bracket(t, x) -> tuple:
     """Return ln(Ê/E_start) at x = E - 1, and its derivatives by both unknowns of the shape; t is θ, [p, ...]."""
-    rise, within = LEAST_RISE + np.exp(t[-3]), 1 + np.exp(t[-2]) * x
-    part = 1 - 1 / (1 + rise * x / within)
-    return np.log1p(rise * x / within), part * (np.exp(t[-3]) / rise), -part * (1 - 1 / within)
+    above, bent = np.exp(t[-3]), np.exp(t[-2]) * x
+    grown = (LEAST_RISE + above) * x / (1 + bent)
+    part = grown / (1 + grown)
+    return np.log1p(grown), part * (above / (LEAST_RISE + above)), -part * (bent / (1 + bent))
 
 
 FAST = {kind: _fast(kind) for kind in NAMES}

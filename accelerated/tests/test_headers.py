@@ -73,12 +73,14 @@ def test_a_stated_unit_is_applied_and_said(tmp_path, name, header, cell, unit, n
 
 @pytest.mark.parametrize(
     ("units", "said"),
-    [({D: "MB"}, "--unit tokens=MB: unit MB is not known; give a unit"), ({D: "2,0"}, "--unit tokens=2,0: has a comma"),
+    [({D: "B"}, "row 1, column tokens: '-1'; needed: "),
+     ({D: "MB"}, "--unit tokens=MB: unit MB is not known; give a unit"),
+     ({D: "2,0"}, "--unit tokens=2,0: has a comma"),
      ({"num_experts": "M"}, "--unit num_experts: not a column of sizes in the runs; allowed: tokens"),
      ({N: "M"}, "--unit dense_parameter_count: not a column of sizes in the runs; allowed: tokens")],
 )  # fmt: skip
 def test_a_unit_that_cannot_be_applied_is_one_line(tmp_path, units, said):
-    (tmp_path / "own.csv").write_text("tokens,num_experts,loss_validation\n1,1,3\n")
+    (tmp_path / "own.csv").write_text("tokens,num_experts,loss_validation\n-1,1,3\n")
     with pytest.raises(InputError, match=re.escape(said)):
         convert_runs(tmp_path / "own.csv", tmp_path / "t.csv", constants={N: "1e7"}, units=units)
 

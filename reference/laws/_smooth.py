@@ -97,7 +97,7 @@ def intervals(
     problem = _descent.problem_of(form, columns, loss, huber, centres)
     starts, search = form.starts(columns, centres, problem.log_loss), partial(_descent.best_of, problem)
     best = search(starts).theta
-    valley = _descent.valley(form, starts, search) if points is None else None
+    valley = _descent.valley(form, best, search) if points is None else None
     theta, away = _descent.brought_back(problem, form, best), _descent.gone(problem, best)
     quantile = student_quantile(level, problem.log_loss.size - theta.size)
     if derived:

@@ -349,9 +349,10 @@ class _Unknowns:
         """Return ψ [n], and its derivatives by ln rise and ln bend, [n, 2]; [n, 0] if ψ is ln E."""
         if not self.bends:
             return np.log1p(x), np.zeros((x.size, 0))
-        (log_bracket, turns), (unit, unit_turns) = _log_bracket(theta, x), _log_bracket(theta, UNIT)
-        psi = log_bracket / unit
-        return psi, (turns - psi[:, None] * unit_turns) / unit
+        theta = np.minimum(theta, 700.0)
+        unit = _log_bracket(theta, UNIT)
+        psi = _log_bracket(theta, x) / unit
+        return psi, (_shape_turns(theta, x) - psi[:, None] * _shape_turns(theta, UNIT)) / unit
 
     def derived(self, quantity: Quantity, centre: float) -> Callable:
         """Return the function of θ [..., p] for the interval of a quantity, without a pole where the rows may lie.
@@ -370,10 +371,10 @@ class _Unknowns:
             return theta[..., 2] + (theta[..., 3] * n if self.plane == 4 else 0.0)
 
         def slope(theta: np.ndarray) -> np.ndarray:
-            return np.arcsinh(STEEP * gain(theta) / (_log_bracket(theta, UNIT)[0] if self.bends else 1.0))
+            return np.arcsinh(STEEP * gain(theta) / (_log_bracket(theta, UNIT) if self.bends else 1.0))
 
         def log_worth(theta: np.ndarray) -> np.ndarray:
-            psi = _log_bracket(theta, x)[0] / _log_bracket(theta, UNIT)[0] if self.bends else math.log1p(x)
+            psi = _log_bracket(theta, x) / _log_bracket(theta, UNIT) if self.bends else math.log1p(x)
             return psi * gain(theta) / theta[..., 1]
 
         return slope if quantity.name == "slope" else log_worth
@@ -387,7 +388,7 @@ class _Unknowns:
         s, shape = 0.0, []
         if self.bends:
             rise, bend = np.exp(theta[-3:-1]) + [LEAST_RISE, 0.0]
-            gain, turn = np.array([gain, turn]) / _log_bracket(theta, UNIT)[0]
+            gain, turn = np.array([gain, turn]) / _log_bracket(theta, UNIT)
             both = rise + bend  # 1/E_start - 1/E_max
             with np.errstate(over="ignore", divide="ignore"):  # a vanished E_max
                 shape = [rise / both**2, rise / (both * bend)]
@@ -408,7 +409,7 @@ class _Unknowns:
         power, gain = a + turn * s, b + turn * centres[0]
         level = d * _LN_10 + gain * s + power * centres[0] - turn * s * centres[0]
         last = np.log(np.maximum([*shape, coefficients[-1]], math.exp(ABSENT)))
-        unit = _log_bracket(last, UNIT)[0] if self.bends else 1.0
+        unit = _log_bracket(last, UNIT) if self.bends else 1.0
         return np.array([level, power, *[gain * unit, turn * unit][: self.plane - 2], *last])
 
     def starts(self, columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
@@ -419,18 +420,23 @@ class _Unknowns:
         for (level, floor), power, shape in itertools.product(
             _smooth.share_out(2, True, log_loss), (-0.15, -0.4), shapes
         ):
-            gain = -0.2 * (_log_bracket(np.array([*shape, floor]), UNIT)[0] if self.bends else 1.0)
+            gain = -0.2 * (_log_bracket(np.array([*shape, floor]), UNIT) if self.bends else 1.0)
             starts.append([level, power, gain, 0.0][: self.plane] + shape + [floor])
         return np.array(starts)
 
 
-def _log_bracket(theta: np.ndarray, x) -> tuple[np.ndarray, np.ndarray]:
-    """Return ln(Ê/E_start) at x = E - 1, and its derivatives by both unknowns of the shape, [..., 2]; θ is [..., p]."""
-    above, bend = np.exp(np.minimum(theta[..., -3], 700.0)), np.exp(np.minimum(theta[..., -2], 700.0))
+def _log_bracket(theta: np.ndarray, x) -> np.ndarray:
+    """Return ln(Ê/E_start) at x = E - 1; θ is [..., p]."""
+    rise, bend = np.exp(theta[..., -3]) + LEAST_RISE, np.exp(theta[..., -2])
+    return np.log1p(rise * x / (1 + bend * x))
+
+
+def _shape_turns(theta: np.ndarray, x) -> np.ndarray:
+    """Return the derivatives of ln(Ê/E_start) by both unknowns of the shape, [..., 2]; θ is [p]."""
+    above, bend = np.exp(theta[-3:-1])
     rise = LEAST_RISE + above
     part = rise * x / (1 + bend * x + rise * x)
-    by_shape = np.stack([part * above / rise, -part * bend * x / (1 + bend * x)], axis=-1)
-    return np.log1p(rise * x / (1 + bend * x)), by_shape
+    return np.stack([part * above / rise, -part * bend * x / (1 + bend * x)], axis=-1)
 
 
 _LIMITS = {"E_start": None, "E_max": math.inf, "L0": 0.0}
