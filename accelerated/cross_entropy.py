@@ -18,7 +18,7 @@ CHUNK_LOGITS, CHUNK_TOKENS = 2**18, 256
 because each chunk adds to the gradient of the whole embedding."""
 
 WIDER = 2**8
-"""On an accelerator, chunks are larger by this factor, because small products are slow there."""
+"""On an accelerator, chunks have more logits by this factor (256 MiB in float32), because small products are slow."""
 
 
 @jax.custom_vjp
@@ -54,7 +54,7 @@ summed_log_probability.defvjp(_forward, _backward)
 
 def _chunk_length(b: int, length: int, vocab_size: int) -> int:
     larger = 1 if platform() == "cpu" else WIDER
-    tokens = larger * max(CHUNK_LOGITS // vocab_size, CHUNK_TOKENS)
+    tokens = max(larger * CHUNK_LOGITS // vocab_size, CHUNK_TOKENS)
     return min(length, max(1, tokens // b))
 
 

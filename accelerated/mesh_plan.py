@@ -11,8 +11,8 @@ A mesh has three axes. They shard a training step:
                  dimension; without such a dimension, every device has all moments
 
 `parameter_axes` gives the axes of each parameter. Parameters, gradients and moments are float32. Their bytes are exact.
-`activation_bytes` counts the arrays that the backward pass of plain autodiff reads. It is an upper estimate. Tests
-compare it with the compiler's memory analysis of small models.
+`activation_bytes` counts the temporaries of a compiled step. A test compares it with the compiler of TPUs
+(docs/pods.csv).
 
 Traffic counts the bytes that a device sends in a step, with collectives in rings. An all-reduce of s bytes over n
 devices sends 2 s (n - 1)/n. A reduce-scatter, an all-gather and an all-to-all send s (n - 1)/n each. Traffic excludes
@@ -30,8 +30,11 @@ from typing import NamedTuple
 from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.transformer import parameter_shapes
 
+from .attention import KEPT_WEIGHTS, LEAST_HALF
+from .cross_entropy import CHUNK_LOGITS, WIDER
 from .errors import InputError
 from .experts import expert_capacity
+from .transformer import _WRITTEN_OUT
 
 AXES = ("data", "expert", "model")
 """The names of the axes of a mesh, in order."""
@@ -40,8 +43,18 @@ WIDTHS = {"float32": 4, "bfloat16": 2}
 """Bytes of a number, by the name of its type."""
 
 
-HIDDEN_ARRAYS = {"gelu": 6, "swiglu": 6, "relu": 2}
-"""By activation, the number of arrays of the hidden layer's width that the gradient of an FFN reads."""
+HIDDEN_ARRAYS = {"gelu": 1, "swiglu": 2, "relu": 1}
+"""By activation, the number of arrays of the hidden layer's width that the backward pass of an FFN reads."""
+
+LOGITS = CHUNK_LOGITS * WIDER
+"""Number of logits of a chunk on an accelerator."""
+
+FAST = 2**27
+"""Bytes of the fast memory (VMEM) of a TPU v5e."""
+
+SPARE = 1.25
+"""Bytes of temporaries that XLA allocates, relative to the largest number of bytes in use at a time. libtpu 0.0.42.1
+allocates 1.07 to 1.39 times this number."""
 
 
 class MeshShape(NamedTuple):
@@ -71,7 +84,7 @@ class DevicePlan(NamedTuple):
         parameters: parameters, in float32
         gradients: gradients, in float32
         optimizer: the two moments of AdamW
-        activations: the arrays that the backward pass reads
+        activations: all other temporaries: arrays for the backward pass, copies of weights, lost space
         activations_recomputed: `activations`, if each block keeps only its input
         all_to_all: bytes sent to experts and back in a step
         all_to_all_recomputed: `all_to_all`, if the forward pass of each block runs twice
@@ -314,47 +327,63 @@ def _others(size: int) -> float:
 def activation_bytes(
     config: ModelConfig, mesh: MeshShape, batch_size: int, sequence_length: int, dtype: str = "float32"
 ) -> tuple[int, int]:
-    """Return the bytes of activations of one device, without and with rematerialised blocks.
+    """Return the temporary bytes of one device besides the gradients, without and with rematerialised blocks.
 
-    The table is for one token. A = H kqv, f is the hidden width, and r is the number of rows sent per token
-    (`sent_rows`). Each factor is the number of arrays of that size that the backward pass reads:
+    The backward pass reads these arrays; A = H kqv, f is the hidden width, and r the number of rows that the device's
+    experts process per token (`_processed_rows`). Per token:
 
-        each block    4 d a + 6 · 4 d           inputs of its products, and the inside of two norms, in float32
-                      4 A/model a               queries, keys, values, and their mixture
-                      S H/model (4 + a)         the softmax of attention in float32, and its weights
-        a dense FFN   n f/model a               `HIDDEN_ARRAYS` n: 6 for GELU and SwiGLU, 2 for ReLU
-        a routed one  r (2 d + n f/(G model)) a and 2 · 4 E G for scores and probabilities; n s f/(G model) a of s
-                      shared experts
-        the end       3 · 4 V                   logits, their probabilities, and the gradient
+        each block    4 d a + 4 A/model a        the residual stream, both norms; queries, keys, values, their mixture
+                      3/4 S H/model a            the weights of attention in two halves, unless it recomputes them
+        a dense FFN   n f/model a                `HIDDEN_ARRAYS` n
+        a routed one  r (2 d + n f/(G model)) a and 8 E G for scores; n s f/(G model) a for s shared experts
 
-    bfloat16 adds a copy of the weights: a bytes for each parameter of the blocks. With rematerialisation, a block keeps
-    only its input, d a. The sum then also has the larger of one block (with its copied weights) and the end. In a
-    routed block without a capacity, experts count only their own rows.
+    The largest working arrays are the logits of a chunk of tokens (4 V per token), or one block in the backward pass:
+    its arrays and (4 + 7 a) S H/model for attention, less the `FAST` bytes that need no large memory. Unrolled blocks
+    (`_WRITTEN_OUT`) also need the embedding's gradient and, in bfloat16, a copy of all weights; at the end of the step
+    they need 8 bytes per parameter for gradients and new weights. With a loop over blocks, XLA copies all weights
+    before the loop, and the gradients of all blocks exist from its beginning: 6 bytes per parameter, and 8 at the end
+    of the step. Rematerialised blocks keep only their input d a. XLA allocates `SPARE` times these bytes.
     """
-    d, width, model = config.d_model, WIDTHS[dtype], mesh.model
-    tokens = batch_size * sequence_length // mesh.shards()
+    width, model, kqv = WIDTHS[dtype], mesh.model, config.kqv_size
+    tokens, heads = batch_size * sequence_length // mesh.shards(), config.heads / model
     arrays = HIDDEN_ARRAYS[config.activation]
-    attention = 4 * width * (d + config.heads * config.kqv_size / model) + 24 * d
-    attention += sequence_length * config.heads / model * (4 + width)
+    halves = 3 / 4 if config.objective == "causal" and sequence_length >= 2 * LEAST_HALF else 1
+    attention, keys = 4 * width * (config.d_model + heads * kqv), sequence_length * heads
     plain = arrays * config.ffn_width / model * width
-    rows = sent_rows(config, tokens) / tokens
-    routed = rows * width * (2 * d + arrays * config.ffn_width / config.granularity / model) + 8 * config.expert_count
-    routed += plain * config.shared_experts / config.granularity
-    special = config.num_routed + config.num_wide
-    largest = attention + (routed if config.num_routed else plain * config.flop_increase)
-    kept = config.blocks * attention + (config.blocks - special) * plain
-    kept += config.num_routed * routed + config.num_wide * plain * config.flop_increase
-    end = 12 * config.vocab_size
-    copies = largest_copy = 0
-    if width < 4:
-        pieces = [piece for piece in _pieces(config, mesh) if len(piece.axes) > 2]  # all but embedding and last norm
-        copies = width * sum(piece.count for piece in pieces)
-        experts = sum(piece.count for piece in pieces if "expert" in piece.axes)
-        others = copies // width - experts
-        largest_copy = width * (experts // max(1, config.num_routed) + others // config.blocks)
-    stream = config.blocks * d * width
-    recomputed = tokens * stream + max(tokens * largest + largest_copy, tokens * end)
-    return round(tokens * (kept + end) + copies), round(recomputed)
+    rows = _processed_rows(config, mesh, tokens) / tokens
+    routed = rows * width * (2 * config.d_model + arrays * config.ffn_width / config.granularity / model)
+    routed += 8 * config.expert_count + plain * config.shared_experts / config.granularity
+    wide = plain * config.flop_increase
+    unrolled = (config.num_routed or config.num_wide or config.blocks) <= _WRITTEN_OUT
+    kept = config.num_routed * routed + config.num_wide * wide
+    kept += config.blocks * attention + (config.blocks - config.num_routed - config.num_wide) * plain
+    kept += config.blocks * halves * keys * width * (unrolled or sequence_length <= KEPT_WEIGHTS * kqv)
+    count = sum(piece.count for piece in _pieces(config, mesh))
+    end = 4 * config.vocab_size * min(tokens, max(LOGITS // config.vocab_size, 1))
+    block = tokens * (attention + (4 + 7 * width) * keys + (routed if config.num_routed else wide)) - FAST
+    in_loop = max(8 * count + end, 6 * count + block)
+    if unrolled:
+        first = max(end, block) + width * count * (width < 4) + 4 * config.vocab_size * config.d_model
+        live = max(tokens * kept + first, 8 * count)
+    else:
+        live = tokens * kept + in_loop
+    recomputed = tokens * config.blocks * config.d_model * width + in_loop
+    return tuple(round(SPARE * each) - 4 * count for each in (live, recomputed))
+
+
+def _processed_rows(config: ModelConfig, mesh: MeshShape, tokens: int) -> int:
+    """Return the number of rows that the experts of one device process in a routed block, with empty rows.
+
+    Without a capacity, a device can receive all tokens of the axis expert. If it has several experts, they process up
+    to twice as many rows, because each expert processes whole blocks.
+    """
+    if config.num_routed == 0 or config.router == "mixture_of_tokens":
+        return sent_rows(config, tokens)
+    if expert_capacity(tokens, config.expert_count, config.choices, config.capacity_factor) < tokens:
+        return sent_rows(config, tokens)
+    experts = config.expert_count // mesh.expert
+    received = mesh.expert * tokens * min(config.choices, experts)
+    return received * (2 if experts > 1 else 1)
 
 
 def best_plan(plans: list[DevicePlan], memory: float) -> Choice | None:

@@ -611,11 +611,12 @@ print(f"{plan.optimizer / 1e9:.2f} GB of moments")
 
 # %% [markdown]
 # `routelaws plan-mesh` does this calculation for every mesh and lists the best meshes first. It also counts the bytes
-# that a device sends in a step (the tokens of section 3, the sums of sections 5 and 6). And it counts the *activations*
-# on a device: the results of the forward pass that are stored until the gradient is computed. To save memory, a block
-# can store only its input, and compute the rest again for its gradient. This is called *rematerialisation*. (`routelaws
-# train` stores all activations; with `--rematerialise` it stores only the input of each block.) Here are some columns
-# of the table that `routelaws plan-mesh` prints.
+# that a device sends in a step (the tokens of section 3, the sums of sections 5 and 6). And it estimates the
+# *activations* on a device: mainly the results of the forward pass that are stored until the gradient is computed. To
+# save memory, a block can store only its input, and compute the rest again for its gradient. This is called
+# *rematerialisation*. (`routelaws train` stores all activations; with `--rematerialise` it stores only the input of
+# each block.) `routelaws compile` asks the compiler of TPUs, without a TPU. Here are some columns of the table that
+# `routelaws plan-mesh` prints.
 
 # %%
 import contextlib
@@ -684,7 +685,7 @@ figure(
 #    after a step of Adam? How could you find the mistake?
 # 4. Take the mesh `data=2,expert=4` and eight experts. Which devices have expert 5, and which devices sum its gradient?
 #    Which devices sum the gradient of an attention matrix?
-# 5. Does the largest model fit on 256 devices of 32 GB without rematerialisation? On which mesh does it fit with
+# 5. Does the largest model fit on 256 devices of 28 GB without rematerialisation? On which mesh does it fit with
 #    rematerialisation? Use `plan-mesh`.
 # 6. On the best mesh of section 9 a device has 2048 tokens, and the capacity factor is 2. Count the bytes that it sends
 #    to experts and back in a step, in all routed blocks. A number that travels has two bytes. The gradients of the

@@ -18,6 +18,7 @@ def convert(
     loss_unit: str = "nats",
     keep: tuple[str, ...] = (),
     map: tuple[str, ...] = (),
+    unit: tuple[str, ...] = (),
 ) -> None:
     """Write your own runs as a results table.
 
@@ -42,9 +43,12 @@ def convert(
             kept.
         map: Values to replace, each as COLUMN:OLD=NEW: router_type:none=Dense. They are replaced before any column is
             derived. router_type:=Dense replaces blank cells.
+        unit: Units of the plain numbers of parameters, tokens and FLOPs, each as NAME=UNIT: tokens=B. Needed if the
+            header of such a column looks like a unit, such as "tokens (B)"; tokens=1 states whole counts.
     """
-    pairs = parse_pairs(columns, "--columns"), parse_pairs(set, "--set")
-    done = convert_runs(runs, out, *pairs, loss_unit, keep, config, parse_pairs(map, "--map"))
+    named = {"--columns": columns, "--set": set, "--map": map, "--unit": unit}
+    columns, constants, values, units = (parse_pairs(items, flag) for flag, items in named.items())
+    done = convert_runs(runs, out, columns, constants, loss_unit, keep, config, values, units)
     for text in done.remarks:
         remark(text)
-    say(f"{out}: {plural(done.rows, 'row')} of {plural(done.runs, 'run')}")
+    say(f"{out}: {plural(done.rows, 'row')} of {plural(done.runs, 'run')}; {done.ranges}")

@@ -9,8 +9,8 @@ import tyro
 from ..errors import printable
 from ..laws.catalogue import LAWS
 from ..report.engine import write_reproduction
-from ..results.comparisons.forms import BOUNDED
 from ..results.fit import check_huber
+from ..results.reproduction.table import BOUNDED
 from ..tables.released import released_runs
 from .terminal import remark
 

@@ -1,6 +1,5 @@
 """All results of a report as a dictionary, `results.json`. Text and figures take their numbers from it."""
 
-from ..results.comparisons.forms import compare
 from ..results.comparisons.runs import Run, point_of, seed_scatter, twice, usual, usual_frequency
 from ..results.reproduction.headlines import headlines
 from ..results.reproduction.resamples import other_intervals
@@ -8,9 +7,10 @@ from ..results.reproduction.router_fits import dense_law, other_rows, router_law
 from ..results.reproduction.table import Table, seeds_chosen, size_labels
 from ..results.runs import Runs
 from ..tables.schema import DENSE
-from . import advice, compute, experts, experts_per_token, routers, routing_frequency
+from . import advice, compute, experts, experts_per_token, forms, routers, routing_frequency
 
 FINDINGS = (
+    forms.FINDING,
     routers.FINDING,
     experts.FINDING,
     experts_per_token.FINDING,
@@ -51,7 +51,7 @@ def gather(
         "seed_scatter": seed_scatter(runs if seeds_chosen(table) else good, point),
     }
     results |= _laws(table, part, good, huber, tell)
-    tell("comparisons of runs, and isoFLOP profiles")
+    tell("forms of law by runs left out, comparisons of runs, and isoFLOP profiles")
     for finding in FINDINGS:
         results |= finding.find(results, table)
     results["isoflop"] = table.profiles()
@@ -68,8 +68,6 @@ def _laws(table: Table, own: Table, good: list[Run], huber: float | None, tell) 
     tell("the same law on other rows, and by other intervals")
     results["other_rows"] = other_rows(table)
     results["other_intervals"] = other_intervals(table, results["laws"])
-    tell("forms of law, by runs and sizes left out")
-    results["forms"] = compare(table.fits(), table.loss_column)
     tell(f"{len(table.loss_columns)} loss columns")
     return results | {"transfer": transfer(table)}
 

@@ -123,12 +123,7 @@ def _half(problem: Problem, starts: np.ndarray, held: Held | None, outer: float,
         at[lower], least[lower] = trial[lower], total[lower]
         some = _system(residual[lower], J[lower], np.broadcast_to(weight, residual.shape)[lower], delta, outer)
         system[lower], pull[lower], scale[lower] = some
-        step = _damped_step(system, pull, np.repeat(damping[:, None], at.shape[1], axis=1))
-        far = np.abs(step) > LONGEST * scale
-        some = far.any(axis=1)
-        if some.any():  # the other unknowns shall not make up for a change that is cut
-            more_damping = damping[some, None] + np.where(far, np.abs(pull) / (LONGEST * scale), 0.0)[some]
-            step[some] = _damped_step(system[some], pull[some], more_damping)
+        step = np.linalg.solve(system + damping[:, None, None] * np.eye(at.shape[1]), pull[:, :, None])[:, :, 0]
         promise = (pull * step).sum(axis=1)
         # Stop here, also for NaN, because NaN is not greater.
         ended = (damping <= 1) & ~(promise > worth * least + noise) | (damping > 1e6) | (count == most)
@@ -141,10 +136,6 @@ def _half(problem: Problem, starts: np.ndarray, held: Held | None, outer: float,
         shrinks = positive & (change < 0)
         trial = at + np.where(shrinks, np.log1p(np.maximum(change, LEAST_FACTOR)), change)
     return ends
-
-
-def _damped_step(system, pull, damping):
-    return np.linalg.solve(system + damping[:, :, None] * np.eye(pull.shape[1]), pull[:, :, None])[:, :, 0]
 
 
 def _rows(problem: Problem, theta: np.ndarray, lanes: np.ndarray, held: Held | None) -> tuple:

@@ -14,16 +14,15 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import make_folder, write_atomically
-from ..findings import advice, compute, experts, experts_per_token, routers, routing_frequency
+from ..findings import advice, compute, experts, experts_per_token, forms, routers, routing_frequency
 from ..findings.finding import Report, anchor, bullets
 from ..findings.gather import gather
 from ..laws.catalogue import LAWS
 from ..results.blocks import Block, Heading
 from ..results.blocks import markdown as blocks_markdown
-from ..results.comparisons.forms import BOUNDED
 from ..results.encoding import dumps
 from ..results.fit import check_huber
-from ..results.reproduction.table import Table, open_runs
+from ..results.reproduction.table import BOUNDED, Table, open_runs
 from ..tables.table import named
 from . import fit_sections, law_sections, sweep_sections, table_sections
 from .figures.draw import draw_all
@@ -51,7 +50,7 @@ FULL = (
     fit_sections.worth_section,
     fit_sections.dense_section,
     fit_sections.misses_section,
-    fit_sections.forms_section,
+    forms.FINDING.blocks,
     sweep_sections.registered_section,
     routers.FINDING.blocks,
     experts.FINDING.blocks,

@@ -1,8 +1,7 @@
 """The sections of a report on the fitted laws: slopes, gains, equivalent sizes, residuals, forms, other texts."""
 
-from ..findings.finding import Report, bullets, listed, loss_name, names, router_name, status
+from ..findings.finding import Report, listed, loss_name, names, router_name, status
 from ..results.blocks import NOT_DETERMINED, Block, Heading, Table, count, counts_span, figure, span, undetermined
-from ..results.comparisons.forms import BOUNDED, FLOORED
 from ..results.misfit import CLEAR, NO_FLOOR, how_far_off
 from ..wording import plural
 from .answer import end_heads, gains_at_ends
@@ -185,55 +184,6 @@ def _test_row(law: dict) -> list[str]:
 
 def _clear(test: dict) -> str:
     return "yes" if test["p"] < CLEAR else "no evidence"
-
-
-def forms_section(report: Report) -> list[Block]:
-    """Return the comparison of forms of law on held-out runs."""
-    forms = [each for each in report.results["forms"] if each["missing"] is None]
-    if not forms:
-        return []
-    formulas = {each["law"]: each["formula"] for each in forms}
-    lines = [
-        f"**{name}**: {formula.partition(', 1/')[0]}{', with Ê as above' if 'Ê' in formula else ''}"
-        for name, formula in formulas.items()
-    ]
-    best = " The form per-size fits one line for each N, so it cannot predict another size."
-    if (form := report.results["headlines"]["best_form"]) in (BOUNDED, FLOORED):
-        best += f" The law {form} predicts best: its slope in E changes with N, and its curve flattens at both ends"
-        best += ". Its loss falls towards a floor." if form == FLOORED else "."
-    rows = [
-        [router_name(each["router"]), each["law"], figure(each["rmsle"], ".5f")]
-        + [
-            cell
-            for out in ("leave_one_out", "leave_one_size_out")
-            for cell in (figure(each[out]["rmsle"], ".5f"), each[out]["verdict"])
-        ]
-        for each in forms
-    ]
-    heads = [
-        "router",
-        "form",
-        "RMSLE of the fit",
-        "one run left out",
-        "compared with the best form",
-        "one size left out",
-    ]
-    unfitted = (
-        " A form without a row could not be fitted to the runs of that router."
-        if len(forms) < len(report.results["forms"])
-        else ""
-    )
-    return [
-        Heading("Which form of law"),
-        "Each run, and then each whole size, is left out in turn. Each form is fitted to the rest and predicts the "
-        "left-out runs. These are the forms, from simple to general:",
-        *bullets(lines),
-        *report.figure("forms", "Held-out errors, one circle for each router", f"Further left is better.{best}"),
-        Table([*heads, "compared with the best form"], rows, keys=2),
-        "*Worse*: the squared errors are larger than the errors of the best form, by more than one standard error of "
-        "the paired differences. This is an indication, not a test. All errors are the RMSLE of the left-out rows, "
-        f"in log10.{unfitted}",
-    ]
 
 
 def texts_section(report: Report) -> list[Block]:

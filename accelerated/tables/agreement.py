@@ -46,7 +46,7 @@ FEWEST, MOST = 1e-4, 1e6
 COUNTED = "routelaws convert --set counted_embeddings={} states it"
 """How to state what N and P count."""
 
-SIZES = "cells may hold sizes, such as 20M or 1.5B"
+SIZES = "cells may hold sizes, such as 20M or 1.5B, and routelaws convert --unit states the unit of a column"
 
 
 class Identity(NamedTuple):

@@ -36,11 +36,12 @@ from ..files import write_atomically
 from ..wording import in_short, once, plural
 from .cells import Cells, harmless
 from .deriving import derive, replace_cells, to_nats
-from .headers import apply_headers
+from .headers import apply_units
 from .log import RUN, STEP
-from .schema import BLANK, TABLE_COLUMNS, name_column, range_of
+from .schema import BLANK, TABLE_COLUMNS, name_column, range_of, to_numbers
 from .sources import Source, check_names, configured, more_losses, sources_of, with_loss
 from .table import CONVERTED, SOURCE, listed, numbered, read_table
+from .units import SIZES, UNITS_OF
 
 LOSS_UNITS = ("nats", "bits", "perplexity")
 """Units of a loss: nats or bits per token, or perplexity."""
@@ -62,6 +63,7 @@ class Converted(NamedTuple):
     rows: int
     runs: int  # different hyper_id
     remarks: list[str]  # sentences on derived, dropped and excluded values
+    ranges: str  # of N, E, tokens and losses
 
 
 def convert_runs(
@@ -73,6 +75,7 @@ def convert_runs(
     keep: tuple[str, ...] = (),
     config=None,
     values: dict[str, str] | None = None,
+    units: dict[str, str] | None = None,
 ) -> Converted:
     """Write a user's runs as a results table for `read_table`.
 
@@ -91,24 +94,32 @@ def convert_runs(
             to each table that has one of its runs.
         values: {"COLUMN:OLD": NEW}, such as {"router_type:none": "Dense"}: cells OLD of this column become NEW before
             the function derives cells. If OLD is a text of BLANK, such as "", blank cells are replaced.
+        units: {column of the table: unit}, such as {"tokens": "B"}, for the plain numbers of a column of sizes. Needed
+            if its header looks like a unit (see `headers.py`).
 
     Raises:
         InputError: `runs` or `config` cannot be read, a name is not allowed or missing, `out` exists, or the result is
             not a valid results table. Row numbers in the message refer to `runs`. No file is written.
     """
-    out, constants, columns, values = Path(out), constants or {}, columns or {}, values or {}
+    out, constants, columns = Path(out), constants or {}, columns or {}
+    values, units = values or {}, units or {}
     _check_request(out, columns, constants, loss_unit)
     sources = [with_loss(source, columns, loss_unit) for source in sources_of(listed(runs), columns)]
     sources = configured(sources, config, columns)
     there = {name for source in sources for name in source.cells}
     keep = [name for item in keep for name in ([item] if item in there else item.split(","))]
     check_names(sources, columns, keep)
+    sizes = [name for name in TABLE_COLUMNS if name in SIZES and name in {*columns, *there}]
+    if wrong := next((name for name in units if name not in sizes), None):
+        raise InputError(f"--unit {wrong}: not a column of sizes in the runs; allowed: {', '.join(sizes) or 'none'}")
     if item := next((item for item in values if ":" not in item), None):
         raise InputError(
             f"--map {item}={values[item]} has no COLUMN; give COLUMN:OLD=NEW, such as router_type:none=Dense"
         )
     unused = dict(values)
-    converted = [_converted(source, out, columns, constants, loss_unit, keep, values, unused) for source in sources]
+    converted = [
+        _converted(source, out, columns, constants, loss_unit, keep, values, unused, units) for source in sources
+    ]
     if unused:
         name, _, old = next(iter(unused)).partition(":")
         raise InputError(f"--map {name}:{old}={unused[f'{name}:{old}']}: no cell of column {name} is {old or 'blank'}")
@@ -127,7 +138,16 @@ def convert_runs(
     cells, changed = _harmless(cells)
     _write(out, cells)
     remarks += changed
-    return Converted(len(cells["hyper_id"]), len(set(cells["hyper_id"])), remarks)
+    return Converted(len(cells["hyper_id"]), len(set(cells["hyper_id"])), remarks, _ranges(cells))
+
+
+def _ranges(cells: dict[str, list[str]]) -> str:
+    """Return the smallest and the largest N, E, tokens and losses in words."""
+    names = ("dense_parameter_count", "num_experts", "tokens", *(name for name in cells if name.startswith("loss_")))
+    columns = {name: to_numbers(cells[name], UNITS_OF.get(name))[0] for name in names if name in cells}
+    known = {name: numbers[np.isfinite(numbers)] for name, numbers in columns.items() if np.isfinite(numbers).any()}
+    ends = {name: dict.fromkeys((f"{each.min():.4g}", f"{each.max():.4g}")) for name, each in known.items()}
+    return ", ".join(f"{name} {' to '.join(each)}" for name, each in ends.items())
 
 
 def parse_pairs(items, flag: str) -> dict[str, str]:
@@ -167,7 +187,7 @@ def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str) ->
 
 
 def _converted(
-    source: Source, out: Path, columns, constants, loss_unit: str, keep, values: dict, unused: dict
+    source: Source, out: Path, columns, constants, loss_unit: str, keep, values: dict, unused: dict, units
 ) -> tuple[dict, list[str]]:
     """Return the cells of a source as a results table, and remarks.
 
@@ -202,7 +222,7 @@ def _converted(
         remarks.append(f"also kept: {', '.join(losses)}; fit a law to one of them with --loss")
     try:
         replace_cells(table, values, unused)
-        apply_headers(table, columns)
+        apply_units(table, units)
         derive(table)
         to_nats(table, loss_unit)
         cells, remark = _checked(source.name, out, table.cells)

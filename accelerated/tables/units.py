@@ -53,18 +53,15 @@ MOST_BYTES = 1e18
 
 
 class Size(NamedTuple):
-    """The units of a column of sizes, and the plausible range of its largest number."""
+    """The units of a column of sizes."""
 
     units: dict[str, float]
     most: float  # larger numbers count as errors
-    low: float  # a toy model
-    high: float  # about ten times the largest models
-    example: str
 
 
-_PARAMETERS = Size(PARAMETERS, MOST_PARAMETERS, 1e4, 1e13, "20M or 7B")
-_TOKENS = Size(TOKENS, MOST_TOKENS, 1e5, 1e15, "300B or 1.5T")
-_FLOPS = Size(FLOPS, MOST_FLOPS, 1e6, 1e32, "3ZFLOPs or 1e21")
+_PARAMETERS = Size(PARAMETERS, MOST_PARAMETERS)
+_TOKENS = Size(TOKENS, MOST_TOKENS)
+_FLOPS = Size(FLOPS, MOST_FLOPS)
 
 SIZES = {
     **dict.fromkeys(("dense_parameter_count", "total_parameter_count", "params"), _PARAMETERS),

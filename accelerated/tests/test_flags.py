@@ -308,7 +308,7 @@ def plan_writes_files(said):
 # convert
 
 OWN = [
-    {"name": name, "it": it, "bits": loss + (it == 100) * 0.1, "kind": kind, "lr": 0.001, "set": "web"}
+    {"name": name, "it": it, "bits": loss + (it == 100) * 0.1, "kind": kind, "lr": 0.001, "set": "web", "D": it / 4}
     for name, kind, loss in (("a", "none", 4.5), ("b", "hash", 4.25), ("c", "hash", 4.0))
     for it in (100, 200)
 ]
@@ -316,22 +316,24 @@ OWN_RUNS = [
     {"Name": name, "E": experts, "d_model": 64, "num_blocks": 4, "num_heads": 2, "kqv_size": 32}
     for name, experts in (("a", 1), ("b", 4), ("c", 16))
 ]
-COLUMNS = "hyper_id=name,step=it,loss_validation=bits,num_experts=E,router_type=kind".split(",")
+COLUMNS = "hyper_id=name,step=it,loss_validation=bits,num_experts=E,router_type=kind,tokens=D".split(",")
 
 
 @functools.cache
 def converted(said) -> tuple[list[dict], str]:
     words = ("--columns", *COLUMNS, "--set", "k=1", "seed=5", "routing_frequency=0.5", "--config", "runs.csv")
     words += ("--loss-unit", "bits", "--keep", "set,lr", "--map", "router_type:none=Dense", "router_type:hash=Hash")
+    words += ("--unit", "tokens=M")
     text = said("convert", "own.csv", "--out", "new.csv", *words)
     with open("new.csv", newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file)), text
 
 
-@of("convert", "positional", "--out", "--columns", "--set", "--keep", "--map", "--config", "--loss-unit")
+@of("convert", "positional", "--out", "--columns", "--set", "--keep", "--map", "--config", "--loss-unit", "--unit")
 def convert_does_what_its_flags_say(said):
     rows, text = converted(said)
-    assert "new.csv: 6 rows of 3 runs" in text
+    assert "new.csv: 6 rows of 3 runs; " in text and "num_experts 1 to 16, tokens 2.5e+07 to 5e+07, loss" in text
+    assert [row["tokens"] for row in rows] == ["25000000", "50000000"] * 3
     assert [int(row["step"]) for row in rows] == [100, 200] * 3
     assert near([float(row["loss_validation"]) for row in rows], [row["bits"] * math.log(2) for row in OWN])
     assert [row["router_type"] for row in rows] == ["Dense"] * 2 + ["Hash"] * 4

@@ -325,7 +325,8 @@ def logs(draw: Random, world: "World", folder: Path) -> Case:
     for row in rows:
         row |= {"run": f"run {row['run']}", "val/loss": UNITS[unit](row["val/loss"])}
     flags = {"--columns": [f"{name}={source}" for name, source in SOURCES.items()], "--out": [folder / "out.csv"],
-             "--map": ["router_type:Hash=Mine"], "--set": ["k=1"], "--loss-unit": [unit]}  # fmt: skip
+             "--map": ["router_type:Hash=Mine"], "--set": ["k=1"], "--loss-unit": [unit],
+             "--unit": ["dense_parameter_count=1"]}  # fmt: skip
     if draw.random() < 0.6:
         name, cell = draw.choice(list(rows[0])), pick(draw, CELLS, NAMES)
         draw.choice(rows)[name], plain = cell, bool(PLAIN.fullmatch(cell))

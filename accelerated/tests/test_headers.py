@@ -1,9 +1,10 @@
-"""Units in headers: applied with a remark, or an error if unclear."""
+"""Units of columns: stated, or an error if a header looks like a unit."""
+
+import re
 
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.tables import headers
 from routelaws.accelerated.tables.convert import convert_runs
 from routelaws.accelerated.tables.table import read_table
 
@@ -12,36 +13,28 @@ N, P, D, STEP, RUN = (
 )  # fmt: skip
 CELLS = {N: "1e7", D: "1e9"}
 
-APPLIED = [
-    (N, "params (M)", "53.3", 53_300_000), (N, "params [B]", "0.29", 290_000_000), (N, "params (in M)", "20", 2e7),
-    (N, "parameters, millions", "20", 2e7), (N, "size in billions", "7", 7e9), (N, "params_M", "370", 3.7e8),
-    (N, "params_b", "7", 7e9), (N, "n_params_m", "20", 2e7), (N, "Mparams", "20", 2e7), (N, "params (10^6)", "20", 2e7),
-    (N, "N / 1e6", "20", 2e7), (N, "params (k)", "512", 512_000), (N, "params (M)", "4.6B", 4.6e9),
-    (P, "P in M", "30", 3e7),
-    (N, "params", "20e6", 2e7), (N, "params_m", "2e12", 2e12), (N, "non-embedding params (N)", "1e7", 1e7),
-    (N, "params_m", "5000;2e8", 2e8),
-    (D, "tokens (B)", "10.870", 10_870_000_000), (D, "D [B tokens]", "2", 2e9), (D, "tokens (T)", "0.3", 3e11),
-    (D, "tokens (T)", "3e11", 3e11), (D, "Btok", "+3", 3e9), (D, "tokens_t", "1e9", 1e9),
-    (D, "million tokens", "9", 9e6),
-    (D, "tokens x 1e9", "3", 3e9), (D, "tokens seen", "1e9", 1e9), (D, "in G tokens (G)", "3", 3e9),
-    (STEP, "forward GFLOPs", "3e4", 3e13), (STEP, "flops_per_step", "3e13", 3e13), (STEP, "tera-flops", "30", 3e13),
-    (RUN, "train EFLOPs", "0.06", 6e16), (RUN, "PF-days", "1e-3", 8.64e16),
-    (RUN, "compute (PFLOP/s-days)", "1e-3", 8.64e16),
-    (RUN, "petaflops", "60", 6e16), (RUN, "flops (E)", "0.06", 6e16), (RUN, "achieved_flops", "6e16", 6e16),
+UNITS = [
+    "params (M)", "params [B]", "params (in M)", "parameters, millions", "size in billions", "params_M", "params_b",
+    "n_params_m", "Mparams", "M params", "params (10^6)", "N / 1e6", "params (10e6)", "tokens (T)", "D [B tokens]",
+    "Btok", "million tokens", "tokens ×10⁹", "PF", "gpu hours", "pfdays", "tokens x 1e9", "in G tokens (G)",
+    "forward GFLOPs", "tera-flops", "train EFLOPs", "PF-days", "compute (PFLOP/s-days)", "petaflops", "flops (E)",
+    "tokens in trillions", "tokens, mln", "tokens (bn)", "exa flops", "params (MB)", "PFLOP/s", "flops_per_sec",
+    "TFLOP-hours", "tokens (B), in millions",
 ]  # fmt: skip
-REFUSED = [
-    (N, "params (M)", "20000000", "'params (M)': its unit is not clear: would 2e+07 be 2e+13?"),
-    (N, "params_m", "20000", "'params_m': its unit is not clear: would 20000 be 20000 or 2e+10?"),
-    (N, "params (10e6)", "2", "its unit is not clear: would 2 be 2 or 2e+06 or 2e+07?"),
-    (D, "tokens (B), in millions", "2", "its unit is not clear: would 2 be 2e+06 or 2e+09?"),
-    (N, "params (MB)", "20", "is a rate, a time or bytes, but dense_parameter_count is a count; needed"),
-    (RUN, "PFLOP/s", "20", "is a rate, a time or bytes"),
-    (RUN, "flops_per_sec", "20", "is a rate, a time or bytes"),
-    (RUN, "TFLOP-hours", "20", "is a rate, a time or bytes"),
+NO_UNITS = [
+    "params", "non-embedding params (N)", "tokens seen", "achieved_flops", "T", "B", "stage1_tokens", "model.n_params",
+    "train/total tokens", "flops per step", "size (emb. excluded)", "big_model_params", "n_params_by_layer",
+]  # fmt: skip
+STATED = [
+    (N, "params (M)", "53.3", "M", 53_300_000), (N, "params", "20", "M", 2e7), (N, "params (M)", "2e7", "1", 2e7),
+    (N, "params (k)", "512", "1e3", 512_000), (N, "params (M)", "3;4.6B", "M", 4.6e9), (P, "P in M", "30", "m", 3e7),
+    (D, "tokens (B)", "+10.870", "B", 10_870_000_000), (D, D, "3", "B tokens", 3e9),
+    (STEP, "forward GFLOPs", "3e4", "GFLOPs", 3e13), (RUN, "PF-days", "1e-3", "PF-days", 8.64e16),
+    (RUN, "flops (E)", "0.06", "E", 6e16),
 ]  # fmt: skip
 
 
-def converted(tmp_path, name: str, header: str, cell: str):
+def converted(tmp_path, name: str, header: str, cell: str, unit: str = ""):
     """Convert runs with these cells, separated by ;, below this header. Other columns agree with nearly any number."""
     cells = {"num_experts": "1", "step": "1", "loss": "3"} | {key: CELLS[key] for key in CELLS if key != name}
     if name == P:
@@ -50,34 +43,56 @@ def converted(tmp_path, name: str, header: str, cell: str):
     lines = [rows[0], *(row.values() for row in rows)]
     (tmp_path / "own.csv").write_text("\n".join(",".join(f'"{text}"' for text in line) for line in lines))
     columns = {"hyper_id": "run", "loss_validation": "loss"} | ({name: header} if header != name else {})
-    return convert_runs(tmp_path / "own.csv", tmp_path / "t.csv", columns).remarks
+    units = {name: unit} if unit else {}
+    return convert_runs(tmp_path / "own.csv", tmp_path / "t.csv", columns, units=units).remarks
 
 
-@pytest.mark.parametrize(("name", "header", "cell", "number"), APPLIED)
-def test_a_unit_in_a_header_is_applied_and_said(tmp_path, name, header, cell, number):
-    said = converted(tmp_path, name, header, cell)
-    assert read_table(tmp_path / "t.csv")[name].tolist()[-1] == number
-    scaled = "e" not in cell.lower() and cell[-1] not in "BM" or cell == "3e4" or cell == "1e-3"
-    times = [remark for remark in said if remark.startswith(f"{name}: multiplied by ")]
-    assert len(times) == scaled and all(
-        f", because of the header {header!r}, such as {cell} as " in remark for remark in times
-    )
-
-
-@pytest.mark.parametrize(("name", "header", "cell", "said"), REFUSED)
-def test_a_header_that_is_not_clear_is_one_line(tmp_path, name, header, cell, said):
+@pytest.mark.parametrize("header", UNITS)
+def test_a_header_that_looks_like_a_unit_is_one_line_with_the_flag(tmp_path, header):
     with pytest.raises(InputError) as caught:
-        converted(tmp_path, name, header, cell)
-    assert f"column {header!r}: " in str(caught.value) and said in str(caught.value) and str(caught.value).isprintable()
-    assert [path.name for path in tmp_path.iterdir()] == ["own.csv"]
+        converted(tmp_path, D, header, "1e9")
+    assert f"{header!r}: looks like a unit" in str(caught.value) and "--unit tokens=UNIT: " in str(caught.value)
+    assert str(caught.value).isprintable() and [path.name for path in tmp_path.iterdir()] == ["own.csv"]
+    converted(tmp_path, D, header, "1B")  # a cell with a unit is clear
 
 
-def test_every_word_and_every_prefix():
-    words = {"thousand": 3, "million": 6, "mln": 6, "billion": 9, "bn": 9, "trillion": 12}
-    prefixes = {"kilo": 3, "mega": 6, "giga": 9, "tera": 12, "peta": 15, "exa": 18, "zetta": 21}
-    prefixes |= {name[0]: power for name, power in prefixes.items()}
-    for word, power in words.items():
-        assert headers._units_in(f"tokens in {word}s", False, True) == ({10.0**power}, set()), word
-    for prefix, power in prefixes.items():
-        assert headers._units_in(f"train {prefix}FLOPs", True, False) == ({10.0**power}, set()), prefix
-    assert words.keys() == headers._WORDS.keys() and headers._SI.keys() <= prefixes.keys()
+@pytest.mark.parametrize("header", NO_UNITS)
+def test_another_header_needs_no_unit(tmp_path, header):
+    assert not any("multiplied" in remark for remark in converted(tmp_path, D, header, "1e9"))
+    assert read_table(tmp_path / "t.csv")[D].tolist() == [1e9]
+
+
+@pytest.mark.parametrize(("name", "header", "cell", "unit", "number"), STATED)
+def test_a_stated_unit_is_applied_and_said(tmp_path, name, header, cell, unit, number):
+    said = converted(tmp_path, name, header, cell, unit)
+    assert read_table(tmp_path / "t.csv")[name].tolist()[-1] == number
+    first = cell.partition(";")[0]
+    times = [remark for remark in said if remark.startswith(f"{name}: multiplied by ")]
+    assert len(times) == (unit != "1") and all(f", the stated unit, such as {first} as " in text for text in times)
+
+
+@pytest.mark.parametrize(
+    ("units", "said"),
+    [({D: "B"}, "row 1, column tokens: '-1'; needed: "),
+     ({D: "MB"}, "--unit tokens=MB: unit MB is not known; give a unit"),
+     ({D: "2,0"}, "--unit tokens=2,0: has a comma"),
+     ({"num_experts": "M"}, "--unit num_experts: not a column of sizes in the runs; allowed: tokens"),
+     ({N: "M"}, "--unit dense_parameter_count: not a column of sizes in the runs; allowed: tokens")],
+)  # fmt: skip
+def test_a_unit_that_cannot_be_applied_is_one_line(tmp_path, units, said):
+    (tmp_path / "own.csv").write_text("tokens,num_experts,loss_validation\n-1,1,3\n")
+    with pytest.raises(InputError, match=re.escape(said)):
+        convert_runs(tmp_path / "own.csv", tmp_path / "t.csv", constants={N: "1e7"}, units=units)
+
+
+def test_all_headers_and_the_ranges_are_in_one_line(tmp_path):
+    (tmp_path / "own.csv").write_text("size (M),tokens (B),loss_validation,run\n20,1,3,a\n80,4,2.5,b\n")
+    columns, out = {N: "size (M)", D: "tokens (B)", "hyper_id": "run"}, tmp_path / "t.csv"
+    with pytest.raises(
+        InputError, match=r"'size \(M\)' and 'tokens \(B\)': .* --unit dense_parameter_count=UNIT tokens=UNIT"
+    ):
+        convert_runs(tmp_path / "own.csv", out, columns, {"num_experts": "1"})
+    done = convert_runs(tmp_path / "own.csv", out, columns, {"num_experts": "1"}, units={N: "M", D: "B"})
+    assert done.ranges == (
+        "dense_parameter_count 2e+07 to 8e+07, num_experts 1, tokens 1e+09 to 4e+09, loss_validation 2.5 to 3"
+    )

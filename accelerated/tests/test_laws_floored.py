@@ -66,6 +66,17 @@ def test_in_the_linear_limit_the_search_is_short_and_slopes_have_one_end(monkeyp
     assert 1.3 < found["L0"].low < 1.5 < found["L0"].high < 1.6
 
 
+def test_where_the_linear_limit_is_allowed_a_slope_has_no_lower_end():
+    truth = BoundedFloorCoefficients(-0.18, -0.15, 0.008, 1.6, 8.0, 40.0, 1.5)
+    exact = reference.predict_floored(SIZES, EXPERTS, truth)
+    loss = exact * np.exp(np.random.default_rng(7).normal(0, 4e-3, SIZES.size))
+    law, columns = RECORDS["routed-bounded-floor"], (SIZES, EXPERTS)
+    fit = law.fit(*columns, loss)
+    start = law.intervals(fit, columns, loss)[4]
+    assert (fit.status, start.name, start.low) == ("interior", "E_start", 0.0) and 5 < start.value < start.high < 100
+    assert all(slope.low == -math.inf < slope.value < slope.high < 0 for slope in law.slopes(fit, columns, loss))
+
+
 @pytest.mark.parametrize("law", LAWS[1:])
 def test_intervals_agree_with_the_reference(law):
     table = (type(law), SIZES, EXPERTS, noisy(law, 8))

@@ -151,8 +151,8 @@ TABLES = {
                                           for i, name in enumerate(("^10M$", "^100M$", "^1.0B$"))}),
     "tests": ([*FITTED, R["dense"]], {"curved": "misfit.bend.p",
                                       "larger than": "misfit.beyond_seeds.F misfit.beyond_seeds.p"}),
-    "forms": (R["forms"], {"RMSLE": "rmsle", "run left out": "leave_one_out.rmsle",
-                           "size left out": "leave_one_size_out.rmsle"}),
+    "forms": (list(R["forms"].itertuples()), {
+        "RMSLE": "rmsle", "run left out": "run_rmsle", "size left out": "size_rmsle"}),
     "pairs": (PAIRS, {"cells": "cells", "difference": "percent", "95 %": "low high", "ratio": "size_ratio",
                       "95 %#1": "ratio_low ratio_high"}),
     "experts per token": (list(BOUGHT.itertuples()), {

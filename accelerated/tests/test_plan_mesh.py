@@ -1,20 +1,21 @@
 """Plans of meshes: bytes counted by hand, the compiler's count, and the output for the paper's model."""
 
+import dataclasses
 import json
 import math
 import re
 
 import jax
-import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.cpu import portable
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.mesh_plan import (
     AXES,
+    SPARE,
     DevicePlan,
     MeshShape,
+    _processed_rows,
     best_plan,
     feasible_meshes,
     parameter_axes,
@@ -25,9 +26,7 @@ from routelaws.accelerated.mesh_plan import (
     smallest_that_fits,
     why_not,
 )
-from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.mesh import check_mesh
-from routelaws.accelerated.training.step import compiled_steps, initial_state, run_inputs
 from routelaws.accelerated.transformer import parameter_shapes
 from routelaws.reference.configuration import ModelConfig
 
@@ -71,10 +70,11 @@ def test_a_small_model_on_eight_devices_counted_by_hand():
     scattered = 4 * (experts // 2 + (shared + everywhere) * 3 // 4)
     assert plan.gradient_reduction == scattered + 4 * everywhere // 4, "and what model does not cut, once more over it"
     assert plan.parameter_gather == scattered
-    attention = 4 * 4 * (8 + 4) + 6 * 4 * 8 + 4 * 1 * (4 + 4)
-    dense, routed = 6 * 16 * 4, (2 * 8 + 6 * 16) * 4 + 2 * 4 * 4
-    assert plan.activations == 8 * (2 * attention + dense + routed + 3 * 4 * 10)
-    assert plan.activations_recomputed == 8 * (2 * 8 * 4 + attention + routed)
+    attention = 4 * 4 * (8 + 4) + 4 * 4  # one head: its four weights per token
+    dense, routed = 16 * 4, (2 * 8 + 16) * 4 + 8 * 4
+    of_tokens, of_weights = 8 * (2 * attention + dense + routed + 4 * 10) + 4 * 10 * 8, 2 * 5120
+    assert plan.activations == SPARE * max(of_tokens, of_weights) - 5120
+    assert plan.activations_recomputed == SPARE * (of_weights + 8 * (2 * 8 * 4 + 4 * 10)) - 5120
     assert plan.memory() == 5120 + 5120 + 3584 + plan.activations
     assert plan.traffic() == 512 + 2048 + 3520 + 3328
 
@@ -100,21 +100,56 @@ def test_options_at_other_values_than_1_counted_by_hand():
     assert plan.parameter_gather == 3 * (attention + cut) + 2 * experts
     over_batch = plan.parameter_gather + 6 * (dense + shared + whole)
     assert plan.gradient_reduction == over_batch + 4 * (cut // 4 + whole)
-    of_attention, of_dense = 4 * 2 * (6 + 4) + 6 * 4 * 6 + 4 * (4 + 2), 6 * 9 * 2
-    of_experts = (12 * 3 // 8 + 0.5) * (2 * 6 + 6 * 3) * 2 + 2 * 4 * 12 + 6 * 9 * 2
-    copies = 2 * (attention + dense + shared + experts + 6 * 12)
-    assert plan.activations == 8 * (4 * of_attention + 3 * of_dense + of_experts + 3 * 4 * 10) + copies
-    of_one = 2 * (experts + (attention + dense + shared + 6 * 12) // 4)
-    assert plan.activations_recomputed == 8 * (4 * 6 * 2 + of_attention + of_experts) + of_one
+    of_attention, of_dense = 4 * 2 * (6 + 4) + 4 * 2, 2 * 9 * 2
+    of_experts = 12 * 3 / 8 * (2 * 6 + 2 * 3) * 2 + 8 * 12 + 2 * 9 * 2
+    of_tokens = 8 * (4 * of_attention + 3 * of_dense + of_experts + 4 * 10) + 6912 / 2 + 4 * 10 * 6
+    assert plan.activations == SPARE * max(of_tokens, 2 * 6912) - 6912
+    assert plan.activations_recomputed == SPARE * (2 * 6912 + 8 * (4 * 6 * 2 + 4 * 10)) - 6912
 
 
 def test_a_wide_model_recomputes_a_wide_block():
     """Two of four blocks have an FFN of three times the width."""
     config = ModelConfig(vocab_size=10, d_model=8, blocks=4, heads=2, kqv_size=4, flop_increase=3, activation="relu")
     plan = plan_device(config, MeshShape(2, 1, 2), 4, 4)
-    attention, dense = 4 * 4 * (8 + 4) + 6 * 4 * 8 + 4 * (4 + 4), 2 * 16 * 4
-    assert plan.activations == 8 * (4 * attention + 2 * dense + 2 * 3 * dense + 12 * 10)
-    assert plan.activations_recomputed == 8 * (4 * 8 * 4 + attention + 3 * dense)
+    attention, dense = 4 * 4 * (8 + 4) + 4 * 4, 16 * 4
+    of_tokens = 8 * (4 * attention + 2 * dense + 2 * 3 * dense + 4 * 10) + 4 * 10 * 8
+    assert plan.activations == SPARE * max(of_tokens, 2 * plan.parameters) - plan.parameters
+    of_loop = 2 * plan.parameters + 8 * (4 * 8 * 4 + 4 * 10)
+    assert plan.activations_recomputed == SPARE * of_loop - plan.parameters
+
+
+@pytest.mark.parametrize("blocks", [4, 5])
+def test_a_loop_over_blocks_holds_all_gradients_and_copies(blocks):
+    """A chunk has 2^26 / V of 640 tokens. With S = 160 and 64 numbers in a head, a loop keeps the weights of attention,
+    too."""
+    config = ModelConfig(vocab_size=2**19, d_model=128, blocks=blocks, heads=2)
+    plan = plan_device(config, MeshShape(), 4, 160, "bfloat16")
+    kept = 640 * blocks * (4 * 256 * 2 + 0.75 * 160 * 2 * 2 + 512 * 2) + 4 * 128 * 2**19
+    live = kept + (2 * plan.parameters if blocks > 4 else plan.parameters / 2 + 4 * 2**19 * 128)
+    assert plan.activations == round(SPARE * max(live, 2 * plan.parameters)) - plan.parameters
+
+
+@pytest.mark.parametrize("blocks", [4, 5])
+def test_long_sequences_need_memory_for_the_attention_of_one_block(blocks):
+    config = ModelConfig(vocab_size=10, d_model=8, blocks=blocks, heads=2, kqv_size=4)
+    plan = plan_device(config, MeshShape(), 2, 8192, "bfloat16")
+    kept, weights = 2 * 8192 * (4 * 16 * 2 + 32 * 2), 0.75 * 2 * 8192 * 8192 * 2 * 2
+    block = 2 * 8192 * (4 * 16 * 2 + 32 * 2 + 18 * 8192 * 2) - 2**27
+    live = (
+        blocks * kept + block + (1.5 * plan.parameters if blocks > 4 else blocks * weights + plan.parameters / 2 + 320)
+    )
+    assert plan.activations == round(SPARE * live) - plan.parameters
+    inputs = blocks * 2 * 8192 * 8 * 2
+    assert plan.activations_recomputed == round(SPARE * (inputs + block + 1.5 * plan.parameters)) - plan.parameters
+
+
+@pytest.mark.parametrize(("experts", "axis", "rows"), [(8, 4, 2 * 4 * 32), (4, 4, 4 * 32), (8, 1, 2 * 32)])
+def test_a_device_processes_the_rows_that_it_can_receive(experts, axis, rows):
+    """Each expert of several processes whole blocks of rows."""
+    hashed = ModelConfig(vocab_size=10, d_model=8, blocks=2, heads=2, router="hash", experts=experts)
+    assert _processed_rows(hashed, MeshShape(1, axis), 32) == rows
+    limited = dataclasses.replace(hashed, router="top_k", capacity_factor=1.0)
+    assert _processed_rows(limited, MeshShape(1, axis), 32) == 32
 
 
 SENT = ("all_to_all", "all_to_all_recomputed", "model_reduction", "model_reduction_recomputed")
@@ -144,11 +179,11 @@ def test_sums_that_hold_for_every_model(name, dtype):
         assert 2 * plan.all_to_all_recomputed == 3 * plan.all_to_all
         assert 2 * plan.model_reduction_recomputed == 3 * plan.model_reduction
         assert plan.optimizer * plan.mesh.devices() >= 2 * alone.parameters, "no moment is missing"
-        assert plan.activations_recomputed < plan.activations
     if config.num_routed:
         two, four = planned(4, 2, 1, 16), planned(2, 4, 1, 16)  # equal tokens per device
         assert two.all_to_all * 3 == four.all_to_all * 2 > 0, "half of the rows leave, or three quarters"
-        assert two.activations - four.activations == (dtype == "bfloat16") * (two.parameters - four.parameters) / 2
+        if config.capacity_factor < math.inf:  # otherwise a device of four can receive more tokens
+            assert two.activations >= four.activations
     wide, narrow = (planned(2, expert, 2, 16, dtype) for dtype in ("float32", "bfloat16"))
     assert [getattr(wide, field) for field in SENT] == [2 * getattr(narrow, field) for field in SENT]
     kept = ("parameters", "gradients", "optimizer", "gradient_reduction", "parameter_gather")
@@ -192,14 +227,14 @@ def test_a_model_that_drops_nothing_counted_by_hand(capsys, name):
     assert (found["all_to_all"], found["all_to_all_recomputed"]) == (4 * rows // 2, 6 * rows // 2)
     assert found["all_to_all_per_token"] == 4 * (4 * 8 * 2) / 2, "whatever the number of devices"
     assert found["model_reduction"] == found["model_reduction_recomputed"] == 0
-    attention = 4 * 2 * (8 + 8) + 6 * 4 * 8 + 4 * 2 * (4 + 2)
-    dense, routed = 6 * 32 * 2, 4 * (2 * 8 + 6 * 16) * 2 + 2 * 4 * 8
+    attention = 4 * 2 * (8 + 8) + 4 * 2 * 2
+    dense, routed = 32 * 2, 2 * 2 * 4 * (2 * 8 + 16) * 2 + 8 * 8  # twice the rows of both devices
     experts, others = 8 * 2 * 8 * 16 // 2, 2 * 5 * 8 * 2 * 4 + 2 * 8 * 32  # of two blocks: attention, and one FFN
     router = 0 if name == "hash" else 8 * 8
-    copies = 2 * (experts + others + router)
-    assert found["activations"] == 8 * (2 * attention + dense + routed + 3 * 4 * 10) + copies
-    of_one_block = 2 * (experts + (others + router) // 2)
-    assert found["activations_recomputed"] == 8 * (2 * 8 * 2 + attention + routed) + of_one_block
+    of_tokens = 8 * (2 * attention + dense + routed + 4 * 10) + found["parameters"] / 2 + 4 * 10 * 8
+    assert found["activations"] == SPARE * max(of_tokens, 2 * found["parameters"]) - found["parameters"]
+    of_loop = 2 * found["parameters"] + 8 * (2 * 8 * 2 + 4 * 10)
+    assert found["activations_recomputed"] == SPARE * of_loop - found["parameters"]
     assert found["parameters"] == 4 * (experts + others + router + 10 * 8 + 2 * 4 * 8 + 2 * 8)
 
 
@@ -278,40 +313,6 @@ def test_the_meshes_that_are_planned_are_those_that_train(name):
             with pytest.raises(InputError):
                 check_mesh(config, str(mesh), "shard", 8)
     assert taken == {True, False}
-
-
-ACCOUNT = {
-    "dense": {},
-    "sinkhorn": {"router": "sinkhorn", "experts": 8},
-    "hash": {"router": "hash", "experts": 8, "blocks": 8},
-    "top_k": {"router": "top_k", "experts": 8, "k": 2},
-    "mixture": {"router": "mixture_of_tokens", "experts": 8},
-    "long": {"sequence_length": 512, "batch_size": 2},
-    "vocabulary": {"vocab_size": 8192},
-}
-LEAST, MOST = 1 / 4, 1.5
-"""Range of the compiler's count of a device, relative to the plan. Measured: 0.78 to 1.22 with autodiff, and 0.43 to
-0.67 with backward passes that keep less. With a vocabulary of 8,192 it is 0.30, because most of the plan is 12 V bytes
-per token for logits, but a step computes the logits in chunks."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ACCOUNT)
-def test_the_plan_of_one_device_agrees_with_the_compiler(name):
-    size = dict(vocab_size=512, d_model=64, heads=4, blocks=4, sequence_length=128, batch_size=8, steps=8)
-    config = from_mapping({**size, **ACCOUNT[name]}, "test")
-    state = jax.eval_shape(lambda: initial_state(config))
-    plan = plan_device(config.model, MeshShape(), config.batch_size, config.sequence_length)
-    counters = 2 * 4
-    bytes_of_state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-    assert plan.parameters + plan.optimizer + counters == bytes_of_state
-    batches = jax.ShapeDtypeStruct((2, config.batch_size, config.sequence_length + 1), np.int32)
-    table = np.zeros((512, 1), np.int32) if name == "hash" else None
-    with portable():  # as on an accelerator, because CPU loops keep less, mainly in attention
-        lowered = compiled_steps(config).lower(state, batches, 0, np.int32(0), run_inputs(config, table))
-    found = lowered.compile().memory_analysis()
-    ratio = (found.argument_size_in_bytes + found.temp_size_in_bytes) / plan.memory()
-    assert LEAST < ratio < MOST, ratio
 
 
 def test_the_largest_model_of_the_paper(capsys):

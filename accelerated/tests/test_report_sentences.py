@@ -90,6 +90,9 @@ SLOPES = {
     "laws 0 derived slopes 2": {"negative": "no, it is positive"},
 }
 
+FORMS_FRAME = RESULTS["forms"]
+ONE_MISSING = FORMS_FRAME.assign(missing=["the reason", *FORMS_FRAME["missing"][1:]], size_verdict="worse")
+FLOOR_BEST = np.where(FORMS_FRAME["law"] == "routed-bounded-floor", "best", "worse")
 CUTOFF, FLOOR = Range("N_cutoff", None, 9.52e9, 7.77e9, 1.19e10, ""), Range("L0", None, 0.0625, 0.0, 0.25, "")
 FORMS = [
     Form("routed-bounded", 0.002, -300.0, 0.004, 0.004, None, None, CUTOFF, []),
@@ -175,9 +178,9 @@ OF_A_TABLE = {
     "rising dense runs": {"dense status": "N_c at 0"},
     "no dense law": {"dense missing": "the reason"},
     "a bend": {"laws 0 misfit bend": {"p": 0.04}, "laws 0 misfit": {"beyond_seeds": None, "largest_size": None}},
-    "one form is missing": {"forms 0 missing": "the reason", "headlines best_form": None},
+    "one form is missing": {"forms": ONE_MISSING},
     "a floor is better": {f"laws {i} with_floor": {"better": True, "forms": FORMS} for i in (0, 1)}
-    | {"headlines fading": "less", "headlines best_form": "routed-bounded-floor"},
+    | {"headlines fading": "less", "forms": RESULTS["forms"].assign(size_verdict=FLOOR_BEST)},
     "blank losses": {"rows blank": [{"hyper_id": i, "losses": ["loss_c4", "loss_pile"]} for i in (3, 7)]},
     "a text without a law": {"transfer 3": {"missing": "the reason", "loss": "loss_my_books"}},
     "small dense runs": {"dense sizes": [10_000_000, 100_000_000]},

@@ -14,6 +14,7 @@ from routelaws.accelerated.findings import (
     experts,
     experts_per_token,
     finding,
+    forms,
     routers,
     routing_frequency,
 )
@@ -33,7 +34,6 @@ from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.figures.coefficients import _forest
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results import blocks, encoding, fit
-from routelaws.accelerated.results.comparisons import forms
 from routelaws.accelerated.results.comparisons.runs import seed_scatter, twice
 from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.misfit import equal_variances
@@ -208,7 +208,8 @@ def test_routing_frequency_against_the_usual_one():
     half, below, above = found[found["N"].isna()].itertuples()
     assert (below.R, below.cells, below.lower) == (0.25, 2, 1) and (half.cells, half.percent) == (2, below.percent)
     assert below.percent == pytest.approx(100 * (math.sqrt(1.1 * 0.9) - 1)) and below.low < below.percent < below.high
-    assert (above.R, above.percent) == (1.0, pytest.approx(-5.0)) and math.isnan(half.R) and math.isnan(above.low)
+    assert (above.R, above.lower, above.percent) == (1.0, 1, pytest.approx(-5.0))
+    assert math.isnan(half.R) and math.isnan(above.low)
     half = [run("Hash", 100, e, 2.0, frequency=1.0) for e in (2, 4)] + [run("Hash", 100, 2, 2.1)]
     assert routing_frequency.compare(half)["R"].notna().all() and routing_frequency.compare([]).empty
 
@@ -269,12 +270,16 @@ def test_forms_are_compared_row_by_row_and_size_by_size():
     def fit_of(errors):
         held_out = HeldOut(errors, float(np.sqrt(np.mean(errors**2))), 6, 6)
         made = object.__new__(fit.Fit)
-        made.__dict__ |= {"held_out": held_out, "held_out_size": held_out, "rows": rows, "best": best}
+        of_size = held_out._replace(rmsle=2 * held_out.rmsle)
+        made.__dict__ |= {"held_out": held_out, "held_out_size": of_size, "rows": rows, "best": best}
         return made
 
-    _, other = forms._scored({"separable": fit_of(np.ones(6)), "bilinear": fit_of(errors)}, 6)
-    verdicts = [other[key]["verdict"] for key in ("leave_one_out", "leave_one_size_out")]
-    assert verdicts == ["worse", "as good as the best"]
+    _, other = forms.scored({"separable": fit_of(np.ones(6)), "bilinear": fit_of(errors)}, 6)
+    other = dict(zip(forms.COLUMNS[1:], other, strict=True))
+    assert other["size_rmsle"] == 2 * other["run_rmsle"] and (other["run_verdict"], other["size_verdict"]) == (
+        "worse",
+        "as good as the best",
+    )
 
 
 def test_dense_runs_that_hardly_fall_give_sizes_beyond_the_largest_float():

@@ -150,13 +150,11 @@ def test_slopes_at_each_size(results):
 
 @pytest.mark.parametrize(("law", "values"), [("separable", ".0068 .0068 .0061"), ("bilinear", ".0040 .0037 .0042")])
 def test_forms_by_leaving_one_run_out(results, law, values):
-    found = [of(results["forms"], router=router, law=law)["leave_one_out"]["rmsle"] for router in ROUTERS]
+    forms = results["forms"].set_index(["router", "law"])
+    found = [forms.loc[router, law]["run_rmsle"] for router in ROUTERS]
     assert [f"{value:.4f}".replace("0.", ".") for value in found] == values.split()
-    assert all(
-        of(results["forms"], router=r, law="routed-bounded-floor")["leave_one_size_out"]["verdict"] == "best"
-        for r in ROUTERS
-    )
-    assert of(results["forms"], router="Hash", law="per-size")["leave_one_size_out"]["rmsle"] is None
+    assert all(forms.loc[r, "routed-bounded-floor"]["size_verdict"] == "best" for r in ROUTERS)
+    assert np.isnan(forms.loc["Hash", "per-size"]["size_rmsle"])
 
 
 @pytest.mark.parametrize(

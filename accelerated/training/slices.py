@@ -92,6 +92,23 @@ def compile_run(config: TrainConfig, name: str) -> dict:
         InputError: there is no such slice, libtpu is missing or cannot compile the run, the mesh does not fit the
             slice, or the text of the program has an unknown form.
     """
+    training, evaluation = lower_run(config, name)
+    return {
+        "slice": name,
+        "mesh": config.mesh,
+        "devices": size_of_slice(name) if config.mesh else 1,
+        "available": round(MEMORY[name.partition(":")[0]] * GIB),
+        "training": _compiled(training, name, config.steps_per_call),
+        "evaluation": _compiled(evaluation, name, _evaluation_batches(config)),
+    }
+
+
+def lower_run(config: TrainConfig, name: str) -> list[jax.stages.Lowered]:
+    """Return the programs of the training steps and of the evaluation of a run, traced for a slice.
+
+    Raises:
+        InputError: there is no such slice, libtpu is missing, or the mesh does not fit the slice.
+    """
     size = size_of_slice(name)
     if config.mesh is not None and parse_mesh(config.mesh).devices() != size:
         raise InputError(
@@ -104,15 +121,7 @@ def compile_run(config: TrainConfig, name: str) -> dict:
     except NotImplementedError as error:  # of JAX, for a mesh that does not follow the links of the slice
         raise InputError(f"slice {name} has no mesh {config.mesh}: {in_line(str(error))}") from error
     with traced_for("tpu"):
-        training, evaluation = _lowered(config, layout, devices[0])
-    return {
-        "slice": name,
-        "mesh": config.mesh,
-        "devices": size if layout else 1,
-        "available": round(MEMORY[name.partition(":")[0]] * GIB),
-        "training": _compiled(training, name, config.steps_per_call),
-        "evaluation": _compiled(evaluation, name, _evaluation_batches(config)),
-    }
+        return _lowered(config, layout, devices[0])
 
 
 def _lowered(config: TrainConfig, layout: Layout | None, device: jax.Device) -> list[jax.stages.Lowered]:

@@ -30,8 +30,7 @@ to the last digits. Either half ends when the predicted decrease of S (half of s
 lowers S.
 
 No step changes an unknown by more than `LONGEST`. Without this limit, a nearly vanished term would cause steps of
-several thousand. The damping of such an unknown is increased by |slope|/`LONGEST`, and the step is solved again. So the
-other unknowns do not make up for a change that does not happen.
+several thousand.
 
 The search is slow, because it processes the starts one after the other.
 """
@@ -126,12 +125,7 @@ def descend(problem: Problem, start: np.ndarray) -> tuple[np.ndarray, float]:
             pull = unit.T @ (problem.weight * clipped(residual, problem.delta))
             beyond = outer * problem.delta / np.maximum(np.abs(residual), 1e-300)
             v = problem.weight * np.where(np.abs(residual) <= problem.delta, 1.0, beyond)
-            system, more_damping = (unit.T * v) @ unit, np.full(theta.size, damping)
-            step = np.linalg.solve(system + np.diag(more_damping), pull)
-            far = np.abs(step) > LONGEST * scale
-            if far.any():
-                more_damping[far] += np.abs(pull[far]) / (LONGEST * scale[far])
-                step = np.linalg.solve(system + np.diag(more_damping), pull)
+            step = np.linalg.solve((unit.T * v) @ unit + damping * np.eye(theta.size), pull)
             # Stop here, also for NaN, because NaN is not greater. With more damping every step is short and hardly
             # lowers S.
             least = worth * value + residual.size * (10 * ROUNDING) ** 2

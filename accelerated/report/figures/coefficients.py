@@ -1,4 +1,4 @@
-"""Figures on the quality of the (N, E) laws: slopes and coefficients with intervals, held-out errors of forms."""
+"""Figures on the quality of the (N, E) laws: slopes and coefficients with intervals."""
 
 import numpy as np
 
@@ -81,41 +81,6 @@ def coefficients_figure(results: dict, runs: list[Run]):
         _few_ticks(panel, low, high)
     shared_legend(figure, panels)
     return figure
-
-
-def forms_figure(results: dict, runs: list[Run]):
-    from matplotlib.ticker import MaxNLocator
-
-    forms = [entry for entry in results["forms"] if entry["missing"] is None]
-    if not forms:
-        return None
-    routers = list(dict.fromkeys(entry["router"] for entry in forms))
-    names = list(dict.fromkeys(entry["law"] for entry in forms))[::-1]
-    figure, panels = panel_grid(2, 1.5 + max(0.5, 0.11 * len(routers)) * len(names))
-    for panel, key, title in (
-        (panels[0], "leave_one_out", "One run left out at a time"),
-        (panels[1], "leave_one_size_out", "One size left out at a time"),
-    ):
-        for i, router in enumerate(routers):
-            shown = [entry for entry in forms if entry["router"] == router and entry[key]["rmsle"] is not None]
-            offset = min(0.16, 0.7 / len(routers)) * (i - (len(routers) - 1) / 2)
-            x, y = [entry[key]["rmsle"] for entry in shown], [names.index(entry["law"]) - offset for entry in shown]
-            dots(panel, x, y, colour_of(results, router), label=router_name(router), size=7)
-        panel.set_yticks(range(len(names)), names if panel is panels[0] else [""] * len(names))
-        panel.set(title=title, xlabel="RMSLE of the runs left out (log10)", ylim=(-0.6, len(names) - 0.4))
-        panel.set_xlim(0, None)
-        panel.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-        unknown = [n for n in names if all(entry[key]["rmsle"] is None for entry in forms if entry["law"] == n)]
-        _say_nothing(panel, [names.index(name) for name in unknown])
-    shared_legend(figure, panels)
-    return figure
-
-
-def _say_nothing(panel, rows: list[int]) -> None:
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
-    look = {"va": "center", "fontsize": 9.5, "color": "#777777", "bbox": box}
-    for row in rows:
-        panel.text(0.02, row, "cannot predict another size", transform=panel.get_yaxis_transform(), **look)
 
 
 def _few_ticks(panel, low: float, high: float) -> None:

@@ -10,9 +10,9 @@ from ...files import make_folder
 from ...findings.gather import FINDINGS
 from ...findings.style import save_figure, styled
 from ...results.comparisons.runs import Run
-from .coefficients import coefficients_figure, forms_figure, slopes_figure
+from .coefficients import coefficients_figure, slopes_figure
 from .laws import effective_figure, isoflop_figure, level_figure, loss_figure
-from .runs import transfer_figure
+from .texts import transfer_figure
 from .training import load_figure, training_figure
 
 if TYPE_CHECKING:  # reports of tables must not import the training code
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # reports of tables must not import the training code
 
 FIGURES = {
     "loss": loss_figure, "levels": level_figure, "effective_size": effective_figure, "slopes": slopes_figure,
-    "coefficients": coefficients_figure, "forms": forms_figure,
+    "coefficients": coefficients_figure,
     "transfer": transfer_figure, "isoflop": isoflop_figure,
     **{name: draw for finding in FINDINGS for name, draw in finding.figures.items()},
 }  # fmt: skip

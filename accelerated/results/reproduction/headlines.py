@@ -5,9 +5,9 @@ The rules are our choice. The constants below have the thresholds. The report ha
 
 import math
 
-from ..comparisons.forms import BOUNDED
 from ..encoding import constants
 from ..misfit import CLEAR
+from .table import BOUNDED
 
 BAD, EXACT = 5.0, 1e-6
 """In percent of the loss: a law fits badly above the first number, and exactly below the second."""
@@ -36,8 +36,7 @@ def headlines(results: dict) -> dict:
                     and whether rounding alone makes the printed laws worse
         open        {"fits", "some", "nothing"}: number of fits to other texts, with some open constant, with all open
         and lists or flags: "jackknife" (intervals of N_cutoff for residuals that are correlated within a size),
-        "slopes_fade" (every measured slope is below 0 and rises from the smallest size to the largest), "best_form"
-        (the law that predicts left-out sizes best for every router, or None).
+        "slopes_fade" (every measured slope is below 0 and rises from the smallest size to the largest).
     """
     laws = [law for law in results["laws"] if law["missing"] is None]
     return {
@@ -53,13 +52,7 @@ def headlines(results: dict) -> dict:
             if each["name"] == "N_cutoff" and all(map(math.isfinite, each["jackknife"]))
         ],
         "slopes_fade": _slopes_fade([law["measured_slopes"] for law in results["laws"]]),
-        "best_form": _best_form(results["forms"], len(laws)),
     }
-
-
-def _best_form(forms: list[dict], routers: int) -> str | None:
-    best = [entry["law"] for entry in forms if (entry["leave_one_size_out"] or {}).get("verdict") == "best"]
-    return best[0] if len(best) == routers and len(set(best)) == 1 else None
 
 
 def _slopes_fade(measured: list[list[dict]]) -> bool:
@@ -86,16 +79,16 @@ def _fading(laws: list[dict]) -> str | None:
     return "more" if all(law["coefficients"]["c"]["high"] < 0 for law in laws) else "open"
 
 
-def _misfit(laws: list[dict], scatter: dict | None, forms: list[dict]) -> dict | None:
+def _misfit(laws: list[dict], scatter: dict | None, forms) -> dict | None:
     if not laws:
         return None
     worst = max(law["rmsle_percent"] for law in laws)
     by_law = _by_law(worst, laws, scatter)
     kind = "chance" if by_law == "none" else "bad" if worst > BAD else "good" if worst > EXACT else "exact"
-    held_out = [entry["leave_one_size_out"] for entry in forms if entry["law"] == BOUNDED]
-    unseen = [score["rmsle_percent"] for score in held_out if score and score["rmsle_percent"] is not None]
+    unseen = forms[forms["law"] == BOUNDED]["size_percent"].max()
     bent = [law["router"] for law in laws if law["misfit"]["bend"] and law["misfit"]["bend"]["p"] < CLEAR]
-    return {"worst": worst, "kind": kind, "by_law": by_law, "unseen": max(unseen, default=None), "bent": bent}
+    unseen = None if unseen != unseen else unseen
+    return {"worst": worst, "kind": kind, "by_law": by_law, "unseen": unseen, "bent": bent}
 
 
 def _by_law(worst: float, laws: list[dict], scatter: dict | None) -> str | None:

@@ -18,14 +18,13 @@ from ...laws.uncertainty import Quantity, profile_intervals, student_quantile
 from ...tables.schema import DENSE
 from ...tables.selection import RouterRows
 from ..blocks import log_percent, ten_to, undetermined
-from ..comparisons.forms import BOUNDED, fit_form
 from ..comparisons.runs import LEVEL, Run, line, usual
 from ..encoding import coefficient, fit_constants, fit_dict, interval, misfit_dict, values_of
 from ..fit import Fit
 from ..misfit import warnings
 from ..row_differences import differences, row_doubts, shorter_runs
 from . import paper
-from .table import Table, columns_of
+from .table import BOUNDED, Table, columns_of, fit_form
 
 COEFFICIENTS = RoutedCoefficients._fields
 FOUND = "interior"  # status of a law whose coefficients are all inside the domain

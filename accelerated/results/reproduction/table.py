@@ -15,19 +15,30 @@ import numpy as np
 from routelaws.reference.accounting import TABLE_SEQUENCE_LENGTH
 
 from ...errors import InputError
+from ...laws.catalogue import LAWS
 from ...tables.columns import size_label
 from ...tables.conditions import names_in, row_mask
 from ...tables.schema import DENSE
 from ...tables.selection import UNLEARNED, RouterRows, learned, none_chosen, select_rows
 from ...tables.table import listed, named
-from ..comparisons.forms import BOUNDED, fit_form
 from ..comparisons.runs import Run, trusted
 from ..fit import Fit
 from ..planning.isoflop import Profile, kinds_profiles
 from ..row_differences import left_out_lines
-from ..rows import taken_per_step
+from ..rows import rows_of_runs, taken_per_step
 from ..runs import LOSS, Runs, read
 from . import paper
+
+BOUNDED = "routed-bounded"
+"""The paper's final law."""
+
+
+def fit_form(law: str, selection: RouterRows, loss_column: str) -> Fit | str:
+    """Return the fit of a law, or the reason for no fit."""
+    try:
+        return Fit(rows_of_runs(selection, LAWS[law], loss_column), law)
+    except ValueError as error:
+        return str(error)
 
 
 class Table:
