@@ -24,7 +24,6 @@ for device in (jax.devices("cpu")[0], tpu):
         weights = jax.ShapeDtypeStruct((layers, 256, 256), jnp.float32, sharding=where)
         run = jax.jit(lambda x, weights: jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, weights)[0])
         cost = run.lower(x, weights).compile().cost_analysis()
-        share = cost["flops"] / (layers * 2 * 256**3)
         print(f"{device.platform}: {layers} layers have the FLOPs of {cost['flops'] / (2 * 256**3):.1f}")
 PYTHON
 export TPU_SKIP_MDS_QUERY=1 TPU_ACCELERATOR_TYPE=v5litepod-4 TPU_WORKER_HOSTNAMES=localhost JAX_PLATFORMS=cpu
