@@ -23,6 +23,9 @@ from routelaws.conformance.dialects.readings import Reading, explanation, key_of
 
 UNEXPLAINED = "no design that we know explains these calls"
 
+OF_ONE = {"SiLU": 0.7310586, "GELU": 0.8413447, "GELU with tanh": 0.8411920}
+"""Values of activations at 1, which is what a planted expert's second matrix gives."""
+
 REPEATS = 8
 """Number of repeated calls with the same 40 tokens. They detect random draws for 1 % of tokens in 96 % of cases."""
 
@@ -114,6 +117,11 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
     )  # fmt: skip
     if faults or differences:
         return _fault(finding, (faults or differences)[0], explained)
+    for name, value in OF_ONE.items():
+        if abs(nearest.scale / value - 1) < 1e-5:
+            words = f"gates are {name}(1) = {value} times those of {nearest.form.name}: the activation reads the second"
+            words += " matrix of the experts, or the two matrices are exchanged"
+            return finding._replace(verdict="differs", kind="dialect", detail=words)
     names = list(dict.fromkeys(each.name for each in fitted if not each.misses and each.crowded == nearest.crowded))
     if len(names) > 1:
         words = f"the {len(plain)} inputs that it answered fit several dialects: {'; '.join(names)}"

@@ -174,6 +174,14 @@ def check_z_loss(backend, drawn: Logits, precision: str) -> None:
 
 
 @pytest.mark.asks("balance.z_loss")
+def test_z_loss_where_exp_overflows(backend):
+    """The logs of the sums are 1000 and 0."""
+    for precision in precisions_of(backend):
+        found = run(backend, Z_LOSS, precision, np.array([[1000.0, 0.0], [0.0, -1000.0]]))
+        assert_close_bounded("balance.z_loss", found, 5e5, UNIT[precision] * 5e5, what=f"z_loss of 1000, {precision}")
+
+
+@pytest.mark.asks("balance.z_loss")
 @given(drawn=logits(shapes=SHAPES), precision=precisions)
 def test_z_loss(backend, drawn, precision):
     check_z_loss(backend, drawn, precision)
@@ -208,11 +216,14 @@ def biases(draw):
 
 TWELVE = np.linspace(-0.5, 0.5, 12).astype(np.float32).astype(float), np.full(12, 11)
 """A balanced load for which floating-point shares fail: twelve twelfths do not sum to 1 in every order."""
+SEVEN = np.zeros(7), np.ones(7, int)
+"""Another one: in float64 the mean of seven sevenths is no seventh."""
 
 
 @pytest.mark.asks("balance.update_bias")
 @given(drawn=biases(), precision=precisions, recentre=st.sampled_from(reference.RECENTRE))
 @example(drawn=TWELVE, precision="float32", recentre="none")
+@example(drawn=SEVEN, precision="float64", recentre="none")
 def test_update_bias(backend, drawn, precision, recentre):
     """Compare with the sign of Σ count - E count in Python's integers."""
     (bias, counts), rate = drawn, 0.25
@@ -245,7 +256,10 @@ def test_load_statistics(backend, loads, precision):
 
 
 @pytest.mark.asks("balance.load_statistics")
-@pytest.mark.parametrize("load, wanted", [([5, 0, 0, 0], (4, 0, 0.75)), ([2, 2, 2, 2], (1, math.log(4), 0))])
+@pytest.mark.parametrize("load, wanted", [
+    ([5, 0, 0, 0], (4, 0, 0.75)), ([2, 2, 2, 2], (1, math.log(4), 0)),
+    ([8191, 1], (8191 / 4096, 0.0012220278698290234, 0)),
+])  # fmt: skip
 def test_load_statistics_by_hand(backend, load, wanted):
     for scaled in (np.array(load), np.array(load) / 8):
         found = np.array(run(backend, "balance.load_statistics", "float64", scaled))

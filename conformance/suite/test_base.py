@@ -180,6 +180,14 @@ def test_larger_groups(backend):
 
 
 @pytest.mark.asks("routers.base.balanced_assignment")
+def test_scores_that_differ_little(backend):
+    """They are equal in float16, and if they are rounded to hundredths."""
+    near = Scores(8 + draw_scores("integer", (13, 3), 2.0**-12, 0).values, "near")
+    check_assignment(backend, near, "float32")
+    check_optimum(backend, near)
+
+
+@pytest.mark.asks("routers.base.balanced_assignment")
 @given(seed=seeds, shape=st.sampled_from([(5, 3), (6, 3), (7, 2), (3, 4)]))
 def test_tie_rule(backend, seed, shape):
     check_tie_rule(backend, np.random.default_rng(seed).integers(0, 3, shape) / 2.0)

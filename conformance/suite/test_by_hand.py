@@ -86,6 +86,15 @@ class TestExpertFfn:
         found = call(backend, "experts.expert_ffn", *self.arrays, traced=linear, activation="swiglu")
         assert_digits(found, [[-28.18551], [-2.15153]], "expert_ffn with SwiGLU")
 
+    @pytest.mark.asks("experts.routed_ffn")
+    def test_swiglu_of_a_layer(self, backend):
+        """The same expert, alone in a layer."""
+        weights = self.arrays[0], self.arrays[1], np.array([[2.0, -1.0]])
+        params = dict(zip(("up", "down", "linear"), (weight[None] for weight in weights), strict=True))
+        chosen = np.zeros((2, 1), int), np.ones((2, 1))
+        found = call(backend, "experts.routed_ffn", params, self.arrays[2], *chosen, activation="swiglu").output
+        assert_digits(found, [[-28.18551], [-2.15153]], "routed_ffn with SwiGLU")
+
 
 @pytest.mark.asks("transformer.rotary")
 def test_rotary(backend):

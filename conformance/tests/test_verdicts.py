@@ -491,6 +491,18 @@ def test_a_difference_has_its_reason(name, words):
     assert words in found.detail and "times" not in found.dialect, found
 
 
+@pytest.mark.parametrize("scale, verdict", [(0.75, "right"), (0.7310586, "differs")])
+def test_experts_with_exchanged_matrices(scale, verdict):
+    """A planted expert then returns SiLU(1) times its gate."""
+
+    def route(z, k, bias, mask):
+        expert, gate = mimics.qwen3(z, k)
+        return expert, gate * np.float32(scale)
+
+    found = judge(asked(route))
+    assert found.verdict == verdict and ("exchanged" in found.detail) == (verdict == "differs"), found
+
+
 def test_clipped_logits_are_one_difference():
     found = judge(asked(mimics.clipped))
     assert ": as if logits were clipped at -10 and 10; at logits [" in found.detail and not found.besides
