@@ -307,7 +307,7 @@ OPEN = {
     "unbounded": {"a": "pinned down", "E_start": "pinned down", "E_max": "bounded from below only, extrapolated",
                   "c": "pinned down", "slope": "pinned down", "N_cutoff": "pinned down, extrapolated"},
     # routing helps more as N grows: no cut-off
-    "rising": {"c": "pinned down", "N_cutoff": "bounded from below only, extrapolated"},
+    "rising": {"c": "pinned down", "N_cutoff": "infinite, extrapolated"},
 }  # fmt: skip
 
 

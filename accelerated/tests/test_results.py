@@ -1,5 +1,6 @@
 """The objects for notebooks: the example of the docs, the form of the JSON, and tables without truncated numbers."""
 
+import importlib
 import json
 import math
 import re
@@ -52,7 +53,7 @@ def table(tmp_path, monkeypatch):
 
 
 def test_the_example_of_the_docs_runs(table):
-    [example] = re.findall(r"```python\n(from routelaws.accelerated import results.*?)```", DOCS.read_text(), re.DOTALL)
+    [example] = re.findall(r"```python\n(import routelaws\n.*?)```", DOCS.read_text(), re.DOTALL)
     names: dict = {}
     exec(example, names)
     assert Path("fit.png").stat().st_size > 10_000
@@ -211,7 +212,8 @@ WIDE = {
 def test_no_number_of_a_table_is_cut_or_broken(table, monkeypatch, capsys, command):
     """Every number of a wide terminal appears whole in a line of a narrow terminal."""
     lines, printed = {}, []
-    monkeypatch.setattr(f"routelaws.accelerated.commands.{WIDE[command][0]}.show", printed.extend)
+    module = importlib.import_module(f"routelaws.accelerated.commands.{WIDE[command][0]}")
+    monkeypatch.setattr(module, "show", printed.extend)
     assert main(WIDE[command]) == 0
     for columns in (250, 80, 60):
         monkeypatch.setenv("COLUMNS", str(columns))

@@ -118,7 +118,7 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
     if faults or differences:
         return _fault(finding, (faults or differences)[0], explained)
     for name, value in OF_ONE.items():
-        if abs(nearest.scale / value - 1) < 1e-5:
+        if abs(nearest.scale / value - 1) < BOUNDS["designs.scale"].limit:
             words = f"gates are {name}(1) = {value} times those of {nearest.form.name}: the activation reads the second"
             words += " matrix of the experts, or the two matrices are exchanged"
             return finding._replace(verdict="differs", kind="dialect", detail=words)

@@ -489,7 +489,7 @@ def one_too_many(logits, k, own):
 def test_balanced_routers_of_strangers(assign, right):
     """The order of an expert's choices has no meaning, and no group is too large to be compared."""
     for check in (
-        lambda: test_sinkhorn.test_a_router_without_a_number_of_sweeps(balanced(assign), (24, 4), 1 + right),
+        lambda: test_sinkhorn.test_a_router_without_a_number_of_sweeps(balanced(assign), (24, 4), 1 + right, 0, True),
         lambda: test_base.test_tokens_that_prefer_one_expert(balanced(assign), 1 + right),
     ):
         with contextlib.nullcontext() if right else pytest.raises(AssertionError):
