@@ -153,7 +153,7 @@ def compare_forms(
 
     Returns:
         A Comparison. A law is "worse" if the mean of d is above the standard error of this mean, else "as good as the
-        best".
+        best". Of two laws whose errors differ by rounding, the first is the best.
 
     Raises:
         ValueError: `laws` is empty, a column is missing, or `leave_one_group_out` raises this error.
@@ -194,6 +194,10 @@ def _summary(errors: np.ndarray, folds: int) -> HeldOut:
     return HeldOut(errors, rmsle, known.size, folds)
 
 
+SAME = 1e-6
+"""A law with a relatively smaller difference of errors is the same law, such as one whose floor is 0."""
+
+
 def _scores(names: list[str], results: list[HeldOut], groups: np.ndarray) -> list[Score]:
     """Return the score of each law, relative to the best."""
     most = max(each.predicted for each in results)
@@ -201,8 +205,9 @@ def _scores(names: list[str], results: list[HeldOut], groups: np.ndarray) -> lis
         return [
             Score(name, each, math.nan, math.nan, "predicts nothing") for name, each in zip(names, results, strict=True)
         ]
-    best = min((each for each in results if each.predicted == most), key=lambda each: each.rmsle)
-    scores = []
+    whole = [each for each in results if each.predicted == most]
+    best = next(each for each in whole if each.rmsle <= (1 + SAME) * min(other.rmsle for other in whole))
+    scores, least = [], SAME * best.rmsle**2
     for name, each in zip(names, results, strict=True):
         excess, error = _paired(each.errors, best.errors, groups)
         if each is best:
@@ -210,7 +215,7 @@ def _scores(names: list[str], results: list[HeldOut], groups: np.ndarray) -> lis
         elif each.predicted < most:
             words = "predicts fewer rows" if each.predicted else "predicts nothing"
         else:
-            words = "worse" if excess > error else "as good as the best"
+            words = "worse" if excess > max(error, least) else "as good as the best"
         scores.append(Score(name, each, excess, error, words))
     return scores
 
