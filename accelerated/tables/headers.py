@@ -41,7 +41,7 @@ def apply_units(table: Cells, units: dict[str, str]) -> None:
     headers = {name: table.headers.get(name, name) for name, rows in plain.items() if rows.size and name not in units}
     if doubtful := {name: shorten(header) for name, header in headers.items() if _UNIT.search(header)}:
         raise InputError(
-            f"{table.runs}: {' and '.join(doubtful.values())}: looks like a unit; state the unit of the numbers with "
+            f"{table.runs}: {' and '.join(doubtful.values())}: the header seems to name a unit; state it with "
             f"--unit {' '.join(f'{name}=UNIT' for name in doubtful)}: a unit, such as M, or 1 for whole counts (a "
             "rate, a time or bytes is no count)"
         )

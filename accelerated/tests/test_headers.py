@@ -51,7 +51,9 @@ def converted(tmp_path, name: str, header: str, cell: str, unit: str = ""):
 def test_a_header_that_looks_like_a_unit_is_one_line_with_the_flag(tmp_path, header):
     with pytest.raises(InputError) as caught:
         converted(tmp_path, D, header, "1e9")
-    assert f"{header!r}: looks like a unit" in str(caught.value) and "--unit tokens=UNIT: " in str(caught.value)
+    assert f"{header!r}: the header seems to name a unit" in str(caught.value) and "--unit tokens=UNIT: " in str(
+        caught.value
+    )
     assert str(caught.value).isprintable() and [path.name for path in tmp_path.iterdir()] == ["own.csv"]
     converted(tmp_path, D, header, "1B")  # a cell with a unit is clear
 
