@@ -289,6 +289,10 @@ class TrainConfig:
                 f"a multiple of {model.group_size}, or set group_size"
             )
 
+    def evaluation_batches(self) -> int:
+        """Return the number of batches of an evaluation."""
+        return max(1, self.evaluation_tokens // (self.batch_size * self.sequence_length))
+
     def evaluation_sets(self) -> dict[str, str]:
         """Return {name: path} of the texts in `eval`.
 

@@ -82,7 +82,7 @@ def _own(folder: Path, run: SavedRun, config, tell) -> dict:
 
 def _others(run: SavedRun, config, corpus: Sequence[str]) -> dict:
     sizes = {"sequence_length": config.sequence_length, "batch_size": config.batch_size}
-    wanted = max(1, config.evaluation_tokens // (config.batch_size * config.sequence_length))
+    wanted = config.evaluation_batches()
     return {path: windows_of_text(path, run, **sizes, num_batches=wanted) for path in map(str, corpus)}
 
 

@@ -29,10 +29,9 @@ from .step import (
     compiled_evaluate,
     compiled_steps,
     compute_dtype,
-    initial_state,
     open_layout,
     run_inputs,
-    state_shardings,
+    state_shapes,
 )
 
 GIB = 2**30
@@ -99,7 +98,7 @@ def compile_run(config: TrainConfig, name: str) -> dict:
         "devices": size_of_slice(name) if config.mesh else 1,
         "available": round(MEMORY[name.partition(":")[0]] * GIB),
         "training": _compiled(training, name, config.steps_per_call),
-        "evaluation": _compiled(evaluation, name, _evaluation_batches(config)),
+        "evaluation": _compiled(evaluation, name, config.evaluation_batches()),
     }
 
 
@@ -129,14 +128,13 @@ def _lowered(config: TrainConfig, layout: Layout | None, device: jax.Device) -> 
     everywhere = (
         jax.sharding.SingleDeviceSharding(device) if layout is None else jax.NamedSharding(layout.mesh, jax.P())
     )
-    state = jax.eval_shape(lambda: initial_state(config))
-    shardings = jax.tree.map(lambda _: everywhere, state) if layout is None else state_shardings(config, layout)
     rows, table = everywhere if layout is None else layout.rows(), table_shape(config.model)
 
     def placed(shape, dtype=np.int32, sharding=everywhere):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
-    state = jax.tree.map(lambda leaf, sharding: placed(leaf.shape, leaf.dtype, sharding), state, shardings)
+    state = state_shapes(config, layout)
+    state = jax.tree.map(lambda leaf: placed(leaf.shape, leaf.dtype, leaf.sharding or everywhere), state)
     table = None if table is None else placed(table)
     inputs = jax.eval_shape(lambda: run_inputs(config, None))
     inputs = jax.tree.map(lambda leaf: placed(leaf.shape, leaf.dtype), inputs)._replace(table=table)
@@ -145,12 +143,8 @@ def _lowered(config: TrainConfig, layout: Layout | None, device: jax.Device) -> 
     evaluate = compiled_evaluate.__wrapped__(config.model, compute_dtype(config), "own", layout)  # see `target`
     return [
         steps.lower(state, placed((config.steps_per_call, *windows), sharding=rows), placed(()), placed(()), inputs),
-        evaluate.lower(state.params, placed((_evaluation_batches(config), *windows), sharding=rows), table),
+        evaluate.lower(state.params, placed((config.evaluation_batches(), *windows), sharding=rows), table),
     ]
-
-
-def _evaluation_batches(config: TrainConfig) -> int:
-    return max(1, config.evaluation_tokens // (config.batch_size * config.sequence_length))
 
 
 def _compiled(lowered: jax.stages.Lowered, name: str, rounds: int) -> dict:

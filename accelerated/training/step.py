@@ -101,8 +101,7 @@ def open_layout(config: TrainConfig, devices: Sequence[jax.Device] | None = None
     """
     if config.mesh is None:
         return None
-    shapes = jax.eval_shape(lambda: initial_state(config)).params
-    return Layout(config.model, config.mesh, config.balancing_group, shapes, devices)
+    return Layout(config.model, config.mesh, config.balancing_group, state_shapes(config).params, devices)
 
 
 def state_shardings(config: TrainConfig, layout: Layout) -> TrainState:
@@ -110,7 +109,7 @@ def state_shardings(config: TrainConfig, layout: Layout) -> TrainState:
 
     Each device has the weights that it uses, a part of the moments, and all other arrays.
     """
-    state = jax.eval_shape(lambda: initial_state(config)).optimizer
+    state = state_shapes(config).optimizer
     moments, everywhere = layout.sharding(layout.moments), jax.NamedSharding(layout.mesh, jax.P())
     state = optax.tree.map_params(
         optimizer(config), lambda _, sharding: sharding, state, moments, transform_non_params=lambda _: everywhere

@@ -24,7 +24,7 @@ from jax import export
 from ... import cpu
 from ...errors import InputError
 from ..configuration import TrainConfig
-from ..step import RunInputs, StepMetrics, TrainState, compiled_steps, initial_state, run_inputs
+from ..step import RunInputs, StepMetrics, TrainState, compiled_steps, run_inputs, state_shapes
 from .run_folder import table_shape
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -60,7 +60,7 @@ def lower_train_step(config: TrainConfig, platforms: Sequence[str] = ("tpu",)) -
     if config.attention == "tokamax":
         raise InputError("attention is 'tokamax'; an exported step runs on every platform; use auto or own")
     config = dataclasses.replace(config, attention="own")
-    state = jax.eval_shape(lambda: initial_state(config))
+    state = state_shapes(config)
     structure = jax.tree.structure(state)
     steps = compiled_steps(config, base_method="auction")
 

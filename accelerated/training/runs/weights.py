@@ -16,7 +16,7 @@ from routelaws.reference.upcycling import upcycle
 
 from ...errors import InputError
 from ..configuration import TrainConfig
-from ..step import TrainState, initial_state
+from ..step import TrainState, initial_state, state_shapes
 from ..text.tokenizer import Tokenizer
 from ..watch import Watch, silent
 from .checkpoints import Checkpoints
@@ -53,7 +53,7 @@ def load_run(folder: str | Path, watch: Watch = silent, *, moments: bool = False
     """
     folder = Path(folder)
     config = read_config(folder)
-    shapes = jax.eval_shape(lambda: initial_state(config))
+    shapes = state_shapes(config)
     checkpoints = Checkpoints(folder / "checkpoints", lambda line: watch("say", line=line))
     parts = {}
 
@@ -157,10 +157,10 @@ def check_params(config: TrainConfig) -> None:
 
 def check_shapes(folder: str | Path, wanted: TrainConfig) -> None:
     """Raise `InputError` if the run in `folder` has no checkpoints, or its weights have other shapes than `wanted`."""
-    config, params = read_config(folder), jax.eval_shape(lambda: initial_state(wanted)).params
+    config, params = read_config(folder), state_shapes(wanted).params
     if not os.path.isdir(Path(folder) / "checkpoints"):
         raise InputError(f"{folder}: has no checkpoints")
-    shapes = jax.eval_shape(lambda: initial_state(config))
+    shapes = state_shapes(config)
     ours, theirs = (jax.tree.map(lambda leaf: leaf.shape, tree) for tree in (params, shapes.params))
     if ours != theirs:
         ours, theirs = (dict(jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_shape)) for tree in (ours, theirs))

@@ -25,7 +25,7 @@ def open_text(
         InputError: a text is missing or too small for the run.
     """
     sizes = {"sequence_length": config.sequence_length, "batch_size": config.batch_size}
-    wanted = max(1, config.evaluation_tokens // (config.batch_size * config.sequence_length))
+    wanted = config.evaluation_batches()
     batches = training_batches(tokens, **sizes, seed=config.seed, rows=rows)
     sets = {"validation": validation_batches(tokens, **sizes, num_batches=wanted)}
     for name, path in config.evaluation_sets().items():
