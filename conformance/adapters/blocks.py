@@ -137,6 +137,10 @@ def layer(run: Callable, d_ff: int = 1, multiple: int = 1) -> Callable:
                 raise NotImplementedError(f"run takes NumPy arrays only: {error}") from error
         logits = as_numpy(logits)
         gates = answer(logits, k, more)
+
+        def is_steady():  # a token that is dropped by lot is no mixture
+            return all(np.array_equal(gates, answer(logits, k, more)) for _ in range(REPEATS))
+
         if not gates.any() or more and not more[0]:
             return gates
         loud = answer(logits, k, more, LOUD)
@@ -147,7 +151,7 @@ def layer(run: Callable, d_ff: int = 1, multiple: int = 1) -> Callable:
         power = np.arange(gates.shape[1]) % 3
         scaled, wanted = answer(logits, k, more, 1.0, 2.0**power), gates * factor**power
         wrong = np.argwhere(~near(scaled, wanted))
-        if len(wrong) and all(np.array_equal(gates, answer(logits, k, more)) for _ in range(REPEATS)):
+        if len(wrong) and is_steady():
             t, e = wrong[0]
             raise Fault("wrong", f"expert {e} runs with weights of another expert: token {t} of {len(logits)} gets "
                         f"{scaled[t, e]:.4g} from it instead of {wanted[t, e]:.4g}; k {k}")  # fmt: skip
@@ -155,8 +159,7 @@ def layer(run: Callable, d_ff: int = 1, multiple: int = 1) -> Callable:
             tagged, wanted = answer(logits, k, more, tags), np.where(tags == LOUD, loud, gates)
             between = (tags % 1 > 0) & (tagged != 0)  # such a tag shows only whether a token is dropped by its content
             mixed = np.argwhere(~near(tagged, wanted) & ~between)
-            # a token that is dropped by lot is no mixture
-            if len(mixed) and all(np.array_equal(gates, answer(logits, k, more)) for _ in range(REPEATS)):
+            if len(mixed) and is_steady():
                 t, e = mixed[0]
                 detail = (
                     f"the output of token {t} of {len(logits)} contains other tokens: with a tag for each token, "

@@ -117,11 +117,8 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
     )  # fmt: skip
     if faults or differences:
         return _fault(finding, (faults or differences)[0], explained)
-    for name, value in OF_ONE.items():
-        if abs(nearest.scale / value - 1) < BOUNDS["designs.scale"].limit:
-            words = f"gates are {name}(1) = {value} times those of {nearest.form.name}: the activation reads the second"
-            words += " matrix of the experts, or the two matrices are exchanged"
-            return finding._replace(verdict="differs", kind="dialect", detail=words)
+    if words := _exchanged(nearest):
+        return finding._replace(verdict="differs", kind="dialect", detail=words)
     names = list(dict.fromkeys(each.name for each in fitted if not each.misses and each.crowded == nearest.crowded))
     if len(names) > 1:
         words = f"the {len(plain)} inputs that it answered fit several dialects: {'; '.join(names)}"
@@ -132,6 +129,17 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
             verdict="differs", kind="dialect", detail="the reference's top_k_router does not have this design"
         )
     return finding
+
+
+def _exchanged(design: Design) -> str:
+    """Return in words that the experts of a planted layer have exchanged matrices; "" if the scale does not say so."""
+    for name, value in OF_ONE.items():
+        if abs(design.scale / value - 1) < BOUNDS["designs.scale"].limit:
+            return (
+                f"gates are {name}(1) = {value} times those of {design.form.name}: the activation reads the second "
+                "matrix of the experts, or the two matrices are exchanged"
+            )
+    return ""
 
 
 def _has_capacity(design: Design, answer: Answer) -> bool:

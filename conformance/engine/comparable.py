@@ -41,7 +41,8 @@ def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stan
         plan = np.asarray(result.plan, float)
         result = result._replace(residual=np.abs(plan.shape[1] * plan.sum(axis=0) - 1).max())
     if isinstance(result, SinkhornPlan) and "converged" in absent:
-        result = result._replace(converged=bool(result.residual <= named.get("tolerance", 1e-3)))
+        tolerance = (defaults_of(path) | named)["tolerance"]
+        result = result._replace(converged=bool(result.residual <= tolerance))
     if path == ASSIGNMENT and "objective" in absent:
         scores, real = np.asarray(named["scores"]), _real(named, len(wanted.expert))
         chosen = np.take_along_axis(scores[real], np.asarray(result.expert)[real], axis=1)
