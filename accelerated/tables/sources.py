@@ -159,7 +159,7 @@ def with_loss(source: Source, columns: dict[str, str], unit: str) -> Source:
         return source
     remark = f"left out: {len(source.at) - len(rows)} of {len(source.at)} rows, which have no loss"
     runs = columns.get("hyper_id", name_column(cells))
-    restarts = {} if source.is_log else _drop_abandoned(source, columns, rows, runs)
+    restarts = {} if source.is_log else _drop_by_other_metrics(source, columns, rows, runs)
     kept = {name: [column[i] for i in rows] for name, column in cells.items()}
     if runs in cells and (gone := set(cells[runs]) - set(kept[runs])):
         remark += f"; no row is left of {in_short(sorted(gone))}"
@@ -167,7 +167,7 @@ def with_loss(source: Source, columns: dict[str, str], unit: str) -> Source:
     return source._replace(cells=kept, at=[source.at[i] for i in rows], remarks=remarks)
 
 
-def _drop_abandoned(source: Source, columns: dict[str, str], rows: list[int], runs: str) -> dict:
+def _drop_by_other_metrics(source: Source, columns: dict[str, str], rows: list[int], runs: str) -> dict:
     """Drop those of the rows with a loss that a restart replaced; return {run: (step of the restart, their number)}.
 
     A run may stop before the next evaluation, so its most frequent metric, such as the training loss, shows the

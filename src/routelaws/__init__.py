@@ -28,7 +28,7 @@ _HOMES = {
 __all__ = [name for names in _HOMES.values() for name in names]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str):  # `reference._lazy` does the same, but lies in a room, and importing this imports none
     for home, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(f"{__name__}.{home}"), name)
