@@ -6,9 +6,9 @@ from pathlib import Path
 from ..findings.gather import gather
 from ..findings.runs import Run
 from ..findings.source import with_main_loss
+from ..findings.sweeps.comparisons import find, report_dict
+from ..findings.sweeps.folder import Sweep, read_sweep, same_but_seed
 from ..results.runs import Runs
-from ..results.sweeps.findings import find, report_dict
-from ..results.sweeps.folder import Sweep, read_sweep, same_but_seed
 from .engine import markdown, write_files
 from .figures.draw import draw_all
 

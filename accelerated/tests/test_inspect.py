@@ -19,6 +19,8 @@ import scipy.stats
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands import train
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.findings.sweeps.comparisons import learning_of
+from routelaws.accelerated.findings.sweeps.folder import SweepRun
 from routelaws.accelerated.inspection import findings as told
 from routelaws.accelerated.inspection import own_run, run_page
 from routelaws.accelerated.inspection import page as html_page
@@ -30,8 +32,6 @@ from routelaws.accelerated.inspection.transformers_folder import BYTES, _piece
 from routelaws.accelerated.notation import ExpertChoice
 from routelaws.accelerated.results.blocks import count
 from routelaws.accelerated.results.blocks import text as in_terminal
-from routelaws.accelerated.results.sweeps.findings import learning_of
-from routelaws.accelerated.results.sweeps.folder import SweepRun
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.runs.weights import SavedRun
 from routelaws.accelerated.training.step import initial_state, make_train_steps

@@ -14,6 +14,7 @@ import pandas
 import pytest
 
 from routelaws.accelerated.findings.finding import Report
+from routelaws.accelerated.findings.sweeps.comparisons import Comparison, Learning, Load
 from routelaws.accelerated.inspection import page as experts_page
 from routelaws.accelerated.inspection import run_page
 from routelaws.accelerated.inspection.findings import LABELS, BlockFindings, Word
@@ -25,7 +26,6 @@ from routelaws.accelerated.results.blocks import Table, log_percent
 from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.fit import Fit, fit_blocks
 from routelaws.accelerated.results.rows import Rows
-from routelaws.accelerated.results.sweeps.findings import Comparison, Learning, Load
 from routelaws.reference import diagnostics
 
 from .test_report_sentences import RESULTS, SWEEP

@@ -16,15 +16,15 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.files import write_atomically
 from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.findings.slopes import sign
+from routelaws.accelerated.findings.sweeps import registered
+from routelaws.accelerated.findings.sweeps.comparisons import evaluation, preset_of, spread_for, verdict
+from routelaws.accelerated.findings.sweeps.folder import Sweep, read_sweep
 from routelaws.accelerated.report import sweep_report
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.sweep_report import write_report
 from routelaws.accelerated.report.sweep_sections import evaluation_words, registered_section
 from routelaws.accelerated.results import encoding
 from routelaws.accelerated.results.blocks import markdown as as_markdown
-from routelaws.accelerated.results.sweeps import registered
-from routelaws.accelerated.results.sweeps.findings import evaluation, preset_of, spread_for, verdict
-from routelaws.accelerated.results.sweeps.folder import Sweep, read_sweep
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
 from routelaws.accelerated.training.runs.result_rows import read_rows, result_row, write_rows
 from routelaws.accelerated.training.sweeps.grid import Grid, read_grid

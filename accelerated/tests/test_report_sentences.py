@@ -15,6 +15,7 @@ from routelaws.accelerated.findings.advice import judge
 from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.findings.printed import COLUMNS, LAWS
 from routelaws.accelerated.findings.refits import CHOICES
+from routelaws.accelerated.findings.sweeps.comparisons import Comparison, Learning
 from routelaws.accelerated.report.engine import FULL, SHORT
 from routelaws.accelerated.report.opening import first_page
 from routelaws.accelerated.report.table_sections import more_section
@@ -22,7 +23,6 @@ from routelaws.accelerated.results.blocks import markdown
 from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.floor import Form
 from routelaws.accelerated.results.planning.isoflop import Profile
-from routelaws.accelerated.results.sweeps.findings import Comparison, Learning
 from routelaws.accelerated.training.window_losses import few_documents
 from routelaws.reference.laws.intervals import Range
 from routelaws.reference.laws.isoflop import Minimum, MinimumDifference

@@ -9,8 +9,8 @@ from ...findings.style import DASHED, INK, colour_of, panel_grid, shared_legend,
 from ...tables.schema import DENSE
 
 if TYPE_CHECKING:  # reports of a table must not import the trainer
-    from ...results.sweeps.findings import Load
-    from ...results.sweeps.folder import Sweep, SweepRun
+    from ...findings.sweeps.comparisons import Load
+    from ...findings.sweeps.folder import Sweep, SweepRun
 
 TOKENS, NATS = "training tokens (millions)", "loss (nats per token)"
 SHARES = "tokens, in units of a fair share"
