@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..files import write_atomically
 from ..findings.finding import loss_name
 from ..findings.style import image, styled
-from ..findings.sweeps.comparisons import learning_of, load_of
+from ..findings.sweeps.comparisons import load_of
 from ..findings.sweeps.folder import SweepRun
 from ..findings.sweeps.run_pairs import setting
 from ..report.figures.training import run_figure
@@ -90,7 +90,7 @@ def notes(run: SweepRun) -> list[str]:
     lines = []
     if run.row["step"] < run.config.steps:
         lines.append("The run is not finished, so its loss will probably fall further.")
-    if run.config.model.num_routed and (reasons := learning_of(run).reasons):
+    if reasons := run.not_learned:
         lines.append(f"The router has not learned: {'; '.join(reasons)}.")
     if few := few_documents(run.documents):
         lines.append(few)

@@ -235,7 +235,8 @@ OF_A_SWEEP = {
 @pytest.mark.parametrize("name", OF_A_SWEEP)
 def test_a_table_of_a_sweep_has_the_numbers_of_its_fields(name):
     registered = {"fitted_to": [0, 1], "written": "noon", "scored": 1, "hits": 1, "level": 0.8}
-    sweep = SWEEP | {"comparisons": COMPARED, "loads": LOADS, "learning": LEARNT, "spreads": SPREADS}
+    frames = {"comparisons": COMPARED, "loads": LOADS, "learning": LEARNT}
+    sweep = SWEEP | {name: pandas.DataFrame(records) for name, records in frames.items()} | {"spreads": SPREADS}
     report = Report(R, [], sweep | {"registered": registered | {"predictions": PREDICTED}}, full=True)
     blocks = [block for section in FULL for block in section(report)]
     check([(block.heads, block.rows) for block in blocks if isinstance(block, Table)], *OF_A_SWEEP[name])

@@ -76,7 +76,7 @@ def _names(runs: "list[SweepRun]") -> dict[str, str]:
 
 def load_figure(results: dict, sweep: "Sweep", found: dict):
     """Return the load of the experts at the largest size, one panel per router, one line per routed block."""
-    shown = {load.router: load for load in found["loads"]}  # sizes rise, so the dictionary keeps the largest
+    shown = {load.router: load for load in found["loads"].itertuples()}  # sizes rise, so this keeps the largest
     if not shown:
         return None
     figure, panels = panel_grid(len(shown), 3.4)
