@@ -30,6 +30,7 @@ from ..findings import (
     routing_frequency,
     slopes,
     texts,
+    used_runs,
     worth,
 )
 from ..findings.finding import Report, anchor, bullets
@@ -79,7 +80,8 @@ FULL = (
     sweep_sections.training_section,
     advice.FINDING.blocks,
     printed.FINDING.blocks,
-    table_sections.rows_section,
+    used_runs.FINDING.blocks,
+    table_sections.lacking_section,
     table_sections.method_section,
 )
 """Every section, for `--full`."""

@@ -224,10 +224,10 @@ def test_cells_of_the_opposite_order_are_counted_among_those_of_their_pair(resul
 
 
 def test_a_run_has_its_compute_in_the_units_of_the_report(results):
-    for run in results["runs"]:
+    for run in results["runs"].to_dict("records"):
         assert close(run["flops"], teraflops(run["size"], 1 + 0.3 * (run["k"] - 1 + run["flop_increase"] - 1)))
     for point in results["utilisation_runs"].itertuples():
-        run = results["runs"][point.hyper_id]
+        run = results["runs"].iloc[point.hyper_id]
         assert close([point.F, point.B], [run["flops"], run["total_parameters"] / (run["flops"] * 1e12 / 2048)])
 
 
