@@ -22,28 +22,29 @@ from . import (
     worth,
 )
 from .runs import LEVEL, Run, point_of, seed_scatter, usual_frequency
-from .source import Table, seeds_chosen, size_labels
+from .source import Source, seeds_chosen, size_labels
 
 FINDINGS = (
-    used_runs.FINDING,
     slopes.FINDING,
     law.FINDING,
+    law.FLOOR,
+    refits.FINDING,
+    isoflop.FINDING,
     dense.FINDING,
     worth.FINDING,
-    refits.FINDING,
-    forms.FINDING,
     misses.FINDING,
-    isoflop.FINDING,
+    forms.FINDING,
     routers.FINDING,
     experts.FINDING,
     experts_per_token.FINDING,
     routing_frequency.FINDING,
     compute.FINDING,
-    printed.FINDING,
     texts.FINDING,
     advice.FINDING,
+    printed.FINDING,
+    used_runs.FINDING,
 )
-"""The findings, each after those whose numbers it uses."""
+"""The findings in their order in the report, each after those whose numbers it uses."""
 
 ABOUT = (
     "Every number of report.md. Losses are in nats per token, logarithms decimal, N and N_cutoff in parameters,"
@@ -63,9 +64,9 @@ def gather(
         name: printed name of the table; "" for the names of its files.
 
     Raises:
-        InputError: `Table` or `Table.law_rows` raises this error.
+        InputError: `Source` or `Source.law_rows` raises this error.
     """
-    table = Table(source, name, huber)
+    table = Source(source, name, huber)
     runs, good = table.runs, table.good
     results = {
         "about": ABOUT,
@@ -81,7 +82,7 @@ def gather(
     return results, good
 
 
-def _table(table: Table, runs: list[Run]) -> dict:
+def _table(table: Source, runs: list[Run]) -> dict:
     routed = [run for run in runs if run.router != DENSE]
     return {
         "name": table.name,

@@ -27,7 +27,7 @@ from routelaws.accelerated.findings import (
 from routelaws.accelerated.findings.gather import gather
 from routelaws.accelerated.findings.law_figures import _forest
 from routelaws.accelerated.findings.runs import seed_scatter
-from routelaws.accelerated.findings.source import Table, open_runs, size_labels
+from routelaws.accelerated.findings.source import Source, open_runs, size_labels
 from routelaws.accelerated.findings.style import (
     COLOURS,
     MORE_COLOURS,
@@ -568,11 +568,11 @@ def unused_of(table) -> dict[str, list[int]]:
 def test_rows_and_loss_can_be_chosen(tmp_path):
     frame = with_ablations(make_frame())
     choice = "k == 1 and routing_frequency == 0.5 and seed == 42"
-    chosen = Table(open_runs(write(frame, tmp_path), choice, "loss_c4"))
+    chosen = Source(open_runs(write(frame, tmp_path), choice, "loss_c4"))
     assert chosen.loss_column == "loss_c4" and [len(s.frame) for s in chosen.law_rows()] == [21, 21]
     reasons = {reason: len(ids) for reason, ids in unused_of(chosen).items()}
     assert sum(reasons.values()) == len(frame) - 39 and any(reason.startswith("not chosen by") for reason in reasons)
-    default = Table(open_runs(write(frame, tmp_path)))
+    default = Source(open_runs(write(frame, tmp_path)))
     assert {reason.partition(" (")[0]: len(ids) for reason, ids in unused_of(default).items()} == {
         "more than one expert per token": 6,
         "a share of routed blocks other than 0.5": 3,

@@ -29,7 +29,7 @@ SIZES = {
 
 @pytest.fixture(scope="module")
 def table():
-    return rows.Table(rows.open_runs(released_runs()))
+    return rows.Source(rows.open_runs(released_runs()))
 
 
 @pytest.fixture(scope="module")
@@ -254,5 +254,5 @@ def test_runs_are_told_from_others_by_their_losses(table):
     last.loc[last["router_type"] == "Dense", "loss_validation"] += 0.001
     assert rows._is_released(table.last) and not rows._is_released(last)
     frame = table.frame.assign(hyper_id=table.frame["hyper_id"] + 500)  # the same numbers as other runs
-    renamed = rows.Table(Runs(frame, "renamed"))
+    renamed = rows.Source(Runs(frame, "renamed"))
     assert not any(run.suspect for run in renamed.runs)
