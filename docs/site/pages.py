@@ -26,6 +26,7 @@ GUIDES = {  # in the order of reading; other pages come last
         "study/README",
         "study/details",
         "study/recipes",
+        "study2/README",
         "choices",
         "coverage",
         "balanced_assignment",
