@@ -21,10 +21,10 @@ from routelaws.accelerated import cli
 from routelaws.accelerated.commands import downstream as downstream_command
 from routelaws.accelerated.commands.fit import FitFlags
 from routelaws.accelerated.commands.predict import PointFlags, predict
+from routelaws.accelerated.findings import downstream as downstream_laws
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.report import engine
-from routelaws.accelerated.results.comparisons import downstream as downstream_laws
 from routelaws.accelerated.results.encoding import dumps
 from routelaws.accelerated.results.prediction import INPUTS, point_of, predict_all
 from routelaws.accelerated.results.rows import Choice
@@ -392,8 +392,10 @@ def reproduce_takes_rows_loss_and_delta(said):
     assert near(-found["dense"]["coefficients"]["alpha"]["value"], np.polyfit(*dense, 1)[0])
     more = sum(row["dense_parameter_count"] < 3e8 for row in MORE)
     assert found["rows"]["routers"] == {"Hash": len(chosen["Hash"]) + more, "S-Base": len(chosen["S-Base"])}
-    assert law["huber"]["delta"] == 0.001 and "delta = 0.001" in text and "C4 losses" in text
-    robust, least = (np.array([fit["coefficients"][name]["value"] for name in "ab"]) for fit in (law["huber"], law))
+    assert found["huber"] == 0.001 and "delta = 0.001" in text and "C4 losses" in text
+    huber = next(fit for fit in found["refits"] if (fit["router"], fit["choice"]) == ("Hash", "Huber"))
+    robust = np.array([huber[name] for name in "ab"])
+    least = np.array([law["coefficients"][name]["value"] for name in "ab"])
     assert (np.abs(robust - [LAW.a, LAW.b]) < 0.5 * np.abs(least - [LAW.a, LAW.b])).all(), (robust, least)
 
 
@@ -411,8 +413,8 @@ def downstream_takes_what_it_is_told(said):
     assert (found["scored_runs"], found["fitted_runs"]) == (len(above), len(chosen) - len(above))
     wanted = {task: np.mean([abs(rate + 0.125 - row[f"acc_{task}"]) for row in above])
               for task, rate in (("exact", 0.25), ("one", 0.0), ("two", 0.125))}  # fmt: skip
-    assert found["errors"]["direct"] == pytest.approx(wanted)
-    assert plain["errors"]["direct"]["two"] == pytest.approx(
+    assert {row["task"]: row["error"] for row in found["errors"]} == pytest.approx(wanted)
+    assert {row["task"]: row["error"] for row in plain["errors"]}["two"] == pytest.approx(
         np.mean([abs(0.05 - row["acc_two"]) for row, flops in zip(ACCURACIES, FLOPS, strict=True) if flops > 1e21])
     )
 
@@ -454,7 +456,9 @@ def test_downstream_takes_the_released_runs_where_no_table_is_given(said, monkey
     monkeypatch.setattr(downstream_laws, "_PREDICTORS", laws)
     found = said("downstream", "--cut", "1e20", "--json")
     missed = [abs(0.125 - row["acc_two"]) for row, flops in zip(ACCURACIES, FLOPS, strict=True) if flops > 1e20]
-    assert found["loss"] == "c4_val" and found["errors"]["direct"]["two"] == pytest.approx(np.mean(missed))
+    assert found["loss"] == "c4_val" and {row["task"]: row["error"] for row in found["errors"]}["two"] == pytest.approx(
+        np.mean(missed)
+    )
 
 
 def names_in(text: str) -> list[str]:
