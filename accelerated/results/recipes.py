@@ -134,7 +134,7 @@ def judged(columns: dict[str, np.ndarray]) -> dict[str, list[tuple[float, bool]]
     """Return {recipe: [(excess, beyond the grid) of each group of N and D]} of the printed recipes.
 
     A recipe without a rule for the batch gets the batch of step-law; `marin` needs a width and is left out. For routed
-    runs, step-law is also judged with N in place of P.
+    runs, step-law is also judged with N instead of P.
     """
     groups = np.stack([columns["active"], columns["tokens"]])
     recipes = {name: recipe for name, recipe in RECIPES.items() if "width" not in recipe.ranges}

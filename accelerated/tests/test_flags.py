@@ -371,6 +371,7 @@ ELSEWHERE = {
     ("report", "positional"): "test_run_pairs.py", ("report", "--full"): "test_report.py",
     ("plan", "--floor"): "test_wrong_commands.py",
     **{("recipe", flag): "test_recipes.py" for flag in ("--fit", "--loss", "--level")},
+    **{("court", flag): "test_court.py" for flag in ("positional", "--loss", "--rows", "--top", "--out", "--json")},
 }  # fmt: skip
 """Flags with tests elsewhere, and the files of these tests."""
 

@@ -17,6 +17,7 @@ from ..misfit import floor_lines
 from ..plotting import plot_frontiers
 from ..prediction import extrapolation
 from ..recipes import recipe_line, recipe_of
+from ..verdicts import verdict_line
 from .isoflop import ISOFLOP_HEAD, Profile, profile_blocks
 from .optima import Optimum
 from .options import REACH
@@ -230,7 +231,7 @@ def _beyond_words(line: Line) -> str:
 def notes(ranking: Ranking, most: int | None = None, level: float = LEVEL, recipe: str | None = None) -> list[str]:
     """Return the notes on a ranking, one sentence each."""
     sentences = [] if ranking.optimum is None else ranking.optimum.sentences(level)
-    sentences += _of_recipe(ranking, recipe)
+    sentences += _of_court(ranking) + _of_recipe(ranking, recipe)
     sentences += _of_form(ranking)
     if most is not None and len(ranking.lines) > most:
         sentences.append(f"{most} of {len(ranking.lines)} options are shown; --top shows more")
@@ -249,6 +250,13 @@ def notes(ranking: Ranking, most: int | None = None, level: float = LEVEL, recip
         assumption for name, assumption in TAKEN.items() if not all(name in model.counts for model in ranking.models)
     ]
     return sentences + taken + _of_law(ranking) + _of_fits(ranking)
+
+
+def _of_court(ranking: Ranking) -> list[str]:
+    """Return the verdict on the law from tables that it has not seen."""
+    printed = (name for name, each in LAWS[ranking.law].published.items() if each.source == ranking.source)
+    line = verdict_line(ranking.law, "fitted" if ranking.rows else next(printed, ""))
+    return [line] * (line is not None and bool(ranking.lines))
 
 
 def _of_recipe(ranking: Ranking, name: str | None) -> list[str]:
