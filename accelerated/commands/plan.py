@@ -19,6 +19,7 @@ from ..results.planning.next_run import NextRuns, next_blocks
 from ..results.planning.plan import Plan, plan_blocks
 from ..results.planning.rankings import check_resamples
 from ..results.plotting import plot_profiles
+from ..results.recipes import recipe_of
 from ..results.rows import law_of, rows_of_released
 from ..results.runs import LOSS, Runs, read, with_options
 from ..tables.released import released_runs
@@ -125,6 +126,7 @@ def plan(
     resamples: int | None = None,
     within: float | None = None,
     top: int = 10,
+    recipe: str | None = None,
     out: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -143,6 +145,8 @@ def plan(
             fits take longer.
         within: List the sizes and options whose loss is at most this many nats above the lowest. If not given: 0.002.
         top: Number of options to show in each ranking. Files and JSON hold all options.
+        recipe: Recipe of the learning rate and the batch of the first option: step-law, ours, tian or joint. If not
+            given: the recipe whose range holds the option or is nearest, see `routelaws recipe`.
         out: Folder for plan.md, plan.json, a figure of the lowest loss at each budget (frontier), and a figure of loss
             against size at equal FLOPs (isoFLOP profiles).
         json: Print only one JSON object.
@@ -150,12 +154,15 @@ def plan(
     if top < 1:
         raise InputError(f"--top {top} is out of range; use 1 or more")
     if next_run.next is not None:
+        refuse({"recipe": recipe}, "it cannot be used with --next; leave it out")
         _refuse_budget(budget, resamples, out, published, within, fit.huber)
         runs = _next_runs(fit, tables, next_run, budget, level)
         blocks = next_blocks(runs, top)
     else:
         refuse({"n": next_run.n, "experts": next_run.experts, "router": next_run.router}, "add --next, or leave it out")
-        runs = _ranked(fit, tables, budget, published, level, resamples, within)
+        if recipe is not None:
+            recipe_of(recipe, [])  # check the name before the fits
+        runs = _ranked(fit, tables, budget, published, level, resamples, within)._replace(recipe=recipe)
         blocks = plan_blocks(runs, top)
     if out is not None:
         write_plan(runs, out)

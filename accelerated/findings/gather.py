@@ -1,21 +1,44 @@
 """All results of a report as a dictionary, `results.json`. Text and figures take their numbers from it."""
 
-from ..results.comparisons.runs import Run, point_of, seed_scatter, twice, usual, usual_frequency
-from ..results.reproduction.headlines import headlines
-from ..results.reproduction.resamples import other_intervals
-from ..results.reproduction.router_fits import dense_law, other_rows, router_laws, transfer
-from ..results.reproduction.table import Table, seeds_chosen, size_labels
 from ..results.runs import Runs
 from ..tables.schema import DENSE
-from . import advice, compute, experts, experts_per_token, forms, routers, routing_frequency
+from . import (
+    advice,
+    compute,
+    dense,
+    experts,
+    experts_per_token,
+    forms,
+    isoflop,
+    law,
+    misses,
+    printed,
+    refits,
+    routers,
+    routing_frequency,
+    slopes,
+    texts,
+    worth,
+)
+from .runs import LEVEL, Run, point_of, seed_scatter, twice, usual, usual_frequency
+from .source import Table, seeds_chosen, size_labels
 
 FINDINGS = (
+    slopes.FINDING,
+    law.FINDING,
+    dense.FINDING,
+    worth.FINDING,
+    refits.FINDING,
     forms.FINDING,
+    misses.FINDING,
+    isoflop.FINDING,
     routers.FINDING,
     experts.FINDING,
     experts_per_token.FINDING,
     routing_frequency.FINDING,
     compute.FINDING,
+    printed.FINDING,
+    texts.FINDING,
     advice.FINDING,
 )
 """The findings, each after those whose numbers it uses."""
@@ -40,36 +63,22 @@ def gather(
     Raises:
         InputError: `Table` or `Table.law_rows` raises this error.
     """
-    table = Table(source, name)
-    runs, part, good = table.runs, table.part, table.good
+    table = Table(source, name, huber)
+    runs, good = table.runs, table.good
     results = {
         "about": ABOUT,
-        "level": 0.95,
+        "level": LEVEL,
+        "huber": huber,
         "table": _table(table, runs),
         "size_labels": {str(size): label for size, label in size_labels(table).items()},
         "rows": used_rows(table, runs),
         "seed_scatter": seed_scatter(runs if seeds_chosen(table) else good, point),
     }
-    results |= _laws(table, part, good, huber, tell)
-    tell("forms of law by runs left out, comparisons of runs, and isoFLOP profiles")
     for finding in FINDINGS:
+        tell(finding.title)
         results |= finding.find(results, table)
-    results["isoflop"] = table.profiles()
-    results["headlines"] = headlines(results)
     results["runs"] = [run._asdict() for run in runs]
     return results, good
-
-
-def _laws(table: Table, own: Table, good: list[Run], huber: float | None, tell) -> dict:
-    tell("dense power law")
-    results = {"dense": dense_law(own, good)}
-    tell("bounded law of each router, with intervals")
-    results["laws"] = router_laws(table, results["dense"], huber)
-    tell("the same law on other rows, and by other intervals")
-    results["other_rows"] = other_rows(table)
-    results["other_intervals"] = other_intervals(table, results["laws"])
-    tell(f"{len(table.loss_columns)} loss columns")
-    return results | {"transfer": transfer(table)}
 
 
 def _table(table: Table, runs: list[Run]) -> dict:

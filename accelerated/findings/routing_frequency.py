@@ -4,9 +4,9 @@ import numpy as np
 import pandas
 
 from ..results.blocks import Block, Table, figure, share
-from ..results.comparisons.runs import CELL, Run, frame_of, in_percent, means, usual_frequency
 from ..tables.schema import DENSE
 from .finding import Finding, Report, change, ends, router_name, table
+from .runs import CELL, Run, frame_of, in_percent, means, usual_frequency
 from .style import colour_of, dots, label_ends, loss_rows, panel_grid, size_name, size_shade, with_room
 
 LEAST = 0.5

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+from routelaws.reference.diagnostics import SAME
+
 from ..errors import in_line
-from ..findings.finding import Report, bullets, capital, loss_name, names, who
-from ..results.blocks import Block, Heading, duration, range_of
+from ..findings import slopes
+from ..findings.finding import Report, bullets, capital, loss_name, names, router_name, who
+from ..findings.gather import FINDINGS
+from ..results.blocks import Block, Heading, duration, figure, range_of
 from ..wording import once, plural
-from .answer import findings, gains
 
 PAPER = "[Clark et al. 2022](https://arxiv.org/abs/2202.01169), *Unified Scaling Laws for Routed Language Models*"
 
@@ -27,8 +30,8 @@ def first_page(report: Report) -> list[Block]:
         *(_trained(report) if report.sweep else _held(report)),
         *cautions(report),
         Heading("What came out"),
-        *bullets(findings(report)),
-        *gains(report),
+        *bullets(answers(report)),
+        *slopes.answer(report),
         *([] if report.table["routers"] else [_no_routed_run(report)]),
     ]
 
@@ -163,3 +166,55 @@ def corpus(paths: tuple[str, ...]) -> str:
 
 def _either(values) -> str:
     return " or ".join(map(str, values))
+
+
+def answers(report: Report) -> list[str | None]:
+    """Return the sentences of the findings, one to three each."""
+    blocks = []
+    if report.sweep and report.table["routers"]:
+        blocks.append(_chance(report.sweep))
+    if report.sweep and report.sweep["not_learned"]:
+        blocks.append(
+            f"**Some runs are left out of all comparisons, fits and recommendations.** "
+            f"{capital(report.sweep['not_learned'])}. The rule: {NOT_LEARNED}."
+        )
+    return blocks + [finding.sentence(report) for finding in FINDINGS if len(report.results[finding.key])]
+
+
+def _chance(sweep: dict) -> str:
+    outcomes = [outcome for outcome in sweep["outcomes"] if outcome["sizes"]]
+    if not outcomes:
+        return "**Is the gain more than chance?** Not known: no size has both a dense run and a routed run with k = 1."
+    lower, points = sum(each["lower"] for each in outcomes), sum(each["sizes"] for each in outcomes)
+    counts = sorted({e for each in outcomes for e in each["experts"]})
+    at = f"E = {counts[0]}" if len(counts) == 1 else "the largest E"
+    where = f"in {_share(lower, points, 'comparison')}"
+    if sweep["spreads"]:
+        spread = figure(max(each["range"] for each in sweep["spreads"]), ".4f")
+        head = f"**At {at}, routed models beat dense ones by more than chance {where}.** "
+        head += f"Seeds alone change a loss by up to {spread} nats."
+    else:
+        head = f"**At {at}, routed models beat dense ones {where}.** "
+        head += "Chance alone might cause this, because no point was trained with two seeds."
+    return f"{head} {'; '.join(map(_outcome, outcomes))}."
+
+
+def _outcome(outcome: dict) -> str:
+    at = f"{router_name(outcome['router'])} is lower at {_share(outcome['lower'], outcome['sizes'], 'size')}"
+    if not outcome["lower"]:
+        return at
+    nats, shares = range_of(outcome["nats"], ".4f"), range_of(outcome["percent"], ".2f", " %")
+    return f"{at}, by {nats} nats ({shares})"
+
+
+def _share(some: int, of: int, noun: str) -> str:
+    """Return "all 3 sizes", "2 of 3 sizes" or "none of 3 sizes"."""
+    if some == of:
+        return f"all {plural(of, noun)}" if of > 1 else f"the one {noun}"
+    return f"{some or 'none'} of {plural(of, noun)}"
+
+
+NOT_LEARNED = (
+    "training and evaluation choose the same expert about as often as by chance, or exchanging the experts changes the "
+    f"loss by less than {100 * (SAME - 1):.2g} %"
+)

@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 
 from ..findings.gather import gather
-from ..results.comparisons.runs import Run
-from ..results.reproduction.table import with_main_loss
+from ..findings.runs import Run
+from ..findings.source import with_main_loss
 from ..results.runs import Runs
 from ..results.sweeps.findings import find, report_dict
 from ..results.sweeps.folder import Sweep, read_sweep, same_but_seed

@@ -6,8 +6,7 @@ from ..errors import printable
 from ..findings.compute import other_kinds
 from ..findings.finding import Report, bullets, listed, loss_name, missing, router_name
 from ..findings.gather import FINDINGS
-from ..results.blocks import Block, Heading, Table, count, counts_span, figure, range_of, two_digits
-from ..results.encoding import constants
+from ..results.blocks import Block, Heading, Table, figure, range_of, two_digits
 from ..wording import plural
 from .sweep_sections import how_done, not_used
 
@@ -41,76 +40,6 @@ def symbols_section(report: Report) -> list[Block]:
     rows = SYMBOLS[:2] + (ROUTED_SYMBOLS if routers else []) + SYMBOLS[2:]
     lines = bullets(words for router, words in ROUTERS.items() if router in routers)
     return [Heading("Words and symbols"), Table(["symbol", "meaning", "unit"], rows, words=(1,)), *lines]
-
-
-def not_reproduced_section(report: Report) -> list[Block]:
-    """Return the differences between fits to the released runs and the printed results."""
-    if not report.table["released"]:
-        return []
-    laws = [law for law in report.fitted if "printed" in law]
-    lines = _about_printed(report, laws) if laws else []
-    if "printed" in report.results["dense"]:
-        lines.append(_about_dense(report.results["dense"]))
-    open_texts = [
-        f"{loss_name(each['loss'])} with {router_name(each['router'])} ({listed(unknown)})"
-        for each in report.results["transfer"]
-        if each["missing"] is None
-        and (unknown := [name for name, coefficient in constants(each).items() if not coefficient["determined"]])
-    ]
-    if open_texts:
-        lines.append(
-            f"**Do not use these constants**, because the runs do not determine them: {'; '.join(open_texts)}."
-        )
-    lines += [
-        "**Not compared with the paper**, because the paper does not give the numbers: the slopes at each size, the "
-        "constants of the law that uses F and B, and the fits to the other texts.",
-        "**A limit of the runs, not of the fit:** every model was trained on the same number of tokens. The size at "
-        "which the gain of routing ends may change if larger models are trained on more tokens.",
-    ]
-    return [Heading("What does not reproduce"), *bullets(lines)]
-
-
-def _about_printed(report: Report, laws: list[dict]) -> list[str]:
-    outside = report.results["headlines"]["printed"]["outside"]
-    inside = (
-        "**Every printed constant lies inside the interval of our fit.** The constants still differ from ours, because "
-        "the objective is so flat that the runs cannot distinguish them."
-    )
-    if outside:
-        named = listed(f"{each['name']} of {router_name(each['router'])}" for each in outside)
-        inside = f"**Some printed constants lie outside the interval of our fit:** {named}."
-    scores = [
-        f"{router_name(law['router'])} {figure(law['printed']['rmsle'], '.4f')} for the printed constants, "
-        f"{figure(law['printed']['best_in_box'], '.5f')} for the best law that rounds to them, "
-        f"{figure(law['rmsle'], '.5f')} for the best law"
-        for law in laws
-    ]
-    cutoffs = [
-        f"{router_name(law['router'])} {count(law['printed']['cutoff_of_rounded'])} from the printed constants, "
-        f"{count(law['printed']['N_cutoff'])} in the paper's text, {count(law['derived']['N_cutoff']['value'])} by our "
-        f"fit, {counts_span(law['printed']['cutoff_box'])} for all laws that round to the printed constants"
-        for law in laws
-    ]
-    return [
-        inside,
-        "**The printed table cannot be used to predict.** It has three decimals, and log10 N multiplies the rounding "
-        f"error of c by up to nine. RMSLE on the same rows: {'; '.join(scores)}.",
-        "**N_cutoff does not follow from the printed table.** It is 10 to the power −b/c. A rounding error of half a "
-        "unit in the third decimal of b and c changes it by a factor of ten or more. N_cutoff is: "
-        f"{'; '.join(cutoffs)}.",
-    ]
-
-
-def _about_dense(dense: dict) -> str:
-    printed, coefficients = dense["printed"], dense["coefficients"]
-    inside = all(coefficients[name]["low"] <= printed[name] <= coefficients[name]["high"] for name in ("alpha", "N_c"))
-    return (
-        f"**The dense power law** fits with alpha {figure(coefficients['alpha']['value'], '.4f')} and N_c "
-        f"{count(coefficients['N_c']['value'])}; the paper prints {figure(printed['alpha'], '.3f')} and "
-        f"{count(printed['N_c'])}. On the dense runs, the printed values have an RMSLE of "
-        f"{figure(printed['rmsle'], '.4f')}, and the fit has {figure(dense['rmsle'], '.4f')}. "
-        f"{'Both lie' if inside else 'At least one printed value does not lie'} inside the rough intervals of the fit."
-    )
 
 
 CHOICES = {
@@ -201,7 +130,7 @@ def _gap(report: Report, cell: dict) -> str:
 def _lacking(report: Report) -> list[Block]:
     results, table = report.results, report.table
     lacking = {
-        "no size has two values of E (for slopes)": any(law["measured_slopes"] for law in report.laws),
+        "no size has two values of E (for slopes)": results["slopes"]["slope"].notna().any(),
         **{finding.lacking: len(results[finding.key]) for finding in FINDINGS if finding.lacking},
         "no run has another k, R or width (to test the law that uses F and B)": results["kinds"].empty
         or other_kinds(results),

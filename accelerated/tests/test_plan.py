@@ -373,7 +373,9 @@ def test_a_frontier_is_dashed_where_it_ends_beyond_the_runs():
 def test_the_notes_on_a_ranking_are_the_approved_ones(approved):
     def line(router="Hash", law="separable", words=(), **fields):
         fields = {"beyond": [], "surrounded": True, "at_reach": False, "law_interval": (1.0, 2.0)} | fields
-        model = SimpleNamespace(router=router, law=law, fit=SimpleNamespace(name=router, method_words=words))
+        fields |= {"dense_parameters": 1e9, "total_parameters": 4e9, "choice": SimpleNamespace(tokens=2e10)}
+        fit = SimpleNamespace(name=router, method_words=words)
+        model = SimpleNamespace(router=router, law=law, fit=fit, num_experts=4)
         return SimpleNamespace(model=model, **fields)
 
     def fit(rise, determined=True):

@@ -7,8 +7,8 @@ import pandas
 import pytest
 
 from routelaws.accelerated import cli
+from routelaws.accelerated.findings.source import Table, open_runs
 from routelaws.accelerated.laws.catalogue import LAWS
-from routelaws.accelerated.results.reproduction.table import Table, open_runs
 from routelaws.accelerated.results.rows import ESTIMATED, PIECES, TAKEN, column_remarks, law_columns
 from routelaws.accelerated.tables.convert import convert_runs
 from routelaws.accelerated.tables.selection import select_rows

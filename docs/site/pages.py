@@ -19,8 +19,8 @@ SINGLE = {  # pages without a group
 }
 GUIDES = {  # in the order of reading; other pages come last
     "Words": ("terms", "letters"),
-    "Build and train": ("own_layer", "routers", "training", "scale", "bench"),
-    "Predict": ("columns", "laws", "planning", "downstream"),
+    "Build and train": ("own_layer", "routers", "training", "worse_than_dense", "scale", "bench"),
+    "Predict": ("columns", "laws", "planning", "recipes", "downstream"),
     "Test": ("wild/README", "vectors"),
     "Background": (
         "study/README",

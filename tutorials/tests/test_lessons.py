@@ -100,7 +100,9 @@ class TestEveryLesson:
     def test_is_in_the_index_and_has_answers(self, name):
         assert f"({name}.md)" in (FOLDER / "README.md").read_text(encoding="utf-8")
         assert f"(answers/{name}.py)" in page(name).partition("## Exercises")[2]
-        assert "assert" in (FOLDER / "answers" / f"{name}.py").read_text(encoding="utf-8")
+        answers = (FOLDER / "answers" / f"{name}.py").read_text(encoding="utf-8")
+        exercises = re.findall(r"(?m)^(\d+)\. ", page(name).partition("## Exercises")[2])
+        assert "assert" in answers and re.findall(r"(?m)^# (\d+)\. ", answers) == exercises
 
     @pytest.mark.parametrize("name", LESSONS)
     def test_says_first_what_it_is_about(self, name):

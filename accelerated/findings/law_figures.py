@@ -1,10 +1,14 @@
-"""Figures of the (N, E) laws, like Figure 1 of the paper: loss against E, level curves, effective size."""
+"""The figures of the (N, E) law: loss against E and level curves, like Figure 1 of the paper, and its constants."""
 
 import numpy as np
+import pandas
 
-from ...findings.finding import router_name
-from ...findings.style import (
-    DASHED,
+from ..laws.fitting import predict_curve
+from ..results.blocks import count
+from ..results.encoding import constants
+from .finding import router_name
+from .runs import Run
+from .style import (
     INK,
     colour_of,
     curve_of,
@@ -15,18 +19,15 @@ from ...findings.style import (
     losses_of,
     panel_grid,
     points_of,
+    round_ticks,
+    shared_legend,
     size_axis,
     size_name,
     size_shade,
 )
-from ...laws.fitting import LossCurve, predict_curve
-from ...results.comparisons.runs import REACH, Run
-from ...results.plotting import plot_profiles
 
-
-def isoflop_figure(results: dict, runs: list[Run]):
-    """Return the losses at equal FLOPs; None for a table without budgets."""
-    return plot_profiles(results["isoflop"]) if results["isoflop"] else None
+FAR = 1e3
+"""The axis includes the end of an interval if it is within this factor of the values."""
 
 
 def loss_figure(results: dict, runs: list[Run]):
@@ -116,68 +117,6 @@ def _scatter(panel, points: dict, colour, ends: tuple[float, float]) -> None:
     panel.scatter([x for x, _ in points], [y for _, y in points], c=list(points.values()), **look)
 
 
-def effective_figure(results: dict, runs: list[Run]):
-    """Return loss against effective parameter count, a panel per router: the third panel of Figure 1."""
-    laws = [law for law in results["laws"] if law["missing"] is None and _worth_showing(law, runs)]
-    if not laws:
-        return None
-    figure, panels = panel_grid(len(laws), 4.0)
-    everything, reach = [], []
-    for panel, law in zip(panels, laws, strict=True):
-        points = points_of(runs, law["router"])
-        everything += points.values()
-        reach += _draw_worth(panel, results, law, points)
-    low, high = min(reach) / 1.35, max(reach) * 1.35
-    for panel, law in zip(panels, laws, strict=True):
-        _draw_dense_curve(panel, law, low, high)
-        panel.set_xscale("log")
-        size_axis(panel, low, high)
-        panel.set(title=router_name(law["router"]), xlabel="effective parameter count", xlim=(low, high))
-        panel.legend(loc="lower left", handletextpad=0.1, borderaxespad=0.1, labelspacing=0.25, fontsize=9)
-    loss_axis(panels, everything, results)
-    return figure
-
-
-def _worth_showing(law: dict, runs: list[Run]) -> bool:
-    """Return whether dense models of equal loss are within `REACH` of the trained models."""
-    if not law["curve"]["size"] < 0:
-        return False
-    at = list(points_of(runs, law["router"]))
-    worth = _effective(curve_of(law), np.array([n for n, _ in at], float), np.array([e for _, e in at], float))
-    return bool(law["sizes"][0] / REACH < worth.min() and worth.max() < law["sizes"][-1] * REACH)
-
-
-def _draw_worth(panel, results: dict, law: dict, points: dict) -> list[float]:
-    """Draw the losses {(N, E): mean loss} of a router against effective parameters. Return the effective parameters."""
-    sizes, colour, reach = sorted({n for n, _ in points}), colour_of(results, law["router"]), []
-    for i, size in enumerate(sizes):
-        at = sorted(e for n, e in points if n == size)
-        worth = _effective(curve_of(law), np.full(len(at), float(size)), np.array(at, float))
-        reach += list(worth)
-        for e, x in zip(at, worth, strict=True):
-            if e == 1:
-                dots(panel, x, points[size, e], INK, "s", "dense" if i == 0 else None, 5.5)
-            else:
-                first = e == min(at[at[0] == 1 :])
-                label = f"N = {size_name(results, size)}" if first else None
-                dots(panel, x, points[size, e], size_shade(colour, i, len(sizes)), "o", label, 5.5)
-    return reach
-
-
-def _draw_dense_curve(panel, law: dict, low: float, high: float) -> None:
-    at = np.geomspace(low, high, 50)
-    inside = (at >= law["sizes"][0]) & (at <= law["sizes"][-1])
-    line = predict_curve(curve_of(law), at, np.ones(at.size))
-    panel.plot(at, line, color=INK, linewidth=1.0, linestyle=DASHED, zorder=2)
-    panel.plot(at[inside], line[inside], color=INK, linewidth=1.4, zorder=2)
-
-
-def _effective(curve: LossCurve, size: np.ndarray, experts: np.ndarray) -> np.ndarray:
-    """Return [n], the dense sizes that have the same loss by the law as models of these sizes and experts, [n] each."""
-    with np.errstate(over="ignore", under="ignore"):
-        return 10 ** ((np.log10(predict_curve(curve, size, experts)) - curve.intercept) / curve.size)
-
-
 def _levels(low: float, high: float) -> np.ndarray:
     from matplotlib.ticker import MaxNLocator
 
@@ -206,3 +145,71 @@ def _label_levels(panel, lines, height: float, reach: tuple[float, float]) -> No
                 zorder=4,
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
             )
+
+
+def coefficients_figure(results: dict, runs: list[Run]):
+    """Return each coefficient with its interval for each router, and the paper's printed value."""
+    laws = [law for law in results["laws"] if law["missing"] is None and law["status"] != "linear limit"]
+    rows = [{"router": law["router"], "name": name} | each for law in laws for name, each in constants(law).items()]
+    frame = pandas.DataFrame(rows, columns=["router", "name", "value", "low", "high"])
+    frame = frame.merge(results["printed"][["router", "name", "printed"]], "left", ["router", "name"])
+    shown = frame[frame["name"] != "d"].groupby("name", sort=False)
+    shown = [(name, rows) for name, rows in shown if ((rows["value"] != 0) & np.isfinite(rows["value"])).any()]
+    if not shown:
+        return None
+    figure, panels = panel_grid(len(shown), 0.6 + 0.42 * len(laws) + 0.75)
+    for panel, (name, rows) in zip(panels, shown, strict=True):
+        if name in ("E_start", "E_max", "N_cutoff"):
+            panel.set_xscale("log")
+        low, high = _reach(rows, panel.get_xscale() == "log")
+        for i, row in enumerate(rows.itertuples()):
+            _forest(panel, row, len(laws) - 1 - i, (low, high), colour_of(results, row.router))
+        panel.set(title=name.replace("_", " "), xlim=(low, high), ylim=(-0.7, len(laws) - 0.3), yticks=[])
+        panel.grid(axis="y", visible=False)
+        _few_ticks(panel, low, high)
+    shared_legend(figure, panels)
+    return figure
+
+
+def _few_ticks(panel, low: float, high: float) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    if panel.get_xscale() == "log":
+        steps = (1, 2, 5) if high / low < 40 else (1, 3) if high / low < 200 else (1,)
+        round_ticks(panel, low, high, steps, 6, count)
+    else:
+        panel.xaxis.set_major_locator(MaxNLocator(4))
+
+
+def _reach(rows: pandas.DataFrame, logarithmic: bool) -> tuple[float, float]:
+    """Return the ends of an axis for all values, and for the ends of intervals that are not too far (`FAR`)."""
+    values = [value for value in rows["value"] if np.isfinite(value) and (value > 0 or not logarithmic)]
+    values += [*rows["printed"].dropna()]
+    ends = [*rows["low"], *rows["high"]]
+    if logarithmic:
+        low, high = min(values) / FAR, max(values) * FAR
+        ends = [end for end in ends if low <= end <= high]
+        low, high = min(values + ends), max(values + ends)
+        factor = max((high / low) ** 0.12, 1.1)
+        return low / factor, high * factor
+    width = max(map(abs, values)) * FAR or 1.0
+    ends = [end for end in ends if abs(end) <= width]
+    low, high = min(values + ends), max(values + ends)
+    room = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
+    return low - room, high + room
+
+
+def _forest(panel, row, height: float, ends: tuple[float, float], colour: str) -> None:
+    """Draw an interval. An arrow marks an end beyond the axis. Infinite values are not drawn."""
+    low, high = max(row.low, ends[0]), min(row.high, ends[1])
+    panel.plot([low, high], [height] * 2, color=colour, linewidth=2.2, solid_capstyle="butt")
+    if row.high > ends[1]:
+        panel.plot(ends[1], height, ">", color=colour, markersize=7, clip_on=False)
+    if row.low < ends[0]:
+        panel.plot(ends[0], height, "<", color=colour, markersize=7, clip_on=False)
+    if np.isfinite(row.value):
+        dots(panel, row.value, height, colour, label=router_name(row.router), size=7)
+    if row.printed == row.printed:
+        open_mark = {"markerfacecolor": "white", "markeredgecolor": INK, "markeredgewidth": 1.2, "zorder": 4}
+        label = "printed in the paper"
+        panel.plot(row.printed, height - 0.27, "D", color="white", markersize=5, label=label, **open_mark)

@@ -14,20 +14,20 @@ import numpy as np
 
 from routelaws.reference.accounting import TABLE_SEQUENCE_LENGTH
 
-from ...errors import InputError
-from ...laws.catalogue import LAWS
-from ...tables.columns import size_label
-from ...tables.conditions import names_in, row_mask
-from ...tables.schema import DENSE
-from ...tables.selection import UNLEARNED, RouterRows, learned, none_chosen, select_rows
-from ...tables.table import listed, named
-from ..comparisons.runs import Run, trusted
-from ..fit import Fit
-from ..planning.isoflop import Profile, kinds_profiles
-from ..row_differences import left_out_lines
-from ..rows import rows_of_runs, taken_per_step
-from ..runs import LOSS, Runs, read
+from ..errors import InputError
+from ..laws.catalogue import LAWS
+from ..results.fit import Fit
+from ..results.planning.isoflop import Profile, kinds_profiles
+from ..results.row_differences import left_out_lines
+from ..results.rows import rows_of_runs, taken_per_step
+from ..results.runs import LOSS, Runs, read
+from ..tables.columns import size_label
+from ..tables.conditions import names_in, row_mask
+from ..tables.schema import DENSE
+from ..tables.selection import UNLEARNED, RouterRows, learned, none_chosen, select_rows
+from ..tables.table import listed, named
 from . import paper
+from .runs import Run, trusted
 
 BOUNDED = "routed-bounded"
 """The paper's final law."""
@@ -47,6 +47,7 @@ class Table:
     Args:
         source: the runs, with the main choice of rows and the main loss (see `with_main_loss`).
         name: printed name of the table; "" for the names of its files.
+        huber: delta in log10 units of an additional fit by a sum of Huber terms; None for no additional fit.
 
     Attributes:
         last: the last evaluation of each run, by hyper_id, without runs whose routers have not learned
@@ -58,7 +59,7 @@ class Table:
         InputError: no loss has a value, or the requested loss has none.
     """
 
-    def __init__(self, source: Runs, name: str = ""):
+    def __init__(self, source: Runs, name: str = "", huber: float | None = None):
         has_learned = learned(source.last, source.rows)
         self.frame, self.last = source.frame, source.last[has_learned]
         unlearned = [{"hyper_id": run, "reason": UNLEARNED} for run in source.last["hyper_id"][~has_learned]]
@@ -71,7 +72,7 @@ class Table:
         if source.loss not in self.loss_columns:
             there = ", ".join(self.loss_columns)
             raise InputError(f"{named(source.paths)}: loss column {source.loss} has no values; available: {there}")
-        self._source = source
+        self._source, self.huber = source, huber
         self._fits: dict[tuple, list[tuple[RouterRows, Fit | str]]] = {}
 
     @property

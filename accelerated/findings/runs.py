@@ -8,10 +8,10 @@ import pandas
 
 from routelaws.reference.accounting import TABLE_SEQUENCE_LENGTH
 
-from ...laws.uncertainty import student_quantile
-from ...tables.schema import DENSE
-from ..blocks import log_percent
-from ..misfit import equal_variances
+from ..laws.uncertainty import student_quantile
+from ..results.blocks import log_percent
+from ..results.misfit import equal_variances
+from ..tables.schema import DENSE
 
 LEVEL = 0.95
 """Confidence level of every interval of the report."""
@@ -37,27 +37,6 @@ def in_percent(rows: pandas.DataFrame) -> pandas.DataFrame:
     """Return rows with `change` and `reach` of log10 L in percent of L: percent, low, high."""
     ends = {"percent": rows["change"], "low": rows["change"] - rows["reach"], "high": rows["change"] + rows["reach"]}
     return rows.assign(**{name: change.map(log_percent) for name, change in ends.items()})
-
-
-def line(x: np.ndarray, y: np.ndarray) -> dict | None:
-    """Return the least-squares slope of y over x with its Student interval; None with fewer than two different x.
-
-    Returns:
-        {"slope", "low", "high", "rows"}; the ends are None with fewer than three rows.
-    """
-    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    if np.unique(x).size < 2:
-        return None
-    spread = x - x.mean()
-    square = float(spread @ spread)
-    slope = float(spread @ y) / square
-    result = {"slope": slope, "low": None, "high": None, "rows": x.size}
-    if x.size > 2:
-        residual = y - y.mean() - slope * spread
-        error = math.sqrt(float(residual @ residual) / (x.size - 2) / square)
-        reach = student_quantile(LEVEL, x.size - 2) * error
-        result |= {"low": slope - reach, "high": slope + reach}
-    return result
 
 
 class Run(NamedTuple):

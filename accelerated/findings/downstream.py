@@ -19,20 +19,24 @@ same rows" use only the rows of the direct law.
 
 import functools
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from routelaws.reference.laws import downstream
 
-from ...errors import InputError
-from ...laws.catalogue import LAWS
-from ...tables.accuracies import Accuracies, loss_name
-from ...tables.guess_rates import guess_rate
-from ...wording import by_reason, in_short, plural
-from ..blocks import Block, Table, figure
-from ..fit import Fit
-from ..rows import Rows as LawRows
+from ..errors import InputError
+from ..laws.catalogue import LAWS
+from ..results.blocks import Block, Table, figure
+from ..results.fit import Fit
+from ..results.rows import Rows
+from ..tables.accuracies import Accuracies, loss_name
+from ..tables.guess_rates import guess_rate
+from ..wording import by_reason, in_short, plural
+from .finding import table as table_of
+
+if TYPE_CHECKING:
+    import pandas
 
 RATIO_HUBER = 1e-3
 """Delta of the ratio law's fit, in ln(-ln Q'), as in the paper."""
@@ -49,42 +53,21 @@ SAME = 1e-4
 direct law. Two such fits differ only because their searches end at slightly different points."""
 
 
-class Rows(NamedTuple):
-    """The runs of a training set below or above the cut, with their accuracies of a task."""
-
-    parameters: np.ndarray
-    tokens: np.ndarray
-    flops: np.ndarray
-    loss: np.ndarray
-    accuracy: np.ndarray
-
-
-class Pair(NamedTuple):
-    """The comparison of two laws on the tasks where both have a fit."""
-
-    first: str
-    second: str
-    tasks: int
-    first_wins: int  # tasks on which the first law has the smaller mean absolute error
-    second_wins: int
-    first_error: float  # mean over tasks of the mean absolute error
-    second_error: float
-    first_median: float  # median over tasks of the mean absolute error
-    second_median: float
-    p: float  # p of a two-sided sign test over tasks
-
-
 class Study(NamedTuple):
-    """The comparison of the laws on one table."""
+    """The comparison of the laws on one table.
+
+    Attributes:
+        errors: law, task, error (mean absolute error over the scored runs; NaN without a fit), reason (for no fit)
+        pairs: see `pairs_of`
+    """
 
     cut: float  # training FLOPs
     loss: str  # the text whose loss the two-stage laws use
     fitted_runs: int
     scored_runs: int
     tasks: int
-    errors: dict[str, dict[str, float]]  # {law: {task: mean absolute error}}, for tasks with a fit
-    left_out: dict[str, dict[str, str]]  # {law: {task: reason for no fit}}
-    pairs: list[Pair]
+    errors: "pandas.DataFrame"
+    pairs: "pandas.DataFrame"
 
 
 def compare_laws(
@@ -117,21 +100,12 @@ def compare_laws(
             f"--cut {cut:g}: {plural(int(below.sum()), 'run')} at or below these FLOPs and {above.sum()} above; "
             "choose a --cut with runs on both sides"
         )
-    misses, reasons = _misses(table, loss, below, above, table.guess_rates | (rates or {}), least_gain)
-    if not misses:
+    misses = _misses(table, loss, below, above, table.guess_rates | (rates or {}), least_gain)
+    if (misses["run"] < 0).all():
         raise InputError(f"no task has accuracies on both sides of --cut {cut:g}; choose another --cut")
-    errors = {
-        law: {task: float(np.nanmean(values)) for task, values in by.items() if np.isfinite(values).any()}
-        for law, by in misses.items()
-    }
-    left_out = {
-        law: {task: why for task, why in reasons.get(law, {}).items() if task not in by} for law, by in errors.items()
-    }
-    pairs = [_pair(first, second, misses) for first, second in PAIRS]
-    return Study(
-        cut, loss, int(below.sum()), int(above.sum()), len(table.accuracies), errors, left_out,
-        [pair for pair in pairs if pair.tasks],
-    )  # fmt: skip
+    errors = misses.groupby(["law", "task"], sort=False).agg(error=("miss", "mean"), reason=("reason", "last"))
+    errors = errors.assign(reason=errors["reason"].where(errors["error"].isna())).reset_index()
+    return Study(cut, loss, int(below.sum()), int(above.sum()), len(table.accuracies), errors, pairs_of(misses))
 
 
 def check_numbers(cut: float, ratio: float | None, least_gain: float) -> None:
@@ -157,28 +131,36 @@ def _of_ratio(table: Accuracies, ratio: float | None) -> np.ndarray:
 
 
 def _misses(table: Accuracies, loss: str, below, above, rates: dict[str, float], least_gain: float):
-    """Return {law: {task: absolute errors of the runs above}} and {law: {task: reason for no fit}}; NaN without a fit.
+    """Return the absolute error of each law on each task and run above the cut.
 
     Each training set of a task has its own fit.
+
+    Returns:
+        law, task, run (row of the table; -1 if the runs of a side of the cut lack the accuracy), miss (NaN without a
+        fit), reason (for no fit, or None).
     """
-    errors, reasons = {}, {}
-    for task in table.accuracies:
-        rate = guess_rate(task, rates) or 0.0
+    import pandas
+
+    frames = []
+    columns = {"parameters": table.parameters, "tokens": table.tokens, "flops": table.flops, "loss": table.losses[loss]}
+    for task, accuracy in table.accuracies.items():
+        rate, runs = guess_rate(task, rates) or 0.0, pandas.DataFrame(columns | {"accuracy": accuracy})
         for group in dict.fromkeys(table.training_set[below | above].tolist()):
-            sides = [_rows(table, task, loss, side & (table.training_set == group)) for side in (below, above)]
-            empty = [side for side, rows in zip(("at or below", "above"), sides, strict=True) if not len(rows.flops)]
-            if empty:
-                for law in _PREDICTORS:
-                    reasons.setdefault(law, {})[task] = f"no run {' or '.join(empty)} the cut has this accuracy"
-                continue
+            here = np.isfinite(accuracy) & (table.training_set == group)
+            sides = {"at or below": runs[below & here], "above": runs[above & here]}
+            empty = " or ".join(side for side, rows in sides.items() if rows.empty)
             for law, predict in _PREDICTORS.items():
-                try:
-                    misses = np.abs(np.clip(predict(*sides, rate, least_gain), 0.0, 1.0) - sides[1].accuracy)
-                except (ValueError, ArithmeticError) as error:
-                    reasons.setdefault(law, {})[task] = str(error)
-                    misses = np.full(len(sides[1].flops), np.nan)
-                errors.setdefault(law, {}).setdefault(task, []).append(misses)
-    return {law: {task: np.concatenate(parts) for task, parts in by.items()} for law, by in errors.items()}, reasons
+                miss, reason = np.nan, f"no run {empty} the cut has this accuracy" if empty else None
+                if not empty:
+                    try:
+                        miss = np.abs(
+                            np.clip(predict(*sides.values(), rate, least_gain), 0, 1) - sides["above"].accuracy
+                        )
+                    except (ValueError, ArithmeticError) as error:
+                        reason = str(error)
+                frame = {"law": law, "task": task, "miss": miss, "reason": reason}
+                frames.append(pandas.DataFrame(frame | {"run": [-1] if empty else sides["above"].index}))
+    return pandas.concat(frames, ignore_index=True)
 
 
 def rate_remarks(table: Accuracies, rates: dict[str, float] | None = None) -> list[str]:
@@ -204,29 +186,23 @@ def sign_test(first: int, second: int) -> float:
     return min(1.0, 2 * tail / 2**total)
 
 
-def _rows(table: Accuracies, task: str, loss: str, mask: np.ndarray) -> Rows:
-    mask = mask & np.isfinite(table.accuracies[task])
-    columns = (table.parameters, table.tokens, table.flops, table.losses[loss], table.accuracies[task])
-    return Rows(*(column[mask] for column in columns))
-
-
-def _by_law(below: Rows, above: Rows, rate: float, least_gain: float, name: str, huber: float | None = None):
+def _by_law(below, above, rate: float, least_gain: float, name: str, huber: float | None = None) -> np.ndarray:
     """Fit a law of the catalogue to the runs below and return its predictions above, [n]."""
     law = LAWS[name]
     options = {"guess_rate": rate, "least_gain": least_gain}
     options = {key: value for key, value in options.items() if key in law.options}
-    columns = tuple(getattr(below, column) for column in (*law.columns, *law.beside))
-    fit = Fit(LawRows(name, columns, below.accuracy, options=options), law, huber=huber)
-    return fit.law.predict(fit.best, *(getattr(above, column) for column in law.columns))
+    columns = tuple(below[column].to_numpy() for column in (*law.columns, *law.beside))
+    fit = Fit(Rows(name, columns, below["accuracy"].to_numpy(), options=options), law, huber=huber)
+    return fit.law.predict(fit.best, *(above[column].to_numpy() for column in law.columns))
 
 
-def _of_same_rows(below: Rows, above: Rows, rate: float, least_gain: float, name: str) -> np.ndarray:
-    used = (below.accuracy > rate + least_gain) & (below.accuracy < 1)
-    return _by_law(Rows(*(column[used] for column in below)), above, rate, least_gain, name)
+def _of_same_rows(below, above, rate: float, least_gain: float, name: str) -> np.ndarray:
+    used = (below["accuracy"] > rate + least_gain) & (below["accuracy"] < 1)
+    return _by_law(below[used], above, rate, least_gain, name)
 
 
-def _no_change(below: Rows, above: Rows, rate: float, least_gain: float) -> np.ndarray:
-    return np.full(len(above.flops), below.accuracy[np.argmax(below.flops)])
+def _no_change(below, above, rate: float, least_gain: float) -> np.ndarray:
+    return np.full(len(above), below.loc[below["flops"].idxmax(), "accuracy"])
 
 
 _PREDICTORS = {
@@ -244,19 +220,24 @@ _PREDICTORS = {
 """Each law as (rows below, rows above, guess rate, least gain) -> predicted accuracies above."""
 
 
-def _pair(first: str, second: str, misses: dict[str, dict[str, np.ndarray]]) -> Pair:
-    means = []
-    for task in misses.get(first, {}):
-        ours, theirs = misses[first][task], misses.get(second, {}).get(task)
-        both = np.isfinite(ours) & np.isfinite(theirs) if theirs is not None else np.zeros(len(ours), bool)
-        if both.any():
-            means.append((float(ours[both].mean()), float(theirs[both].mean())))
-    apart = [(a, b) for a, b in means if not math.isclose(a, b, rel_tol=SAME)]
-    wins = sum(a < b for a, b in apart), sum(a > b for a, b in apart)
-    if not means:
-        return Pair(first, second, 0, *wins, *[math.nan] * 4, 1.0)
-    middle = *np.mean(means, axis=0).tolist(), *np.median(means, axis=0).tolist()
-    return Pair(first, second, len(means), *wins, *middle, sign_test(*wins))
+def pairs_of(misses: "pandas.DataFrame") -> "pandas.DataFrame":
+    """Compare the pairs of laws on the tasks where both have a fit.
+
+    Returns:
+        first, second, tasks, first_wins (tasks on which the first law has the smaller mean absolute error),
+        second_wins, first_error (mean over tasks of the mean absolute error), second_error, first_median, second_median
+        (medians over tasks), p (of a two-sided sign test over tasks).
+    """
+    import pandas
+
+    wide, rows = misses.dropna(subset="miss").pivot(index=["task", "run"], columns="law", values="miss"), []
+    for pair in PAIRS:
+        means = wide.reindex(columns=pair).dropna().groupby("task").mean()
+        first, second = means.to_numpy().T
+        wins = [int((~np.isclose(a, b, SAME, 0) & (a < b)).sum()) for a, b in ((first, second), (second, first))]
+        rows.append([*pair, len(means), *wins, *means.mean(), *means.median(), sign_test(*wins)])
+    names = [f"{law}_{number}" for number in ("wins", "error", "median") for law in ("first", "second")]
+    return pandas.DataFrame(rows, columns=["first", "second", "tasks", *names, "p"]).query("tasks > 0")
 
 
 SHOWN = ("direct", "ratio", "two-stage linear", "two-stage logistic", "two-stage ratio", "no change")
@@ -271,13 +252,15 @@ SIGN = (
 def study_blocks(study: Study, remarks: list[str]) -> list[Block]:
     runs = f"laws fitted to {study.fitted_runs} runs of at most {study.cut:g} FLOPs and scored on {study.scored_runs} "
     tasks = f"larger runs; {study.tasks} tasks; two-stage laws use the loss on {study.loss}"
-    return [*remarks, runs + tasks, _errors_table(study), _pairs_table(study), *_left_out_lines(study), SIGN]
+    pairs = table_of(study.pairs, PAIR_COLUMNS, keys=2)
+    return [*remarks, runs + tasks, _errors_table(study.errors), pairs, *_left_out_lines(study.errors), SIGN]
 
 
-def _left_out_lines(study: Study) -> list[str]:
+def _left_out_lines(errors: "pandas.DataFrame") -> list[str]:
     lines = []
     for law in SHOWN:
-        if missing := study.left_out.get(law):
+        missing = errors[errors["law"] == law].dropna(subset="reason").set_index("task")["reason"].to_dict()
+        if missing:
             (why, tasks), *others = by_reason(missing).items()
             if others:
                 why = f"for example {tasks[0]}: {why}; --json has the reason of each task"
@@ -285,25 +268,20 @@ def _left_out_lines(study: Study) -> list[str]:
     return lines
 
 
-def _errors_table(study: Study) -> Table:
-    laws = [law for law in SHOWN if study.errors.get(law)]
-    tasks = dict.fromkeys(task for law in ("direct", "ratio") for task in study.errors.get(law, {}))
-    rows = [[task, *(figure(study.errors[law].get(task), ".3f", "") for law in laws)] for task in tasks]
+def _errors_table(errors: "pandas.DataFrame") -> Table:
+    known = errors.dropna(subset="error")
+    wide = known.pivot(index="task", columns="law", values="error")
+    laws, tasks = [law for law in SHOWN if law in wide], known[known["law"].isin(["direct", "ratio"])]["task"].unique()
+    rows = [[task, *(figure(wide.at[task, law], ".3f", "") for law in laws)] for task in tasks]
     return Table(["task", *laws], rows, "mean absolute error of the accuracy above the cut")
 
 
-def _pairs_table(study: Study) -> Table:
-    heads = ["first", "second", "tasks", "wins, first to second", "mean error", "median error", "p"]
-    rows = [
-        [
-            pair.first,
-            pair.second,
-            str(pair.tasks),
-            f"{pair.first_wins} to {pair.second_wins}",
-            f"{pair.first_error:.4f} to {pair.second_error:.4f}",
-            f"{pair.first_median:.4f} to {pair.second_median:.4f}",
-            f"{pair.p:.2g}",
-        ]
-        for pair in study.pairs
-    ]
-    return Table(heads, rows, keys=2)
+PAIR_COLUMNS = {
+    "first": lambda row: row.first,
+    "second": lambda row: row.second,
+    "tasks": lambda row: str(row.tasks),
+    "wins, first to second": lambda row: f"{row.first_wins} to {row.second_wins}",
+    "mean error": lambda row: f"{row.first_error:.4f} to {row.second_error:.4f}",
+    "median error": lambda row: f"{row.first_median:.4f} to {row.second_median:.4f}",
+    "p": lambda row: f"{row.p:.2g}",
+}
