@@ -13,7 +13,8 @@ from routelaws.reference.laws import held_out as reference
 from routelaws.reference.laws.held_out import HeldOut
 
 from ._searches import share
-from .catalogue import LAWS, SHORT_CUTS, Law
+from ._smooth import fit_each
+from .catalogue import LAWS, SHORT_CUTS, Law, searched_together
 
 
 def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray, groups: np.ndarray) -> HeldOut:
@@ -36,6 +37,12 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
     folds = [np.flatnonzero(groups == name) for name in np.unique(groups)]
     if law is LAWS.get(law.name) and law.name in SHORT_CUTS:
         errors = SHORT_CUTS[law.name](refit, columns, loss, folds)
+    elif searched_together(law):
+        errors = np.full(loss.size, np.nan)
+        tables = [[np.delete(column, out) for column in (*columns, loss)] for out in folds]
+        for out, fold in zip(folds, fit_each(fit, [*columns, loss], tables), strict=True):
+            if fold is not None:
+                errors[out] = law.miss(law.predict(fold, *(column[out] for column in columns)), loss[out])
     else:
         errors = np.full(loss.size, np.nan)
         for out in folds:
