@@ -358,14 +358,15 @@ def _brackets(problem: Problem, at, which, best, first, least: float, rise: floa
     inside, outside, last = np.zeros(lanes), first, best.copy()
     under, over = np.full(lanes, -1.0), np.ones(lanes)  # distance of the sum from its limit, at both points
     open_, found, before = np.zeros((3, lanes), dtype=bool)  # `found`: whether `outside` is outside
-    rounds = 0
+    rounds, beyond = 0, at
     while rounds < ROUNDS and not np.all(open_ | found & (np.abs(outside - inside) <= NARROW * error)):
         middle = np.where(found, inside + (outside - inside) * under / (under - over), outside)
-        end, total, says = _follow(problem, at, HELD, Held(which, best + middle, stiffness))
+        between = (under / (under - over) * found)[:, None]
+        end, total, says = _follow(problem, at + between * (beyond - at), HELD, Held(which, best + middle, stiffness))
         excess = np.sqrt(np.clip((total - least) / rise, 0.0, 16.0)) - 1  # nearly straight, where S is a parabola
         here = np.abs(excess) <= NARROW  # the end
         allowed = here | (total <= least + rise)
-        at = np.where(allowed[:, None], end, at)
+        at, beyond = np.where(allowed[:, None], end, at), np.where(allowed[:, None], beyond, end)
         last, inside = np.where(allowed, says, last), np.where(allowed, middle, inside)
         outside = np.where(allowed & ~here, np.where(found, outside, 2 * middle), middle)
         found |= here
