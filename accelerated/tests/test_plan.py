@@ -200,7 +200,7 @@ def test_a_plan_asks_a_law_at_the_columns_that_a_fit_reads():
         columns, _ = law_columns(selection, law, "loss_validation")
         for row, wanted in zip(selection.frame.to_dict("records"), zip(*columns, strict=True), strict=True):
             kind = (row["num_experts"], row["k"], row["granularity"])
-            costs = costs_of_kind(SimpleNamespace(rows=SimpleNamespace(runs=selection), law=law), *kind)
+            costs = costs_of_kind(SimpleNamespace(rows=SimpleNamespace(runs=selection), law=law), *kind[1:])(kind[0])
             found = law_point(law, costs, kind, row["dense_parameter_count"], row["tokens"])
             assert [float(column[0]) for column in found.values()] == pytest.approx(wanted, rel=1e-9), (kind, names)
 
