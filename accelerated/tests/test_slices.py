@@ -23,9 +23,7 @@ RUN = {
 @pytest.fixture
 def libtpu(monkeypatch):
     pytest.importorskip("libtpu")
-    from routelaws.accelerated.commands.compile import OF_LIBTPU
-
-    for name, value in OF_LIBTPU.items():
+    for name, value in slices.OF_LIBTPU.items():
         monkeypatch.setenv(name, value)
 
 
