@@ -89,7 +89,7 @@ class Finding(NamedTuple):
     Attributes:
         key: name of the frame that has rows if there is an answer
         title: heading of the section
-        find: returns the numbers as frames by name, from the results so far and a `reproduction.table.Table`;
+        find: returns the numbers as frames by name, from the results so far and a `source.Source`;
             results.json has their records
         section: returns the blocks below the heading; [] for no section
         sentence: returns the answer for the first page, if it has one

@@ -57,7 +57,7 @@ def section(report: Report) -> list[Block]:
         *report.figure(
             "frequency",
             "Loss against the share of the blocks that are routed",
-            f"One line for each router and E.{short * bool(report.results['rows']['suspect'])}",
+            f"One line for each router and E.{short * bool(report.results['runs']['suspect'].any())}",
         ),
         Table(["router", "N", "E", *(f"R = {share(value)}" for value in losses)], rows, keys=3),
         f"The next table compares each R with R = {usual}. The change is a mean over the pairs of N and E; its "

@@ -94,15 +94,6 @@ def usual(runs: list[Run]) -> list[Run]:
     ]
 
 
-def twice(runs: list[Run]) -> list[list[Run]]:
-    """Return the groups of runs with equal configurations and equal seeds, which were trained more than once."""
-    groups: dict = {}
-    for run in runs:
-        key = (run.router, run.size, run.experts, run.k, run.frequency, run.flop_increase, run.seed)
-        groups.setdefault(key, []).append(run)
-    return [group for group in groups.values() if len(group) > 1]
-
-
 def point_of(run: Run) -> tuple:
     """Return a key that is equal for runs whose rows differ only in the seed."""
     return run.router, run.size, run.experts, run.k, run.frequency, run.flop_increase

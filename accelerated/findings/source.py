@@ -3,7 +3,7 @@
 An (N, E) law is fitted to the rows of `selection.select_rows`. For the released runs these are the paper's rows
 ("clark": routing frequency 0.5, k 1, seed 42). For any other table they are the default of `select_rows`: every seed.
 The (F, B) law and the ablations use every run except `paper.SUSPECTS`. A condition on a user's table holds for all
-analyses (`Table.part`), so a run that it excludes appears in no section.
+analyses (`Source.part`), so a run that it excludes appears in no section.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def fit_form(law: str, selection: RouterRows, loss_column: str) -> Fit | str:
         return str(error)
 
 
-class Table:
+class Source:
     """The runs of a table and their fits. Each fit is computed once.
 
     Args:
@@ -81,7 +81,7 @@ class Table:
         return not self.released and self.rows not in (None, "clark")
 
     @cached_property
-    def part(self) -> "Table":
+    def part(self) -> "Source":
         """The table, without the evaluations that a user's condition excludes.
 
         A preset chooses rows only for the (N, E) laws. So does a condition on the released table, because other
@@ -92,7 +92,7 @@ class Table:
         kept = row_mask(self.frame, self.rows)
         if not kept.any():
             raise InputError(none_chosen(self.frame, self.rows))
-        return Table(Runs(self.frame[kept], self._source.paths, self.rows, self.loss_column), self.name)
+        return Source(Runs(self.frame[kept], self._source.paths, self.rows, self.loss_column), self.name)
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -169,7 +169,7 @@ def columns_of(selection: RouterRows, loss_column: str) -> tuple[np.ndarray, np.
     return size, experts, loss
 
 
-def size_labels(table: Table) -> dict[int, str]:
+def size_labels(table: Source) -> dict[int, str]:
     """Return the label of each N: the table's labels if each N has its own label, else rounded counts."""
     sizes = sorted({int(size) for size in table.last["dense_parameter_count"]})
     if "model_size_label" in table.last:
@@ -181,7 +181,7 @@ def size_labels(table: Table) -> dict[int, str]:
     return {size: size_label(size) for size in sizes}
 
 
-def seeds_chosen(table: Table) -> bool:
+def seeds_chosen(table: Source) -> bool:
     """Return whether a user's condition names the seed; if so, all runs give the scatter over seeds."""
     return table.has_condition and "seed" in names_in(table.rows)
 
@@ -197,7 +197,7 @@ def _is_released(last) -> bool:
     return there >= set(paper.DENSE_LOSSES.items())
 
 
-def _run(table: Table, row: dict, tokens: float) -> Run:
+def _run(table: Source, row: dict, tokens: float) -> Run:
     router = row["router_type"]
     dense = router == DENSE
     frequency = None if dense else _number(row, "routing_frequency")

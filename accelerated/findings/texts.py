@@ -9,6 +9,7 @@ from .finding import CONSTANTS, LEGEND, Finding, Report, listed, loss_name, name
 from .runs import Run
 from .slopes import at_ends, end_heads
 from .style import colour_of, panel_grid, shared_legend, size_axis
+from .used_runs import blank
 
 COLUMNS = ["loss", "router", "rows", "left_out", "missing", "status", "rmsle", "rmsle_percent", "objective"]
 KEY = ["loss", "router"]
@@ -98,7 +99,7 @@ def section(report: Report) -> list[Block]:
         [loss_name(row.loss), router_name(row.router), *at_ends(report, gains.get_group((row.loss, row.router)))]
         for row in fits.itertuples()
     ]
-    blank = [str(run["hyper_id"]) for run in report.results["rows"]["blank"]]
+    lost = blank(report.results["runs"])
     return [
         "The same law is fitted to each loss of the table. This shows whether the gains carry over to texts that were "
         f"not in the training data. {LEGEND}",
@@ -112,7 +113,7 @@ def section(report: Report) -> list[Block]:
         ),
         "The gain from a dense model to the largest E is known even if the constants are not:",
         Table(["text", "router", *end_heads(report)], at, keys=2),
-        *([f"Runs {listed(blank)} have a blank loss; only the fit to this loss leaves them out."] if blank else []),
+        *[f"Runs {listed(lost)} have a blank loss; only the fit to this loss leaves them out."] * bool(lost),
     ]
 
 

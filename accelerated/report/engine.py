@@ -14,27 +14,10 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import make_folder, write_atomically
-from ..findings import (
-    advice,
-    compute,
-    dense,
-    experts,
-    experts_per_token,
-    forms,
-    isoflop,
-    law,
-    misses,
-    printed,
-    refits,
-    routers,
-    routing_frequency,
-    slopes,
-    texts,
-    worth,
-)
+from ..findings import advice, isoflop, law, routers
 from ..findings.finding import Report, anchor, bullets
-from ..findings.gather import gather
-from ..findings.source import BOUNDED, Table, open_runs
+from ..findings.gather import FINDINGS, gather
+from ..findings.source import BOUNDED, Source, open_runs
 from ..laws.catalogue import LAWS
 from ..results.blocks import Block, Heading
 from ..results.blocks import markdown as blocks_markdown
@@ -59,27 +42,11 @@ SHORT = (
 FULL = (
     table_sections.symbols_section,
     sweep_sections.chance_section,
-    law.FINDING.blocks,
-    law.FLOOR.blocks,
-    refits.FINDING.blocks,
-    isoflop.FINDING.blocks,
-    slopes.FINDING.blocks,
-    worth.FINDING.blocks,
-    dense.FINDING.blocks,
-    misses.FINDING.blocks,
-    forms.FINDING.blocks,
     sweep_sections.registered_section,
-    routers.FINDING.blocks,
-    experts.FINDING.blocks,
-    experts_per_token.FINDING.blocks,
-    routing_frequency.FINDING.blocks,
-    compute.FINDING.blocks,
-    texts.FINDING.blocks,
     sweep_sections.routers_section,
     sweep_sections.training_section,
-    advice.FINDING.blocks,
-    printed.FINDING.blocks,
-    table_sections.rows_section,
+    *(finding.blocks for finding in FINDINGS),
+    table_sections.lacking_section,
     table_sections.method_section,
 )
 """Every section, for `--full`."""
@@ -114,7 +81,7 @@ def write_reproduction(
     check_huber(LAWS[BOUNDED], huber)
     tell(f"reading {named(tables)}")
     opened = open_runs(tables, rows, loss)
-    Table(opened)  # so that errors come before the folder exists
+    Source(opened)  # so that errors come before the folder exists
     folder = make_folder(Path(out))
     results, runs = gather(opened, tell, huber)
     for words, names in cautions_of(results).items():

@@ -13,7 +13,7 @@ import scipy.stats
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.findings.gather import gather
-from routelaws.accelerated.findings.source import Table, open_runs
+from routelaws.accelerated.findings.source import Source, open_runs
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.report import engine
@@ -494,9 +494,9 @@ def test_runs_whose_routers_have_not_learned_are_left_out_and_named():
     assert [run["hyper_id"] for run in selection.left_out] == [2, 3]
     assert all("its router has not learned" in run["reason"] for run in selection.left_out)
     [selection] = select_rows(frame, "num_experts == 1 or router_agreement >= 0")
-    assert len(selection.frame) == len(Table(Runs(frame, "t.csv", "router_agreement != 2")).runs) == 4
+    assert len(selection.frame) == len(Source(Runs(frame, "t.csv", "router_agreement != 2")).runs) == 4
     runs = Runs(frame, "t.csv")
-    assert [run.hyper_id for run in Table(runs).runs] == [0, 1]
+    assert [run.hyper_id for run in Source(runs).runs] == [0, 1]
     with pytest.raises(InputError, match="left out: hyper_id 2, 3: its router has not learned"):
         runs.fit()
 

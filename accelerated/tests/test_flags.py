@@ -391,7 +391,8 @@ def reproduce_takes_rows_loss_and_delta(said):
     assert (found["table"]["row_choice"], found["table"]["loss_column"]) == (words[1], "loss_c4")
     assert near(-found["dense"]["coefficients"]["alpha"]["value"], np.polyfit(*dense, 1)[0])
     more = sum(row["dense_parameter_count"] < 3e8 for row in MORE)
-    assert found["rows"]["routers"] == {"Hash": len(chosen["Hash"]) + more, "S-Base": len(chosen["S-Base"])}
+    rows = {law["router"]: law["rows"] for law in found["laws"]}
+    assert rows == {"Hash": len(chosen["Hash"]) + more, "S-Base": len(chosen["S-Base"])}
     assert found["huber"] == 0.001 and "delta = 0.001" in text and "C4 losses" in text
     huber = next(fit for fit in found["refits"] if (fit["router"], fit["choice"]) == ("Hash", "Huber"))
     robust = np.array([huber[name] for name in "ab"])

@@ -28,7 +28,6 @@ from routelaws.reference.laws.intervals import Range
 from routelaws.reference.laws.isoflop import Minimum, MinimumDifference
 
 RESULTS = json.loads((Path(__file__).parent / "approved" / "reproduce.json").read_text(encoding="utf-8"))
-del RESULTS["runs"]
 FRAMES = [name for name, rows in RESULTS.items() if isinstance(rows, list) and name not in ("laws", "isoflop")]
 EMPTY = {"refits": ["router", "choice"], "printed": COLUMNS, "printed_laws": LAWS}
 RESULTS |= {name: pandas.DataFrame(RESULTS[name], columns=EMPTY.get(name)) for name in FRAMES}
@@ -73,8 +72,6 @@ NOTHING_FITTED = {name: RESULTS[name].iloc[:0] for name in OF_LAWS}
 NO_LAW = {f"laws {i} missing": "the reason" for i in (0, 1)} | OTHER_TEXTS
 DENSE_ONLY = {"laws": [], "table routers": [], "pairs": PAIRS.iloc[:0]} | NOTHING_FITTED
 OPEN = {"determined": False}
-ALIKE = {"router": "Hash", "N": 1e7, "E": 4, "losses": [2.5, 2.25, 3.0]}
-SUSPECT = {"hyper_id": 11, "router": "Hash", "N": 1e7, "E": 4, "R": 0.25, "loss": 2.5, "reason": "odd"}
 PRINTED = pandas.DataFrame({
     "router": ["Hash"] * 7 + ["Dense"] * 2, "name": [*constants(LAW), "alpha", "N_c"],
     "printed": [0.5] * 6 + [9e11, 0.078, 3.568e13], "fitted": [0.25] * 6 + [9.2e9, 0.0777, 5.89e13],
@@ -106,7 +103,8 @@ REFITS = pandas.DataFrame([
     ("Hash", choice, 24, "interior", 0.000404, 1e-7, *(each["value"] for each in constants(LAW).values()))
     for choice in CHOICES
 ], columns=["router", "choice", "rows", "status", "rmsle", "objective", *constants(LAW)])  # fmt: skip
-FORMS_FRAME = RESULTS["forms"]
+TABLE, FORMS_FRAME = RESULTS["runs"], RESULTS["forms"]
+TWICE = pandas.concat([TABLE[9:12], TABLE[9:10].assign(hyper_id=[99], suspect="odd", loss=2.5)])
 ONE_MISSING = FORMS_FRAME.assign(missing=["the reason", *FORMS_FRAME["missing"][1:]], size_verdict="worse")
 FLOOR_BEST = np.where(FORMS_FRAME["law"] == "routed-bounded-floor", "best", "worse")
 CUTOFF, FLOOR = Range("N_cutoff", None, 9.52e9, 7.77e9, 1.19e10, ""), Range("L0", None, 0.0625, 0.0, 0.25, "")
@@ -159,7 +157,7 @@ OF_A_TABLE = {
     | {"forms": RESULTS["forms"].assign(size_percent=math.nan), "laws 0 misfit beyond_seeds": {"p": 0.01}},
     "no law": NO_LAW,
     "a law of one router": {"laws 0 missing": "too few runs"} | S_BASE_ONLY,
-    "dense runs only": DENSE_ONLY | {"table condition": True, "rows routers": None},
+    "dense runs only": DENSE_ONLY | {"table condition": True},
     "two dense sizes": DENSE_ONLY | {"dense misfit largest_size": None},
     "a pair, not settled": {"pairs": pairs(UNSETTLED)},
     "one of two pairs": {"pairs": pairs({}, UNKNOWN)},
@@ -200,7 +198,8 @@ OF_A_TABLE = {
     "one form is missing": {"forms": ONE_MISSING},
     "a floor is better": {f"laws {i} with_floor": {"better": True, "forms": FORMS} for i in (0, 1)}
     | {"forms": RESULTS["forms"].assign(size_verdict=FLOOR_BEST)},
-    "blank losses": {"rows blank": [{"hyper_id": i, "losses": ["loss_c4", "loss_pile"]} for i in (3, 7)]},
+    "blank losses": {"runs": TABLE.assign(losses=[{"loss_c4": None, "loss_pile": None} if i in (3, 7) else {}
+                                                  for i in TABLE["hyper_id"]])},
     "a text without a law": {"texts": pandas.concat([RESULTS["texts"].iloc[:3], RESULTS["texts"].iloc[3:].assign(
         missing="the reason", loss="loss_my_books")])},
     "small dense runs": {"dense sizes": [10_000_000, 100_000_000]},
@@ -210,13 +209,12 @@ OF_A_TABLE = {
     "slopes do not fade": {"slopes": RESULTS["slopes"].assign(slope=-0.1)},
     "k without a comparison": {"gains_per_flop": RESULTS["gains_per_flop"].iloc[:0]},
     "no kind is off": {"kinds": RESULTS["kinds"].assign(percent=0.0)},
-    "suspects": {"rows suspect": [SUSPECT], "rows kept": [12, 13]},
+    "suspects": {"runs": TWICE},
     "repeated runs and gaps": {
-        "rows twice": [ALIKE | {"hyper_ids": ids} for ids in ([1, 2], list(range(9)), [11, 99])],
-        "rows suspect": [SUSPECT],
-        "rows cells_missing": [{"router": router, "N": 1e7, "E": 4} for router in ("Hash", "Dense")],
+        "runs": pandas.concat([TABLE, TWICE, *[TABLE[3:4]] * 8]),
+        "gaps": pandas.DataFrame([("Hash", 10**7, 4), ("Dense", 10**7, 1)], columns=["router", "N", "E"]),
     },
-    "many gaps": {"rows cells_missing": [{}] * 13},
+    "many gaps": {"gaps": pandas.DataFrame([("Hash", 10**7, 4)] * 13, columns=["router", "N", "E"])},
     "nothing to compare": NOTHING,
     **{f"nothing in {path}": {path: value} for path, value in NOTHING.items()},
     "E_start at 1": {"laws 0 status": "E_start at 1"},

@@ -21,12 +21,13 @@ from routelaws.accelerated.findings import (
     routers,
     routing_frequency,
     slopes,
+    used_runs,
     worth,
 )
-from routelaws.accelerated.findings.gather import gather, used_rows
+from routelaws.accelerated.findings.gather import gather
 from routelaws.accelerated.findings.law_figures import _forest
-from routelaws.accelerated.findings.runs import seed_scatter, twice
-from routelaws.accelerated.findings.source import Table, open_runs, size_labels
+from routelaws.accelerated.findings.runs import seed_scatter
+from routelaws.accelerated.findings.source import Source, open_runs, size_labels
 from routelaws.accelerated.findings.style import (
     COLOURS,
     MORE_COLOURS,
@@ -329,12 +330,10 @@ def test_seeds_are_told_from_other_differences():
     assert seed_scatter(runs[::2]) is None
     for other in ({"k": 2}, {"frequency": 0.25}, {"flop_increase": 2.0}):  # such runs have not the same configuration
         one, more = run("Hash", 100, 4, 3.0), run("Hash", 100, 4, 2.9, **other)
-        assert seed_scatter([one, more._replace(seed=1)]) is None and twice([one, more]) == []
+        assert seed_scatter([one, more._replace(seed=1)]) is None
     runs += [run("Hash", 100, 16, 10 ** (0.1 * seed), seed=seed) for seed in range(3)]
     found = seed_scatter(runs)  # each point has its own mean: 0.02 of one degree and 0.02 of two
     assert found["degrees"] == 3 and found["deviation"] == pytest.approx(math.sqrt(0.04 / 3))
-    again = [*runs, run("Hash", 100, 4, 5.0)]
-    assert [[each.loss for each in group] for group in twice(again)] == [[10**0.1, 5.0]]
 
 
 def advised(key: str, **results):
@@ -498,10 +497,15 @@ def test_a_run_differs_from_the_main_grid_in_words(fields, kind):
 def test_a_run_beside_a_suspect_one_is_kept():
     twins = [run("Hash", 100, 4, 2.0 + i, hyper_id=i, suspect="odd" * (i == 1)) for i in range(2)]
     alone = [run("Hash", 100, 8, 2.0, hyper_id=2, suspect="odd"), run("Hash", 100, 16, 2.0, hyper_id=3)]
-    table = SimpleNamespace(law_rows=list, runs=twins + alone, rows=None, loss_column="loss_validation")
-    found = used_rows(table, table.runs)
-    assert [each["hyper_id"] for each in found["suspect"]] == [1, 2] and found["kept"] == [0]
-    assert [group["hyper_ids"] for group in found["twice"]] == [[0, 1]]
+    again = [run("Hash", 100, 32, 10.0**i, hyper_id=4 + i, frequency=None) for i in range(2)]
+    others = [run("Hash", 100, 32, 2.0, hyper_id=6, k=2), run("Hash", 100, 32, 2.0, hyper_id=7, flop_increase=2.0)]
+    runs = twins + alone + again + others
+    source = SimpleNamespace(law_rows=list, runs=runs, rows=None, loss_column="loss_validation")
+    known = {"row_choice": "every seed", "condition": False, "routers": [], "remarks": [], "released": False}
+    results = used_runs.find({}, source) | {"table": known | {"last_steps": [1]}, "laws": [], "size_labels": {}}
+    _, _, table, kept, twice, gaps = used_runs.section(finding.Report(results | {"gaps": results["gaps"][:1]}, []))
+    assert [row[0] for row in table.rows] == ["1", "2"] and kept.startswith("These runs are used: 0.")
+    assert "runs 4 and 5 (HASH, N = 100, E = 32): losses 1.0000 and 10.0000. All" in twice and "; " not in twice
 
 
 def test_printed_constants_beside_a_fit_to_losses_of_their_law():
@@ -557,16 +561,19 @@ def test_what_is_not_determined_is_not_given_as_a_number(tmp_path):
     assert re.search(r"\| C4 \| HASH \| 21 \| (-?[\d.]+ \| ){3}(not determined \| ){3}", text)
 
 
+def unused_of(table) -> dict[str, list[int]]:
+    return used_runs.unused(finding.Report(used_runs.find({}, table), []))
+
+
 def test_rows_and_loss_can_be_chosen(tmp_path):
     frame = with_ablations(make_frame())
     choice = "k == 1 and routing_frequency == 0.5 and seed == 42"
-    chosen = Table(open_runs(write(frame, tmp_path), choice, "loss_c4"))
+    chosen = Source(open_runs(write(frame, tmp_path), choice, "loss_c4"))
     assert chosen.loss_column == "loss_c4" and [len(s.frame) for s in chosen.law_rows()] == [21, 21]
-    reasons = {entry["reason"]: entry["runs"] for entry in used_rows(chosen, chosen.runs)["not_in_laws"]}
+    reasons = {reason: len(ids) for reason, ids in unused_of(chosen).items()}
     assert sum(reasons.values()) == len(frame) - 39 and any(reason.startswith("not chosen by") for reason in reasons)
-    default = Table(open_runs(write(frame, tmp_path)))
-    default = used_rows(default, default.runs)["not_in_laws"]
-    assert {entry["reason"].partition(" (")[0]: entry["runs"] for entry in default} == {
+    default = Source(open_runs(write(frame, tmp_path)))
+    assert {reason.partition(" (")[0]: len(ids) for reason, ids in unused_of(default).items()} == {
         "more than one expert per token": 6,
         "a share of routed blocks other than 0.5": 3,
         "dense with wider feed-forward layers": 3,

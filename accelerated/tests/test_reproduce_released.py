@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from routelaws.accelerated.findings import paper, refits
+from routelaws.accelerated.findings import paper, refits, used_runs
 from routelaws.accelerated.findings import source as rows
+from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.findings.gather import gather
 from routelaws.accelerated.findings.printed import HALF_UNIT, best_in_box
 from routelaws.accelerated.laws.fitting import fit_routed
@@ -28,7 +29,7 @@ SIZES = {
 
 @pytest.fixture(scope="module")
 def table():
-    return rows.Table(rows.open_runs(released_runs()))
+    return rows.Source(rows.open_runs(released_runs()))
 
 
 @pytest.fixture(scope="module")
@@ -39,25 +40,25 @@ def results():
 def test_the_rows_are_those_of_the_paper(results):
     assert results["table"]["released"] and results["table"]["row_choice"] == "clark"
     assert (results["table"]["runs"], results["table"]["rows"]) == (223, 223)
-    assert results["rows"]["routers"] == {"Hash": 56, "RL-R": 59, "S-Base": 58}
+    assert [law["rows"] for law in results["laws"]] == [56, 59, 58]
     assert [law["dense_rows"] for law in results["laws"]] == [5, 5, 5]
     assert list(results["size_labels"].values()) == list(SIZES)
 
 
 def test_what_is_left_out_is_named(results):
-    used = results["rows"]
-    assert [entry["hyper_id"] for entry in used["suspect"]] == [47, 49, 54, 55, 56, 57, 66, 67]
-    assert [run["hyper_id"] for run in used["blank"]] == [82, 83, 84, 128, 140, 165, 166, 191]
-    missing = {(cell["router"], cell["N"], cell["E"]) for cell in used["cells_missing"]}
-    assert missing == {
+    runs = results["runs"]
+    assert runs[runs["suspect"] != ""]["hyper_id"].tolist() == [47, 49, 54, 55, 56, 57, 66, 67]
+    assert [*used_runs.blank(runs)] == [82, 83, 84, 128, 140, 165, 166, 191]
+    assert set(results["gaps"].itertuples(index=False, name=None)) == {
         ("Hash", SIZES["25M"], 32),
         ("Hash", SIZES["130M"], 8),
         ("Hash", SIZES["130M"], 256),
         ("S-Base", SIZES["130M"], 256),
     }
-    assert {tuple(group["hyper_ids"]) for group in used["twice"]} == {(28, 67), (47, 56), (49, 57), (54, 66)}
-    reasons = [(entry["runs"], entry["reason"].split(" (")[0]) for entry in used["not_in_laws"]]
-    assert reasons == [
+    twice = runs[runs.duplicated(used_runs.SAME, keep=False)].groupby(used_runs.SAME, dropna=False)["hyper_id"]
+    assert {tuple(ids) for _, ids in twice} == {(28, 67), (47, 56), (49, 57), (54, 66)}
+    reasons = used_runs.unused(Report(results, []))
+    assert [(len(runs), reason.split(" (")[0]) for reason, runs in reasons.items()] == [
         (3, "a seed other than 42"),
         (40, "a share of routed blocks other than 0.5"),
         (12, "more than one expert per token"),
@@ -253,5 +254,5 @@ def test_runs_are_told_from_others_by_their_losses(table):
     last.loc[last["router_type"] == "Dense", "loss_validation"] += 0.001
     assert rows._is_released(table.last) and not rows._is_released(last)
     frame = table.frame.assign(hyper_id=table.frame["hyper_id"] + 500)  # the same numbers as other runs
-    renamed = rows.Table(Runs(frame, "renamed"))
+    renamed = rows.Source(Runs(frame, "renamed"))
     assert not any(run.suspect for run in renamed.runs)

@@ -18,7 +18,7 @@ from routelaws.accelerated.findings import compute, dense, law_figures, routers,
 from routelaws.accelerated.findings import runs as comparison_runs
 from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.findings.gather import gather
-from routelaws.accelerated.findings.source import Table, open_runs
+from routelaws.accelerated.findings.source import Source, open_runs
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.conformance.plain.laws import Bounded, Compute, quiet_interval
@@ -224,10 +224,10 @@ def test_cells_of_the_opposite_order_are_counted_among_those_of_their_pair(resul
 
 
 def test_a_run_has_its_compute_in_the_units_of_the_report(results):
-    for run in results["runs"]:
+    for run in results["runs"].to_dict("records"):
         assert close(run["flops"], teraflops(run["size"], 1 + 0.3 * (run["k"] - 1 + run["flop_increase"] - 1)))
     for point in results["utilisation_runs"].itertuples():
-        run = results["runs"][point.hyper_id]
+        run = results["runs"].iloc[point.hyper_id]
         assert close([point.F, point.B], [run["flops"], run["total_parameters"] / (run["flops"] * 1e12 / 2048)])
 
 
@@ -386,7 +386,7 @@ def test_what_is_worth_and_measured_is_that_of_the_loss_that_was_asked_for(tmp_p
     frame = make_frame()
     frame = frame[(frame["router_type"] != "Hash") & (frame["k"] == 1) & (frame["routing_frequency"] == 0.5)]
     frame[frame["flop_increase"] == 1].to_csv(tmp_path / "table.csv", index=False)
-    table, results = Table(open_runs(tmp_path / "table.csv", loss_column="loss_c4")), {}
+    table, results = Source(open_runs(tmp_path / "table.csv", loss_column="loss_c4")), {}
     for finding in (dense, slopes, worth):
         results |= finding.find(results, table)
     assert close(results["slopes"]["effective"], [1.25 * BASE.slope(n) for n in SIZES], 1e-3)
