@@ -48,7 +48,7 @@ Mixtral 0.001
 Qwen2Moe 0.001
 Qwen3Moe 0.001
 Olmoe 0.01
-GptOss 0.9
+GptOss 0.001
 Phimoe 0.001
 GraniteMoe 0.001
 ROWS

@@ -49,7 +49,7 @@ class Report(NamedTuple):
     @property
     def compared(self) -> bool:
         """Whether routed and dense runs of a sweep are compared; the law's count of gains is then not the answer."""
-        return bool(self.sweep and self.sweep["comparisons"])
+        return bool(self.sweep and len(self.sweep["comparisons"]))
 
     @property
     def without_constants(self) -> list[str]:
@@ -196,6 +196,16 @@ def listed(words) -> str:
     if not words:
         return "none"
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
+
+
+def distinct(values) -> list:
+    return sorted(set(values))
+
+
+def reach(values) -> list:
+    """Return the smallest and the largest of some numbers, or their common value. Whole numbers are int."""
+    numbers = sorted({int(value) if float(value).is_integer() else float(value) for value in values})
+    return numbers if len(numbers) < 2 else [numbers[0], numbers[-1]]
 
 
 def capital(text: str) -> str:

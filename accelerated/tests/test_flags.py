@@ -498,7 +498,7 @@ IDLE = {
     "--huber 0.001: it cannot be used with --next": (*NEXT.split(), "--huber", "1e-3"),
     "--dtype fp8: it cannot be used with --next": (*NEXT.split(), "--dtype", "fp8"),
     "--out x: it cannot be used with --next": (*NEXT.split(), "--out", "x"),
-    "--tokens 300B: it cannot be used with --next": (*NEXT.split(), "--tokens", "300B"),
+    "--tokens 3e+11: it cannot be used with --next": (*NEXT.split(), "--tokens", "300B"),
     "--inference-tokens 1T: it cannot be used with --next": (*NEXT.split(), "--inference-tokens", "1T"),
     "--cached-tokens 1M: it cannot be used with --next": (*NEXT.split(), "--cached-tokens", "1M"),
     "--experts 4: add --next, or leave it out": (*PLAN.split(), "--experts", "4"),

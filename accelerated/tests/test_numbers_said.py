@@ -14,6 +14,7 @@ import pandas
 import pytest
 
 from routelaws.accelerated.findings.finding import Report
+from routelaws.accelerated.findings.sweeps.comparisons import Comparison, Learning, Load
 from routelaws.accelerated.inspection import page as experts_page
 from routelaws.accelerated.inspection import run_page
 from routelaws.accelerated.inspection.findings import LABELS, BlockFindings, Word
@@ -25,7 +26,6 @@ from routelaws.accelerated.results.blocks import Table, log_percent
 from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.fit import Fit, fit_blocks
 from routelaws.accelerated.results.rows import Rows
-from routelaws.accelerated.results.sweeps.findings import Comparison, Learning, Load
 from routelaws.reference import diagnostics
 
 from .test_report_sentences import RESULTS, SWEEP
@@ -235,7 +235,8 @@ OF_A_SWEEP = {
 @pytest.mark.parametrize("name", OF_A_SWEEP)
 def test_a_table_of_a_sweep_has_the_numbers_of_its_fields(name):
     registered = {"fitted_to": [0, 1], "written": "noon", "scored": 1, "hits": 1, "level": 0.8}
-    sweep = SWEEP | {"comparisons": COMPARED, "loads": LOADS, "learning": LEARNT, "spreads": SPREADS}
+    frames = {"comparisons": COMPARED, "loads": LOADS, "learning": LEARNT}
+    sweep = SWEEP | {name: pandas.DataFrame(records) for name, records in frames.items()} | {"spreads": SPREADS}
     report = Report(R, [], sweep | {"registered": registered | {"predictions": PREDICTED}}, full=True)
     blocks = [block for section in FULL for block in section(report)]
     check([(block.heads, block.rows) for block in blocks if isinstance(block, Table)], *OF_A_SWEEP[name])

@@ -240,6 +240,20 @@ def test_a_next_run_of_unknown_cost_is_proposed(tmp_path):
     assert len(found.proposals) == 25 and found.too_dear == 0 and "not known" in repr(found)
 
 
+def test_a_next_run_of_a_law_of_tokens_has_tokens_too(tmp_path):
+    sizes, tokens = (column.ravel() for column in np.meshgrid([1e7, 1e8, 1e9], [1e9, 1e10, 1e11]))
+    loss = 1.7 + 400 / sizes**0.34 + 4e3 / tokens**0.4 + 1e-3 * np.sin(np.arange(9))
+    columns = {"num_experts": 1, "router_type": "Dense", "step": 1000, "loss_validation": loss}
+    frame = pandas.DataFrame({"hyper_id": range(9), "dense_parameter_count": sizes, "tokens": tokens} | columns)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    found = read(tmp_path / "t.csv").next_run("prediction", 1e10, law="hoffmann", tokens=1e12)
+    assert [(each.cell.size, each.cell.tokens) for each in found.proposals[:1]] == [(2e9, 2e11)]
+    assert sum(each.trained for each in found.proposals) == 9 and len(found.proposals) == 16
+    assert found.proposals[0].flops == pytest.approx(6 * 2e9 * 2e11) and "D = 1e+12" in repr(found)
+    with pytest.raises(InputError, match="--next prediction needs --tokens"):
+        read(tmp_path / "t.csv").next_run("prediction", 1e10, law="hoffmann")
+
+
 def test_a_law_without_a_loss_at_a_new_size_proposes_only_known_sizes(path):
     sizes = sorted({SIZES[name].dense_parameters for name in tuple(SIZES)[:4]})
     found = read(path).next_run("prediction", sizes[1], 4.0, router="Hash", law="per-size")

@@ -16,15 +16,15 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.files import write_atomically
 from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.findings.slopes import sign
+from routelaws.accelerated.findings.sweeps import registered
+from routelaws.accelerated.findings.sweeps.comparisons import preset_of, runs_of, spread_for, verdict
+from routelaws.accelerated.findings.sweeps.folder import Sweep, SweepRun, read_sweep
 from routelaws.accelerated.report import sweep_report
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.sweep_report import write_report
 from routelaws.accelerated.report.sweep_sections import evaluation_words, registered_section
 from routelaws.accelerated.results import encoding
 from routelaws.accelerated.results.blocks import markdown as as_markdown
-from routelaws.accelerated.results.sweeps import registered
-from routelaws.accelerated.results.sweeps.findings import evaluation, preset_of, spread_for, verdict
-from routelaws.accelerated.results.sweeps.folder import Sweep, read_sweep
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
 from routelaws.accelerated.training.runs.result_rows import read_rows, result_row, write_rows
 from routelaws.accelerated.training.sweeps.grid import Grid, read_grid
@@ -140,9 +140,11 @@ def without_figures(monkeypatch):
 
 def test_it_says_what_is_predicted_and_what_evaluation_sees():
     def words(**fields):
-        router = {"dense": "Dense", "mixture_of_tokens": "MoT"}[fields.get("router", "dense")]
-        run = SimpleNamespace(config=from_mapping(fields), router=router)
-        return evaluation_words(evaluation([run]))
+        config = from_mapping(fields)
+        row = {"router_type": config.model.record.router_type, "dense_parameter_count": 1, "num_experts": 1}
+        row |= dict.fromkeys(("total_parameter_count", "tokens", "loss_validation", "learning_rate"), 1)
+        row |= dict.fromkeys(("dropped_fraction", "wall_seconds", "device", "commit"), 0)
+        return evaluation_words(runs_of([SweepRun(0, config, row, [], None)]))
 
     mixture = {"router": "mixture_of_tokens", "experts": 4}
     assert words() == "In evaluation, routers draw no expert at random, use no later token and drop no token."
@@ -276,7 +278,7 @@ def test_runs_that_differ_in_more_than_their_seed_are_no_replicates(tmp_path, wi
     folder = make_sweep(tmp_path / "sweep", runs=runs, logs=False)
     write_report(folder, full=True)
     result = numbers(folder)
-    assert result["seed_spread"] == []
+    assert result["seed_scatter"] is None
     assert {entry["verdict"] for entry in result["does_routing_help"]} == {"lower, spread not measured"}
     assert "Chance alone might cause this" in (folder / "report.md").read_text(encoding="utf-8")
 

@@ -15,6 +15,7 @@ from routelaws.accelerated.findings.advice import judge
 from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.findings.printed import COLUMNS, LAWS
 from routelaws.accelerated.findings.refits import CHOICES
+from routelaws.accelerated.findings.sweeps.comparisons import Comparison, Learning
 from routelaws.accelerated.report.engine import FULL, SHORT
 from routelaws.accelerated.report.opening import first_page
 from routelaws.accelerated.report.table_sections import more_section
@@ -22,7 +23,6 @@ from routelaws.accelerated.results.blocks import markdown
 from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.floor import Form
 from routelaws.accelerated.results.planning.isoflop import Profile
-from routelaws.accelerated.results.sweeps.findings import Comparison, Learning
 from routelaws.accelerated.training.window_losses import few_documents
 from routelaws.reference.laws.intervals import Range
 from routelaws.reference.laws.isoflop import Minimum, MinimumDifference
@@ -44,21 +44,28 @@ def pairs(*changes: dict) -> pandas.DataFrame:
     return pandas.concat([PAIRS.iloc[:1].assign(**change) for change in changes])
 
 
-GAIN = {"router": "Hash", "experts": [32], "sizes": 3, "lower": 2, "nats": [0.25, 0.125], "percent": [10.0, 5.0]}
 UNEQUAL = {"equal_p": 0.04, "sizes": [{"N": n, "deviation": d, "percent": d} for n, d in ((1e7, 0.1), (1e9, 3.0))]}
 SPREAD = {"router": "Hash", "N": 1e7, "E": 4, "seeds": [1, 2], "losses": [2.5, 2.25], "range": 0.25, "deviation": 0.125}
-COMPARED = Comparison("Hash", 10**7, 32, 3.0, 2.75, -0.25, -8.25, 0.25, False, 0.0625, "yes")
-LEARNED = Learning(3, "Hash", 10**7, 4, 1, 0.25, 0.9, None, None, 1.25, [])
+COMPARED = pandas.DataFrame([
+    Comparison("Hash", n, 32, 3.0, 3.0 + change, change, percent, 0.25, False, 0.0625, verdict)
+    for n, change, percent, verdict in (
+        (10**7, -0.25, -10.0, "yes"), (10**8, -0.125, -5.0, "yes"), (10**9, 0.125, 5.0, "no, within the spread"))
+])  # fmt: skip
+LEARNED = Learning(3, "Hash", 10**7, 4, 1, 0.25, 0.9, math.nan, math.nan, 1.25, [])
+RUNS = pandas.DataFrame({
+    "router": ["Dense", "Hash", "Hash"], "experts": [1, 4, 32], "corpus": [(), ("a/notes.txt", "b/books"), ()],
+    "tokens": [1000, 2_000_000, 1000], "vocabulary": [300, 512, 300], "share": 50.0, "k": 1, "seed": [1, 2, 1],
+    "device": ["cpu", "gpu", "cpu"], "commit": "abc", "standard_error": [0.001, 0.25, 0.25],
+    "evaluation_tokens": [1000.0, 2000.0, 2000.0], "evaluation_documents": 20.0, "mask_rate": math.nan,
+    "grouped": False,
+})  # fmt: skip
+NO_ERROR = RUNS.assign(standard_error=math.nan)
 SWEEP = {
-    "name": "mine", "preset": None, "corpus": ["my notes.txt"], "corpora": [(), ("a/notes.txt", "b/books")],
-    "planned": 10, "finished": 8, "waiting": {8: "hash-E4", 9: "dense"}, "left_out": {7: "odd", 3: "blank"},
-    "spreads": [SPREAD], "comparisons": [COMPARED], "outcomes": [GAIN], "registered": None,
-    "routers": ["Hash"], "experts": [4, 32], "loads": [], "learning": [LEARNED], "not_learned": None, "masked": [],
-    "grouped": [], "few_documents": "",
-    "tokens": [1000, 2_000_000], "vocabularies": [300, 512], "dense": True, "shares": [50.0], "ks": [1],
-    "errors": [0.001, 0.25], "evaluation_tokens": [1000, 2000], "evaluation_documents": [20],
-    "sessions": 2, "jobs": [1], "seeds": [1, 2], "devices": ["cpu", "gpu"], "commits": ["abc"],
-    "seconds": {"training": 61.0, "fitting": 2.0, "figures": 3.0},
+    "name": "mine", "preset": None, "corpus": ["my notes.txt"], "planned": 10, "runs": RUNS,
+    "waiting": {8: "hash-E4", 9: "dense"}, "left_out": {7: "odd", 3: "blank"}, "spreads": [SPREAD],
+    "comparisons": COMPARED, "registered": None, "loads": pandas.DataFrame(columns=["router"]),
+    "learning": pandas.DataFrame([LEARNED]), "not_learned": None, "few_documents": "",
+    "sessions": [{}, {}], "seconds": {"training": 61.0, "fitting": 2.0, "figures": 3.0},
 }  # fmt: skip
 OTHER_TEXTS = {name: RESULTS[name].query("loss != 'loss_validation'") for name in ("gains", "texts")}
 OF_LAWS = "slopes", "gains", "worth", "refits", "other_intervals", "resamples", "texts", "text_constants"
@@ -244,14 +251,16 @@ OF_A_TABLE = {
 OF_A_SWEEP = {
     "unfinished": {},
     "several of all": {
-        "waiting": {}, "jobs": [2, 4], "sessions": 1, "shares": [25.0, 50.0], "ks": [1, 2], "dense": False,
-        "preset": "smoke", "corpora": [("text",)], "corpus": [], "tokens": [1000], "vocabularies": [300],
-        "commits": ["abc", "def"], "drawn": [],
+        "waiting": {}, "sessions": [{"jobs": 2}, {"jobs": 4}], "preset": "smoke", "corpus": [], "drawn": [],
+        "runs": RUNS[1:].assign(share=[25.0, 50.0], k=[1, 2], corpus=[("text",)] * 2, tokens=1000, vocabulary=300,
+                                commit=["abc", "def"]),
     },
-    "no seeds": {"spreads": [], "errors": [], "outcomes": [GAIN | {"lower": 0}, GAIN | {"sizes": 1, "lower": 1}]},
-    "several E": {"outcomes": [GAIN, GAIN | {"router": "S-Base", "experts": [16], "lower": 3}], "sessions": 0},
-    "all sizes": {"outcomes": [GAIN | {"lower": 3}], "comparisons": [COMPARED, COMPARED._replace(borrowed=True)]},
-    "nothing to compare": {"outcomes": [GAIN | {"sizes": 0}], "comparisons": []},
+    "no seeds": {"spreads": [], "runs": NO_ERROR, "comparisons": pandas.concat([
+        COMPARED.assign(difference=0.25, spread=math.nan), COMPARED[:1].assign(router="Z", spread=math.nan)])},
+    "several E": {"sessions": [], "comparisons": pandas.concat([
+        COMPARED, COMPARED.assign(router="S-Base", experts=16, verdict="yes")])},
+    "all sizes": {"comparisons": pandas.concat([COMPARED[:2], COMPARED[:1].assign(router="Z", borrowed=True)])},
+    "nothing to compare": {"comparisons": COMPARED[:0]},
     "predictions": {"registered": {
         "fitted_to": [0, 1, 2], "written": "noon", "scored": 3, "hits": 1, "level": 0.8, "predictions": [],
     }},
@@ -259,14 +268,15 @@ OF_A_SWEEP = {
         "fitted_to": [0, 1], "written": "noon", "scored": 0, "hits": 0, "level": 0.8, "predictions": [],
     }},
     "not learned": {
-        "not_learned": "the words", "learning": [LEARNED._replace(reasons=["why"], agreement=None, entropy=0.5)],
+        "not_learned": "the words",
+        "learning": pandas.DataFrame([LEARNED._replace(reasons=["why"], agreement=math.nan, entropy=0.5)]),
     },
     "two documents": {
-        "few_documents": few_documents(20, 2), "errors": [], "comparisons": [COMPARED._replace(error=None)],
+        "few_documents": few_documents(20, 2), "runs": NO_ERROR, "comparisons": COMPARED.assign(error=math.nan),
     },
-    "masked": {"masked": [15.0, 20.0]},
-    "grouped": {"grouped": ["MoT"]},
-    "both": {"masked": [15.0], "grouped": ["MoT"]},
+    "masked": {"runs": RUNS.assign(mask_rate=[15.0, 20.0, 20.0])},
+    "grouped": {"runs": RUNS.assign(grouped=True, router="MoT")},
+    "both": {"runs": RUNS.assign(grouped=True, router="MoT", mask_rate=15.0)},
 }  # fmt: skip
 
 
@@ -288,12 +298,14 @@ def test_the_sentences_are_the_approved_ones(approved):
     """Each case gives the lines that the unchanged reports of the table and of the sweep lack."""
     cases = [(name, changes, None) for name, changes in OF_A_TABLE.items()]
     cases += [(f"sweep: {name}", {}, SWEEP | changes) for name, changes in OF_A_SWEEP.items()]
-    cases += [("sweep: dense runs only", DENSE_ONLY, SWEEP | {"routers": []})]
-    cases += [("sweep: no run has learned", DENSE_ONLY, SWEEP | {"not_learned": "the words", "comparisons": []})]
+    cases += [("sweep: dense runs only", DENSE_ONLY, SWEEP | {"runs": RUNS[:1]})]
+    cases += [
+        ("sweep: no run has learned", DENSE_ONLY, SWEEP | {"not_learned": "the words", "comparisons": COMPARED[:0]})
+    ]
     seen, said = set(lines({}, None)), []
     for name, changes, sweep in cases:
         new = dict.fromkeys(line for line in lines(changes, sweep) if line not in seen)
         said += [f"# {name}", *new]
-        seen |= set(new) if sweep == SWEEP else set()
+        seen |= set(new) if sweep and name == "sweep: unfinished" else set()
     approved("report-sentences.txt", "\n".join(said) + "\n", 0)
     assert set(SHORT) <= set(FULL)

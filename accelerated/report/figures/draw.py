@@ -13,7 +13,7 @@ from ...findings.style import save_figure, styled
 from .training import load_figure, training_figure
 
 if TYPE_CHECKING:  # reports of tables must not import the training code
-    from ...results.sweeps.folder import Sweep
+    from ...findings.sweeps.folder import Sweep
 
 FIGURES = {name: draw for finding in FINDINGS for name, draw in finding.figures.items()}
 

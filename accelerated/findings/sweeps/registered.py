@@ -18,14 +18,14 @@ from ...errors import InputError
 from ...files import locked, write_once
 from ...json_files import NULL, NUMBER, read_json
 from ...laws.catalogue import LAWS as KNOWN
+from ...results.encoding import dumps
+from ...results.fit import LEVEL, Fit
+from ...results.rows import rows_of_runs
 from ...tables.schema import DENSE
 from ...tables.selection import select_rows
 from ...training.runs.result_rows import read_rows
 from ...training.sweeps.sweep_folder import folder_of_run, read_had, read_plan
 from ...wording import plural
-from ..encoding import dumps
-from ..fit import LEVEL, Fit
-from ..rows import rows_of_runs
 from .folder import Sweep, read_sweep
 
 FILE = "predictions.json"

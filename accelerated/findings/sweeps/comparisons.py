@@ -2,7 +2,7 @@
 
     1. COMPARE  `compare`    dense and the largest E, at every size of every router, with the error due to chance
     2. LOAD     `loads`      the loads of the experts at the largest E
-    3. RUNS     `find`       the models, the text, the time, and the command that repeats the sweep
+    3. RUNS     `runs_of`    the models, the text, the time
 
 `findings.gather` gives all other results. The report has the text.
 """
@@ -11,6 +11,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import pandas
 
 from ...errors import InputError
 from ...tables.schema import DENSE
@@ -61,9 +62,8 @@ def find(sweep: Sweep, results: dict) -> dict:
     """Return the results of a sweep that are not fits: comparisons, loads, diagnostics, and how it was trained.
 
     Returns:
-        "comparisons" and "loads", from the functions of this file; "learning" and "not_learned" (see `learning`);
-        "outcomes", summaries of the comparisons (see `outcome`); "registered", from `registered.score`; and the models,
-        the text, the time and the code.
+        "comparisons", "loads" and "learning": frames with the fields of `Comparison`, `Load` and `Learning`; "runs",
+        see `runs_of`; "registered", from `registered.score`; and the plan and its sessions.
     """
     spreads = [] if results["seed_scatter"] is None else results["seed_scatter"]["points"]
     comparisons = [entry for selection in sweep.selections for entry in compare(sweep, selection, spreads)]
@@ -71,82 +71,55 @@ def find(sweep: Sweep, results: dict) -> dict:
     return {
         "name": sweep.name,
         "planned": len(sweep.planned),
-        "finished": len(sweep.runs),
         "waiting": {i: config.name() for i, config in enumerate(sweep.planned) if i not in finished},
         "registered": score(sweep),
         "left_out": {run["hyper_id"]: run["reason"] for rows in sweep.selections for run in rows.left_out},
         "spreads": spreads,
-        "comparisons": comparisons,
-        "outcomes": [outcome(selection.router, comparisons) for selection in sweep.selections],
-        "loads": loads(sweep),
+        "comparisons": pandas.DataFrame(comparisons, columns=Comparison._fields),
+        "loads": pandas.DataFrame(loads(sweep), columns=Load._fields),
         "learning": learned,
         "not_learned": not_learned_sentence(learned),
-        "runs": [_numbers(run) for run in sweep.runs],
-        **_trained(sweep),
-        **evaluation(sweep.runs),
-        **_evaluated(sweep),
-        **_done_how(sweep),
-    }
-
-
-def _trained(sweep: Sweep) -> dict:
-    configs, routed = [run.config for run in sweep.runs], [run.config for run in sweep.runs if run.router != DENSE]
-    return {
-        "corpora": list(dict.fromkeys(config.corpus for config in configs)),
-        "tokens": _ends(run.row["tokens"] for run in sweep.runs),
-        "vocabularies": _values(config.model.vocab_size for config in configs),
-        "dense": len(routed) < len(configs),
-        "routers": _values(run.router for run in sweep.runs if run.router != DENSE),
-        "experts": _values(run.experts for run in sweep.runs if run.router != DENSE),
-        "shares": _values(100 * config.model.routing_frequency for config in routed),
-        "ks": _values(config.model.k for config in routed),
-    }
-
-
-def _evaluated(sweep: Sweep) -> dict:
-    known = [run for run in sweep.runs if math.isfinite(run.standard_error)]
-    return {
-        "errors": _ends(run.standard_error for run in known),
+        "runs": runs_of(sweep.runs),
         "few_documents": few_documents(*(run.documents for run in sweep.runs)),
-        "evaluation_tokens": _ends(run.row["evaluation_tokens"] for run in known),
-        "evaluation_documents": _ends(run.row["evaluation_documents"] for run in known),
-    }
-
-
-def _done_how(sweep: Sweep) -> dict:
-    return {
-        "sessions": len(sweep.sessions),
-        "jobs": _values(session.get("jobs", 1) for session in sweep.sessions),
-        "seeds": _values(run.config.seed for run in sweep.runs),
-        "devices": _values(str(run.row["device"]) for run in sweep.runs),
-        "commits": _values(str(run.row["commit"]) for run in sweep.runs),
+        "sessions": sweep.sessions,
         "preset": preset_of(sweep),
         "corpus": list(sweep.planned[0].corpus) if len({config.corpus for config in sweep.planned}) == 1 else [],
     }
 
 
-def _values(values) -> list:
-    return sorted(set(values))
-
-
-def _ends(values) -> list:
-    """Return the smallest and the largest of some numbers, or their common value. Whole numbers are int."""
-    numbers = sorted({int(value) if float(value).is_integer() else float(value) for value in values})
-    return numbers if len(numbers) < 2 else [numbers[0], numbers[-1]]
-
-
-def evaluation(runs: list[SweepRun]) -> dict:
-    """Return which tokens affect a loss, besides the earlier tokens of its sequence.
+def runs_of(runs: list[SweepRun]) -> pandas.DataFrame:
+    """Return the finished runs: results, settings, and which tokens affect a loss besides the earlier ones.
 
     Returns:
-        {"masked": percent of hidden (and predicted) tokens, "grouped": routers whose experts see one position of a
-        group of sequences}.
+        Columns of results tables, and corpus, vocabulary, share (percent of the blocks that are routed), mask_rate
+        (percent of hidden and predicted tokens; NaN for next tokens), grouped (whether experts see one position of a
+        group of sequences).
     """
-    masked = [run.config for run in runs if run.config.model.objective == "masked"]
-    by_position = [run for run in runs if not masked or run.config.model.grouping == "position"]
+    return pandas.DataFrame([_run(run, run.config.model) for run in runs])
+
+
+def _run(run: SweepRun, model) -> dict:
+    known = ("learning_rate", "dropped_fraction", "wall_seconds", "device", "commit")
+    masked = model.objective == "masked"
     return {
-        "masked": _values(100 * config.model.mask_rate for config in masked),
-        "grouped": _values(run.router for run in by_position if run.config.model.record.grouped),
+        "hyper_id": run.hyper_id,
+        "name": run.config.name(),
+        "router": run.router,
+        "experts": run.experts,
+        "N": run.size,
+        "P": int(run.row["total_parameter_count"]),
+        "seed": run.config.seed,
+        "tokens": int(run.row["tokens"]),
+        "loss": run.loss,
+        "standard_error": run.standard_error,
+        **{name: run.row[name] for name in known},
+        **{name: float(run.row.get(name, math.nan)) for name in ("evaluation_tokens", "evaluation_documents")},
+        "corpus": run.config.corpus,
+        "vocabulary": model.vocab_size,
+        "k": model.k,
+        "share": 100 * model.routing_frequency,
+        "mask_rate": 100 * model.mask_rate if masked else math.nan,
+        "grouped": model.record.grouped and (not masked or model.grouping == "position"),
     }
 
 
@@ -160,27 +133,6 @@ def preset_of(sweep: Sweep) -> str | None:
         if grid == (sweep.name, sweep.planned):
             return preset
     return None
-
-
-def _numbers(run: SweepRun) -> dict:
-    row = run.row
-    return {
-        "hyper_id": run.hyper_id,
-        "name": run.config.name(),
-        "router": run.router,
-        "experts": run.experts,
-        "N": run.size,
-        "P": int(row["total_parameter_count"]),
-        "seed": run.config.seed,
-        "learning_rate": row["learning_rate"],
-        "tokens": int(row["tokens"]),
-        "loss": run.loss,
-        "standard_error": run.standard_error,
-        "dropped_fraction": row["dropped_fraction"],
-        "wall_seconds": row["wall_seconds"],
-        "device": row["device"],
-        "commit": row["commit"],
-    }
 
 
 def spread_for(router: str, spreads: list[dict]) -> tuple[float | None, bool]:
@@ -211,30 +163,6 @@ def compare(sweep: Sweep, selection: RouterRows, spreads: list[dict]) -> list[Co
         chance = (spread, borrowed, error, verdict(gap, spread, error))
         comparisons.append(Comparison(selection.router, size, experts, *losses, *chance))
     return comparisons
-
-
-def outcome(router: str, comparisons: list[Comparison]) -> dict:
-    """Return the number of sizes where a router's loss is below the dense loss by more than chance, and the gains.
-
-    Returns:
-        {"router", "experts", "sizes", "spread", "borrowed", "lower" (number of sizes where the router's loss is lower
-        by more than chance; if no spread is known, where it is lower), "nats" and "percent" (largest and smallest gain
-        at these sizes), "rest" (the other comparisons)}.
-    """
-    entries = [entry for entry in comparisons if entry.router == router]
-    measured = any(entry.spread is not None for entry in entries)
-    good = [entry for entry in entries if (entry.verdict == "yes" if measured else entry.difference < 0)]
-    return {
-        "router": router,
-        "experts": _values(entry.experts for entry in entries),
-        "sizes": len(entries),
-        "spread": entries[0].spread if entries else None,
-        "borrowed": bool(entries) and entries[0].borrowed,
-        "lower": len(good),
-        "nats": _ends(-entry.difference for entry in good)[::-1],
-        "percent": _ends(-entry.percent for entry in good)[::-1],
-        "rest": [entry for entry in entries if entry not in good],
-    }
 
 
 def difference_error(first: list[SweepRun], second: list[SweepRun]) -> float | None:
@@ -282,33 +210,8 @@ def load_of(run: SweepRun) -> Load:
     return Load(run.router, run.size, run.experts, run.config.seed, shares, busiest, idle, dropped)
 
 
-def report_dict(sweep: Sweep, results: dict, found: dict, seconds: dict[str, float]) -> dict:
-    spreads = [
-        {"router": e["router"], "size": e["N"], "experts": e["E"]} | {name: e[name] for name in _OF_A_SPREAD}
-        for e in found["spreads"]
-    ]
-    scatter = results["seed_scatter"]
-    return results | {
-        "name": sweep.name,
-        "runs_planned": found["planned"],
-        "runs_finished": found["finished"],
-        "seconds": seconds,
-        "sessions": sweep.sessions,
-        "seed_spread": spreads,
-        "seed_scatter_log10": None if scatter is None else scatter["deviation"],
-        "does_routing_help": found["comparisons"],
-        "load": found["loads"],
-        "learning": found["learning"],
-        "registered": found["registered"],
-        "runs": found["runs"],
-    }
-
-
-_OF_A_SPREAD = ("seeds", "losses", "range", "deviation")
-
-
 class Learning(NamedTuple):
-    """The diagnostics of the routers of a run; None if not measured."""
+    """The diagnostics of the routers of a run; NaN if not measured."""
 
     hyper_id: int
     router: str
@@ -316,44 +219,33 @@ class Learning(NamedTuple):
     experts: int
     seed: int
     chance: float  # agreement of two routings at random
-    agreement: float | None  # share of common choices of training and evaluation
-    information: float | None  # mutual information of expert and token id, in bits
-    entropy: float | None  # entropy of the policy divided by ln(E G)
-    exchange: float | None  # loss with randomly exchanged experts, divided by the loss
+    agreement: float  # share of common choices of training and evaluation
+    information: float  # mutual information of expert and token id, in bits
+    entropy: float  # entropy of the policy divided by ln(E G)
+    exchange: float  # loss with randomly exchanged experts, divided by the loss
     reasons: list[str]  # reasons why the router has not learned; empty if it has learned
 
 
 COLUMNS = ("router_agreement", "router_information", "router_entropy", "expert_exchange")
 
 
-def learning(sweep: Sweep) -> list[Learning]:
+def learning(sweep: Sweep) -> pandas.DataFrame:
     """Return the diagnostics of the finished routed runs that have them, by hyper_id."""
-    routed = [run for run in sweep.runs if run.config.model.num_routed]
-    entries = [learning_of(run) for run in routed]
-    return [entry for entry in entries if entry.exchange is not None]
+    rows = []
+    for run in sweep.runs:
+        if (model := run.config.model).num_routed:
+            named = run.hyper_id, run.router, run.size, run.experts, run.config.seed
+            cells = (float(run.row.get(name, math.nan)) for name in COLUMNS)
+            rows.append((*named, model.choices / model.expert_count, *cells, run.not_learned))
+    return pandas.DataFrame(rows, columns=Learning._fields).dropna(subset="exchange")
 
 
-def learning_of(run: SweepRun) -> Learning:
-    model = run.config.model
-    cells = [float(run.row.get(name, math.nan)) for name in COLUMNS]
-    agreement, information, entropy, exchange = (None if math.isnan(cell) else cell for cell in cells)
-    chance = model.choices / model.expert_count
-    named = run.hyper_id, run.router, run.size, run.experts, run.config.seed
-    return Learning(*named, chance, agreement, information, entropy, exchange, run.not_learned)
-
-
-def not_learned_sentence(entries: list[Learning]) -> str | None:
+def not_learned_sentence(learned: pandas.DataFrame) -> str | None:
     """Return a sentence that names the runs whose routers have not learned; None if all have learned."""
-    kinds: dict[str, dict[int, list[int]]] = {}
-    for entry in entries:
-        if entry.reasons:
-            kinds.setdefault(entry.router, {}).setdefault(entry.experts, []).append(entry.hyper_id)
-    if not kinds:
-        return None
+    bad = learned[learned["reasons"].str.len() > 0]
     words = [
         f"{router} with E = {experts} (run{'s' * (len(runs) > 1)} {', '.join(map(str, runs))})"
-        for router, by_experts in kinds.items()
-        for experts, runs in sorted(by_experts.items())
+        for (router, experts), runs in bad.groupby(["router", "experts"])["hyper_id"]
     ]
-    number = sum(bool(entry.reasons) for entry in entries)
-    return f"the routers of {number} of {plural(len(entries), 'routed run')} have not learned: {'; '.join(words)}"
+    number = f"the routers of {len(bad)} of {plural(len(learned), 'routed run')} have not learned"
+    return f"{number}: {'; '.join(words)}" if words else None
