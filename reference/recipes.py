@@ -10,9 +10,9 @@ Counts exclude the embedding, except in `joint`. A recipe holds only in the rang
 the 708 routed runs of Step Law's authors, their own rule costs 0.16 % of loss with P and 1.00 % with N.
 
 The fit (`fit_recipe`)
-1. Runs of one N and one D are a group. Its runs differ in rate and batch, and the best has a known loss. Let x be the
-   logarithms of rate and batch, and f = (1, ln D, ln N). Near its best run, each group is one parabola with the same
-   curvature H. Its centre moves with the group:
+1. Runs of one model and one D are a group. Its runs differ in rate and batch, and the best has a known loss. Let x be
+   the logarithms of rate and batch, and f = (1, ln D, ln N). Near its best run, each group is one parabola with the
+   same curvature H. Its centre moves with the group:
 
        ln L = level of the group + (x - A f)ᵀ H (x - A f) = another level + xᵀ H x - 2 xᵀ H A f
 
@@ -222,13 +222,15 @@ def fit_recipe(
     active: np.ndarray,
     tokens: np.ndarray,
     losses: np.ndarray,
+    kind: np.ndarray | None = None,
     level: float = 0.95,
 ) -> tuple[RecipeFit, list[LeftOut]]:
     """Fit powers of D and N for the best rate and batch, and judge the rule on each group left out.
 
     Args:
-        rates, batches, active, tokens, losses: [n] each, above 0; the runs of one N and D are a group. Leave out runs
-            without a loss.
+        rates, batches, active, tokens, losses: [n] each, above 0. Leave out runs without a loss.
+        kind: [n], a number for each kind of model, such as its router and experts; None for one kind. The runs of one
+            kind, N and D are a group.
         level: confidence level of the intervals.
 
     Returns:
@@ -241,8 +243,9 @@ def fit_recipe(
     columns = {name: check_range(name, np.atleast_1d(values), above=0.0) for name, values in named.items()}
     check_lengths(**columns)
     rates, batches, active, tokens, losses = columns.values()
-    _, group = np.unique(np.stack([active, tokens]), axis=1, return_inverse=True)
-    group = group.ravel()
+    kind = np.zeros_like(rates) if kind is None else np.asarray(kind)
+    _, group = np.unique(np.stack([active, tokens, kind]), axis=1, return_inverse=True)
+    group = group.ravel()  # NumPy 2.0 returned [1, n]
     lowest = np.array([losses[group == g].min() for g in range(group.max() + 1)])
     near = losses <= lowest[group] * (1 + NEAR)
     choices = {"rate": np.log(rates)}

@@ -48,7 +48,7 @@ def court(
         loss: Column of the loss of your tables.
         rows: Condition on the rows of your tables, see `routelaws fit`.
         top: Number of laws to show for each of your tables. Files and JSON hold all laws.
-        out: Folder for court.md and a figure (court.png, court.svg).
+        out: Folder for court.md and its figure, court.png.
         json: Print only one JSON object.
     """
     if top < 1:
@@ -162,7 +162,7 @@ def write_court(blocks: list[Block], scores: Sequence[Score], folder: Path) -> N
     from matplotlib import pyplot
 
     from ..files import write_atomically
-    from ..findings.style import save_figure, styled
+    from ..findings.style import image, styled
 
     head = [
         Heading("Which law of the loss holds on runs of other people?", 1),
@@ -179,7 +179,7 @@ def write_court(blocks: list[Block], scores: Sequence[Score], folder: Path) -> N
         folder.mkdir(parents=True, exist_ok=True)
         with styled():
             figure = draw_misses(scores)
-            save_figure(figure, folder / "court")
+            write_atomically(folder / "court.png", image(figure, "png"))
             pyplot.close(figure)
         write_atomically(folder / "court.md", markdown([*head, *blocks]))
     except OSError as error:

@@ -4,8 +4,6 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from routelaws.reference.recipes import Setting
 
 from ..errors import InputError
@@ -56,8 +54,7 @@ def recipe(
         return
     refuse({"loss": None if loss == LOSS else loss, "level": None if level == LEVEL else level}, "it is for --fit")
     setting = setting_of_flags(n, tokens, active, experts, width, embeddings)
-    with np.errstate(all="ignore"):
-        print(dumps(recipes_dict(setting))) if json else show(recipes_blocks(setting))
+    print(dumps(recipes_dict(setting))) if json else show(recipes_blocks(setting))
 
 
 def setting_of_flags(n, tokens, active, experts: int, width: int | None, embeddings) -> Setting:
@@ -69,8 +66,9 @@ def setting_of_flags(n, tokens, active, experts: int, width: int | None, embeddi
     used = total if active is None else parameters_of(active, "--active")
     if used > total:
         raise InputError(f"--active {active} is more than --n {n}; use at most all parameters")
-    if experts < 1 or (width is not None and width < 1):
-        raise InputError(f"--experts {experts} or --width {width} is out of range; use 1 or more")
+    for flag, number in (("experts", experts), ("width", width)):
+        if number is not None and number < 1:
+            raise InputError(f"--{flag} {number} is out of range; use 1 or more")
     return Setting(
         total, used, tokens_of(tokens, "--tokens"), experts,
         math.nan if width is None else width,

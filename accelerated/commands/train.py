@@ -10,6 +10,7 @@ import tyro
 from routelaws.reference.configuration import ModelConfig
 
 from ..errors import InputError
+from ..files import exists
 from ..training import hosts
 from ..training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, check_sizes, read_config_file
 from ..training.loop import Run
@@ -111,7 +112,9 @@ def main(arguments: list[str]) -> None:
         if trunk is not None and flags.value_of("--steps", arguments) is None:
             run = dataclasses.replace(run, steps=math.ceil(round(trunk.step / max(1 - run.decay, 1e-9), 6)))
         chosen, lines = run.run(), ()
-        if trunk is None or recipe is not None:  # a decay goes on at the rate of its trunk
+        if recipe is None and chosen.learning_rate is None and exists(out / "config.json"):  # a resumed run
+            chosen = dataclasses.replace(chosen, learning_rate=read_config(out).learning_rate)
+        elif trunk is None or recipe is not None:  # a decay goes on at the rate of its trunk
             [chosen], lines = with_rates([chosen], recipe)
         others = hosts.hosts_of(distributed, coordinator, processes, process_id)
         if chosen.mesh is None:

@@ -23,6 +23,9 @@ SAME_TOKENS = 1.02
 """Training tokens within this ratio are equal: whole steps of different batches give slightly different numbers."""
 
 
+KIND = ("router_type", "num_experts", "k", "granularity", "routing_frequency")
+"""Columns whose values make runs of one N and D different models."""
+
 MISREAD = "step-law, N for P"
 """The rule of Step Law with active instead of total parameters, a usual mistake."""
 
@@ -123,11 +126,12 @@ def recipe_table(table: str, loss: str) -> dict[str, np.ndarray]:
     if missing := [name for name in source.values() if name not in frame]:
         raise InputError(f"{table}: column {missing[0]} is missing; a recipe needs {', '.join(source.values())}")
     frame = frame.dropna(subset=list(source.values()))
+    kind = frame.groupby([name for name in KIND if name in frame], dropna=False).ngroup().to_numpy()
     columns = {name: frame[column].to_numpy(dtype=np.float64) for name, column in source.items()}
     different = np.unique(columns["tokens"])
     starts = different[np.diff(np.log(different), prepend=-math.inf) > math.log(SAME_TOKENS)]
     tokens = starts[np.searchsorted(starts, columns["tokens"], "right") - 1]
-    return columns | {"tokens": tokens, "batches": columns["batches"] * columns.pop("lengths")}
+    return columns | {"tokens": tokens, "batches": columns["batches"] * columns.pop("lengths"), "kind": kind}
 
 
 def judged(columns: dict[str, np.ndarray]) -> dict[str, list[tuple[float, bool]]]:
@@ -136,7 +140,7 @@ def judged(columns: dict[str, np.ndarray]) -> dict[str, list[tuple[float, bool]]
     A recipe without a rule for the batch gets the batch of step-law; `marin` needs a width and is left out. For routed
     runs, step-law is also judged with N instead of P.
     """
-    groups = np.stack([columns["active"], columns["tokens"]])
+    groups = np.stack([columns["active"], columns["tokens"], columns["kind"]])
     recipes = {name: recipe for name, recipe in RECIPES.items() if "width" not in recipe.ranges}
     if (columns["total"] != columns["active"]).any():
         recipes[MISREAD] = RECIPES["step-law"]
@@ -165,7 +169,7 @@ def fitted(table: str, loss: str, level: float) -> dict:
     """
     columns = recipe_table(table, loss)
     with naming(table):
-        order = ("rates", "batches", "active", "tokens", "losses")
+        order = ("rates", "batches", "active", "tokens", "losses", "kind")
         rule, left_out = fit_recipe(*(columns[name] for name in order), level)
     scores = {"fitted": [(each.excess, each.beyond) for each in left_out]} | judged(columns)
     return {
@@ -191,8 +195,8 @@ def fitted_blocks(content: dict) -> list[Block]:
     notes = [
         "a rate or batch is its factor times powers of D and N, the training tokens and dense_parameter_count; batches "
         "are in tokens; intervals: jackknife over groups",
-        "cost: the loss of the run nearest to the rule, above the lowest loss of its group of one N and D; beyond the "
-        "grid: groups in which the rate lies off the grid",
+        "cost: the loss of the run nearest to the rule, above the lowest loss of its group of one model and D; beyond "
+        "the grid: groups in which the rate lies off the grid",
         "without a rule for the batch, a recipe gets the batch of step-law; N of joint is without embeddings here",
     ]
     if "fitted" in content["cost"]:

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from routelaws.accelerated.commands import court as command
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.results import court
+from routelaws.accelerated.results.blocks import percent
 from routelaws.accelerated.results.court import Candidate, CourtTable, calibration, judge, regret, told_apart
 from routelaws.accelerated.results.verdicts import VERDICTS, verdict_line
 from routelaws.conformance.engine.data_folder import released_file
@@ -118,7 +120,7 @@ def test_a_table_of_ones_own_is_a_judge(released, tmp_path):
     assert "laws are shown; --top shows more" in said and "calibration: each law made 100 tables" in said
     page = (tmp_path / "page" / "court.md").read_text()
     assert page.count("| hoffmann | besiroglu |") == 3, "the verdicts, and both tables"
-    assert {each.name for each in (tmp_path / "page").iterdir()} == {"court.md", "court.png", "court.svg"}
+    assert {each.name for each in (tmp_path / "page").iterdir()} == {"court.md", "court.png"}
     assert ran("court", path, "--top", "0")[0] == 2
 
 
@@ -146,11 +148,16 @@ def test_verdicts_on_released_tables():
         assert np.allclose([*routed[name].ratios["D"], *routed[name].ratios["N"]], [*of_tokens, *of_size], atol=2e-3)
     measured = court.ratios(routed["joint"].table.columns, routed["joint"].table.loss)
     assert np.allclose([*measured["D"], *measured["N"]], [0.850, 0.863, 1.040, 1.056], atol=5e-4)
+    page = (Path(__file__).parents[2] / "docs" / "court.md").read_text(encoding="utf-8")
     with open(VERDICTS, newline="", encoding="utf-8") as lines:
         stored = {(row["law"], row["coefficients"]): row for row in csv.DictReader(lines)}
     for row in court.verdicts(scores):
         kept = stored.pop((row["law"], row["coefficients"]))
         assert (int(kept["tables"]), kept["ignored"]) == (row["tables"], row["ignored"])
+        assert (
+            f"| {row['law']} | {row['coefficients']} | {row['tables']} | {percent(float(row['fails']), '.0f')} |"
+            in page
+        )
         assert float(kept["median_miss"]) == pytest.approx(float(row["median_miss"]), abs=1e-3)
     assert not stored, "python -m routelaws.accelerated.results.court writes the verdicts"
     results = [each for design in tables for each in calibration(design, laws, command.NOISE).values()]

@@ -652,6 +652,11 @@ def test_a_recipe_gives_the_rate_of_runs_that_state_none(trained, text_file, tmp
     assert np.isclose(asked(monkeypatch, "train", words_of(large)).learning_rate, rate, rtol=1e-12)
     assert asked(monkeypatch, "train", [*words_of(large), "--recipe", "ours"]).learning_rate is None
     assert asked(monkeypatch, "train", words_of(SMALL)).learning_rate is None
+    monkeypatch.chdir(tmp_path)
+    for stated in (0.001, None):  # a resumed run keeps the rate of its folder
+        (tmp_path / "out").mkdir(exist_ok=True)
+        (tmp_path / "out/config.json").write_text(from_mapping(large | {"learning_rate": stated}).to_json())
+        assert asked(monkeypatch, "train", words_of(large | {"steps": 9000})).learning_rate == stated
     said = told("train", "--out", tmp_path / "run", "--recipe", "ours", "--learning-rate", "0.01")
     assert said == "2: routelaws: --recipe ours: every run has a learning rate; leave one of them out\n"
     (tmp_path / "grid.toml").write_text(GRID)

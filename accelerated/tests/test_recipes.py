@@ -4,6 +4,7 @@ import json
 import math
 
 import numpy as np
+import pandas
 import pytest
 
 from routelaws.accelerated.results.recipes import fitted
@@ -38,6 +39,15 @@ def test_a_fit_finds_the_rule_behind_the_runs():
         assert np.allclose(rule.powers[name], (math.log(factor), of_tokens, of_size), atol=1e-9), name
     assert len(left_out) == rule.groups == 9 and max(each.excess for each in left_out) == 0
     assert np.isclose(rule.at("rate", 1e9, 1e11), best("rate", 1e9, 1e11))
+
+
+def test_models_of_one_size_are_different_groups():
+    """Mixtures of the same N and D have other losses, so one group of both would see one kind alone."""
+    runs, others = grid(), grid()
+    others["losses"] = 0.98 * others["losses"]
+    both = {name: np.concatenate([runs[name], others[name]]) for name in runs}
+    rule, left_out = fit_recipe(**both, kind=np.repeat([0, 1], 405))
+    assert rule.groups == len(left_out) == 18 and np.allclose(rule.powers["rate"][1:], (0.2, -0.3), atol=1e-9)
 
 
 def test_the_powers_of_noisy_runs_lie_in_their_intervals():
@@ -105,6 +115,10 @@ def test_a_table_of_runs_is_fitted(tmp_path):
     assert found["groups"] == 9 and found["cost"]["fitted"]["worst"] < 1e-3
     values = {name: each["value"] for name, each in found["powers"].items()}
     assert values["rate N"] == pytest.approx(-0.3, abs=0.01) and values["batch D"] == pytest.approx(0.45, abs=0.01)
+    routed = frame_of(runs["active"], np.full(405, 8.0), 0.9 * runs["losses"], **columns)
+    routed["hyper_id"] += 405
+    pandas.concat([pandas.read_csv(path), routed]).to_csv(tmp_path / "both.csv", index=False)
+    assert json.loads(ran("recipe", "--fit", tmp_path / "both.csv", "--json")[1])["groups"] == 18
     other, narrow = (json.loads(ran("recipe", "--fit", path, *more, "--json")[1]) for more in (
         ("--loss", "loss_c4"), ("--level", "0.5")
     ))  # fmt: skip
