@@ -34,7 +34,7 @@ WIDTH = max(run.model.d_model for run in GRID.runs)
 LAWS = {"joint": None, "routed-bounded-floor": f"tokens == {LONGEST}"}
 """The law of the prediction, and the law of the longest budget, with the runs of each law."""
 
-LEAST_GAIN = 0.2
+LEAST_GAIN = 0.5
 """Least copy gain of a run that copies, in nats per token (see docs/study/copying.py)."""
 
 
