@@ -34,7 +34,7 @@ WIDTH = max(run.model.d_model for run in GRID.runs)
 LAWS = {"joint": None, "routed-bounded-floor": f"tokens == {LONGEST}"}
 """The law of the prediction, and the law of the longest budget, with the runs of each law."""
 
-LEAST_GAIN = 0.2
+LEAST_GAIN = 0.5
 """Least copy gain of a run that copies, in nats per token (see docs/study/copying.py)."""
 
 
@@ -49,11 +49,16 @@ def predictions(runs: results.Runs) -> list[dict]:
 
     Returns:
         [{"law", "router", "E", "D", "loss", "run": ends of the interval of one more run}].
+
+    Raises:
+        InputError: the runs of a router do not determine a law.
     """
     active = LARGEST + BOTH_EMBEDDINGS * GRID.runs[0].model.vocab_size * WIDTH
     points = []
     for law, rows in LAWS.items():
         fits = runs.where(rows).fit(law)
+        for router, reason in fits.not_fitted.items():
+            raise InputError(f"{router}, {law}: {reason}")
         for D in sorted({D for _, D in RUNS} if rows is None else {LONGEST}):
             for E in sorted({run.model.experts for run in GRID.runs}):
                 at = {"active_parameters": active, "tokens": D} if rows is None else {"n": LARGEST}
