@@ -1,7 +1,7 @@
 """`python -m routelaws.conformance --backend my.module`: compare the functions of a backend with the reference.
 
-Exit codes: 0 all right, 3 differences but no defect, 1 a defect, 2 the suite cannot
-run.
+Exit codes: 0 all right, 3 differences but no defect, 1 a defect, 2 the suite cannot run. With --parity: 0 the same, 3
+other experts, gates or outputs, 1 a defect of one program, 2 it cannot run.
 """
 
 import argparse
@@ -30,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
         help="the backend to test: a module, module:attribute, transformers:CLASS, or an entry point of the group "
         "routelaws.backends; may be repeated; default: $ROUTELAWS_BACKEND, else routelaws.accelerated",
     )
+    add("--parity", metavar="NAME", help="compare the router of this backend with the router of --backend, and stop")
     add("--only", action="append", metavar="FUNCTION[,...]", default=[], help="test only these functions")
     add(
         "--require",
@@ -119,6 +120,8 @@ def _run(options, names) -> int:
     from routelaws.conformance.engine.options import Options
 
     try:
+        if options.parity:
+            return _compare(options, names)
         if options.list:
             print("\n".join(public_functions()), flush=True)
             return 0
@@ -149,6 +152,31 @@ def _run(options, names) -> int:
     except backends.BackendError as error:
         print(error, file=sys.stderr)
         return 2
+
+
+WITH_PARITY = ("backend", "html", "json", "parity", "profile", "time_limit")
+"""Options that --parity uses, and the profile, whose default may come from the environment."""
+
+
+def _compare(options, names) -> int:
+    """Compare two backends, and write the reports."""
+    from routelaws.conformance import parity
+    from routelaws.conformance.engine import backends
+    from routelaws.conformance.engine.options import check_report
+
+    idle = [name for name, value in vars(options).items() if value and name not in WITH_PARITY]
+    if idle:
+        raise backends.BackendError(f"--{idle[0].replace('_', '-')} has no effect with --parity; omit it")
+    if len(names) != 1:
+        raise backends.BackendError(f"--parity compares two backends, not {len(names) + 1}; give one --backend")
+    for file in filter(None, (options.json, options.html)):
+        check_report(file)
+    result = parity.compare(options.parity, names[0], time_limit=options.time_limit or backends.TIME_LIMIT)
+    print("\n".join(parity.lines(result)), flush=True)
+    for write, file in ((parity.write_json, options.json), (parity.write_html, options.html)):
+        if file:
+            write(result, os.path.abspath(file))
+    return result.exit_code
 
 
 def _names(groups) -> list[str]:

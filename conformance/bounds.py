@@ -600,6 +600,15 @@ BOUNDS["designs.gradient"] = Bound(
 BOUNDS["designs.scale"] = Bound(
     1e-5, "relative error", "the test compares a median of float32 ratios with a constant of four digits"
 )
+BOUNDS["parity.gate"] = Bound(
+    16, "u (4 + max z - min z + max |z|) of the larger gate", "each of two programs errs as designs.gate does"
+)
+BOUNDS["parity.gate_bfloat16"] = Bound(
+    2, "2^-8 (4 + max z - min z + max |z|) of the larger gate", "each of two programs rounds scores and gates"
+)
+BOUNDS["parity.outputs"] = Bound(
+    2000, "u of the largest output", "sums of up to 96 products have other orders, and logits move gates", "20"
+)
 BOUNDS["export.values"] = Bound(
     1, "root of u times the largest entry", "half of the digits must agree where no bound of a test applies"
 )

@@ -226,6 +226,7 @@ SAME = {
         law="routed-bounded", huber=0.001
     ),
     f"{PLAN} --resamples 7": lambda: plans(resamples=7),
+    f"{PLAN} --recipe tian": lambda: plans()._replace(recipe="tian"),
     f"{PLAN} --published": lambda: plans(published=True),
     NEXT: lambda: next_runs(),
     "plan table.csv --law separable --next b --router hash": lambda: next_runs("b", None, None, "Hash"),
@@ -305,6 +306,28 @@ def plan_writes_files(said):
     assert len(rows) == 2 + len(lines_of(found))
 
 
+@of("recipe", "--n", "--tokens", "--active", "--experts", "--width", "--embeddings", "--json")
+def recipe_takes_the_sizes_of_a_model(said):
+    """Each size changes the recipes that use it, and only these."""
+    sizes = {"n": "2e9", "active": "400M", "tokens": "1e11", "experts": "64", "width": "1024", "embeddings": "1e8"}
+    others = {"n": "1e9", "active": "2e8", "tokens": "5e10", "experts": "8", "width": "768", "embeddings": "2e8"}
+    users = {
+        "n": {"step-law"}, "active": {"ours", "tian", "joint"}, "tokens": {"step-law", "tian", "marin"},
+        "experts": {"joint"}, "width": {"marin"}, "embeddings": {"joint"},
+    }  # fmt: skip
+
+    def rates(values):
+        words = [word for name, value in values.items() for word in (f"--{name}", value)]
+        return {each["name"]: each["rate"] for each in said("recipe", *words, "--json")["recipes"]}
+
+    usual = rates(sizes)
+    assert usual["ours"] == 0.011 * (4e8 / 60_000) ** -0.37
+    for name, value in others.items():
+        changed = rates(sizes | {name: value})
+        assert {recipe for recipe in usual if changed[recipe] != usual[recipe]} == users[name], name
+    assert "step-law holds" in said("recipe", "--n", "2e9", "--tokens", "1e11")
+
+
 # convert
 
 OWN = [
@@ -347,6 +370,8 @@ def convert_does_what_its_flags_say(said):
 ELSEWHERE = {
     ("report", "positional"): "test_run_pairs.py", ("report", "--full"): "test_report.py",
     ("plan", "--floor"): "test_wrong_commands.py",
+    **{("recipe", flag): "test_recipes.py" for flag in ("--fit", "--loss", "--level")},
+    **{("court", flag): "test_court.py" for flag in ("positional", "--loss", "--rows", "--top", "--out", "--json")},
 }  # fmt: skip
 """Flags with tests elsewhere, and the files of these tests."""
 
@@ -474,7 +499,7 @@ IDLE = {
     "--huber 0.001: it cannot be used with --next": (*NEXT.split(), "--huber", "1e-3"),
     "--dtype fp8: it cannot be used with --next": (*NEXT.split(), "--dtype", "fp8"),
     "--out x: it cannot be used with --next": (*NEXT.split(), "--out", "x"),
-    "--tokens 300B: it cannot be used with --next": (*NEXT.split(), "--tokens", "300B"),
+    "--tokens 3e+11: it cannot be used with --next": (*NEXT.split(), "--tokens", "300B"),
     "--inference-tokens 1T: it cannot be used with --next": (*NEXT.split(), "--inference-tokens", "1T"),
     "--cached-tokens 1M: it cannot be used with --next": (*NEXT.split(), "--cached-tokens", "1M"),
     "--experts 4: add --next, or leave it out": (*PLAN.split(), "--experts", "4"),
@@ -501,6 +526,9 @@ IDLE = {
     "--corpus is for texts, but a task uses all of its questions; leave --corpus out": (
         "evaluate", "run", "--task", "x", "--corpus", "x",
     ),
+    "--recipe ours: it cannot be used with --next; leave it out": (*NEXT.split(), "--recipe", "ours"),
+    "--width 64: --fit takes the sizes from its table; leave it out": ("recipe", "--fit", "x.csv", "--width", "64"),
+    "--level 0.8: it is for --fit": ("recipe", "--n", "1e9", "--tokens", "1e9", "--level", "0.8"),
     "--n 1e9: add --next, or leave it out": (*PLAN.split(), "--n", "1e9"),
 }  # fmt: skip
 """Flags that another flag makes meaningless: errors."""

@@ -26,6 +26,7 @@ with 0 for a dropped choice. A second call with a tag for each token shows wheth
 A record contains only results of the library: experts, gates, kept choices, slots of a fused gate, or the loss.
 """
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -49,6 +50,20 @@ LOUD = 8.0
 
 ROOM = 1 / 32
 """Largest relative change of a gate by the tags of other tokens: eight roundings in bfloat16."""
+
+
+_checks: list = [True]
+"""Whether a route of a layer tests the contents of slots and the weights of experts, which needs a dozen calls."""
+
+
+@contextlib.contextmanager
+def unchecked():
+    """Let routes of layers only return their gates inside the block."""
+    _checks.clear()
+    try:
+        yield
+    finally:
+        _checks.append(True)
 
 
 class Planted(NamedTuple):
@@ -141,7 +156,7 @@ def layer(run: Callable, d_ff: int = 1, multiple: int = 1) -> Callable:
         def is_steady():  # a token that is dropped by lot is no mixture
             return all(np.array_equal(gates, answer(logits, k, more)) for _ in range(REPEATS))
 
-        if not gates.any() or more and not more[0]:
+        if not _checks or not gates.any() or more and not more[0]:
             return gates
         loud = answer(logits, k, more, LOUD)
         if np.any((loud == gates) & (gates != 0)):
@@ -168,7 +183,7 @@ def layer(run: Callable, d_ff: int = 1, multiple: int = 1) -> Callable:
                 raise Fault("mixed", detail + "".join(f", capacity {capacity}" for capacity in more))
         return gates
 
-    route.untagged = ""
+    route.untagged, route.run = "", run
     return route
 
 

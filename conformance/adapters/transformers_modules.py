@@ -251,21 +251,22 @@ def _read(router, x, options: dict):
 
 
 def _layer(library, kind, overrides: dict):
-    def run(planted, k):
+    def run(planted, k, weights=None):
         _check_k(kind, k)
-        num_experts = planted.router.shape[1]
+        d_model, num_experts = planted.router.shape
         if num_experts > 64:
             raise NotImplementedError(f"{num_experts} experts: planted weights need a gigabyte")
-        d_model = planted.x.shape[1]
-        d_ff = 2 * d_model
+        d_ff = weights.up.shape[2] if weights else 2 * d_model
         layer = _build(library, kind, num_experts, k, d_model, overrides, d_ff)
-        plant(layer, num_experts, d_model, d_ff)
+        plant(layer, num_experts, d_model, d_ff, weights)
         with torch.no_grad():
             output = layer(torch.from_numpy(planted.x)[None])
         return max((one for one in output if one.shape[-1] == d_model), key=lambda one: one.ndim) if isinstance(
             output, tuple) else output  # fmt: skip
 
-    return blocks.layer(run, multiple=8)  # grouped_mm needs widths of whole 16 bytes, also in bfloat16
+    route = blocks.layer(run, multiple=8)  # grouped_mm needs widths of whole 16 bytes, also in bfloat16
+    route.run = lambda planted, k: run(planted, k, planted)
+    return route
 
 
 def experts_with_gradient(name: str, num_experts: int = 8) -> int:

@@ -15,18 +15,22 @@ tr {{ border-bottom: 1px solid var(--line); }} pre {{ white-space: pre-wrap; fon
 .open {{ font-weight: bold; color: var(--open); }} summary {{ cursor: pointer; margin: .5rem 0; }}
 small, pre {{ display: block; color: var(--soft); overflow-wrap: anywhere; }}
 </style></head><body>
-<h1>Conformance with routelaws.reference</h1>
+<h1>{title}</h1>
 {body}
 </body></html>
 """
 
-_COLOURS = {"right": "right", "differs": "open", "unexplained": "open", "defect": "bad"}
+_COLOURS = {"right": "right", "same": "right", "differs": "open", "unexplained": "open", "defect": "bad"}
 _FIRST = ("defect", "unexplained", "differs", "unexpectedly right", "expected", "right", "not askable")
 """Verdicts in the order of the page. The others are folded."""
 
 
-def _cell(value, kind="") -> str:
+def cell(value, kind="") -> str:
     return f'<td class="{kind}">{html.escape(str(value))}</td>'
+
+
+def coloured(verdict: str) -> str:
+    return f'<span class="{_COLOURS.get(verdict, "")}">{html.escape(verdict)}</span>'
 
 
 def _row(row: Row) -> str:
@@ -43,19 +47,16 @@ def _row(row: Row) -> str:
     kind = "bad" if row.failed and row.verdict not in _COLOURS else _COLOURS.get(row.verdict, "")
     script = row.script and _folded("a program that repeats it", row.script)
     verdict = f'<td><span class="{kind}">{html.escape(headline(row))}</span>{small}{script}</td>'
-    numbers = _cell(row.examples, "number") + _cell(share_in_words(row.share), "number")
-    return f"<tr>{_cell(row.function)}{verdict}{numbers}</tr>"
+    numbers = cell(row.examples, "number") + cell(share_in_words(row.share), "number")
+    return f"<tr>{cell(row.function)}{verdict}{numbers}</tr>"
 
 
 def _section(report: Report) -> str:
-    counts = ", ".join(
-        f'<span class="{_COLOURS.get(verdict, "")}">{count} {html.escape(verdict)}</span>'
-        for verdict, count in report.found().items()
-    )
+    counts = ", ".join(f"{count} {coloured(verdict)}" for verdict, count in report.found().items())
     shown = [row for row in report.rows if row.verdict in _FIRST or row.failed]
     shown.sort(key=lambda row: _FIRST.index(row.verdict) if row.verdict in _FIRST else -1)
-    facts = "".join(f"<tr>{_cell(name)}{_cell(fact)}</tr>" for name, fact in report.facts.items())
-    header = "".join(f"<tr>{_cell(key)}{_cell(value)}</tr>" for key, value in report.header.items())
+    facts = "".join(f"<tr>{cell(name)}{cell(fact)}</tr>" for name, fact in report.facts.items())
+    header = "".join(f"<tr>{cell(key)}{cell(value)}</tr>" for key, value in report.header.items())
     return "\n".join(
         [
             f"<h2>{html.escape(report.backend)}: {counts}</h2>",
@@ -78,4 +79,8 @@ def _folded(title: str, text: str) -> str:
 
 def write_html(reports, path: str) -> None:
     """Write an HTML page with a table for each backend, the verdicts first."""
-    write_atomically(path, _PAGE.format(body="\n".join(map(_section, reports))))
+    write("Conformance with routelaws.reference", "\n".join(map(_section, reports)), path)
+
+
+def write(title: str, body: str, path: str) -> None:
+    write_atomically(path, _PAGE.format(title=title, body=body))

@@ -25,6 +25,7 @@ from routelaws.accelerated.files import write_atomically
 from routelaws.conformance.bounds import SLACK_SHARE
 from routelaws.conformance.dialects.judge import UNEXPLAINED
 from routelaws.conformance.engine.ledger import Ledger, Slack, Trouble
+from routelaws.conformance.engine.stances import ACTIVATED
 
 OUR_DIALECTS = {
     "routers.top_k.top_k_router": "softmax over all experts", "routers.top_k.switch_router": "softmax over all experts",
@@ -182,10 +183,10 @@ class Report(NamedTuple):
             lines.append(f"{row.function:46} {row.examples:7} {share_in_words(row.share):>11}  {headline(row)}")
             if row.detail:
                 tests = f"{row.failed} failed test{'s' * (row.failed > 1)}, the first {row.test}"
-                lines += [*_wrapped(row.detail), *([f"    {tests}"] if row.test else [])]
-            lines += [line for fault in row.besides[:FAULTS] for line in _wrapped(f"besides {fault}")]
+                lines += [*wrapped(row.detail), *([f"    {tests}"] if row.test else [])]
+            lines += [line for fault in row.besides[:FAULTS] for line in wrapped(f"besides {fault}")]
             lines += [f"    and {len(row.besides) - FAULTS} more (all of them: --json)"] * (len(row.besides) > FAULTS)
-            lines += _wrapped(row.left_out) if row.left_out else []
+            lines += wrapped(row.left_out) if row.left_out else []
             lines += [f"    {row.unchecked}"] if row.unchecked else []
             lines += [f"    defaults differ: {row.defaults}"] if row.defaults else []
             lines += [f"    call: {row.file}"] if row.file else []
@@ -229,7 +230,7 @@ class Report(NamedTuple):
         }
 
 
-def _wrapped(text: str) -> list[str]:
+def wrapped(text: str) -> list[str]:
     """Return a message as lines for the terminal, without the end of a long one."""
     text = text if len(text) <= CUT else f"{text[:CUT]} ... (all of it: --json)"
     return textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
@@ -340,7 +341,8 @@ def _blamed(row: Row, troubles: list[Trouble], causes: list[str]) -> Row:
     first, spoken = _first(troubles)
     rest = [trouble for trouble in troubles if trouble is not first and trouble is not spoken]
     kind, detail = first.kind, first.detail
-    if spoken and kind == "wrong":  # the function has a known design, so report this first
+    if spoken and kind == "wrong" and (first is spoken or row.function not in ACTIVATED):
+        # The known design explains the other faults. Tests of ACTIVATED have the known activation already.
         rest, first = [trouble for trouble in troubles if trouble is not spoken], spoken
         kind, detail = "dialect", spoken.detail
     elif causes and kind == "wrong":

@@ -1,0 +1,521 @@
+"""Parity: do two programs run the same experts? `python -m routelaws.conformance --parity A --backend B`.
+
+Both backends route the same inputs. For each group of inputs, a report has the share of tokens with the same set of
+experts, and with the same order, and the largest differences of gates and of outputs. Expert e returns unit vector e,
+so an output is a row of gates [E]. The report names a cause only if it explains every token of its group:
+
+    tie rule          the k-th and the next logit are equal, and the programs choose different ones
+    rounding          of logits, scores, gates or expert numbers, as if computed or stored in a lower precision
+    design            renormalisation, score, scale, groups, or a gate that is the logit
+    constants         a floor of the denominator, a sum with a constant, or a threshold below which gates are 0
+    options           an option that changes nothing
+
+The judge of `dialects` finds the design of each program and the constants. Two layers of `adapters.blocks.layer` also
+run with random weights, because planted experts round nothing.
+"""
+
+import html
+import itertools
+import json
+from typing import NamedTuple
+
+import numpy as np
+
+from routelaws.accelerated.files import write_atomically
+from routelaws.conformance.adapters import blocks
+from routelaws.conformance.adapters.blocks import Planted
+from routelaws.conformance.bounds import BOUNDS, UNIT, bound_in
+from routelaws.conformance.dialects import designs
+from routelaws.conformance.dialects.designs import Probe
+from routelaws.conformance.dialects.fitting import Answer
+from routelaws.conformance.dialects.judge import UNEXPLAINED, Fault, Finding, told
+from routelaws.conformance.dialects.readings import LOW, _rounded, explanation
+from routelaws.conformance.dialects.table import ACTIVATION
+from routelaws.conformance.engine import backends, page, stances
+from routelaws.conformance.engine.ledger import Ledger
+from routelaws.conformance.engine.report import wrapped
+from routelaws.conformance.engine.values import as_numpy
+
+VERDICTS = {"same": 0, "differs": 3, "defect": 1, "not askable": 0}
+"""{verdict: exit code}. The verdict of a pair is the worst of its groups."""
+STORED = {
+    "bfloat16": lambda expert: _rounded(expert, "bfloat16").astype(int),
+    "float16": lambda expert: _rounded(expert, "float16").astype(int),
+    "uint8": lambda expert: expert % 256,
+    "int8": lambda expert: (expert + 128) % 256 - 128,
+}
+"""{number type: expert numbers after storage in it}."""
+
+
+class Inputs(NamedTuple):
+    """A group of inputs that show one kind of difference."""
+
+    name: str
+    probes: tuple[Probe, ...]
+    precision: str = "float32"
+
+
+class Side(NamedTuple):
+    """One of two programs."""
+
+    name: str  # "A" or "B"
+    backend: backends.Backend
+    finding: Finding  # the judge's verdict on its router
+
+    def ask(self, probe: Probe, precision: str) -> Answer:
+        if precision not in self.backend.dtypes and precision == "bfloat16":
+            raise NotImplementedError(f"{self.name} has no bfloat16")
+        ask = stances._Ask(self.backend, stances.TOP_K)
+        try:
+            answer = Answer(probe, *ask(probe, precision if precision == "bfloat16" else ""))
+        except Fault as fault:
+            if precision == "float32" or precision in getattr(self.backend.namespace, "dtypes", (precision,)):
+                raise
+            raise NotImplementedError(f"{self.name}: {fault.detail}") from fault
+        if answer.expert.shape != answer.gate.shape or answer.expert.shape != (len(probe.logits), probe.k):
+            raise Fault("form", f"experts {answer.expert.shape} and gates {answer.gate.shape} at k {probe.k}")
+        return answer
+
+
+class Row(NamedTuple):
+    """The comparison of a group of inputs; JSON has the same fields."""
+
+    inputs: str
+    verdict: str  # a key of VERDICTS
+    tokens: int = 0
+    experts: tuple[int, ...] = ()
+    precision: str = ""
+    same_set: float | None = None  # share of tokens
+    same_order: float | None = None  # share of tokens; None if a program returns no order
+    gates: float | None = None  # largest difference, over tokens with the same set of experts
+    outputs: float | None = None  # largest difference, over all tokens
+    causes: tuple[str, ...] = ()
+    example: str = ""  # the first difference; or the reason why the group was not asked
+
+
+class Parity(NamedTuple):
+    """The comparison of two programs."""
+
+    sides: tuple[Side, Side]
+    rows: tuple[Row, ...]
+
+    @property
+    def verdict(self) -> str:
+        words = [row.verdict for row in self.rows]
+        return next(word for word in ("defect", "differs", "same", "not askable") if word in words)
+
+    @property
+    def exit_code(self) -> int:
+        return VERDICTS[self.verdict]
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """Return the causes of all groups, then options without effect, each once."""
+        options = [f"{side.name}: {cause}" for side in self.sides for cause in side.finding.causes]
+        return tuple(dict.fromkeys([cause for row in self.rows for cause in row.causes] + options))
+
+
+def inputs() -> list[Inputs]:
+    """Return the groups of inputs. The numbers of experts are few, because some programs compile a file for each."""
+    random = np.random.default_rng(0)
+
+    def normal(num_tokens: int, num_experts: int, scale: float = 1.0):
+        return (scale * random.standard_normal((num_tokens, num_experts))).astype(np.float32).astype(float)
+
+    def apart(num_tokens: int, num_experts: int, step: float):
+        steps = np.tile(1 / 8 + step * np.arange(num_experts), (num_tokens, 1))
+        return random.permuted(steps, axis=1)
+
+    def plain(*pairs):
+        return tuple(Probe("plain", logits, k) for logits, k in pairs)
+
+    low = _rounded(normal(2048, 64), "bfloat16"), 8
+    many = [(random.permuted(np.tile((np.arange(E) - E / 2) / 32, (32, 1)), axis=1), 4) for E in (300, 512)]
+    many = plain(*((_rounded(logits, "bfloat16"), k) for logits, k in many))
+    far = [(normal(64, 8, 2.0) - down, 2) for down in (10, 20, 40, 60, 90)]
+    sizes = [1, 2, 3], [15, 16, 17, 31, 33, 63, 65, 127, 129, 257]
+    few, padded = (plain(*((normal(T, 8), 2) for T in each)) for each in sizes)
+    return [
+        Inputs("random", plain((normal(512, 8), 2), (normal(512, 64), 8))),
+        Inputs("one expert per token", plain((normal(256, 8), 1))),
+        Inputs("ties", plain((random.choice([-0.5, 0.0, 0.5], (128, 8)), 2), (np.zeros((8, 64)), 8))),
+        Inputs("equal in bfloat16", plain((apart(128, 8, 2.0**-14), 2))),
+        Inputs("one unit of float32 apart", plain((apart(128, 8, 2.0**-26), 2))),
+        Inputs("values of bfloat16", plain(low)),
+        Inputs("values of bfloat16, in bfloat16", plain(low), "bfloat16"),
+        Inputs("few tokens", few),
+        Inputs("sizes at which kernels pad", padded),
+        Inputs("300 and 512 experts", many),
+        Inputs("300 and 512 experts, in bfloat16", many, "bfloat16"),
+        Inputs("small gates", plain((normal(256, 8, 12.0), 2))),
+        Inputs("logits far below 0", plain(*far)),
+        Inputs("selection bias", (Probe("bias", normal(64, 8), 2, random.permutation(8) / 10 - 0.35),)),
+    ]
+
+
+def compare(first: str, second: str, *, time_limit: float = backends.TIME_LIMIT) -> Parity:
+    """Compare the routers of two backends, given by name.
+
+    Raises:
+        BackendError: a backend cannot be loaded, or has no `top_k_router`.
+    """
+    with blocks.unchecked():
+        sides = tuple(_side(*each, time_limit) for each in (("A", first), ("B", second)))
+        rows = [_row(sides, group) for group in inputs()]
+        return Parity(sides, (*rows, *_with_random_weights(sides)))
+
+
+def _side(letter: str, name: str, time_limit: float) -> Side:
+    backend = backends.Backend(name, backends.load(name), Ledger(), time_limit=time_limit)
+    if stances.TOP_K not in backend.functions:
+        raise backends.BackendError(f"backend {name} has no top_k_router; --parity compares routers of two backends")
+    finding = stances.stance_of(backend, stances.TOP_K).finding
+    if hasattr(backend.namespace, "from_numpy"):  # its arrays may have bfloat16, also if the suite should not test that
+        backend.dtypes = (*backend.dtypes, "bfloat16")
+    return Side(letter, backend, finding)
+
+
+def _row(sides, group: Inputs) -> Row:
+    """Return the comparison of a group. It has the inputs that both programs answer."""
+    pairs, reasons = [], []
+    row = Row(group.name, "not askable", precision=group.precision)
+    for probe in group.probes:
+        answers = []
+        for side in sides:
+            try:
+                answers.append(side.ask(probe, group.precision))
+            except NotImplementedError as error:
+                reasons.append(str(error))
+                break
+            except Fault as fault:
+                return row._replace(verdict="defect", causes=(f"{side.name}: {fault.kind}",), example=fault.detail)
+        if len(answers) == 2:
+            pairs.append(tuple(answers))
+    if not pairs:
+        return row._replace(example="; ".join(dict.fromkeys(reasons)))
+    shown = row._replace(
+        tokens=sum(len(first.expert) for first, _ in pairs),
+        experts=tuple(sorted({first.probe.logits.shape[1] for first, _ in pairs})),
+    )
+    for side, answers in zip(sides, zip(*pairs, strict=True), strict=True):
+        if words := _broken(answers):
+            return _measured(shown, sides, pairs)._replace(verdict="defect", causes=(f"{side.name}: {words}",))
+    return _judged(_measured(shown, sides, pairs), sides, pairs)
+
+
+def _broken(answers) -> str:
+    """Return the rule that the answers of a program break; "" if there is none."""
+    for answer in answers:
+        num_experts, expert = answer.probe.logits.shape[1], np.sort(answer.expert, axis=1)
+        if not np.isfinite(answer.gate).all():
+            return f"gates are not finite; at {told(_token(answer.probe, ~np.isfinite(answer.gate)))}"
+        bad = (expert < 0) | (expert >= num_experts)
+        bad[:, 1:] |= expert[:, 1:] == expert[:, :-1]
+        if bad.any():
+            return _stored(answers) or f"experts {answer.expert[bad.any(1)][0].tolist()} of {num_experts}"
+    return _stored(answers)
+
+
+def _stored(answers) -> str:
+    """Return in words that expert numbers are stored in a low precision; "" if they are not."""
+    for answer in answers:
+        wanted = np.sort(np.argsort(-answer.probe.logits, axis=1, kind="stable")[:, : answer.probe.k], axis=1)
+        if answer.probe.logits.shape[1] <= 128 or np.array_equal(wanted, np.sort(answer.expert, axis=1)):
+            continue
+        for kind, stored in STORED.items():
+            if np.array_equal(np.sort(stored(wanted), axis=1), np.sort(answer.expert, axis=1)):
+                lost = np.argwhere(stored(wanted) != wanted)[0]
+                number = wanted[tuple(lost)]
+                return f"expert numbers are stored in {kind}: {stored(number)} instead of {number}"
+    return ""
+
+
+def _token(probe: Probe, wrong: np.ndarray) -> Probe:
+    """Return the input with its first wrong token alone; `wrong` is [T] or [T, k]."""
+    t = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
+    return probe._replace(logits=probe.logits[t : t + 1])
+
+
+def dense(answer: Answer) -> np.ndarray:
+    """Return the outputs [T, E] of experts that return unit vectors. Numbers that are no experts add nothing."""
+    outputs = np.zeros(answer.probe.logits.shape)
+    inside = (answer.expert >= 0) & (answer.expert < outputs.shape[1])
+    tokens = np.broadcast_to(np.arange(len(outputs))[:, None], answer.expert.shape)
+    np.add.at(outputs, (tokens[inside], answer.expert[inside]), answer.gate[inside])
+    return outputs
+
+
+def _measured(row: Row, sides, pairs) -> Row:
+    """Return the row with shares and largest differences."""
+    sets = [_same_set(*pair) for pair in pairs]
+    ordered = all(getattr(side.backend._find(stances.TOP_K), "returns_order", True) for side in sides)
+    gaps = [np.abs(dense(first) - dense(second)).max(axis=1) for first, second in pairs]
+    same, gap = np.concatenate(sets), np.concatenate(gaps)
+    order = np.concatenate([(first.expert == second.expert).all(axis=1) for first, second in pairs])
+    return row._replace(
+        same_set=float(same.mean()),
+        same_order=float(order.mean()) if ordered else None,
+        gates=float(gap[same].max(initial=0.0)),
+        outputs=float(gap.max()),
+    )
+
+
+def _same_set(first: Answer, second: Answer) -> np.ndarray:
+    return (np.sort(first.expert, axis=1) == np.sort(second.expert, axis=1)).all(axis=1)
+
+
+def _judged(row: Row, sides, pairs) -> Row:
+    """Return the row with its verdict, and the causes of its differences."""
+    room = BOUNDS[bound_in("parity.gate", row.precision)].limit
+    causes, example = [], ""
+    others = [~_same_set(*pair) for pair in pairs]
+    if any(each.any() for each in others):
+        causes += _causes_of_choice(sides, pairs, others, row.precision)
+        first, second, rows = next((*pair, each) for pair, each in zip(pairs, others, strict=True) if each.any())
+        t = int(np.flatnonzero(rows)[0])
+        example = f"{sides[0].name} runs experts {first.expert[t].tolist()}, {sides[1].name} "
+        example += f"{second.expert[t].tolist()}; at {told(_token(first.probe, rows))}"
+    for first, second in pairs:
+        gates = dense(first), dense(second)
+        largest = np.maximum(*map(np.abs, gates))
+        unit = designs.error_of(first.probe.logits, row.precision)
+        far = (np.abs(gates[0] - gates[1]) > room * unit * largest + np.finfo("float32").tiny).any(axis=1)
+        if (far & _same_set(first, second)).any():
+            causes += _causes_of_gates(sides, pairs, row.precision)
+            t = int(np.flatnonzero(far & _same_set(first, second))[0])
+            expert = np.sort(first.expert[t])
+            values = " and ".join(f"[{', '.join(f'{gate:.6g}' for gate in each[t, expert])}]" for each in gates)
+            words = f"gates {values} of experts {expert.tolist()}"
+            example = example or f"{words}; at {told(_token(first.probe, far & _same_set(first, second)))}"
+            break
+    verdict = "differs" if example else "same"
+    return row._replace(verdict=verdict, causes=tuple(dict.fromkeys(causes)), example=example)
+
+
+def _causes_of_choice(sides, pairs, others, precision: str) -> list[str]:
+    """Return the causes of other experts; "unexplained" if they do not explain every token."""
+    tied = [_gap(first.probe) == 0 for first, _ in pairs]
+    answers = list(zip(*pairs, strict=True))
+    causes = []
+    if any((rows & equal).any() for rows, equal in zip(others, tied, strict=True)):
+        rules = [_tie_rule(each, tied) for each in answers]
+        causes.append(f"tie rule: {sides[0].name} takes {rules[0]}, {sides[1].name} {rules[1]}")
+    if not any((rows & ~equal).any() for rows, equal in zip(others, tied, strict=True)):
+        return causes
+    words = [_readings(side, each, precision)[0] for side, each in zip(sides, answers, strict=True)]
+    named = [f"{side.name}: {each}" for side, each in zip(sides, words, strict=True) if each]
+    if None in words:
+        return [*causes, *named, *_unexplained(sides, words, "choice")]
+    rules, scores = zip(*((side.finding.design.rule, side.finding.design.form.score) for side in sides), strict=True)
+    if rules[0] != rules[1] or scores[0] != scores[1] and pairs[0][0].probe.bias is not None:
+        named.append(_designs(sides))
+    inexact = [side.name for side, each in zip(sides, answers, strict=True) if any(map(_is_inexact, each))]
+    names = " and ".join(inexact or ["a program"])
+    verb = "rank" if len(inexact) > 1 else "ranks"
+    rounding = f"rounding: {names} {verb} experts by scores that rounding makes equal"
+    return causes + (named or [rounding])
+
+
+def _causes_of_gates(sides, pairs, precision: str) -> list[str]:
+    answers = zip(*pairs, strict=True)
+    words = [_readings(side, each, precision)[1] for side, each in zip(sides, answers, strict=True)]
+    named = [f"{side.name}: {each}" for side, each in zip(sides, words, strict=True) if each]
+    if None in words:
+        return [*named, *_unexplained(sides, words, "gates")]
+    if len({side.finding.design.name for side in sides}) > 1:
+        named.insert(0, _designs(sides))
+    return named or ["rounding of gates"]
+
+
+def _readings(side: Side, answers, precision: str) -> list[str | None]:
+    """Return what changes the choice and the gates of a program's design: "" for nothing, None if unexplained."""
+    if side.finding.design is None:
+        return [None, None]
+    choice, gates = explanation(side.finding.design, answers, "float32")
+    low = explanation(side.finding.design, answers, precision) if precision != "float32" else (None, None)
+    rounded = next((name for name in LOW if all(_ranks_by_rounded(side, each, name) for each in answers)), None)
+    ranks = f"experts are ranked by scores rounded to {rounded}" if rounded else None
+    computed = [each and (each.words or f"scores are computed in {precision}") for each in low]
+    return [choice.words if choice else ranks or computed[0], gates.words if gates else computed[1]]
+
+
+def _ranks_by_rounded(side: Side, answer: Answer, low: str) -> bool:
+    """Return whether the experts have the largest scores after rounding."""
+    scores = _rounded(designs.scores_of(side.finding.design.form, answer.probe.logits), low)
+    plain = answer.probe.bias is None and side.finding.design.rule == "best"
+    return plain and not designs.wrong_rows(answer.expert, scores, np.zeros((len(scores), 1))).any()
+
+
+def _unexplained(sides, words, what: str) -> list[str]:
+    return [f"{side.name}: {UNEXPLAINED} ({what})" for side, each in zip(sides, words, strict=True) if each is None]
+
+
+def _gap(probe: Probe) -> np.ndarray:
+    """Return [T], the k-th largest logit minus the next; infinity where none is left, or where a bias is added."""
+    ordered = -np.sort(-probe.logits, axis=1)
+    if probe.k == ordered.shape[1] or probe.bias is not None:
+        return np.full(len(ordered), np.inf)
+    return ordered[:, probe.k - 1] - ordered[:, probe.k]
+
+
+def _tie_rule(answers, tied) -> str:
+    """Return the rule by which a program chooses among equal logits: "the lower index", "the higher index" or "any"."""
+    kept = [
+        (each.expert[rows], each.probe._replace(logits=each.probe.logits[rows]))
+        for each, rows in zip(answers, tied, strict=True)
+    ]
+    signs = {"the lower index": 1, "the higher index": -1}
+    rules = (name for name, sign in signs.items() if all(stances._takes(*each, sign) for each in kept))
+    return next(rules, "any")
+
+
+def _is_inexact(answer: Answer) -> bool:
+    """Return whether some experts of an answer are not those of the largest logits."""
+    if answer.probe.bias is not None:
+        return True
+    return bool(designs.wrong_rows(answer.expert, answer.probe.logits, np.zeros((len(answer.expert), 1))).any())
+
+
+def _designs(sides) -> str:
+    """Return the two designs in words, with the parts in which they differ."""
+    first, second = (side.finding.design for side in sides)
+    parts = {
+        "score": [each.form.score for each in (first, second)],
+        "renormalisation": ["over chosen" in each.form.name for each in (first, second)],
+        "scale": [each.scale for each in (first, second)],
+        "groups": [each.rule for each in (first, second)],
+    }
+    is_known = first.form.options and second.form.options
+    about = is_known and " and ".join(name for name, (one, other) in parts.items() if one != other) or "gates"
+    return f"{about}: {sides[0].name} gives {first.name}, {sides[1].name} {second.name}"
+
+
+def random_layer(num_tokens: int = 64, num_experts: int = 8, width: int = 64, d_ff: int = 96) -> Planted:
+    """Return an input and random weights of a layer, exact in bfloat16."""
+    random = np.random.default_rng(1)
+
+    def normal(*shape, fan_in: int):
+        return _rounded(random.standard_normal(shape) / np.sqrt(fan_in), "bfloat16").astype(np.float32)
+
+    up, linear = (normal(num_experts, width, d_ff, fan_in=width) for _ in range(2))
+    down = normal(num_experts, d_ff, width, fan_in=d_ff)
+    return Planted(normal(num_tokens, width, fan_in=1), normal(width, num_experts, fan_in=width), up, linear, down)
+
+
+def expert_outputs(planted: Planted) -> dict[str, np.ndarray]:
+    """Return {formula: [T, E, d]}, the output of each expert for each token by the known activations, in float64."""
+    x, _, up, linear, down = (each.astype(np.float64) for each in planted)
+    first, second = np.einsum("td,edf->tef", x, up), np.einsum("td,edf->tef", x, linear)
+    outputs = {}
+    for dialect in ACTIVATION:
+        hidden = dialect.function(first.ravel()).reshape(first.shape)
+        for suffix, values in (("", hidden), (" * (x linear)", hidden * second)):
+            outputs[f"{dialect.name}(x up){suffix}"] = np.einsum("tef,efd->ted", values, down)
+    return outputs
+
+
+def _with_random_weights(sides) -> list[Row]:
+    """Return the comparison of two layers with random weights; [] unless both backends have a layer."""
+    runs = [getattr(getattr(each.backend._find(stances.TOP_K), "route", None), "run", None) for each in sides]
+    if None in runs:
+        return []
+    planted, k = random_layer(), 2
+    row = Row("whole layers with random weights", "not askable", len(planted.x), (planted.router.shape[1],), "float32")
+    try:
+        outputs = [_output(run(planted, k), planted) for run in runs]
+    except Exception as error:  # a layer may need planted weights
+        return [row._replace(example=f"{type(error).__name__}: {error}")]
+    gap, unit = np.abs(outputs[0] - outputs[1]), max(np.abs(each).max() for each in outputs)
+    row = row._replace(outputs=float(gap.max()), verdict="same")
+    if gap.max() <= BOUNDS["parity.outputs"].limit * UNIT["float32"] * unit:
+        return [row]
+    causes = [f"{side.name}: {_layer_in_words(each, planted, k)}" for side, each in zip(sides, outputs, strict=True)]
+    t = int(gap.max(axis=1).argmax())
+    example = f"token {t} of {len(gap)} differs by {gap[t].max():.3g}; the largest output is {unit:.3g}"
+    return [row._replace(verdict="differs", causes=tuple(causes), example=example)]
+
+
+def _output(answer, planted: Planted) -> np.ndarray:
+    answer = answer[0] if isinstance(answer, list | tuple) else answer
+    return np.asarray(as_numpy(answer), np.float64).reshape(planted.x.shape)
+
+
+def _layer_in_words(output: np.ndarray, planted: Planted, k: int) -> str:
+    """Return the experts and gates that give an output, in words."""
+    exact, errors, outputs = planted.x.astype(np.float64) @ planted.router, {}, expert_outputs(planted)
+    for low in ("", *LOW):
+        logits = _rounded(exact, low) if low else exact
+        expert = np.argsort(-logits, axis=1, kind="stable")[:, :k]
+        for form, (experts, values) in itertools.product(designs.FORMS, outputs.items()):
+            chosen = np.take_along_axis(values, expert[:, :, None], axis=1)
+            words = f"experts {experts}, gates {designs.SHOWN.get(form.name, form.name)}"
+            words += f", as if logits were computed in {low}" * bool(low)
+            errors[words] = np.abs(output - (form.gates(logits, expert)[:, :, None] * chosen).sum(axis=1)).max()
+    words = min(errors, key=errors.get)
+    explained = errors[words] <= BOUNDS["dialects.same"].limit * np.abs(output).max()
+    return words if explained else f"{UNEXPLAINED} (outputs)"
+
+
+def lines(parity: Parity) -> list[str]:
+    """Return the report for the terminal."""
+    text = [f"{side.name} is {_described(side)}" for side in parity.sides]
+    text += ["", f"{'inputs':34} {'tokens':>6} {'same set':>8} {'order':>7} {'gates':>8} {'outputs':>8}  verdict"]
+    shown = set()
+    for row in parity.rows:
+        numbers = " ".join(f"{each:>{width}}" for each, width in zip(_numbers(row), (6, 8, 7, 8, 8), strict=True))
+        text.append(f"{row.inputs:34} {numbers}  {row.verdict}")
+        example = "" if row.causes and shown.issuperset(row.causes) else row.example
+        text += [line for words in (*row.causes, example) if words for line in wrapped(words)]
+        shown |= set(row.causes)
+    causes = parity.causes
+    return [*text, "", *(f"cause: {cause}" for cause in causes), *[""] * bool(causes), f"verdict: {parity.verdict}"]
+
+
+def _described(side: Side) -> str:
+    finding = side.finding
+    ties = f", ties {dict(finding.facts)['ties']}" if "ties" in dict(finding.facts) else ""
+    design = f"{finding.dialect or 'no known design'}{ties} ({finding.verdict})"
+    return f"{side.backend.name}, version {side.backend.version}: {design}"
+
+
+def _numbers(row: Row) -> list[str]:
+    shares = ["-" if each is None else f"{100 * each:.1f} %" for each in (row.same_set, row.same_order)]
+    sizes = ["-" if each is None else f"{each:.1e}" if each else "0" for each in (row.gates, row.outputs)]
+    return [str(row.tokens or "-"), *shares, *sizes]
+
+
+def as_dict(parity: Parity) -> dict:
+    """Return the report as a dict for JSON."""
+    return {
+        "backends": [
+            {"name": side.backend.name, "version": side.backend.version, "verdict": side.finding.verdict,
+             "design": side.finding.dialect, "facts": dict(side.finding.facts), "causes": list(side.finding.causes)}
+            for side in parity.sides
+        ],
+        "verdict": parity.verdict,
+        "exit_code": parity.exit_code,
+        "causes": list(parity.causes),
+        "inputs": [row._asdict() for row in parity.rows],
+    }  # fmt: skip
+
+
+def write_json(parity: Parity, path: str) -> None:
+    write_atomically(path, json.dumps({"parity": as_dict(parity)}, indent=1, allow_nan=False) + "\n")
+
+
+def write_html(parity: Parity, path: str) -> None:
+    """Write the report as a page, in the style of the suite's."""
+    rows = [
+        f"<tr>{page.cell(row.inputs)}<td>{page.coloured(row.verdict)}"
+        + "".join(f"<small>{html.escape(words)}</small>" for words in (*row.causes, row.example) if words)
+        + "</td>" + "".join(page.cell(each, "number") for each in _numbers(row)) + "</tr>"
+        for row in parity.rows
+    ]  # fmt: skip
+    names = ("inputs", "verdict", "tokens", "same set", "same order", "gates", "outputs")
+    head = "".join(f"<th>{name}" for name in names)
+    names_of = " and ".join(html.escape(side.backend.name) for side in parity.sides)
+    body = [f"<h2>{names_of}: {page.coloured(parity.verdict)}</h2>"]
+    body += [f"<p>{html.escape(f'{side.name} is {_described(side)}')}</p>" for side in parity.sides]
+    body += [f"<table><tr>{head}</tr>", *rows, "</table>", "<h3>Causes</h3><ul>"]
+    body += [*(f"<li>{html.escape(cause)}" for cause in parity.causes), "</ul>"]
+    page.write("Parity of two routers", "\n".join(body), path)

@@ -1,0 +1,238 @@
+"""Parity: two planted routers that differ in one way, and the cause that the report names."""
+
+import json
+
+import numpy as np
+import pytest
+
+from routelaws.conformance import __main__, parity
+from routelaws.conformance.adapters import blocks
+from routelaws.conformance.dialects.readings import _rounded
+from routelaws.conformance.engine import backends
+from routelaws.reference.notation import softmax
+
+
+def best(scores, k, sign=1):
+    index = np.broadcast_to(sign * np.arange(scores.shape[1]), scores.shape)
+    return np.lexsort((index, -scores), axis=1)[:, :k]
+
+
+def at(values, expert):
+    return np.take_along_axis(values, expert, axis=1)
+
+
+def shared(gate, floor=0.0):
+    total = gate.sum(axis=1, keepdims=True)
+    return gate / np.maximum(total, gate.dtype.type(floor))
+
+
+def sigmoid(z):
+    with np.errstate(over="ignore"):
+        return (1 / (1 + np.exp(-z))).astype(z.dtype)
+
+
+def plain(z, k):
+    """Softmax over the chosen experts; ties to the lower index."""
+    expert = best(z, k)
+    return expert, softmax(at(z, expert))
+
+
+def higher(z, k):
+    expert = best(z, k, -1)
+    return expert, softmax(at(z, expert))
+
+
+def low(z, k):
+    return plain(_rounded(z, "bfloat16").astype(z.dtype), k)
+
+
+def over_all(z, k):
+    expert = best(z, k)
+    return expert, at(softmax(z), expert)
+
+
+def threshold(z, k):
+    expert, gate = plain(z, k)
+    return expert, np.where(gate < 10.0**-8, 0, gate)
+
+
+def logit(z, k):
+    expert = best(z, k)
+    return expert, at(z, expert)
+
+
+def scaled(z, k):
+    expert, gate = plain(z, k)
+    return expert, gate * np.float32(2.5)
+
+
+def by_sigmoid(z, k, floor=0.0):
+    """Sigmoids shared by logarithms; with a floor, of their sum."""
+    expert = best(z, k)
+    return expert, shared(at(sigmoid(z), expert), floor) if floor else softmax(at(-np.logaddexp(0, -z), expert))
+
+
+def with_floor(z, k):
+    return by_sigmoid(z, k, 6.1e-5)
+
+
+def narrow(z, k):
+    """Expert numbers in the type of bfloat16 scores."""
+    expert, gate = plain(z, k)
+    return _rounded(expert, "bfloat16").astype(int), gate
+
+
+def bytewise(z, k):
+    expert, gate = plain(z, k)
+    return expert % 256, gate
+
+
+def idle_option(z, k, *, normalisation=None):
+    return plain(z, k)
+
+
+def half_scores(z, k):
+    """Ranks by probabilities that bfloat16 holds."""
+    expert = best(_rounded(softmax(z), "bfloat16"), k)
+    return expert, softmax(at(z, expert))
+
+
+def last_scores(z, k):
+    """Ranks by probabilities in float32, which makes near logits equal; ties to the higher index."""
+    expert = best(softmax(z), k, -1)
+    return expert, softmax(at(z, expert))
+
+
+def last_of_a_block(z, k):
+    """A kernel of 16 tokens: in an unfinished block, the last token has the experts of the first."""
+    expert, gate = plain(z, k)
+    if len(z) % 16 and len(z) > 16:
+        expert[-1] = expert[0]
+    return expert, gate
+
+
+def nan(z, k):
+    expert, gate = plain(z, k)
+    return expert, np.where(z.max(axis=1, keepdims=True) < -80, np.nan, gate).astype(z.dtype)
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    def compare(first, second):
+        for name, route in (("first", first), ("second", second)):
+            monkeypatch.setitem(backends.OBJECTS, name, blocks.backend(route, name=name))
+        return parity.compare("first", "second")
+
+    return compare
+
+
+TIES = "tie rule: A takes the lower index, B the higher index"
+
+
+CASES = (
+    (higher, {"ties": TIES, "values of bfloat16": TIES}),
+    (low, dict.fromkeys(("equal in bfloat16", "random", "small gates"), "B: as if logits were computed in bfloat16")),
+    (over_all, {"random": "renormalisation: A gives softmax over chosen, B softmax over all experts"}),
+    (threshold, {"small gates": "B: gates below 1e-08 are 0"}),
+    (logit, {"random": "gates: A gives softmax over chosen, B the gate is the logit"}),
+    (scaled, {"one expert per token": "scale: A gives softmax over chosen, B softmax over chosen, times 2.5"}),
+    (bytewise, {"300 and 512 experts": "B: expert numbers are stored in uint8: "}),
+    (narrow, {"300 and 512 experts": "B: expert numbers are stored in bfloat16: "}),
+    (nan, {"logits far below 0": "B: gates are not finite"}),
+    (last_of_a_block, {"sizes at which kernels pad": "B: no design that we know explains these calls (choice)"}),
+    (half_scores, {"random": "B: experts are ranked by scores rounded to bfloat16",
+                   "one unit of float32 apart": "rounding: B ranks experts by scores that rounding makes equal"}),
+    (last_scores, {"one unit of float32 apart": "rounding: B ranks experts by scores that rounding makes equal"}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("second", "causes"), CASES, ids=[second.__name__ for second, _ in CASES])
+def test_each_cause_is_named_for_its_inputs(compared, second, causes):
+    result = compared(plain, second)
+    rows = {row.inputs: row for row in result.rows}
+    for name, cause in causes.items():
+        assert any(each.startswith(cause) for each in rows[name].causes), rows[name]
+    assert result.exit_code == (1 if second in (nan, narrow, bytewise) else 3)
+
+
+def test_designs_that_differ_by_a_constant_or_an_option(compared):
+    floor = compared(by_sigmoid, with_floor)
+    assert any(each.startswith("B: the denominator is at least 6.1e-05") for each in floor.causes), floor.causes
+    assert not any("tie rule" in each for each in floor.causes)
+    idle = compared(plain, idle_option)
+    assert (idle.verdict, idle.exit_code) == ("same", 0)
+    assert idle.causes == ("B: the option normalisation changes nothing",)
+
+
+def test_noise_is_unexplained(compared):
+    def noisy(z, k):
+        return plain(z + np.sin(1e4 * z).astype(z.dtype) / 2, k)
+
+    row = compared(plain, noisy).rows[0]
+    assert row.causes == ("B: no design that we know explains these calls (choice)",
+                          "B: no design that we know explains these calls (gates)")  # fmt: skip
+
+
+def test_shares_and_largest_differences(compared):
+    """Of three tokens, one has other experts and one another order."""
+
+    def other(z, k):
+        expert, gate = (each.copy() for each in plain(z, k))
+        expert[0], expert[1] = [6, 7], expert[1][::-1]
+        gate[1] = gate[1][::-1]
+        return expert, gate
+
+    logits = np.tile(np.arange(8.0)[::-1], (3, 1))
+    sides = compared(plain, other).sides
+    row = parity._row(sides, parity.Inputs("", (parity.Probe("plain", logits, 2),)))
+    assert (row.same_set, row.same_order, row.gates) == (2 / 3, 1 / 3, 0)
+    assert row.outputs == softmax(np.float32([[7, 6]]))[0, 0]
+    assert row.example.startswith("A runs experts [0, 1], B [6, 7]; at logits [[7, 6, 5, 4, 3, 2, 1, 0]]")
+
+
+def test_random_weights_show_the_activation(monkeypatch):
+    def layer(activation):
+        def run(planted, k):
+            expert, gate = plain(planted.x @ planted.router, k)
+            hidden = activation(np.einsum("td,edf->tef", planted.x, planted.up))
+            hidden = hidden * np.einsum("td,edf->tef", planted.x, planted.linear)
+            outputs = np.einsum("tef,efd->ted", hidden, planted.down)
+            return (gate[:, :, None] * at(outputs, expert[:, :, None])).sum(axis=1)
+
+        return blocks.layer(run)
+
+    silu = layer(lambda x: x * sigmoid(x))
+    for name, route in (("first", silu), ("second", layer(lambda x: np.maximum(x, 0))), ("third", silu)):
+        monkeypatch.setitem(backends.OBJECTS, name, blocks.backend(route, name=name))
+    monkeypatch.setattr(parity, "inputs", list)
+    row = parity.compare("first", "second").rows[-1]
+    assert row.verdict == "differs"
+    assert row.causes == ("A: experts SiLU(x up) * (x linear), gates softmax over chosen",
+                          "B: experts ReLU(x up) * (x linear), gates softmax over chosen")  # fmt: skip
+    assert parity.compare("first", "third").verdict == "same"
+
+
+def test_the_command(monkeypatch, tmp_path, capsys):
+    for name, route in (("first", plain), ("second", higher)):
+        monkeypatch.setitem(backends.OBJECTS, name, blocks.backend(route, name=name))
+    files = [str(tmp_path / name) for name in ("parity.json", "parity.html")]
+    command = ["--parity", "first", "--backend", "second", "--json", files[0], "--html", files[1]]
+    assert __main__.main(command) == 3
+    assert f"cause: {TIES}\n\nverdict: differs\n" in capsys.readouterr().out
+    content = json.loads((tmp_path / "parity.json").read_text("utf-8"))["parity"]
+    assert (content["verdict"], content["exit_code"], content["causes"]) == ("differs", 3, [TIES])
+    rows = {row["inputs"]: row for row in content["inputs"]}
+    assert (rows["random"]["verdict"], rows["ties"]["verdict"]) == ("same", "differs")
+    assert "<h1>Parity of two routers</h1>" in (tmp_path / "parity.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("arguments", "problem"), [
+    (["--only", "softmax", "--backend", "first"], "--only has no effect with --parity; omit it"),
+    (["--backend", "first", "--backend", "first"], "--parity compares two backends, not 3; give one --backend"),
+    (["--backend", "bare"], "backend bare has no top_k_router; --parity compares routers of two backends"),
+])  # fmt: skip
+def test_what_cannot_be_compared_is_one_line(monkeypatch, capsys, arguments, problem):
+    monkeypatch.setitem(backends.OBJECTS, "first", blocks.backend(plain, name="first"))
+    monkeypatch.setitem(backends.OBJECTS, "bare", blocks.backend(name="bare"))
+    assert __main__.main(["--parity", "first", *arguments]) == 2
+    assert capsys.readouterr().err == problem + "\n"
