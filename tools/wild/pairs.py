@@ -62,12 +62,12 @@ PAIRS = (
 
 def add(name: str) -> None:
     """Add a library's function to the backends of the suite."""
-    library, _, function = name.partition(":")
-    if library == "transformers" or not function:
-        return
     from routelaws.conformance.engine import backends
 
-    if library in RUNTIMES:
+    library, _, function = name.partition(":")
+    if library == "transformers" or not function:
+        backends.OBJECTS[name] = backends.load(name)
+    elif library in RUNTIMES:
         import runtimes
 
         backends.OBJECTS[name] = getattr(runtimes, RUNTIMES[library])()[function]
@@ -85,8 +85,8 @@ def compare(first: str, second: str, file: str) -> None:
     """Compare a pair in this process, and write the result."""
     from routelaws.conformance import parity
 
-    add(first)
-    add(second)
+    for name in sorted((first, second), key=lambda name: not name.startswith("transformers")):
+        add(name)  # transformers first, because some adapters replace modules that it imports
     result = parity.as_dict(parity.compare(first, second))
     for row in result["inputs"]:
         row["example"] = row["example"][:300]
