@@ -225,7 +225,9 @@ def llama_cpp() -> dict:
         def route(logits, k):
             room = width - logits.shape[1]
             if room < 1 or len(logits) > 8 * room:
-                raise NotImplementedError(f"{len(logits)} tokens of {logits.shape[1]} experts; allowed: {8 * room}")
+                raise NotImplementedError(
+                    f"{len(logits)} tokens of {logits.shape[1]} experts; allowed: {8 * max(room, 0)}"
+                )
             parts = np.array_split(logits, -(-len(logits) // room))
             return np.concatenate([gates(part, k, architecture, options) for part in parts]).astype(np.float32)
 
