@@ -21,7 +21,7 @@ VALUES := conformance/suite/test_transformer.py accelerated/tests/test_downstrea
 # The tests that compare what is said with a file of accelerated/tests/approved.
 APPROVED := approved or drawn or printed or prints or flags
 
-.PHONY: help demo coverage test test-values test-all approve campaign study study2 tutorials tutorials-check pods site bench lint budget clean
+.PHONY: help demo coverage test test-values test-all approve campaign study study2 parity tutorials tutorials-check pods site bench lint budget clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -57,6 +57,9 @@ study2: $(VENV)/.installed  ## train the smaller sizes of the second study (ten 
 
 wild: $(VENV)/.installed  ## judge the routers of other libraries and write docs/wild (half an hour, 2 GB); WILD="fairscale attnax" selects some
 	$(BIN)/python tools/wild $(WILD)
+
+parity: $(VENV)/.installed  ## compare pairs of programs and write docs/wild/parity.md (half an hour, 3 GB); PARITY="openvino mlx-lm" selects some
+	$(BIN)/python tools/wild/pairs.py $(PARITY)
 
 tutorials: $(VENV)/.installed  ## run the lessons and write their pages; LESSONS="04 11" selects some; add --notebooks for notebooks
 	$(BIN)/python tutorials/build.py $(LESSONS)

@@ -29,7 +29,7 @@ from routelaws.conformance.dialects import designs
 from routelaws.conformance.dialects.designs import Probe
 from routelaws.conformance.dialects.fitting import Answer
 from routelaws.conformance.dialects.judge import UNEXPLAINED, Fault, Finding, told
-from routelaws.conformance.dialects.readings import LOW, _rounded, explanation
+from routelaws.conformance.dialects.readings import LOW, Reading, _rounded, explanation
 from routelaws.conformance.dialects.table import ACTIVATION
 from routelaws.conformance.engine import backends, page, stances
 from routelaws.conformance.engine.ledger import Ledger
@@ -61,6 +61,7 @@ class Side(NamedTuple):
     name: str  # "A" or "B"
     backend: backends.Backend
     finding: Finding  # the judge's verdict on its router
+    known: list[Reading]  # changes of its design that explain an earlier group
 
     def ask(self, probe: Probe, precision: str) -> Answer:
         if precision not in self.backend.dtypes and precision == "bfloat16":
@@ -172,7 +173,7 @@ def _side(letter: str, name: str, time_limit: float) -> Side:
     finding = stances.stance_of(backend, stances.TOP_K).finding
     if hasattr(backend.namespace, "from_numpy"):  # its arrays may have bfloat16, also if the suite should not test that
         backend.dtypes = (*backend.dtypes, "bfloat16")
-    return Side(letter, backend, finding)
+    return Side(letter, backend, finding, [])
 
 
 def _row(sides, group: Inputs) -> Row:
@@ -310,9 +311,8 @@ def _causes_of_choice(sides, pairs, others, precision: str) -> list[str]:
     if rules[0] != rules[1] or scores[0] != scores[1] and pairs[0][0].probe.bias is not None:
         named.append(_designs(sides))
     inexact = [side.name for side, each in zip(sides, answers, strict=True) if any(map(_is_inexact, each))]
-    names = " and ".join(inexact or ["a program"])
-    verb = "rank" if len(inexact) > 1 else "ranks"
-    rounding = f"rounding: {names} {verb} experts by scores that rounding makes equal"
+    ranks = "A and B rank" if len(inexact) != 1 else f"{inexact[0]} ranks"
+    rounding = f"rounding: {ranks} experts by scores that rounding makes equal"
     return causes + (named or [rounding])
 
 
@@ -331,7 +331,11 @@ def _readings(side: Side, answers, precision: str) -> list[str | None]:
     """Return what changes the choice and the gates of a program's design: "" for nothing, None if unexplained."""
     if side.finding.design is None:
         return [None, None]
-    choice, gates = explanation(side.finding.design, answers, "float32")
+    choice, gates = (
+        each or next((reading for reading in side.known if all(map(reading.fits, answers))), None)
+        for each in explanation(side.finding.design, answers, "float32")
+    )
+    side.known.extend(each for each in (choice, gates) if each and each.words)
     low = explanation(side.finding.design, answers, precision) if precision != "float32" else (None, None)
     rounded = next((name for name in LOW if all(_ranks_by_rounded(side, each, name) for each in answers)), None)
     ranks = f"experts are ranked by scores rounded to {rounded}" if rounded else None

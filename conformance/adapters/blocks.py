@@ -27,6 +27,7 @@ A record contains only results of the library: experts, gates, kept choices, slo
 """
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -37,7 +38,7 @@ import numpy as np
 from routelaws.conformance.dialects.judge import REPEATS, Fault
 from routelaws.conformance.engine.values import as_numpy, has_graph, told
 
-__all__ = ["backend", "layer", "plant", "read", "placement", "choice_logits", "decline"]  # what `help` shows
+__all__ = ["backend", "layer", "by_size", "plant", "read", "placement", "choice_logits", "decline"]  # what `help` shows
 
 ANSWER = 64.0
 """Input of the activation of a planted expert. GELU, SiLU and ReLU all return exactly 64 for it in float32."""
@@ -184,6 +185,28 @@ def layer(run: Callable, d_ff: int = 1, multiple: int = 1) -> Callable:
         return gates
 
     route.untagged, route.run = "", run
+    return route
+
+
+def by_size(build: Callable, sizes=None) -> Callable:
+    """Turn build(num_experts, k) -> run into a route, for a runtime that needs a file or a program for each size.
+
+    The route keeps each run, and calls run(logits). `sizes` are the pairs (E, k) to build, if a file takes long; the
+    route declines others.
+
+    Example:
+        >>> sizes = []
+        >>> route = by_size(lambda num_experts, k: sizes.append((num_experts, k)) or (lambda logits: logits[:, :k]))
+        >>> route(np.zeros((3, 8)), 2).shape, route(np.zeros((5, 8)), 2).shape, sizes
+        ((3, 2), (5, 2), [(8, 2)])
+    """
+    built = functools.cache(build)
+
+    def route(logits, k):
+        if sizes is not None and (logits.shape[1], k) not in sizes:
+            raise NotImplementedError(f"{logits.shape[1]} experts with k {k}; allowed: {sorted(sizes)}")
+        return built(logits.shape[1], k)(logits)
+
     return route
 
 

@@ -5,7 +5,9 @@ all its options from this record, and pytest-xdist passes the record to every pr
 """
 
 import dataclasses
+import datetime
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -100,10 +102,11 @@ class Options:
 def known_failures_of(file) -> dict[str, str]:
     """Return {path: reason} of the functions that are expected to fail, from a text file.
 
-    Each line is `path: reason`, and # starts a comment.
+    Each line is `path: reason`, and # starts a comment. A reason may end with `until YYYY-MM-DD`, the last day.
 
     Raises:
-        BackendError: the file cannot be read, a line has no function or no reason, or a function is repeated.
+        BackendError: the file cannot be read, a line has no function or no reason, or a function is repeated; or the
+            date of a line is past.
     """
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
@@ -117,6 +120,9 @@ def known_failures_of(file) -> dict[str, str]:
         where = f"known failures {file}, line {number}"
         if not name or not reason:
             raise BackendError(f"{where}: {line.strip()!r}; write `path: reason`")
+        if last := re.search(r"\buntil (\d{4}-\d\d-\d\d)$", reason):
+            if last[1] < datetime.date.today().isoformat():
+                raise BackendError(f"{where}: {name} expired on {last[1]}; remove the line, or write a later date")
         try:
             (path,) = full_names([name])
         except BackendError as error:

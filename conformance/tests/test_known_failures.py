@@ -25,6 +25,7 @@ class TestKnownFailures:
     @pytest.mark.parametrize("text, problem", [
         ("one_hot: a\nsoftmix: b", "line 2: softmix does not name"), ("softmax", "write `path: reason`"),
         ("softmax:  # why", "line 1: .*write `path"), (": why", "write `path"),
+        ("one_hot: a until 9999-12-31\nsoftmax: b until 2026-01-31", "line 2: softmax expired on 2026-01-31"),
         ("softmax: a\n\nnotation.softmax: b", "line 3: notation.softmax appears twice"),
     ])  # fmt: skip
     def test_lines_that_are_wrong(self, tmp_path, text, problem):

@@ -131,7 +131,7 @@ TIES = "tie rule: A takes the lower index, B the higher index"
 
 CASES = (
     (higher, {"ties": TIES, "values of bfloat16": TIES}),
-    (low, dict.fromkeys(("equal in bfloat16", "random", "small gates"), "B: as if logits were computed in bfloat16")),
+    (low, dict.fromkeys(("equal in bfloat16", "random", "small gates", "few tokens"), "B: as if logits were computed in bfloat16")),
     (over_all, {"random": "renormalisation: A gives softmax over chosen, B softmax over all experts"}),
     (threshold, {"small gates": "B: gates below 1e-08 are 0"}),
     (logit, {"random": "gates: A gives softmax over chosen, B the gate is the logit"}),
@@ -188,6 +188,21 @@ def test_shares_and_largest_differences(compared):
     assert (row.same_set, row.same_order, row.gates) == (2 / 3, 1 / 3, 0)
     assert row.outputs == softmax(np.float32([[7, 6]]))[0, 0]
     assert row.example.startswith("A runs experts [0, 1], B [6, 7]; at logits [[7, 6, 5, 4, 3, 2, 1, 0]]")
+
+
+def test_a_program_is_built_once_for_each_size():
+    built = []
+
+    def build(num_experts, k):
+        built.append((num_experts, k))
+        return lambda logits: plain(logits, k)
+
+    route = blocks.by_size(build, {(8, 2)})
+    for num_tokens in (3, 5):
+        assert route(np.zeros((num_tokens, 8)), 2)[0].shape == (num_tokens, 2)
+    assert built == [(8, 2)]
+    with pytest.raises(NotImplementedError, match=r"4 experts with k 2; allowed: \[\(8, 2\)\]"):
+        route(np.zeros((3, 4)), 2)
 
 
 def test_random_weights_show_the_activation(monkeypatch):

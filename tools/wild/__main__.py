@@ -14,30 +14,13 @@ import tempfile
 from pathlib import Path
 
 import scoreboard
+from folders import install, pins
+from pairs import RUNTIMES
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parents[1] / "docs" / "wild" / "results.json"
 LIMIT = 3600
 """Seconds for one library."""
-
-
-def pins() -> dict[str, list[str]]:
-    """Return {library: requirements} of pins.txt."""
-    lines = (line.partition(":") for line in (HERE / "pins.txt").read_text("utf-8").splitlines() if line[:1] != "#")
-    return {name: requirements.split() for name, _, requirements in lines}
-
-
-def install(library: str, cache: Path) -> Path:
-    """Return the folder of a library. pip fills it unless it has the pinned versions."""
-    folder, marker, wanted = cache / library, cache / library / ".pins", " ".join(pins()[library])
-    if not marker.exists() or marker.read_text("utf-8") != wanted:
-        print(f"installing {library} into {folder}", file=sys.stderr)
-        alone = [] if library == "torch" else ["--no-deps"]
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--target", folder, *alone]
-        environment = os.environ | {"DS_BUILD_OPS": "0"}
-        subprocess.run([*map(str, command), *pins()[library]], check=True, env=environment)
-        marker.write_text(wanted, "utf-8")
-    return folder
 
 
 def ask(library: str, cache: Path) -> list[dict]:
@@ -70,7 +53,7 @@ def merged(old: dict, answers: dict[str, list[dict]]) -> dict:
 
 
 def main() -> int:
-    every = ["transformers", *(set(pins()) - {"torch"})]
+    every = ["transformers", *(set(pins()) - {"torch", *RUNTIMES})]
     parser = argparse.ArgumentParser(prog="python tools/wild", description=__doc__.partition("\n")[0])
     parser.add_argument(
         "libraries", nargs="*", metavar="LIBRARY", help=f"one of {', '.join(sorted(every))} (default: all)"
