@@ -49,7 +49,7 @@ study: $(VENV)/.installed  ## train the missing runs of the study (hours); STUDY
 	$(BIN)/python docs/study/text.py python build/text/python
 	$(BIN)/routelaws sweep study $(if $(wildcard docs/study/results.csv),--have docs/study/results.csv) --out build/study $(STUDY)
 
-study2: $(VENV)/.installed  ## train the smaller sizes of the second study (ten hours of one core); STUDY2=5 trains the largest size
+study2: $(VENV)/.installed  ## train the smaller sizes of the second study (six to ten hours of one core); STUDY2=5 trains the largest size
 	@test "$(STUDY2)" != 5 || git ls-files --error-unmatch docs/study2/prediction.json
 	$(BIN)/python docs/study/text.py python build/text/python
 	for size in $(or $(STUDY2),0 1 2 3 4); do \
