@@ -21,7 +21,7 @@ VALUES := conformance/suite/test_transformer.py accelerated/tests/test_downstrea
 # The tests that compare what is said with a file of accelerated/tests/approved.
 APPROVED := approved or drawn or printed or prints or flags
 
-.PHONY: help demo coverage test test-values test-all approve campaign study parity tutorials tutorials-check pods site bench lint budget clean
+.PHONY: help demo coverage test test-values test-all approve campaign study study2 parity tutorials tutorials-check pods site bench lint budget clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -48,6 +48,12 @@ campaign: $(VENV)/.installed  ## check that 200 runs with one fault each end wit
 study: $(VENV)/.installed  ## train the missing runs of the study (hours); STUDY="--index 3 --of 8" trains a part
 	$(BIN)/python docs/study/text.py python build/text/python
 	$(BIN)/routelaws sweep study $(if $(wildcard docs/study/results.csv),--have docs/study/results.csv) --out build/study $(STUDY)
+
+study2: $(VENV)/.installed  ## train the smaller sizes of the second study (ten hours of one core); STUDY2=5 trains the largest size
+	@test "$(STUDY2)" != 5 || git ls-files --error-unmatch docs/study2/prediction.json
+	$(BIN)/python docs/study/text.py python build/text/python
+	for size in $(or $(STUDY2),0 1 2 3 4); do \
+	  $(BIN)/routelaws sweep docs/study2/study2.toml --index $$size --of 6 --jobs 1 --out build/study2 || exit; done
 
 wild: $(VENV)/.installed  ## judge the routers of other libraries and write docs/wild (half an hour, 2 GB); WILD="fairscale attnax" selects some
 	$(BIN)/python tools/wild $(WILD)

@@ -7,6 +7,7 @@ from routelaws.reference._lazy import lazy
 
 _MODULES = (
     'accounting', 'balance', 'configuration', 'diagnostics', 'experts', 'laws', 'layer_variants', 'notation',
-    'parallel', 'results', 'routed_block', 'routers', 'schedules', 'transformer', 'upcycling',
+    'parallel', 'recipes', 'results', 'routed_block', 'routers', 'schedules', 'transformer',
+    'upcycling',
 )  # fmt: skip
 __all__, __getattr__, __dir__ = lazy(__name__, _MODULES, other="routelaws.reference")

@@ -45,6 +45,8 @@ COMMANDS = {
     "fit": "Fit a law to a results table.",
     "predict": "Predict a loss, an accuracy or a leverage by a law fitted to a table, or by published coefficients.",
     "plan": "Rank the models that fit a budget, with the uncertainty of the ranking.",
+    "court": "Judge printed and fitted laws of the loss on tables that they have not seen.",
+    "recipe": "Print the peak learning rate and the batch of a model by several recipes, or fit a recipe to runs.",
     "plan-mesh": "Find meshes of devices that a model fits on, and their cost, without building the model.",
     "compile": "Compile a run for a slice of a TPU pod, without a TPU: memory, FLOPs and communication.",
     "convert": "Write your own runs as a results table.",

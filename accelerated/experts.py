@@ -5,17 +5,20 @@ Step by step, with sources and examples: `routelaws.reference.experts`.
 The layout of the work differs. On CPU, in float32 and bfloat16, each expert runs only on its own rows (`cpu.experts`),
 and unused capacity costs nothing.
 
-On GPU and TPU, and in float64, all experts run as one batched matrix product `[E, C, d] x [E, d, f]` with the same
-number of slots for each. Without a capacity one expert can get all tokens, so this would need E·T slots. Instead the
-program sorts the assignments by expert and cuts them into blocks of equal length. All rows of a block belong to one
-expert. The batch axis of the product is the axis of the blocks. For any loads, the blocks have at most about twice as
-many rows as there are assignments.
+On TPU, the program sorts the assignments by expert, and each expert runs only on its rows, too (`grouped_product`).
+
+On GPU, and in float64, all experts run as one batched matrix product `[E, C, d] x [E, d, f]` with the same number of
+slots for each. Without a capacity one expert can get all tokens, so this would need E·T slots. Instead the program
+sorts the assignments by expert and cuts them into blocks of equal length. All rows of a block belong to one expert. The
+batch axis of the product is the axis of the blocks. For any loads, the blocks have at most about twice as many rows as
+there are assignments.
 
 A mask does not change shapes: buffers have room for all tokens, and slots past the capacity of the real tokens stay
 empty. If the mask excludes all assignments, the dropped fraction is NaN. A NaN gate makes the output of its token NaN,
 even if the assignment has no slot. A NaN priority comes last.
 """
 
+import functools
 import math
 from fractions import Fraction
 from typing import NamedTuple
@@ -30,6 +33,7 @@ from routelaws.reference.notation import _check_k
 from . import cpu
 from ._docstrings import describe_twins
 from .errors import InputError
+from .grouped import grouped_product, groups_run
 from .notation import _as_bool, canonical_zero, one_hot
 from .shapes import sizes_of
 
@@ -214,6 +218,21 @@ def expert_ffn(
     return _activated(x @ up, activation, None if linear is None else x @ linear) @ down
 
 
+def grouped_ffn(matrices: dict, rows, sizes, activation: str, gates: jax.Array | None = None) -> jax.Array:
+    """Return the outputs [n, d] of the experts: sizes[e] rows of [n, d] for expert e, the rows of expert 0 first.
+
+    Each output is multiplied by its gate, [n, 1]. Outputs of rows without an expert are arbitrary.
+    """
+
+    @jax.checkpoint  # keeps only the hidden layer
+    def activate(hidden, gates):
+        activated = _activated(hidden["up"], activation, hidden.get("linear"))
+        return activated if gates is None else activated * gates
+
+    hidden = {name: grouped_product(rows, matrices[name], sizes) for name in matrices if name != "down"}
+    return grouped_product(activate(hidden, gates), matrices["down"], sizes)
+
+
 def _activated(hidden, activation, linear):
     _check_activation(activation, linear)
     return _PHI[activation](hidden) if linear is None else _PHI[activation](hidden, linear)
@@ -231,24 +250,24 @@ def _matrices(params: dict) -> dict:
     return {name: jnp.asarray(params[name]) for name in ("up", "down", "linear") if name in params}
 
 
-@jax.custom_vjp
-def _permute_rows(x: jax.Array, source: jax.Array, target: jax.Array) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _permute_rows(x, source, target, mode: str = "fill", mode_back: str = "fill") -> jax.Array:
     """Return x[source] for x [T, d]. An index T gives zeros. Row r of x is at rows `target`[r], [k], of the result.
 
     The gradient of a gather is a scatter-add, which is slow on CPU. With `target`, the gradient is a gather, too.
-    Indices of `target` past the end give zeros.
+    Indices of `target` past the end give zeros. With the mode "clip", an index past the end gives any row.
     """
-    return jnp.take(x, source, axis=0, mode="fill", fill_value=0)
+    return jnp.take(x, source, axis=0, mode=mode, fill_value=0)
 
 
-def _permute_rows_forward(x, source, target):
-    return _permute_rows(x, source, target), (source, target)
+def _permute_rows_forward(x, source, target, mode, mode_back):
+    return _permute_rows(x, source, target, mode, mode_back), (source, target)
 
 
-def _permute_rows_backward(indices, gradient):
+def _permute_rows_backward(mode, mode_back, indices, gradient):
     source, target = indices
     rows = gradient.reshape(source.size, gradient.shape[-1])
-    back = jnp.take(rows, target, axis=0, mode="fill", fill_value=0).sum(axis=1)
+    back = jnp.take(rows, target, axis=0, mode=mode_back, fill_value=0).sum(axis=1)
     return back, None, None
 
 
@@ -346,7 +365,7 @@ def routed_ffn(
     if requests is not None:
         gate = jnp.where(requests, gate, 0)
     slots = expert_capacity(num_tokens, num_experts, k, capacity_factor)
-    by_rows = num_experts > 1 and cpu.experts_run(_matrices(params), x)
+    by_rows = num_experts > 1 and (groups_run(x) or cpu.experts_run(_matrices(params), x))
     if slots == num_tokens and num_experts > 1:  # if so, fewer tokens drop nothing either
         none = (
             jnp.zeros((), gate.dtype) if requests is None else jnp.where(requests.any(), 0, jnp.nan).astype(gate.dtype)
@@ -385,6 +404,8 @@ def _run_by_rows(params, x, expert, gate, kept, activation) -> jax.Array:
     queue = _queue(expert, len(params["up"]), kept).astype(jnp.int32)
     matrices = _matrices(params)
     _check_activation(activation, matrices.get("linear"))
+    if groups_run(x):
+        return _run_grouped(activation, matrices, x, gate, queue)
     return cpu.experts(_run_in_blocks, activation, matrices, x, gate, queue)
 
 
@@ -429,6 +450,28 @@ def _run_in_blocks(activation, matrices, x, gate, queue) -> jax.Array:
     outputs = expert_ffn(**matrices, x=buffers, activation=activation)
     # COMBINE
     return _gated_sum(outputs.reshape(num_blocks * rows_per_block, x.shape[1]), row, token, gate.astype(outputs.dtype))
+
+
+def _run_grouped(activation, matrices, x, gate, queue) -> jax.Array:
+    """Run the assignments in the experts' queues [T, k], sorted by expert.
+
+    The gates multiply the hidden layer, because this needs no further pass over memory.
+    """
+    num_experts, (num_tokens, k) = len(matrices["up"]), queue.shape
+    number, gate = num_tokens * k, gate.astype(x.dtype)
+    # PLACE
+    load = one_hot(queue, num_experts).sum(axis=(0, 1)).astype(jnp.int32)  # [E]
+    first = jnp.append(jnp.cumsum(load) - load, number)  # without an expert, the row is past the end
+    row = first[queue] + _queue_position(queue, num_experts)  # [T, k]
+    ids = jnp.arange(number, dtype=jnp.int32)
+    pair = jnp.full(number, number, jnp.int32).at[row.reshape(-1)].set(ids, mode="drop")  # [T k], t k + j
+    rows = _permute_rows(x, pair // k, row, "clip")
+    gates = _permute_rows(gate.reshape(-1, 1), pair, row.reshape(-1, 1), "clip")
+    # RUN
+    outputs = grouped_ffn(matrices, rows, load, activation, gates)
+    # COMBINE
+    picked = _permute_rows(outputs, row.reshape(-1), pair[:, None], "clip", "clip").reshape(num_tokens, k, -1)
+    return jnp.where((queue < num_experts)[..., None], picked, 0 * gate[..., None]).sum(axis=1)  # NaN of a NaN gate
 
 
 describe_twins(__name__)

@@ -29,7 +29,7 @@ SENT = {
     "collective-broadcast": lambda size, n: size,
 }
 """By collective, the bytes that a device sends in rings, from the bytes of its result and the devices of a group. A
-ragged all-to-all sends what the router decides. Its number is an upper estimate: all rows of the receive buffer."""
+ragged all-to-all sends what the router decides. Its number is an upper estimate: all rows of the smaller buffer."""
 
 _COLLECTIVE = r"(?<![\w%.-])((?:all|ragged|partitioned|collective)-[\w-]+|reduce-scatter[\w-]*|send|recv)\("
 _TENSOR = re.compile(r"([a-z]+)(\d*)(\w*)\[([\d,]*)\](\{[^{}]*\})?")
@@ -134,28 +134,43 @@ class Program:
     def collectives(self) -> list[Collective]:
         """Return all collectives.
 
+        XLA runs some in pieces, beside other work. Each piece repeats the collective, with the same channel.
+
         Raises:
             InputError: the groups of devices have an unknown form.
         """
-        found = []
+        found, pieces = [], {}
         for line, by_name, times in self.lines():
             kind = line.opcode.removesuffix("-start")
             if kind in SENT:
                 size = tensor_bytes(line.type)
+                if kind == "ragged-all-to-all":  # no more than the rows of either side
+                    size = min(size, tensor_bytes(by_name[line.names()[0]].type))
                 if line.opcode != kind and kind != "all-reduce":  # the result of a start repeats its operands
                     size -= sum(tensor_bytes(by_name[name].type) for name in line.names())
                 devices = 2 if kind == "collective-permute" else _group_size(line)
-                found.append(Collective(kind, devices, times, SENT[kind](size, devices)))
-        return found
+                collective = Collective(kind, devices, times, SENT[kind](size, devices))
+                if "chain_id=" not in line.attributes:
+                    found.append(collective)
+                    continue
+                channel = re.search(r"channel_id=\d+", line.attributes)[0]
+                pieces[channel] = min(pieces.get(channel, collective), collective)
+        return found + list(pieces.values())
 
     def product_flops(self) -> float:
-        """Return the FLOPs of all matrix products: two for each pair of factors. (On a TPU they are convolutions.)"""
+        """Return the FLOPs of all matrix products: two for each pair of factors. (On a TPU they are convolutions.)
+
+        A kernel, such as the products of experts, states its FLOPs for the most rows that it can get.
+        """
         total = 0
         for line, by_name, times in self.lines():
             if line.opcode in ("dot", "convolution"):
                 shapes = [_shape(by_name[name].type) for name in line.names()[:2]]
                 count = _dot if line.opcode == "dot" else _convolution
                 total += 2 * times * count(_shape(line.type), *shapes, line.attributes)
+            elif line.opcode == "custom-call":
+                stated = re.search(r'"cost_estimate":\{"flops":"(\d+)"', line.attributes)
+                total += times * int(stated[1]) if stated else 0
         return total
 
     def largest_tensors(self, number: int) -> list[Tensor]:

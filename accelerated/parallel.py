@@ -10,11 +10,11 @@ Gradients. Inside `jax.shard_map(check_vma=False)`, JAX differentiates the sum o
 to the data of one device. So let each device differentiate its share of the loss. The shares of all devices must add up
 to the loss. The gradient of a replicated weight is the sum over its copies.
 
-Without a capacity, a buffer would need T slots for each expert. Instead the program sends each row and the number of
-its expert to the expert's device. This device runs `experts.routed_ffn`. With `ragged` it uses `ragged_all_to_all`,
-which sends no empty rows. CPUs lack this collective, so the program emulates it with an all_gather. The group "global"
-works in the same way, because one device may have all slots of an expert there. With buffers, the data sent per token
-would grow with the number of devices.
+Without a capacity, a buffer would need T slots for each expert. Instead the program sends each row to the device of its
+expert, and this device runs `experts.routed_ffn`. With `ragged` it uses `ragged_all_to_all`, which sends no empty rows.
+CPUs lack this collective, so the program emulates it with an all_gather. The group "global" works in the same way,
+because one device may have all slots of an expert there. With buffers, the data sent per token would grow with the
+number of devices. On TPU the group "shard" works in the same way, too: buffers would send their empty slots.
 """
 
 import functools
@@ -32,14 +32,19 @@ from .experts import (
     RoutedOutput,
     _asked,
     _capacity_of_real,
+    _gated_sum,
     _matrices,
+    _permute_rows,
     combine,
     dispatch,
     expert_capacity,
     expert_ffn,
+    grouped_ffn,
     routed_ffn,
 )
+from .grouped import groups_run
 from .notation import _gathered, _own_rows, _total
+from .target import platform
 
 _DEVICES = "devices"  # the axis of a vmap over all devices
 
@@ -56,7 +61,7 @@ class Spread(NamedTuple):
         experts: the axis over which experts are sharded; one of `batch`
         model: the axis over which attention heads and hidden units are sharded; None if there is none
         group: one of `GROUPS`: the tokens that a router balances
-        ragged: use `ragged_all_to_all` without a capacity
+        ragged: use `ragged_all_to_all` (see `routed_ffn_on_devices`)
     """
 
     batch: tuple[str, ...]
@@ -201,7 +206,7 @@ def routed_ffn_on_devices(
     Args:
         axis_name: the mapped axis of the devices; pass the arrays of one device, without the leading axis.
         group_axes: the axes of the group "global", `axis_name` if None.
-        ragged: use `ragged_all_to_all` without a capacity, and in the group "global".
+        ragged: use `ragged_all_to_all` without a capacity, in the group "global", and on TPU.
         native: see `ragged_all_to_all`.
 
     Differs from the reference: see `experts.routed_ffn`. To assign slots in the group "global", each device gathers the
@@ -247,7 +252,7 @@ def _on_one_of_many(
         kept = jnp.ones(expert.shape, bool) if requests is None else requests
     else:
         kept = _kept(expert, num_experts, slots, capacity_factor, order, priority, requests, over)
-    if slots == in_group or (ragged and over is not None):
+    if slots == in_group or (ragged and (over is not None or platform() == "tpu")):
         per_device = len(params["up"])  # `most`: largest number of rows that a device can receive
         most = min(n * num_tokens * min(k, per_device), per_device * slots * (n if over is None else 1))
         output = _by_device(params, x, expert, gate, kept, activation, axis_name, ragged, native, most)
@@ -278,16 +283,21 @@ def _kept(expert, num_experts, slots, capacity_factor, order, priority, asked, o
 
 def _by_device(params, x, expert, gate, kept, activation, axis_name, ragged, native, most):
     per_device = len(params["up"])
-    device = expert // per_device  # [T, k]
     run = functools.partial(_run_received, params, activation)
     if ragged:
-        return _send_ragged(run, x, device, expert % per_device, gate, kept, axis_name, per_device, native, most)
-    return _send_padded(run, x, device, expert % per_device, gate, kept, axis_name, per_device)
+        return _send_ragged(run, x, expert, gate, kept, axis_name, per_device, native, most)
+    return _send_padded(run, x, expert // per_device, expert % per_device, gate, kept, axis_name, per_device)
 
 
-def _run_received(params, activation, rows, ids):
-    """Return the outputs of this device's experts `ids` for the received rows; 0 for rows without an expert."""
+def _run_received(params, activation, rows, ids, number=None):
+    """Return the outputs of this device's experts `ids` for the received rows; 0 for rows without an expert.
+
+    Args:
+        number: only the first rows have an expert; None if unknown. Outputs of the other rows are then arbitrary.
+    """
     per_device = len(params["up"])
+    if number is not None and per_device == 1 and groups_run(rows):
+        return grouped_ffn(_matrices(params), rows, number[None], activation)
     ids, gate = ids[:, None], jnp.ones((len(rows), 1), rows.dtype)
     return routed_ffn(
         params, rows, jnp.minimum(ids, per_device - 1), gate, mask=ids < per_device, activation=activation
@@ -308,18 +318,19 @@ def _send_padded(run, x, device, ids, gate, kept, axis_name, own):
     return combine(outputs, device, places, gate.astype(outputs.dtype))
 
 
-def _send_ragged(run, x, device, ids, gate, kept, axis_name, own, native, most):
-    """Send only the kept rows, sorted by device.
+def _send_ragged(run, x, expert, gate, kept, axis_name, own, native, most):
+    """Send only the kept rows, sorted by expert. Their numbers tell a device the experts of the rows that it receives.
 
     The receive buffer has `most` rows, enough for any decision of the router.
     """
     n = jax.lax.axis_size(axis_name)
-    num_tokens, k = device.shape
-    to = jnp.where(kept, device, n).reshape(-1)
+    num_tokens, k = expert.shape
+    to = jnp.where(kept, expert, n * own).reshape(-1)
     order = jnp.argsort(to, stable=True)
-    place = jnp.zeros_like(order).at[order].set(jnp.arange(len(order)), unique_indices=True)
-    sizes = (to == jnp.arange(n)[:, None]).sum(axis=1, dtype=jnp.int32)  # [n]
-    expected = all_to_all(sizes, axis_name=axis_name)
+    place = jnp.zeros_like(order).at[order].set(jnp.arange(len(order)), unique_indices=True).reshape(expert.shape)
+    of_experts = (to == jnp.arange(n * own)[:, None]).sum(axis=1, dtype=jnp.int32).reshape(n, own)
+    here = all_to_all(of_experts, axis_name=axis_name)  # [n, own], from each device for each expert
+    sizes, expected = of_experts.sum(axis=1), here.sum(axis=1)
     begin, into = (jnp.cumsum(v) - v for v in (sizes, expected))
     there = all_to_all(into, axis_name=axis_name)  # the start of our rows on each device
     back = all_to_all(begin, axis_name=axis_name)  # the start of each device's rows here, also sent
@@ -327,12 +338,13 @@ def _send_ragged(run, x, device, ids, gate, kept, axis_name, own, native, most):
     def swap(rows, output, *sizes):
         return ragged_all_to_all(rows, output, *sizes, axis_name=axis_name, native=native)
 
-    rows = jnp.repeat(x, k, axis=0)[order]
+    rows = _permute_rows(x, order // k, place, "clip", "clip")
     arrived = swap(rows, jnp.zeros((most, x.shape[1]), x.dtype), begin, sizes, there, expected)
-    marks = swap(ids.reshape(-1)[order], jnp.full(most, own, ids.dtype), begin, sizes, there, expected)
-    outputs = swap(run(arrived, marks), jnp.zeros(rows.shape, x.dtype), into, expected, back, sizes)
-    picked = jnp.where(kept[..., None], outputs[place].reshape(num_tokens, k, x.shape[1]), 0)
-    return (picked * gate.astype(outputs.dtype)[..., None]).sum(axis=1)
+    part = jnp.searchsorted(jnp.cumsum(here.reshape(-1)), jnp.arange(most), side="right", method="compare_all")
+    outputs = run(arrived, jnp.where(part < n * own, part % own, own), expected.sum())
+    outputs = swap(outputs, jnp.zeros(rows.shape, x.dtype), into, expected, back, sizes)
+    token = jnp.where(to[order] < n * own, order // k, num_tokens)
+    return _gated_sum(outputs, jnp.where(kept, place, len(rows)), token, gate.astype(outputs.dtype))
 
 
 describe_twins(__name__)

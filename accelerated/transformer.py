@@ -308,11 +308,25 @@ def _run(params, tokens, config, compute_dtype, options) -> tuple[Output, jax.Ar
     if jnp.ndim(tokens) != 2 or not jnp.size(tokens):
         raise InputError(f"tokens has shape {jnp.shape(tokens)}; [b, S] with at least one token is needed")
     dtype = params["embedding"].dtype if compute_dtype is None else compute_dtype
-    embedding = params["embedding"].astype(dtype)
+    params = _in_dtype(params, dtype)
+    embedding = params["embedding"]
     h = jnp.take(embedding, tokens, axis=0, mode="clip") * math.sqrt(config.d_model)  # [b, S, d]
     h, rest = _run_blocks(h, params, tokens, config, options)
     x = layer_norm(params["final_norm"], h)
     return Output(_flat_product(x, embedding.T), *rest), x, embedding
+
+
+def _in_dtype(params: dict, dtype) -> dict:
+    """Return the parameters with all matrices of products in another dtype; router, norms and bias keep theirs.
+
+    A loop over blocks then stacks gradients in this dtype, and not in float32.
+    """
+    kept = ("norm", "router", "bias", "baseline", "log_temperature")
+
+    def convert(path, leaf):
+        return leaf if any(name in part.key for part in path for name in kept) else leaf.astype(dtype)
+
+    return jax.tree_util.tree_map_with_path(convert, params)
 
 
 class _Special(NamedTuple):

@@ -10,9 +10,8 @@ import json
 import os
 from pathlib import Path
 
-from routelaws.accelerated.commands.compile import OF_LIBTPU
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
-from routelaws.accelerated.training.slices import KINDS, lower_run
+from routelaws.accelerated.training.slices import KINDS, OF_LIBTPU, lower_run
 
 TABLE = Path(__file__).resolve().parents[1] / "docs/pods.csv"
 

@@ -132,15 +132,17 @@ def assert_admissible_top_k(chosen, scores, margin, *, what: str) -> float:
     return undecided / num_tokens
 
 
-def choice_in_order(choice, wanted, logits, score="softmax", mask=None, **others):
+def choice_in_order(choice, wanted, precision: str, logits, score="softmax", mask=None, **others):
     """Return an expert choice with the tokens of each expert in the reference's order, the largest score first.
 
     Gates follow their tokens. A token with the expert's lowest taken score is replaced by the first token with the same
-    score, as in the reference. Rows with repeated or unknown tokens stay unchanged, so that a test fails.
+    score, as in the reference. Probabilities that underflow in the precision are the same. Rows with repeated or
+    unknown tokens stay unchanged, so that a test fails.
 
     Args:
         choice: the `ExpertChoice` under test.
         wanted: the reference's choice. Its empty slots repeat the first token.
+        precision: "float32" or another precision of the choice.
         logits, score, mask: as in the reference's `expert_choice_router`.
     """
     token, gate, counts = (np.array(field) for field in choice)
@@ -149,11 +151,14 @@ def choice_in_order(choice, wanted, logits, score="softmax", mask=None, **others
     scores = selection_scores(logits, score)
     for e, row in enumerate((scores if mask is None else np.where(mask[:, None], scores, -np.inf)).T):
         number = len(set(wanted.token[e].tolist()))
+        ranked = np.argsort(-row, kind="stable").tolist()
+        if score == "softmax":
+            row = np.where(np.isfinite(row), np.maximum(row, np.log(np.finfo(precision).tiny)), row)
         taken, gates = token[e, :number].copy(), gate[e].tolist()
         left = dict(zip(taken.tolist(), gates[:number], strict=True))
         if len(left) < number or not left.keys() <= set(range(len(row))) or np.any(token[e, number:] != token[e, 0]):
             continue
-        lowest, ranked = row[taken].min(), np.argsort(-row, kind="stable").tolist()
+        lowest = row[taken].min()
         ordered = [t for t in ranked if row[t] == lowest or row[t] > lowest and t in left][:number]
         gates[:number] = [left.pop(t, None) for t in ordered]
         gate[e] = [left.popitem()[1] if g is None else g for g in gates]

@@ -4,6 +4,7 @@ from ._lazy import lazy
 
 _MODULES = (
     'accounting', 'balance', 'configuration', 'diagnostics', 'experts', 'laws', 'layer_variants', 'notation',
-    'parallel', 'routed_block', 'routers', 'schedules', 'transformer', 'upcycling',
+    'parallel', 'recipes', 'routed_block', 'routers', 'schedules', 'transformer',
+    'upcycling',
 )  # fmt: skip
 __all__, __getattr__, __dir__ = lazy(__name__, _MODULES)

@@ -6,6 +6,9 @@ notebook, and `build.py` makes a page from it. This file needs only NumPy. Noteb
 pages show pictures if matplotlib is installed. Plain Python prints only their captions.
 """
 
+import argparse
+import code
+import contextlib
 import csv
 import functools
 import importlib.util
@@ -240,25 +243,71 @@ def best_time(function, *arguments, repeats: int = 5) -> float:
     return min(times)
 
 
-def run(beginning: str) -> None:
-    """Run the lesson whose name begins with `beginning`, and print its headings.
+def script(beginning: str, folder: str = ".") -> Path:
+    """Return the script of the lesson whose name begins with `beginning`.
 
     Raises:
-        SystemExit: no lesson or several lessons have such a name, or a library is
-            missing (see `needs`).
+        SystemExit: no lesson or several lessons have such a name.
     """
     pattern = f"{beginning}*.py" if beginning[:1].isdigit() else ""
-    paths = sorted(Path(__file__).resolve().parent.glob(pattern)) if pattern else []
+    here = Path(__file__).resolve().parent / folder
+    paths = sorted(here.glob(pattern)) if pattern else []
     if len(paths) != 1:
         found = f"lesson {beginning!r}: {len(paths)} scripts begin so"
         raise SystemExit(f"{found}; give the number of one, such as 01")
-    source = paths[0].read_text(encoding="utf-8")
-    source = re.sub(
-        r"(?m)^# #+ (.+)$", lambda at: f"print({chr(10) + at[1]!r})", source
-    )
-    names = {"__name__": "__main__", "__file__": str(paths[0])}
-    exec(compile(source, str(paths[0]), "exec"), names)
+    return paths[0]
+
+
+def run(beginning: str) -> dict:
+    """Run a lesson, print its headings, and return its names.
+
+    Raises:
+        SystemExit: see `script`.
+    """
+    path = script(beginning)
+    heading = re.compile(r"(?m)^# #+ (.+)$")
+    source = path.read_text(encoding="utf-8")
+    source = heading.sub(lambda at: f"print({chr(10) + at[1]!r})", source)
+    names = {"__name__": "__main__", "__file__": str(path)}
+    try:
+        exec(compile(source, str(path), "exec"), names)
+    except SystemExit:  # a section needs more packages; see `needs`
+        pass
+    return names
+
+
+def answer(beginning: str, number: int) -> None:
+    """Print one answer of a lesson: its text and what its code prints.
+
+    Raises:
+        SystemExit: see `script`; or the lesson has no exercise of this number.
+    """
+    path = script(beginning, "answers")
+    parts = re.split(r"(?m)^(?=# \d+\. )", path.read_text(encoding="utf-8"))
+    if not 0 < number < len(parts):
+        last = len(parts) - 1
+        raise SystemExit(f"exercise {number} does not exist; use 1 to {last}")
+    names = {"__name__": "__main__", "__file__": str(path)}
+    with contextlib.redirect_stdout(io.StringIO()):  # later answers use earlier names
+        exec(compile("".join(parts[:number]), str(path), "exec"), names)
+    comment = re.match(r"(#.*\n)+", parts[number])[0]
+    print(re.sub(r"(?m)^# ?", "", comment))
+    exec(compile(parts[number], str(path), "exec"), names)
 
 
 if __name__ == "__main__":
-    run(*sys.argv[1:2] or [""])
+    parser = argparse.ArgumentParser(description="Run a lesson, or print an answer.")
+    parser.add_argument("lesson", help="number of the lesson, such as 03")
+    parser.add_argument(
+        "--answer", type=int, metavar="N", help="only answer exercise N"
+    )
+    parser.add_argument(
+        "--shell", action="store_true", help="then keep the names for the exercises"
+    )
+    arguments = parser.parse_args()
+    if arguments.answer is not None:
+        answer(arguments.lesson, arguments.answer)
+    else:
+        names = run(arguments.lesson)
+        if arguments.shell:
+            code.interact("\nAll names of the lesson are defined.", local=names)

@@ -6,17 +6,10 @@ from pathlib import Path
 
 import tyro
 
-from ..training.slices import KINDS, compile_run
+from ..training.slices import KINDS, OF_LIBTPU, compile_run
 from . import flags
 from .plan_mesh import fields_of_size
 from .train import RunFlags, default_flags
-
-OF_LIBTPU = {
-    "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}  # fmt: skip
-"""Environment variables. With the first three, libtpu does not look for a TPU of this machine, and prints no warnings
-about it. With the last one, several processes can compile at the same time."""
 
 
 def main(arguments: list[str]) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import tyro
 
+from ..findings.downstream import check_numbers, compare_laws, rate_remarks, study_blocks
 from ..results.blocks import show
-from ..results.comparisons.downstream import check_numbers, compare_laws, rate_remarks, study_blocks
 from ..results.encoding import dumps, plain
 from ..tables.accuracies import read_accuracies, read_guess_rates
 from ..tables.released import released_table

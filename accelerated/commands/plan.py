@@ -19,6 +19,7 @@ from ..results.planning.next_run import NextRuns, next_blocks
 from ..results.planning.plan import Plan, plan_blocks
 from ..results.planning.rankings import check_resamples
 from ..results.plotting import plot_profiles
+from ..results.recipes import recipe_of
 from ..results.rows import law_of, rows_of_released
 from ..results.runs import LOSS, Runs, read, with_options
 from ..tables.released import released_runs
@@ -101,9 +102,9 @@ class NextFlags:
     """A run to add to the table.
 
     Attributes:
-        next: The number whose interval you want to narrow: prediction (at --n and --experts), slope (at --n or the
-            largest size), or a coefficient, such as N_cutoff. Lists the runs that you could add to the table; the
-            run at the top narrows this interval most. --flops limits the cost of one run.
+        next: The number whose interval you want to narrow: prediction (at --n, --experts and --tokens, as the law
+            needs), slope (at --n or the largest size), or a coefficient, such as N_cutoff. Lists the runs that you
+            could add to the table; the run at the top narrows this interval most. --flops limits the cost of one run.
         n: With --next prediction or slope: the size N, such as 1e9 or 370M.
         experts: With --next prediction: the number of experts E.
         router: With --next: the router_type to use, if the table has several.
@@ -125,6 +126,7 @@ def plan(
     resamples: int | None = None,
     within: float | None = None,
     top: int = 10,
+    recipe: str | None = None,
     out: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -143,6 +145,8 @@ def plan(
             fits take longer.
         within: List the sizes and options whose loss is at most this many nats above the lowest. If not given: 0.002.
         top: Number of options to show in each ranking. Files and JSON hold all options.
+        recipe: Recipe of the learning rate and the batch of the first option: step-law, ours, tian or joint. If not
+            given: the recipe whose range holds the option or is nearest, see `routelaws recipe`.
         out: Folder for plan.md, plan.json, a figure of the lowest loss at each budget (frontier), and a figure of loss
             against size at equal FLOPs (isoFLOP profiles).
         json: Print only one JSON object.
@@ -150,12 +154,15 @@ def plan(
     if top < 1:
         raise InputError(f"--top {top} is out of range; use 1 or more")
     if next_run.next is not None:
+        refuse({"recipe": recipe}, "it cannot be used with --next; leave it out")
         _refuse_budget(budget, resamples, out, published, within, fit.huber)
-        runs = _next_runs(fit, tables, next_run, budget.flops, level)
+        runs = _next_runs(fit, tables, next_run, budget, level)
         blocks = next_blocks(runs, top)
     else:
         refuse({"n": next_run.n, "experts": next_run.experts, "router": next_run.router}, "add --next, or leave it out")
-        runs = _ranked(fit, tables, budget, published, level, resamples, within)
+        if recipe is not None:
+            recipe_of(recipe, [])  # check the name before the fits
+        runs = _ranked(fit, tables, budget, published, level, resamples, within)._replace(recipe=recipe)
         blocks = plan_blocks(runs, top)
     if out is not None:
         write_plan(runs, out)
@@ -165,7 +172,7 @@ def plan(
 def _refuse_budget(
     flags: BudgetFlags, resamples: int | None, out: Path | None, published: bool, within: float | None, huber
 ) -> None:
-    unused = {"memory": flags.memory, "inference-tokens": flags.inference_tokens, "tokens": flags.tokens, "out": out}
+    unused = {"memory": flags.memory, "inference-tokens": flags.inference_tokens, "out": out}
     unused |= {"cached-tokens": flags.cached_tokens, "resamples": resamples, "within": within, "huber": huber}
     refuse(
         unused | {"dtype": None if flags.dtype == DTYPE else flags.dtype}, "it cannot be used with --next; leave it out"
@@ -194,15 +201,16 @@ def _ranked(
         return fit.runs(law, tables).plan(budget, tokens, chosen, level, resamples, published, fit.huber, within)
 
 
-def _next_runs(fit: FitFlags, tables: tuple[Path, ...], asked: NextFlags, flops: str | None, level: float) -> NextRuns:
+def _next_runs(fit: FitFlags, tables: tuple[Path, ...], asked: NextFlags, budget: BudgetFlags, level) -> NextRuns:
     size = None if asked.n is None else parameters_of(asked.n)
-    most = math.inf if flops is None else flops_of(flops)
+    most = math.inf if budget.flops is None else flops_of(budget.flops)
+    tokens = None if budget.tokens is None else tokens_of(budget.tokens, "--tokens")
     check_level(level)
     if asked.experts is not None and asked.experts < 1:
         raise InputError(f"--experts {asked.experts} is out of range; use 1 or more")
     with Working("fitting the law and ranking the runs that could be added"):
         law = with_options(law_of(fit.law, "plan --next"), fit.options())
-        return fit.runs(law, tables).next_run(asked.next, size, asked.experts, asked.router, law, level, most)
+        return fit.runs(law, tables).next_run(asked.next, size, asked.experts, asked.router, law, level, most, tokens)
 
 
 FRONTIER = (

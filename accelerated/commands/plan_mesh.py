@@ -1,5 +1,9 @@
 """The command `routelaws plan-mesh`: find meshes of devices that a model fits on, and their cost."""
 
+import dataclasses
+import functools
+import os
+from collections.abc import Callable
 from json import dumps as dump_json
 from pathlib import Path
 
@@ -31,8 +35,10 @@ def main(arguments: list[str]) -> None:
     default = default_flags(arguments, fields_of_size(flags.value_of("--size", arguments)))
 
     def plan_mesh(
-        devices: int,
-        memory: str,
+        devices: int | None = None,
+        memory: str | None = None,
+        slice: str | None = None,
+        compile: bool = False,
         size: str | None = None,
         config: Path | None = None,
         top: int = 10,
@@ -44,6 +50,8 @@ def main(arguments: list[str]) -> None:
         Args:
             devices: Number of devices.
             memory: Memory of each device, with a unit: 16GB, 80GiB.
+            slice: Kind and shape of a slice of a TPU pod, such as v5e:4x4, instead of --devices and --memory.
+            compile: Let the compiler of TPUs check the best mesh of the --slice, and the next ones until one fits.
             size: A model of the paper, such as 1.3B, with its vocabulary, sequences and batch. Other flags override it.
             config: TOML file with fields of the run, or a design, see `routelaws train`. Other flags override it.
             top: Number of meshes to show. With --mesh, only that mesh is planned.
@@ -52,7 +60,18 @@ def main(arguments: list[str]) -> None:
         """
         if top < 1:
             raise InputError(f"--top {top} is out of range; use 1 or more")
-        report = mesh_report(run.run(), devices, bytes_of(memory))
+        if (slice is None) == (devices is None or memory is None) or (slice is None and compile):
+            raise InputError(
+                "give --devices and --memory, or --slice alone, which --compile needs; use --slice v5e:4x4"
+            )
+        from ..training import slices
+
+        if slice is not None:
+            devices, limit = slices.size_of_slice(slice), slices.memory_of_slice(slice)
+        report = mesh_report(run.run(), devices, limit if slice else bytes_of(memory))
+        if compile:
+            os.environ |= {**slices.OF_LIBTPU, **os.environ}
+            check_best(report, run.run(), functools.partial(slices.compile_training, name=slice))
         print(dump_json(report) if json else "\n".join(words(report, top)))
 
     flags.run(plan_mesh, "plan-mesh", arguments)
@@ -102,6 +121,31 @@ def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
         "least_memory": _choice(Choice(least, True)),
         "smallest_that_fits": _choice(larger),
     }
+
+
+def check_best(report: dict, config: TrainConfig, compile: Callable[[TrainConfig], dict]) -> None:
+    """Compile the best mesh of a report, and the next ones until one fits. Set `compiled` and `best` of the report.
+
+    Args:
+        compile: `slices.compile_training` for a slice.
+    """
+    fitting = [
+        (entry, again)
+        for again in (False, True)
+        for entry in report["meshes"]
+        if entry["fits_recomputed" if again else "fits"]
+    ]
+    report["compiled"], report["best"] = [], None
+    for entry, again in fitting:
+        mesh = _mesh(entry)
+        numbers = compile(dataclasses.replace(config, mesh=mesh, rematerialise=again))
+        plan = entry["memory_recomputed" if again else "memory"]
+        choice = {"mesh": entry["mesh"], "devices": report["devices"], "recomputed": again, "memory": plan}
+        choice |= {"traffic": entry["traffic_recomputed" if again else "traffic"]}
+        report["compiled"].append(choice | {"compiler": numbers})
+        if numbers["fits"]:
+            report["best"] = choice | {"memory": numbers["memory"]["sum"]}
+            return
 
 
 def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
@@ -217,6 +261,15 @@ def _cells(entry: dict, scale: float) -> list[str]:
 
 def _verdict(report: dict) -> list[str]:
     best, least, larger = report["best"], report["least_memory"], report["smallest_that_fits"]
+    checked = [
+        f"Compiled {_mesh(each)}{' --rematerialise' * each['recomputed']}: planned {_size(each['memory'])}, "
+        + (f"{_size(compiler['memory']['sum'])}, fits" if (compiler := each["compiler"])["fits"] else "too large")
+        for each in report.get("compiled", ())
+    ]
+    return checked + _choice_words(report, best, least, larger)
+
+
+def _choice_words(report, best, least, larger) -> list[str]:
     if best is not None:
         how = "with --rematerialise (a third more arithmetic)" if best["recomputed"] else "without rematerialisation"
         return [

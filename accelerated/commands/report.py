@@ -7,8 +7,8 @@ import tyro
 
 from ..errors import InputError
 from ..files import storage_errors
+from ..findings.sweeps.run_pairs import beside, run_table
 from ..report.sweep_report import write_report
-from ..results.sweeps.run_pairs import beside, run_table
 from ..training.sweeps.sweep_folder import check_collected, check_plan, collect_rows
 from .terminal import Working, remark
 

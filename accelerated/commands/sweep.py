@@ -11,11 +11,11 @@ import pandas  # noqa: F401
 import tyro
 
 from ..errors import InputError, printable
+from ..findings.sweeps.comparisons import learning, not_learned_sentence
+from ..findings.sweeps.folder import read_sweep
+from ..findings.sweeps.registered import check_untouched, held_out, register
 from ..laws.fitting import level_table
 from ..report.sweep_report import write_report
-from ..results.sweeps.findings import learning, not_learned_sentence
-from ..results.sweeps.folder import read_sweep
-from ..results.sweeps.registered import check_untouched, held_out, register
 from ..training.sweeps.board import Board
 from ..training.sweeps.grid import MOST_RUNS, Grid, read_grid
 from ..training.sweeps.sweep import Part, run_sweep, runs_of_part
@@ -23,7 +23,8 @@ from ..training.sweeps.sweep_folder import folder_of_run
 from ..training.watch import Watch
 from ..wording import by_reason
 from .progress import Progress
-from .terminal import say
+from .recipe import with_rates
+from .terminal import remark, say
 
 
 def sweep(
@@ -37,6 +38,7 @@ def sweep(
     of: int | None = None,
     have: Path | None = None,
     most_runs: int = MOST_RUNS,
+    recipe: str | None = None,
 ) -> None:
     """Train a grid of models, fit the law to it and write the report.
 
@@ -57,10 +59,15 @@ def sweep(
         have: results.csv of another sweep of the same grid. Its finished runs are not trained again.
         most_runs: Largest allowed number of runs. A grid with more runs is an error, since its lists may multiply to
             more runs than you expect.
+        recipe: Recipe of the peak learning rate of runs without one, see `routelaws train`. All runs use one recipe.
     """
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs {jobs} is out of range; use 1 or more")
     chosen = read_grid(grid, {"corpus": list(corpus)} if corpus else {}, most_runs)
+    runs, lines = with_rates(chosen.runs, recipe)
+    chosen = chosen._replace(runs=tuple(runs))
+    for line in lines:
+        remark(f"{grid}: {line}")
     for reason, routers in by_reason(without_law(chosen)).items():
         say(f"{grid}: there will be no law for {', '.join(routers)}: {reason}; add sizes or values of experts")
 

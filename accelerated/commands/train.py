@@ -10,6 +10,7 @@ import tyro
 from routelaws.reference.configuration import ModelConfig
 
 from ..errors import InputError
+from ..files import exists
 from ..training import hosts
 from ..training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, check_sizes, read_config_file
 from ..training.loop import Run
@@ -22,6 +23,7 @@ from ..training.text.tokens import prepare_tokens
 from ..training.watch import silent
 from . import flags
 from .progress import Progress
+from .recipe import with_rates
 from .terminal import say
 
 
@@ -83,6 +85,7 @@ def main(arguments: list[str]) -> None:
         coordinator: str | None = None,
         processes: int | None = None,
         process_id: int | None = None,
+        recipe: str | None = None,
         run: tyro.conf.OmitArgPrefixes[RunFlags] = default,
     ) -> None:
         """Train one model.
@@ -101,16 +104,23 @@ def main(arguments: list[str]) -> None:
             coordinator: Without a launcher: HOST:PORT of process 0.
             processes: Without a launcher: the number of processes.
             process_id: Without a launcher: the number of this process, from 0.
+            recipe: Recipe of the peak learning rate without --learning-rate: step-law, ours, tian, joint or marin. If
+                not given: the recipe whose range holds the run or is nearest, see `routelaws recipe`.
             run: The run.
         """
         trunk = _trunk(decay_from, at)
         if trunk is not None and flags.value_of("--steps", arguments) is None:
             run = dataclasses.replace(run, steps=math.ceil(round(trunk.step / max(1 - run.decay, 1e-9), 6)))
-        chosen, others = run.run(), hosts.hosts_of(distributed, coordinator, processes, process_id)
+        chosen, lines = run.run(), ()
+        if recipe is None and chosen.learning_rate is None and exists(out / "config.json"):  # a resumed run
+            chosen = dataclasses.replace(chosen, learning_rate=read_config(out).learning_rate)
+        elif trunk is None or recipe is not None:  # a decay goes on at the rate of its trunk
+            [chosen], lines = with_rates([chosen], recipe)
+        others = hosts.hosts_of(distributed, coordinator, processes, process_id)
         if chosen.mesh is None:
             compute_where_called()
         with hosts.joined(others):
-            run_of(chosen, out, tensorboard, trunk)
+            run_of(chosen, out, tensorboard, trunk, lines)
 
     flags.run(train, "train", arguments)
 
@@ -136,8 +146,10 @@ def _trunk(decay_from: Path | None, at: int | None) -> Trunk | None:
     return None if decay_from is None else Trunk(decay_from, at)
 
 
-def run_of(config: TrainConfig, out: Path, tensorboard: bool = False, trunk: Trunk | None = None) -> None:
-    """Train one model in the folder `out`, with progress on standard error, and print its final loss."""
+def run_of(
+    config: TrainConfig, out: Path, tensorboard: bool = False, trunk: Trunk | None = None, lines: tuple[str, ...] = ()
+) -> None:
+    """Train one model in the folder `out`, with progress and `lines` on standard error, and print its final loss."""
     if config.mesh is not None:  # print this before reading the text
         open_mesh(parse_mesh(config.mesh), config.mesh)
     corpus = read_corpus(config.corpus or None)
@@ -147,7 +159,8 @@ def run_of(config: TrainConfig, out: Path, tensorboard: bool = False, trunk: Tru
             from ..training.sweeps.board import Board
 
             watch = Board(watch, {0: (folder, config)})
-        watch("say", line=corpus.summary())
+        for line in (*lines, corpus.summary()):
+            watch("say", line=line)
         with hosts.writer_first("tokens"):
             tokens = prepare_tokens(corpus, config.model.vocab_size, tell=lambda line: watch("say", line=line))
         tell = lambda kind, **rest: watch(kind, run=0, **rest)  # noqa: E731

@@ -7,10 +7,10 @@ judged" (the table lacks the runs). Their rules are our choice.
 import pandas
 
 from ..results.blocks import Block, count, figure
-from ..results.reproduction import paper
 from ..wording import plural
+from . import paper
 from .experts_per_token import LARGER
-from .finding import Finding, Report, bullets, capital, listed, names, router_name, table
+from .finding import Finding, Report, bullets, capital, listed, main_gains, names, router_name, table
 from .routers import recommended
 from .routing_frequency import LEAST
 
@@ -78,19 +78,17 @@ Judged = tuple[str, str] | None
 
 def _size(results: dict) -> Judged:
     """Judge "use routing for models of up to about 1.3B parameters" by the gain of the largest E at these sizes."""
-    laws = [law for law in results["laws"] if law["missing"] is None]
-    gains = [(gain, law["router"]) for law in laws for gain in law["gains"] if gain["N"] <= LARGEST]
-    if not gains:
+    gains = main_gains(results).query("N <= @LARGEST")
+    if gains.empty:
         return None
-    below, above = sum(gain["high"] < 0 for gain, _ in gains), sum(gain["low"] > 0 for gain, _ in gains)
-    least, router = max(gains, key=lambda entry: entry[0]["value"])
+    below, above, least = (gains["high"] < 0).sum(), (gains["low"] > 0).sum(), gains.loc[gains["value"].idxmax()]
     reason = (
         f"by the law, the largest E certainly lowers the loss at {below} of {len(gains)} points (router and size); the "
-        f"smallest gain is {figure(least['percent'][0], '+.1f')} % ({router_name(router)}, N = {count(least['N'])}, "
-        f"E = {least['E']})"
+        f"smallest gain is {figure(least['percent'], '+.1f')} % ({router_name(least['router'])}, "
+        f"N = {count(least['N'])}, E = {least['E']})"
     )
     if below == len(gains):
-        near = max(gain["N"] for gain, _ in gains) >= LARGEST / 2
+        near = gains["N"].max() >= LARGEST / 2
         return ("supported", reason) if near else ("supported in part", f"{reason}; no size is near 1.3B")
     if above:
         return "not supported", f"{reason}; the largest E certainly raises the loss at {plural(above, 'point')}"

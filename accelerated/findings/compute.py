@@ -10,13 +10,13 @@ import pandas
 
 from ..laws.utilisation import effective_teraflops, predict_loss
 from ..results.blocks import NOT_DETERMINED, Block, Table, figure, log_percent, span
-from ..results.comparisons.runs import REACH, Run, usual_frequency
 from ..results.encoding import coefficient, fit_constants, unknown
 from ..results.fit import Fit
-from ..results.reproduction.table import fit_form
 from ..tables.schema import DENSE
 from ..tables.selection import RouterRows
 from .finding import Finding, Report, change, router_name, table
+from .runs import REACH, Run, usual_frequency
+from .source import fit_form
 from .style import INK, colour_of, loss_axis, panel_grid, plain_ticks, shared_legend
 
 MAIN, PLAIN = "main grid", "dense"

@@ -6,9 +6,9 @@ import numpy as np
 import pandas
 
 from ..results.blocks import Block, figure, span
-from ..results.comparisons.runs import Run, frame_of, in_percent, means, usual
 from ..tables.schema import DENSE
 from .finding import Finding, Report, change, ends, router_name, table
+from .runs import Run, frame_of, in_percent, means, usual
 
 COLUMNS = ["router", "before", "E", "sizes", "percent", "low", "high", "per_doubling"]
 REACHED = ["reached", "reached_low", "reached_high", "reached_sizes"]

@@ -9,9 +9,9 @@ import numpy as np
 import pandas
 
 from ..results.blocks import Block, figure, span
-from ..results.comparisons.runs import CELL, Run, frame_of, means, usual_frequency
 from ..tables.schema import DENSE
 from .finding import Finding, Report, change, router_name, table
+from .runs import CELL, Run, frame_of, means, usual_frequency
 from .style import INK, colour_of, dots, loss_rows, panel_grid, plain_ticks, size_name, size_shade, with_room
 
 LARGER = "the next larger model"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..results.blocks import Block, Heading, Notes, Table, count, figure, span
 from ..results.encoding import constants
-from ..results.reproduction.paper import NAMES
 from ..wording import by_reason
+from .paper import NAMES
 
 if TYPE_CHECKING:
     import pandas
@@ -43,9 +43,23 @@ class Report(NamedTuple):
         return [law for law in self.laws if law["missing"] is None]
 
     @property
+    def gains(self) -> "pandas.DataFrame":
+        return main_gains(self.results)
+
+    @property
+    def compared(self) -> bool:
+        """Whether routed and dense runs of a sweep are compared; the law's count of gains is then not the answer."""
+        return bool(self.sweep and len(self.sweep["comparisons"]))
+
+    @property
+    def without_constants(self) -> list[str]:
+        """The routers whose runs determine none of the law's constants."""
+        return [law["router"] for law in self.fitted if not any(each["determined"] for each in constants(law).values())]
+
+    @property
     def printed(self) -> bool:
         """Whether the paper prints constants for these runs."""
-        return any("printed" in law for law in self.fitted)
+        return any(router in NAMES for router in self.results["printed"]["router"])
 
     def size(self, number: float) -> str:
         """Return the report's label of an N."""
@@ -75,7 +89,7 @@ class Finding(NamedTuple):
     Attributes:
         key: name of the frame that has rows if there is an answer
         title: heading of the section
-        find: returns the numbers as frames by name, from the results so far and a `reproduction.table.Table`;
+        find: returns the numbers as frames by name, from the results so far and a `source.Source`;
             results.json has their records
         section: returns the blocks below the heading; [] for no section
         sentence: returns the answer for the first page, if it has one
@@ -94,6 +108,11 @@ class Finding(NamedTuple):
     def blocks(self, report: Report) -> list[Block]:
         content = self.section(report) if len(report.results[self.key]) else []
         return [Heading(self.title), *content] if content else []
+
+
+def main_gains(results: dict) -> "pandas.DataFrame":
+    """Return the gains of the main loss."""
+    return results["gains"][results["gains"]["loss"] == results["table"]["loss_column"]]
 
 
 def table(frame: "pandas.DataFrame", columns: dict[str, Callable], keys: int = 1) -> Table:
@@ -134,6 +153,12 @@ def anchor(head: str) -> str:
     return re.sub(r"[^\w-]", "", head.lower().replace(" ", "-"))
 
 
+CONSTANTS = ("a", "b", "c", "d", "E_start", "E_max", "N_cutoff")
+LEGEND = (
+    "*Not determined*: an end of the interval is at a limit or infinite, or the ends differ by a factor of more than 10"
+    " (E_start, E_max and N_cutoff: a million)."
+)
+
 LOSSES = {
     "loss_validation": "validation", "loss_c4": "C4", "loss_curation_corpus": "Curation Corpus",
     "loss_lambada": "LAMBADA", "loss_pile": "the Pile", "loss_wikitext103": "WikiText-103",
@@ -159,14 +184,11 @@ def router_name(router: str) -> str:
     return NAMES.get(router, router)
 
 
-def status(fit: dict) -> str:
-    """Describe the optimum of a bounded law, or state that the runs do not determine it."""
-    known = [each["determined"] for each in constants(fit).values()]
-    if fit["status"] == "interior" and not any(known):
-        return "inside, but not determined"
-    if fit["status"] == "interior" and not all(known):
-        return "inside, but partly not determined"
-    return STATUS[fit["status"]]
+def status(name: str, determined) -> str:
+    """Describe the optimum of a bounded law by its status and by which of its constants the runs determine."""
+    if name == "interior" and not all(determined):
+        return f"inside, but {'partly ' * any(determined)}not determined"
+    return STATUS[name]
 
 
 def listed(words) -> str:
@@ -174,6 +196,16 @@ def listed(words) -> str:
     if not words:
         return "none"
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
+
+
+def distinct(values) -> list:
+    return sorted(set(values))
+
+
+def reach(values) -> list:
+    """Return the smallest and the largest of some numbers, or their common value. Whole numbers are int."""
+    numbers = sorted({int(value) if float(value).is_integer() else float(value) for value in values})
+    return numbers if len(numbers) < 2 else [numbers[0], numbers[-1]]
 
 
 def capital(text: str) -> str:

@@ -1,24 +1,50 @@
 """All results of a report as a dictionary, `results.json`. Text and figures take their numbers from it."""
 
-from ..results.comparisons.runs import Run, point_of, seed_scatter, twice, usual, usual_frequency
-from ..results.reproduction.headlines import headlines
-from ..results.reproduction.resamples import other_intervals
-from ..results.reproduction.router_fits import dense_law, other_rows, router_laws, transfer
-from ..results.reproduction.table import Table, seeds_chosen, size_labels
 from ..results.runs import Runs
 from ..tables.schema import DENSE
-from . import advice, compute, experts, experts_per_token, forms, routers, routing_frequency
+from . import (
+    advice,
+    compute,
+    dense,
+    experts,
+    experts_per_token,
+    forms,
+    isoflop,
+    law,
+    misses,
+    printed,
+    refits,
+    routers,
+    routing_frequency,
+    slopes,
+    texts,
+    used_runs,
+    worth,
+)
+from .runs import LEVEL, Run, point_of, seed_scatter, usual_frequency
+from .source import Source, seeds_chosen, size_labels
 
 FINDINGS = (
+    slopes.FINDING,
+    law.FINDING,
+    law.FLOOR,
+    refits.FINDING,
+    isoflop.FINDING,
+    dense.FINDING,
+    worth.FINDING,
+    misses.FINDING,
     forms.FINDING,
     routers.FINDING,
     experts.FINDING,
     experts_per_token.FINDING,
     routing_frequency.FINDING,
     compute.FINDING,
+    texts.FINDING,
     advice.FINDING,
+    printed.FINDING,
+    used_runs.FINDING,
 )
-"""The findings, each after those whose numbers it uses."""
+"""The findings in their order in the report, each after those whose numbers it uses."""
 
 ABOUT = (
     "Every number of report.md. Losses are in nats per token, logarithms decimal, N and N_cutoff in parameters,"
@@ -38,41 +64,25 @@ def gather(
         name: printed name of the table; "" for the names of its files.
 
     Raises:
-        InputError: `Table` or `Table.law_rows` raises this error.
+        InputError: `Source` or `Source.law_rows` raises this error.
     """
-    table = Table(source, name)
-    runs, part, good = table.runs, table.part, table.good
+    table = Source(source, name, huber)
+    runs, good = table.runs, table.good
     results = {
         "about": ABOUT,
-        "level": 0.95,
+        "level": LEVEL,
+        "huber": huber,
         "table": _table(table, runs),
         "size_labels": {str(size): label for size, label in size_labels(table).items()},
-        "rows": used_rows(table, runs),
         "seed_scatter": seed_scatter(runs if seeds_chosen(table) else good, point),
     }
-    results |= _laws(table, part, good, huber, tell)
-    tell("forms of law by runs left out, comparisons of runs, and isoFLOP profiles")
     for finding in FINDINGS:
+        tell(finding.title)
         results |= finding.find(results, table)
-    results["isoflop"] = table.profiles()
-    results["headlines"] = headlines(results)
-    results["runs"] = [run._asdict() for run in runs]
     return results, good
 
 
-def _laws(table: Table, own: Table, good: list[Run], huber: float | None, tell) -> dict:
-    tell("dense power law")
-    results = {"dense": dense_law(own, good)}
-    tell("bounded law of each router, with intervals")
-    results["laws"] = router_laws(table, results["dense"], huber)
-    tell("the same law on other rows, and by other intervals")
-    results["other_rows"] = other_rows(table)
-    results["other_intervals"] = other_intervals(table, results["laws"])
-    tell(f"{len(table.loss_columns)} loss columns")
-    return results | {"transfer": transfer(table)}
-
-
-def _table(table: Table, runs: list[Run]) -> dict:
+def _table(table: Source, runs: list[Run]) -> dict:
     routed = [run for run in runs if run.router != DENSE]
     return {
         "name": table.name,
@@ -93,84 +103,3 @@ def _table(table: Table, runs: list[Run]) -> dict:
         "remarks": table.remarks,
         "last_steps": [int(table.last["step"].min()), int(table.last["step"].max())],
     }
-
-
-def used_rows(table: Table, runs: list[Run]) -> dict:
-    """Return the runs used for the (N, E) laws, and the runs excluded from each analysis."""
-    used = {selection.router: {int(i) for i in selection.frame["hyper_id"]} for selection in table.law_rows()}
-    anywhere = set().union(*used.values()) if used else set()
-    plain = [run for run in runs if run.hyper_id not in anywhere]
-    groups = twice(runs)
-    return {
-        "routers": {router: len(ids) for router, ids in used.items()},
-        "not_in_laws": _why_not(table, plain),
-        "suspect": [_suspect(run) for run in runs if run.suspect],
-        "twice": [_repeated(group) for group in groups],
-        "kept": [
-            run.hyper_id
-            for group in groups
-            if any(member.suspect for member in group)
-            for run in group
-            if not run.suspect
-        ],
-        "blank": [
-            {"hyper_id": run.hyper_id, "losses": [name for name, loss in run.losses.items() if loss is None]}
-            for run in runs
-            if None in run.losses.values()
-        ],
-        "cells_missing": _cells_missing(runs),
-    }
-
-
-def _suspect(run: Run) -> dict:
-    cell = {"hyper_id": run.hyper_id, "router": run.router, "N": run.size, "E": run.experts, "R": run.frequency}
-    return cell | {"loss": run.loss, "reason": run.suspect}
-
-
-def _repeated(group: list[Run]) -> dict:
-    first_run = group[0]
-    ids, losses = [run.hyper_id for run in group], [run.loss for run in group]
-    cell = {
-        "router": first_run.router,
-        "N": first_run.size,
-        "E": first_run.experts,
-        "k": first_run.k,
-        "R": first_run.frequency,
-        "seed": first_run.seed,
-    }
-    return {"hyper_ids": ids, "losses": losses} | cell
-
-
-def _why_not(table: Table, runs: list[Run]) -> list[dict]:
-    every, reasons = table.runs, {}
-    usual = usual_frequency(every)
-    for run in runs:
-        if run.loss is None:
-            reason = f"{table.loss_column} is blank at the last evaluation"
-        elif run.router == DENSE and run.flop_increase != 1:
-            reason = "dense with wider feed-forward layers (flop_increase above 1)"
-        elif not any(other.router != DENSE for other in every):
-            reason = "dense, and there is no routed run to fit with"
-        elif run.k != 1:
-            reason = "more than one expert per token (k above 1)"
-        elif run.frequency not in (usual, None):
-            reason = f"a share of routed blocks other than {usual:g}"
-        elif table.rows == "clark" and run.seed != 42:
-            reason = "a seed other than 42"
-        elif table.rows:
-            reason = f"not chosen by {table.rows}"
-        else:
-            reason = "its k, routing frequency or granularity is not the most common one"
-        reasons.setdefault(reason, []).append(run.hyper_id)
-    return [{"reason": reason, "runs": len(ids), "hyper_ids": ids} for reason, ids in reasons.items()]
-
-
-def _cells_missing(runs: list[Run]) -> list[dict]:
-    """Return the gaps of the main grid: each missing (router, N, E) that other routers or sizes have."""
-    main = usual([run for run in runs if run.loss is not None])
-    there = {(run.router, run.size, run.experts) for run in main}
-    sizes, counts = sorted({run.size for run in main}), sorted({run.experts for run in main if run.router != DENSE})
-    routers = sorted({run.router for run in main} - {DENSE})
-    wanted = [(router, n, e) for router in routers for n in sizes for e in counts]
-    wanted += [(DENSE, n, 1) for n in sizes]
-    return [{"router": r, "N": n, "E": e} for r, n, e in wanted if (r, n, e) not in there]

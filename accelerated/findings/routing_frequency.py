@@ -4,9 +4,9 @@ import numpy as np
 import pandas
 
 from ..results.blocks import Block, Table, figure, share
-from ..results.comparisons.runs import CELL, Run, frame_of, in_percent, means, usual_frequency
 from ..tables.schema import DENSE
 from .finding import Finding, Report, change, ends, router_name, table
+from .runs import CELL, Run, frame_of, in_percent, means, usual_frequency
 from .style import colour_of, dots, label_ends, loss_rows, panel_grid, size_name, size_shade, with_room
 
 LEAST = 0.5
@@ -57,7 +57,7 @@ def section(report: Report) -> list[Block]:
         *report.figure(
             "frequency",
             "Loss against the share of the blocks that are routed",
-            f"One line for each router and E.{short * bool(report.results['rows']['suspect'])}",
+            f"One line for each router and E.{short * bool(report.results['runs']['suspect'].any())}",
         ),
         Table(["router", "N", "E", *(f"R = {share(value)}" for value in losses)], rows, keys=3),
         f"The next table compares each R with R = {usual}. The change is a mean over the pairs of N and E; its "

@@ -13,9 +13,9 @@ import numpy as np
 from ..files import write_atomically
 from ..laws.fitting import LossCurve
 from ..results.blocks import count
-from ..results.comparisons.runs import Run, usual
 from ..tables.schema import DENSE
 from .finding import loss_name
+from .runs import Run, usual
 
 COLOURS = {DENSE: "#4a4a4a", "Hash": "#d55e00", "S-Base": "#0072b2", "RL-R": "#009e73"}
 MORE_COLOURS = ("#cc79a7", "#b8860b", "#56b4e9", "#6a3d9a", "#8c510a")

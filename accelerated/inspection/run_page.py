@@ -13,14 +13,14 @@ from ..errors import InputError
 from ..files import write_atomically
 from ..findings.finding import loss_name
 from ..findings.style import image, styled
+from ..findings.sweeps.comparisons import load_of
+from ..findings.sweeps.folder import SweepRun
+from ..findings.sweeps.run_pairs import setting
 from ..report.figures.training import run_figure
 from ..report.opening import corpus
 from ..report.page import STYLE as REPORT_STYLE
 from ..report.page import document, scrolling
 from ..results.blocks import Block, Heading, Notes, Table, count, duration, figure, percent, to_html
-from ..results.sweeps.findings import learning_of, load_of
-from ..results.sweeps.folder import SweepRun
-from ..results.sweeps.run_pairs import setting
 from ..tables.table import read_table
 from ..training.configuration import TrainConfig
 from ..training.runs.record import read_record
@@ -90,7 +90,7 @@ def notes(run: SweepRun) -> list[str]:
     lines = []
     if run.row["step"] < run.config.steps:
         lines.append("The run is not finished, so its loss will probably fall further.")
-    if run.config.model.num_routed and (reasons := learning_of(run).reasons):
+    if reasons := run.not_learned:
         lines.append(f"The router has not learned: {'; '.join(reasons)}.")
     if few := few_documents(run.documents):
         lines.append(few)

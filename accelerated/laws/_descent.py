@@ -48,10 +48,11 @@ class Fast(NamedTuple):
     predict: Callable  # (θ [s, p], logs [columns, n] or [s, columns, n]) -> ln L̂ [s, n] and its derivatives [s, p, n]
     coefficients: Callable  # (θ [s, p], centres) -> coefficients [s, p], ln of positive ones; derivatives [s, p, p]
     logs: Callable = lambda columns: np.log(np.stack(columns))  # columns -> logs [columns, n]
+    far_minima: bool = False  # whether the best minima of two tables that are alike may lie far apart
 
 
 class Problem(NamedTuple):
-    """One table."""
+    """One table, or a table for each lane: then `logs`, `log_loss` and `weight` have the lanes as their first axis."""
 
     form: Form
     fast: Fast
@@ -59,6 +60,13 @@ class Problem(NamedTuple):
     centres: np.ndarray  # [columns], 0 for a column that is not centred
     log_loss: np.ndarray  # [n]
     delta: float  # inf for least squares
+    weight: np.ndarray | float = 1.0  # [lanes, n], 0 for a row that the table of the lane does not have
+
+    def of(self, lanes: np.ndarray) -> "Problem":
+        """Return the tables of some lanes."""
+        if self.log_loss.ndim == 1:
+            return self
+        return self._replace(logs=self.logs[lanes], log_loss=self.log_loss[lanes], weight=self.weight[lanes])
 
 
 def problem_of(form: Form, fast: Fast, columns: tuple, loss: np.ndarray, huber: float | None) -> Problem:
@@ -71,7 +79,16 @@ def problem_of(form: Form, fast: Fast, columns: tuple, loss: np.ndarray, huber: 
 
 def best_of(problem: Problem, starts: np.ndarray) -> Found:
     """Return the best end of the searches from all starts [s, p]."""
-    theta, value, _ = _follow(problem, np.asarray(starts, dtype=np.float64), STEPS)
+    return best_end(problem, *ends_of(problem, starts))
+
+
+def ends_of(problem: Problem, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends θ [s, p] of the searches from all starts [s, p], and their sums [s]."""
+    return _follow(problem, np.asarray(starts, dtype=np.float64), STEPS)[:2]
+
+
+def best_end(problem: Problem, theta: np.ndarray, value: np.ndarray) -> Found:
+    """Return the best of the ends of all starts, θ [s, p] and their sums [s]."""
     best = int(np.argmin(value))
     if not math.isfinite(value[best]):
         raise ValueError(
@@ -79,7 +96,7 @@ def best_of(problem: Problem, starts: np.ndarray) -> Found:
             "losses"
         )
     floor = value[best] * (1 + REACHED) + problem.log_loss.size * ROUNDING
-    return Found(theta[best], float(value[best]), len(starts), int(np.sum(value <= floor)))
+    return Found(theta[best], float(value[best]), len(theta), int(np.sum(value <= floor)))
 
 
 class Held(NamedTuple):
@@ -98,10 +115,11 @@ def _follow(problem: Problem, starts: np.ndarray, most: tuple[int, int], held: H
     """
     theta = np.array(starts)
     with np.errstate(all="ignore"):
-        for outer, worth, steps in zip(OUTER_SHARE, WORTH, most, strict=True):
-            theta = _half(problem, theta, held, outer, worth, steps)
+        halves = list(zip(OUTER_SHARE, WORTH, most, strict=True))
+        for half in halves if math.isfinite(problem.delta) else halves[1:]:  # least squares need no first half
+            theta = _half(problem, theta, held, *half)
         predicted, _ = problem.fast.predict(theta, problem.logs)
-        value = _sums(predicted - problem.log_loss, 1.0, problem.delta)
+        value = _sums(predicted - problem.log_loss, problem.weight, problem.delta)
     return theta, value, None if held is None else _targets(problem, held.which, theta)[0]
 
 
@@ -111,7 +129,7 @@ def _half(problem: Problem, starts: np.ndarray, held: Held | None, outer: float,
     least, damping, more, promise = (np.full(len(starts), value) for value in (math.inf, 1e-4, 2.0, 1.0))
     system, pull, scale = np.empty((*starts.shape, starts.shape[1])), np.empty(starts.shape), np.empty(starts.shape)
     positive = np.array(problem.form.positive)
-    trial, noise = at, problem.log_loss.size * (10 * ROUNDING) ** 2
+    trial, noise = at, problem.log_loss.shape[-1] * (10 * ROUNDING) ** 2
     for count in range(most + 1):
         residual, J, weight, delta = _rows(problem, trial, lanes, held)
         total = _sums(residual, weight, delta)
@@ -140,10 +158,11 @@ def _half(problem: Problem, starts: np.ndarray, held: Held | None, outer: float,
 
 def _rows(problem: Problem, theta: np.ndarray, lanes: np.ndarray, held: Held | None) -> tuple:
     """Return residuals [s, n], J [s, p, n], weights and delta of the rows, with the held value as the last row."""
-    predicted, J = problem.fast.predict(theta, problem.logs)
-    residual = predicted - problem.log_loss
+    some = problem.of(lanes)
+    predicted, J = problem.fast.predict(theta, some.logs)
+    residual = predicted - some.log_loss
     if held is None:
-        return residual, J, 1.0, problem.delta
+        return residual, J, some.weight, problem.delta
     value, turn = _targets(problem, held.which[lanes], theta)
     residual = np.column_stack([residual, value - held.wanted[lanes]])
     weight = np.column_stack([np.ones(predicted.shape), held.stiffness[lanes]])
@@ -339,15 +358,18 @@ def _brackets(problem: Problem, at, which, best, first, least: float, rise: floa
     inside, outside, last = np.zeros(lanes), first, best.copy()
     under, over = np.full(lanes, -1.0), np.ones(lanes)  # distance of the sum from its limit, at both points
     open_, found, before = np.zeros((3, lanes), dtype=bool)  # `found`: whether `outside` is outside
-    rounds = 0
+    rounds, beyond = 0, at
     while rounds < ROUNDS and not np.all(open_ | found & (np.abs(outside - inside) <= NARROW * error)):
         middle = np.where(found, inside + (outside - inside) * under / (under - over), outside)
-        end, total, says = _follow(problem, at, HELD, Held(which, best + middle, stiffness))
+        between = (under / (under - over) * found)[:, None]
+        end, total, says = _follow(problem, at + between * (beyond - at), HELD, Held(which, best + middle, stiffness))
         excess = np.sqrt(np.clip((total - least) / rise, 0.0, 16.0)) - 1  # nearly straight, where S is a parabola
-        allowed = total <= least + rise
-        at = np.where(allowed[:, None], end, at)
+        here = np.abs(excess) <= NARROW  # the end
+        allowed = here | (total <= least + rise)
+        at, beyond = np.where(allowed[:, None], end, at), np.where(allowed[:, None], beyond, end)
         last, inside = np.where(allowed, says, last), np.where(allowed, middle, inside)
-        outside = np.where(allowed, np.where(found, outside, 2 * middle), middle)
+        outside = np.where(allowed & ~here, np.where(found, outside, 2 * middle), middle)
+        found |= here
         under = np.where(allowed, np.minimum(excess, -NARROW), np.where(found & ~before, under / 2, under))
         over = np.where(allowed, np.where(found & before, over / 2, over), np.maximum(excess, NARROW))
         found, before = found | ~allowed, allowed

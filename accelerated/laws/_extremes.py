@@ -68,9 +68,10 @@ def _last_allowed(sums: Callable, inside: np.ndarray, sides: np.ndarray, limit: 
                 break
             middle = np.where(found, inside + (outside - inside) * under / (under - over), outside)
             value = excess(middle)
-            allowed = value <= 0  # False for NaN, if no rise is allowed
+            here = np.abs(value) <= NARROW  # the end; rounding would keep a bracket from closing around it
+            allowed = here | (value <= 0)  # False for NaN, if no rise is allowed
             inside = np.where(allowed, middle, inside)
-            outside = np.where(allowed, np.where(found, outside, np.clip(middle + step, 0, 1)), middle)
+            outside = np.where(allowed & ~here, np.where(found, outside, np.clip(middle + step, 0, 1)), middle)
             under = np.where(allowed, value, np.where(found & ~before, under / 2, under))
             over = np.where(allowed, np.where(found & before, over / 2, over), np.fmax(value, NARROW))
             found, before = found | ~allowed | (inside == outside), allowed

@@ -4,9 +4,9 @@ For a linear law, one fit to all rows gives the errors. The matrix H maps the me
 of a fold are (I - H)⁻¹ times its residuals, where I - H has only the rows and columns of the fold. For the bounded
 laws, one search fits all folds with weights (`fit_weighted`).
 
-Each function takes four arguments and returns the errors, [n]. `refit(out)` returns the errors of a fold by a fit to
-all other rows; it serves ill-conditioned folds. The other arguments are the columns, [n] each, the loss, [n], and the
-folds (lists of row numbers).
+Each function takes four arguments and returns the errors of the rows of each fold. `refit(out)` returns the errors of a
+fold by a fit to all other rows; it serves ill-conditioned folds. The other arguments are the columns, [n] each, the
+loss, [n], and the folds (lists of row numbers).
 """
 
 import math
@@ -24,18 +24,17 @@ _DOUBTFUL = 1e-3  # smallest usable eigenvalue of I - H (it divides rounding err
 
 def by_hat_matrix(
     refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list, interaction: bool = False
-) -> np.ndarray:
+) -> list[np.ndarray]:
     """Return the errors of a law that is linear in the logarithms of its columns (optionally also in their product)."""
     logs = [np.log10(column) - np.log10(column).mean() for column in columns]
     design = [np.ones(loss.size), *logs] + ([logs[0] * logs[1]] if interaction else [])
     target = np.log10(loss)
     unit, _ = np.linalg.qr(np.stack(design, axis=1))
     residual = target - unit @ (unit.T @ target)
-    errors = np.empty(loss.size)
-    for out in folds:
-        errors[out] = _left_out(unit[out], residual[out])
-        if not np.all(np.isfinite(errors[out])) or loss.size - out.size <= unit.shape[1]:
-            errors[out] = refit(out)
+    errors = [_left_out(unit[out], residual[out]) for out in folds]
+    for i, out in enumerate(folds):
+        if not np.all(np.isfinite(errors[i])) or loss.size - out.size <= unit.shape[1]:
+            errors[i] = refit(out)
     return errors
 
 
@@ -48,14 +47,14 @@ def _left_out(unit: np.ndarray, residual: np.ndarray) -> np.ndarray:
     return -(vectors / values) @ (vectors.T @ residual) if values[0] > _DOUBTFUL else np.full(residual.size, np.nan)
 
 
-def by_lines(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> np.ndarray:
+def by_lines(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> list[np.ndarray]:
     """Return the errors of per-size lines; NaN if the other rows do not determine a line."""
     x, y = np.log10(columns[1]), np.log10(loss)
     _, line = np.unique(columns[0], return_inverse=True)
     lines = [np.flatnonzero(line == each) for each in range(line.max() + 1)]
-    errors = np.full(loss.size, np.nan)
-    rest = np.ones(loss.size, dtype=bool)
+    rest, found = np.ones(loss.size, dtype=bool), []
     for out in folds:
+        errors = np.full(loss.size, np.nan)
         rest[out] = False
         left = [rows[rest[rows]] for rows in lines]
         lined = [rows.size > 0 and np.ptp(x[rows]) > INDEPENDENT for rows in left]
@@ -65,7 +64,8 @@ def by_lines(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds
                     mine = np.isin(lines[each], out)
                     errors[lines[each][mine]] = _line_left_out(x[lines[each]], y[lines[each]], mine)
         rest[out] = True
-    return errors
+        found.append(errors[out])
+    return found
 
 
 def _line_left_out(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -82,7 +82,7 @@ def _line_left_out(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
     return level + slope * (x[out] - at) - y[out]
 
 
-def by_weights(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> np.ndarray:
+def by_weights(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> list[np.ndarray]:
     """Return the errors of a bounded law: a fold has weight 0 for its rows and weight 1 for all other rows."""
     size, experts = columns
     weights = np.ones((len(folds), loss.size))
@@ -90,13 +90,10 @@ def by_weights(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, fol
         line[out] = 0.0
     fits = fit_weighted(size, experts, loss, weights, scan=16, starts=4)
     predicted = np.log10(predict_curves(fits, size, experts))
-    errors = np.empty(loss.size)
-    for line, out in zip(predicted, folds, strict=True):
-        errors[out] = line[out] - np.log10(loss[out])
-    return errors
+    return [line[out] - np.log10(loss[out]) for line, out in zip(predicted, folds, strict=True)]
 
 
-def by_utilisation(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> np.ndarray:
+def by_utilisation(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> list[np.ndarray]:
     """Return the errors of the bounded (F, B) law, fitted as the (F, E') law with E' = 1 + (B - B_min)/u."""
     teraflops, utilisation = columns
     least = utilisation.min()

@@ -3,14 +3,17 @@
 Private to the accelerated package.
 """
 
+import functools
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 
 from routelaws.reference.laws import _smooth as reference
-from routelaws.reference.laws._descent import Form, at_limits, signed, valley
+from routelaws.reference.laws._descent import Form, Found, at_limits, signed, valley
 from routelaws.reference.laws._projection import INDEPENDENT
 from routelaws.reference.laws.hoffmann import KaplanCoefficients
 from routelaws.reference.laws.joint import JointCoefficients
@@ -22,21 +25,134 @@ FAST = {KaplanCoefficients: hoffmann.KAPLAN, JointCoefficients: joint.JOINT, **f
 """The fast functions of laws that are not additive, by their coefficients."""
 
 
+LOW = 2.0  # a minimum with a larger sum, as a multiple of the least, is no start for tables like this one
+AT_ONCE = 50  # tables that are searched together; the arrays of more of them do not stay in the processor's cache
+
+
+class _AskedError(Exception):
+    """A law asked for the search of a table."""
+
+
 def _problem(form: Form, columns: tuple, loss: np.ndarray, huber: float | None) -> _descent.Problem | None:
     """Return a table in the format of the search; None if the law has no fast functions."""
     fast = additive.fast_additive(form.law) if form.law else FAST.get(form.kind)
     return fast and _descent.problem_of(form, fast, columns, loss, huber)
 
 
+class Searched:
+    """The search of a table from the default starts of its law."""
+
+    def __init__(self, form: Form, columns: tuple, loss: np.ndarray, huber: float | None):
+        self.problem, self.form = _problem(form, columns, loss, huber), form
+        self._starts = partial(form.starts, columns, form.centres(columns))
+
+    @functools.cached_property
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """θ [s, p] and the sums [s] at the ends of all starts."""
+        return _descent.ends_of(self.problem, self._starts(self.problem.log_loss))
+
+    @functools.cached_property
+    def best(self) -> Found:
+        return _descent.best_end(self.problem, *self.ends)
+
+    @functools.cached_property
+    def valley(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """See `valley` of the reference."""
+        return valley(self.form, self.best.theta, partial(_descent.best_of, self.problem))
+
+    @functools.cached_property
+    def lows(self) -> np.ndarray:
+        """θ [m, p] of starts for tables like this one: different minima with a sum below `LOW` times the least."""
+        theta, value = self.ends
+        lows, last = [_descent.brought_back(self.problem, self.best.theta)[0]], self.best.value
+        for i in np.argsort(value):
+            if last * (1 + _descent.REACHED) < value[i] < LOW * self.best.value:
+                lows.append(theta[i])
+                last = value[i]
+        if self.problem.fast.far_minima:
+            lows.extend(self._starts(self.problem.log_loss))
+        return np.array(lows)
+
+
+_KEPT: deque[tuple[tuple, Searched]] = deque(maxlen=8)
+
+
+def searched(form: Form, columns: tuple, loss: np.ndarray, huber: float | None) -> Searched:
+    """Return the search of a table. The last few are kept: a command asks for a fit and several of its intervals."""
+    key = form.kind, form.law, huber, *(np.asarray(column).tobytes() for column in (*columns, loss))
+    for known, search in _KEPT:
+        if known == key:
+            return search
+    _KEPT.append((key, Searched(form, columns, loss, huber)))
+    return _KEPT[-1][1]
+
+
+def fit_each(fit: Callable, whole: Sequence[np.ndarray], tables: Sequence[Sequence[np.ndarray]]) -> list:
+    """Return the fit of a law to each table, by one search, with its coefficients alone; None if it is not determined.
+
+    Args:
+        fit: as `Law.fit`, of a law of which `catalogue.searched_together` is true.
+        whole: columns and loss of a table like the others. The minima of its search are the starts of theirs.
+        tables: columns and loss of each.
+    """
+    asked: list[tuple] = []
+
+    def ask(*arguments):
+        asked.append(arguments)
+        raise _AskedError
+
+    def of(table) -> int | None:
+        try:
+            fit(*table, search=ask)
+        except _AskedError:
+            return len(asked) - 1
+        except ValueError:
+            return None
+
+    of(whole)
+    numbers = [of(table) for table in tables]
+    search = searched(*asked[0][:4])
+    coefficients = []
+    for first in range(1, len(asked), AT_ONCE):
+        coefficients += _fit_lanes(search, asked[first : first + AT_ONCE])
+    return [None if number is None else coefficients[number - 1] for number in numbers]
+
+
+def _fit_lanes(search: Searched, asked: list[tuple]) -> list:
+    """Return the coefficients of the best fit of each table."""
+    problem, lows = search.problem, search.lows
+    rows = max(loss.size for _, _, loss, *_ in asked)
+    logs = [problem.fast.logs(columns) - problem.centres[:, None] for _, columns, *_ in asked]
+    fill = [np.minimum(np.arange(rows), loss.size - 1) for _, _, loss, *_ in asked]
+    weight = np.array([np.arange(rows) < loss.size for _, _, loss, *_ in asked], np.float64)
+    log_loss = np.array([np.log(loss)[take] for (_, _, loss, *_), take in zip(asked, fill, strict=True)])
+    lanes = problem._replace(
+        logs=np.array([log[:, take] for log, take in zip(logs, fill, strict=True)]), log_loss=log_loss, weight=weight
+    ).of(np.repeat(np.arange(len(asked)), len(lows)))
+    theta, value = _descent.ends_of(lanes, np.tile(lows, (len(asked), 1)))
+    best = np.argmin(value.reshape(len(asked), -1), axis=1)
+    found = []
+    for i, end in enumerate(theta.reshape(len(asked), len(lows), -1)[np.arange(len(asked)), best]):
+        own = problem._replace(logs=logs[i], log_loss=np.log(asked[i][2]))
+        try:
+            values, _ = _coefficients(own, end, _descent.look(own, end)[1])
+            found.append(SimpleNamespace(coefficients=problem.form.kind(*values.tolist())))
+        except ValueError:
+            found.append(None)
+    return found
+
+
 def fitted(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, starts) -> tuple:
     """Return the report of the best start: the fields of `additive.AdditiveFit`, in their order."""
-    if (problem := _problem(form, columns, loss, huber)) is None:
+    search = searched(form, columns, loss, huber)
+    if (problem := search.problem) is None:
         return reference.fitted(form, columns, loss, huber, starts)
-    best = _descent.best_of(problem, reference._begin(form, columns, form.centres(columns), problem, starts))
+    if starts is None:
+        best = search.best
+    else:
+        best = _descent.best_of(problem, reference._begin(form, columns, form.centres(columns), problem, starts))
     residual, turn = _descent.look(problem, best.theta)
-    away = np.abs(turn).max(axis=0) < _descent.GONE
-    values = at_limits(form, _descent.coefficients(problem, best.theta)[0], away)
-    reference.check_representable(form, values, away)
+    values, away = _coefficients(problem, best.theta, turn)
     status = "not determined" if _triangle(turn[:, ~away]) is None else "interior"
     if away.any():
         status = ", ".join(name for name, out in zip(form.kind._fields, away, strict=True) if out) + " at the limit"
@@ -57,14 +173,13 @@ def intervals(
     form: Form, columns: tuple, loss, huber: float | None, level: float, points, derived: Sequence[tuple] = ()
 ) -> list[tuple]:
     """Return the fields of the `additive.AdditiveInterval` of each coefficient, point, or number of `derived`."""
-    if (problem := _problem(form, columns, loss, huber)) is None:
+    search = searched(form, columns, loss, huber)
+    if (problem := search.problem) is None:
         return reference.intervals(form, columns, loss, huber, level, points, derived)
     quantile = student_quantile(level, problem.log_loss.size - len(form.positive))
-    starts = form.starts(columns, form.centres(columns), problem.log_loss)
-    search = partial(_descent.best_of, problem)
-    best = search(starts).theta
+    best = search.best.theta
     theta, away = _descent.brought_back(problem, best)
-    logs, known = (None, valley(form, best, search)) if points is None else (problem.fast.logs(points), None)
+    logs, known = (None, search.valley) if points is None else (problem.fast.logs(points), None)
     profile_ends = _descent.profile(problem, theta, away, logs, quantile, [function for _, function in derived], known)
     names, positive = ["prediction"] * len(profile_ends), np.ones(len(profile_ends), bool)
     if derived:
@@ -78,6 +193,14 @@ def intervals(
         profile_ends[:, 0] = at_limits(form, profile_ends[:, 0], away)
     profile_ends = profile_ends.tolist()
     return [(name, *ends, level) for name, ends in zip(names, profile_ends, strict=True)]
+
+
+def _coefficients(problem: _descent.Problem, theta: np.ndarray, turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the coefficients [p] at θ, and which have vanished [p]; `turn` is from `_descent.look`."""
+    away = np.abs(turn).max(axis=0) < _descent.GONE
+    values = at_limits(problem.form, _descent.coefficients(problem, theta)[0], away)
+    reference.check_representable(problem.form, values, away)
+    return values, away
 
 
 def _triangle(design: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:

@@ -4,6 +4,7 @@ Shared with `routelaws.reference.laws.catalogue`. The records here call accelera
 a separate list. `SHORT_CUTS` lists the laws whose held-out errors need no separate fit for each fold.
 """
 
+import inspect
 import types
 from collections.abc import Callable
 from functools import partial
@@ -36,6 +37,14 @@ SHORT_CUTS: dict[str, Callable] = {
 }  # fmt: skip
 """Short cuts of `held_out.py` for the records of `LAWS` themselves: (refit, columns, loss, folds) -> errors of rows
 left out, without a fit for each fold. A law without a short cut is fitted fold by fold."""
+
+
+def searched_together(law: Law) -> bool:
+    """Return whether `_smooth.fit_each` can fit a law, of this list up to its options, to many tables by one search."""
+    known = LAWS.get(law.name)
+    if known is None or getattr(law.fit, "func", None) is not reference.smooth_intervals.fit_in_log10:
+        return False
+    return law.fit.args == known.fit.args and "search" in inspect.signature(law.fit.args[0]).parameters
 
 
 def register(law: Law, *, laws: dict[str, Law] = LAWS) -> Law:

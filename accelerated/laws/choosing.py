@@ -4,12 +4,15 @@ Shared with `routelaws.reference.laws.choosing`. One call fits all resamples of 
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from routelaws.reference.laws import choosing as reference
 
 from ._searches import share
+from ._smooth import fit_each
+from .catalogue import searched_together
 from .fitting import fit_routed, fit_weighted, predict_curves
 
 
@@ -28,11 +31,21 @@ def resampled_losses(
     Returns:
         [resamples, m], nats per token; NaN in a resample whose rows do not determine the law.
 
-    Differs from the reference: all resamples of the bounded law are fitted in one call.
+    Differs from the reference: one search fits all resamples of a bounded or smooth law.
     """
     if law.fit is fit_routed:
         return predict_curves(fit_weighted(*columns, loss, weights), *points)
-    return reference.resampled_losses(law, columns, loss, weights, points)
+    if not searched_together(law):
+        return reference.resampled_losses(law, columns, loss, weights, points)
+    losses = np.broadcast_to(loss, np.shape(weights))
+    whole = [*columns, np.exp(np.log(losses).mean(axis=0))]
+    tables = [
+        [np.repeat(column, counts) for column in (*columns, own)]
+        for own, counts in zip(losses, np.asarray(weights, dtype=np.int64), strict=True)
+    ]
+    fits = fit_each(partial(law.fit, **law.given(*columns)), whole, tables)
+    unknown = np.full(np.size(points[0]), np.nan)
+    return np.array([unknown if fit is None else law.predict(fit, *points) for fit in fits])
 
 
 share(__name__)

@@ -13,7 +13,8 @@ from routelaws.reference.laws import held_out as reference
 from routelaws.reference.laws.held_out import HeldOut
 
 from ._searches import share
-from .catalogue import LAWS, SHORT_CUTS, Law
+from ._smooth import fit_each
+from .catalogue import LAWS, SHORT_CUTS, Law, searched_together
 
 
 def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray, groups: np.ndarray) -> HeldOut:
@@ -29,18 +30,38 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
     Raises:
         ValueError: `law.fit` raises this error for the whole table, or `groups` has the wrong length.
     """
-    columns, loss, groups = reference._checked(law, columns, loss, groups)
+    return leave_groups_out(law, columns, loss, [groups])[0]
+
+
+def leave_groups_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarray, divisions: Sequence) -> list[HeldOut]:
+    """Return the `leave_one_group_out` of each of several divisions, by one search for laws that have one.
+
+    A row whose group is NaN is never left out.
+    """
+    checked = [reference._checked(law, columns, loss, groups) for groups in divisions]
+    (columns, loss, _), divisions = checked[0], [groups for *_, groups in checked]
+    folds = [[np.flatnonzero(groups == name) for name in np.unique(groups[groups == groups])] for groups in divisions]
+    found, held_out = iter(_errors_left_out(law, columns, loss, sum(folds, []))), []
+    for some in folds:
+        errors = np.full(loss.size, np.nan)
+        for out in some:
+            errors[out] = next(found)
+        held_out.append(reference._summary(errors, len(some)))
+    return held_out
+
+
+def _errors_left_out(law: Law, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> list[np.ndarray]:
+    """Return the errors of the rows of each fold by the law fitted to all other rows; a row may be in several folds."""
     fit = partial(law.fit, **law.given(*columns))
     fit(*columns, loss)  # raises for an invalid table
     refit = partial(_refit, law, fit, columns, loss)
-    folds = [np.flatnonzero(groups == name) for name in np.unique(groups)]
     if law is LAWS.get(law.name) and law.name in SHORT_CUTS:
-        errors = SHORT_CUTS[law.name](refit, columns, loss, folds)
-    else:
-        errors = np.full(loss.size, np.nan)
-        for out in folds:
-            errors[out] = refit(out)
-    return reference._summary(errors, len(folds))
+        return SHORT_CUTS[law.name](refit, columns, loss, folds)
+    if not searched_together(law):
+        return [refit(out) for out in folds]
+    tables = [[np.delete(column, out) for column in (*columns, loss)] for out in folds]
+    fits = fit_each(fit, [*columns, loss], tables)
+    return [_errors(law, fold, columns, loss, out) for fold, out in zip(fits, folds, strict=True)]
 
 
 def _refit(law: Law, fit, columns: list[np.ndarray], loss: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -52,6 +73,12 @@ def _refit(law: Law, fit, columns: list[np.ndarray], loss: np.ndarray, out: np.n
     try:
         fold = fit(*(column[rest] for column in columns), loss[rest])
     except ValueError:
+        fold = None
+    return _errors(law, fold, columns, loss, out)
+
+
+def _errors(law: Law, fold, columns: list[np.ndarray], loss: np.ndarray, out: np.ndarray) -> np.ndarray:
+    if fold is None:
         return np.full(out.size, np.nan)
     return law.miss(law.predict(fold, *(column[out] for column in columns)), loss[out])
 

@@ -29,6 +29,6 @@ def _coefficients_kaplan(theta, centres):
     return values, turn
 
 
-KAPLAN = _descent.Fast(_predict_kaplan, _coefficients_kaplan)
+KAPLAN = _descent.Fast(_predict_kaplan, _coefficients_kaplan, far_minima=True)
 
 share(__name__)

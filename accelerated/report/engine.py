@@ -14,17 +14,17 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import make_folder, write_atomically
-from ..findings import advice, compute, experts, experts_per_token, forms, routers, routing_frequency
+from ..findings import advice, isoflop, law, routers
 from ..findings.finding import Report, anchor, bullets
-from ..findings.gather import gather
+from ..findings.gather import FINDINGS, gather
+from ..findings.source import BOUNDED, Source, open_runs
 from ..laws.catalogue import LAWS
 from ..results.blocks import Block, Heading
 from ..results.blocks import markdown as blocks_markdown
 from ..results.encoding import dumps
 from ..results.fit import check_huber
-from ..results.reproduction.table import BOUNDED, Table, open_runs
 from ..tables.table import named
-from . import fit_sections, law_sections, sweep_sections, table_sections
+from . import sweep_sections, table_sections
 from .figures.draw import draw_all
 from .opening import cautions_of, first_page
 from .page import page
@@ -32,9 +32,9 @@ from .page import page
 SHORT = (
     sweep_sections.chance_section,
     sweep_sections.registered_section,
-    law_sections.law_section,
-    law_sections.floor_section,
-    law_sections.isoflop_section,
+    law.FINDING.blocks,
+    law.FLOOR.blocks,
+    isoflop.FINDING.blocks,
     advice.FINDING.blocks,
 )
 """The sections of the short report: the answer, its figures, and the next steps."""
@@ -42,27 +42,11 @@ SHORT = (
 FULL = (
     table_sections.symbols_section,
     sweep_sections.chance_section,
-    law_sections.law_section,
-    law_sections.floor_section,
-    law_sections.fit_details,
-    law_sections.isoflop_section,
-    fit_sections.slopes_section,
-    fit_sections.worth_section,
-    fit_sections.dense_section,
-    fit_sections.misses_section,
-    forms.FINDING.blocks,
     sweep_sections.registered_section,
-    routers.FINDING.blocks,
-    experts.FINDING.blocks,
-    experts_per_token.FINDING.blocks,
-    routing_frequency.FINDING.blocks,
-    compute.FINDING.blocks,
-    fit_sections.texts_section,
     sweep_sections.routers_section,
     sweep_sections.training_section,
-    advice.FINDING.blocks,
-    table_sections.not_reproduced_section,
-    table_sections.rows_section,
+    *(finding.blocks for finding in FINDINGS),
+    table_sections.lacking_section,
     table_sections.method_section,
 )
 """Every section, for `--full`."""
@@ -97,7 +81,7 @@ def write_reproduction(
     check_huber(LAWS[BOUNDED], huber)
     tell(f"reading {named(tables)}")
     opened = open_runs(tables, rows, loss)
-    Table(opened)  # so that errors come before the folder exists
+    Source(opened)  # so that errors come before the folder exists
     folder = make_folder(Path(out))
     results, runs = gather(opened, tell, huber)
     for words, names in cautions_of(results).items():

@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+from routelaws.reference.diagnostics import SAME
+
 from ..errors import in_line
-from ..findings.finding import Report, bullets, capital, loss_name, names, who
-from ..results.blocks import Block, Heading, duration, range_of
+from ..findings import slopes
+from ..findings.finding import Report, bullets, capital, distinct, loss_name, names, reach, router_name, who
+from ..findings.gather import FINDINGS
+from ..results.blocks import Block, Heading, duration, figure, range_of
+from ..tables.schema import DENSE
 from ..wording import once, plural
-from .answer import findings, gains
 
 PAPER = "[Clark et al. 2022](https://arxiv.org/abs/2202.01169), *Unified Scaling Laws for Routed Language Models*"
 
@@ -27,8 +31,8 @@ def first_page(report: Report) -> list[Block]:
         *(_trained(report) if report.sweep else _held(report)),
         *cautions(report),
         Heading("What came out"),
-        *bullets(findings(report)),
-        *gains(report),
+        *bullets(answers(report)),
+        *slopes.answer(report),
         *([] if report.table["routers"] else [_no_routed_run(report)]),
     ]
 
@@ -44,38 +48,40 @@ def _unfinished(report: Report) -> list[Block]:
     if not sweep or not sweep["waiting"]:
         return []
     return [
-        f"> **Not finished: {sweep['finished']} of {sweep['planned']} runs are complete.** The results below use only "
+        f"> **Not finished: {len(sweep['runs'])} of {sweep['planned']} runs are complete.** The results below use only "
         f"these runs and may change. “More” at the end names the {len(sweep['waiting'])} missing runs."
     ]
 
 
 def _trained(report: Report) -> list[Block]:
-    sweep, sizes = report.sweep, report.table["sizes"]
-    models = f"{plural(sweep['finished'], 'language model')} of {plural(len(sizes), 'size')}"
+    sweep, runs, sizes = report.sweep, report.sweep["runs"], report.table["sizes"]
+    models = f"{plural(len(runs), 'language model')} of {plural(len(sizes), 'size')}"
+    tokens, vocabularies = reach(runs["tokens"]), (f"{size:,}" for size in distinct(runs["vocabulary"]))
     text = (
-        f"{capital('; '.join(map(corpus, sweep['corpora'])))}, {range_of(sweep['tokens'])} training tokens per run, in "
-        f"a vocabulary of {_either(f'{size:,}' for size in sweep['vocabularies'])} pieces. Losses are measured on text "
+        f"{capital('; '.join(map(corpus, runs['corpus'].unique())))}, {range_of(tokens)} training tokens per "
+        f"run, in a vocabulary of {_either(vocabularies)} pieces. Losses are measured on text "
         "held out from training, in nats per token: lower is better."
     )
     return bullets(
         [
             f"**What was trained.** {models} (N = {report.sizes(sizes)} parameters, embeddings left out), "
-            + _routed(report),
+            + _routed(runs),
             f"**On what.** {text}",
             f"**How long.** {_how_long(sweep)}",
         ]
     )
 
 
-def _routed(report: Report) -> str:
-    sweep = report.sweep
-    if not sweep["routers"]:
+def _routed(runs) -> str:
+    routed = runs[runs["router"] != DENSE]
+    if routed.empty:
         return "all dense."
-    share = f"{sweep['shares'][0]:.3g} % of the" if len(sweep["shares"]) == 1 else "some"
-    through = "one expert" if sweep["ks"] == [1] else f"{_either(sweep['ks'])} experts"
+    routers, experts, shares, ks = (distinct(routed[name]) for name in ("router", "experts", "share", "k"))
+    share = f"{shares[0]:.3g} % of the" if len(shares) == 1 else "some"
+    through = "one expert" if ks == [1] else f"{_either(ks)} experts"
     return (
-        f"{'dense and ' * sweep['dense']}routed by {names(sweep['routers'])} with "
-        f"E = {', '.join(map(str, sweep['experts']))}. In a routed model, {share} blocks have experts, and each "
+        f"{'dense and ' * (len(routed) < len(runs))}routed by {names(routers)} with "
+        f"E = {', '.join(map(str, experts))}. In a routed model, {share} blocks have experts, and each "
         f"token passes through {through} of such a block."
     )
 
@@ -85,10 +91,10 @@ def _how_long(sweep: dict) -> str:
     rest = f"fits took {duration(seconds['fitting'])}, figures {duration(seconds['figures'])}."
     if not sweep["sessions"]:
         return f"The training time was not recorded; {rest}"
-    runs = "run" if sweep["jobs"] == [1] else "runs"
+    jobs = distinct(session.get("jobs", 1) for session in sweep["sessions"])
     return (
-        f"Training took {duration(seconds['training'])} in {plural(sweep['sessions'], 'session')}, "
-        f"{_either(sweep['jobs'])} {runs} at a time; {rest}"
+        f"Training took {duration(seconds['training'])} in {plural(len(sweep['sessions']), 'session')}, "
+        f"{_either(jobs)} run{'s' * (jobs != [1])} at a time; {rest}"
     )
 
 
@@ -137,7 +143,8 @@ def cautions_of(results: dict) -> dict[str, list[str]]:
 
 
 def _no_routed_run(report: Report) -> str:
-    which = "routed run that has learned" if report.sweep and report.sweep["routers"] else "routed run"
+    routed = report.sweep and (report.sweep["runs"]["router"] != DENSE).any()
+    which = "routed run that has learned" if routed else "routed run"
     return f"There is no {which}{' yet' if report.sweep else ''}, so there are no results about routing."
 
 
@@ -163,3 +170,56 @@ def corpus(paths: tuple[str, ...]) -> str:
 
 def _either(values) -> str:
     return " or ".join(map(str, values))
+
+
+def answers(report: Report) -> list[str | None]:
+    """Return the sentences of the findings, one to three each."""
+    blocks = []
+    if report.sweep and report.table["routers"]:
+        blocks.append(_chance(report.sweep))
+    if report.sweep and report.sweep["not_learned"]:
+        blocks.append(
+            f"**Some runs are left out of all comparisons, fits and recommendations.** "
+            f"{capital(report.sweep['not_learned'])}. The rule: {NOT_LEARNED}."
+        )
+    return blocks + [finding.sentence(report) for finding in FINDINGS if len(report.results[finding.key])]
+
+
+def _chance(sweep: dict) -> str:
+    rows = sweep["comparisons"]
+    if rows.empty:
+        return "**Is the gain more than chance?** Not known: no size has both a dense run and a routed run with k = 1."
+    rows = rows.assign(better=(rows["verdict"] == "yes").where(rows["spread"].notna(), rows["difference"] < 0))
+    counts, where = distinct(rows["experts"]), f"in {_share(rows['better'].sum(), len(rows), 'comparison')}"
+    at = f"E = {counts[0]}" if len(counts) == 1 else "the largest E"
+    if sweep["spreads"]:
+        spread = figure(max(each["range"] for each in sweep["spreads"]), ".4f")
+        head = f"**At {at}, routed models beat dense ones by more than chance {where}.** "
+        head += f"Seeds alone change a loss by up to {spread} nats."
+    else:
+        head = f"**At {at}, routed models beat dense ones {where}.** "
+        head += "Chance alone might cause this, because no point was trained with two seeds."
+    return f"{head} {'; '.join(_outcome(*each) for each in rows.groupby('router', sort=False))}."
+
+
+def _outcome(router: str, rows) -> str:
+    """Return where a router is better than dense, with its largest and smallest gain."""
+    lower = rows[rows["better"]]
+    at = f"{router_name(router)} is lower at {_share(len(lower), len(rows), 'size')}"
+    if lower.empty:
+        return at
+    nats, shares = reach(-lower["difference"])[::-1], reach(-lower["percent"])[::-1]
+    return f"{at}, by {range_of(nats, '.4f')} nats ({range_of(shares, '.2f', ' %')})"
+
+
+def _share(some: int, of: int, noun: str) -> str:
+    """Return "all 3 sizes", "2 of 3 sizes" or "none of 3 sizes"."""
+    if some == of:
+        return f"all {plural(of, noun)}" if of > 1 else f"the one {noun}"
+    return f"{some or 'none'} of {plural(of, noun)}"
+
+
+NOT_LEARNED = (
+    "training and evaluation choose the same expert about as often as by chance, or exchanging the experts changes the "
+    f"loss by less than {100 * (SAME - 1):.2g} %"
+)

@@ -4,11 +4,11 @@ import time
 from pathlib import Path
 
 from ..findings.gather import gather
-from ..results.comparisons.runs import Run
-from ..results.reproduction.table import with_main_loss
+from ..findings.runs import Run
+from ..findings.source import with_main_loss
+from ..findings.sweeps.comparisons import find
+from ..findings.sweeps.folder import Sweep, read_sweep, same_but_seed
 from ..results.runs import Runs
-from ..results.sweeps.findings import find, report_dict
-from ..results.sweeps.folder import Sweep, read_sweep, same_but_seed
 from .engine import markdown, write_files
 from .figures.draw import draw_all
 
@@ -42,4 +42,8 @@ def write_report(folder: Path, full: bool = False) -> Path:
         "figures": time.perf_counter() - fitted,
     }
     text = markdown(results, drawn, facts | {"seconds": seconds}, "report.json", full)
-    return write_files(folder, "report.json", report_dict(sweep, results, facts, seconds), text)
+    kept = ("name", "sessions", "learning", "registered", "runs")
+    numbers = results | {name: facts[name] for name in kept} | {"seconds": seconds}
+    numbers |= {"runs_planned": facts["planned"], "runs_finished": len(sweep.runs)}
+    numbers |= {"does_routing_help": facts["comparisons"], "load": facts["loads"]}
+    return write_files(folder, "report.json", numbers, text)

@@ -1,6 +1,6 @@
 """The sections that only sweeps have: routed and dense runs, registered predictions, training, and the routers."""
 
-from ..findings.finding import Report, listed, names, router_name
+from ..findings.finding import Report, distinct, listed, names, reach, router_name, table
 from ..results.blocks import Block, Heading, Table, figure, percent, range_of, significant, span
 from ..wording import plural
 
@@ -8,26 +8,26 @@ from ..wording import plural
 def chance_section(report: Report) -> list[Block]:
     """Compare the largest E of each router with dense and with chance."""
     sweep = report.sweep
-    if not sweep or not sweep["comparisons"]:
+    if not report.compared:
         return []
-    rows = [
-        [router_name(c.router), report.size(c.size), figure(c.dense_loss, ".4f"), str(c.experts)]
-        + [figure(c.routed_loss, ".4f"), figure(c.difference, "+.4f"), figure(c.error, ".4f", "not known")]
-        + [figure(c.percent, "+.2f"), figure(c.spread, ".4f", "not measured") + "*" * c.borrowed, f"**{c.verdict}**"]
-        for c in sweep["comparisons"]
-    ]
-    heads = ["router", "N", "dense loss", "E", "loss", "difference", "±", "in %", "seed spread"]
-    borrowed = any(c.borrowed for c in sweep["comparisons"])
-    star = (
-        " \\* This router has one seed at every point, so the largest spread of the other runs is shown."
-        if borrowed
-        else ""
-    )
+    columns = {
+        "router": lambda row: router_name(row.router),
+        "N": lambda row: report.size(row.size),
+        "dense loss": lambda row: figure(row.dense_loss, ".4f"),
+        "E": lambda row: str(row.experts),
+        "loss": lambda row: figure(row.routed_loss, ".4f"),
+        "difference": lambda row: figure(row.difference, "+.4f"),
+        "±": lambda row: figure(row.error, ".4f", "not known"),
+        "in %": lambda row: figure(row.percent, "+.2f"),
+        "seed spread": lambda row: figure(row.spread, ".4f", "not measured") + "*" * row.borrowed,
+        "lower by more than chance?": lambda row: f"**{row.verdict}**",
+    }
+    star = " \\* This router has one seed at every point, so the largest spread of the other runs is shown."
     return [
         Heading("Does routing help?"),
-        Table([*heads, "lower by more than chance?"], rows, keys=2),
-        f"{_spread_words(sweep)} {_error_words(sweep)}{star}",
-        *([*_measured_on(sweep), evaluation_words(sweep), *_spreads(report)] if report.full else []),
+        table(sweep["comparisons"], columns, keys=2),
+        f"{_spread_words(sweep)} {_error_words(sweep)}{star * bool(sweep['comparisons']['borrowed'].any())}",
+        *([*_measured_on(sweep), evaluation_words(sweep["runs"]), *_spreads(report)] if report.full else []),
     ]
 
 
@@ -40,36 +40,37 @@ def _spread_words(sweep: dict) -> str:
 def _error_words(sweep: dict) -> str:
     if sweep["few_documents"]:
         return sweep["few_documents"]
-    if not sweep["errors"]:
+    if sweep["runs"]["standard_error"].isna().all():
         return "The error over documents is not known, because these runs did not save the loss of each window."
     return "± is the standard error of the difference over documents, computed on the same windows."
 
 
 def _measured_on(sweep: dict) -> list[Block]:
-    if not sweep["errors"]:
+    runs = sweep["runs"].dropna(subset="standard_error")
+    if runs.empty:
         return []
-    errors = " to ".join(map(significant, sweep["errors"]))
-    tokens, documents = range_of(sweep["evaluation_tokens"]), range_of(sweep["evaluation_documents"])
+    errors = " to ".join(map(significant, reach(runs["standard_error"])))
+    tokens, documents = (range_of(reach(runs[f"evaluation_{name}"])) for name in ("tokens", "documents"))
     return [
         f"Losses were measured on {tokens} tokens of {documents} documents; the standard error of one loss is "
         f"{errors} nats."
     ]
 
 
-def evaluation_words(sweep: dict) -> str:
+def evaluation_words(runs) -> str:
     """Return sentences on the objective, and on tokens of other sequences that affect a loss."""
     sentence = "In evaluation, routers draw no expert at random, use no later token and drop no token."
-    if sweep["masked"]:
-        rates = " or ".join(f"{rate:.3g}" for rate in sweep["masked"])
+    masked, grouped = distinct(runs["mask_rate"].dropna()), distinct(runs[runs["grouped"]]["router"])
+    if masked:
         sentence = (
-            f"These models predict hidden tokens, {rates} % of each sequence, from the tokens on both sides, so their "
-            "losses are not comparable with next-token losses. In evaluation, routers draw no expert at random and "
-            "drop no token."
+            f"These models predict hidden tokens, {' or '.join(f'{rate:.3g}' for rate in masked)} % of each sequence, "
+            "from the tokens on both sides, so their losses are not comparable with next-token losses. In evaluation, "
+            "routers draw no expert at random and drop no token."
         )
-    if sweep["grouped"]:
-        later = "" if sweep["masked"] else ", but not on any later position"
+    if grouped:
+        later = "" if masked else ", but not on any later position"
         sentence += (
-            f" With {names(sweep['grouped'])}, a router groups the tokens at the same position of several sequences, "
+            f" With {names(grouped)}, a router groups the tokens at the same position of several sequences, "
             f"also in evaluation. So the loss of a sequence depends on the other sequences of its group{later}."
         )
     return sentence
@@ -125,19 +126,15 @@ def routers_section(report: Report) -> list[Block]:
 
 
 def _loads(report: Report) -> list[Block]:
-    rows = [
-        [
-            router_name(load.router),
-            report.size(load.size),
-            str(load.experts),
-            figure(load.busiest, ".2f"),
-            str(load.idle),
-        ]
-        + [f"{figure(load.dropped, '.2f')} %"]
-        for load in report.sweep["loads"]
-    ]
-    heads = ["router", "N", "E", "busiest expert (fair = 1)", "experts without a token", "tokens dropped in training"]
-    if not rows:
+    columns = {
+        "router": lambda row: router_name(row.router),
+        "N": lambda row: report.size(row.size),
+        "E": lambda row: str(row.experts),
+        "busiest expert (fair = 1)": lambda row: figure(row.busiest, ".2f"),
+        "experts without a token": lambda row: str(row.idle),
+        "tokens dropped in training": lambda row: f"{figure(100 * row.dropped_fraction, '.2f')} %",
+    }
+    if report.sweep["loads"].empty:
         return []
     return [
         "The load of an expert is its share of the validation tokens times the number of experts: 1 is a fair share. "
@@ -148,19 +145,25 @@ def _loads(report: Report) -> list[Block]:
             "Load per expert at the largest size and E",
             "Tokens of each expert in units of a fair share, the busiest first; the dashed line is balance.",
         ),
-        Table(heads, rows, keys=3),
+        table(report.sweep["loads"], columns, keys=3),
     ]
 
 
 def _learning(report: Report) -> list[Block]:
-    rows = []
-    for each in report.sweep["learning"]:
-        agreement = "" if each.agreement is None else f"{figure(each.agreement, '.2f')} ({figure(each.chance, '.2f')})"
-        cells = [str(each.hyper_id), router_name(each.router), report.size(each.size), str(each.experts), agreement]
-        cells += [figure(each.information, ".2f", ""), figure(each.entropy, ".2f", ""), figure(each.exchange, ".4f")]
-        rows.append([*cells, "no" if each.reasons else "yes"])
-    heads = ["run", "router", "N", "E", "agreement (by chance)", "information, bits", "entropy", "exchange", "learned"]
-    if not rows:
+    columns = {
+        "run": lambda row: str(row.hyper_id),
+        "router": lambda row: router_name(row.router),
+        "N": lambda row: report.size(row.size),
+        "E": lambda row: str(row.experts),
+        "agreement (by chance)": lambda row: (
+            f"{figure(row.agreement, '.2f')} ({figure(row.chance, '.2f')})" * (row.agreement == row.agreement)
+        ),
+        "information, bits": lambda row: figure(row.information, ".2f", ""),
+        "entropy": lambda row: figure(row.entropy, ".2f", ""),
+        "exchange": lambda row: figure(row.exchange, ".4f"),
+        "learned": lambda row: "no" if row.reasons else "yes",
+    }
+    if report.sweep["learning"].empty:
         return []
     return [
         "*Agreement* is the share of tokens with the same expert in training and evaluation. *Information* is the "
@@ -168,7 +171,7 @@ def _learning(report: Report) -> list[Block]:
         "all experts are equally likely. *Exchange* is the loss with randomly exchanged experts divided by the "
         "original loss. A router has not learned if its agreement is no better than chance, or if its experts are "
         "interchangeable (exchange 1).",
-        Table(heads, rows, keys=2),
+        table(report.sweep["learning"], columns, keys=2),
     ]
 
 
@@ -199,8 +202,6 @@ def not_used(sweep: dict) -> list[str]:
 
 def how_done(sweep: dict) -> str:
     """Return the seeds, the device and the code of a sweep."""
-    several = " (the runs come from several versions of the code)" if len(sweep["commits"]) > 1 else ""
-    return (
-        f"Seeds {', '.join(map(str, sweep['seeds']))}; device {', '.join(sweep['devices'])}; commit "
-        f"{listed(sweep['commits'])}{several}."
-    )
+    seeds, devices, commits = (list(map(str, distinct(sweep["runs"][name]))) for name in ("seed", "device", "commit"))
+    several = " (the runs come from several versions of the code)" if len(commits) > 1 else ""
+    return f"Seeds {', '.join(seeds)}; device {', '.join(devices)}; commit {listed(commits)}{several}."

@@ -4,15 +4,12 @@ import shlex
 
 from ..errors import printable
 from ..findings.compute import other_kinds
-from ..findings.finding import Report, bullets, listed, loss_name, missing, router_name
+from ..findings.finding import Report, bullets, listed, missing
 from ..findings.gather import FINDINGS
-from ..results.blocks import Block, Heading, Table, count, counts_span, figure, range_of, two_digits
-from ..results.encoding import constants
+from ..findings.used_runs import unused
+from ..results.blocks import Block, Heading, Table, two_digits
 from ..wording import plural
 from .sweep_sections import how_done, not_used
-
-MANY_GAPS, MANY_TWICE = 12, 6
-"""The report names up to this many gaps of the grid and this many repeated runs, and only counts more."""
 
 SYMBOLS = [
     ["loss, L", "cross-entropy on held-out text", "nats per token"],
@@ -43,165 +40,11 @@ def symbols_section(report: Report) -> list[Block]:
     return [Heading("Words and symbols"), Table(["symbol", "meaning", "unit"], rows, words=(1,)), *lines]
 
 
-def not_reproduced_section(report: Report) -> list[Block]:
-    """Return the differences between fits to the released runs and the printed results."""
-    if not report.table["released"]:
-        return []
-    laws = [law for law in report.fitted if "printed" in law]
-    lines = _about_printed(report, laws) if laws else []
-    if "printed" in report.results["dense"]:
-        lines.append(_about_dense(report.results["dense"]))
-    open_texts = [
-        f"{loss_name(each['loss'])} with {router_name(each['router'])} ({listed(unknown)})"
-        for each in report.results["transfer"]
-        if each["missing"] is None
-        and (unknown := [name for name, coefficient in constants(each).items() if not coefficient["determined"]])
-    ]
-    if open_texts:
-        lines.append(
-            f"**Do not use these constants**, because the runs do not determine them: {'; '.join(open_texts)}."
-        )
-    lines += [
-        "**Not compared with the paper**, because the paper does not give the numbers: the slopes at each size, the "
-        "constants of the law that uses F and B, and the fits to the other texts.",
-        "**A limit of the runs, not of the fit:** every model was trained on the same number of tokens. The size at "
-        "which the gain of routing ends may change if larger models are trained on more tokens.",
-    ]
-    return [Heading("What does not reproduce"), *bullets(lines)]
-
-
-def _about_printed(report: Report, laws: list[dict]) -> list[str]:
-    outside = report.results["headlines"]["printed"]["outside"]
-    inside = (
-        "**Every printed constant lies inside the interval of our fit.** The constants still differ from ours, because "
-        "the objective is so flat that the runs cannot distinguish them."
-    )
-    if outside:
-        named = listed(f"{each['name']} of {router_name(each['router'])}" for each in outside)
-        inside = f"**Some printed constants lie outside the interval of our fit:** {named}."
-    scores = [
-        f"{router_name(law['router'])} {figure(law['printed']['rmsle'], '.4f')} for the printed constants, "
-        f"{figure(law['printed']['best_in_box'], '.5f')} for the best law that rounds to them, "
-        f"{figure(law['rmsle'], '.5f')} for the best law"
-        for law in laws
-    ]
-    cutoffs = [
-        f"{router_name(law['router'])} {count(law['printed']['cutoff_of_rounded'])} from the printed constants, "
-        f"{count(law['printed']['N_cutoff'])} in the paper's text, {count(law['derived']['N_cutoff']['value'])} by our "
-        f"fit, {counts_span(law['printed']['cutoff_box'])} for all laws that round to the printed constants"
-        for law in laws
-    ]
-    return [
-        inside,
-        "**The printed table cannot be used to predict.** It has three decimals, and log10 N multiplies the rounding "
-        f"error of c by up to nine. RMSLE on the same rows: {'; '.join(scores)}.",
-        "**N_cutoff does not follow from the printed table.** It is 10 to the power −b/c. A rounding error of half a "
-        "unit in the third decimal of b and c changes it by a factor of ten or more. N_cutoff is: "
-        f"{'; '.join(cutoffs)}.",
-    ]
-
-
-def _about_dense(dense: dict) -> str:
-    printed, coefficients = dense["printed"], dense["coefficients"]
-    inside = all(coefficients[name]["low"] <= printed[name] <= coefficients[name]["high"] for name in ("alpha", "N_c"))
-    return (
-        f"**The dense power law** fits with alpha {figure(coefficients['alpha']['value'], '.4f')} and N_c "
-        f"{count(coefficients['N_c']['value'])}; the paper prints {figure(printed['alpha'], '.3f')} and "
-        f"{count(printed['N_c'])}. On the dense runs, the printed values have an RMSLE of "
-        f"{figure(printed['rmsle'], '.4f')}, and the fit has {figure(dense['rmsle'], '.4f')}. "
-        f"{'Both lie' if inside else 'At least one printed value does not lie'} inside the rough intervals of the fit."
-    )
-
-
-CHOICES = {
-    "clark": "the rows of the paper (routing frequency 0.5, k = 1, seed 42)",
-    "every seed": "the runs of all seeds with k = 1 and the most common routing frequency and granularity",
-}
-
-
-def rows_section(report: Report) -> list[Block]:
-    """Return the runs of each analysis, and the missing runs."""
-    table, rows = report.table, report.results["rows"]
-    steps = range_of(sorted(set(table["last_steps"])))
-    blocks: list[Block] = [Heading("Which runs were used"), f"The last evaluation of each run is used (step {steps})."]
-    if rows["routers"]:
-        chosen = CHOICES.get(table["row_choice"], f"`{table['row_choice']}`")
-        counts = listed(f"{router_name(router)} {n}" for router, n in rows["routers"].items())
-        part = f" that `{table['row_choice']}` chooses" if table["condition"] else ""
-        blocks.append(
-            f"The laws that use N and E are fitted to {chosen}; each router's law also uses the dense runs. Number of "
-            f"runs: {counts}. The law that uses F and B, and the ablations, use every run{part} except the suspect "
-            "runs. The pairs use the runs with k = 1 and the most common routing frequency."
-        )
-    elif table["condition"]:
-        blocks.append(f"The law uses the rows `{table['row_choice']}`.")
-    if rows["not_in_laws"] and table["routers"]:
-        left = [[e["reason"], str(e["runs"]), ", ".join(map(str, e["hyper_ids"]))] for e in rows["not_in_laws"]]
-        blocks += [
-            "No law that uses N and E is fitted to these runs; the table gives the first reason that applies:",
-            Table(["reason", "runs", "hyper_id"], left),
-        ]
-    return [*blocks, *_suspects(report), *table["remarks"], *_odd_runs(report), *_lacking(report)]
-
-
-def _suspects(report: Report) -> list[Block]:
-    rows = report.results["rows"]
-    if not rows["suspect"]:
-        return []
-    cells = [
-        [str(e["hyper_id"]), router_name(e["router"]), report.size(e["N"]), str(e["E"]), figure(e["R"], "g")]
-        + [figure(e["loss"], ".4f"), e["reason"]]
-        for e in rows["suspect"]
-    ]
-    blocks: list[Block] = ["These suspect runs are not used anywhere, because their labels are impossible:"]
-    blocks.append(Table(["hyper_id", "router", "N", "E", "R", "loss", "why"], cells))
-    if rows["kept"]:
-        kept = listed(rows["kept"])
-        blocks.append(
-            f"These runs are used: {kept}. They have the same configuration as a suspect run, but agree with their "
-            "neighbours."
-        )
-    return blocks
-
-
-def _odd_runs(report: Report) -> list[Block]:
-    rows, sentences = report.results["rows"], []
-    suspect = {each["hyper_id"] for each in rows["suspect"]}
-    twice = [_alike(report, group) for group in rows["twice"] if not suspect & set(group["hyper_ids"])]
-    if twice:
-        sentences.append(f"Some runs have the same router, N, E, k, R and seed: {'; '.join(twice)}. All are used.")
-    left_out = report.sweep and report.sweep["not_learned"]  # such runs are no gaps
-    gaps = [] if left_out else rows["cells_missing"]
-    if len(gaps) > MANY_GAPS:
-        sentences.append(f"The grid has {plural(len(gaps), 'gap')}.")
-    elif gaps:
-        sentences.append(f"The grid lacks {listed(_gap(report, each) for each in gaps)}.")
-    if report.table["released"]:
-        sentences.append(
-            "The dense 130M model was trained with seeds 1, 2 and 3, but not with seed 42. So the paper's choice of "
-            "rows, seed 42, has no dense model of this size."
-        )
-    blank = [f"{run['hyper_id']} ({listed(map(loss_name, run['losses']))})" for run in rows["blank"]]
-    return sentences + ([f"These runs have a blank loss at the last evaluation: {'; '.join(blank)}."] if blank else [])
-
-
-def _alike(report: Report, group: dict) -> str:
-    ids, losses = group["hyper_ids"], [figure(loss, ".4f") for loss in sorted(group["losses"])]
-    many = len(ids) > MANY_TWICE
-    who = plural(len(ids), "run") if many else f"runs {listed(ids)}"
-    shown = f"{losses[0]} to {losses[-1]}" if many else listed(losses)
-    return f"{who} ({router_name(group['router'])}, N = {report.size(group['N'])}, E = {group['E']}): losses {shown}"
-
-
-def _gap(report: Report, cell: dict) -> str:
-    at = "" if cell["router"] == "Dense" else f" with E = {cell['E']}"
-    return f"{router_name(cell['router'])} {report.size(cell['N'])}{at}"
-
-
-def _lacking(report: Report) -> list[Block]:
+def lacking_section(report: Report) -> list[Block]:
+    """Return the comparisons for which the table lacks runs."""
     results, table = report.results, report.table
     lacking = {
-        "no size has two values of E (for slopes)": any(law["measured_slopes"] for law in report.laws),
+        "no size has two values of E (for slopes)": results["slopes"]["slope"].notna().any(),
         **{finding.lacking: len(results[finding.key]) for finding in FINDINGS if finding.lacking},
         "no run has another k, R or width (to test the law that uses F and B)": results["kinds"].empty
         or other_kinds(results),
@@ -244,12 +87,12 @@ def method_section(report: Report) -> list[Block]:
 
 def more_section(report: Report) -> list[Block]:
     """Return where to find further results, the unused runs, and the command that repeats the report."""
-    sweep, rows = report.sweep, report.results["rows"]
+    sweep, runs = report.sweep, report.results["runs"]
     lines = not_used(sweep) if sweep else []
     if not report.full:
-        unused = [f"{each['runs']}, {each['reason']}" for each in rows["not_in_laws"]]
-        unused += [f"{len(rows['suspect'])} with impossible labels"] if rows["suspect"] else []
-        lines += [f"**Runs that no law uses:** {'; '.join(unused)}."] if unused else []
+        left = [f"{len(ids)}, {reason}" for reason, ids in unused(report).items()]
+        left += [f"{(runs['suspect'] != '').sum()} with impossible labels"] * bool(runs["suspect"].any())
+        lines += [f"**Runs that no law uses:** {'; '.join(left)}."] if left else []
         lines += report.table["remarks"]
     table = "; every evaluation is in [results.csv](results.csv)" if sweep else ""
     lines.append(f"**Every number** is in [{report.numbers}]({report.numbers}), without rounding{table}.")

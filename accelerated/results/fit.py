@@ -24,7 +24,7 @@ from routelaws.reference.laws.uncertainty import _check_level
 from ..errors import InputError
 from ..laws.catalogue import LAWS, Law
 from ..laws.catalogue import Fit as LawFit
-from ..laws.held_out import HeldOut, leave_one_group_out, leave_one_out
+from ..laws.held_out import HeldOut, leave_groups_out, leave_one_group_out, leave_one_out
 from ..tables.schema import DENSE
 from ..tables.selection import RouterRows
 from ..wording import by_reason, plural
@@ -174,17 +174,19 @@ class Fit:
         wider = factor(self.errors, gradient, level or self.level, method, run)
         return stretched(self.law, item, wider, float(self.rows.measured.min()))
 
-    def turn(self, at: tuple[float, ...]) -> np.ndarray:
-        """Return the derivatives [p] of log10 L at a point by the coefficients."""
-        return tangent(self.law, self.best, [np.array([value]) for value in at])[0]
+    def turns(self, points: Sequence) -> np.ndarray:
+        """Return the derivatives [points, p] of log10 L at points by the coefficients."""
+        return tangent(self.law, self.best, np.array(points, dtype=np.float64).T)
 
     def dense_equivalents(self, points: Sequence[tuple[float, float]], level: float) -> list[Range]:
         """Return the size of the dense model with the loss of each point (N, E), E > 1, with its interval."""
         items = self.law.dense_equivalents(self.best, self.rows.columns, self.rows.measured, points, level)
-        for i, (at, item) in enumerate(zip(points, items, strict=True)):
-            if self.errors is not None and 0 < item.value < math.inf:
-                equal = self.turn(at) - self.turn((item.value, 1.0))  # equal losses move together
-                items[i] = self.stretched(item, equal, self.method, level)
+        known = [i for i, item in enumerate(items) if self.errors is not None and 0 < item.value < math.inf]
+        if known:
+            turns = self.turns([*(points[i] for i in known), *((items[i].value, 1.0) for i in known)])
+            equal = turns[: len(known)] - turns[len(known) :]  # equal losses move together
+            for i, turn in zip(known, equal, strict=True):
+                items[i] = self.stretched(items[i], turn, self.method, level)
         return items
 
     @property
@@ -238,7 +240,21 @@ class Fit:
         """The held-out errors of the runs of each size N; None for laws that are not for the loss."""
         if self.huber is not None or self.rows.runs is None:
             return None
-        return leave_one_group_out(self.law, self.rows.columns, self.rows.measured, sizes_of(self.rows.runs))
+        return self._left_out[0]
+
+    @cached_property
+    def _left_out(self) -> list[HeldOut]:
+        """The held-out errors of each size and, for a law in N and E, of the rows with the largest E."""
+        columns, loss = self.rows.columns, self.rows.measured
+        divisions = [sizes_of(self.rows.runs)]
+        if self.law.columns[1:2] == ("num_experts",):
+            divisions.append(np.where(columns[1] == columns[1].max(), 1.0, np.nan))
+        return leave_groups_out(self.law, columns, loss, divisions)
+
+    @property
+    def experts_out(self) -> float:
+        """The RMSLE of the rows with the largest E by the law fitted to all other rows; NaN for a law without E."""
+        return self._left_out[1].rmsle if len(self._left_out) > 1 else math.nan
 
     @cached_property
     def floored(self) -> "Fit | None":

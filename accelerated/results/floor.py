@@ -15,7 +15,7 @@ from routelaws.reference.laws.intervals import Range
 
 from ..laws.held_out import leave_one_group_out
 from .blocks import NOT_DETERMINED, Table, count, counts_span, figure, span, undetermined
-from .misfit import SizeMiss, far_runs, how_far_off, largest_size, sizes_of
+from .misfit import SizeMiss, far_runs, how_far_off, largest_size, rise, sizes_of
 
 USUAL_EXPERTS = 64.0
 """The gain of routing is for this E, or for the largest E of the rows if that is smaller."""
@@ -63,16 +63,11 @@ def form_of(fit) -> Form:
     aicc = math.nan
     if spare > 0 and fit.rmsle > 0:
         aicc = 2 * rows * math.log(fit.rmsle) + 2 * unknowns * rows / spare
-    in_experts, experts_out = law.columns[1] == "num_experts", math.nan
-    if in_experts:
-        top = columns[1] == columns[1].max()
-        errors = leave_one_group_out(law, columns, loss, top).errors[top]
-        experts_out = float(np.sqrt(np.mean(errors**2)))
     largest = largest_size(sizes_of(fit.rows.runs), fit.held_out_size.errors)
     cutoff = None if fit.cutoff is None else fit.interval(fit.cutoff[0])
-    gains = _gains(fit, _large_sizes(columns[0])) if in_experts else []
+    gains = _gains(fit, _large_sizes(columns[0])) if law.columns[1] == "num_experts" else []
     return Form(
-        law.name, fit.rmsle, aicc, fit.held_out_size.rmsle, experts_out, largest, fit.interval("L0"), cutoff, gains
+        law.name, fit.rmsle, aicc, fit.held_out_size.rmsle, fit.experts_out, largest, fit.interval("L0"), cutoff, gains
     )
 
 
@@ -84,7 +79,9 @@ def _gains(fit, sizes: Sequence[float]) -> list[Gain]:
     law, top = fit.law, min(USUAL_EXPERTS, float(fit.rows.columns[1].max()))
     dense, routed = law.predict(fit.best, np.array(sizes), np.array([[1.0], [top]]))
     same = [None] * len(sizes)
-    if law.dense_equivalents is not None and fit.misfit.rise is None:  # otherwise no dense size corresponds to a loss
+    if (
+        law.dense_equivalents is not None and rise(law, fit.best, fit.rows.columns) is None
+    ):  # otherwise no dense size corresponds to a loss
         same = fit.dense_equivalents([(size, top) for size in sizes], fit.level)
     return [Gain(size, top, *more) for size, *more in zip(sizes, (dense - routed).tolist(), same, strict=True)]
 

@@ -15,7 +15,7 @@ from ..wording import by_reason, in_short, once
 from .blocks import NOT_DETERMINED, Block, Table, figure, span, text, to_html
 from .encoding import head_of, interval, method_of, named, plain, unknown
 from .floor import choice_words
-from .misfit import CLEAR, NAMES, floor_lines, how_far_off, warning_lines
+from .misfit import CLEAR, NAMES, floor_lines, how_far_off, rise, warning_lines
 from .row_differences import left_out_lines
 from .rows import law_lines
 
@@ -203,7 +203,9 @@ def predict(fit, point: dict[str, float], level: float) -> Prediction:
         return _predict_without_intervals(fit, point)
     [(value, of_law, of_run)] = intervals_at(fit, [at], level)
     dense = None
-    if law.dense_equivalents is not None and at[1] > 1 and fit.misfit.rise is None:  # else no loss has a dense size
+    if (
+        law.dense_equivalents is not None and at[1] > 1 and rise(law, fit.best, fit.rows.columns) is None
+    ):  # else no loss has a dense size
         [dense] = fit.dense_equivalents([at], level)
     cautions = [*_extrapolation(fit, point), *fit.cautions, *_doubts(fit, point)]
     cautions += _impossible(fit, of_law, of_run)
@@ -218,10 +220,10 @@ def intervals_at(fit, points: Sequence, level: float, method: str | None = None)
     """
     predicted = fit.law.predict_intervals(fit.best, fit.rows.columns, fit.rows.measured, points, level)
     rows, method = [], method or fit.method
-    for at, (value, *ends) in zip(points, predicted, strict=True):
+    turns = [None] * len(points) if fit.errors is None else fit.turns(points)
+    for turn, (value, *ends) in zip(turns, predicted, strict=True):
         law, run = (Range(name, None, value, *each, "") for name, each in zip(("law", "run"), ends, strict=True))
-        if fit.errors is not None:
-            turn = fit.turn(at)
+        if turn is not None:
             law, run = fit.stretched(law, turn, method, level), fit.stretched(run, turn, method, level, run=True)
         rows.append((value, law, run))
     return rows

@@ -160,7 +160,7 @@ def law_columns(selection: RouterRows, law: Law, loss_column: str) -> tuple[tupl
         ValueError: the table lacks a column or a value in the column; or `compute_columns` raises this error.
     """
     frame = selection.frame
-    return tuple(_read(frame, name, law) for name in law.columns), _numbers(frame, loss_column)
+    return tuple(read_column(frame, name, law) for name in law.columns), _numbers(frame, loss_column)
 
 
 def column_remarks(selections: Iterable[RouterRows], law: Law) -> list[str]:
@@ -179,7 +179,7 @@ def column_remarks(selections: Iterable[RouterRows], law: Law) -> list[str]:
     ]
 
 
-def _read(frame, name: str, law: Law) -> np.ndarray:
+def read_column(frame, name: str, law: Law) -> np.ndarray:
     source = COLUMNS.get(name, name)
     followed = isinstance(source, Callable)
     values, source = (source(frame), name) if followed else (None, source)

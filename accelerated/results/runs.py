@@ -197,17 +197,19 @@ class Runs:
         law: str | Law = "routed-bounded",
         level: float = LEVEL,
         flops: float = math.inf,
+        tokens: float | None = None,
     ) -> "NextRuns":
         """Return the possible next runs, sorted by the interval of a number after each run, narrowest first.
 
         Args:
-            number: "prediction", which takes n and experts; "slope", which takes n (default: the largest size);
-                or a coefficient or derived number of the law.
+            number: "prediction", which takes n, and experts and tokens if the law uses them; "slope", which takes n
+                (default: the largest size); or a coefficient or derived number of the law.
             n, experts: N and E.
             router: router_type; not needed if the table has only one.
-            law: a law of the loss with the column N, or with N and E, as for `fit`.
+            law: a law of the loss that uses N, and perhaps E and tokens, as for `fit`.
             level: confidence level of the interval, between 0 and 1.
             flops: largest cost of a run.
+            tokens: D.
 
         Raises:
             InputError: `fit` raises this error; the law has no such number, or every run costs more than `flops`.
@@ -220,7 +222,7 @@ class Runs:
             there = ", ".join(selection.router for selection in selections)
             raise InputError(f"--router is missing; the table has several: {there}")
         [fit] = self.fit(law, selections[0].router, level)
-        at = dict(zip(FLAGS, (n, experts), strict=True))
+        at = dict(zip(FLAGS, (n, experts, tokens), strict=True))
         try:
             return propose(fit, named(self.paths), number, at, flops, level)
         except ValueError as error:

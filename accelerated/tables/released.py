@@ -3,7 +3,7 @@
 The package contains the last evaluation of each run of Clark et al. (`released_runs`). Whole tables are downloaded once
 from their authors' repositories at a fixed commit, and checked by SHA-256. The target is the folder ROUTELAWS_DATA, or
 else `routelaws/data` in the user's cache folder. An existing file with the right content needs no network. Some tables
-are built from many small files of a repository.
+are built from other files of a repository.
 """
 
 import csv
@@ -113,6 +113,20 @@ class _Archive:
         return content
 
 
+def chinchilla_points(file: Path) -> bytes:
+    """Return the table of the points of Hoffmann et al. 2022, figure 4, from the file of Epoch AI.
+
+    Raises:
+        InputError: the file lacks a column.
+    """
+    names = {"params": "Model Size", "training_flops": "Training FLOP", "loss": "loss"}
+    with open(file, newline="", encoding="utf-8") as lines:
+        rows = [
+            {name: _entry(str(file), row, theirs) for name, theirs in names.items()} for row in csv.DictReader(lines)
+        ]
+    return _packed(tuple(names), rows)
+
+
 def _entry(path: str, row: dict, key: str):
     if row.get(key) is None:
         raise InputError(f"{path}: has no entry {key}")
@@ -138,6 +152,7 @@ class Released(NamedTuple):
     make: Callable[[Path], bytes] | None = None  # makes the table from the archive; None if the file is the table
 
 
+_STEP_LAW = "https://raw.githubusercontent.com/step-law/steplaw/32a8f4cc50247695fb56cc6c9117abdf67c97763/data/"
 _OVERTRAINING = "https://codeload.github.com/mlfoundations/scaling/tar.gz/a003c4913793ac2ae7ef87b28ecb562955d026d5"
 
 TABLES = {
@@ -159,9 +174,28 @@ TABLES = {
         "MIT",
         downstream_tasks,
     ),
+    "steplaw_moe.csv": Released(
+        _STEP_LAW + "moe_lr_bs_loss.csv",
+        "653d585244a7b227423007e8b796bc16d76f6d24eb87b1919b8f048a91897b92",
+        "not stated",
+    ),
+    "steplaw_dense.csv": Released(
+        _STEP_LAW + "dense_lr_bs_loss.csv",
+        "9e46181076c04d450294d75dfe6f72adc416e231e154a07b337e378f9410002c",
+        "not stated",
+    ),
+    "chinchilla_points.csv": Released(
+        "https://raw.githubusercontent.com/epoch-research/analyzing-chinchilla/"
+        "92258837425e1b5f2851d624287f0120583a3d0e/data/svg_extracted_data.csv",
+        "3366fa12e6a7261f563b7650bf32405547569764c74cce9af9752f6e00475281",
+        "not stated",
+        chinchilla_points,
+    ),
 }
-"""The available tables by file name: 5,799 evaluations of the 223 runs of Clark et al.; losses
-and accuracies of 104 dense runs of Gadre et al., and the tasks of these accuracies."""
+"""The available tables by file name: 5,799 evaluations of the 223 runs of Clark et al.; losses and accuracies of 104
+dense runs of Gadre et al., and the tasks of these accuracies; 708 routed and 1,911 dense runs of Li et al. 2025 (Step
+Law); 245 points of Hoffmann et al. 2022, read from a figure by Epoch AI. Tables without a stated licence are read, and
+never contained."""
 
 
 _LAST = Path(__file__).with_name("released_runs.csv")

@@ -63,10 +63,10 @@ def own_cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def few_resamples():
-    from routelaws.accelerated.results.reproduction import resamples
+    from routelaws.accelerated.findings import refits
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resamples, "RESAMPLES", 20)
+        patch.setattr(refits, "RESAMPLES", 20)
         yield
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from routelaws.accelerated.results.comparisons.runs import Run
+from routelaws.accelerated.findings.runs import Run
 
 
 def frame_of(size, experts, loss, router="Top-K", **columns) -> pandas.DataFrame:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.findings import style
-from routelaws.accelerated.results.comparisons import downstream
+from routelaws.accelerated.findings import downstream, style
 from routelaws.conformance.plain.laws import Bounded
 
 from .small_runs import ran

@@ -154,6 +154,7 @@ def test_an_output_that_has_not_every_letter(monkeypatch):
 EXTRAS_OF = {
     "train": "train", "evaluate": "train", "generate": "train", "sweep": "train,laws", "report": "laws",
     "fit": "laws", "predict": "laws", "plan": "laws", "convert": "laws", "reproduce": "laws", "downstream": "laws",
+    "recipe": "laws", "court": "laws",
     "export": "train", "plan-mesh": "train", "inspect": "train", "compile": "train",
 }  # fmt: skip
 

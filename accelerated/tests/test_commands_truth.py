@@ -15,11 +15,9 @@ import pytest
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands import plan, predict
 from routelaws.accelerated.laws.catalogue import LAWS
-from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.laws.held_out import leave_one_group_out
 from routelaws.accelerated.results.blocks import text
 from routelaws.accelerated.results.prediction import prediction_blocks
-from routelaws.accelerated.results.reproduction import router_fits as fits
 from routelaws.accelerated.results.rows import law_columns
 from routelaws.accelerated.results.runs import fits_blocks, read
 from routelaws.accelerated.tables.selection import select_rows
@@ -242,20 +240,6 @@ def test_errors_on_rows_left_out_are_those_of_fits_without_them(tmp_path):
     rows = shown(read(path).fit("separable"))
     own = math.sqrt(Student(design, log_loss, 0.5).squares / len(cells))
     assert [f"RMSLE {own:.5f}; leave one out {wanted[0]:.5f}; leave one size out {wanted[1]:.5f}"] in rows
-
-
-def rough_fit(log_loss: np.ndarray):
-    fit = fit_routed(*np.array(FEW).T, 10**log_loss)
-    return fit, fits.rough_reach(fit)
-
-
-def test_plus_minus_of_a_sweep_is_students():
-    log_loss = noisy(LAW, FEW, 1e-6, 3)
-    fit, reach = rough_fit(log_loss)
-    for i, name in enumerate(Bounded._fields):
-        wanted = quiet_interval(bounded_losses(FEW), lambda t, i=i: t[i], np.array(LAW), log_loss, 0.95)
-        value = getattr(fit.coefficients, name)
-        assert near((value, value - reach[name], value + reach[name]), wanted, 1e-2), name
 
 
 # Rows of a table.

@@ -18,7 +18,7 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.results.sweeps.folder import read_sweep
+from routelaws.accelerated.findings.sweeps.folder import read_sweep
 from routelaws.accelerated.training import step
 from routelaws.accelerated.training.configuration import PLACES, from_mapping
 from routelaws.accelerated.training.runs import checkpoints, result_rows, run_folder

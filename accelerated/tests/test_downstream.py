@@ -8,9 +8,9 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.findings import downstream as findings
+from routelaws.accelerated.findings.downstream import _PREDICTORS, compare_laws, sign_test
 from routelaws.accelerated.laws import downstream
-from routelaws.accelerated.results.comparisons import downstream as findings
-from routelaws.accelerated.results.comparisons.downstream import _PREDICTORS, Rows, compare_laws, sign_test
 from routelaws.accelerated.tables.accuracies import Accuracies, read_accuracies, read_guess_rates
 from routelaws.conformance.engine.data_folder import released_file
 
@@ -36,6 +36,14 @@ def made_table(noise: float = 0.0) -> Accuracies:
 RATES = {"power": 0.25, "flat": 0.25}
 
 
+def runs_of(*columns) -> pandas.DataFrame:
+    return pandas.DataFrame(dict(zip(("parameters", "tokens", "flops", "loss", "accuracy"), columns, strict=True)))
+
+
+def errors_of(study, law: str) -> dict[str, float]:
+    return study.errors[study.errors["law"] == law].dropna(subset="error").set_index("task")["error"].to_dict()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -57,7 +65,7 @@ def test_guess_rates_that_are_given_go_before_those_of_the_table(monkeypatch):
     wrong = dict.fromkeys(("arc_easy", "arc_challenge", "mmlu_virology"), np.zeros(14))
     table = made_table()._replace(accuracies=wrong, guess_rates={"arc_easy": 0.5, "arc_challenge": 0.5})
     study = compare_laws(table, 3e19, {"arc_easy": 0.125})
-    assert study.errors["rate"] == {"arc_easy": 0.125, "arc_challenge": 0.5, "mmlu_virology": 0.25}
+    assert errors_of(study, "rate") == {"arc_easy": 0.125, "arc_challenge": 0.5, "mmlu_virology": 0.25}
     assert findings.rate_remarks(table) == []
     strange = table._replace(accuracies=dict.fromkeys(("mmlu_generative", "arc_easy", "quiz"), np.zeros(14)))
     said = "the guess rate is not known, so 0 is used: mmlu_generative (set it with --tasks)"
@@ -73,7 +81,7 @@ def test_a_law_of_log_accuracy_takes_the_rows_that_are_far_enough_above_guessing
     """Twelve runs lie 0.06 to 0.17 above a guess rate of 0.25. None is left with a least gain of 0.2."""
     gain = np.linspace(0.06, 0.17, 12)
     flops = np.geomspace(1e18, 1e20, 12)
-    rows = Rows(np.sqrt(flops), np.cbrt(flops), flops, 3 - gain, 0.25 + gain)
+    rows = runs_of(np.sqrt(flops), np.cbrt(flops), flops, 3 - gain, 0.25 + gain)
     with pytest.raises(ValueError, match="0 of 12 rows have an accuracy above 0.45|0 rows|at least 6 rows"):
         _PREDICTORS[name](rows, rows, 0.25, 0.2)
 
@@ -93,17 +101,17 @@ def test_a_law_predicts_the_runs_above_the_cut_where_it_is_true(name):
         "ratio": 0.25 + 0.75 * np.exp(-20 * size**-0.2 - 30 * tokens**-0.2),
         "two-stage linear": 1.1 - 0.15 * loss,
     }[name]
-    runs, order = Rows(size, tokens, flops, loss, known), np.argsort(flops)
-    below, above = (Rows(*(column[part] for column in runs)) for part in (order[:8], order[8:]))
+    runs, order = runs_of(size, tokens, flops, loss, known), np.argsort(flops)
+    below, above = runs.iloc[order[:8]], runs.iloc[order[8:]]
     # A law sees only size, tokens and FLOPs of the runs above the cut.
-    unseen = above._replace(loss=np.full(4, np.nan), accuracy=np.full(4, np.nan))
+    unseen = above.assign(loss=np.nan, accuracy=np.nan)
     found = _PREDICTORS[name](below, unseen, 0.25, 0.0)
     assert found == pytest.approx(known[order[8:]], rel=1e-6)
 
 
 def test_no_change_is_the_accuracy_of_the_largest_budget_below_the_cut():
-    below = Rows(*np.array([[1.0, 3, 2], [1, 1, 1], [1, 3, 2], [4, 3, 3.5], [0.3, 0.6, 0.5]]))
-    above = Rows(*np.array([[9.0, 8], [1, 1], [9, 8], [2, 2.5], [0.8, 0.7]]))
+    below = runs_of(*np.array([[1.0, 3, 2], [1, 1, 1], [1, 3, 2], [4, 3, 3.5], [0.3, 0.6, 0.5]]))
+    above = runs_of(*np.array([[9.0, 8], [1, 1], [9, 8], [2, 2.5], [0.8, 0.7]]))
     assert _PREDICTORS["no change"](below, above, 0.25, 0.05).tolist() == [0.6, 0.6]
 
 
@@ -122,20 +130,20 @@ def test_a_study_by_hand(monkeypatch):
     table = Accuracies(sets, sets, flops, flops, flops, {"text": flops}, tasks, [])
     study = compare_laws(table, 2.0)
     assert (study.fitted_runs, study.scored_runs, study.tasks) == (4, 4, 3)
-    assert study.errors["direct"] == pytest.approx({"x": 0.225, "y": 0.0, "z": 0.2})
-    assert study.errors["ceiling"] == pytest.approx({"x": 0.175, "y": 0.1, "z": 0.2})
-    [pair] = study.pairs
+    assert errors_of(study, "direct") == pytest.approx({"x": 0.225, "y": 0.0, "z": 0.2})
+    assert errors_of(study, "ceiling") == pytest.approx({"x": 0.175, "y": 0.1, "z": 0.2})
+    [pair] = study.pairs.itertuples()
     assert (pair.first, pair.second, pair.tasks, pair.first_wins, pair.second_wins) == ("direct", "ceiling", 3, 1, 1)
     found = [pair.first_error, pair.second_error, pair.first_median, pair.second_median, pair.p]
     assert found == pytest.approx([0.425 / 3, 0.475 / 3, 0.2, 0.175, 1.0])
-    [row] = findings._pairs_table(study).rows
+    [[row]] = [block.rows for block in findings.study_blocks(study, []) if "p" in getattr(block, "heads", [])]
     assert row == ["direct", "ceiling", "3", "1 to 1", "0.1417 to 0.1583", "0.2000 to 0.1750", "1"]
 
 
 def test_laws_whose_errors_differ_by_rounding_tie():
     errors = {"direct": (0.1, 0.2), "ceiling": (0.1 + 1e-9, 0.21)}
-    misses = {law: {"a": np.array([a]), "b": np.array([b])} for law, (a, b) in errors.items()}
-    found = findings._pair("direct", "ceiling", misses)
+    misses = [(law, *miss) for law, both in errors.items() for miss in zip("ab", (0, 1), both, strict=True)]
+    [found] = findings.pairs_of(pandas.DataFrame(misses, columns=["law", "task", "run", "miss"])).itertuples()
     assert (found.tasks, found.first_wins, found.second_wins, found.p) == (2, 1, 0, 1.0)
 
 
@@ -167,7 +175,9 @@ def test_the_command_says_why_a_task_is_left_out(tmp_path, monkeypatch, capsys):
     assert "direct: 2 tasks left out: flat, small; for example flat: 0 of 9 rows have an accuracy above 0.3" in printed
     assert cli.main([*words, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["remarks"] == ["flops: 6 · params · tokens"] and set(said["left_out"]["direct"]) == {"flat", "small"}
+    assert said["remarks"] == ["flops: 6 · params · tokens"] and {
+        row["task"] for row in said["errors"] if row["law"] == "direct" and row["reason"]
+    } == {"flat", "small"}
     assert cli.main(written(table, tmp_path, ("small",))) == 2
     assert "no task has accuracies on both sides of --cut 3e+19" in capsys.readouterr().err
 
@@ -186,8 +196,8 @@ def test_the_released_runs(monkeypatch):
     rates = read_guess_rates(released_file("downstream_tasks.csv"))
     study = compare_laws(table, 2e20, rates, "c4_val")
     assert (study.fitted_runs, study.scored_runs, study.tasks) == (90, 14, 46)
-    assert len(study.left_out["direct"]) == 23 and len(study.errors["two-stage logistic"]) == 46
-    found = {(pair.first, pair.second): (pair.first_wins, pair.second_wins) for pair in study.pairs}
+    assert len(errors_of(study, "direct")) == 23 and len(errors_of(study, "two-stage logistic")) == 46
+    found = {(pair.first, pair.second): (pair.first_wins, pair.second_wins) for pair in study.pairs.itertuples()}
     assert found["direct", "two-stage linear"] == (18, 5)
     assert found["direct", "two-stage logistic"] == (10, 13)
     assert found["direct", "two-stage logistic, same rows"] == (14, 8)

@@ -21,10 +21,10 @@ from routelaws.accelerated import cli
 from routelaws.accelerated.commands import downstream as downstream_command
 from routelaws.accelerated.commands.fit import FitFlags
 from routelaws.accelerated.commands.predict import PointFlags, predict
+from routelaws.accelerated.findings import downstream as downstream_laws
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.report import engine
-from routelaws.accelerated.results.comparisons import downstream as downstream_laws
 from routelaws.accelerated.results.encoding import dumps
 from routelaws.accelerated.results.prediction import INPUTS, point_of, predict_all
 from routelaws.accelerated.results.rows import Choice
@@ -226,6 +226,7 @@ SAME = {
         law="routed-bounded", huber=0.001
     ),
     f"{PLAN} --resamples 7": lambda: plans(resamples=7),
+    f"{PLAN} --recipe tian": lambda: plans()._replace(recipe="tian"),
     f"{PLAN} --published": lambda: plans(published=True),
     NEXT: lambda: next_runs(),
     "plan table.csv --law separable --next b --router hash": lambda: next_runs("b", None, None, "Hash"),
@@ -305,6 +306,28 @@ def plan_writes_files(said):
     assert len(rows) == 2 + len(lines_of(found))
 
 
+@of("recipe", "--n", "--tokens", "--active", "--experts", "--width", "--embeddings", "--json")
+def recipe_takes_the_sizes_of_a_model(said):
+    """Each size changes the recipes that use it, and only these."""
+    sizes = {"n": "2e9", "active": "400M", "tokens": "1e11", "experts": "64", "width": "1024", "embeddings": "1e8"}
+    others = {"n": "1e9", "active": "2e8", "tokens": "5e10", "experts": "8", "width": "768", "embeddings": "2e8"}
+    users = {
+        "n": {"step-law"}, "active": {"ours", "tian", "joint"}, "tokens": {"step-law", "tian", "marin"},
+        "experts": {"joint"}, "width": {"marin"}, "embeddings": {"joint"},
+    }  # fmt: skip
+
+    def rates(values):
+        words = [word for name, value in values.items() for word in (f"--{name}", value)]
+        return {each["name"]: each["rate"] for each in said("recipe", *words, "--json")["recipes"]}
+
+    usual = rates(sizes)
+    assert usual["ours"] == 0.011 * (4e8 / 60_000) ** -0.37
+    for name, value in others.items():
+        changed = rates(sizes | {name: value})
+        assert {recipe for recipe in usual if changed[recipe] != usual[recipe]} == users[name], name
+    assert "step-law holds" in said("recipe", "--n", "2e9", "--tokens", "1e11")
+
+
 # convert
 
 OWN = [
@@ -347,6 +370,8 @@ def convert_does_what_its_flags_say(said):
 ELSEWHERE = {
     ("report", "positional"): "test_run_pairs.py", ("report", "--full"): "test_report.py",
     ("plan", "--floor"): "test_wrong_commands.py",
+    **{("recipe", flag): "test_recipes.py" for flag in ("--fit", "--loss", "--level")},
+    **{("court", flag): "test_court.py" for flag in ("positional", "--loss", "--rows", "--top", "--out", "--json")},
 }  # fmt: skip
 """Flags with tests elsewhere, and the files of these tests."""
 
@@ -366,9 +391,12 @@ def reproduce_takes_rows_loss_and_delta(said):
     assert (found["table"]["row_choice"], found["table"]["loss_column"]) == (words[1], "loss_c4")
     assert near(-found["dense"]["coefficients"]["alpha"]["value"], np.polyfit(*dense, 1)[0])
     more = sum(row["dense_parameter_count"] < 3e8 for row in MORE)
-    assert found["rows"]["routers"] == {"Hash": len(chosen["Hash"]) + more, "S-Base": len(chosen["S-Base"])}
-    assert law["huber"]["delta"] == 0.001 and "delta = 0.001" in text and "C4 losses" in text
-    robust, least = (np.array([fit["coefficients"][name]["value"] for name in "ab"]) for fit in (law["huber"], law))
+    rows = {law["router"]: law["rows"] for law in found["laws"]}
+    assert rows == {"Hash": len(chosen["Hash"]) + more, "S-Base": len(chosen["S-Base"])}
+    assert found["huber"] == 0.001 and "delta = 0.001" in text and "C4 losses" in text
+    huber = next(fit for fit in found["refits"] if (fit["router"], fit["choice"]) == ("Hash", "Huber"))
+    robust = np.array([huber[name] for name in "ab"])
+    least = np.array([law["coefficients"][name]["value"] for name in "ab"])
     assert (np.abs(robust - [LAW.a, LAW.b]) < 0.5 * np.abs(least - [LAW.a, LAW.b])).all(), (robust, least)
 
 
@@ -386,8 +414,8 @@ def downstream_takes_what_it_is_told(said):
     assert (found["scored_runs"], found["fitted_runs"]) == (len(above), len(chosen) - len(above))
     wanted = {task: np.mean([abs(rate + 0.125 - row[f"acc_{task}"]) for row in above])
               for task, rate in (("exact", 0.25), ("one", 0.0), ("two", 0.125))}  # fmt: skip
-    assert found["errors"]["direct"] == pytest.approx(wanted)
-    assert plain["errors"]["direct"]["two"] == pytest.approx(
+    assert {row["task"]: row["error"] for row in found["errors"]} == pytest.approx(wanted)
+    assert {row["task"]: row["error"] for row in plain["errors"]}["two"] == pytest.approx(
         np.mean([abs(0.05 - row["acc_two"]) for row, flops in zip(ACCURACIES, FLOPS, strict=True) if flops > 1e21])
     )
 
@@ -429,7 +457,9 @@ def test_downstream_takes_the_released_runs_where_no_table_is_given(said, monkey
     monkeypatch.setattr(downstream_laws, "_PREDICTORS", laws)
     found = said("downstream", "--cut", "1e20", "--json")
     missed = [abs(0.125 - row["acc_two"]) for row, flops in zip(ACCURACIES, FLOPS, strict=True) if flops > 1e20]
-    assert found["loss"] == "c4_val" and found["errors"]["direct"]["two"] == pytest.approx(np.mean(missed))
+    assert found["loss"] == "c4_val" and {row["task"]: row["error"] for row in found["errors"]}["two"] == pytest.approx(
+        np.mean(missed)
+    )
 
 
 def names_in(text: str) -> list[str]:
@@ -469,7 +499,7 @@ IDLE = {
     "--huber 0.001: it cannot be used with --next": (*NEXT.split(), "--huber", "1e-3"),
     "--dtype fp8: it cannot be used with --next": (*NEXT.split(), "--dtype", "fp8"),
     "--out x: it cannot be used with --next": (*NEXT.split(), "--out", "x"),
-    "--tokens 300B: it cannot be used with --next": (*NEXT.split(), "--tokens", "300B"),
+    "--tokens 3e+11: it cannot be used with --next": (*NEXT.split(), "--tokens", "300B"),
     "--inference-tokens 1T: it cannot be used with --next": (*NEXT.split(), "--inference-tokens", "1T"),
     "--cached-tokens 1M: it cannot be used with --next": (*NEXT.split(), "--cached-tokens", "1M"),
     "--experts 4: add --next, or leave it out": (*PLAN.split(), "--experts", "4"),
@@ -496,6 +526,9 @@ IDLE = {
     "--corpus is for texts, but a task uses all of its questions; leave --corpus out": (
         "evaluate", "run", "--task", "x", "--corpus", "x",
     ),
+    "--recipe ours: it cannot be used with --next; leave it out": (*NEXT.split(), "--recipe", "ours"),
+    "--width 64: --fit takes the sizes from its table; leave it out": ("recipe", "--fit", "x.csv", "--width", "64"),
+    "--level 0.8: it is for --fit": ("recipe", "--n", "1e9", "--tokens", "1e9", "--level", "0.8"),
     "--n 1e9: add --next, or leave it out": (*PLAN.split(), "--n", "1e9"),
 }  # fmt: skip
 """Flags that another flag makes meaningless: errors."""

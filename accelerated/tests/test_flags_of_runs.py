@@ -384,7 +384,7 @@ def test_a_decay_has_the_fields_of_its_trunk(lender, monkeypatch, tmp_path):
     (tmp_path / "trunk").mkdir()
     (tmp_path / "trunk" / "config.json").write_text(trunk.to_json())
     seen = []
-    monkeypatch.setattr(train, "run_of", lambda config, out, board, trunk: seen.append((config, trunk)))
+    monkeypatch.setattr(train, "run_of", lambda config, out, board, trunk, _: seen.append((config, trunk)))
     words = ("train", "--out", tmp_path / "run", "--decay-from", tmp_path / "trunk")
     assert told(*(word.replace("y-f", "y_f") if word == "--decay-from" else word for word in words), "--at", "32") == ""
     assert seen.pop()[0] == dataclasses.replace(trunk, schedule="wsd", steps=40)
@@ -638,6 +638,33 @@ def test_a_sweep_trains_what_a_table_does_not_have(trained, text_file, tmp_path)
     )
     assert "report.md" in told(*words, "--out", tmp_path / "here")
     assert [ids for ids, *_ in trained] == [[1], [2], [0, 3]]
+
+
+@of("train", "--recipe")
+@of("sweep", "--recipe")
+def test_a_recipe_gives_the_rate_of_runs_that_state_none(trained, text_file, tmp_path, monkeypatch):
+    """Step Law holds for a run of 4e8 parameters and 6e9 tokens; a small run keeps the rule of its file."""
+    large = {"d_model": 1024, "blocks": 30, "vocab_size": 300, "batch_size": 1024, "sequence_length": 1024}
+    large |= {"steps": 6000}
+    wanted = from_mapping(large)
+    total = wanted.accounting().total_parameters
+    rate = 1.79 * total**-0.713 * (6000 * 2**20) ** 0.307
+    assert np.isclose(asked(monkeypatch, "train", words_of(large)).learning_rate, rate, rtol=1e-12)
+    assert asked(monkeypatch, "train", [*words_of(large), "--recipe", "ours"]).learning_rate is None
+    assert asked(monkeypatch, "train", words_of(SMALL)).learning_rate is None
+    monkeypatch.chdir(tmp_path)
+    for stated in (0.001, None):  # a resumed run keeps the rate of its folder
+        (tmp_path / "out").mkdir(exist_ok=True)
+        (tmp_path / "out/config.json").write_text(from_mapping(large | {"learning_rate": stated}).to_json())
+        assert asked(monkeypatch, "train", words_of(large | {"steps": 9000})).learning_rate == stated
+    said = told("train", "--out", tmp_path / "run", "--recipe", "ours", "--learning-rate", "0.01")
+    assert said == "2: routelaws: --recipe ours: every run has a learning rate; leave one of them out\n"
+    (tmp_path / "grid.toml").write_text(GRID)
+    words = ("sweep", tmp_path / "grid.toml", "--out", tmp_path / "sweep", "--corpus", text_file, "--index", "0")
+    assert "recipe tian: peak rate 0.0" in told(*words, "--recipe", "tian")
+    plan = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    rates = {run["learning_rate"] for run in plan["runs"]}
+    assert len(rates) == 4 and None not in rates, "one recipe, four sizes"
 
 
 # Plans, exports and measurements.

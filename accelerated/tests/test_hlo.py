@@ -64,6 +64,27 @@ def test_collectives_count_once_per_round_and_send_what_rings_send():
     assert program.product_flops() == 6 * 2 * 8 * 4 * 6
 
 
+PIECES = """
+  %piece.1 = f32[16]{0} all-gather(%x), channel_id=3, replica_groups={{0,1}}, frontend_attributes={chain_id="0"}
+  %rows = (f32[8,4]{1,0}, f32[64,4]{1,0}) tuple(%x, %x)
+  %there = f32[64,4]{1,0} ragged-all-to-all(%x, %rows, %x), channel_id=3, replica_groups={{0,1}}
+  %kernel = f32[2]{0} custom-call(%x), backend_config={"body":"xyz","cost_estimate":{"flops":"700","bytes":"9"}}
+  %other = f32[2]{0} custom-call(%x), custom_call_target="ConcatBitcast"
+"""
+
+
+def test_a_collective_in_pieces_counts_once_and_a_kernel_states_its_flops():
+    piece = PIECES.splitlines()[1]
+    text = TEXT.replace("\n  ROOT %next", f"\n{piece.replace('piece.1', 'piece.2')}\n  ROOT %next")
+    text = text.replace("\n  %gather-start", f"{PIECES}  %gather-start")
+    program = Program(text)
+    gathers = [each for each in program.collectives() if each.kind == "all-gather" and each.devices == 2]
+    assert [(each.times, each.sent) for each in gathers] == [(1, 32)], "the loop has a second piece"
+    ragged = next(each for each in program.collectives() if each.kind == "ragged-all-to-all")
+    assert ragged.sent == 128 / 2, "no more than the rows that are there"
+    assert program.product_flops() == 6 * 2 * 8 * 4 * 6 + 700
+
+
 def test_the_largest_tensors_are_results_in_the_large_memory():
     largest = Program(TEXT).largest_tensors(2)
     assert [(each.shape, each.size) for each in largest] == [("f32[32,4]", 512), ("f32[8,4]", 128)]

@@ -19,6 +19,7 @@ import scipy.stats
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands import train
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.findings.sweeps.folder import SweepRun
 from routelaws.accelerated.inspection import findings as told
 from routelaws.accelerated.inspection import own_run, run_page
 from routelaws.accelerated.inspection import page as html_page
@@ -30,8 +31,6 @@ from routelaws.accelerated.inspection.transformers_folder import BYTES, _piece
 from routelaws.accelerated.notation import ExpertChoice
 from routelaws.accelerated.results.blocks import count
 from routelaws.accelerated.results.blocks import text as in_terminal
-from routelaws.accelerated.results.sweeps.findings import learning_of
-from routelaws.accelerated.results.sweeps.folder import SweepRun
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.runs.weights import SavedRun
 from routelaws.accelerated.training.step import initial_state, make_train_steps
@@ -493,10 +492,10 @@ def test_the_words_on_a_run(small_fields):
     assert run_page.about(run) == f"Validation loss 3.1250{after}{sizes}{trained}"
     assert run_page.notes(run) == [
         "The run is not finished, so its loss will probably fall further.",
-        f"The router has not learned: {'; '.join(learning_of(run).reasons)}.",
+        f"The router has not learned: {'; '.join(run.not_learned)}.",
         "1 batch was skipped because a loss or gradient was not finite or exploded.",
     ]
-    assert len(learning_of(run).reasons) == 2
+    assert len(run.not_learned) == 2
     row |= {"step": 24, "router_agreement": 0.75, "expert_exchange": 1.5, "standard_error": 0.125, "trunk": "first@8"}
     assert run_page.about(run).startswith("Validation loss 3.1250 ± 0.1250 (standard error over documents) nats")
     twice = run._replace(log=[{"kind": "skipped"}, {"kind": "train"}, {"kind": "skipped"}])

@@ -38,7 +38,7 @@ def test_the_default_allows_errors_that_sizes_share(table):
     factor = robust.factor(chosen.errors, gradient, 0.95)
     assert factor > 1.5 and a.high - a.value == pytest.approx(factor * (narrow.high - narrow.value))
     found, plain = chosen.predict(*FAR), own.predict(*FAR)
-    of_law = robust.factor(chosen.errors, chosen.turn(FAR), 0.95)
+    of_law = robust.factor(chosen.errors, chosen.turns([FAR])[0], 0.95)
     ratio = math.log(found.law.high / found.value) / math.log(plain.law.high / plain.value)
     assert ratio == pytest.approx(of_law) and ratio > 2
     assert found.run.low < found.law.low and found.run.high > found.law.high

@@ -1,7 +1,10 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
 from routelaws.accelerated.laws import _descent, _smooth, fine_grained, hoffmann, joint
+from routelaws.accelerated.laws.catalogue import LAWS as RECORDS
 from routelaws.reference.laws import _descent as plain_descent
 from routelaws.reference.laws import additive
 
@@ -60,3 +63,39 @@ def test_a_search_with_a_vanished_unknown_has_converged(log_bend):
     theta[0] += 1e-3
     residual, turn = _descent.look(problem, theta)
     assert not _descent.ended(problem, residual, turn, residual @ residual / 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "huber"), [("kaplan", None), ("hoffmann", 1e-3), ("bilinear-floor", 1e-3), ("routed-bounded-floor", None)]
+)
+def test_many_tables_are_fitted_as_each_alone(name, huber):
+    """The best minimum of a resample by Kaplan's law may lie far from that of the whole table."""
+    law, random = RECORDS[name], np.random.default_rng(0)
+    second = [1.0, 4.0, 16.0, 64.0] if law.columns[1] == "num_experts" else np.geomspace(1e9, 1e11, 4)
+    columns = [axis.ravel() for axis in np.meshgrid(np.geomspace(1e7, 1e9, 4), second)]
+    loss = 1.7 + 400 / columns[0] ** 0.34 + 2 * columns[1] ** -0.1
+    loss *= np.exp(random.normal(0, 1e-2, 16))
+    drawn = [np.delete(np.arange(16), 5), *random.integers(0, 16, (3, 16)), np.flatnonzero(columns[0] > 1e8)]
+    tables = [[column[rows] for column in (*columns, loss)] for rows in drawn]
+    fit = partial(law.fit, huber=huber)
+    found = _smooth.fit_each(fit, [*columns, loss], tables)
+    assert found[0] is not None and found[-1] is None
+    for table, each in zip(tables, found, strict=True):
+        try:
+            best = fit(*table)
+        except ValueError:
+            assert each is None
+            continue
+        residual, wanted = (np.log(law.predict(some, *table[:2]) / table[2]) for some in (each, best))
+        np.testing.assert_allclose(residual, wanted, atol=1e-6)
+
+
+def test_a_kept_search_is_of_its_own_table():
+    """The searches of eight tables are kept. Another loss, delta or law is another search."""
+    columns, loss = RUNS[:2], np.exp(RANDOM.normal(1, 1e-2, 20))
+    form = hoffmann._KAPLAN
+    search = _smooth.searched(form, columns, loss, None)
+    assert _smooth.searched(form, columns, loss.copy(), None) is search
+    assert _smooth.searched(form, columns, loss * 1.1, None) is not search
+    assert _smooth.searched(form, columns, loss, 1e-3) is not search
+    assert _smooth.searched(additive._form(hoffmann.HOFFMANN), columns, loss, None) is not search

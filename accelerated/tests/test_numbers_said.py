@@ -14,6 +14,7 @@ import pandas
 import pytest
 
 from routelaws.accelerated.findings.finding import Report
+from routelaws.accelerated.findings.sweeps.comparisons import Comparison, Learning, Load
 from routelaws.accelerated.inspection import page as experts_page
 from routelaws.accelerated.inspection import run_page
 from routelaws.accelerated.inspection.findings import LABELS, BlockFindings, Word
@@ -21,11 +22,10 @@ from routelaws.accelerated.inspection.findings import table as findings_table
 from routelaws.accelerated.inspection.trace import Trace
 from routelaws.accelerated.report.engine import FULL, markdown
 from routelaws.accelerated.report.page import page
-from routelaws.accelerated.results.blocks import Table
+from routelaws.accelerated.results.blocks import Table, log_percent
 from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.fit import Fit, fit_blocks
 from routelaws.accelerated.results.rows import Rows
-from routelaws.accelerated.results.sweeps.findings import Comparison, Learning, Load
 from routelaws.reference import diagnostics
 
 from .test_report_sentences import RESULTS, SWEEP
@@ -44,7 +44,7 @@ def spoilt(value, key=""):
     if isinstance(value, list):
         return [spoilt(child) for child in value]
     if isinstance(value, pandas.DataFrame):
-        return pandas.DataFrame([spoilt(row) for row in value.to_dict("records")])
+        return pandas.DataFrame([spoilt(row) for row in value.to_dict("records")], columns=value.columns)
     if isinstance(value, float):
         return value * RANDOM.uniform(0.7, 1.3)
     return int(RANDOM.integers(3, 90)) if type(value) is int and value and key in COUNTS else value
@@ -55,8 +55,10 @@ def field(record, path: str):
     for step in path.lstrip("%").split("."):
         if record is None:
             return None
-        record = record[int(step)] if step.isdigit() else getattr(record, step, None) if isinstance(
-            record, tuple) else record[step]  # fmt: skip
+        if isinstance(record, dict):
+            record = record[step]
+        else:
+            record = record[int(step)] if step.isdigit() else getattr(record, step, None)
     return 100 * record if path[0] == "%" and record is not None else record
 
 
@@ -119,11 +121,12 @@ def each(entries, name: str) -> list[dict]:
     return [{"of": entry} | child for entry in entries for child in entry[name]]
 
 
-SLOPES = [one | {"by_law": next(s for s in one["of"]["derived"]["slopes"] if s["N"] == one["N"])}
-          for one in each(FITTED, "measured_slopes")]  # fmt: skip
 PAIRS = list(R["pairs"][R["pairs"]["E"].isna()].itertuples())
-ALONE = [one | {name: one["coefficients"][name]["value"] if one["coefficients"][name]["determined"] else None
-                for name in NAMES[:-1]} for one in R["transfer"]]  # fmt: skip
+KNOWN = R["text_constants"].assign(value=R["text_constants"]["value"].where(R["text_constants"]["determined"]))
+ALONE = R["texts"].merge(KNOWN.pivot(index=["loss", "router"], columns="name", values="value").reset_index())
+GAINS = R["gains"][R["gains"]["loss"] == "loss_validation"]
+AT_ENDS = [{"law": law} | {str(i): gain for i, gain in enumerate(GAINS[GAINS["router"] == law["router"]].itertuples())}
+           for law in FITTED]  # fmt: skip
 DOUBLINGS = list(R["doublings"].itertuples())
 BOUGHT = R["experts_per_token"].assign(percent=lambda rows: rows["percent"].where(rows["times"] != 1))
 LOSSES = FREQUENCY.dropna(subset="N").pivot(index=["router", "N", "E"], columns="R", values="loss")
@@ -133,22 +136,24 @@ TABLES = {
     "its error": (FITTED, {"N_cutoff": "derived.N_cutoff.value derived.N_cutoff.low derived.N_cutoff.high",
                            "miss": "rmsle_percent"}),
     "its rows": (FITTED, {"^runs$": "rows", "^RMSLE$": "rmsle"}),
-    "other intervals": (each(R["other_intervals"], "quantities"), {
-        "profile": "profile.0 profile.1", "jackknife": "jackknife.0 jackknife.1", "of runs": "runs.0 runs.1",
-        "of sizes": "sizes.0 sizes.1"}),
-    "slopes": (SLOPES, {"measured": "slope", "95 %": "low high", "same runs": "law", "Ê": "by_law.value",
-                        "95 %#1": "by_law.low by_law.high"}),
-    "gains": (each(FITTED, "gains"), {"log10 L": "value", "of the loss": "percent.0", "95 %": "percent.1 percent.2"}),
-    "gains at both ends": (FITTED, {
-        "N = 10M": "gains.0.percent.0 gains.0.percent.1 gains.0.percent.2", "error": "rmsle_percent",
-        "N = 1.0B": "gains.2.percent.0 gains.2.percent.1 gains.2.percent.2"}),
-    "worth": (each(FITTED, "worth"), {
+    "other intervals": (R["other_intervals"].to_dict("records"), {
+        "profile": "profile_low profile_high", "jackknife": "jackknife_low jackknife_high",
+        "of runs": "runs_low runs_high", "of sizes": "sizes_low sizes_high"}),
+    "slopes": (list(R["slopes"].itertuples()), {
+        "measured": "slope", "95 %": "low high", "same runs": "law", "Ê": "effective",
+        "95 %#1": "effective_low effective_high"}),
+    "gains": (list(GAINS.itertuples()), {
+        "log10 L": "value", "of the loss": "percent", "95 %": "percent_low percent_high"}),
+    "gains at both ends": (AT_ENDS, {
+        "N = 10M": "0.percent 0.percent_low 0.percent_high", "error": "law.rmsle_percent",
+        "N = 1.0B": "2.percent 2.percent_low 2.percent_high"}),
+    "worth": (list(R["worth"].itertuples()), {
         "measured loss$": "loss", "by the law": "value", "95 %": "low high", "times N": "times",
         "by the measured": "measured", "times N#1": "measured_times"}),
     "dense": ([DENSE["alpha"], DENSE["N_c"], {"value": R["dense"]["rmsle"], "low": None, "high": None}],
               {"fitted": "value", "95 %": "low high"}),
-    "residuals": ([*FITTED, R["dense"]], {name: f"misses.sizes.{i}.percent"
-                                          for i, name in enumerate(("^10M$", "^100M$", "^1.0B$"))}),
+    "residuals": ([[log_percent(size["log10"]) for size in law["misfit"]["sizes"]] for law in (*FITTED, R["dense"])],
+                  {name: str(i) for i, name in enumerate(("^10M$", "^100M$", "^1.0B$"))}),
     "tests": ([*FITTED, R["dense"]], {"curved": "misfit.bend.p",
                                       "larger than": "misfit.beyond_seeds.F misfit.beyond_seeds.p"}),
     "forms": (list(R["forms"].itertuples()), {
@@ -163,7 +168,8 @@ TABLES = {
     "changes by frequency": (list(FREQUENCY[FREQUENCY["N"].isna() & FREQUENCY["R"].notna()].itertuples()), {
         "change": "percent", "95 %": "low high", "cells": "cells", "lower": "lower"}),
     "kinds": (list(R["kinds"].itertuples()), {"runs": "rows", "RMSLE": "rmsle", "mean of": "percent"}),
-    "other texts": (ALONE, {f"^{name}$": name for name in NAMES[:-1]} | {"^runs$": "rows", "RMSLE": "rmsle"}),
+    "other texts": (list(ALONE.itertuples()), {f"^{name}$": name for name in NAMES[:-1]} | {
+        "^runs$": "rows", "RMSLE": "rmsle"}),
     "doublings": (DOUBLINGS, {
         "^sizes$": "sizes", "of the loss": "percent", "95 %": "low high", "whole fall": "reached",
         "range": "reached_low reached_high"}),
@@ -229,7 +235,8 @@ OF_A_SWEEP = {
 @pytest.mark.parametrize("name", OF_A_SWEEP)
 def test_a_table_of_a_sweep_has_the_numbers_of_its_fields(name):
     registered = {"fitted_to": [0, 1], "written": "noon", "scored": 1, "hits": 1, "level": 0.8}
-    sweep = SWEEP | {"comparisons": COMPARED, "loads": LOADS, "learning": LEARNT, "spreads": SPREADS}
+    frames = {"comparisons": COMPARED, "loads": LOADS, "learning": LEARNT}
+    sweep = SWEEP | {name: pandas.DataFrame(records) for name, records in frames.items()} | {"spreads": SPREADS}
     report = Report(R, [], sweep | {"registered": registered | {"predictions": PREDICTED}}, full=True)
     blocks = [block for section in FULL for block in section(report)]
     check([(block.heads, block.rows) for block in blocks if isinstance(block, Table)], *OF_A_SWEEP[name])

@@ -9,7 +9,7 @@ import pytest
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import optimizer, step
-from routelaws.accelerated.training.configuration import from_mapping, learning_rate_rule
+from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.transformer import Loss, Output
 from routelaws.conformance.bounds import check
 from routelaws.reference.schedules import learning_rates
@@ -188,7 +188,7 @@ def test_the_peak_of_the_learning_rate_follows_from_the_dense_size():
     )
     assert dense.peak_learning_rate() == few.peak_learning_rate() == many.peak_learning_rate()
     dense_parameters = many.accounting().dense_parameters
-    assert many.peak_learning_rate() == learning_rate_rule(dense_parameters, 64)
+    assert many.peak_learning_rate() == 0.011 * (dense_parameters / 60_000) ** -0.37
     assert many.accounting().total_parameters > 2 * dense_parameters
     assert from_mapping(dict(**sizes, d_model=16)).peak_learning_rate() < dense.peak_learning_rate()
     assert from_mapping(dict(**sizes, d_model=16, learning_rate=0.25)).peak_learning_rate() == 0.25

@@ -99,7 +99,7 @@ def test_every_package_is_used():
 WITH_EXAMPLES = ("wording", "tables.cells", "results.blocks", "results.encoding", "results.misfit")
 
 
-@pytest.mark.parametrize("name", [*WITH_EXAMPLES, "results.comparisons.downstream", "inspection.findings"])
+@pytest.mark.parametrize("name", [*WITH_EXAMPLES, "findings.downstream", "inspection.findings"])
 def test_examples_of_what_has_no_twin(name):
     result = doctest.testmod(importlib.import_module(f"routelaws.accelerated.{name}"))
     assert result.attempted and not result.failed

@@ -200,7 +200,7 @@ def test_a_plan_asks_a_law_at_the_columns_that_a_fit_reads():
         columns, _ = law_columns(selection, law, "loss_validation")
         for row, wanted in zip(selection.frame.to_dict("records"), zip(*columns, strict=True), strict=True):
             kind = (row["num_experts"], row["k"], row["granularity"])
-            costs = costs_of_kind(SimpleNamespace(rows=SimpleNamespace(runs=selection), law=law), *kind)
+            costs = costs_of_kind(SimpleNamespace(rows=SimpleNamespace(runs=selection), law=law), *kind[1:])(kind[0])
             found = law_point(law, costs, kind, row["dense_parameter_count"], row["tokens"])
             assert [float(column[0]) for column in found.values()] == pytest.approx(wanted, rel=1e-9), (kind, names)
 
@@ -238,6 +238,20 @@ def test_a_next_run_of_unknown_cost_is_proposed(tmp_path):
     table().assign(step=1).drop(columns=["batch_size", "sequence_length"]).to_csv(tmp_path / "t.csv", index=False)
     found = read(tmp_path / "t.csv").next_run("b", router="Hash", law="separable")
     assert len(found.proposals) == 25 and found.too_dear == 0 and "not known" in repr(found)
+
+
+def test_a_next_run_of_a_law_of_tokens_has_tokens_too(tmp_path):
+    sizes, tokens = (column.ravel() for column in np.meshgrid([1e7, 1e8, 1e9], [1e9, 1e10, 1e11]))
+    loss = 1.7 + 400 / sizes**0.34 + 4e3 / tokens**0.4 + 1e-3 * np.sin(np.arange(9))
+    columns = {"num_experts": 1, "router_type": "Dense", "step": 1000, "loss_validation": loss}
+    frame = pandas.DataFrame({"hyper_id": range(9), "dense_parameter_count": sizes, "tokens": tokens} | columns)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    found = read(tmp_path / "t.csv").next_run("prediction", 1e10, law="hoffmann", tokens=1e12)
+    assert [(each.cell.size, each.cell.tokens) for each in found.proposals[:1]] == [(2e9, 2e11)]
+    assert sum(each.trained for each in found.proposals) == 9 and len(found.proposals) == 16
+    assert found.proposals[0].flops == pytest.approx(6 * 2e9 * 2e11) and "D = 1e+12" in repr(found)
+    with pytest.raises(InputError, match="--next prediction needs --tokens"):
+        read(tmp_path / "t.csv").next_run("prediction", 1e10, law="hoffmann")
 
 
 def test_a_law_without_a_loss_at_a_new_size_proposes_only_known_sizes(path):
@@ -359,7 +373,9 @@ def test_a_frontier_is_dashed_where_it_ends_beyond_the_runs():
 def test_the_notes_on_a_ranking_are_the_approved_ones(approved):
     def line(router="Hash", law="separable", words=(), **fields):
         fields = {"beyond": [], "surrounded": True, "at_reach": False, "law_interval": (1.0, 2.0)} | fields
-        model = SimpleNamespace(router=router, law=law, fit=SimpleNamespace(name=router, method_words=words))
+        fields |= {"dense_parameters": 1e9, "total_parameters": 4e9, "choice": SimpleNamespace(tokens=2e10)}
+        fit = SimpleNamespace(name=router, method_words=words)
+        model = SimpleNamespace(router=router, law=law, fit=fit, num_experts=4)
         return SimpleNamespace(model=model, **fields)
 
     def fit(rise, determined=True):

@@ -26,6 +26,7 @@ from routelaws.accelerated.mesh_plan import (
     smallest_that_fits,
     why_not,
 )
+from routelaws.accelerated.training import slices
 from routelaws.accelerated.training.mesh import check_mesh
 from routelaws.accelerated.transformer import parameter_shapes
 from routelaws.reference.configuration import ModelConfig
@@ -374,3 +375,24 @@ def test_a_mesh_is_read_in_one_way(text):
         parse_mesh(text)
     assert parse_mesh("expert=4, data=2") == MeshShape(2, 4, 1) == parse_mesh(str(MeshShape(2, 4, 1)))
     assert parse_mesh("model=3, data=1,expert=2") == MeshShape(1, 2, 3)
+
+
+def test_the_compiler_refuses_a_mesh_that_the_plan_calls_large_enough(capsys, monkeypatch):
+    """Meshes without rematerialisation do not fit here, by the compiler's answer."""
+    asked = []
+
+    def answer(config, name):
+        asked.append((config.mesh, config.rematerialise, name))
+        return {"fits": config.rematerialise, "memory": {"sum": 2e9}}
+
+    monkeypatch.setattr(slices, "compile_training", answer)
+    flags = ["--slice", "v5e:2x2", "--router", "top_k", "--experts", 4, "--batch-size", 8]
+    text = said(capsys, *flags, "--compile")
+    planned = json.loads(said(capsys, *flags, "--json"))
+    assert planned["devices"] == 4 and planned["memory_bytes"] == 15.75 * 2**30
+    plain = [each for each in planned["meshes"] if each["fits"]]
+    assert [again for _, again, _ in asked] == [False] * len(plain) + [True] and asked[0][2] == "v5e:2x2"
+    assert text.count("too large") == len(plain) and "2 GB, fits" in text
+    assert f"Best: --mesh {asked[-1][0]}, with --rematerialise" in text and "Each device needs 2 GB" in text
+    assert cli.main(["plan-mesh", "--compile", "--devices", "4", "--memory", "16GB"]) == 2
+    assert "give --devices and --memory, or --slice alone" in capsys.readouterr().err

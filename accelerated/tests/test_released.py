@@ -137,7 +137,7 @@ def test_the_folder_is_the_users_choice(monkeypatch, tmp_path):
 def test_the_address_has_a_fixed_commit_and_hash():
     for name, (url, sha256, licence, make) in TABLES.items():
         assert url.startswith("https://") and licence
-        assert url.endswith(f"/data/{name}") if make is None else "/tar.gz/" in url
+        assert url.endswith(".gz" if make is None and name.endswith(".gz") else ".csv") or "/tar.gz/" in url
         assert any(len(part) == 40 and int(part, 16) for part in url.split("/") if len(part) == 40)
         assert len(sha256) == 64 and int(sha256, 16)
 

@@ -15,16 +15,16 @@ from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.files import write_atomically
 from routelaws.accelerated.findings.finding import Report
+from routelaws.accelerated.findings.slopes import sign
+from routelaws.accelerated.findings.sweeps import registered
+from routelaws.accelerated.findings.sweeps.comparisons import preset_of, runs_of, spread_for, verdict
+from routelaws.accelerated.findings.sweeps.folder import Sweep, SweepRun, read_sweep
 from routelaws.accelerated.report import sweep_report
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.sweep_report import write_report
 from routelaws.accelerated.report.sweep_sections import evaluation_words, registered_section
 from routelaws.accelerated.results import encoding
 from routelaws.accelerated.results.blocks import markdown as as_markdown
-from routelaws.accelerated.results.reproduction.router_fits import negative
-from routelaws.accelerated.results.sweeps import registered
-from routelaws.accelerated.results.sweeps.findings import evaluation, preset_of, spread_for, verdict
-from routelaws.accelerated.results.sweeps.folder import Sweep, read_sweep
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
 from routelaws.accelerated.training.runs.result_rows import read_rows, result_row, write_rows
 from routelaws.accelerated.training.sweeps.grid import Grid, read_grid
@@ -140,9 +140,11 @@ def without_figures(monkeypatch):
 
 def test_it_says_what_is_predicted_and_what_evaluation_sees():
     def words(**fields):
-        router = {"dense": "Dense", "mixture_of_tokens": "MoT"}[fields.get("router", "dense")]
-        run = SimpleNamespace(config=from_mapping(fields), router=router)
-        return evaluation_words(evaluation([run]))
+        config = from_mapping(fields)
+        row = {"router_type": config.model.record.router_type, "dense_parameter_count": 1, "num_experts": 1}
+        row |= dict.fromkeys(("total_parameter_count", "tokens", "loss_validation", "learning_rate"), 1)
+        row |= dict.fromkeys(("dropped_fraction", "wall_seconds", "device", "commit"), 0)
+        return evaluation_words(runs_of([SweepRun(0, config, row, [], None)]))
 
     mixture = {"router": "mixture_of_tokens", "experts": 4}
     assert words() == "In evaluation, routers draw no expert at random, use no later token and drop no token."
@@ -197,7 +199,7 @@ def test_runs_that_have_not_learned_are_named_once_and_used_nowhere(whole):
     assert compared == {("Hash", 32), ("S-Base", 16)}
     assert {row["E"] for row in result["pairs"]} == {None, 2, 4, 8, 16}
     assert {law["router"]: law["experts"][-1] for law in result["laws"]} == {"Hash": 32, "S-Base": 16}
-    assert {gain["E"] for law in result["laws"] for gain in law["gains"]} == {16, 32}
+    assert {gain["E"] for gain in result["gains"]} == {16, 32}
     assert "routed by HASH and S-BASE with E = 2, 4, 8, 16, 32." in text, "all that was trained is told"
 
 
@@ -276,7 +278,7 @@ def test_runs_that_differ_in_more_than_their_seed_are_no_replicates(tmp_path, wi
     folder = make_sweep(tmp_path / "sweep", runs=runs, logs=False)
     write_report(folder, full=True)
     result = numbers(folder)
-    assert result["seed_spread"] == []
+    assert result["seed_scatter"] is None
     assert {entry["verdict"] for entry in result["does_routing_help"]} == {"lower, spread not measured"}
     assert "Chance alone might cause this" in (folder / "report.md").read_text(encoding="utf-8")
 
@@ -287,8 +289,7 @@ def test_where_routing_hurts_the_report_says_so(tmp_path, without_figures):
     result = numbers(folder)
     verdicts = {entry["router"]: entry["verdict"] for entry in result["does_routing_help"]}
     assert verdicts == {"Hash": "no, routing hurts", "S-Base": "yes"}
-    laws = {law["router"]: law for law in result["laws"]}
-    assert all(slope["negative"] != "yes" for slope in laws["Hash"]["derived"]["slopes"])
+    assert all(slope["sign"] != "yes" for slope in result["slopes"] if slope["router"] == "Hash")
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert (
         "HASH is lower at none of 3 sizes; S-BASE is lower at all 3 sizes, by" in text
@@ -301,7 +302,7 @@ def test_a_slope_is_negative_only_with_the_whole_of_its_interval():
     ends = [(-0.3, -0.2, -0.1), (-0.3, -0.2, 0.1), (-0.3, 0.1, 0.2), (0.1, 0.2, 0.3), (-math.inf, -math.inf, -0.1)]
     unsure = "no, the interval includes 0"
     expected = ["yes", unsure, unsure, "no, it is positive", "negative, but no finite value"]
-    assert [negative({"low": low, "value": slope, "high": high}) for low, slope, high in ends] == expected
+    assert [sign(SimpleNamespace(low=low, value=slope, high=high)) for low, slope, high in ends] == expected
 
 
 def test_the_load_is_that_of_the_last_evaluation(whole):
@@ -378,10 +379,11 @@ def test_in_the_linear_limit_slopes_have_a_sign_only(tmp_path, without_figures, 
     monkeypatch.setitem(globals(), "predict_loss", straight)
     folder = make_sweep(tmp_path / "sweep", noise=0.0, logs=False)
     write_report(folder, full=True)
-    law, text = numbers(folder)["laws"][0], (folder / "report.md").read_text(encoding="utf-8")
+    found, text = numbers(folder), (folder / "report.md").read_text(encoding="utf-8")
+    law = found["laws"][0]
     assert law["status"] == "linear limit" and {each["value"] for each in law["coefficients"].values()} == {None}
-    assert {slope["negative"] for slope in law["derived"]["slopes"]} == {"negative, but no finite value"}
-    assert law["gains"][0]["percent"][0] == pytest.approx(100 * (10 ** (-0.0005 * 31) - 1), rel=1e-3)
+    assert {slope["sign"] for slope in found["slopes"]} == {"negative, but no finite value"}
+    assert found["gains"][0]["percent"] == pytest.approx(100 * (10 ** (-0.0005 * 31) - 1), rel=1e-3)
     assert "The best fit is the linear limit" in text and "| negative, but no finite value |" in text
 
 

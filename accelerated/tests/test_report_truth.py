@@ -11,13 +11,13 @@ import numpy as np
 import pandas
 import pytest
 
+from routelaws.accelerated.findings.sweeps import comparisons as findings
+from routelaws.accelerated.findings.sweeps.folder import Sweep, SweepRun
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.figures import training as training_figures
 from routelaws.accelerated.report.sweep_report import gather_sweep
 from routelaws.accelerated.results.encoding import plain
-from routelaws.accelerated.results.sweeps import findings
-from routelaws.accelerated.results.sweeps.folder import Sweep, SweepRun
 from routelaws.accelerated.tables.selection import RouterRows
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.conformance.plain.laws import Bounded
@@ -140,7 +140,7 @@ def test_a_fair_share_is_one_of_all_narrow_experts(sweep, results):
     fine = sweep._replace(runs=[run], selections=sweep.selections[:1])
     (load,) = findings.loads(fine)
     assert (load.busiest, load.idle) == (8.0, 1) and np.allclose(load.shares, [[8, *[0.8] * 30, 0]])
-    figure = training_figures.load_figure(results, fine, {"loads": [load]})
+    figure = training_figures.load_figure(results, fine, {"loads": pandas.DataFrame([load])})
     assert figure.axes[0].get_xlim() == (0.5, 32.5)
 
 
@@ -149,15 +149,17 @@ def test_a_fair_share_is_one_of_all_narrow_experts(sweep, results):
 
 @pytest.fixture(scope="module")
 def said(sweep, results, found):
-    return plain(findings.report_dict(sweep, results, found, {}))
+    return plain(
+        {"does_routing_help": found["comparisons"], "scatter": results["seed_scatter"], "load": found["loads"]}
+    )
 
 
 def test_comparison_spread_and_scatter(said):
     high, low = losses_at(*SEEDED)
-    [spread] = said["seed_spread"]
-    assert (spread["router"], spread["size"], spread["experts"], spread["seeds"]) == (*SEEDED, [42, 43])
+    [spread] = said["scatter"]["points"]
+    assert (spread["router"], spread["N"], spread["E"], spread["seeds"]) == (*SEEDED, [42, 43])
     assert close([spread["range"], spread["deviation"]], [high - low, (high - low) / math.sqrt(2)])
-    assert close(said["seed_scatter_log10"], APART * math.sqrt(2))
+    assert close(said["scatter"]["deviation"], APART * math.sqrt(2))
     for entry in said["does_routing_help"]:
         law = LAWS[entry["router"]]
         dense, routed = law.loss(entry["size"], 1), law.loss(entry["size"], 32)

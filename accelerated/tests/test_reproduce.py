@@ -15,10 +15,19 @@ from routelaws.accelerated.findings import (
     experts_per_token,
     finding,
     forms,
+    paper,
+    printed,
+    refits,
     routers,
     routing_frequency,
+    slopes,
+    used_runs,
+    worth,
 )
-from routelaws.accelerated.findings.gather import gather, used_rows
+from routelaws.accelerated.findings.gather import gather
+from routelaws.accelerated.findings.law_figures import _forest
+from routelaws.accelerated.findings.runs import seed_scatter
+from routelaws.accelerated.findings.source import Source, open_runs, size_labels
 from routelaws.accelerated.findings.style import (
     COLOURS,
     MORE_COLOURS,
@@ -31,15 +40,9 @@ from routelaws.accelerated.laws.held_out import HeldOut
 from routelaws.accelerated.report import engine as command
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
-from routelaws.accelerated.report.figures.coefficients import _forest
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results import blocks, encoding, fit
-from routelaws.accelerated.results.comparisons.runs import seed_scatter, twice
-from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.misfit import equal_variances
-from routelaws.accelerated.results.reproduction import paper, resamples, router_fits
-from routelaws.accelerated.results.reproduction.headlines import _printed
-from routelaws.accelerated.results.reproduction.table import Table, open_runs, size_labels
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 from .small_tables import run, strict_json, write
@@ -246,7 +249,7 @@ def test_pairs_by_hand():
     assert reaches(scatter=SCATTER | {"equal_p": 0.01}) == pytest.approx([reach, 3 * reach])  # that at N = 1,000
     unknown = routers.compare(runs, None, None)
     assert unknown["size_ratio"].isna().all() and (unknown["verdict"] == "not known").sum() == 4
-    assert router_fits.equal_dense_size(2.0, {"intercept": 1.2, "slope": -0.1}) == pytest.approx(1e12 / 1024)
+    assert worth.equal_dense_size(2.0, {"intercept": 1.2, "slope": -0.1}) == pytest.approx(1e12 / 1024)
 
 
 def test_a_router_may_have_the_name_of_a_verdict():
@@ -289,8 +292,8 @@ def test_dense_runs_that_hardly_fall_give_sizes_beyond_the_largest_float():
     assert set(small) == {0} and set(large) == {math.inf}
     assert blocks.log_percent(400.0) == math.inf and blocks.log_percent(-400.0) == -100
     line = {"intercept": 0.3, "slope": -1e-4}
-    assert router_fits.equal_dense_size(10**0.2991, line) == pytest.approx(1e9)
-    assert (router_fits.equal_dense_size(1.0, line), router_fits.equal_dense_size(4.0, line)) == (math.inf, 0)
+    assert worth.equal_dense_size(10**0.2991, line) == pytest.approx(1e9)
+    assert (worth.equal_dense_size(1.0, line), worth.equal_dense_size(4.0, line)) == (math.inf, 0)
 
 
 def test_differences_that_seeds_can_cause_are_hollow():
@@ -327,17 +330,16 @@ def test_seeds_are_told_from_other_differences():
     assert seed_scatter(runs[::2]) is None
     for other in ({"k": 2}, {"frequency": 0.25}, {"flop_increase": 2.0}):  # such runs have not the same configuration
         one, more = run("Hash", 100, 4, 3.0), run("Hash", 100, 4, 2.9, **other)
-        assert seed_scatter([one, more._replace(seed=1)]) is None and twice([one, more]) == []
+        assert seed_scatter([one, more._replace(seed=1)]) is None
     runs += [run("Hash", 100, 16, 10 ** (0.1 * seed), seed=seed) for seed in range(3)]
     found = seed_scatter(runs)  # each point has its own mean: 0.02 of one degree and 0.02 of two
     assert found["degrees"] == 3 and found["deviation"] == pytest.approx(math.sqrt(0.04 / 3))
-    again = [*runs, run("Hash", 100, 4, 5.0)]
-    assert [[each.loss for each in group] for group in twice(again)] == [[10**0.1, 5.0]]
 
 
 def advised(key: str, **results):
     empty = {
-        "laws": [],
+        "gains": pandas.DataFrame(columns=slopes.GAINS),
+        "table": {"loss_column": "loss"},
         "doublings": experts.steps([]),
         "pairs": routers.compare([], None, None),
         "gains_per_flop": experts_per_token.versus(experts_per_token.points([])),
@@ -359,11 +361,8 @@ def judged(key: str, **results) -> str:
      ([(-9, -1)], 2e9, "cannot be judged")],
 )  # fmt: skip
 def test_the_verdict_on_routing_turns_round(ends, size, verdict):
-    gains = [
-        {"N": size, "E": 8, "value": low, "low": low, "high": high, "percent": [low, low, high]} for low, high in ends
-    ]
-    laws = [{"router": "Hash", "missing": None, "gains": gains}] if ends else []
-    assert judged("size", laws=laws) == verdict
+    gains = [("loss", "Hash", size, 8, low, low, high, None, low, low, high) for low, high in ends]
+    assert judged("size", gains=pandas.DataFrame(gains, columns=slopes.GAINS)) == verdict
 
 
 @pytest.mark.parametrize(
@@ -464,7 +463,7 @@ def test_every_smaller_table_can_be_drawn(tmp_path):
     for frame in (make_frame((("Top-K", LAW), ("Z", LAW)), sizes=(1e8,)), make_frame((("Top-K", LAW),), experts=(8,))):
         results, runs = gather(open_runs(write(frame, tmp_path)))
         drawn = [name for name, draw in figures.FIGURES.items() if draw(results, runs) is not None]
-        assert drawn[0] == "loss" and "levels" not in drawn and "k" not in drawn
+        assert "loss" in drawn and "levels" not in drawn and "k" not in drawn
 
 
 def test_the_label_of_a_line_that_leaves_its_panel_stands_at_the_edge():
@@ -478,12 +477,10 @@ def test_the_label_of_a_line_that_leaves_its_panel_stands_at_the_edge():
 
 
 def test_an_interval_that_goes_beyond_its_axis_has_an_arrow_there():
-    interval = {"value": 2.0, "low": -math.inf, "high": math.inf}
-    law = {"router": "Hash", "coefficients": {"a": interval}, "derived": {"N_cutoff": None}}
     for (low, high), arrows in (((-9, 9), {(1.0, "<"), (4.0, ">")}), ((1.5, 9), {(4.0, ">")}), ((1.5, 3), set())):
         _, (panel,) = panel_grid(1, 4.0)
-        interval |= {"low": low, "high": high}
-        _forest(panel, law, "a", 0, (1.0, 4.0), "black")
+        row = SimpleNamespace(router="Hash", value=2.0, low=low, high=high, printed=NAN)
+        _forest(panel, row, 0, (1.0, 4.0), "black")
         assert {(line.get_xdata()[0], line.get_marker()) for line in panel.lines[1:-1]} == arrows
 
 
@@ -500,32 +497,35 @@ def test_a_run_differs_from_the_main_grid_in_words(fields, kind):
 def test_a_run_beside_a_suspect_one_is_kept():
     twins = [run("Hash", 100, 4, 2.0 + i, hyper_id=i, suspect="odd" * (i == 1)) for i in range(2)]
     alone = [run("Hash", 100, 8, 2.0, hyper_id=2, suspect="odd"), run("Hash", 100, 16, 2.0, hyper_id=3)]
-    table = SimpleNamespace(law_rows=list, runs=twins + alone, rows=None, loss_column="loss_validation")
-    found = used_rows(table, table.runs)
-    assert [each["hyper_id"] for each in found["suspect"]] == [1, 2] and found["kept"] == [0]
-    assert [group["hyper_ids"] for group in found["twice"]] == [[0, 1]]
+    again = [run("Hash", 100, 32, 10.0**i, hyper_id=4 + i, frequency=None) for i in range(2)]
+    others = [run("Hash", 100, 32, 2.0, hyper_id=6, k=2), run("Hash", 100, 32, 2.0, hyper_id=7, flop_increase=2.0)]
+    runs = twins + alone + again + others
+    source = SimpleNamespace(law_rows=list, runs=runs, rows=None, loss_column="loss_validation")
+    known = {"row_choice": "every seed", "condition": False, "routers": [], "remarks": [], "released": False}
+    results = used_runs.find({}, source) | {"table": known | {"last_steps": [1]}, "laws": [], "size_labels": {}}
+    _, _, table, kept, twice, gaps = used_runs.section(finding.Report(results | {"gaps": results["gaps"][:1]}, []))
+    assert [row[0] for row in table.rows] == ["1", "2"] and kept.startswith("These runs are used: 0.")
+    assert "runs 4 and 5 (HASH, N = 100, E = 32): losses 1.0000 and 10.0000. All" in twice and "; " not in twice
 
 
 def test_printed_constants_beside_a_fit_to_losses_of_their_law():
-    printed = paper.PRINTED["Hash"]
+    known = paper.PRINTED["Hash"]
     size, experts = (axis.ravel() for axis in np.meshgrid([1e7, 1e8, 1e9], [1.0, 8.0, 64.0]))
-    values = printed.coefficients._asdict() | {"N_cutoff": printed.cutoff}
+    values = known.coefficients._asdict() | {"N_cutoff": known.cutoff}
     near = {name: {"value": 1.5 * value, "low": -math.inf, "high": math.inf} for name, value in values.items()}
     near["c"] |= {"low": 1.1 * values["c"]}
-    entry = {"coefficients": {name: near[name] for name in printed.coefficients._fields}, "derived": near}
-    rows = size, experts, predict_loss(size, experts, printed.coefficients)
-    found = paper.beside_paper("Hash", rows, entry)
-    assert found["difference"] == pytest.approx({name: value / 2 for name, value in values.items()})
-    assert [name for name, inside in found["inside"].items() if not inside] == ["c"]
-    assert (found["rmsle"], found["best_in_box"]) == pytest.approx((0, 0), abs=1e-9)
+    rows = pandas.DataFrame(printed.beside("Hash", values, near), columns=printed.COLUMNS)
+    assert rows["fitted"].tolist() == pytest.approx([1.5 * value for value in values.values()])
+    assert rows[~rows["inside"]]["name"].tolist() == ["c"]
+    columns = size, experts, predict_loss(size, experts, known.coefficients)
+    rmsle, box, cutoff, *ends = printed.scores(known.coefficients, columns)
     b, c = values["b"], values["c"]
-    assert found["cutoff_of_rounded"] == pytest.approx(10 ** (-b / c))
-    ends = [10 ** -((b + sign * 5e-4) / (c + sign * 5e-4)) for sign in (1, -1)]
-    assert found["cutoff_box"] == pytest.approx(sorted(ends))
-    law = {"router": "Hash", "printed": found | {"best_in_box": 1.005}, "rmsle": 1.0}
-    outside = {"outside": [{"router": "Hash", "name": "c"}]}
-    assert _printed([law]) == {"inside": 6, "of": 7, "rounding": True} | outside
-    assert not _printed([law, law | {"rmsle": 0.9}])["rounding"]
+    assert (rmsle, box) == pytest.approx((0, 0), abs=1e-9) and cutoff == pytest.approx(10 ** (-b / c))
+    assert ends == pytest.approx(sorted(10 ** -((b + sign * 5e-4) / (c + sign * 5e-4)) for sign in (1, -1)))
+    for fitted, because in ((1.0, True), (0.9, False)):
+        laws = pandas.DataFrame([("Hash", fitted, 2.0, 1.005, cutoff, *ends)], columns=printed.LAWS)
+        words = printed.sentence(finding.Report({"printed": rows, "printed_laws": laws}, []))
+        assert words.startswith("**6 of 7 printed") and ("because they are rounded" in words) == because
 
 
 def test_of_many_numbers_of_experts_some_have_ticks():
@@ -556,22 +556,24 @@ def test_what_is_not_determined_is_not_given_as_a_number(tmp_path):
     (law,) = results["laws"]
     assert not law["coefficients"]["E_max"]["determined"] and law["coefficients"]["a"]["determined"]
     assert re.search(r"^\| HASH \|( [^|]+ \|){5} not determined \([\d.]+ to ∞\) \|", text, re.MULTILINE)
-    noisy = next(entry for entry in results["transfer"] if entry["loss"] == "loss_c4")
-    open_ones = [name for name, own in constants(noisy).items() if not own["determined"]]
-    assert open_ones == ["d", "E_start", "E_max", "N_cutoff"]
+    noisy = results["text_constants"].query("loss == 'loss_c4' and not determined")
+    assert noisy["name"].tolist() == ["d", "E_start", "E_max", "N_cutoff"]
     assert re.search(r"\| C4 \| HASH \| 21 \| (-?[\d.]+ \| ){3}(not determined \| ){3}", text)
+
+
+def unused_of(table) -> dict[str, list[int]]:
+    return used_runs.unused(finding.Report(used_runs.find({}, table), []))
 
 
 def test_rows_and_loss_can_be_chosen(tmp_path):
     frame = with_ablations(make_frame())
     choice = "k == 1 and routing_frequency == 0.5 and seed == 42"
-    chosen = Table(open_runs(write(frame, tmp_path), choice, "loss_c4"))
+    chosen = Source(open_runs(write(frame, tmp_path), choice, "loss_c4"))
     assert chosen.loss_column == "loss_c4" and [len(s.frame) for s in chosen.law_rows()] == [21, 21]
-    reasons = {entry["reason"]: entry["runs"] for entry in used_rows(chosen, chosen.runs)["not_in_laws"]}
+    reasons = {reason: len(ids) for reason, ids in unused_of(chosen).items()}
     assert sum(reasons.values()) == len(frame) - 39 and any(reason.startswith("not chosen by") for reason in reasons)
-    default = Table(open_runs(write(frame, tmp_path)))
-    default = used_rows(default, default.runs)["not_in_laws"]
-    assert {entry["reason"].partition(" (")[0]: entry["runs"] for entry in default} == {
+    default = Source(open_runs(write(frame, tmp_path)))
+    assert {reason.partition(" (")[0]: len(ids) for reason, ids in unused_of(default).items()} == {
         "more than one expert per token": 6,
         "a share of routed blocks other than 0.5": 3,
         "dense with wider feed-forward layers": 3,
@@ -590,7 +592,7 @@ def test_labels_of_a_table_are_taken_if_each_size_has_its_own(labels, shown):
 
 def test_resamples_in_the_linear_limit_count_as_unbounded():
     statuses = {"interior": 5, "E_max unbounded": 2, "E_start at 1, E_max unbounded": 1, "linear limit": 3}
-    assert resamples._unbounded(SimpleNamespace(statuses=statuses)) == 6
+    assert refits.unbounded(statuses) == 6
 
 
 def test_other_input_that_is_wrong(tmp_path):

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
+from routelaws.accelerated.findings import paper, refits, used_runs
+from routelaws.accelerated.findings import source as rows
+from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.findings.gather import gather
+from routelaws.accelerated.findings.printed import HALF_UNIT, best_in_box
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures.draw import FIGURES
 from routelaws.accelerated.results.encoding import constants
-from routelaws.accelerated.results.reproduction import paper
-from routelaws.accelerated.results.reproduction import router_fits as fits
-from routelaws.accelerated.results.reproduction import table as rows
-from routelaws.accelerated.results.reproduction.paper import best_in_box
 from routelaws.accelerated.results.runs import Runs
 from routelaws.accelerated.tables.released import released_runs
 from routelaws.reference.laws.routed import predict_loss
@@ -29,7 +29,7 @@ SIZES = {
 
 @pytest.fixture(scope="module")
 def table():
-    return rows.Table(rows.open_runs(released_runs()))
+    return rows.Source(rows.open_runs(released_runs()))
 
 
 @pytest.fixture(scope="module")
@@ -37,33 +37,28 @@ def results():
     return gather(rows.open_runs(released_runs()))[0]
 
 
-def of(entries: list[dict], **wanted) -> dict:
-    (entry,) = [entry for entry in entries if all(entry[key] == value for key, value in wanted.items())]
-    return entry
-
-
 def test_the_rows_are_those_of_the_paper(results):
     assert results["table"]["released"] and results["table"]["row_choice"] == "clark"
     assert (results["table"]["runs"], results["table"]["rows"]) == (223, 223)
-    assert results["rows"]["routers"] == {"Hash": 56, "RL-R": 59, "S-Base": 58}
+    assert [law["rows"] for law in results["laws"]] == [56, 59, 58]
     assert [law["dense_rows"] for law in results["laws"]] == [5, 5, 5]
     assert list(results["size_labels"].values()) == list(SIZES)
 
 
 def test_what_is_left_out_is_named(results):
-    used = results["rows"]
-    assert [entry["hyper_id"] for entry in used["suspect"]] == [47, 49, 54, 55, 56, 57, 66, 67]
-    assert [run["hyper_id"] for run in used["blank"]] == [82, 83, 84, 128, 140, 165, 166, 191]
-    missing = {(cell["router"], cell["N"], cell["E"]) for cell in used["cells_missing"]}
-    assert missing == {
+    runs = results["runs"]
+    assert runs[runs["suspect"] != ""]["hyper_id"].tolist() == [47, 49, 54, 55, 56, 57, 66, 67]
+    assert [*used_runs.blank(runs)] == [82, 83, 84, 128, 140, 165, 166, 191]
+    assert set(results["gaps"].itertuples(index=False, name=None)) == {
         ("Hash", SIZES["25M"], 32),
         ("Hash", SIZES["130M"], 8),
         ("Hash", SIZES["130M"], 256),
         ("S-Base", SIZES["130M"], 256),
     }
-    assert {tuple(group["hyper_ids"]) for group in used["twice"]} == {(28, 67), (47, 56), (49, 57), (54, 66)}
-    reasons = [(entry["runs"], entry["reason"].split(" (")[0]) for entry in used["not_in_laws"]]
-    assert reasons == [
+    twice = runs[runs.duplicated(used_runs.SAME, keep=False)].groupby(used_runs.SAME, dropna=False)["hyper_id"]
+    assert {tuple(ids) for _, ids in twice} == {(28, 67), (47, 56), (49, 57), (54, 66)}
+    reasons = used_runs.unused(Report(results, []))
+    assert [(len(runs), reason.split(" (")[0]) for reason, runs in reasons.items()] == [
         (3, "a seed other than 42"),
         (40, "a share of routed blocks other than 0.5"),
         (12, "more than one expert per token"),
@@ -85,36 +80,31 @@ def test_what_is_left_out_is_named(results):
      ("Hash", "one dense seed more", 57, "-.0879 -.1414 .0129 1.1646 4.538 403.3 .00298", "86")],
 )  # fmt: skip
 def test_the_refits(results, router, choice, count, values, cutoff):
-    entry = of(results["other_rows"], router=router, choice=choice)
+    [entry] = results["refits"].query("router == @router and choice == @choice").to_dict("records")
     assert entry["rows"] == count and entry["status"] == "interior"
-    found = [*(each["value"] for each in entry["coefficients"].values()), entry["rmsle"]]
+    found = [entry[name] for name in ("a", "b", "c", "d", "E_start", "E_max", "rmsle")]
     forms = (".4f", ".4f", ".4f", ".4f", ".3f", ".1f", ".5f")
     if values:
         assert [
             format(x, form).replace("0.", ".", 1) if abs(x) < 1 else format(x, form)
             for x, form in zip(found, forms, strict=True)
         ] == values.split()
-    assert f"{entry['derived']['N_cutoff']['value'] / 1e9:.0f}" == cutoff
+    assert f"{entry['N_cutoff'] / 1e9:.0f}" == cutoff
 
 
 def test_the_printed_constants(results):
-    scores = {law["router"]: law["printed"] for law in results["laws"]}
-    assert {router: f"{scores[router]['rmsle']:.4f}" for router in ROUTERS} == {
-        "Hash": "0.0052",
-        "RL-R": "0.0077",
-        "S-Base": "0.0037",
-    }
-    rounded = {router: f"{scores[router]['cutoff_of_rounded']:.1e}" for router in ROUTERS}
-    assert rounded == {"Hash": "2.2e+11", "RL-R": "3.2e+10", "S-Base": "1.0e+12"}
+    laws, printed = results["printed_laws"].set_index("router").loc[[*ROUTERS]], results["printed"]
+    assert [f"{rmsle:.4f}" for rmsle in laws["rmsle"]] == ["0.0052", "0.0077", "0.0037"]
+    assert [f"{cutoff:.1e}" for cutoff in laws["cutoff_of_rounded"]] == ["2.2e+11", "3.2e+10", "1.0e+12"]
+    # The interval includes the printed value, because rounding decides.
+    cutoffs = printed[printed["name"] == "N_cutoff"].set_index("router")["printed"]
+    assert ((laws["low"] < cutoffs) & (cutoffs < laws["high"]) & (laws["high"] > 8 * laws["low"])).all()
+    assert ((laws["fitted"] < laws["best_in_box"]) & (laws["best_in_box"] < laws["rmsle"])).all()
+    assert printed[printed["router"] != "Dense"]["inside"].all() and len(printed) == 3 * 7 + 2
     for law in results["laws"]:
-        printed = law["printed"]
-        low, high = printed["cutoff_box"]
-        # The interval includes the printed value, because rounding decides.
-        assert low < printed["N_cutoff"] < high and high > 8 * low
-        assert law["rmsle"] < printed["best_in_box"] < printed["rmsle"]
-        assert all(printed["inside"].values())
+        fitted = printed[printed["router"] == law["router"]].set_index("name")
         for name, value in paper.PRINTED[law["router"]].coefficients._asdict().items():
-            assert printed["difference"][name] == constants(law)[name]["value"] - value
+            assert fitted.loc[name, ["printed", "fitted"]].tolist() == [value, constants(law)[name]["value"]]
     dense = results["dense"]
     assert (
         f"{dense['coefficients']['alpha']['value']:.4f} {dense['coefficients']['N_c']['value']:.2e}"
@@ -126,7 +116,7 @@ def test_the_printed_constants(results):
 def test_no_law_that_is_printed_alike_is_better_than_the_best_in_the_box(table):
     selection = next(s for s in table.law_rows() if s.router == "RL-R")
     columns = rows.columns_of(selection, "loss_validation")
-    printed, half = paper.PRINTED["RL-R"].coefficients, paper.HALF_UNIT
+    printed, half = paper.PRINTED["RL-R"].coefficients, HALF_UNIT
     best = best_in_box(printed, columns)
     random = np.random.default_rng(0)
     for move in random.uniform(-half, half, (300, 4)):
@@ -144,7 +134,7 @@ def test_slopes_at_each_size(results):
         "1.3B": "-.0151 -.0166 -.0197",
     }
     for size, values in known.items():
-        found = [of(law["measured_slopes"], N=SIZES[size])["slope"] for law in results["laws"]]
+        found = results["slopes"].query(f"N == {SIZES[size]}")["slope"]
         assert [f"{slope:.4f}".replace("0.", ".") for slope in found] == values.split(), size
 
 
@@ -169,7 +159,7 @@ def test_transfer_sets(table, loss, values, bounds):
 
     Some runs have these losses only at an earlier step, 248,000. The report uses these rows too.
     """
-    (selection,) = [s for s in table.law_rows(loss, f"{fits.ONE_SEED} and step > 248000") if s.router == "S-Base"]
+    (selection,) = [s for s in table.law_rows(loss, f"{refits.ONE_SEED} and step > 248000") if s.router == "S-Base"]
     fit = fit_routed(*rows.columns_of(selection, loss))
     found = [*fit.coefficients[:4], fit.rmsle]
     assert [f"{x:.4f}".replace("0.", ".", 1) if abs(x) < 1 else f"{x:.4f}" for x in found] == values.split()
@@ -177,16 +167,18 @@ def test_transfer_sets(table, loss, values, bounds):
 
 
 def test_a_constant_that_the_runs_do_not_determine_is_not_given(results):
-    curation = [entry for entry in results["transfer"] if entry["loss"] == "loss_curation_corpus"]
-    assert [entry["router"] for entry in curation] == list(ROUTERS) and len(results["transfer"]) == 18
-    assert not any(entry["coefficients"]["E_start"]["determined"] for entry in curation)
-    assert all(entry["coefficients"]["a"]["determined"] for entry in curation)  # for any joint change of b, c and d
+    known = (
+        results["text_constants"]
+        .query("loss == 'loss_curation_corpus'")
+        .pivot(index="router", columns="name", values="determined")
+    )
+    assert known.index.tolist() == list(ROUTERS) and len(results["texts"]) == 18
+    assert not known["E_start"].any() and known["a"].all()  # for any joint change of b, c and d
     assert all(all(own["determined"] for own in constants(law).values()) for law in results["laws"])
     text = markdown(results, [], full=True)
-    for entry, router in zip(curation, ("HASH", "RL-R", "S-BASE"), strict=True):
+    for router, determined in zip(("HASH", "RL-R", "S-BASE"), known.drop(columns="N_cutoff").to_numpy(), strict=True):
         line = next(line for line in text.splitlines() if line.startswith(f"| Curation Corpus | {router} |"))
-        known = [name for name in ("a", "b", "c", "d", "E_start", "E_max") if entry["coefficients"][name]["determined"]]
-        assert line.count("| not determined ") == 6 - len(known), line
+        assert line.count("| not determined ") == 6 - determined.sum(), line
 
 
 def test_experts_per_token(results):
@@ -253,7 +245,7 @@ def test_verdicts_and_words(results):
     assert [line for line in text.splitlines() if line.endswith((",", ";"))] == []  # no sentence is broken
     assert "Every printed constant lies inside the interval of our fit" in text
     assert "Routing lowers the loss at every size trained" in text and "Routing helps less as models grow" in text
-    for words in ("N_cutoff does not follow from the printed table", "Curation Corpus with HASH", "783B for S-BASE"):
+    for words in ("N_cutoff does not follow from the printed table", "783B for S-BASE"):
         assert words in text, words
 
 
@@ -262,5 +254,5 @@ def test_runs_are_told_from_others_by_their_losses(table):
     last.loc[last["router_type"] == "Dense", "loss_validation"] += 0.001
     assert rows._is_released(table.last) and not rows._is_released(last)
     frame = table.frame.assign(hyper_id=table.frame["hyper_id"] + 500)  # the same numbers as other runs
-    renamed = rows.Table(Runs(frame, "renamed"))
+    renamed = rows.Source(Runs(frame, "renamed"))
     assert not any(run.suspect for run in renamed.runs)

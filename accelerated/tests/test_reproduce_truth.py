@@ -14,16 +14,13 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.findings import compute, routers, routing_frequency
+from routelaws.accelerated.findings import compute, dense, law_figures, routers, routing_frequency, slopes, worth
+from routelaws.accelerated.findings import runs as comparison_runs
 from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.findings.gather import gather
+from routelaws.accelerated.findings.source import Source, open_runs
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
-from routelaws.accelerated.report.figures import laws as law_figures
-from routelaws.accelerated.results.comparisons import runs as comparison_runs
-from routelaws.accelerated.results.reproduction import router_fits as fits
-from routelaws.accelerated.results.reproduction.headlines import headlines
-from routelaws.accelerated.results.reproduction.table import Table, open_runs
 from routelaws.conformance.plain.laws import Bounded, Compute, quiet_interval
 
 from .small_tables import run as a_run
@@ -151,7 +148,7 @@ def test_each_panel_of_effective_size_has_the_dense_line_of_its_own_law(gathered
     results, runs = gathered
     laws = [law | {"curve": dict(law["curve"])} for law in results["laws"]]
     laws[0]["curve"]["intercept"] += 0.1
-    panels = law_figures.effective_figure(results | {"laws": laws}, runs).axes
+    panels = worth.draw(results | {"laws": laws}, runs).axes
     for panel, law, factor in zip(panels, LAWS.values(), (10**0.1, 1.0), strict=True):
         for line in curves(panel):
             assert close(line.get_ydata(), [factor * law.loss(n, 1) for n in line.get_xdata()], 1e-5)
@@ -227,32 +224,34 @@ def test_cells_of_the_opposite_order_are_counted_among_those_of_their_pair(resul
 
 
 def test_a_run_has_its_compute_in_the_units_of_the_report(results):
-    for run in results["runs"]:
+    for run in results["runs"].to_dict("records"):
         assert close(run["flops"], teraflops(run["size"], 1 + 0.3 * (run["k"] - 1 + run["flop_increase"] - 1)))
     for point in results["utilisation_runs"].itertuples():
-        run = results["runs"][point.hyper_id]
+        run = results["runs"].iloc[point.hyper_id]
         assert close([point.F, point.B], [run["flops"], run["total_parameters"] / (run["flops"] * 1e12 / 2048)])
 
 
 def test_slopes_gains_cutoff_and_worth_are_those_of_the_law(results):
     for entry in results["laws"]:
         law = LAWS[entry["router"]]
+        of_router = (results[name][results[name]["router"] == entry["router"]] for name in ("slopes", "gains", "worth"))
+        slopes, gains, worth = of_router
+        gains = gains[gains["loss"] == "loss_validation"]
         assert entry["rows"] == 19 and entry["dense_rows"] == 4
         assert close([each["value"] for each in entry["coefficients"].values()], list(law), 1e-3)
         assert close(entry["derived"]["N_cutoff"]["value"], law.cutoff(), 1e-2)
-        assert close(entry["N_cutoff_times"], law.cutoff() / SIZES[-1], 1e-2)
-        assert close([e["value"] for e in entry["derived"]["slopes"]], [law.slope(n) for n in SIZES], 1e-3)
-        for gain, n in zip(entry["gains"], SIZES, strict=True):
-            assert (gain["N"], gain["E"]) == (n, 256) and close(gain["value"], law.gain(n, 256), 1e-4)
-            assert close(gain["percent"], [100 * (10 ** gain[end] - 1) for end in ("value", "low", "high")])
-        for each in entry["worth"]:
-            n, e = each["N"], each["E"]
-            assert close([each["value"], each["times"]], [law.worth(n, e), law.worth(n, e) / n], 1e-3)
-            assert close(each["loss"], law.loss(n, e))
-            assert close(each["measured_times"], each["measured"] / n)
-            # By the power law of the dense runs, which equals the law at E = 1.
-            assert close(each["measured"], law.worth(n, e), 1e-3)
-        assert [(e["N"], e["E"]) for e in entry["worth"]] == [(n, e) for n in SIZES for e in (8, 128, 256)]
+        assert close(slopes["effective"], [law.slope(n) for n in SIZES], 1e-3)
+        assert gains["N"].tolist() == [*SIZES] and (gains["E"] == 256).all()
+        assert close(gains["value"], [law.gain(n, 256) for n in SIZES], 1e-4)
+        for end, percent in (("value", "percent"), ("low", "percent_low"), ("high", "percent_high")):
+            assert close(gains[percent], 100 * (10 ** gains[end] - 1))
+        at = [*zip(worth["N"], worth["E"], strict=True)]
+        wanted = [law.worth(n, e) for n, e in at]
+        assert at == [(n, e) for n in SIZES for e in (8, 128, 256)]
+        assert close(worth["value"], wanted, 1e-3) and close(worth["times"], wanted / worth["N"], 1e-3)
+        assert close(worth["loss"], [law.loss(n, e) for n, e in at])
+        # By the power law of the dense runs, which equals the law at E = 1.
+        assert close(worth["measured"], wanted, 1e-3) and close(worth["measured_times"], worth["measured"] / worth["N"])
 
 
 def test_the_dense_law(results):
@@ -299,12 +298,12 @@ def test_of_a_tie_the_larger_routing_frequency_is_the_usual_one():
 def of_first_page(results: dict, change) -> str:
     other = copy.deepcopy(results)
     change(other, *other["laws"])
-    return section(markdown(other | {"headlines": headlines(other)}, [], full=True), "What came out")
+    return section(markdown(other, [], full=True), "What came out")
 
 
 def mixed(results, hash_law, base_law):
     """One gain of six and one c may be 0, S-BASE has residuals of 6 %, and HASH is probably lower."""
-    hash_law["gains"][0]["high"] = 0.001
+    results["gains"].loc[0, "high"] = 0.001
     base_law["coefficients"]["c"]["low"] = -0.001
     base_law["rmsle_percent"] = 6.0
     results["pairs"].loc[0, ["percent", "low", "high", "verdict"]] = -2.0, -5.0, 1.0, "open"
@@ -312,9 +311,8 @@ def mixed(results, hash_law, base_law):
 
 def turned(results, *laws):
     """No gain is certain, c is below 0 with its intervals, residuals are curved, HASH is lower by 1 to 3 %."""
+    results["gains"]["high"] = 0.001
     for law in laws:
-        for gain in law["gains"]:
-            gain["high"] = 0.001
         law["coefficients"]["c"] |= {"low": -0.02, "high": -0.001}
         law["rmsle_percent"] = 1.0
     laws[1]["misfit"]["bend"] |= {"p": 1e-3}
@@ -333,7 +331,8 @@ def coarse(results, *laws):
     """Seeds scatter by more than 100 %, and laws have residuals of more than 1,000 %."""
     results["seed_scatter"] |= {"percent": 131.6}
     for law in laws:
-        law["rmsle_percent"], law["N_cutoff_times"] = 1204.0, 1103.2
+        law["rmsle_percent"] = 1204.0
+        law["derived"]["N_cutoff"]["value"] = 1103.2 * SIZES[-1]
 
 
 @pytest.mark.parametrize(
@@ -369,7 +368,7 @@ def test_where_the_laws_miss_is_said_by_size(tmp_path):
     frame.to_csv(tmp_path / "table.csv", index=False)
     results, _ = gather(open_runs(tmp_path / "table.csv"))
     wanted = [100 * (10**miss - 1) for miss in (-0.01, 0.02, -0.01)]
-    assert close([entry["percent"] for entry in results["dense"]["misses"]["sizes"]], wanted)
+    assert close([100 * (10 ** entry["log10"] - 1) for entry in results["dense"]["misfit"]["sizes"]], wanted)
     [row] = cells(section(markdown(results, [], full=True), "Where the laws miss"), "dense power law")
     assert row[1:] == [f"{percent:+.2f} %" for percent in wanted]
 
@@ -387,11 +386,10 @@ def test_what_is_worth_and_measured_is_that_of_the_loss_that_was_asked_for(tmp_p
     frame = make_frame()
     frame = frame[(frame["router_type"] != "Hash") & (frame["k"] == 1) & (frame["routing_frequency"] == 0.5)]
     frame[frame["flop_increase"] == 1].to_csv(tmp_path / "table.csv", index=False)
-    table = Table(open_runs(tmp_path / "table.csv", loss_column="loss_c4"))
-    dense = fits.dense_law(table, table.runs)
-    [law] = fits.router_laws(table, dense)
-    assert close([each["value"] for each in law["derived"]["slopes"]], [1.25 * BASE.slope(n) for n in SIZES], 1e-3)
-    for each in law["worth"]:
-        n, e = each["N"], each["E"]
-        assert close(each["loss"], BASE.loss(n, e) ** 1.25) and close(each["value"], BASE.worth(n, e), 1e-3)
-        assert close(each["measured"], BASE.worth(n, e), 1e-3)
+    table, results = Source(open_runs(tmp_path / "table.csv", loss_column="loss_c4")), {}
+    for finding in (dense, slopes, worth):
+        results |= finding.find(results, table)
+    assert close(results["slopes"]["effective"], [1.25 * BASE.slope(n) for n in SIZES], 1e-3)
+    for row in results["worth"].itertuples():
+        assert close(row.loss, BASE.loss(row.N, row.E) ** 1.25) and close(row.value, BASE.worth(row.N, row.E), 1e-3)
+        assert close(row.measured, BASE.worth(row.N, row.E), 1e-3)

@@ -48,10 +48,12 @@ def test_no_file_imports_from_a_higher_room(graph):
     assert not wrong
 
 
-def test_only_results_of_folders_know_of_training(graph):
-    """`fit` and notebooks read a table without importing the model."""
+def test_results_know_of_no_training_and_of_no_findings(graph):
+    """`fit` and notebooks read a table without importing the model. Reports of a table do not, either."""
+    above = [(file, other) for file, others in graph.items() for other in others if file.startswith("results/")]
+    assert above and not [pair for pair in above if pair[1].startswith(("training/", "findings/"))]
     entering = {file for file, others in graph.items() if any(other.startswith("training/") for other in others)}
-    inside = {file for file in entering if file.startswith("results/")}
+    inside = {file for file in entering if file.startswith("findings/")}
     assert inside and {Path(file).parts[1] for file in inside} == {"sweeps"}
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.findings.sweeps.comparisons import difference_error
+from routelaws.accelerated.findings.sweeps.run_pairs import beside, run_table, settings_of
 from routelaws.accelerated.inspection import run_page
 from routelaws.accelerated.inspection.run_page import read_run
-from routelaws.accelerated.results.sweeps.findings import difference_error
-from routelaws.accelerated.results.sweeps.run_pairs import beside, run_table
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.runs.result_rows import result_row, write_rows
 from routelaws.accelerated.training.window_losses import FILE, WindowLosses, as_csv
@@ -43,7 +43,7 @@ def test_the_difference_is_that_of_the_windows(runs):
 
     The residuals are (0, 1, -1), three times, so the error is √(9/8 · 6)/90.
     """
-    first, second, third = beside(runs).runs
+    first, second, third = beside(runs).itertuples()
     assert (first.loss, first.difference) == (3.0, 0.0)
     assert second.difference == pytest.approx(-0.3) and second.difference_error == pytest.approx(
         (9 / 8 * 6) ** 0.5 / 90
@@ -53,7 +53,7 @@ def test_the_difference_is_that_of_the_windows(runs):
 
 
 def test_settings_that_differ_are_named_and_no_others(runs):
-    found = beside(runs).settings
+    found = settings_of(beside(runs)["config"])
     assert found["router"] == ["dense", "hash", "dense"] and found["seed"] == [42, 42, 3]
     assert set(found) == {"router", "experts", "capacity_factor", "seed"}
     assert found["capacity_factor"] == [None, 2.0, None]

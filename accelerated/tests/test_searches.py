@@ -46,6 +46,7 @@ def test_a_law_without_fast_functions_is_fitted_by_the_search_of_the_reference(m
     wanted = reference.fit_kaplan(size, tokens, loss, None)
     assert fast.fit_kaplan(size, tokens, loss, None).coefficients != wanted.coefficients  # in the last digits
     monkeypatch.setattr(_smooth, "FAST", {})
+    monkeypatch.setattr(_smooth, "_KEPT", [])
     assert fast.fit_kaplan(size, tokens, loss, None).coefficients == wanted.coefficients
     intervals = [laws.kaplan_intervals(size, tokens, loss, None, at=[[1e8], [1e10]]) for laws in (fast, reference)]
     assert intervals[0] == intervals[1]

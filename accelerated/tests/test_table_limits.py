@@ -10,7 +10,7 @@ import pytest
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws import compute
-from routelaws.accelerated.results.planning.options import _at_experts
+from routelaws.accelerated.results.planning.options import _at_experts, _at_sizes
 from routelaws.accelerated.tables import reading
 from routelaws.accelerated.tables.schema import RANGES, limited
 from routelaws.accelerated.tables.table import _read, read_table
@@ -159,7 +159,8 @@ def test_numbers_of_a_table_of_accuracies_have_limits_too(tmp_path, capsys, colu
 def test_a_line_of_costs_that_falls_to_0_says_nothing():
     """P at E = 1 cannot follow from runs with E = 8 and 9 that grow by more than P per expert."""
     sizes, experts, totals = np.full(2, 1e7), np.array([8.0, 9.0]), np.array([1e8, 2e8])
-    assert _at_experts(sizes, experts, totals, 8.5) == {1e7: 1.5e8} and _at_experts(sizes, experts, totals, 1.0) == {}
+    known = _at_sizes(sizes, experts, totals)
+    assert _at_experts(known, 8.5) == {1e7: 1.5e8} and _at_experts(known, 1.0) == {}
 
 
 @pytest.mark.parametrize("twin", [reference_compute, compute])

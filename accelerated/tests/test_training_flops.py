@@ -7,8 +7,8 @@ import pandas
 import pytest
 
 from routelaws.accelerated import cli
+from routelaws.accelerated.findings.source import Source, open_runs
 from routelaws.accelerated.laws.catalogue import LAWS
-from routelaws.accelerated.results.reproduction.table import Table, open_runs
 from routelaws.accelerated.results.rows import ESTIMATED, PIECES, TAKEN, column_remarks, law_columns
 from routelaws.accelerated.tables.convert import convert_runs
 from routelaws.accelerated.tables.selection import select_rows
@@ -102,7 +102,7 @@ def test_the_flops_of_a_step_are_those_of_its_own_tokens(tmp_path, columns, rema
     share = 65_536 / 524_288 if remarks else 1
     np.testing.assert_allclose(flops, share * 2.6e-12 * 2048 * frame["dense_parameter_count"])
     np.testing.assert_allclose(used, 12 / 2.6 / share)
-    runs = Table(open_runs(tmp_path / "table.csv")).runs
+    runs = Source(open_runs(tmp_path / "table.csv")).runs
     np.testing.assert_allclose([run.flops for run in runs], flops)
     assert column_remarks([selection], law) == remarks
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from routelaws.reference.accounting import Accounting
 from routelaws.reference.configuration import ModelConfig
+from routelaws.reference.recipes import RECIPES, Setting
 from routelaws.reference.schedules import SCHEDULES, SHAPES, decay_start
 
 from ..errors import InputError
@@ -47,19 +48,6 @@ LARGEST_SEED = 2**32 - 1
 """The largest seed. JAX uses only the last 32 bits of a seed, so a larger seed would repeat a smaller seed."""
 
 
-def learning_rate_rule(dense_parameters: int, num_experts: int) -> float:
-    """Return the peak learning rate for a model of N dense parameters and E experts: 0.011 (N / 60,000)^-0.37.
-
-    Our choice. We tuned it at two sizes (N of 6.8 and 42 thousand), for dense models and for 16 experts by HASH and by
-    S-BASE. The runs had 1.6 million tokens of Python source in batches of 1,024 tokens. In each case, half this rate
-    and twice this rate gave a higher loss. In two cases (dense and HASH at the larger size), the difference was within
-    the error over documents. So the rule does not depend on E. Far above these sizes the rule is
-    a guess: it gives 3e-4 at 1.3 billion. The preset `rates` repeats the tuning.
-    """
-    del num_experts
-    return 0.011 * (dense_parameters / 60_000) ** -0.37
-
-
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
     """One training run."""
@@ -75,7 +63,7 @@ class TrainConfig:
     steps: int = 1000
     """Training steps."""
     learning_rate: float | None = None
-    """Peak learning rate. If not given: 0.011 (N / 60,000)^-0.37 for N dense parameters."""
+    """Peak learning rate. If not given: the rate of a recipe. In Python and in files: 0.011 (N / 60,000)^-0.37, for N dense parameters."""  # noqa: E501
     router_rate: float = 0.2
     """Learning rate of router weights, as a multiple of the rate of other weights. dense and hash have no router weights."""  # noqa: E501
     schedule: str = "cosine"
@@ -149,10 +137,16 @@ class TrainConfig:
         return per_token * self.steps * self.batch_size * self.sequence_length
 
     def peak_learning_rate(self) -> float:
-        """Return the learning rate of the configuration or, if there is none, of `learning_rate_rule`."""
-        if self.learning_rate is not None:
-            return self.learning_rate
-        return learning_rate_rule(self.accounting().dense_parameters, self.model.experts)
+        """Return the learning rate of the configuration or, if there is none, of the recipe `ours`."""
+        return RECIPES["ours"].rate(self.setting()) if self.learning_rate is None else self.learning_rate
+
+    def setting(self) -> Setting:
+        """Return what a recipe of the learning rate needs to know of this run."""
+        counts, model = self.accounting(), self.model
+        tokens = self.steps * self.batch_size * self.sequence_length
+        experts = 1 if model.router == "dense" else model.experts
+        embeddings = 2 * model.vocab_size * model.d_model
+        return Setting(counts.total_parameters, counts.dense_parameters, tokens, experts, model.d_model, embeddings)
 
     def stable_steps(self) -> int:
         """Return the step at which the learning rate begins to fall after the warm-up."""

@@ -94,7 +94,7 @@ class Layout:
         params: for each weight the axes that cut it, as a PartitionSpec.
         moments: for each weight the axes that cut its gradient and its moments. They are cut like the weight. The batch
             axes that do not cut the weight cut one more dimension. It is the largest dimension that divides into equal
-            parts.
+            parts; of a table such as the embedding, it is the last one.
 
     Raises:
         InputError: there are more or fewer devices than places in the mesh.
@@ -124,7 +124,7 @@ class Layout:
         spec = [*spec] + [None] * (weight.ndim - len(spec))
         free = [i for i, axis in enumerate(spec) if axis is None and weight.shape[i] % parts == 0]
         if free:
-            spec[max(free, key=lambda i: weight.shape[i])] = axes
+            spec[max(free, key=lambda i: i if weight.ndim == 2 else weight.shape[i])] = axes
         return P(*spec)
 
     def sharding(self, specs):
@@ -143,7 +143,7 @@ class Layout:
             further = [i for i, axis in enumerate(cut) if i >= len(spec) or axis != spec[i]]
             further = [i for i in further if cut[i] is not None]
             if further:
-                gradient = jax.lax.psum_scatter(gradient, axes, scatter_dimension=further[0], tiled=True)
+                gradient = _scattered(gradient, axes, further[0])
             else:
                 gradient = jax.lax.psum(gradient, axes)
             return gradient if "model" in spec or self.shape.model == 1 else jax.lax.psum(gradient, "model")
@@ -194,3 +194,17 @@ class Layout:
 
 def _free_batch_axes(spec: P) -> tuple[str, ...]:
     return tuple(axis for axis in BATCH_AXES if axis not in spec)
+
+
+def _scattered(gradient: jax.Array, axes: tuple[str, ...], dimension: int) -> jax.Array:
+    """Return this device's part of a sum over axes.
+
+    XLA on TPU makes an all-reduce, which sends twice as much, of a scatter over two axes, and of one whose dimension
+    is not among the last two.
+    """
+    rest = gradient.shape[dimension + 1 :]
+    if len(rest) > 1:
+        gradient = gradient.reshape(*gradient.shape[: dimension + 1], -1)
+    for axis in axes:
+        gradient = jax.lax.psum_scatter(gradient, axis, scatter_dimension=dimension, tiled=True)
+    return gradient.reshape(*gradient.shape[: dimension + 1], *rest)

@@ -44,6 +44,13 @@ KINDS = {
 }  # fmt: skip
 """The parts of a program's memory, and XLA's names. Aliased outputs use the memory of arguments."""
 
+OF_LIBTPU = {
+    "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}  # fmt: skip
+"""Environment variables. With the first three, libtpu does not look for a TPU of this machine, and prints no warnings
+about it. With the last one, several processes can compile at the same time."""
+
 LARGEST = 5
 """Number of tensors in a report."""
 
@@ -81,6 +88,16 @@ def size_of_slice(name: str) -> int:
     return math.prod(map(int, shape.split("x"))) * (2 if kind == "tpu7x" else 1)
 
 
+def memory_of_slice(name: str) -> int:
+    """Return the bytes that a program can use on a device of a slice."""
+    return round(MEMORY[name.partition(":")[0]] * GIB)
+
+
+def compile_training(config: TrainConfig, name: str) -> dict:
+    """Return the numbers of the training steps alone, see `compile_run`."""
+    return _compiled(lower_run(config, name)[0], name, config.steps_per_call)
+
+
 def compile_run(config: TrainConfig, name: str) -> dict:
     """Compile the training steps and the evaluation of a run for a slice, and return a report as JSON.
 
@@ -96,7 +113,7 @@ def compile_run(config: TrainConfig, name: str) -> dict:
         "slice": name,
         "mesh": config.mesh,
         "devices": size_of_slice(name) if config.mesh else 1,
-        "available": round(MEMORY[name.partition(":")[0]] * GIB),
+        "available": memory_of_slice(name),
         "training": _compiled(training, name, config.steps_per_call),
         "evaluation": _compiled(evaluation, name, config.evaluation_batches()),
     }

@@ -379,17 +379,13 @@ def _tie_inputs(seed: int) -> list[tuple]:
 # Activation: x [n] -> [n].
 
 
-def _erf(x: np.ndarray) -> np.ndarray:
-    return np.array([math.erf(value) for value in x.tolist()])
-
-
 ACTIVATION = (
     Dialect("GELU by tanh", "GELU in the form x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))",
             ("routelaws", "jax.nn.gelu by default", "torch.nn.functional.gelu with approximate='tanh'"),
             lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
     Dialect("GELU by erf", "exact GELU (erf), x/2 (1 + erf(x/√2))",
             ("torch.nn.functional.gelu by default", "jax.nn.gelu(approximate=False)"),
-            lambda x: x / 2 * (1 + _erf(x / math.sqrt(2)))),
+            lambda x: x / 2 * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2)))),
     Dialect("GELU by sigmoid", "GELU in the form x σ(1.702 x)", ("'quick_gelu' in transformers",),
             lambda x: x * _sigmoid(1.702 * x)),
     Dialect("SiLU", "x σ(x)", ("torch.nn.functional.silu", "jax.nn.silu"), lambda x: x * _sigmoid(x)),

@@ -248,6 +248,13 @@ class Backend:
             self.ledger.findings[self.name, path] = stances.as_row(self, path, stance)
         return self._stances[path]
 
+    @functools.cached_property
+    def activations(self) -> dict:
+        """{function of another library: its activation}, for functions whose activation is known."""
+        theirs = [path for path in stances.ACTIVATED if path in self.functions and not stances.is_own(self._find(path))]
+        found = {path: stances.activation_of(self, path) for path in theirs}
+        return {path: activation for path, activation in found.items() if activation}
+
     def ask(self, path: str, *arrays, precision: str, **options):
         """Call a function outside of any test and return its result as the reference's record.
 

@@ -29,7 +29,7 @@ def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stan
     named = dict(zip(defaults_of(path), arguments, strict=False)) | keywords
     absent = [name for name in OPTIONAL.get(type(result).__name__, ()) if getattr(result, name) is None]
     if path == "routers.expert_choice.expert_choice_router" and named.get("held") is None:
-        return choice_in_order(result, public_functions()[path](**named), **named)
+        return choice_in_order(result, public_functions()[path](**named), precision, **named)
     if not absent and stance is None and path not in BALANCED:
         return result
     wanted = public_functions()[path](**named)

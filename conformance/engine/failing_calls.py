@@ -119,7 +119,7 @@ def with_input(ledger: Ledger, trouble: Trouble, namespace, function) -> Trouble
     script = (
         program(namespace, trouble.backend, trouble.function, inputs) if set(inputs) <= set(call_names(call)) else ""
     )
-    return trouble._replace(detail=f"{trouble.detail}; at {words}", script=script)
+    return trouble._replace(detail=f"{trouble.detail.removesuffix('.')}; at {words}", script=script)
 
 
 def _beside_defaults(call: Call) -> dict:

@@ -24,6 +24,8 @@ from routelaws.conformance.engine import backends, failing_calls, harness, page,
 from routelaws.conformance.engine.ledger import Ledger, Slack
 from routelaws.conformance.engine.names import public_functions
 from routelaws.conformance.engine.options import PROFILES, Options, folder_for
+from routelaws.conformance.engine.stances import ACTIVATED
+from routelaws.reference import experts
 
 NAME = "routelaws.conformance.engine.plugin"
 
@@ -285,6 +287,15 @@ def pytest_runtest_teardown(item, nextitem):
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
     """Start a record in the ledger for each example of a property test, and keep the calls of failing examples."""
+    backend = _backend_of(pyfuncitem)
+    with pytest.MonkeyPatch.context() as patch:
+        for path in asked_by(pyfuncitem) & ACTIVATED.keys() if backend is not None else ():
+            # An expert with another known activation is compared with a reference that has this activation.
+            patch.setattr(experts, "gelu", backend.activations.get(path, experts.gelu))
+        return (yield from _examples_kept(pyfuncitem))
+
+
+def _examples_kept(pyfuncitem):
     ledger, property_ = pyfuncitem.config.stash[SUITE].ledger, getattr(pyfuncitem.obj, "hypothesis", None)
     if not ledger.keeps or property_ is None:
         return (yield)

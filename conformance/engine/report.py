@@ -25,6 +25,7 @@ from routelaws.accelerated.files import write_atomically
 from routelaws.conformance.bounds import SLACK_SHARE
 from routelaws.conformance.dialects.judge import UNEXPLAINED
 from routelaws.conformance.engine.ledger import Ledger, Slack, Trouble
+from routelaws.conformance.engine.stances import ACTIVATED
 
 OUR_DIALECTS = {
     "routers.top_k.top_k_router": "softmax over all experts", "routers.top_k.switch_router": "softmax over all experts",
@@ -340,7 +341,8 @@ def _blamed(row: Row, troubles: list[Trouble], causes: list[str]) -> Row:
     first, spoken = _first(troubles)
     rest = [trouble for trouble in troubles if trouble is not first and trouble is not spoken]
     kind, detail = first.kind, first.detail
-    if spoken and kind == "wrong":  # the function has a known design, so report this first
+    if spoken and kind == "wrong" and (first is spoken or row.function not in ACTIVATED):
+        # The known design explains the other faults. Tests of ACTIVATED have the known activation already.
         rest, first = [trouble for trouble in troubles if trouble is not spoken], spoken
         kind, detail = "dialect", spoken.detail
     elif causes and kind == "wrong":

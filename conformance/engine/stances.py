@@ -9,6 +9,7 @@ reference's default. So a router that always normalises is compared with a norma
 choices and the choice among equal scores are no faults. The guard replaces them by the reference's before a comparison.
 """
 
+import functools
 import linecache
 import re
 from typing import NamedTuple
@@ -52,6 +53,9 @@ SUBJECTS = {
     } | {"sigmoid": {"dialect": ("assignments",), "score": ("sigmoid",)}}),
 }  # fmt: skip
 """{function: (subject of `classify`, {dialect: the reference's options for it})}."""
+
+ACTIVATED = {"experts.routed_ffn": "activation of a routed layer", "experts.expert_ffn": "activation of an expert"}
+"""{function: subject of `classify`} for functions whose activation may be another than the reference's."""
 
 JUDGED = (TOP_K, SWITCH, GSHARD, TIES, *SUBJECTS)
 
@@ -193,6 +197,15 @@ class _Ask:
         if lacking:
             raise NotImplementedError(f"option {lacking[0]}")
         return options if self.path in ONLY_K else {"k": probe.k} | options | self.fixed
+
+
+def activation_of(backend, path: str):
+    """Return the activation of a function of `ACTIVATED` if it is a known one, else None."""
+    subject, adapt = ACTIVATED[path], classifier.FUNCTIONS[ACTIVATED[path]][1]
+    precision = "float32" if "float32" in backend.dtypes else backend.dtypes[0]
+    verdict = classifier.classify(subject, adapt(functools.partial(backend.ask, path, precision=precision)))
+    known = {dialect.name: dialect.function for dialect in classifier.SUBJECTS[subject].dialects}
+    return known[verdict.matches[0]] if verdict.matches else None
 
 
 def _of_subject(backend, path: str) -> Stance:

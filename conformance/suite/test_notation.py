@@ -26,6 +26,7 @@ def check_top_k_indices(backend, drawn: Logits, precision: str, jit: bool = True
 
 @pytest.mark.asks("notation.top_k_indices")
 @given(drawn=logits() | logits(("tied",)), precision=st.sampled_from(PRECISIONS), jit=st.booleans())
+@example(drawn=Logits(2.0**-30 * np.array([[0, 3, 1, 2], [1, 0, 2, 3]]), "tiny", 2), precision="float32", jit=False)
 def test_top_k_indices(backend, drawn, precision, jit):
     check_top_k_indices(backend, drawn, precision, jit)
 

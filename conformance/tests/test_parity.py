@@ -131,7 +131,8 @@ TIES = "tie rule: A takes the lower index, B the higher index"
 
 CASES = (
     (higher, {"ties": TIES, "values of bfloat16": TIES}),
-    (low, dict.fromkeys(("equal in bfloat16", "random", "few tokens"), "B: as if logits were computed in bfloat16")),
+    (low, dict.fromkeys(("equal in bfloat16", "random", "few tokens", "small gates"),
+                        "B: as if logits were computed in bfloat16")),
     (over_all, {"random": "renormalisation: A gives softmax over chosen, B softmax over all experts"}),
     (threshold, {"small gates": "B: gates below 1e-08 are 0"}),
     (logit, {"random": "gates: A gives softmax over chosen, B the gate is the logit"}),

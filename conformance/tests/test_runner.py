@@ -629,6 +629,22 @@ class TestBlame:
 
 
 @pytest.mark.slow
+def test_a_known_activation_hides_no_second_fault():
+    """An expert with SiLU is compared with a reference that has SiLU."""
+
+    def verdict(second):
+        def expert_ffn(up, down, x):
+            hidden = x @ up
+            return second(hidden / (1 + np.exp(-hidden)) @ down)
+
+        return runner.check_backend(SimpleNamespace(expert_ffn=expert_ffn), only=["expert_ffn"])["expert_ffn"]
+
+    found = verdict(lambda y: y)
+    assert (found.verdict, found.failed) == ("differs", 1) and "x σ(x); as in" in found.detail, found
+    found = verdict(lambda y: np.where(np.arange(y.shape[1]) == 0, y, 0))
+    assert found.verdict == "unexplained" and "apart from that activation of an expert: x σ(x)" in found.detail, found
+
+
 def test_what_no_test_compared_to_its_end_is_not_called_right():
     """A function that declines a call in every test is never compared."""
 

@@ -830,9 +830,26 @@ def test_an_order_that_hides_no_fault():
     ):  # fmt: skip
         gates = np.array([softmax(z)[gate, 0], wanted.gate[1]])
         found = choice_in_order(
-            ExpertChoice(np.array([token, wanted.token[1]]), gates, wanted.experts_per_token + counts), wanted, z
+            ExpertChoice(np.array([token, wanted.token[1]]), gates, wanted.experts_per_token + counts),
+            wanted,
+            "float64",
+            z,
         )
         assert not all(np.array_equal(ours, theirs) for ours, theirs in zip(found, wanted, strict=True)), token
+
+
+def test_probabilities_that_underflow_are_ties_for_an_expert():
+    """exp(-200) and exp(-300) are 0 in 32 bits, exp(-1) is not."""
+    z = np.zeros((7, 4))
+    z[:, 0] = [-200, -300, -1, -250, -400, -199, -500]
+    wanted = choose(z, 2.0)
+    for token, is_right in (([2, 0, 1, 3], True), ([3, 2, 6, 4], True), ([0, 1, 3, 4], False)):
+        taken = np.array([token, *wanted.token[1:]])
+        counts = np.bincount(taken.ravel(), minlength=7)
+        gates = [np.float32(softmax(z)[token, 0]), *wanted.gate[1:]]
+        found = choice_in_order(ExpertChoice(taken, np.array(gates), counts), wanted, "float32", z)
+        assert np.array_equal(found.token, wanted.token) == is_right, token
+        assert np.array_equal(found.experts_per_token, wanted.experts_per_token) == is_right, token
 
 
 def test_each_function_of_a_policy_is_tested_alone():

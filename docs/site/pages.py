@@ -19,13 +19,14 @@ SINGLE = {  # pages without a group
 }
 GUIDES = {  # in the order of reading; other pages come last
     "Words": ("terms", "letters"),
-    "Build and train": ("own_layer", "routers", "training", "scale", "bench"),
-    "Predict": ("columns", "laws", "planning", "downstream"),
+    "Build and train": ("own_layer", "routers", "training", "worse_than_dense", "scale", "bench"),
+    "Predict": ("columns", "laws", "planning", "recipes", "court", "downstream"),
     "Test": ("wild/README", "wild/parity", "vectors"),
     "Background": (
         "study/README",
         "study/details",
         "study/recipes",
+        "study2/README",
         "choices",
         "coverage",
         "balanced_assignment",

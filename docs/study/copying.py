@@ -1,10 +1,10 @@
-"""Measure how well the runs of a sweep copy, and keep the results in copying.csv.
+"""Measure how well the runs of a sweep copy, and keep the results in copying.csv, or in another --table.
 
     python docs/study/copying.py build/study
 
 The text is 64 random tokens, followed by the same 64 tokens. A model that continues a repetition predicts the second
 half better. The copy gain is the mean loss of the first half minus the mean loss of the second, in nats per token.
-Rows of other runs stay in copying.csv.
+Rows of other runs stay in the table.
 """
 
 import argparse
@@ -55,12 +55,14 @@ def copying_row(folder: Path, hyper_id: int) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", type=Path, nargs="+", help="folder of a sweep")
-    folders = parser.parse_args().folders
-    with TABLE.open() as file:
-        rows = {int(row["hyper_id"]): row for row in csv.DictReader(file)}
-    for folder in folders:
+    parser.add_argument("--table", type=Path, default=TABLE, help="table of the results (default: copying.csv)")
+    flags, rows = parser.parse_args(), {}
+    if flags.table.exists():
+        with flags.table.open() as file:
+            rows = {int(row["hyper_id"]): row for row in csv.DictReader(file)}
+    for folder in flags.folders:
         rows |= {i: copying_row(run, i) for i, run, _ in finished_runs(folder)}
-    write_rows(TABLE, (rows[i] for i in sorted(rows)), COLUMNS)
+    write_rows(flags.table, (rows[i] for i in sorted(rows)), COLUMNS)
 
 
 if __name__ == "__main__":

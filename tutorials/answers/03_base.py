@@ -39,9 +39,9 @@ evaluation = base_router(raised, training=False).expert[:, 0]
 print(f"2. prices {before.prices} become {after.prices}  evaluation: {evaluation}")
 
 # 3. Both experts leave a token the same amount, so it bids nothing above the price. The
-# first expert fills up. From then on it rejects one token after the other, at the price
-# 0. Expert 1 stays empty for ever. A step above 0 makes expert 0 dearer with every bid,
-# until expert 1 is better.
+# first expert fills up. From then on it rejects one token after the other, and its
+# price stays 0. Expert 1 stays empty for ever. A step above 0 makes expert 0 dearer
+# with every bid, until expert 1 is better.
 for step, bids_allowed in ((0.0, 1000), (0.01, 1000)):
     p, bids, free, count = np.zeros(2), [[], []], [0, 1, 2, 3], 0
     while free and count < bids_allowed:

@@ -49,8 +49,8 @@ print("1.", row.verdict, "-", row.detail.partition(";")[0])
 
 # 2. It is wrong in the first calls. Before any random draw, the suite gives every
 # softmax rows that are so far apart that no single shift keeps all exponentials in
-# range. A softmax that passes gets few further calls if it is alone: its test also
-# needs log_sum_exp, and is skipped without it. So look at the calls too.
+# range. The verdict is the same with and without log_sum_exp, because the suite tests
+# softmax alone.
 def hurried_softmax(logits):
     powers = np.exp(logits)
     return powers / powers.sum(axis=-1, keepdims=True)
@@ -59,15 +59,8 @@ def hurried_softmax(logits):
 alone = check(softmax=hurried_softmax)["softmax"]
 both = check(softmax=hurried_softmax, log_sum_exp=log_sum_exp)["softmax"]
 assert alone.verdict == both.verdict == "defect"
-few, many = (
-    check(softmax=notation.softmax)["softmax"],
-    check(softmax=notation.softmax, log_sum_exp=log_sum_exp)["softmax"],
-)
-assert few.verdict == many.verdict == "right" and few.examples < many.examples
-print(
-    f"2. alone {alone.verdict}; calls of the right one: {few.examples} alone, "
-    f"{many.examples} with log_sum_exp"
-)
+assert check(softmax=notation.softmax)["softmax"].verdict == "right"
+print(f"2. alone {alone.verdict}, with log_sum_exp {both.verdict}")
 
 
 # 3. It is wrong if the fraction is not whole, and it ignores that infinity means "drop

@@ -99,3 +99,25 @@ def test_the_fitted_runs_are_the_last_rows_of_one_seed_and_one_router(tmp_path, 
     monkeypatch.setattr(released, "released_runs", lambda: path)
     assert sorted(lesson.fitted_runs("Hash").T.tolist()) == [[15, 1, 3.0], [15, 8, 2.5]]
     assert lesson.fitted_runs("Dense").T.tolist() == [[15, 1, 3.0]]
+
+
+def test_one_answer_has_the_names_of_earlier_ones(tmp_path, monkeypatch, capsys):
+    (tmp_path / "answers").mkdir()
+    answers = (
+        "size = 3\n\n# 1. Three.\nprint(1)\nsize += 1\n\n# 2. Four,\n# as 3 + 1.\nprint(size)\n\n# 3. Five.\nprint(5)\n"
+    )
+    (tmp_path / "answers" / "07_top_k.py").write_text(answers)
+    monkeypatch.setattr(lesson, "__file__", str(tmp_path / "lesson.py"))
+    lesson.answer("07", 2)
+    assert capsys.readouterr().out == "2. Four,\nas 3 + 1.\n\n4\n"
+    for number in (0, 4):
+        with pytest.raises(SystemExit, match=f"exercise {number} does not exist; use 1 to 3"):
+            lesson.answer("07", number)
+    with pytest.raises(SystemExit, match="lesson '08': 0 scripts begin so"):
+        lesson.answer("08", 1)
+
+
+def test_a_shell_has_the_names_of_a_lesson_that_stops(tmp_path, monkeypatch, capsys):
+    (tmp_path / "01_routed.py").write_text("# ## 1. Scores\nscores = 7\nraise SystemExit\n")
+    monkeypatch.setattr(lesson, "__file__", str(tmp_path / "lesson.py"))
+    assert lesson.run("01")["scores"] == 7 and "1. Scores" in capsys.readouterr().out

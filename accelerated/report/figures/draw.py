@@ -8,24 +8,14 @@ from typing import TYPE_CHECKING
 
 from ...files import make_folder
 from ...findings.gather import FINDINGS
+from ...findings.runs import Run
 from ...findings.style import save_figure, styled
-from ...results.comparisons.runs import Run
-from .coefficients import coefficients_figure, slopes_figure
-from .laws import effective_figure, isoflop_figure, level_figure, loss_figure
-from .texts import transfer_figure
 from .training import load_figure, training_figure
 
 if TYPE_CHECKING:  # reports of tables must not import the training code
-    from ...results.sweeps.folder import Sweep
+    from ...findings.sweeps.folder import Sweep
 
-FIGURES = {
-    "loss": loss_figure, "levels": level_figure, "effective_size": effective_figure, "slopes": slopes_figure,
-    "coefficients": coefficients_figure,
-    "transfer": transfer_figure, "isoflop": isoflop_figure,
-    **{name: draw for finding in FINDINGS for name, draw in finding.figures.items()},
-}  # fmt: skip
-"""Figures of the sections and of the findings, by name."""
-
+FIGURES = {name: draw for finding in FINDINGS for name, draw in finding.figures.items()}
 
 OF_A_SWEEP = {"training": training_figure, "load": load_figure}
 """Figures that need the runs of a sweep."""

@@ -9,8 +9,8 @@ from ...findings.style import DASHED, INK, colour_of, panel_grid, shared_legend,
 from ...tables.schema import DENSE
 
 if TYPE_CHECKING:  # reports of a table must not import the trainer
-    from ...results.sweeps.findings import Load
-    from ...results.sweeps.folder import Sweep, SweepRun
+    from ...findings.sweeps.comparisons import Load
+    from ...findings.sweeps.folder import Sweep, SweepRun
 
 TOKENS, NATS = "training tokens (millions)", "loss (nats per token)"
 SHARES = "tokens, in units of a fair share"
@@ -76,7 +76,7 @@ def _names(runs: "list[SweepRun]") -> dict[str, str]:
 
 def load_figure(results: dict, sweep: "Sweep", found: dict):
     """Return the load of the experts at the largest size, one panel per router, one line per routed block."""
-    shown = {load.router: load for load in found["loads"]}  # sizes rise, so the dictionary keeps the largest
+    shown = {load.router: load for load in found["loads"].itertuples()}  # sizes rise, so this keeps the largest
     if not shown:
         return None
     figure, panels = panel_grid(len(shown), 3.4)

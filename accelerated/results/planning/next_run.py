@@ -1,9 +1,11 @@
 """Choose the next run for a table: for each possible run, predict the interval of a number after this run.
 
 The sizes of the possible runs are the sizes of the table and twice its largest size. Their numbers of experts are 1,
-the numbers of the table, and twice its largest number. The costs come from the table (see `options.costs_of`).
+the numbers of the table, and twice its largest number; with a law that uses tokens, their tokens are chosen like their
+sizes. The costs come from the table (see `options.costs_of`).
 """
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -14,11 +16,15 @@ from routelaws.reference.laws.next_run import ON_LOG_SCALE, Asked, NextRun, inte
 from ..blocks import NOT_DETERMINED, Block, Table, count, exponent, figure, percent, text, to_html, undetermined
 from ..encoding import plain
 from ..fit import LEVEL, Fit
+from ..prediction import LETTERS
 from ..rows import TRAINING
-from .options import costs_of
+from .options import costs_of, law_point, tokens_of_runs
 
-FLAGS = {"dense_parameters": "--n", "num_experts": "--experts"}
-"""The columns of the supported laws, and the flag of each."""
+FLAGS = {"dense_parameters": "--n", "num_experts": "--experts", "tokens": "--tokens"}
+"""The numbers that define a run, and the flag of each."""
+
+SUPPORTED = {*FLAGS, "active_parameters"}
+"""Columns of the supported laws."""
 
 BEST_GUESS = (
     "For each proposed run, the law is fitted again with the loss that it predicts for this run. The result is an "
@@ -27,10 +33,19 @@ BEST_GUESS = (
 )
 
 
+class Cell(NamedTuple):
+    """A possible run; N counts the embedding as the table does."""
+
+    size: float
+    experts: float
+    tokens: float | None  # None if the law does not use them
+
+
 class Proposal(NamedTuple):
     run: NextRun
+    cell: Cell
     flops: float  # training FLOPs
-    trained: bool  # whether the table already has a run of this size and number of experts
+    trained: bool  # whether the table already has this cell
 
 
 class NextRuns(NamedTuple):
@@ -83,56 +98,74 @@ def propose(
     """Return every possible run for the rows of a fit, narrowest interval first.
 
     Args:
-        fit: a fit by least squares of a law that uses N, or N and E.
-        name: "prediction", which takes N and E; "slope", which takes N (default: the largest size); or a
+        fit: a fit by least squares of a law that uses N, and perhaps E and tokens.
+        name: "prediction", which takes those numbers; "slope", which takes N (default: the largest size); or a
             coefficient or derived number of the law.
-        at: {column of the law: number or None}.
+        at: {name of `FLAGS`: number or None}.
         flops: largest cost of a run.
         level: confidence level of the interval, between 0 and 1.
 
     Raises:
         ValueError: the law has other columns or no such number, or every run costs more than `flops`.
     """
-    quantity, (law, frame, rows) = _asked(fit, name, at), (fit.law, fit.rows.runs.frame, fit.rows)
-    if not set(law.columns) <= set(FLAGS):
-        raise ValueError(f"the law {law.name} uses {', '.join(law.columns)}; --next needs a law that uses N and E")
+    law, frame, rows = fit.law, fit.rows.runs.frame, fit.rows
+    if not set(law.columns) <= SUPPORTED:
+        raise ValueError(
+            f"the law {law.name} uses {', '.join(law.columns)}; --next needs a law that uses N, E and tokens"
+        )
+    quantity = _asked(fit, name, at)
     now = NextRun((), *interval_of(law, fit.best, rows.columns, rows.measured, quantity, level))
-    costs = {cell: _cost(frame, *cell) for cell in _cells(fit)}
-    paid = [cell for cell, cost in costs.items() if not cost > flops]
+    costs = {cell: _cost(frame, cell) for cell in _cells(fit)}
+    paid = {_point(fit, cell): cell for cell, cost in costs.items() if not cost > flops}
     if not paid:
         raise ValueError(f"{flops:.3g} FLOPs are too few for any run; the cheapest run costs {min(costs.values()):.3g}")
-    points = [cell[: len(law.columns)] for cell in paid]
-    there = set(zip(frame["dense_parameter_count"], frame["num_experts"], strict=True))
-    proposals = []
-    for run in next_runs(law, rows.columns, rows.measured, points, quantity, level):
-        cell = run.at if len(run.at) == 2 else (*run.at, 1.0)
-        proposals.append(Proposal(run, costs[cell], cell in there))
+    proposals, there = [], set(_runs_of(fit))
+    for run in next_runs(law, rows.columns, rows.measured, list(paid), quantity, level):
+        cell = paid[run.at]
+        proposals.append(Proposal(run, cell, costs[cell], cell in there))
     return NextRuns(fit, table, quantity, level, now, proposals, flops, len(costs) - len(paid))
 
 
 def _asked(fit: Fit, name: str, at: dict[str, float | None]) -> Asked:
     """Return the requested number with its point. A point that does not fit the number raises ValueError."""
-    wanted = {}
+    frame, wanted = fit.rows.runs.frame, {}
     if name == "prediction":
-        wanted = {column: at.get(column) for column in fit.law.columns}
+        used = ["dense_parameters", *(column for column in ("num_experts", "tokens") if column in fit.law.columns)]
+        wanted = {column: at.get(column) for column in used}
     if name == "slope":
         n = at.get("dense_parameters")
-        largest = float(fit.rows.runs.frame["dense_parameter_count"].max())
-        wanted = {"dense_parameters": largest if n is None else n}
+        wanted = {"dense_parameters": float(frame["dense_parameter_count"].max()) if n is None else n}
     for column, value in wanted.items():
         if value is None:
-            raise ValueError(f"--next {name} needs {FLAGS.get(column, 'a law that uses N and E')}")
+            raise ValueError(f"--next {name} needs {FLAGS[column]}")
     for column, value in at.items():
         if value is not None and column not in wanted:
             raise ValueError(f"{FLAGS[column]} {value:g}: it cannot be used with --next {name}; leave it out")
+    if name == "prediction":
+        size, experts, tokens = (wanted.get(column) for column in FLAGS)
+        return Asked(name, _point(fit, Cell(size, experts or 1.0, tokens)))
     return Asked(name, tuple(float(value) for value in wanted.values()))
 
 
-def _cells(fit: Fit) -> list[tuple[float, float]]:
-    frame, experts = fit.rows.runs.frame, [1.0]
-    if "num_experts" in fit.law.columns:
-        experts = sorted({1.0, *_with_twice(frame["num_experts"])})
-    return [(n, e) for n in _with_twice(frame["dense_parameter_count"]) for e in experts]
+def _point(fit: Fit, cell: Cell) -> tuple[float, ...]:
+    """Return the columns of the law at a run."""
+    kind, tokens = (cell.experts, 1.0, 1.0), math.nan if cell.tokens is None else cell.tokens
+    columns = law_point(fit.law, costs_of(fit.rows.runs.frame, cell.experts), kind, cell.size, tokens)
+    return tuple(float(column[0]) for column in columns.values())
+
+
+def _runs_of(fit: Fit) -> list[Cell]:
+    """Return the runs of the table."""
+    frame = fit.rows.runs.frame
+    tokens = tokens_of_runs(frame) if "tokens" in fit.law.columns else [None] * len(frame)
+    return [Cell(*run) for run in zip(frame["dense_parameter_count"], frame["num_experts"], tokens, strict=True)]
+
+
+def _cells(fit: Fit) -> list[Cell]:
+    sizes, experts, tokens = (list(dict.fromkeys(values)) for values in zip(*_runs_of(fit), strict=True))
+    experts = sorted({1.0, *_with_twice(experts)}) if "num_experts" in fit.law.columns else [1.0]
+    tokens = tokens if tokens == [None] else _with_twice(tokens)
+    return [Cell(*each) for each in itertools.product(_with_twice(sizes), experts, tokens)]
 
 
 def _with_twice(values) -> list[float]:
@@ -140,9 +173,12 @@ def _with_twice(values) -> list[float]:
     return [*known, 2 * known[-1]]
 
 
-def _cost(frame, n: float, experts: float) -> float:
-    costs = costs_of(frame, experts)
-    return float(TRAINING * costs.flops(n) * costs.tokens(n)) if costs.tokens else np.nan
+def _cost(frame, cell: Cell) -> float:
+    costs = costs_of(frame, cell.experts)
+    if cell.tokens is None and not costs.tokens:
+        return np.nan
+    tokens = costs.tokens(cell.size) if cell.tokens is None else cell.tokens
+    return float(TRAINING * costs.flops(cell.size) * tokens)
 
 
 def _ends(run: NextRun) -> dict:
@@ -152,7 +188,8 @@ def _ends(run: NextRun) -> dict:
 def next_blocks(found: NextRuns, top: int = 10) -> list[Block]:
     """Return the output of `routelaws plan --next` with the first `top` runs."""
     quantity, fit = found.asked, found.fit
-    where = ", ".join(f"{letter} = {value:.6g}" for letter, value in zip("NE", quantity.at, strict=False))
+    letters = [LETTERS[column] for column in fit.law.columns] if quantity.name == "prediction" else "N"
+    where = ", ".join(f"{letter} = {value:.6g}" for letter, value in zip(letters, quantity.at, strict=False))
     blocks: list[Block] = [
         f"{quantity.name}{' at ' if where else ''}{where}, {fit.name}, law {fit.law.name}",
         f"interval now, from the {fit.best.rows} runs of {found.table}: {_interval(found.now)}",
@@ -169,16 +206,18 @@ def next_blocks(found: NextRuns, top: int = 10) -> list[Block]:
 
 def _runs_table(found: NextRuns, top: int) -> Table:
     unit = "width, decades" if found.asked.name in ON_LOG_SCALE else "width"
-    heads = ["", "N", "E", "FLOPs", f"{percent(found.level)} with the run", unit, "relative width", "in the table"]
+    tokens = ["tokens"] if found.proposals and found.proposals[0].cell.tokens else []
+    heads = ["", "N", "E", *tokens, "FLOPs", f"{percent(found.level)} with the run", unit, "relative width"]
     rows = [[str(i + 1), *_row(each, found.now.width)] for i, each in enumerate(found.proposals[:top])]
-    return Table(heads, rows, keys=3)
+    return Table([*heads, "in the table"], rows, keys=3 + len(tokens))
 
 
 def _row(each: Proposal, now: float) -> list[str]:
-    run = each.run
+    run, (size, experts, tokens) = each.run, each.cell
     return [
-        count(run.at[0]),
-        f"{run.at[1]:g}" if len(run.at) > 1 else "1",
+        count(size),
+        f"{experts:g}",
+        *([count(tokens)] if tokens else []),
         "not known" if math.isnan(each.flops) else exponent(each.flops),
         _interval(run),
         f"{run.width:.3g}" if math.isfinite(run.width) else "open",

@@ -9,6 +9,7 @@ Memory counts all parameters of a model: experts, routers and, if the law fixes 
 the vocabulary of both papers. For the fine-grained models, whose N excludes embeddings, this is our choice.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -58,11 +59,15 @@ class Costs(NamedTuple):
 
 
 def costs_of(frame, experts: float) -> Costs:
-    """Return the costs of models with E experts.
+    """Return the costs of models with E experts; arguments as in `costs_by_experts`."""
+    return costs_by_experts(frame)(experts)
+
+
+def costs_by_experts(frame) -> Callable[[float], Costs]:
+    """Return the function that gives the costs of models with E experts, E at least 1.
 
     Args:
         frame: the rows of one router and of the dense runs, one per run.
-        experts: E, at least 1.
     """
     size, count = (frame[name].to_numpy(dtype=np.float64) for name in (SIZE, EXPERTS))
     tokens = tokens_of_runs(frame)
@@ -72,18 +77,19 @@ def costs_of(frame, experts: float) -> Costs:
         2 * column_or_nan(frame, "num_blocks") * column_or_nan(frame, "num_heads") * column_or_nan(frame, "kqv_size")
     )
     vocabulary = np.nan_to_num(column_or_nan(frame, "vocab_size"), nan=float(TABLE_VOCAB_SIZE))
-    flops = _between(size, _at_experts(size, count, per_token, experts))
-    known = tokens[tokens > 0]
-    return Costs(
-        flops or (lambda N: FLOPS_PER_PARAMETER * np.asarray(N, dtype=np.float64)),
-        _between(size, _at_experts(size, count, column_or_nan(frame, "total_parameter_count"), experts)),
-        _between(size, _medians(size, vocabulary * column_or_nan(frame, "d_model"))),
-        float(counted_embeddings(frame).max(initial=0.0)),
-        _between(size, _medians(size, cache)),
-        _between(size, _medians(size, tokens)),
-        flops is not None,
-        bool(known.size and known.max() <= SAME * known.min()),
-    )
+    total, known = column_or_nan(frame, "total_parameter_count"), tokens[tokens > 0]
+    at_sizes = [_at_sizes(size, count, values) for values in (per_token, total)]
+    embedding = _between(size, _medians(size, vocabulary * column_or_nan(frame, "d_model")))
+    counted = float(counted_embeddings(frame).max(initial=0.0))
+    cached, trained = _between(size, _medians(size, cache)), _between(size, _medians(size, tokens))
+    same = bool(known.size and known.max() <= SAME * known.min())
+
+    def at(experts: float) -> Costs:
+        flops, totals = (_between(size, _at_experts(known, experts)) for known in at_sizes)
+        per_size = flops or (lambda N: FLOPS_PER_PARAMETER * np.asarray(N, dtype=np.float64))
+        return Costs(per_size, totals, embedding, counted, cached, trained, flops is not None, same)
+
+    return at
 
 
 def tokens_of_runs(frame) -> np.ndarray:
@@ -104,22 +110,26 @@ def _medians(size: np.ndarray, values: np.ndarray) -> dict[float, float]:
     return {n: float(np.median(group)) for n, group in groups.items() if group.size}
 
 
-def _at_experts(size: np.ndarray, count: np.ndarray, values: np.ndarray, experts: float) -> dict[float, float]:
+def _at_sizes(size: np.ndarray, count: np.ndarray, values: np.ndarray) -> dict[float, dict[float, float]]:
+    """Return {N: {E: median}}."""
+    return {float(n): _medians(count[size == n], values[size == n]) for n in np.unique(size)}
+
+
+def _at_experts(at_sizes: dict[float, dict[float, float]], experts: float) -> dict[float, float]:
     """Return {N: value at E experts}, by linear interpolation between the trained E.
 
     Beyond the last E, the last line continues. A size with a single E has no value for another E. A size whose line
     falls to 0 has no value either.
     """
     at_size = {}
-    for n in np.unique(size):
-        medians = _medians(count[size == n], values[size == n])
+    for n, medians in at_sizes.items():
         at, height = np.array(list(medians)), np.array(list(medians.values()))
         if experts in medians:
-            at_size[float(n)] = medians[experts]
+            at_size[n] = medians[experts]
         elif at.size > 1:
             value = float(_line(at, height, experts))
             if value > 0:
-                at_size[float(n)] = value
+                at_size[n] = value
     return at_size
 
 
@@ -241,20 +251,23 @@ def models_of_runs(fit: Fit, budget: Budget, tokens: float | None) -> list[Model
     of_runs = zip(routed["num_experts"], or_one(routed, "k"), or_one(routed, "granularity"), strict=True)
     kinds = sorted({tuple(map(float, kind)) for kind in of_runs})
     with_dense = not kinds or len(routed) < len(frame)
-    return [_model_of_runs(fit, kind, budget, tokens) for kind in [(1.0, 1.0, 1.0)] * with_dense + kinds]
+    costs = functools.cache(partial(costs_of_kind, fit))
+    return [_model_of_runs(fit, costs, kind, budget, tokens) for kind in [(1.0, 1.0, 1.0)] * with_dense + kinds]
 
 
-def _model_of_runs(fit: Fit, kind: tuple[float, float, float], budget: Budget, tokens: float | None) -> Model:
-    """Return a kind of model. `kind` is (E, k, G)."""
+def _model_of_runs(
+    fit: Fit, costs_of_kind: Callable, kind: tuple[float, float, float], budget: Budget, tokens: float | None
+) -> Model:
+    """Return a kind of model. `kind` is (E, k, G), and `costs_of_kind` is a function of k and G."""
     experts, k, granularity = kind
     k = k if k % 1 else int(k)
-    costs, router = costs_of_kind(fit, *kind), DENSE if experts == 1 else fit.name
+    costs, router = costs_of_kind(k, granularity)(experts), DENSE if experts == 1 else fit.name
 
     def point(N, D) -> dict[str, np.ndarray]:
         return law_point(fit.law, costs, kind, N, D)
 
     def with_experts(E: float) -> Model:
-        return _model_of_runs(fit, (E, k, granularity), budget, tokens)
+        return _model_of_runs(fit, costs_of_kind, (E, k, granularity), budget, tokens)
 
     says = {"flops": costs.counted, "embedding": costs.embedding is not None or costs.counted_embeddings > 0}
     says["tokens"] = says_tokens(fit.rows.runs.frame)
@@ -268,8 +281,8 @@ def _model_of_runs(fit: Fit, kind: tuple[float, float, float], budget: Budget, t
     )  # fmt: skip
 
 
-def costs_of_kind(fit: Fit, experts: float, k: float, granularity: float) -> Costs:
-    """Return the costs of models with E experts, from the runs with this k and G and the dense runs.
+def costs_of_kind(fit: Fit, k: float, granularity: float) -> Callable[[float], Costs]:
+    """Return the function that gives the costs of models with E experts, by runs with this k and G and dense runs.
 
     A law of dense runs that was published for N with the embedding takes 6 N FLOPs for each token, as its paper does.
     """
@@ -277,7 +290,7 @@ def costs_of_kind(fit: Fit, experts: float, k: float, granularity: float) -> Cos
     same_kind = (or_one(frame, "k") == k) & (or_one(frame, "granularity") == granularity)
     dense = (frame["router_type"] == DENSE).to_numpy()
     ignored = ["flops_per_step"] if fit.law.counts_embedding and dense.all() else []
-    return costs_of(frame[same_kind | dense].drop(columns=ignored, errors="ignore"), experts)
+    return costs_by_experts(frame[same_kind | dense].drop(columns=ignored, errors="ignore"))
 
 
 def check_planned(law: Law, flops: float) -> None:

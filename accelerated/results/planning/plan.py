@@ -3,6 +3,8 @@
 import math
 from typing import NamedTuple
 
+from routelaws.reference.recipes import Setting
+
 from ...errors import InputError
 from ...laws.catalogue import LAWS
 from ...laws.planning import Budget
@@ -14,6 +16,8 @@ from ..fit import LEVEL
 from ..misfit import floor_lines
 from ..plotting import plot_frontiers
 from ..prediction import extrapolation
+from ..recipes import recipe_line, recipe_of
+from ..verdicts import verdict_line
 from .isoflop import ISOFLOP_HEAD, Profile, profile_blocks
 from .optima import Optimum
 from .options import REACH
@@ -50,6 +54,7 @@ class Plan(NamedTuple):
         rankings: the ranking of the table is first
         table: paths of the table, for messages; "" without a table
         remarks: excluded rows of the table
+        recipe: recipe of the learning rate and the batch in the notes; None for the one that holds
     """
 
     budget: Budget
@@ -59,6 +64,7 @@ class Plan(NamedTuple):
     table: str
     loss: str
     remarks: list[str]
+    recipe: str | None = None
 
     def to_dict(self) -> dict:
         """Return the output of `routelaws plan --json`.
@@ -121,7 +127,7 @@ def _ranking_dict(ranking: Ranking, plan: Plan) -> dict:
         "optimum": _optimum_dict(ranking.optimum),
         "options": [_line_dict(line) for line in ranking.lines],
         "left_out": ranking.left_out,
-        "notes": notes(ranking, level=plan.level),
+        "notes": notes(ranking, level=plan.level, recipe=plan.recipe),
         "isoflop": ranking.profiles,
     }
 
@@ -170,7 +176,7 @@ def plan_blocks(plan: Plan, top: int | None = 10) -> list[Block]:
             blocks.append(Table(heads, rows, keys=3, words=(len(heads) - 1,)))
         else:
             blocks.append("no options")
-        blocks.append(Notes(notes(ranking, top, plan.level)))
+        blocks.append(Notes(notes(ranking, top, plan.level, plan.recipe)))
         if profiles := ranking.profiles:
             blocks += [Heading(ISOFLOP_HEAD), *profile_blocks(profiles)]
     return [*blocks, "", NOT_COMPARABLE]
@@ -222,9 +228,10 @@ def _beyond_words(line: Line) -> str:
     return ", ".join(words)
 
 
-def notes(ranking: Ranking, most: int | None = None, level: float = LEVEL) -> list[str]:
+def notes(ranking: Ranking, most: int | None = None, level: float = LEVEL, recipe: str | None = None) -> list[str]:
     """Return the notes on a ranking, one sentence each."""
     sentences = [] if ranking.optimum is None else ranking.optimum.sentences(level)
+    sentences += _of_court(ranking) + _of_recipe(ranking, recipe)
     sentences += _of_form(ranking)
     if most is not None and len(ranking.lines) > most:
         sentences.append(f"{most} of {len(ranking.lines)} options are shown; --top shows more")
@@ -243,6 +250,23 @@ def notes(ranking: Ranking, most: int | None = None, level: float = LEVEL) -> li
         assumption for name, assumption in TAKEN.items() if not all(name in model.counts for model in ranking.models)
     ]
     return sentences + taken + _of_law(ranking) + _of_fits(ranking)
+
+
+def _of_court(ranking: Ranking) -> list[str]:
+    """Return the verdict on the law from tables that it has not seen."""
+    printed = (name for name, each in LAWS[ranking.law].published.items() if each.source == ranking.source)
+    line = verdict_line(ranking.law, "fitted" if ranking.rows else next(printed, ""))
+    return [line] * (line is not None and bool(ranking.lines))
+
+
+def _of_recipe(ranking: Ranking, name: str | None) -> list[str]:
+    """Return a sentence on the learning rate of the first option."""
+    if not ranking.lines:
+        return []
+    first = ranking.lines[0]
+    total = first.dense_parameters if first.total_parameters is None else first.total_parameters
+    setting = Setting(total, first.dense_parameters, first.choice.tokens, first.model.num_experts)
+    return [f"first option, {recipe_line(recipe_of(name, [setting]), setting)}"]
 
 
 def _of_left_out(left_out: dict[str, str]) -> list[str]:

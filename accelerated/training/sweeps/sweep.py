@@ -89,14 +89,15 @@ def trunks_of(grid: Grid) -> dict[int, int]:
     return {i: trunk for runs, trunk in pairs for i in runs if i != trunk and grid.runs[i].stable_steps() > 0}
 
 
-def saving(grid: Grid) -> str:
-    """Return a sentence on the steps that trunks save; "" if the grid has no trunks."""
-    trunks, steps = trunks_of(grid), sum(run.steps for run in grid.runs)
+def saving(grid: Grid, part: Part | None = None) -> str:
+    """Return a sentence on the steps that trunks save in a task's runs; "" if these have no trunks."""
+    runs = runs_of_part(grid, part)
+    trunks, steps = trunks_of(grid).keys() & runs, sum(grid.runs[i].steps for i in runs)
     if not trunks:
         return ""
     saved = sum(grid.runs[i].stable_steps() for i in trunks)
     return (
-        f"{len(trunks)} of {len(grid.runs)} runs train only their decay, from checkpoints of the longer runs: "
+        f"{len(trunks)} of {len(runs)} runs train only their decay, from checkpoints of the longer runs: "
         f"{steps - saved:,} steps instead of {steps:,}, {saved / steps:.0%} fewer"
     )
 
@@ -145,7 +146,7 @@ def run_sweep(
             tasks = _tasks(grid, folder, tokens)
             mine = [tasks[i] for i in runs_of_part(grid, part)]
             todo = in_order(_unfinished(mine, later, read_had(folder), watch))
-            if todo and (line := saving(grid)):
+            if todo and (line := saving(grid, part)):
                 watch("say", line=line)
             failures = {}
             try:

@@ -16,7 +16,7 @@ sys.path.insert(0, str(SITE))
 import bundle  # noqa: E402
 import points  # noqa: E402
 
-from routelaws.accelerated.results.reproduction.paper import DENSE_LOSSES  # noqa: E402
+from routelaws.accelerated.findings.paper import DENSE_LOSSES  # noqa: E402
 from routelaws.reference.laws.floored import BoundedFloorCoefficients, fit_floored  # noqa: E402
 
 NODE = shutil.which("node")

@@ -10,13 +10,12 @@ from routelaws.accelerated.training.window_losses import WindowLosses
 
 @pytest.fixture(scope="session")
 def write_study():
-    """Return a function that writes the last row of each run of the grid, with `loss_of(run, hyper_id)`."""
-    grid = read_grid("study")
-    largest = max(run.accounting().dense_parameters for run in grid.runs)
+    """Return a function that writes the last row of each run of a grid, with `loss_of(run, hyper_id)`."""
     windows = WindowLosses(np.arange(2), np.arange(2), np.full(2, 16), np.full(2, 48.0))
 
-    def write(path, loss_of, with_largest: bool = True):
-        rows = []
+    def write(path, loss_of, with_largest: bool = True, preset_or_file: str = "study"):
+        rows, grid = [], read_grid(preset_or_file)
+        largest = max(run.accounting().dense_parameters for run in grid.runs)
         for i, run in enumerate(grid.runs):
             if with_largest or run.accounting().dense_parameters < largest:
                 loss = {"validation": loss_of(run, i)}

@@ -1,0 +1,104 @@
+"""The command `routelaws recipe`: learning rates and batches that people print for a model, or a rule of your own."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from routelaws.reference.recipes import Setting
+
+from ..errors import InputError
+from ..results.blocks import show
+from ..results.encoding import dumps
+from ..results.fit import LEVEL
+from ..results.recipes import fitted, fitted_blocks, recipe_line, recipe_of, recipes_blocks, recipes_dict
+from ..results.runs import LOSS
+from ..tables.units import parameters_of, tokens_of
+from ..training.configuration import TrainConfig
+from .flags import check_level, refuse
+
+
+def recipe(
+    n: str | None = None,
+    tokens: str | None = None,
+    active: str | None = None,
+    experts: int = 1,
+    width: int | None = None,
+    embeddings: str | None = None,
+    fit: str | None = None,
+    loss: str = LOSS,
+    level: float = LEVEL,
+    json: bool = False,
+) -> None:
+    """Print the peak learning rate and the batch of a model by several recipes, or fit a recipe to runs.
+
+    Args:
+        n: P, all parameters without embeddings, such as 2e9 or 370M.
+        tokens: D, training tokens, such as 100B.
+        active: N, the parameters that one token uses, without embeddings. If not given: --n, a dense model.
+        experts: E, experts per routed layer.
+        width: d, the width of the model, which the recipe marin needs.
+        embeddings: Parameters of the embedding and the output matrix, which the recipe joint counts.
+        fit: Fit a rule to a results table with several learning rates, or to the released runs steplaw-moe or
+            steplaw-dense. Each group of runs of one size and one number of tokens needs runs around its best rate.
+        loss: With --fit: column of the loss.
+        level: With --fit: confidence level of the intervals.
+        json: Print only one JSON object.
+    """
+    check_level(level)
+    if fit is not None:
+        sizes = {"n": n, "tokens": tokens, "active": active, "width": width, "embeddings": embeddings}
+        sizes |= {"experts": None if experts == 1 else experts}
+        refuse(sizes, "--fit takes the sizes from its table; leave it out")
+        content = fitted(fit, loss, level)
+        print(dumps(content)) if json else show(fitted_blocks(content))
+        return
+    refuse({"loss": None if loss == LOSS else loss, "level": None if level == LEVEL else level}, "it is for --fit")
+    setting = setting_of_flags(n, tokens, active, experts, width, embeddings)
+    print(dumps(recipes_dict(setting))) if json else show(recipes_blocks(setting))
+
+
+def setting_of_flags(n, tokens, active, experts: int, width: int | None, embeddings) -> Setting:
+    """Return the setting of the flags; raise `InputError` if one is missing or out of range."""
+    for flag, value, example in (("--n", n, "2e9"), ("--tokens", tokens, "100B")):
+        if value is None:
+            raise InputError(f"{flag} is missing; give a number such as {example}, or --fit TABLE")
+    total = parameters_of(n)
+    used = total if active is None else parameters_of(active, "--active")
+    if used > total:
+        raise InputError(f"--active {active} is more than --n {n}; use at most all parameters")
+    for flag, number in (("experts", experts), ("width", width)):
+        if number is not None and number < 1:
+            raise InputError(f"--{flag} {number} is out of range; use 1 or more")
+    return Setting(
+        total, used, tokens_of(tokens, "--tokens"), experts,
+        math.nan if width is None else width,
+        0.0 if embeddings is None else parameters_of(embeddings, "--embeddings"),
+    )  # fmt: skip
+
+
+def with_rates(runs: Sequence[TrainConfig], name: str | None) -> tuple[list[TrainConfig], tuple[str, ...]]:
+    """Return runs with the peak learning rate of one recipe where they state none, and lines that say which.
+
+    Runs by the recipe `ours` stay as they are, because it is the default of a run in files and in Python.
+
+    Args:
+        runs: the runs of one command.
+        name: a recipe; None for the recipe that holds for these runs.
+
+    Raises:
+        InputError: the recipe is unknown, or every run states its rate.
+    """
+    open_runs = [run for run in runs if run.learning_rate is None]
+    if not open_runs:
+        refuse({"recipe": name}, "every run has a learning rate; leave one of them out")
+        return list(runs), ()
+    settings = [run.setting() for run in open_runs]
+    recipe, ends = recipe_of(name, settings), dict.fromkeys([min(settings), max(settings)])
+    lines = tuple(recipe_line(recipe, setting) for setting in ends)
+    if recipe.name == "ours":
+        return list(runs), lines
+    rated = (
+        dataclasses.replace(run, learning_rate=recipe.rate(run.setting())) if run.learning_rate is None else run
+        for run in runs
+    )
+    return list(rated), lines

@@ -1,0 +1,125 @@
+"""How well do the laws fit, and where do they miss? Residuals by size, of each router's law and of the dense law."""
+
+from ..results.blocks import Block, Table, figure, log_percent, two_digits
+from ..results.misfit import CLEAR, NO_FLOOR, how_far_off
+from ..tables.schema import DENSE
+from ..wording import plural
+from .finding import Finding, Report, names, router_name
+from .source import BOUNDED
+
+BAD, EXACT = 5.0, 1e-6
+"""In percent of the loss: a law fits badly above the first number, and exactly below the second."""
+
+CHANCE = 2.0
+"""In a good fit, a residual is at most this multiple of the scatter over seeds."""
+
+
+def sentence(report: Report) -> str | None:
+    if not report.fitted:
+        return None
+    laws, nothing, scatter = report.fitted, report.without_constants, report.results["seed_scatter"]
+    worst, cause = max(law["rmsle_percent"] for law in laws), _cause(report)
+    head = "The law fits well, but not exactly."
+    if len(nothing) == len(laws):
+        head = "The runs do not determine the law: none of its constants is determined."
+    elif cause == "none":
+        head = "The law fits within the scatter of repeated runs."
+    elif worst > BAD:
+        head = "The law fits badly."
+    elif worst <= EXACT:
+        head = "The law fits exactly."
+    sentences = [f"**{head}** Its error is at most {two_digits(worst)} % of the loss (root mean square)"]
+    if scatter:
+        runs = f"{plural(scatter['runs'], 'run')} at {plural(len(scatter['points']), 'point')}"
+        share = "" if cause == "none" else f", so the law causes {cause} of the error"
+        sentences[0] += f"; seeds alone cause {two_digits(scatter['percent'])} % ({runs}){share}."
+        sentences += _unequal_scatter(report, scatter)
+    else:
+        sentences[0] += "; the part due to chance is not known, because no run was repeated with another seed."
+    if 0 < len(nothing) < len(laws):
+        sentences.append(f"For {names(nothing)}, the runs determine none of the law's constants.")
+    bent = [law["router"] for law in laws if _clear(law["misfit"]["bend"])]
+    if bent:
+        whose = "" if len(bent) == len(laws) else f" of {names(bent)}"
+        sentences.append(
+            f"The residuals{whose} are curved in log N, so the law is also wrong beyond the trained sizes."
+        )
+    forms = report.results["forms"]
+    unseen = forms[forms["law"] == BOUNDED]["size_percent"].max()
+    if unseen == unseen:
+        sentences.append(f"For sizes left out of the fit, its error is up to {two_digits(unseen)} %.")
+    return " ".join(sentences)
+
+
+def _cause(report: Report) -> str | None:
+    """Return how much of the residuals the laws cause (most, part, none); None without repeated runs."""
+    laws, scatter = report.fitted, report.results["seed_scatter"]
+    if scatter is None:
+        return None
+    if max(law["rmsle_percent"] for law in laws) > CHANCE * scatter["percent"]:
+        return "most"
+    return "part" if any(_clear(law["misfit"]["beyond_seeds"]) for law in laws) else "none"
+
+
+def _clear(test: dict | None) -> bool:
+    return bool(test) and test["p"] < CLEAR
+
+
+def _unequal_scatter(report: Report, scatter: dict) -> list[str]:
+    """Return a sentence on the least and the greatest scatter of one size, if the sizes differ beyond chance."""
+    if scatter["equal_p"] >= CLEAR:
+        return []
+    ranked = sorted(scatter["sizes"], key=lambda each: each["deviation"])
+    ends = (f"{two_digits(each['percent'])} % at N = {report.size(each['N'])}" for each in (ranked[0], ranked[-1]))
+    return [f"The scatter of the seeds differs between sizes: {', '.join(ends)}."]
+
+
+def section(report: Report) -> list[Block]:
+    """Return the residuals of the laws by size, and tests for a bend and for chance."""
+    dense, sizes = report.results["dense"], report.table["sizes"]
+    laws = report.fitted + ([dense] if dense.get("misfit") else [])
+    if not laws:
+        return []
+    rows = []
+    for law in laws:
+        misses = {size["N"]: f"{figure(log_percent(size['log10']), '+.2f')} %" for size in law["misfit"]["sizes"]}
+        rows.append([_law_name(law), *(misses.get(size, "") for size in sizes)])
+    blocks: list[Block] = [
+        "The next table shows how far the measured loss is above the law, as a mean over the runs of each size. "
+        "Where the value is above zero, the law predicts too low a loss.",
+        Table(["law", *map(report.size, sizes)], rows),
+    ]
+    if any(law["misfit"]["bend"] or law["misfit"]["largest_size"] for law in laws):
+        heads = ["law", "are the residuals curved in log N?", "are the residuals larger than the scatter of seeds?"]
+        blocks += [
+            Table(
+                [*heads, "law fitted without the largest size: error at this size"],
+                [_test_row(law) for law in laws],
+            ),
+            "If the residuals are curved in log N, the law is also wrong beyond the smallest and the largest size.",
+        ]
+    return blocks + ([NO_FLOOR] if any(law["misfit"]["rise"] is None for law in laws) else [])
+
+
+def _law_name(law: dict) -> str:
+    return "dense power law" if law["router"] == DENSE else router_name(law["router"])
+
+
+def _test_row(law: dict) -> list[str]:
+    bend, seeds, largest = (law["misfit"][name] for name in ("bend", "beyond_seeds", "largest_size"))
+    cells = ["not known", "not known", "not predicted"]
+    if bend:
+        cells[0] = f"{_answer(bend)} (p = {figure(bend['p'], '.2g')})"
+    if seeds:
+        size = f"N = {seeds['N']:,.0f}, " if seeds["N"] else ""
+        cells[1] = f"{_answer(seeds)} ({size}F = {figure(seeds['F'], '.3g')}, p = {figure(seeds['p'], '.2g')})"
+    if largest:
+        cells[2] = f"predicted {how_far_off(largest['log10'])}"
+    return [_law_name(law), *cells]
+
+
+def _answer(test: dict) -> str:
+    return "yes" if _clear(test) else "no evidence"
+
+
+FINDING = Finding("dense", "Where the laws miss", lambda results, source: {}, section, sentence)

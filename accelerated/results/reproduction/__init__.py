@@ -1,1 +1,0 @@
-"""Every number of a report as a dictionary. `report` calls `gather`."""

@@ -1,0 +1,144 @@
+"""Predict the losses of the second study's largest models before they are trained, and score the prediction afterwards.
+
+    python docs/study2/forecast.py register docs/study2/results.csv    writes prediction.json next to this file, once
+    python docs/study2/forecast.py score docs/study2/results.csv       writes score.json, and prints the errors
+
+Each router has two laws, fitted to all smaller sizes: the joint law of all budgets, which is the prediction, and the
+bounded law with a floor of the runs with the longest budget. Runs that do not copy are left out; copying.csv, in the
+folder of the table, has their copy gains.
+"""
+
+import argparse
+import csv
+import datetime
+import json
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from routelaws.accelerated import results
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.files import write_atomically, write_once
+from routelaws.accelerated.results.encoding import dumps
+from routelaws.accelerated.tables.schema import DENSE
+from routelaws.accelerated.training.sweeps.grid import read_grid
+
+HERE = Path(__file__).parent
+GRID = read_grid(str(HERE / "study2.toml"))
+BOTH_EMBEDDINGS = 2
+RUNS = [(run.accounting().dense_parameters, run.steps * run.batch_size * run.sequence_length) for run in GRID.runs]
+LARGEST, LONGEST = max(RUNS)
+WIDTH = max(run.model.d_model for run in GRID.runs)
+LAWS = {"joint": None, "routed-bounded-floor": f"tokens == {LONGEST}"}
+"""The law of the prediction, and the law of the longest budget, with the runs of each law."""
+
+LEAST_GAIN = 0.5
+"""Least copy gain of a run that copies, in nats per token (see docs/study/copying.py)."""
+
+
+def without_copying(path: Path) -> list[int]:
+    """Return the hyper_ids of the runs that do not copy, from a table of copy gains."""
+    with path.open() as file:
+        return [int(row["hyper_id"]) for row in csv.DictReader(file) if float(row["copy_gain"]) < LEAST_GAIN]
+
+
+def predictions(runs: results.Runs) -> list[dict]:
+    """Return the predictions of each law for the largest size at each budget, router and E.
+
+    Returns:
+        [{"law", "router", "E", "D", "loss", "run": ends of the interval of one more run}].
+
+    Raises:
+        InputError: the runs of a router do not determine a law.
+    """
+    active = LARGEST + BOTH_EMBEDDINGS * GRID.runs[0].model.vocab_size * WIDTH
+    points = []
+    for law, rows in LAWS.items():
+        fits = runs.where(rows).fit(law)
+        for router, reason in fits.not_fitted.items():
+            raise InputError(f"{router}, {law}: {reason}")
+        for D in sorted({D for _, D in RUNS} if rows is None else {LONGEST}):
+            for E in sorted({run.model.experts for run in GRID.runs}):
+                at = {"active_parameters": active, "tokens": D} if rows is None else {"n": LARGEST}
+                for prediction in fits.predict(experts=E, **at).predictions:
+                    point = {"law": law, "router": prediction.fit.name, "E": E, "D": D, "loss": prediction.value}
+                    points.append(point | {"run": [prediction.run.low, prediction.run.high]})
+    return points
+
+
+def register(table: Path, path: Path) -> None:
+    """Write the prediction to a new file.
+
+    Raises:
+        InputError: the file exists, a smaller run is missing, or the table has a run of the largest size.
+    """
+    if path.exists():
+        raise InputError(f"{path}: is written already, and a prediction is written once")
+    runs = results.read(table)
+    trained = set(runs.last["hyper_id"])
+    smaller = {i for i, (size, _) in enumerate(RUNS) if size < LARGEST}
+    if trained != smaller:
+        wrong, odd = ("is missing", smaller - trained) if smaller - trained else ("came too early", trained - smaller)
+        raise InputError(f"{table}: run {min(odd)} {wrong}; needed: all runs of the smaller sizes, none of the largest")
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    left_out = without_copying(table.with_name("copying.csv"))
+    chosen = runs.where(f"hyper_id not in ({', '.join(map(str, [-1, *left_out]))})")
+    head = {"written": now, "table_sha256": sha256(table.read_bytes()).hexdigest(), "left_out": left_out}
+    write_once(path, dumps(head | {"N": LARGEST, "points": predictions(chosen)}, indent=1) + "\n")
+
+
+def score(table: Path, prediction: dict) -> dict:
+    """Return the prediction with the measured losses, and the errors of each law.
+
+    Returns:
+        {"points": with "measured" (one loss for each seed), "percent" and "inside"; "laws": {law: {"runs",
+        "mean_percent": mean absolute error, "rmsle", "inside": share of runs within their interval}}}.
+    """
+    last = results.read(table).last
+    last = last[last["dense_parameter_count"] == prediction["N"]]
+    points = []
+    for point in prediction["points"]:
+        same = last["router_type"] == (DENSE if point["E"] == 1 else point["router"])
+        chosen = last[same & (last["num_experts"] == point["E"]) & (last["tokens"] == point["D"])]
+        measured = chosen["loss_validation"].to_numpy()
+        inside = ((point["run"][0] <= measured) & (measured <= point["run"][1])).tolist()
+        percents = (100 * (measured / point["loss"] - 1)).tolist()
+        points.append(point | {"measured": measured.tolist(), "percent": percents, "inside": inside})
+    laws = {}
+    for law in LAWS:
+        scored = [point for point in points if point["law"] == law and point["measured"]]
+        if scored:
+            percents, inside = (np.concatenate([point[name] for point in scored]) for name in ("percent", "inside"))
+            rmsle = float(np.sqrt(np.mean(np.log10(1 + percents / 100) ** 2)))
+            mean = {"mean_percent": float(np.mean(np.abs(percents))), "rmsle": rmsle, "inside": float(np.mean(inside))}
+            laws[law] = {"runs": len(percents)} | mean
+    return {"written": prediction["written"], "points": points, "laws": laws}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("register", "score"), help="predict the losses, or compare them with a table")
+    parser.add_argument("table", type=Path, help="results table of the study")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder of prediction.json and score.json")
+    flags = parser.parse_args(arguments)
+    path = flags.out / "prediction.json"
+    try:
+        if flags.what == "register":
+            register(flags.table, path)
+            print(path)
+            return 0
+        scored = score(flags.table, json.loads(path.read_text()))
+    except (InputError, FileNotFoundError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    write_atomically(flags.out / "score.json", dumps(scored, indent=1) + "\n")
+    for law, entry in scored["laws"].items():
+        errors = f"mean error {entry['mean_percent']:.2f} %, RMSLE {entry['rmsle']:.4f}"
+        print(f"{law}: {entry['runs']} runs, {errors}, {entry['inside']:.0%} within their intervals")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
