@@ -311,8 +311,9 @@ def _causes_of_choice(sides, pairs, others, precision: str) -> list[str]:
     if rules[0] != rules[1] or scores[0] != scores[1] and pairs[0][0].probe.bias is not None:
         named.append(_designs(sides))
     inexact = [side.name for side, each in zip(sides, answers, strict=True) if any(map(_is_inexact, each))]
-    ranks = "A and B rank" if len(inexact) != 1 else f"{inexact[0]} ranks"
-    rounding = f"rounding: {ranks} experts by scores that rounding makes equal"
+    names = " and ".join(inexact or ["a program"])
+    verb = "rank" if len(inexact) > 1 else "ranks"
+    rounding = f"rounding: {names} {verb} experts by scores that rounding makes equal"
     return causes + (named or [rounding])
 
 
