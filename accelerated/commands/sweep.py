@@ -64,6 +64,7 @@ def sweep(
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs {jobs} is out of range; use 1 or more")
     chosen = read_grid(grid, {"corpus": list(corpus)} if corpus else {}, most_runs)
+    part = None if index is None and of is None else _part(index, of, hold_out, len(chosen.runs))
     runs, lines = with_rates(chosen.runs, recipe)
     chosen = chosen._replace(runs=tuple(runs))
     for line in lines:
@@ -75,8 +76,8 @@ def sweep(
         boards = {i: (folder_of_run(out, i, run), run) for i, run in enumerate(chosen.runs)}
         return Board(watch, boards) if tensorboard else watch
 
-    if index is not None or of is not None:
-        _train_part(chosen, out, _part(index, of, hold_out, len(chosen.runs)), jobs, have, told)
+    if part is not None:
+        _train_part(chosen, out, part, jobs, have, told)
         return
     if hold_out is not None:
         later = held_out(chosen.runs)

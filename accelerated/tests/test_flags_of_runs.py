@@ -670,7 +670,7 @@ def test_a_recipe_gives_the_rate_of_runs_that_state_none(trained, text_file, tmp
 # Plans, exports and measurements.
 
 
-@of("plan-mesh", "--devices", "--memory", "--size", "--config", "--top", "--json")
+@of("plan-mesh", "--devices", "--memory", "--slice", "--compile", "--size", "--config", "--top", "--json")
 def test_a_mesh_is_planned_for_the_devices_memory_and_size(tmp_path):
     (tmp_path / "run.toml").write_text("batch_size = 64\nseed = 3")
     words = ("plan-mesh", "--devices", "8", "--memory", "24GiB", "--size", "130M", "--config", tmp_path / "run.toml")
@@ -686,6 +686,8 @@ def test_a_mesh_is_planned_for_the_devices_memory_and_size(tmp_path):
         *(sorted(each["meshes"], key=lambda mesh: str(mesh["mesh"])) for each in (found, half, longer)), strict=True
     )
     assert {mesh["fits"] for mesh in object_of(*words, "--memory", "1MB")["meshes"]} == {False}
+    assert object_of("plan-mesh", "--slice", "v5e:2x4", *words[5:])["devices"] == 8
+    assert "give --devices and --memory, or --slice alone" in told(*words, "--compile")
     assert all(b["activations"] < a["activations"] < c["activations"] for a, b, c in by_mesh)
     for top in (1, 2):
         lines = [line.split() for line in told(*words, "--top", str(top)).splitlines()]

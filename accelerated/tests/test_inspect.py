@@ -452,7 +452,7 @@ def test_stored_gates_and_experts_are_used(run_of):
 
 def parsed(command, monkeypatch):
     taken = {}
-    keep = lambda config, out, tensorboard, trunk: taken.update(config=config, out=out, trunk=trunk)  # noqa: E731
+    keep = lambda config, out, tensorboard, trunk, lines: taken.update(config=config, out=out, trunk=trunk)  # noqa: E731
     monkeypatch.setattr(train, "run_of", keep)
     train.main(shlex.split(command.replace("\\\n", ""))[2:])  # join lines like a shell
     return taken["config"], taken["out"], taken["trunk"]
