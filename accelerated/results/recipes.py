@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..tables.other_papers import STEP_LAW, runs_of_paper
 from ..tables.selection import last_evaluations
 from ..tables.table import naming, read_tables
-from .blocks import Block, Notes, Table, count, figure, span
+from .blocks import Block, Notes, Table, count, figure, span, two_digits
 from .rows import training_tokens
 
 LETTERS = {
@@ -42,7 +42,7 @@ def recipe_of(name: str | None, settings: Sequence[Setting]) -> Recipe:
 def beyond_words(recipe: Recipe, setting: Setting) -> str:
     """Return how far a run is out of the range of a recipe, such as "N 3x"; "" in its range."""
     beyond = recipe.beyond(setting).items()
-    return ", ".join(f"{LETTERS[name]} {'unknown' if math.isnan(x) else f'{x:.2g}x'}" for name, x in beyond)
+    return ", ".join(f"{LETTERS[name]} {'unknown' if math.isnan(x) else f'{two_digits(x)}x'}" for name, x in beyond)
 
 
 def recipe_line(recipe: Recipe, setting: Setting) -> str:
