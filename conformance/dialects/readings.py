@@ -155,9 +155,6 @@ def _of_both(design: Design, answers: list[Answer], precision: str) -> Iterator[
     least = _least_gate(design, answers)
     if least:
         yield Reading(f"gates below {least:.2g} are 0", lambda answer: _fits_values(design, answer, least))
-    for low in LOW:
-        fits = lambda answer, low=low: _fits_at(design, answer, _rounded(answer.probe.logits, low), precision)  # noqa: E731
-        yield Reading(f"as if logits were computed in {low}", fits)
     if not all(_fits_choice(design, each, precision) for each in answers):  # any gate has the error of bfloat16
         for low, exact in itertools.product(LOW, (False, True)):
             fits = lambda answer, low=low, exact=exact: _fits_low(design, answer, precision, low, exact)  # noqa: E731
