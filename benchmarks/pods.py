@@ -7,11 +7,10 @@ rows that have no bytes, one after the other, and writes each result at once. It
 
 import csv
 import json
-import os
 from pathlib import Path
 
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
-from routelaws.accelerated.training.slices import KINDS, OF_LIBTPU, lower_run
+from routelaws.accelerated.training.slices import KINDS, lower_run
 
 TABLE = Path(__file__).resolve().parents[1] / "docs/pods.csv"
 
@@ -37,7 +36,6 @@ def config_of(row: dict[str, str]) -> TrainConfig:
 
 
 def main() -> None:
-    os.environ |= {**OF_LIBTPU, **os.environ}
     rows = read()
     for row in rows:
         if row["temporaries"]:

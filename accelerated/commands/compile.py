@@ -1,12 +1,11 @@
 """The command `routelaws compile`: let the compiler of TPUs judge a run, on a machine without a TPU."""
 
-import os
 from json import dumps as dump_json
 from pathlib import Path
 
 import tyro
 
-from ..training.slices import KINDS, OF_LIBTPU, compile_run
+from ..training.slices import KINDS, compile_run
 from . import flags
 from .plan_mesh import fields_of_size
 from .train import RunFlags, default_flags
@@ -34,7 +33,6 @@ def main(arguments: list[str]) -> None:
             run: The run.
         """
         chosen = run.run()
-        os.environ |= {**OF_LIBTPU, **os.environ}
         report = {"run": chosen.name(), **compile_run(chosen, slice)}
         print(dump_json(report) if json else "\n".join(words(report)))
 

@@ -9,6 +9,7 @@ import tyro
 from ..errors import InputError
 from ..results.blocks import Block, Heading, Notes, Table, markdown, percent, show
 from ..results.court import (
+    FAILS,
     Calibrated,
     CourtTable,
     Score,
@@ -202,7 +203,7 @@ def draw_misses(scores: Sequence[Score]):
         panel.plot(
             [each.miss / each.spread for each in here], rows, "o", ms=4, alpha=0.7, color=colours[family], label=family
         )
-    panel.axvline(0.5, color="#888888", lw=1)
+    panel.axvline(FAILS, color="#888888", lw=1)
     panel.set_xscale("log")
     panel.set_xticks(ticks := [0.1, 0.2, 0.5, 1, 2], [f"{tick:g}" for tick in ticks], minor=False)
     panel.set_xticks([], minor=True)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable
 from json import dumps as dump_json
 from pathlib import Path
@@ -64,13 +63,14 @@ def main(arguments: list[str]) -> None:
             raise InputError(
                 "give --devices and --memory, or --slice alone, which --compile needs; use --slice v5e:4x4"
             )
-        from ..training import slices
+        if slice is None:
+            limit = bytes_of(memory)
+        else:
+            from ..training import slices
 
-        if slice is not None:
             devices, limit = slices.size_of_slice(slice), slices.memory_of_slice(slice)
-        report = mesh_report(run.run(), devices, limit if slice else bytes_of(memory))
+        report = mesh_report(run.run(), devices, limit)
         if compile:
-            os.environ |= {**slices.OF_LIBTPU, **os.environ}
             check_best(report, run.run(), functools.partial(slices.compile_training, name=slice))
         print(dump_json(report) if json else "\n".join(words(report, top)))
 

@@ -1,8 +1,6 @@
 """The command `routelaws recipe`: learning rates and batches that people print for a model, or a rule of your own."""
 
-import dataclasses
 import math
-from collections.abc import Sequence
 
 from routelaws.reference.recipes import Setting
 
@@ -10,10 +8,10 @@ from ..errors import InputError
 from ..results.blocks import show
 from ..results.encoding import dumps
 from ..results.fit import LEVEL
-from ..results.recipes import fitted, fitted_blocks, recipe_line, recipe_of, recipes_blocks, recipes_dict
+from ..results.recipe_fits import fitted, fitted_blocks
+from ..results.recipes import recipes_blocks, recipes_dict
 from ..results.runs import LOSS
 from ..tables.units import parameters_of, tokens_of
-from ..training.configuration import TrainConfig
 from .flags import check_level, refuse
 
 
@@ -74,31 +72,3 @@ def setting_of_flags(n, tokens, active, experts: int, width: int | None, embeddi
         math.nan if width is None else width,
         0.0 if embeddings is None else parameters_of(embeddings, "--embeddings"),
     )  # fmt: skip
-
-
-def with_rates(runs: Sequence[TrainConfig], name: str | None) -> tuple[list[TrainConfig], tuple[str, ...]]:
-    """Return runs with the peak learning rate of one recipe where they state none, and lines that say which.
-
-    Runs by the recipe `ours` stay as they are, because it is the default of a run in files and in Python.
-
-    Args:
-        runs: the runs of one command.
-        name: a recipe; None for the recipe that holds for these runs.
-
-    Raises:
-        InputError: the recipe is unknown, or every run states its rate.
-    """
-    open_runs = [run for run in runs if run.learning_rate is None]
-    if not open_runs:
-        refuse({"recipe": name}, "every run has a learning rate; leave one of them out")
-        return list(runs), ()
-    settings = [run.setting() for run in open_runs]
-    recipe, ends = recipe_of(name, settings), dict.fromkeys([min(settings), max(settings)])
-    lines = tuple(recipe_line(recipe, setting) for setting in ends)
-    if recipe.name == "ours":
-        return list(runs), lines
-    rated = (
-        dataclasses.replace(run, learning_rate=recipe.rate(run.setting())) if run.learning_rate is None else run
-        for run in runs
-    )
-    return list(rated), lines

@@ -23,8 +23,8 @@ from ..training.sweeps.sweep_folder import folder_of_run
 from ..training.watch import Watch
 from ..wording import by_reason
 from .progress import Progress
-from .recipe import with_rates
 from .terminal import remark, say
+from .train import with_rates
 
 
 def sweep(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +12,7 @@ from routelaws.reference.configuration import ModelConfig
 
 from ..errors import InputError
 from ..files import exists
+from ..results.recipes import recipe_line, recipe_of
 from ..training import hosts
 from ..training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, check_sizes, read_config_file
 from ..training.loop import Run
@@ -23,7 +25,6 @@ from ..training.text.tokens import prepare_tokens
 from ..training.watch import silent
 from . import flags
 from .progress import Progress
-from .recipe import with_rates
 from .terminal import say
 
 
@@ -123,6 +124,34 @@ def main(arguments: list[str]) -> None:
             run_of(chosen, out, tensorboard, trunk, lines)
 
     flags.run(train, "train", arguments)
+
+
+def with_rates(runs: Sequence[TrainConfig], name: str | None) -> tuple[list[TrainConfig], tuple[str, ...]]:
+    """Return runs with the peak learning rate of one recipe where they state none, and lines that say which.
+
+    Runs by the recipe `ours` stay as they are, because it is the default of a run in files and in Python.
+
+    Args:
+        runs: the runs of one command.
+        name: a recipe; None for the recipe that holds for these runs.
+
+    Raises:
+        InputError: the recipe is unknown, or every run states its rate.
+    """
+    open_runs = [run for run in runs if run.learning_rate is None]
+    if not open_runs:
+        flags.refuse({"recipe": name}, "every run has a learning rate; leave one of them out")
+        return list(runs), ()
+    settings = [run.setting() for run in open_runs]
+    recipe, ends = recipe_of(name, settings), dict.fromkeys([min(settings), max(settings)])
+    lines = tuple(recipe_line(recipe, setting) for setting in ends)
+    if recipe.name == "ours":
+        return list(runs), lines
+    rated = (
+        dataclasses.replace(run, learning_rate=recipe.rate(run.setting())) if run.learning_rate is None else run
+        for run in runs
+    )
+    return list(rated), lines
 
 
 def fields_of_decay(folder: Path) -> dict:

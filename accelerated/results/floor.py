@@ -79,9 +79,8 @@ def _gains(fit, sizes: Sequence[float]) -> list[Gain]:
     law, top = fit.law, min(USUAL_EXPERTS, float(fit.rows.columns[1].max()))
     dense, routed = law.predict(fit.best, np.array(sizes), np.array([[1.0], [top]]))
     same = [None] * len(sizes)
-    if (
-        law.dense_equivalents is not None and rise(law, fit.best, fit.rows.columns) is None
-    ):  # otherwise no dense size corresponds to a loss
+    # If larger models are worse, no dense size corresponds to a loss.
+    if law.dense_equivalents is not None and rise(law, fit.best, fit.rows.columns) is None:
         same = fit.dense_equivalents([(size, top) for size in sizes], fit.level)
     return [Gain(size, top, *more) for size, *more in zip(sizes, (dense - routed).tolist(), same, strict=True)]
 

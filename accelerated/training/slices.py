@@ -10,6 +10,7 @@ import importlib.metadata
 import importlib.util
 import json
 import math
+import os
 import re
 
 import jax
@@ -65,6 +66,7 @@ def slice_devices(name: str) -> list[jax.Device]:
         InputError: there is no such slice, or libtpu is missing.
     """
     size_of_slice(name)
+    os.environ |= {**OF_LIBTPU, **os.environ}
     if importlib.util.find_spec("libtpu") is None:
         raise InputError("libtpu is missing; install it with: pip install 'routelaws[train,tpu]'")
     kind, _, shape = name.partition(":")
