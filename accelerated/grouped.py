@@ -27,6 +27,14 @@ def groups_run(rows: jax.Array) -> bool:
     return platform() == "tpu" and rows.dtype in (jnp.bfloat16, jnp.float32)
 
 
+def _precision(rows: jax.Array) -> str | None:
+    """Return the precision of products for a type of rows: JAX's setting, but the default for bfloat16.
+
+    Products of bfloat16 are exact in float32, and the kernels do not compile for them with a higher precision.
+    """
+    return "default" if rows.dtype == jnp.bfloat16 else jax.config.jax_default_matmul_precision
+
+
 @jax.custom_vjp
 def grouped_product(rows: jax.Array, matrices: jax.Array, sizes: jax.Array) -> jax.Array:
     """Return rows · matrices[e] for the rows of each group e.
@@ -39,7 +47,7 @@ def grouped_product(rows: jax.Array, matrices: jax.Array, sizes: jax.Array) -> j
     Returns:
         [n, p], arbitrary for rows without a group.
     """
-    return jax.lax.ragged_dot(rows, matrices, sizes)
+    return jax.lax.ragged_dot(rows, matrices, sizes, precision=_precision(rows))
 
 
 def _forward(rows, matrices, sizes):
@@ -49,7 +57,7 @@ def _forward(rows, matrices, sizes):
 def _backward(kept, gradient):
     rows, matrices, sizes = kept
     of_matrices = jax.lax.platform_dependent(rows, gradient, sizes, tpu=matrix_gradient, default=_by_xla)
-    of_rows = jax.lax.ragged_dot_general(gradient, matrices, sizes, _OVER_COLUMNS)
+    of_rows = jax.lax.ragged_dot_general(gradient, matrices, sizes, _OVER_COLUMNS, precision=_precision(gradient))
     return of_rows, of_matrices.astype(matrices.dtype), None
 
 
@@ -62,8 +70,9 @@ def matrix_gradient(rows: jax.Array, gradient: jax.Array, sizes: jax.Array, inte
 
     if rest := -len(rows) % TILE[0]:
         rows, gradient = (jnp.pad(array, ((0, rest), (0, 0))) for array in (rows, gradient))
-    return tgmm(rows.T, gradient, sizes, rows.dtype, TILE, interpret=interpret)
+    with jax.default_matmul_precision(_precision(rows)):
+        return tgmm(rows.T, gradient, sizes, rows.dtype, TILE, interpret=interpret)
 
 
 def _by_xla(rows, gradient, sizes):
-    return jax.lax.ragged_dot_general(rows, gradient, sizes, _OVER_ROWS)
+    return jax.lax.ragged_dot_general(rows, gradient, sizes, _OVER_ROWS, precision=_precision(rows))

@@ -14,10 +14,11 @@ from routelaws.accelerated.training.slices import compile_run, size_of_slice, sl
 from routelaws.accelerated.training.step import open_layout
 
 RUN = {
-    "d_model": 128, "heads": 2, "blocks": 2, "vocab_size": 1024, "batch_size": 8, "sequence_length": 256,
+    "d_model": 256, "heads": 2, "blocks": 2, "vocab_size": 1024, "batch_size": 8, "sequence_length": 256,
     "dtype": "bfloat16", "router": "top_k", "experts": 4, "mesh": "data=2,expert=2", "capacity_factor": 1.0,
     "steps_per_call": 2,
 }  # fmt: skip
+"""A run with rows of 256 numbers. XLA on TPU pads shorter rows of bfloat16 to this width before it exchanges them."""
 
 
 @pytest.fixture
