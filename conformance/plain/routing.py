@@ -93,6 +93,8 @@ def routed_ffn(weights: dict, inputs: list, tokens: list, config, training: bool
             noise = [noise[s * len(inputs[0]) + i] for s, i in places]
         ids, sequences = [tokens[s][i] for s, i in places], [s for s, _ in places]
         decision = tokens_choose(weights, states, ids, sequences, config, training, noise, table)
+    if "bias" in weights and decision.bias is None:  # of another router in a list
+        decision = decision._replace(bias=weights["bias"])
     output = [[[0.0] * len(x) for x in sequence] for sequence in inputs]
     for (s, i), state, x in zip(places, states, decision.output, strict=True):
         output[s][i] = add(x, ffn(weights["shared"], state, config)) if config.shared_experts else x
@@ -107,7 +109,7 @@ def tokens_choose(
 ) -> Decision:
     """Return the decision of a router with k G experts per token. `sequences` [T] is the sequence of each token."""
     logits = None if config.router == "hash" else [product(x, weights["router"]) for x in states]
-    if config.router_bias:
+    if config.router_bias and config.router == "top_k":
         logits = [add(row, weights["router_bias"]) for row in logits]
     extra = {}
     if config.router == "hash":
