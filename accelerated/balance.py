@@ -33,6 +33,7 @@ from .notation import (
     log_sum_exp,
     softmax,
 )
+from .routers.top_k import _log_scores
 
 
 class AuxiliaryLoss(NamedTuple):
@@ -120,7 +121,7 @@ def _probability(logits, score, mask, axis_name):
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
     _check_group("logits", logits)
     logits, valid, available = _prepared(logits, 1, mask, axis_name=axis_name)
-    probability = softmax(jax.nn.log_sigmoid(logits) if score == "sigmoid" else logits)
+    probability = softmax(_log_scores(logits, score))
     return _mean(_or_nan(probability, valid), mask, axis_name), available
 
 

@@ -56,11 +56,12 @@ from .notation import (
     log_sum_exp,
     softmax,
 )
+from .routers.top_k import _log_scores
 
 DIALECTS = ("assignments", "tokens", "first_choice", "gshard")
 """Ways to count shareₑ and to scale the loss."""
 
-SCORES = ("softmax", "sigmoid")
+SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
 """Ways to turn logits into probabilities; sigmoids are divided by their sum over the experts."""
 
 RECENTRE = ("none", "step", "bias")
@@ -122,12 +123,12 @@ def mean_probability(
 ) -> np.ndarray:
     """Return [E], the mean over tokens of the probability of each expert. The entries sum to 1.
 
-    The sigmoids are divided by their sum in log space, as softmax(log σ(z)). The sum has no added epsilon, so training
-    cannot lower the loss by making all scores tiny.
+    Other scores than the softmax are divided by their sum in log space, such as softmax(log σ(z)). The sum has no added
+    epsilon, so training cannot lower the loss by making all scores tiny.
 
     Args:
         logits: [T, E], finite, or −∞ for an expert that is not available.
-        score: the function that turns logits into probabilities, "softmax" or "sigmoid" (divided by their sum).
+        score: the function that turns logits into probabilities, one of `SCORES`.
         mask: [T] bool, the real tokens; None for all.
 
     Raises:
@@ -142,9 +143,7 @@ def mean_probability(
     logits = _check_logits("logits", _real_rows(logits, mask))
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
-    if score == "sigmoid":
-        logits = -np.logaddexp(0, -logits)
-    return softmax(logits).mean(axis=0)
+    return softmax(_log_scores(logits, score)).mean(axis=0)
 
 
 def auxiliary_loss(

@@ -28,7 +28,7 @@ from .routers.records import (
     routers_with,
 )
 from .routers.sinkhorn import GATES
-from .routers.top_k import GROUP_SCORES, NORMALISATIONS, _check_gate_scale, _groups_of_experts
+from .routers.top_k import GROUP_SCORES, NORMALISATIONS, SCORES, _check_gate_scale, _groups_of_experts
 
 HASHES = (
     "modulo", "random", "balanced", "clustered", "dispersed", "multi", "previous", "position", "bigram",
@@ -96,7 +96,7 @@ _NAMES = {
 }
 """Fields that are one of several names."""
 
-_NAMES_FILLED_IN = {"gate": GATES, "normalisation": NORMALISATIONS}
+_NAMES_FILLED_IN = {"gate": SCORES, "normalisation": NORMALISATIONS}
 """Fields that are one of several names; the default depends on other fields."""
 
 _FILLED_IN = ("capacity_factor", "gate", "normalisation", "balance_weight", "router_scale", "group_size")
@@ -130,10 +130,11 @@ class ModelConfig:
         drop_order: Which tokens come first if an expert has too few slots. choice: tokens with this expert as first
             choice, then tokens with it as second choice. token: earlier tokens. priority: tokens with the largest
             gates (not for hash and reinforce).
-        gate: Function from logits to gates: softmax or sigmoid. If not given: sigmoid for base and quantile, softmax
-            for the other routers. hash, reinforce and mixture_of_tokens have no gate option.
-        normalisation: Normalisation of the gates of top_k: none, sum or softmax (over the chosen experts). If not
-            given: "none" for one expert per token, else "sum".
+        gate: Function from logits to gates: softmax, sigmoid or, for top_k and hash_gated, sqrtsoftplus (as in
+            DeepSeek-V4). If not given: sigmoid for base and quantile, softmax for the other routers. hash, reinforce
+            and mixture_of_tokens have no gate option.
+        normalisation: Normalisation of the gates of top_k and hash_gated: none, sum or softmax (over the chosen
+            experts). If not given: "none" for one expert per token, else "sum".
         sample_second: For top_k with two experts per token, as in GShard: keep the second expert with probability
             min(1, 2 gate).
         balance_weight: Weight of the balance loss of top_k and reinforce; the loss is 1 if all experts have the same
@@ -143,7 +144,7 @@ class ModelConfig:
             above the mean, and raises it if the load is below. 0: no bias.
         balance_scope: For top_k, the balance loss: one loss over all tokens of the group (group), or the mean of one
             loss per sequence (sequence, as in DeepSeek-V3).
-        gate_scale: For top_k: multiply every gate by this factor.
+        gate_scale: For top_k and hash_gated: multiply every gate by this factor.
         expert_groups: For top_k: number of groups of equal size into which the E G experts are divided. A token first
             chooses groups, then experts of these groups.
         groups_per_token: For top_k: number of groups that a token chooses.
@@ -159,7 +160,8 @@ class ModelConfig:
         nucleus: For reinforce: draw from the most probable experts that together have this probability.
         reward_to_go: For reinforce: reward a choice by the log-probabilities of its token and all later tokens. The
             terms then grow, so multiply policy_weight by about 1/S and baseline_weight by about 1/S^2.
-        hash: For hash: modulo, random, balanced, clustered, dispersed, multi, previous, position or bigram.
+        hash: For hash and hash_gated: modulo, random, balanced, clustered, dispersed, multi, previous, position or
+            bigram.
         grouping: How expert_choice and mixture_of_tokens group tokens: by position across sequences (position), or
             within a sequence (sequence). Groups within a sequence are not causal. So a causal model uses them only to
             train expert_choice; a masked model always uses them, also for mixture_of_tokens.
@@ -358,8 +360,12 @@ class ModelConfig:
             raise InputError(f"granularity is {self.granularity}; it has to divide {times} d_model = {self.ffn_width}")
         if self.record.policy and self.d_model < 8:
             raise InputError(f"d_model is {self.d_model}; the baseline of {self.router} needs at least 8")
-        if self.router == "top_k":
+        if self.router in ("top_k", "hash_gated"):
             self._check_top_k()
+        elif self.gate not in (*GATES, None) and len(self.parts) == 1:
+            raise InputError(
+                f"gate is {self.gate!r}; {self.router} has {', '.join(GATES)}; top_k and hash_gated have it"
+            )
         if len(self.parts) > 1:
             for part, _ in self.parts:
                 part._check_routing()
@@ -490,7 +496,7 @@ class ModelConfig:
     @property
     def has_table(self) -> bool:
         """Whether a router looks up token ids in a table."""
-        return self.hash != "position" and any(part.router == "hash" for part, _ in self.parts)
+        return self.hash != "position" and any(part.router in ("hash", "hash_gated") for part, _ in self.parts)
 
     def is_routed(self, block: int) -> bool:
         """Whether block i, counted from 0, is routed: (i + 1) mod 1/R = 0, or i >= L - n_r for the layout "upper"."""

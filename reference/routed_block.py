@@ -226,6 +226,10 @@ def decide(
         routing = _hash_routing(tokens, config, table, mask, hashes)
         routing = _mean_of_choices(routing, config, mask)
         return Decision(routing if held is None else held._replace(gate=routing.gate))
+    if config.router == "hash_gated":
+        routing = _hash_routing(tokens, config, table, mask, hashes) if held is None else held
+        options = {"score": config.gate, "normalisation": config.normalisation, "gate_scale": config.gate_scale}
+        return Decision(hashes.learned_gates(routing, group @ params["router"], **options, mask=mask))
     logits = group @ params["router"]  # SCORE
     if config.router_bias:
         logits = logits + params["router_bias"]

@@ -570,6 +570,8 @@ def test_tables(backend, kind):
 
 BAD = {
     "router": (dict(router="top"), "router is 'top'"),
+    "gate of top_k": (dict(router="base", experts=2, gate="sqrtsoftplus"), "gate is 'sqrtsoftplus'; base has softmax"),
+    "constant gate of a table": (dict(router="hash_gated", experts=2, normalisation="sum"), "its gate would be 1"),
     "too short a list": (dict(router="hash,top_k", experts=2), "router lists 2 blocks, but 1 of the 2 blocks are rou"),
     "a list with dense": (dict(router="dense,hash", experts=2, routing_frequency=1.0), "lists 'dense'; list only the"),
     "a list without a number": (dict(router="hash:0,top_k", experts=2), "router lists 'hash:0'"),
@@ -684,6 +686,7 @@ OTHERS = dict(
 TAKEN = {
     "dense": {"flop_increase"},
     "hash": {"capacity_factor", "drop_order", "hash", "k"},
+    "hash_gated": {"capacity_factor", "drop_order", "gate", "gate_scale", "hash", "k"},
     "sinkhorn": {"capacity_factor", "drop_order", "gate", "k"},
     "base": {"capacity_factor", "drop_order", "gate", "k"},
     "quantile": {"capacity_factor", "drop_order", "gate", "k"},

@@ -54,6 +54,10 @@ MODELS = {
     "HASH below, then TOP-K with a bias": dict(
         FOUR, router="hash:1,top_k:2", k=2, granularity=2, blocks=3, routing_frequency=1.0, gate="sigmoid",
         bias_rate=0.1, router_bias=True, balance_weight=0.2, capacity_factor=0.7),
+    "DeepSeek-V4": dict(
+        FOUR, router="hash_gated:1,top_k:2", k=1, granularity=2, gate="sqrtsoftplus", gate_scale=1.5, bias_rate=0.1,
+        shared_experts=1, activation="swiglu", positions="rotary", balance_weight=0.2, capacity_factor=0.9,
+        blocks=3, routing_frequency=1.0),
     "quantile, HASH and BASE above": dict(
         FOUR, router="quantile,hash,base", blocks=4, routing_frequency=0.75, layout="upper"),
     "GShard": dict(FOUR, router="top_k", k=2, sample_second=True, balance_weight=0.2, capacity_factor=0.6),
@@ -99,7 +103,7 @@ MODELS |= {name: SIZE | fields for name, fields in MISSING.items()}
 
 IN_TRAINING = (
     "dense", "wide FFNs", "HASH below, then TOP-K with a bias", "S-BASE, drops", "BASE", "quantile", "top 1, drops",
-    "top 2, G = 2, sigmoid, drops the least", "top 2 with a bias", "DeepSeek-V3", "GPT-OSS", "GShard",
+    "top 2, G = 2, sigmoid, drops the least", "DeepSeek-V4", "DeepSeek-V3", "GPT-OSS", "GShard",
     "RL-R with everything", "expert choice",
     "one token of a mixture", "fine-grained", "joint", "Mixture of Tokens in the upper blocks", "padding, RL-R",
     "padding, masked, S-BASE", *MISSING,
@@ -154,7 +158,7 @@ def batch(name: str, seed: int | None = None) -> Batch:
     tokens = np.array([order[s : s + LENGTH + (config.objective == "causal")] for s in range(number)])
     experts, choices = config.experts * config.granularity, config.k * config.granularity
     routed, given = round(config.blocks * config.routing_frequency), {}
-    if "hash" in config.listed and choices > 1:
+    if {"hash", "hash_gated"} & {*config.listed} and choices > 1:
         given["table"] = np.array([random.permutation(experts)[:choices] for _ in range(config.vocab_size)])
     if config.router == "reinforce":
         given["noise"] = in_float32(random.gumbel(size=(routed, number * LENGTH, experts)))

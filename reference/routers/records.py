@@ -3,6 +3,7 @@
     router              who chooses                     training                              evaluation
     dense               none                            every token through one FFN           the same
     hash                a table, by token id            nothing dropped                       the same
+    hash_gated          a table, by token id            nothing dropped; learned gates        the same
     sinkhorn  (S-BASE)  the plan of the whole group     capacity                              argmax of the logits
     base                an exact assignment             exactly balanced                      argmax of the logits
     quantile            logits minus a bias             capacity; the bias is learned         the same, nothing dropped
@@ -77,11 +78,17 @@ RECORDS = (
         (*ROUTED, *LIMITED, "hash"),
         (
             "Clusters", "balanced_table", "bigram_experts", "cluster_tokens", "clustered_table", "dispersed_table",
-            "fixed_router", "modulo_table", "multi_hash", "position_ids", "previous_tokens", "random_table",
-            "table_router",
+            "fixed_router", "learned_gates", "modulo_table", "multi_hash", "position_ids", "previous_tokens",
+            "random_table", "table_router",
         ),
         file="hash_layer",
         constant_gate=True,
+    ),
+    Router(
+        "hash_gated",
+        "Hash-Gated",
+        (*SCORED, *LIMITED, "hash", "gate", "normalisation", "gate_scale"),
+        file="hash_layer",
     ),
     Router(
         "sinkhorn",
