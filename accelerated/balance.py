@@ -168,6 +168,24 @@ def auxiliary_loss(
     return AuxiliaryLoss(scale * (share * probability).sum(), share, probability)
 
 
+def merge_micro_batches(parts: AuxiliaryLoss, tokens: jax.Array, *, dialect: str = "assignments") -> AuxiliaryLoss:
+    """Return the `auxiliary_loss` of a whole batch from those of its micro-batches.
+
+    Raises:
+        ValueError: the dialect is unknown.
+
+    Differs from the reference: without a real token the loss is NaN. To keep the activations of one micro-batch at a
+    time, compute the parts in `jax.lax.scan` over a function under `jax.checkpoint`.
+    """
+    value_at_balance(1, 1, dialect)  # raises if the dialect is unknown
+    tokens = jnp.asarray(tokens)
+    rows, weights = (tokens > 0)[:, None], tokens / tokens.sum()
+    share, probability = (weights @ jnp.where(rows, field, 0) for field in (parts.share, parts.probability))
+    scale = 1 / len(share) if dialect == "gshard" else len(share)
+    share = jax.lax.stop_gradient(share)
+    return AuxiliaryLoss(scale * (share * probability).sum(), share, probability)
+
+
 def sequence_loss(
     logits: jax.Array,
     expert: jax.Array,
