@@ -275,7 +275,7 @@ def decide(
     if config.router == "hash_gated":
         routing = _hash_routing(tokens, config, table, mask, hashes) if held is None else held
         options = {"score": config.gate, "normalisation": config.normalisation, "gate_scale": config.gate_scale}
-        return Decision(hashes.learned_gates(routing, _logits(params, group), **options, mask=mask))
+        return Decision(hashes.learned_gates(routing, _logits(params, group, config.router_bias), **options, mask=mask))
     logits = _logits(params, group, config.router_bias)  # SCORE
     together = None if spread is None else spread.balanced_over()
     options = {"gate": config.gate, "held": held, "mask": mask}

@@ -113,7 +113,8 @@ MODELS = {
 
 
 def missing_routers(models: dict[str, dict]) -> dict[str, dict]:
-    found = {fields.get("router", "dense") for fields in models.values()}
+    lists = [fields.get("router", "dense").split(",") for fields in models.values()]
+    found = {entry.partition(":")[0] for entries in lists for entry in entries}
     return {name: fields for name, fields in EXAMPLES.items() if name not in found}
 
 

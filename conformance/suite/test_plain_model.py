@@ -55,8 +55,8 @@ MODELS = {
         FOUR, router="hash:1,top_k:2", k=2, granularity=2, blocks=3, routing_frequency=1.0, gate="sigmoid",
         bias_rate=0.1, router_bias=True, balance_weight=0.2, capacity_factor=0.7),
     "DeepSeek-V4": dict(
-        FOUR, router="hash_gated:1,top_k:2", k=1, granularity=2, gate="sqrtsoftplus", gate_scale=1.5, bias_rate=0.1,
-        shared_experts=1, activation="swiglu", positions="rotary", balance_weight=0.2, capacity_factor=0.9,
+        FOUR, router="hash_gated:2,top_k:1", k=1, granularity=2, gate="sqrtsoftplus", gate_scale=1.5, bias_rate=0.1,
+        router_bias=True, shared_experts=1, activation="swiglu", positions="rotary", balance_weight=0.2, capacity_factor=0.9,
         blocks=3, routing_frequency=1.0),
     "quantile, HASH and BASE above": dict(
         FOUR, router="quantile,hash,base", blocks=4, routing_frequency=0.75, layout="upper"),
