@@ -56,10 +56,11 @@ MODELS = {
         bias_rate=0.1, router_bias=True, balance_weight=0.2, capacity_factor=0.7),
     "DeepSeek-V4": dict(
         FOUR, router="hash_gated:2,top_k:1", k=1, granularity=2, gate="sqrtsoftplus", gate_scale=1.5, bias_rate=0.1,
-        router_bias=True, shared_experts=1, activation="swiglu", positions="rotary", balance_weight=0.2, capacity_factor=0.9,
+        router_bias=True,
+        shared_experts=1, activation="swiglu", positions="rotary", balance_weight=0.2, capacity_factor=0.9,
         blocks=3, routing_frequency=1.0),
-    "quantile, HASH and BASE above": dict(
-        FOUR, router="quantile,hash,base", blocks=4, routing_frequency=0.75, layout="upper"),
+    "quantile, TOP-K with a router bias, and BASE above": dict(
+        FOUR, router="quantile,top_k,base", router_bias=True, blocks=4, routing_frequency=0.75, layout="upper"),
     "GShard": dict(FOUR, router="top_k", k=2, sample_second=True, balance_weight=0.2, capacity_factor=0.6),
     "RL-R": dict(WIDER, router="reinforce", experts=4, capacity_factor=1.0),
     "RL-R with everything": dict(
