@@ -442,12 +442,12 @@ def test_a_size_that_counts_the_embedding_is_remarked_on(save, tmp_path):
     rows = [row | shape | {"N": 786_432 + 32_000 * 128} for row in make_runs()[:4]]
     remarks = convert_runs(save(rows), tmp_path / "own.csv", columns=MAP).remarks
     (said,) = [remark for remark in remarks if "embedding" in remark]
-    needed = "854,016 by the shape of the model); does it count the embedding, vocab_size * d_model (routelaws"
-    needed += " convert --set counted_embeddings=1 states it)?"
+    needed = "854,016 by the shape of the model); N excludes the embedding and counts one expert (routelaws convert"
+    needed += " --set counted_embeddings=1 states it)"
     assert said == f"dense_parameter_count: differs in 4 of 4 rows (row 1: 4,882,432, but {needed}"
     counted = count(128, 4, 4, 32).dense_parameters
     thousands = [row | {"N": counted / 1000} for row in rows]
-    needed = f"'854.016'; needed: {counted:,} by the shape of the model (so in 4 of 4 rows); is .* in thousands"
+    needed = f"'854.016'; needed: {counted:,} by the shape of the model (so in 4 of 4 rows); .* --unit dense"
     with pytest.raises(InputError, match=re.escape(needed).replace(r"\.\*", ".*")):
         convert_runs(save(thousands, "small.csv"), tmp_path / "small_own.csv", columns=MAP)
     rows = [row | {"N": counted} for row in rows]
