@@ -15,7 +15,6 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -184,19 +183,12 @@ def _check_parts(path, runs: dict[PurePath, list[_File]], columns: dict[str, str
 
 def _continued(runs: dict[PurePath, list[_File]]) -> list[str]:
     """Return a remark on runs that may continue a run of the same folder with the same hyperparameters."""
-    starts = {}  # {folder: [(time, run, hyperparameters, {metric: first step})]}
+    starts = {}
     for run, own in runs.items():
-        events = sorted((event for file in own for event in file.events if event.tag), key=lambda event: event.time)
-        if events:
-            firsts = {event.tag: event.step for event in reversed(events)}
-            settings = {name: value for file in own for name, value in file.settings.items()}
-            starts.setdefault(run.parent, []).append((events[0].time, run.as_posix(), settings, firsts))
-    return continues(
-        (later[1], earlier[1])
-        for group in starts.values()
-        for earlier, later in pairwise(sorted(group, key=lambda start: start[0]))
-        if earlier[2] == later[2] and any(step > earlier[3].get(tag, step) for tag, step in later[3].items())
-    )
+        if steps := [event.step for file in own for event in file.events if event.tag]:
+            settings = {item for file in own for item in file.settings.items()}
+            starts.setdefault((run.parent, frozenset(settings)), []).append((run.as_posix(), min(steps)))
+    return continues(starts)
 
 
 def _read(loader) -> tuple[list[_Event], dict[str, str]]:

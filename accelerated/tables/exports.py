@@ -27,7 +27,7 @@ import numpy as np
 from ..errors import InputError
 from ..wording import in_short
 from .events import event_files, read_events
-from .identity import marks_of, shown, told_apart
+from .identity import check_distinct, last_branch, marks_of
 from .log import STEP, Log, latest_branch, restart_remarks, whole_text
 from .reading import is_json, read_cells
 from .schema import BLANK, Problems, name_column, shorten, to_numbers
@@ -73,7 +73,7 @@ def read_piece(path, columns: dict[str, str]) -> Log | Table:
     if matches and all(matches):
         return _panel(path, cells, matches)
     if _is_history(path, cells):
-        return _history(path, cells)
+        return _history(path, cells, columns)
     metrics = [name for name in cells if _LONG["metric"].fullmatch(name) and name not in columns.values()]
     values = [name for name in cells if _LONG["value"].fullmatch(name)]
     if len(metrics) == len(values) == 1:
@@ -145,34 +145,49 @@ def _panel(path: Path, cells: dict[str, list[str]], matches: list[re.Match]) -> 
     return Log(axis, rows, {}, remarks)
 
 
-def _turned(path, cells: dict[str, list[str]], metric: str, value: str, columns: dict[str, str]) -> Table:
-    """Return a long table, with a row for each metric, as a table with a column for each metric."""
+def _turned(path: Path, cells: dict[str, list[str]], metric: str, value: str, columns: dict[str, str]) -> Log:
+    """Return a long table, with a row for each metric, as a log. Other columns keep their last cell at a step."""
     names = [name.strip() for name in cells[metric]]
     if named := next((name for name, column in columns.items() if column == value), None):
         raise InputError(
             f"{path}: --columns {named}={value} names no metric: each {metric} is a column now, with the cells of"
             f" {value}; name one of {in_short(dict.fromkeys(names), 12)}"
         )
-    table = {name: texts for name, texts in cells.items() if name not in (metric, value)}
-    for each in dict.fromkeys(names):
-        if each in table:
-            raise InputError(f"{path}: {each} is a column and a {metric}; rename or delete the column")
-        table[each] = [cell if name == each else "" for name, cell in zip(names, cells[value], strict=True)]
-    return Table(table, [f"{path}: each {metric} is a column now, with the cells of {value}"])
+    if twice := next((name for name in names if name in cells), None):
+        raise InputError(f"{path}: {twice} is a column and a {metric}; rename or delete the column")
+    axis = next(
+        (name for name in (columns.get("step"), *_STEPS, columns.get("tokens"), "tokens") if name in cells), None
+    )
+    if axis is None:
+        raise InputError(f"{path}: no column has the step of each {metric}; name one with --columns step=NAME")
+    called = columns.get("hyper_id", name_column(cells))
+    runs = [run.strip() for run in cells.get(called, [path.name.partition(".")[0]] * len(names))]
+    steps = _checked(path, {axis: cells[axis]}, axis)[axis].tolist()
+    curves, kept, restarts, rows = {}, [], {}, {}
+    for i, key in enumerate(zip(runs, names, strict=True)):
+        curves.setdefault(key, []).append(i)
+    for (run, _), own in curves.items():
+        own, restarted = last_branch(path, run, own, steps)
+        kept, restarts = kept + own, restarts | restarted
+    for i in sorted(kept):
+        row = rows.setdefault((runs[i], whole_text(steps[i])), {})
+        row |= {name: texts[i] for name, texts in cells.items() if name not in (metric, value)}
+        row[names[i]] = cells[value][i]
+    remark = f"{path}: each {metric} is a column now, with the cells of {value}"
+    return Log(STEP, rows, {}, [remark, *restart_remarks(path, restarts)])
 
 
-def _history(path: Path, cells: dict[str, list[str]]) -> Log:
+def _history(path: Path, cells: dict[str, list[str]], columns: dict[str, str]) -> Log:
     """Return the history of runs. Without a column of names, the file is one run and has its name."""
     steps = _checked(path, {"_step": cells["_step"]}, "_step")["_step"].tolist()
-    called = name_column(cells)
+    called = columns.get("hyper_id", name_column(cells))
     runs = cells.get(called, [path.name.partition(".")[0]] * len(steps))
-    keys, column, _ = told_apart(runs, cells, marks_of(cells, [called]))
-    if column:
-        runs = [f"{run} ({mark})" for run, mark in keys]
+    if called in cells:
+        check_distinct(path, cells, called, columns)
     order = _as_logged(path, cells, runs, steps)
     kept, restarts = latest_branch([runs[i] for i in order], [steps[i] for i in order])
     remarks, kept = restart_remarks(path, restarts), [order[i] for i in kept]
-    metrics, rows = [name for name in cells if name not in (called, "_step", *_CLOCKS)], {}
+    metrics, rows = [name for name in cells if name not in ("_step", *_CLOCKS)], {}
     for i in kept:
         row = rows.setdefault((runs[i], whole_text(steps[i])), {})
         row.update((name, cells[name][i]) for name in metrics if cells[name][i].strip())
@@ -193,7 +208,7 @@ def _as_logged(path: Path, cells: dict[str, list[str]], runs: list[str], steps: 
         j = before.get(run, i)
         if steps[i] < steps[j] and times[i] < times[j]:
             raise InputError(
-                f"{path}: {shown(run)} goes back from step {whole_text(steps[j])} (row {j + 1}) to"
+                f"{path}: run {shorten(run)} goes back from step {whole_text(steps[j])} (row {j + 1}) to"
                 f" {whole_text(steps[i])} (row {i + 1}) and back in time, so two runs share this name; needed: a name"
                 " for each run"
             )
