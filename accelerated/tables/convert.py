@@ -15,7 +15,7 @@ two exceptions. The names of runs are kept as `run`, for messages. Columns that 
 remark, if every cell is a loss. Kept columns can be used in `--rows`. They are also used for warnings about differences
 that a law ignores.
 
-Pieces of a log (`exports.py`) are joined by run and step. Rows without a loss are excluded. NaN counts as a loss;
+Pieces of a log (`trackers/`) are joined by run and step. Rows without a loss are excluded. NaN counts as a loss;
 otherwise a diverged run would keep its last finite loss. Several tables are converted separately, and their runs get
 new numbers. The column `source` names the table of each row.
 """
@@ -81,7 +81,7 @@ def convert_runs(
 
     Args:
         runs: one or several files: CSV or JSON lines (see `read_table`), exports of Weights & Biases and TensorBoard,
-            or folders of event files (see `exports.py`). Nested JSON objects have columns such as `config.experts`.
+            or folders of event files (see `trackers`). Nested JSON objects have columns such as `config.experts`.
         out: the table, `.csv` or `.csv.gz`; there must be no such file.
         columns: {column of the table: column of `runs`}; columns with the same name need no entry. Allowed are the
             columns of TABLE_COLUMNS, and `loss_` with any name. If there are several tables, each table uses the

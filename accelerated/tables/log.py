@@ -4,13 +4,18 @@ import re
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from ..errors import InputError
 from ..wording import in_short, plural
+from .schema import Problems, to_numbers
 
 RUN, STEP = "run", "step"
 """Columns of every log; another axis, such as tokens, may replace step."""
 FOLDER = "folder"
 """The folder of a run's folder; `--columns hyper_id=folder` joins the runs in it."""
+STEPS = ("step", "_step", "global_step", "trainer/global_step")
+"""Names of steps in logs."""
 ROW = "row"
 """The number of a row; `--columns hyper_id=row` makes each row of a table a run."""
 
@@ -132,3 +137,21 @@ def as_cells(log: Log) -> dict[str, list[str]]:
 def whole_text(value: float) -> str:
     """Return a number as text. Whole numbers have no decimal point."""
     return str(int(value)) if value % 1 == 0 else repr(float(value))
+
+
+def checked_numbers(path, cells: dict[str, list[str]], needed: str) -> dict[str, np.ndarray]:
+    """Return columns of a log as numbers.
+
+    Raises:
+        InputError: a cell is not a number, or a cell of the column `needed` is blank or not finite.
+    """
+    problems, numbers = Problems(path), {}
+    for name, texts in cells.items():
+        numbers[name], wrong = to_numbers(texts)
+        rows = range(1, len(texts) + 1)
+        problems.add_each(wrong, rows, name, texts.__getitem__, "a number")
+        if name == needed:
+            absent = ~wrong & ~np.isfinite(numbers[name])
+            problems.add_each(absent, rows, name, texts.__getitem__, "a number that is finite")
+    problems.raise_if_any()
+    return numbers

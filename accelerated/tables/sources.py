@@ -11,12 +11,12 @@ import numpy as np
 
 from ..errors import InputError
 from ..wording import in_short
-from .exports import read_piece
 from .identity import check_single, name_of_runs, on_one_branch, steps_of
 from .log import FOLDER, ROW, RUN, STEP, Log, Source, as_cells, by_number, continues, put_together
 from .reading import read_cells
 from .schema import ABSENT, TABLE_COLUMNS, name_column, outside, to_numbers
 from .table import SOURCE, check_once, named
+from .trackers.kinds import read_piece
 
 _PARTS = (
     "train(ing)?([ _-](set|loss))?",
@@ -37,10 +37,10 @@ def sources_of(paths: list, columns: dict[str, str]) -> list[Source]:
     called = named(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more"
     for path, piece in pieces:
         if not isinstance(piece, Log):
-            at = [f"row {i + 1}" for i in range(len(next(iter(piece.cells.values()))))]
+            at = [f"row {i + 1}" for i in range(len(next(iter(piece.values()))))]
             if columns.get("hyper_id") == ROW:
-                piece.cells.setdefault(ROW, [str(i) for i in range(len(at))])
-            sources.append(Source(str(path), piece.cells, at, piece.remarks + _unfinished(piece.cells), False))
+                piece.setdefault(ROW, [str(i) for i in range(len(at))])
+            sources.append(Source(str(path), piece, at, _unfinished(piece), False))
         elif path == logs[0][0]:
             sources.append(_as_source(put_together(*zip(*logs, strict=True)), called, columns))
     apart = [source for source in sources if not source.is_log and FOLDER not in source.cells]
