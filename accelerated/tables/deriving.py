@@ -137,16 +137,16 @@ def _steps(table: Cells) -> None:
         table.fill("step", dict.fromkeys(blank, "1"), "1, since every run has one row")
     else:
         row = blank[0] + 1
-        other = next((name for name in table.marks if re.search("step|epoch|iter", name, re.IGNORECASE)), "NAME")
+        other = next((name for name in table.dropped if re.search("step|epoch|iter", name, re.IGNORECASE)), "NAME")
         raise InputError(
             f"{table.runs}: row {row}, column step: is blank; needed: step, or tokens, in every row, as by --columns"
             f" step={other}"
         )
 
 
-def to_nats(table: Cells, unit: str) -> None:
+def to_nats(table: Cells, unit: str | None) -> None:
     """Convert every loss, and the standard error of the validation loss, to nats per token."""
-    if unit == "nats":
+    if unit in (None, "nats"):
         return
     _error_to_nats(table, unit)
     for name in (name for name in table.cells if name.startswith("loss_")):

@@ -92,15 +92,10 @@ def _by_folder(sources: list[Source]) -> Source:
     return Source(in_short(source.name for source in sources), cells, at, remarks, True)
 
 
-def _unfinished(cells) -> list[str]:
-    if not {"Name", "State"} <= set(cells):
-        return []
-    states = [
-        f"{name} ({state})" for name, state in zip(cells["Name"], cells["State"], strict=True) if state != "finished"
-    ]
-    more = f" and {len(states) - 10} more" if len(states) > 10 else ""
-    listed = f"{', '.join(states[:10])}{more}"
-    return [f"not finished, by the column State: {listed}; their rows are kept like all others"] if states else []
+def _unfinished(cells: dict[str, list[str]]) -> list[str]:
+    pairs = zip(cells.get("Name", ()), cells.get("State", ()), strict=False)
+    states = in_short([f"{name} ({state})" for name, state in pairs if state != "finished"], 11)
+    return [f"not finished, by the column State: {states}; their rows are kept like all others"] * bool(states)
 
 
 def with_loss(source: Source, columns: dict[str, str], unit: str) -> Source:

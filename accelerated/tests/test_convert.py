@@ -48,7 +48,7 @@ def save(tmp_path):
 
 @pytest.fixture
 def converted(save, tmp_path):
-    def convert(rows, columns=None, constants=None, loss_unit="nats", name="runs.csv", out="table.csv"):
+    def convert(rows, columns=None, constants=None, loss_unit=None, name="runs.csv", out="table.csv"):
         done = convert_runs(save(rows, name), tmp_path / out, columns, constants, loss_unit)
         frame = read_table(tmp_path / out)
         (tmp_path / out).unlink()
@@ -332,30 +332,19 @@ def test_stated_embeddings_are_in_each_count(converted):
 
 
 @pytest.mark.parametrize(
-    ("called", "unit", "said"),
-    [
-        ("eval/bits_per_token", "nats", "read as nats, but the column eval/bits_per_token may be in bits"),
-        ("val_ppl", "bits", "read as bits, but the column val_ppl may be in perplexity; if so: --loss-unit perp"),
-        ("bpb", "nats", "may be in bits per byte; such a loss cannot be compared"),
-        ("val_ppl", "perplexity", None),
-        ("orbits", "nats", None),
-    ],
+    ("called", "refused", "other"),
+    [("eval/bits_per_token", True, False), ("val_ppl", True, False), ("bpb", True, True), ("orbits", False, False)],
 )
-def test_a_column_called_by_another_unit_is_remarked_on(converted, called, unit, said):
-    rows = [row | {called: row["val_loss"] + 2} for row in make_runs()]
-    _, remarks = converted(rows, MAP | {"loss_validation": called}, {"router_type": "Hash"}, unit)
-    found = [remark for remark in remarks if remark.startswith("loss_validation: read as")]
-    assert len(found) == (said is not None) and all(said in remark for remark in found)
-
-
-def test_a_column_without_the_embedding_that_was_passed_over_is_remarked_on(converted):
-    rows = [row | {"params": row["N"] * 2, "params_no_embed": row["N"]} for row in make_runs() if row["E"] == 1]
-    for taken, other in (("params", True), ("params_no_embed", False)):
-        frame, remarks = converted(rows, MAP | {"dense_parameter_count": taken})
-        assert any("N must not count the embedding; the column params_no_embed" in r for r in remarks) == other
-        _, remarks = converted(rows, MAP | {"dense_parameter_count": taken}, {"counted_embeddings": "1"})
-        assert not any("embedding;" in remark for remark in remarks)
-        assert set(frame["router_type"]) == {"Dense"} and "router_type: Dense, since num_experts is 1" in remarks
+def test_a_header_of_losses_that_looks_like_a_unit_needs_a_stated_unit(
+    converted, save, tmp_path, called, refused, other
+):
+    rows, columns = [row | {called: row["val_loss"] + 2} for row in make_runs()], MAP | {"loss_validation": called}
+    if refused:
+        with pytest.raises(InputError, match=f"'{called}': the header seems to name a unit; state it with --loss-unit"):
+            convert_runs(save(rows), tmp_path / "t.csv", columns, {"router_type": "Hash"})
+    _, remarks = converted(rows, columns, {"router_type": "Hash"}, "nats" if refused else None)
+    said = "loss_validation: a loss per byte or word cannot be compared with losses per token"
+    assert (said in remarks) == other
 
 
 def test_a_shape_that_is_no_model(save, tmp_path):

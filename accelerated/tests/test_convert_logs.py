@@ -421,7 +421,7 @@ def test_keys_with_commas_can_be_named():
     convert_runs(path, "kept.csv", word | {"hyper_id": "run"}, SET, "perplexity", ("acc,none", "acc"))
     assert read_table("kept.csv")[["acc,none", "acc"]].to_numpy().tolist() == [[0.25, 0.5]]
     found, remarks = converted(path, word | {"hyper_id": "run"}, loss_unit="perplexity")
-    assert found[0][2] == pytest.approx(3.0204248861443626) and "may be in units per word or byte" in remarks
+    assert found[0][2] == pytest.approx(3.0204248861443626) and "a loss per byte or word cannot be compared" in remarks
 
 
 def test_a_history_in_csv_is_one_run_with_the_name_of_its_file():
