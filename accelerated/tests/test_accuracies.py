@@ -9,7 +9,6 @@ import pytest
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables import released
 from routelaws.accelerated.tables.accuracies import loss_name, read_accuracies, read_guess_rates
-from routelaws.accelerated.tables.guess_rates import GUESS_RATES, guess_rate
 from routelaws.accelerated.tables.released import downstream_tasks, overtraining_runs
 
 LONG = """,tokens,benchmark,metric_type,score,tpr
@@ -93,7 +92,6 @@ def test_what_is_wrong_is_named(tmp_path, case):
 def test_guess_rates(tmp_path):
     rates = read_guess_rates(write(tmp_path, "task,task_type,random_accuracy\nquiz,choice,0.2\n"))
     assert rates == {"quiz": 0.2}
-    assert (guess_rate("quiz", rates), guess_rate("quiz"), guess_rate("mmlu", {"mmlu": 0.0})) == (0.2, None, 0.0)
     with pytest.raises(
         InputError, match="row 1, column random_accuracy: '2'; needed: a number, at least 0 and at most 1"
     ):
@@ -102,29 +100,6 @@ def test_guess_rates(tmp_path):
         read_guess_rates(write(tmp_path, "task,rate\nquiz,0.2\n"))
     with pytest.raises(InputError, match="task 'quiz' has the rates 0.2 and 0.3; needed: one"):
         read_guess_rates(write(tmp_path, "task,random_accuracy\nquiz,0.2\nquiz,0.2\nquiz,0.3\n"))
-
-
-RATES = {
-    1 / 2: "piqa PIQA winogrande WinoGrande boolq copa rte sglue_rte wic winogrande_5shot boolq:0",
-    1 / 3: "social_iqa siqa cb anli_r1 mnli pubmedqa",
-    1 / 4: "arc_easy arc_challenge ARC-Challenge hellaswag HellaSwag openbookqa sciq mmlu MMLU mmlu_STEM mmlu_stem "
-    "mmlu_virology mmlu_high_school_physics mmlu_zeroshot mmlu_5shot hellaswag_zeroshot norm_hellaswag arc_easy-v1 "
-    "arc_easy_v2 arc_easy_version2 race medqa_4options gpqa_main_n_shot arc_challenge_25-shot",
-    1 / 5: "commonsense_qa commonsenseqa mathqa",
-    1 / 10: "mmlu_pro MMLU-Pro mmlu_pro_law mmlu_pro_5shot leaderboard_mmlu_pro",
-    0.0: "gsm8k lambada_openai triviaqa",
-    None: "mmlu_generative mmlu_stem_generative boolq_cot boolq-seq2seq arc_challenge_chat arc_easy_generative "
-    "mmlu_pro_plus mmlu_redux mmlu_flan_cot_zeroshot mmlu_phrenology mmlupro2 gpqa_main_cot_n_shot arc_ arc_easy_new "
-    "winogrande_cot hellaswag_2 piqa_de xarc_easy truthfulqa_mc1 quiz copal_id siqa_x",
-}  # fmt: skip
-"""Tasks by their rate; a name that only begins like another is unknown."""
-
-
-@pytest.mark.parametrize(("rate", "task"), [(rate, task) for rate, names in RATES.items() for task in names.split()])
-def test_the_rate_of_a_task_is_that_of_its_whole_name(rate, task):
-    assert guess_rate(task) == rate
-    assert task.startswith("norm_") or guess_rate(f"{task} acc_norm") == guess_rate(f"{task} acc,none") == rate
-    assert guess_rate(f"{task} exact_match") is None and all(0 <= each <= 0.5 for each in GUESS_RATES.values())
 
 
 def wide(**columns) -> str:
