@@ -102,7 +102,11 @@ def _runs(table: Cells) -> None:
     """Number the runs by their names. If hyper_id is blank in some rows only, `read_table` reports it."""
     blank = table.blank("hyper_id")
     if blank and len(blank) == table.rows and not table.names:
-        return table.fill("hyper_id", dict.fromkeys(blank, "0"), "one run, because no column names runs")
+        return table.fill(
+            "hyper_id",
+            dict.fromkeys(blank, "0"),
+            "one run, because no column names runs (hyper_id=row makes each row a run)",
+        )
     names = table.names if len(blank) == table.rows else table.column("hyper_id")
     ids = to_numbers(names)[0]
     if (blank and names is not table.names) or ((ids % 1 == 0) & (ids >= 0) & (ids <= _LARGEST_ID)).all():

@@ -61,12 +61,13 @@ def check_distinct(path, cells: dict[str, list[str]], called: str | None, column
         columns: {column of the results table: column of the file}, by the user.
     """
     if called is None:
-        configuration = () if "hyper_id" in columns else CONFIGURATION_COLUMNS
-        for name in (columns.get(each, each) for each in configuration):
-            if len({cell.strip() for cell in cells.get(name, ())}) > 1:
+        marks, configuration = marks_of(cells), (columns.get(each, each) for each in CONFIGURATION_COLUMNS)
+        for name in () if "hyper_id" in columns else (*marks, *configuration):
+            texts, kind = [cell.strip() for cell in cells.get(name, ())], marks.get(name)
+            if len(texts if kind == "end" else set(texts)) > 1:
                 raise InputError(
-                    f"{path}: no column names the runs, and rows differ in {name}; add --columns hyper_id=NAME, with a "
-                    f"column that names each run; {_ROW}"
+                    f"{path}: no column names the runs, but rows are several runs by {name}; add --columns hyper_id="
+                    f"{name if kind in ('id', 'start') else 'NAME'}, with a column that names each run; {_ROW}"
                 )
         return
     if not to_numbers(cells[called])[1].any():

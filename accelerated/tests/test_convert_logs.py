@@ -242,11 +242,18 @@ def test_rows_without_names_are_one_run_unless_a_flag_says_otherwise():
     path, constants = save("last.jsonl", *last), {name: SET[name] for name in SET if name not in ("num_experts", "k")}
     message = refused(path, constants=constants)
     assert message.startswith(
-        "last.jsonl: no column names the runs, and rows differ in num_experts; add --columns hyper"
+        "last.jsonl: no column names the runs, but rows are several runs by num_experts; add --columns hyper"
     )
     assert message.endswith("; --columns hyper_id=row makes each row a run")
     found, _ = converted(path, VALIDATION | {"hyper_id": "row"}, constants)
     assert [(run, step) for run, step, _ in found] == [(0, 10), (1, 20), (2, 40)]
+    ids = [row | {"num_experts": 8, "run_id": "ab"[i % 2]} for i, row in enumerate(last)]
+    long = [("run_id", "key", "step", "value"), ("a", "val_loss", 1, 3.5), ("b", "val_loss", 1, 3.25)]
+    for path in (save("ids.jsonl", *ids), save("long.csv", *long)):
+        assert "several runs by run_id; add --columns hyper_id=run_id, with a column" in refused(path)
+        assert len({run for run, *_ in converted(path, VALIDATION | {"hyper_id": "run_id"})[0]}) == 2
+    ended = [row | {"num_experts": 8, "State": "finished"} for row in last]
+    assert "several runs by State; add --columns hyper_id=NAME" in refused(save("ended.jsonl", *ended))
     sweep = [row | {"val_loss": row["val_loss"] + rate} for rate in (0.1, 0.2) for row in log_of([rate] * 3)]
     assert "a run without a name goes back from step 30 (row 3) to 10 (row 4)" in refused(save("sweep.jsonl", *sweep))
 

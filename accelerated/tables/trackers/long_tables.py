@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ...errors import InputError
 from ...wording import in_short
-from ..identity import last_branch
+from ..identity import check_distinct, last_branch
 from ..log import STEP, STEPS, Log, checked_numbers, restart_remarks, whole_text
 from ..schema import name_column
 
@@ -37,6 +37,7 @@ def read_long(path: Path, cells: dict[str, list[str]], metric: str, value: str, 
         raise InputError(f"{path}: no column has the step of each {metric}; name one with --columns step=NAME")
     called = columns.get("hyper_id", name_column(cells))
     runs = [run.strip() for run in cells.get(called, [path.name.partition(".")[0]] * len(names))]
+    check_distinct(path, cells, called if called in cells else None, columns)
     steps = checked_numbers(path, {axis: cells[axis]}, axis)[axis].tolist()
     curves, kept, restarts, rows = {}, [], {}, {}
     for i, key in enumerate(zip(runs, names, strict=True)):
