@@ -39,8 +39,7 @@ def convert(
             are joined to the rows of each run.
         loss_unit: Unit of the losses: nats, bits or perplexity, per token. Needed if a header looks like a unit.
         keep: Other columns to keep, such as training_set. --rows can filter by them. `routelaws fit` warns if runs
-            differ in such a column but the law ignores it. Columns named loss_... and the names of runs are always
-            kept.
+            differ in such a column but the law ignores it. The names of runs are always kept.
         map: Values to replace, each as COLUMN:OLD=NEW: router_type:none=Dense. They are replaced before any column is
             derived. router_type:=Dense replaces blank cells.
         unit: Units of the plain numbers of parameters, tokens and FLOPs, each as NAME=UNIT: tokens=B. Needed if the

@@ -10,10 +10,9 @@ A remark names every change. These blank cells are derived (`deriving.py`, `coun
     kqv_size               d_model / num_heads
     dense_parameter_count, total_parameter_count, flops_per_step       by `accounting.count`
 
-These rules are our choice. Columns that a results table does not have are dropped unless `keep` names them. There are
-two exceptions. The names of runs are kept as `run`, for messages. Columns that begin with `loss_` are kept, with a
-remark, if every cell is a loss. Kept columns can be used in `--rows`. They are also used for warnings about differences
-that a law ignores.
+These rules are our choice. Columns that a results table does not have are dropped unless `keep` names them. The names
+of runs are kept as `run`, for messages. Kept columns can be used in `--rows`. They are also used for warnings about
+differences that a law ignores.
 
 Pieces of a log (`trackers/`) are joined by run and step. Rows without a loss are excluded. NaN counts as a loss;
 otherwise a diverged run would keep its last finite loss. Several tables are converted separately, and their runs get
@@ -39,7 +38,7 @@ from .deriving import derive, replace_cells, to_nats
 from .headers import apply_units, check_losses
 from .log import RUN, STEP
 from .schema import BLANK, TABLE_COLUMNS, name_column, range_of, to_numbers
-from .sources import Source, check_names, configured, more_losses, sources_of, with_loss
+from .sources import Source, check_names, configured, sources_of, with_loss
 from .table import CONVERTED, SOURCE, listed, numbered, read_table
 from .units import SIZES, UNITS_OF
 
@@ -96,7 +95,7 @@ def convert_runs(
     out, constants, columns = Path(out), constants or {}, columns or {}
     values, units = values or {}, units or {}
     _check_request(out, columns, constants, loss_unit)
-    sources = [with_loss(source, columns, loss_unit) for source in sources_of(listed(runs), columns)]
+    sources = [with_loss(source, columns) for source in sources_of(listed(runs), columns)]
     sources = configured(sources, config, columns)
     there = {name for source in sources for name in source.cells}
     keep = [name for item in keep for name in ([item] if item in there else item.split(","))]
@@ -189,8 +188,7 @@ def _converted(
     if source.is_log:
         columns = {"hyper_id": RUN} | columns
     keep = [name for name in keep if name in source.cells]
-    losses = more_losses(source.cells, {*columns.values(), *TABLE_COLUMNS, *keep}, loss_unit)
-    cells, dropped = _renamed(source.cells, columns, [*keep, *losses])
+    cells, dropped = _renamed(source.cells, columns, keep)
     if not cells:
         there = ", ".join(dropped)
         raise InputError(
@@ -207,8 +205,6 @@ def _converted(
             f"dropped, because a results table has no such column: {in_short(dropped, 12)} (--keep keeps some)"
         )
     remarks += check_losses(source.name, {name: columns.get(name, name) for name in cells}, loss_unit)
-    if losses:
-        remarks.append(f"also kept: {', '.join(losses)}; fit a law to one of them with --loss")
     try:
         replace_cells(table, values, unused)
         apply_units(table, units)

@@ -7,14 +7,12 @@ import difflib
 import re
 from pathlib import Path
 
-import numpy as np
-
 from ..errors import InputError
 from ..wording import in_short
 from .identity import check_single, name_of_runs, on_one_branch, steps_of
 from .log import FOLDER, ROW, RUN, STEP, Log, Source, as_cells, by_number, continues, put_together
 from .reading import read_cells
-from .schema import ABSENT, TABLE_COLUMNS, name_column, outside, to_numbers
+from .schema import ABSENT, TABLE_COLUMNS, name_column
 from .table import SOURCE, check_once, named
 from .trackers.kinds import read_piece
 
@@ -98,7 +96,7 @@ def _unfinished(cells: dict[str, list[str]]) -> list[str]:
     return [f"not finished, by the column State: {states}; their rows are kept like all others"] * bool(states)
 
 
-def with_loss(source: Source, columns: dict[str, str], unit: str) -> Source:
+def with_loss(source: Source, columns: dict[str, str]) -> Source:
     """Return the rows with a loss. NaN counts as a loss; an empty cell or NA means that the row is no evaluation.
 
     Raises:
@@ -108,7 +106,7 @@ def with_loss(source: Source, columns: dict[str, str], unit: str) -> Source:
     mapped = [column for name, column in columns.items() if name.startswith("loss_")]
     losses = [name for name in mapped if name in cells]
     losses += [name for name in TABLE_COLUMNS if name.startswith("loss_") and name in cells and name not in columns]
-    if not losses and source.is_log and not mapped:
+    if not (losses or mapped):
         metrics = ", ".join(name for name in cells if name not in (RUN, STEP))
         raise InputError(
             f"{source.name}: no column is known as a loss; name one with --columns loss_validation=NAME; available: "
@@ -119,7 +117,6 @@ def with_loss(source: Source, columns: dict[str, str], unit: str) -> Source:
     _check_parts(source, columns, losses)
     source = on_one_branch(source, columns, losses)
     cells = source.cells
-    losses += [] if source.is_log else more_losses(cells, {*columns.values(), *TABLE_COLUMNS}, unit)
     rows = [i for i in range(len(source.at)) if any(cells[name][i].strip() not in ABSENT for name in losses)]
     if not rows:
         raise InputError(f"{source.name}: no row has a loss; blank in every row: {', '.join(losses)}")
@@ -152,19 +149,6 @@ def _varies(cells: dict[str, list[str]], name: str, columns: dict[str, str]) -> 
     """Return whether a column has two values in one run. Otherwise it is a setting of the runs."""
     runs = cells.get(name_of_runs(cells, columns), [""] * len(cells[name]))
     return len({*zip(runs, cells[name], strict=True)}) > len({*runs})
-
-
-def more_losses(cells: dict[str, list[str]], known, unit: str) -> list[str]:
-    """Return the extra columns named `loss_...` whose nonblank cells are losses."""
-    losses = []
-    for name in (name for name in cells if name.startswith("loss_") and name not in known):
-        values, wrong = to_numbers(cells[name])
-        there = values[~np.isnan(values)]
-        least = 1.0 if unit == "perplexity" else 0.0
-        allowed = not any(mask.any() for mask, _ in outside(name, there))
-        if there.size and not wrong.any() and allowed and (there > least).all():
-            losses.append(name)
-    return losses
 
 
 def configured(sources: list[Source], config, columns: dict[str, str]) -> list[Source]:

@@ -96,24 +96,6 @@ def test_losses_of_other_units(converted):
         assert f"loss_validation: from {unit} to nats" in remarks and f"standard_error: from {unit} to nats" in remarks
 
 
-@pytest.mark.parametrize(
-    ("unit", "least", "kept"),
-    [
-        ("nats", 0.5, True),
-        ("bits", 0.5, True),
-        ("nats", 0.0, False),
-        ("perplexity", 1.0, False),
-        ("perplexity", 1.5, True),
-    ],
-)
-def test_an_extra_loss_is_kept_if_each_of_its_cells_may_be_a_loss(converted, unit, least, kept):
-    """A perplexity is above 1."""
-    rows = [row | {"loss_other": 2.0} for row in make_runs()]
-    rows[3]["loss_other"] = least
-    frame, remarks = converted(rows, MAP, {"router_type": "Hash"}, unit)
-    assert ("loss_other" in frame) == kept == ("also kept: loss_other; fit a law to one of them with --loss" in remarks)
-
-
 def test_a_column_that_is_named_goes_before_one_that_has_the_name(converted):
     rows = [row | {"loss_validation": 9.0} for row in make_runs()]
     frame, _ = converted(rows, MAP, {"router_type": "Hash"})
@@ -238,20 +220,20 @@ def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path)
             convert_runs(save(rows), tmp_path / "t.csv", columns, values={item: "Dense"})
 
 
-def test_losses_and_names_are_kept_without_being_asked_for(save, tmp_path):
-    """The table keeps a column of losses on another text, but not a balance loss of 0."""
+def test_names_are_kept_without_being_asked_for_and_other_columns_by_a_flag(save, tmp_path):
     rows = [
-        row | {"loss_books": 4.5, "loss_accuracy": "high", "name": f"model {i}", "hyper_id": i, "size": "4.0"}
+        row | {"loss_books": 4.5, "name": f"model {i}", "hyper_id": i, "size": "4.0"}
         for i, row in enumerate(without(make_runs(), "run"))
     ]
-    done = convert_runs(save(rows), tmp_path / "t.csv", mapped("hyper_id"), {"router_type": "Hash"}, keep=("size",))
+    columns = mapped("hyper_id", loss_books="loss_books")
+    done = convert_runs(save(rows), tmp_path / "t.csv", columns, {"router_type": "Hash"}, keep=("size",))
     frame = read_table(tmp_path / "t.csv")
     assert frame["run"].tolist() == [f"model {i}" for i in range(36)] and set(frame["loss_books"]) == {4.5}
-    assert done.remarks[:2] == [
-        "dropped, because a results table has no such column: lr, loss_balance, loss_accuracy (--keep keeps some)",
-        "also kept: loss_books; fit a law to one of them with --loss",
-    ]
+    assert done.remarks[0].startswith("dropped, because a results table has no such column: lr, loss_balance (--keep")
     assert select_rows(frame, "size == 4 and num_experts in (1, 2)")[0].router == "Hash", "a number, whatever its form"
+    columns = mapped("hyper_id", "loss_validation")
+    with pytest.raises(InputError, match="no column is known as a loss; name one with --columns loss_validation=NAME"):
+        convert_runs(save(rows), tmp_path / "o.csv", columns, {"router_type": "Hash"})
 
 
 def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(converted):
@@ -381,7 +363,13 @@ def test_nested_objects_have_columns_with_dots(converted):
 @pytest.mark.parametrize(
     ("columns", "constants", "unit", "out", "message"),
     [
-        ({}, {}, "nats", "t.csv", "has no column of a results table; available: run, iteration, E, N, val_loss"),
+        (
+            {},
+            {},
+            "nats",
+            "t.csv",
+            "no column is known as a loss; name one with --columns loss_validation=NAME; available: iteration, E",
+        ),
         ({"experts": "E"}, {}, "nats", "t.csv", "--columns experts: not a column of the table; allowed: hyper_id"),
         (MAP, {"router": "Hash"}, "nats", "t.csv", "--set router: not a column of the table"),
         (MAP, {}, "bytes", "t.csv", "loss unit 'bytes' is not known; allowed: nats, bits, perplexity"),
@@ -389,7 +377,7 @@ def test_nested_objects_have_columns_with_dots(converted):
         (MAP, {}, "nats", "no/t.csv", "no such folder"),
         (MAP, {}, "nats", "runs.csv", "already exists and is not overwritten"),
         (MAP, {}, "nats", "t.csv", "runs.csv: column router_type is missing"),
-        (mapped("loss_validation"), {"router_type": "Hash"}, "nats", "t.csv", "no column starts with loss_"),
+        (mapped("loss_validation"), {"router_type": "Hash"}, "nats", "t.csv", "no column is known as a loss; name one"),
         (mapped(seed="val_loss"), {"router_type": "Hash"}, "nats", "t.csv", "runs.csv: 36 problems; nothing was read"),
         (mapped("hyper_id", hyper_id="loss_balance"), {"router_type": "Hash"}, "nats", "t.csv", "the same hyper_id 0"),
     ],

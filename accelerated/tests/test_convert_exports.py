@@ -406,7 +406,7 @@ def test_each_of_several_tables_is_converted_by_itself(here):
     assert "one.csv: hyper_id: 2 runs, numbered by name in the order of the rows" in done.remarks
     assert "panel.csv: its runs have hyper_id 5 to 7 (before: 0 to 2)" in done.remarks
     Path("table.csv").unlink()
-    assert refused([one, other], {"hyper_id": "nam"}, None) == (
+    assert refused([one, other], {"hyper_id": "nam", "loss_validation": "val"}, None) == (
         "--columns hyper_id=nam: one.csv, other.csv has no column nam; available: name, val, note, hyper_id, step, "
         "router_type, num_experts, dense_parameter_count, loss_validation"
     )
