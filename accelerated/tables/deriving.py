@@ -102,11 +102,8 @@ def _runs(table: Cells) -> None:
     """Number the runs by their names. If hyper_id is blank in some rows only, `read_table` reports it."""
     blank = table.blank("hyper_id")
     if blank and len(blank) == table.rows and not table.names:
-        return table.fill(
-            "hyper_id",
-            dict.fromkeys(blank, "0"),
-            "one run, because no column names runs (hyper_id=row makes each row a run)",
-        )
+        how = "one run, because no column names runs (--columns hyper_id=row makes each row a run)"
+        return table.fill("hyper_id", dict.fromkeys(blank, "0"), how)
     names = table.names if len(blank) == table.rows else table.column("hyper_id")
     ids = to_numbers(names)[0]
     if (blank and names is not table.names) or ((ids % 1 == 0) & (ids >= 0) & (ids <= _LARGEST_ID)).all():
@@ -120,8 +117,11 @@ def _runs(table: Cells) -> None:
 
 def _drop_schedule(table: Cells) -> None:
     """Drop a learning rate that changes within a run: the column has the highest rate of the run."""
-    name, ids = "learning_rate", table.column("hyper_id")
-    if len({*zip(ids, table.cells.get(name, ids), strict=True)}) > len({*ids}):
+    name, ids = "learning_rate", table.cells["hyper_id"]
+    rates = {
+        (run, rate) for run, rate in zip(ids, table.cells.get(name, ()), strict=False) if rate.strip() not in BLANK
+    }
+    if len(rates) > len({run for run, _ in rates}):
         del table.cells[name]
         table.remarks.append(f"{name}: dropped, because it changes within a run; --config can give the highest rate")
 
