@@ -117,10 +117,8 @@ def accuracy_groups(
             whole = np.all([np.isfinite(column) for column in values], axis=0)
             option = _guess(law, task, guess, rates, table)
             remarks = _below_guessing(measured[whole], option.get("guess_rate"))
-            whole_columns, blank = (
-                tuple(column[whole] for column in values),
-                int(mask.sum()) * len(parts_found) - int(whole.sum()),
-            )
+            whole_columns = tuple(column[whole] for column in values)
+            blank = int(mask.sum()) * len(parts_found) - int(whole.sum())
             more = option | (options or {})
             groups.append(
                 Rows(task, whole_columns, measured[whole], part=part, options=more, remarks=remarks, blank=blank)
