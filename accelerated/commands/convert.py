@@ -29,9 +29,9 @@ def convert(
             table with new hyper_id numbers; its column source names the table of each row.
         out: The table to write, .csv or .csv.gz. An existing file is not overwritten.
         columns: Your columns, each as NAME=YOURS: loss_validation=val_loss,num_experts=E. Columns of your log that
-            already have the right name need no entry. hyper_id may be the name of the run. hyper_id=folder joins the
-            folders of a resumed run, such as version_0 and version_1. docs/columns.md in the repository defines each
-            column and has an example for each kind of export.
+            already have the right name need no entry. hyper_id may be the name of the run; hyper_id=row makes each row
+            a run, and hyper_id=folder joins the folders of a resumed run, such as version_0 and version_1.
+            docs/columns.md in the repository defines each column and has an example for each kind of export.
         set: Values for blank cells, each as NAME=VALUE: k=1. A router_type that you set applies to rows with more than
             one expert; rows with one expert become Dense.
         config: A table with one row per run for fields that the log lacks, such as d_model and num_experts. The column

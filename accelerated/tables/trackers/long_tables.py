@@ -5,9 +5,8 @@ from pathlib import Path
 
 from ...errors import InputError
 from ...wording import in_short
-from ..identity import check_distinct, last_branch
+from ..identity import check_distinct, last_branch, name_of_runs
 from ..log import STEP, STEPS, Log, checked_numbers, restart_remarks, whole_text
-from ..schema import name_column
 
 _METRIC, _VALUE = r"(metric|key|tag)([ _.]?name)?", r"(metric[ _.]?)?value"
 """Names of the two columns of a long table."""
@@ -35,9 +34,9 @@ def read_long(path: Path, cells: dict[str, list[str]], metric: str, value: str, 
     )
     if axis is None:
         raise InputError(f"{path}: no column has the step of each {metric}; name one with --columns step=NAME")
-    called = columns.get("hyper_id", name_column(cells))
+    called = name_of_runs(cells, columns)
     runs = [run.strip() for run in cells.get(called, [path.name.partition(".")[0]] * len(names))]
-    check_distinct(path, cells, called if called in cells else None, columns)
+    check_distinct(path, cells, called, columns)
     steps = checked_numbers(path, {axis: cells[axis]}, axis)[axis].tolist()
     curves, kept, restarts, rows = {}, [], {}, {}
     for i, key in enumerate(zip(runs, names, strict=True)):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import InputError
-from ..identity import check_distinct, marks_of
+from ..identity import check_distinct, marks_of, name_of_runs
 from ..log import STEP, STEPS, Log, checked_numbers, latest_branch, restart_remarks, whole_text
 from ..reading import is_json
 from ..schema import BLANK, name_column, shorten
@@ -59,9 +59,9 @@ def is_history(path, cells: dict[str, list[str]]) -> bool:
 def read_history(path: Path, cells: dict[str, list[str]], columns: dict[str, str]) -> Log:
     """Return the history of runs. Without a column of names, the file is one run and has its name."""
     steps = checked_numbers(path, {"_step": cells["_step"]}, "_step")["_step"].tolist()
-    called = columns.get("hyper_id", name_column(cells))
+    called = name_of_runs(cells, columns)
     runs = cells.get(called, [path.name.partition(".")[0]] * len(steps))
-    if called in cells:
+    if called:
         check_distinct(path, cells, called, columns)
     order = _as_logged(path, cells, runs, steps)
     kept, restarts = latest_branch([runs[i] for i in order], [steps[i] for i in order])
