@@ -15,7 +15,7 @@ def convert(
     columns: tuple[str, ...] = (),
     set: tuple[str, ...] = (),
     config: Path | None = None,
-    loss_unit: str = "nats",
+    loss_unit: str | None = None,
     keep: tuple[str, ...] = (),
     map: tuple[str, ...] = (),
     unit: tuple[str, ...] = (),
@@ -37,7 +37,7 @@ def convert(
         config: A table with one row per run for fields that the log lacks, such as d_model and num_experts. The column
             run or Name, or else the first column, holds the names of the runs, or of their folders. Its other columns
             are joined to the rows of each run.
-        loss_unit: Unit of the losses: nats, bits or perplexity, per token.
+        loss_unit: Unit of the losses: nats, bits or perplexity, per token. Needed if a header looks like a unit.
         keep: Other columns to keep, such as training_set. --rows can filter by them. `routelaws fit` warns if runs
             differ in such a column but the law ignores it. Columns named loss_... and the names of runs are always
             kept.

@@ -41,8 +41,8 @@ class FitFlags:
             (delta in units of ln(-ln Q'), where Q' is the accuracy above guessing) and broken (delta in units of the
             accuracy).
         task: For laws of accuracy: fit only these tasks, named as in the columns acc_TASK. If not given: all tasks.
-        guess_rate: For laws of log accuracy: the accuracy of random guessing. If not given: from --tasks, from a column
-            guess_TASK of the table, or the known rate of a well-known task.
+        guess_rate: For laws of log accuracy: the accuracy of random guessing. If not given: from --tasks or a column
+            guess_TASK of the table.
         tasks: A table with the columns task and random_accuracy.
         floor: For the law compute: the irreducible loss. If not given: 0.
         count_embeddings: Count the embedding this often in N and P, from vocab_size and d_model: 0, 1, or 2 (with an

@@ -57,6 +57,15 @@ class CheckedColumns:
         self.problems.add_each(slip, self.rows, name, lambda i: cells[i], f"a number from {low:g} to {high:g}")
         return np.where(bad | slip, np.nan, values)
 
+    def share(self, name: str, where=None) -> np.ndarray:
+        """Return a column of shares as numbers, NaN for blanks, with a problem for every other cell."""
+        cells = self.cells[name]
+        values, wrong = to_numbers(cells)
+        bad = (wrong | (values < 0) | (values > 1)) & (True if where is None else where)
+        needed = "a share from 0 to 1 (a percentage divided by 100), or blank"
+        self.problems.add_each(bad, self.rows, name, cells.__getitem__, needed)
+        return np.where(bad, np.nan, values)
+
 
 def size_label(parameters: int) -> str:
     """Return a parameter count in the form of the column model_size_label: 7K, 1.3B."""

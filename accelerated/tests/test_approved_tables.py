@@ -177,7 +177,7 @@ def accuracies() -> list[dict]:
             wave = 0.005 * math.sin(3 * number)
             rows.append(
                 {"run": f"m{number}", "params": size, "tokens": ratio * size, "loss_c4": loss,
-                 "acc_one": 0.25 + 0.75 * one + wave, "acc_two": 0.5 + 0.5 * two - wave}
+                 "acc_one": 0.25 + 0.75 * one + wave, "acc_two": 0.5 + 0.5 * two - wave, "guess_one": 0, "guess_two": 0}
             )  # fmt: skip
     return rows
 

@@ -75,7 +75,8 @@ def accuracies() -> list[dict]:
             rows.append(
                 {"run": f"m{number}", "params": size, "tokens": ratio * size, "loss_web": web, "loss_books": books,
                  "acc_exact": exact, "acc_one": 0.9 - 0.15 * web + wave,
-                 "acc_two": 0.3 + 0.03 * math.log10(flops / 1e18)}
+                 "acc_two": 0.3 + 0.03 * math.log10(flops / 1e18), "guess_exact": 0, "guess_one": 0,
+                 "guess_two": 0}
             )  # fmt: skip
     return rows
 
