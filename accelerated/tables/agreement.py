@@ -268,4 +268,4 @@ IDENTITIES = (
         "the column has the FLOPs of the whole training up to this row, forward and backward",
     ),
 )  # fmt: skip
-"""The first identity of a column that its rows violate is reported."""
+"""Two identities of one column are about different rows."""
