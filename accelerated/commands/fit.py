@@ -6,11 +6,12 @@ from typing import Literal
 
 import tyro
 
-from ..results.blocks import show
+from ..results.blocks import Heading, show
 from ..results.encoding import dumps
 from ..results.rows import Choice, law_of
 from ..results.runs import fit_table, fits_blocks, with_options
 from .flags import refuse
+from .output import write_folder
 from .terminal import Working
 
 
@@ -80,9 +81,15 @@ class FitFlags:
         return Choice(*chosen, self.intervals)
 
 
+FIGURE = (
+    "*Dots: runs. Lines: the law, between its runs. Dashed: the same law with a floor, where the rows determine one.*"
+)
+
+
 def fit(
     tables: tyro.conf.Positional[tuple[Path, ...]],
     fit: tyro.conf.OmitArgPrefixes[FitFlags] = FitFlags(),  # noqa: B008
+    out: Path | None = None,
     json: bool = False,
 ) -> None:
     """Fit a law to a results table, or to a table of accuracies or leverages.
@@ -95,9 +102,16 @@ def fit(
             accuracy take a table as `routelaws downstream` does. The law leverage takes a table with the columns
             activation, tian_granularity, flops and leverage, or a results table with dense runs.
         fit: The law, and the rows of the fit.
+        out: Folder for fit.md, fit.html, fit.json and a figure of the runs and the laws.
         json: Print only one JSON object.
     """
     law, choice = law_of(fit.law), fit.choice()
     with Working("reading the table") as tell:
         fits = fit_table(law, tables, choice, huber=fit.huber, tell=tell)
-    print(dumps(fits.to_dict())) if json else show(fits_blocks(fits))
+    blocks = fits_blocks(fits)
+    if out is not None:
+        image = ["![The runs as dots, and the law as lines](law.svg)", FIGURE]
+        write_folder(
+            out, "fit", [Heading(f"The law {law.name}", 1), *image, *blocks], fits.to_dict(), {"law": fits.plot}
+        )
+    print(dumps(fits.to_dict())) if json else show(blocks)
