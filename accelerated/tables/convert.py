@@ -34,6 +34,7 @@ from ..errors import InputError
 from ..files import write_atomically
 from ..wording import in_short, once, plural
 from .cells import Cells, harmless
+from .columns import ranges
 from .deriving import derive, replace_cells, to_nats
 from .headers import apply_units, check_losses
 from .log import RUN, STEP
@@ -136,9 +137,7 @@ def _ranges(cells: dict[str, list[str]]) -> str:
     """Return the smallest and the largest N, E, tokens and losses in words."""
     names = ("dense_parameter_count", "num_experts", "tokens", *(name for name in cells if name.startswith("loss_")))
     columns = {name: to_numbers(cells[name], UNITS_OF.get(name))[0] for name in names if name in cells}
-    known = {name: numbers[np.isfinite(numbers)] for name, numbers in columns.items() if np.isfinite(numbers).any()}
-    ends = {name: dict.fromkeys((f"{each.min():.4g}", f"{each.max():.4g}")) for name, each in known.items()}
-    return ", ".join(f"{name} {' to '.join(each)}" for name, each in ends.items())
+    return ranges(columns)
 
 
 def parse_pairs(items, flag: str) -> dict[str, str]:
