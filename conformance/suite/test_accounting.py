@@ -208,6 +208,7 @@ LATER = {
                         bias_rate=0.001),
     "GPT-OSS": dict(router="top_k", k=4, router_bias=True, activation="swiglu", positions="rotary"),
     "shared experts of hash": dict(router="hash", granularity=2, shared_experts=1, output_norm=True),
+    "RMSNorm": dict(router="top_k", activation="swiglu", positions="rotary", norm="rms", output_norm=True),
 }  # fmt: skip
 """Options that later papers add to the model."""
 

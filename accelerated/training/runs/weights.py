@@ -26,7 +26,7 @@ from .run_folder import HASH_TABLE, read_config, read_hash_table, read_tokenizer
 UPCYCLING_STREAM = 3
 """Number folded into the seed for the choice of hidden units to redraw."""
 
-DENSE_FIELDS = ("vocab_size", "d_model", "blocks", "heads", "kqv_size", "activation", "positions")
+DENSE_FIELDS = ("vocab_size", "d_model", "blocks", "heads", "kqv_size", "activation", "positions", "norm")
 """Fields that must be equal in a dense source run and the routed model."""
 
 
