@@ -33,6 +33,7 @@ from .notation import (
     log_sum_exp,
     softmax,
 )
+from .routers.top_k import _log_scores
 
 
 class AuxiliaryLoss(NamedTuple):
@@ -120,7 +121,7 @@ def _probability(logits, score, mask, axis_name):
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
     _check_group("logits", logits)
     logits, valid, available = _prepared(logits, 1, mask, axis_name=axis_name)
-    probability = softmax(jax.nn.log_sigmoid(logits) if score == "sigmoid" else logits)
+    probability = softmax(_log_scores(logits, score))
     return _mean(_or_nan(probability, valid), mask, axis_name), available
 
 
@@ -164,6 +165,24 @@ def auxiliary_loss(
     share = _among(jax.lax.stop_gradient(share), available, 0)
     num_experts = available.sum(dtype=jnp.int32)
     scale = jnp.ones_like(share[0]) / num_experts if dialect == "gshard" else num_experts
+    return AuxiliaryLoss(scale * (share * probability).sum(), share, probability)
+
+
+def merge_micro_batches(parts: AuxiliaryLoss, tokens: jax.Array, *, dialect: str = "assignments") -> AuxiliaryLoss:
+    """Return the `auxiliary_loss` of a whole batch from those of its micro-batches.
+
+    Raises:
+        ValueError: the dialect is unknown.
+
+    Differs from the reference: without a real token the loss is NaN. To keep the activations of one micro-batch at a
+    time, compute the parts in `jax.lax.scan` over a function under `jax.checkpoint`.
+    """
+    value_at_balance(1, 1, dialect)  # raises if the dialect is unknown
+    tokens = jnp.asarray(tokens)
+    rows, weights = (tokens > 0)[:, None], tokens / tokens.sum()
+    share, probability = (weights @ jnp.where(rows, field, 0) for field in (parts.share, parts.probability))
+    scale = 1 / len(share) if dialect == "gshard" else len(share)
+    share = jax.lax.stop_gradient(share)
     return AuxiliaryLoss(scale * (share * probability).sum(), share, probability)
 
 

@@ -222,10 +222,13 @@ def sent_rows(config: ModelConfig, tokens: int) -> int:
         tokens: t, tokens of the device.
 
     If the capacity is below t, a block sends all slots: E G times the capacity. Otherwise it sends the k G assignments
-    of each token. A Mixture of Tokens sends E G mixtures for each group of g tokens.
+    of each token. A Mixture of Tokens sends E G mixtures for each group of g tokens. With a list of routers, the block
+    that sends most counts.
     """
     if config.num_routed == 0:
         return 0
+    if len(config.parts) > 1:
+        return max(sent_rows(part, tokens) for part, _ in config.parts)
     if config.router == "mixture_of_tokens":
         return config.expert_count * tokens // config.group_size
     capacity = expert_capacity(tokens, config.expert_count, config.choices, config.capacity_factor)
@@ -379,6 +382,8 @@ def _processed_rows(config: ModelConfig, mesh: MeshShape, tokens: int) -> int:
     """
     if config.num_routed == 0 or config.router == "mixture_of_tokens":
         return sent_rows(config, tokens)
+    if len(config.parts) > 1:
+        return max(_processed_rows(part, mesh, tokens) for part, _ in config.parts)
     if expert_capacity(tokens, config.expert_count, config.choices, config.capacity_factor) < tokens:
         return sent_rows(config, tokens)
     experts = config.expert_count // mesh.expert

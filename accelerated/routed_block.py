@@ -125,6 +125,8 @@ def routed_block(
         options = {"noise": noise, "table": table, "held": held, "base_method": base_method}
         options |= {"mask": None if mask is None else mask.reshape(-1), "spread": spread}
         done = _token_choice_block(params, x, tokens, config, training, options)
+    if "bias" in params and done.bias is None:  # of another router in a list
+        done = done._replace(bias=params["bias"])
     if config.shared_experts:
         done = done._replace(output=done.output + _shared(params["shared"], x, config, mask))
     return _whole(done, spread)
@@ -186,15 +188,17 @@ def _wide(dtype):
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def _logits(params, group):
+def _logits(params, group, biased=True):
     """Return [..., E G], the router's scores, in at least float32 for any dtype of the group.
+
+    `biased` is False for a block whose router does not add the bias of another router in its list.
 
     The product uses all bits of its factors. By default GPUs use 10 bits and TPUs 7, and this changes the expert near a
     tie.
     """
     wide = _wide(group.dtype)
     logits = jnp.matmul(group.astype(wide), params["router"].astype(wide), precision="highest")
-    return logits + params["router_bias"].astype(wide) if "router_bias" in params else logits
+    return logits + params["router_bias"].astype(wide) if biased and "router_bias" in params else logits
 
 
 def _mixture_block(params, x, config, training, mask, spread):
@@ -268,7 +272,11 @@ def decide(
         routing = _hash_routing(tokens, config, table, mask, hashes)
         routing = _mean_of_choices(routing, config, mask)
         return Decision(routing if held is None else held._replace(gate=routing.gate))
-    logits = _logits(params, group)  # SCORE
+    if config.router == "hash_gated":
+        routing = _hash_routing(tokens, config, table, mask, hashes) if held is None else held
+        options = {"score": config.gate, "normalisation": config.normalisation, "gate_scale": config.gate_scale}
+        return Decision(hashes.learned_gates(routing, _logits(params, group), **options, mask=mask))
+    logits = _logits(params, group, config.router_bias)  # SCORE
     together = None if spread is None else spread.balanced_over()
     options = {"gate": config.gate, "held": held, "mask": mask}
     if config.router == "sinkhorn":

@@ -116,14 +116,14 @@ def init(key: jax.Array, config: ModelConfig) -> dict:
     """
     shapes = parameter_shapes(config)
     leaves, structure = jax.tree.flatten_with_path(shapes, is_leaf=lambda node: isinstance(node, tuple))
-    sizes = [math.prod(shape) if deviation else 0 for _, (shape, deviation) in leaves]
+    sizes = [math.prod(shape) if np.any(deviation) else 0 for _, (shape, deviation) in leaves]
     normal = _draw(key, sum(sizes))
     xp = np if isinstance(normal, np.ndarray) else jnp
 
     def leaf(path, shape, deviation, end, size):
-        if deviation == 0:
+        if not size:
             return (xp.ones if path[-1].key == "scale" else xp.zeros)(shape, normal.dtype)
-        return normal[end - size : end].reshape(shape) * deviation
+        return normal[end - size : end].reshape(shape) * xp.asarray(deviation, normal.dtype)
 
     ends = np.cumsum(sizes).tolist()
     drawn = [leaf(path, *node, end, size) for (path, node), end, size in zip(leaves, ends, sizes, strict=True)]
@@ -366,7 +366,7 @@ def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConf
         done = dense_ffn(_cast(ffn, x.dtype), x.reshape(-1, config.d_model), config.activation)
         return _total(done.reshape(x.shape), seen["axis_name"])
 
-    def routed(special, x):
+    def routed(special, x, config):
         done = routed_block(special.ffn, x, tokens, config, noise=special.noise, held=special.held, **shared)
         output = layer_norm(special.ffn["output_norm"], done.output) if config.output_norm else done.output
         return output, done[1:]
@@ -376,23 +376,24 @@ def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConf
         h = _attend(block, h, seen)
         return h + dense(ffn, layer_norm(block["ffn_norm"], h)), None
 
-    def special_block(h, layer):
+    def special_block(h, layer, config=config):
         block, special = layer
         h = _attend(block, h, seen)
         x = layer_norm(block["ffn_norm"], h)
-        output, rest = routed(special, x) if config.num_routed else (dense(special.ffn, x), ())
+        output, rest = routed(special, x, config) if config.num_routed else (dense(special.ffn, x), ())
         return h + output, rest
 
-    run = dense_block, special_block
-    run = [jax.checkpoint(block) if rematerialise else block for block in run]
+    kept = jax.checkpoint if rematerialise else lambda block: block
+    dense_block, unroll = kept(dense_block), not rematerialise
     if config.num_routed:
         special = _Special(params["routed_ffn"], options["noise"], options["held"])
-        return _run_groups(h, params, special, config.layout, *run, unroll=not rematerialise)
+        parts = [(kept(functools.partial(special_block, config=part)), number) for part, number in config.parts]
+        return _run_groups(h, params, special, config.layout, dense_block, parts, unroll)
     if config.num_wide:
         special = _Special(params["wide_ffn"])
-        h, _ = _run_groups(h, params, special, config.layout, *run, unroll=not rematerialise)
+        h, _ = _run_groups(h, params, special, config.layout, dense_block, [(kept(special_block), None)], unroll)
     else:
-        h, _ = _scan(run[0], h, (params["blocks"], params["dense_ffn"]), unroll=not rematerialise)
+        h, _ = _scan(dense_block, h, (params["blocks"], params["dense_ffn"]), unroll)
     return h, (None, jnp.empty(0), jnp.empty(0), None, None)
 
 
@@ -402,13 +403,13 @@ def _scan(step, h: jax.Array, layers, unroll: bool):
     return jax.lax.scan(step, h, layers, unroll=length if unroll and length <= _WRITTEN_OUT else 1)
 
 
-def _run_groups(h, params, special: _Special, layout: str, dense_block, special_block, unroll: bool) -> tuple:
+def _run_groups(h, params, special: _Special, layout: str, dense_block, parts: list, unroll: bool) -> tuple:
     """Return the residual stream after all groups of 1/R blocks, and the stacked results of the special blocks.
 
     Args:
         special: the last block of each group. In the layout "upper" all dense blocks come first, then groups of one.
         dense_block: (h, (block, FFN)) -> (h, None).
-        special_block: (h, (block, `_Special`)) -> (h, rest).
+        parts: the functions (h, (block, `_Special`)) -> (h, rest), each with the number of special blocks that it runs.
     """
     num_groups, blocks, dense = len(special.ffn["up"]), params["blocks"], params.get("dense_ffn")
 
@@ -422,12 +423,18 @@ def _run_groups(h, params, special: _Special, layout: str, dense_block, special_
         h, _ = _scan(dense_block, h, (part(blocks, slice(-num_groups)), dense), unroll)
         blocks, dense = part(blocks, slice(-num_groups, None)), None
 
-    def run_group(h, group: _Group):
+    def run_group(h, group: _Group, special_block):
         if group.dense is not None:
             h, _ = _scan(dense_block, h, (part(group.blocks, slice(-1)), group.dense), unroll)
         return special_block(h, (part(group.blocks, -1), group.special))
 
-    return _scan(run_group, h, _Group(by_group(blocks), by_group(dense), special), unroll)
+    groups, first, rests = _Group(by_group(blocks), by_group(dense), special), 0, []
+    for special_block, number in parts:  # one loop for each router
+        of_part = groups if len(parts) == 1 else part(groups, slice(first, first + number))
+        h, rest = _scan(functools.partial(run_group, special_block=special_block), h, of_part, unroll)
+        rests.append(rest)
+        first += number or 0
+    return h, rests[0] if len(parts) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rests)
 
 
 def _cast(tree, dtype):

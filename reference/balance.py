@@ -7,6 +7,7 @@ A learned router tends to send all tokens to a few experts. There are three reme
     2. SCORE      probₑ = mean over tokens of the probability of expert e               carries the gradient
     3. LOSS       E Σₑ shareₑ · probₑ                                                   `auxiliary_loss`
                   the same loss of each sequence, mean over sequences                   `sequence_loss`
+                  the loss of a batch that is computed in micro-batches                 `merge_micro_batches`
                   mean over tokens of (log Σₑ exp zₜₑ)²                                 `z_loss`
     or, instead of a loss, a bias that affects only the choice:
                   bₑ ← bₑ + u · sign(mean count − countₑ)                               `update_bias`
@@ -27,7 +28,7 @@ The default is our choice, because one weight then fits every k.
 
 The shares may count more tokens than the probabilities, such as the tokens of all devices. Pass such shares as `held`.
 The loss balances the tokens of one group. A loss per sequence is stricter than a loss per batch. For a loss over the
-global batch (Qwen3), call `auxiliary_loss` with the shares of that batch.
+global batch (Qwen3), call `auxiliary_loss` with the shares of that batch, or `merge_micro_batches`.
 
 Padding: a function with a `mask` [T] bool, True for a real token, returns the result for the real tokens alone. It
 ignores the other rows, even NaN. `update_bias` and `load_statistics` take counts, which contain no padding.
@@ -56,11 +57,12 @@ from .notation import (
     log_sum_exp,
     softmax,
 )
+from .routers.top_k import _log_scores
 
 DIALECTS = ("assignments", "tokens", "first_choice", "gshard")
 """Ways to count shareₑ and to scale the loss."""
 
-SCORES = ("softmax", "sigmoid")
+SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
 """Ways to turn logits into probabilities; sigmoids are divided by their sum over the experts."""
 
 RECENTRE = ("none", "step", "bias")
@@ -122,12 +124,12 @@ def mean_probability(
 ) -> np.ndarray:
     """Return [E], the mean over tokens of the probability of each expert. The entries sum to 1.
 
-    The sigmoids are divided by their sum in log space, as softmax(log σ(z)). The sum has no added epsilon, so training
-    cannot lower the loss by making all scores tiny.
+    Other scores than the softmax are divided by their sum in log space, such as softmax(log σ(z)). The sum has no added
+    epsilon, so training cannot lower the loss by making all scores tiny.
 
     Args:
         logits: [T, E], finite, or −∞ for an expert that is not available.
-        score: the function that turns logits into probabilities, "softmax" or "sigmoid" (divided by their sum).
+        score: the function that turns logits into probabilities, one of `SCORES`.
         mask: [T] bool, the real tokens; None for all.
 
     Raises:
@@ -142,9 +144,7 @@ def mean_probability(
     logits = _check_logits("logits", _real_rows(logits, mask))
     if score not in SCORES:
         raise InputError(f"score is {score!r}; allowed: {', '.join(SCORES)}")
-    if score == "sigmoid":
-        logits = -np.logaddexp(0, -logits)
-    return softmax(logits).mean(axis=0)
+    return softmax(_log_scores(logits, score)).mean(axis=0)
 
 
 def auxiliary_loss(
@@ -203,6 +203,49 @@ def auxiliary_loss(
     else:
         share = held.share
     scale = 1 / num_experts if dialect == "gshard" else num_experts
+    return AuxiliaryLoss(float(scale * (share * probability).sum()), share, probability)
+
+
+def merge_micro_batches(parts: AuxiliaryLoss, tokens: np.ndarray, *, dialect: str = "assignments") -> AuxiliaryLoss:
+    """Return the `auxiliary_loss` of a whole batch from those of its micro-batches.
+
+    A mean of the losses of micro-batches balances each micro-batch. The loss of the batch multiplies the mean shares by
+    the mean probabilities. Only these [E] numbers cross from one micro-batch to the next. So it is exact to merge first
+    and to differentiate then, with recomputation of each micro-batch, too: the shares carry no gradient. A counter that
+    a forward pass adds to would count a recomputed micro-batch twice.
+
+    If a framework differentiates one micro-batch at a time, run all of them without a gradient first. Then pass the
+    merged result as `held` to the `auxiliary_loss` of each, and take the mean weighted by tokens.
+
+    Args:
+        parts: `share` and `probability` [m, E] of m micro-batches, with all experts available. `loss` is not used.
+        tokens: [m], the real tokens of each micro-batch. A micro-batch without one is ignored.
+        dialect: see `auxiliary_loss`.
+
+    Returns:
+        `AuxiliaryLoss`.
+
+    Raises:
+        ValueError: the dialect is unknown, a number of tokens is negative, or all are 0.
+
+    Example:
+        Each micro-batch uses one expert, with probability 0.9, so the mean of the losses is 2 · 0.9. The batch is even:
+
+        >>> z = np.log([[[0.9, 0.1]], [[0.1, 0.9]]])
+        >>> losses = [auxiliary_loss(z[i], np.array([[i]])) for i in range(2)]
+        >>> parts = AuxiliaryLoss(*(np.stack(field) for field in zip(*losses)))
+        >>> round(float(parts.loss.mean()), 4), round(merge_micro_batches(parts, np.array([1, 1])).loss, 4)
+        (1.8, 1.0)
+
+    Source: the loss over the global batch of Qwen3 (Qiu et al. 2025, arXiv 2501.11873).
+    """
+    _check_dialect(dialect)
+    tokens = np.asarray(tokens)
+    if not (tokens >= 0).all() or not tokens.any():
+        raise InputError(f"tokens are {tokens.tolist()}; needed: at least 0, not all 0")
+    real, weights = tokens > 0, tokens[tokens > 0] / tokens.sum()
+    share, probability = (weights @ np.asarray(field)[real] for field in (parts.share, parts.probability))
+    scale = 1 / len(share) if dialect == "gshard" else len(share)
     return AuxiliaryLoss(float(scale * (share * probability).sum()), share, probability)
 
 

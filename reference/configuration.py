@@ -16,9 +16,19 @@ from .errors import InputError
 from .experts import DROP_ORDERS
 from .notation import _check_k
 from .routers.mixture_of_tokens import EMITS
-from .routers.records import OPTIONS, RECORD_OF, RECORDS, ROUTERS, Router, routers_with
+from .routers.records import (
+    OPTIONS,
+    RECORD_OF,
+    RECORDS,
+    ROUTERS,
+    SEVERAL,
+    Router,
+    record_of,
+    router_counts,
+    routers_with,
+)
 from .routers.sinkhorn import GATES
-from .routers.top_k import GROUP_SCORES, NORMALISATIONS, _check_gate_scale, _groups_of_experts
+from .routers.top_k import GROUP_SCORES, NORMALISATIONS, SCORES, _check_gate_scale, _groups_of_experts
 
 HASHES = (
     "modulo", "random", "balanced", "clustered", "dispersed", "multi", "previous", "position", "bigram",
@@ -73,7 +83,6 @@ _RANGES = {
 """The range of each of the other numbers."""
 
 _NAMES = {
-    "router": ROUTERS,
     "hash": HASHES,
     "grouping": GROUPINGS,
     "drop_order": DROP_ORDERS,
@@ -88,7 +97,7 @@ _NAMES = {
 }
 """Fields that are one of several names."""
 
-_NAMES_FILLED_IN = {"gate": GATES, "normalisation": NORMALISATIONS}
+_NAMES_FILLED_IN = {"gate": SCORES, "normalisation": NORMALISATIONS}
 """Fields that are one of several names; the default depends on other fields."""
 
 _FILLED_IN = ("capacity_factor", "gate", "normalisation", "balance_weight", "router_scale", "group_size")
@@ -109,7 +118,8 @@ class ModelConfig:
         blocks: L, the number of blocks.
         heads: H, the number of attention heads.
         kqv_size: Width of one head. If not given: d_model / heads.
-        router: {routers}.
+        router: {routers}. Or a list with the router of each routed block, from the first on: hash,top_k,top_k or
+            hash:1,top_k:2. A list can have {several}. An option applies to all routers that have it.
         experts: E, the number of experts, each as large as a dense FFN. A dense model has 1.
         k: Experts per token. For expert_choice: the mean number.
         routing_frequency: R, the share of blocks that are routed. R times the number of blocks must be a whole number.
@@ -121,10 +131,11 @@ class ModelConfig:
         drop_order: Which tokens come first if an expert has too few slots. choice: tokens with this expert as first
             choice, then tokens with it as second choice. token: earlier tokens. priority: tokens with the largest
             gates (not for hash and reinforce).
-        gate: Function from logits to gates: softmax or sigmoid. If not given: sigmoid for base and quantile, softmax
-            for the other routers. hash, reinforce and mixture_of_tokens have no gate option.
-        normalisation: Normalisation of the gates of top_k: none, sum or softmax (over the chosen experts). If not
-            given: "none" for one expert per token, else "sum".
+        gate: Function from logits to gates: softmax, sigmoid or, for top_k and hash_gated, sqrtsoftplus (as in
+            DeepSeek-V4). If not given: sigmoid for base and quantile, softmax for the other routers. hash, reinforce
+            and mixture_of_tokens have no gate option.
+        normalisation: Normalisation of the gates of top_k and hash_gated: none, sum or softmax (over the chosen
+            experts). If not given: "none" for one expert per token, else "sum".
         sample_second: For top_k with two experts per token, as in GShard: keep the second expert with probability
             min(1, 2 gate).
         balance_weight: Weight of the balance loss of top_k and reinforce; the loss is 1 if all experts have the same
@@ -134,7 +145,7 @@ class ModelConfig:
             above the mean, and raises it if the load is below. 0: no bias.
         balance_scope: For top_k, the balance loss: one loss over all tokens of the group (group), or the mean of one
             loss per sequence (sequence, as in DeepSeek-V3).
-        gate_scale: For top_k: multiply every gate by this factor.
+        gate_scale: For top_k and hash_gated: multiply every gate by this factor.
         expert_groups: For top_k: number of groups of equal size into which the E G experts are divided. A token first
             chooses groups, then experts of these groups.
         groups_per_token: For top_k: number of groups that a token chooses.
@@ -150,7 +161,8 @@ class ModelConfig:
         nucleus: For reinforce: draw from the most probable experts that together have this probability.
         reward_to_go: For reinforce: reward a choice by the log-probabilities of its token and all later tokens. The
             terms then grow, so multiply policy_weight by about 1/S and baseline_weight by about 1/S^2.
-        hash: For hash: modulo, random, balanced, clustered, dispersed, multi, previous, position or bigram.
+        hash: For hash and hash_gated: modulo, random, balanced, clustered, dispersed, multi, previous, position or
+            bigram.
         grouping: How expert_choice and mixture_of_tokens group tokens: by position across sequences (position), or
             within a sequence (sequence). Groups within a sequence are not causal. So a causal model uses them only to
             train expert_choice; a masked model always uses them, also for mixture_of_tokens.
@@ -230,6 +242,7 @@ class ModelConfig:
 
     def __post_init__(self):
         self._check_ranges(_COUNTS)
+        self._read_routers()
         self._check_names(_NAMES)
         self._check_options()
         self._fill_in()
@@ -244,14 +257,33 @@ class ModelConfig:
         if self.router != "dense" or self.flop_increase > 1:
             object.__setattr__(self, "routing_frequency", self._whole_frequency())
 
+    def _read_routers(self):
+        """Check the router, or the list of routers, which gets its shortest form."""
+        if self.router in ROUTERS:
+            return
+        if not isinstance(self.router, str) or not {",", ":"} & set(self.router):
+            raise InputError(f"router is {self.router!r}; allowed: {', '.join(ROUTERS)}, or a list: hash:1,top_k:2")
+        counts, blocks = router_counts(self.router), routed_blocks(self.blocks, self.routing_frequency)
+        if (number := sum(number for _, number in counts)) != blocks:
+            raise InputError(
+                f"router lists {number} blocks, but {blocks} of the {self.blocks} blocks are routed (routing_frequency "
+                f"{self.routing_frequency:g}); list {blocks}, such as {counts[0][0]}:{blocks}"
+            )
+        short = ",".join(f"{name}:{number}" for name, number in counts) if len(counts) > 1 else counts[0][0]
+        object.__setattr__(self, "router", short)
+
+    def _differs(self, name: str) -> bool:
+        """Return whether an option that follows from the router differs between the blocks, and so stays None."""
+        return name in _FILLED_IN and getattr(self, name) is None
+
     def _check_ranges(self, ranges):
         for name, (fits, needed) in ranges.items():
-            if not fits(getattr(self, name)):
+            if not (self._differs(name) or fits(getattr(self, name))):
                 raise InputError(f"{name} is {getattr(self, name)}; it has to be {needed}")
 
     def _check_names(self, names):
         for name, allowed in names.items():
-            if getattr(self, name) not in allowed:
+            if not (self._differs(name) or getattr(self, name) in allowed):
                 raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
 
     def _check_dense(self):
@@ -331,8 +363,16 @@ class ModelConfig:
             raise InputError(f"granularity is {self.granularity}; it has to divide {times} d_model = {self.ffn_width}")
         if self.record.policy and self.d_model < 8:
             raise InputError(f"d_model is {self.d_model}; the baseline of {self.router} needs at least 8")
-        if self.router == "top_k":
+        if self.router in ("top_k", "hash_gated"):
             self._check_top_k()
+        elif self.gate not in (*GATES, None) and len(self.parts) == 1:
+            raise InputError(
+                f"gate is {self.gate!r}; {self.router} has {', '.join(GATES)}; top_k and hash_gated have it"
+            )
+        if len(self.parts) > 1:
+            for part, _ in self.parts:
+                part._check_routing()
+            return
         if self.drop_order == "priority" and self.record.constant_gate:
             raise InputError(f"drop_order is 'priority'; {self.router} has no gates; allowed: choice, token")
         if self.hash == "bigram" and self.choices > 1:
@@ -388,7 +428,25 @@ class ModelConfig:
     @property
     def record(self) -> Router:
         """The record of the router: its name in tables, its options and their defaults."""
-        return RECORD_OF[self.router]
+        return record_of(self.router)
+
+    @property
+    def parts(self) -> list[tuple["ModelConfig", int]]:
+        """The routed blocks: [(the configuration with one router, the number of blocks that follow with it)]."""
+        if self.router in ROUTERS:
+            return [(self, self.num_routed)]
+        usual = {field.name: field.default for field in dataclasses.fields(self)}
+        return [
+            (
+                dataclasses.replace(self, router=name, **{o: usual[o] for o in OPTIONS - {*RECORD_OF[name].options}}),
+                number,
+            )
+            for name, number in router_counts(self.router)
+        ]
+
+    def of_block(self, index: int) -> "ModelConfig":
+        """Return the configuration with the router of the routed block `index`, counted from 0."""
+        return [part for part, number in self.parts for _ in range(number)][index]
 
     @property
     def ffn_width(self) -> int:
@@ -436,7 +494,12 @@ class ModelConfig:
     @property
     def has_bias(self) -> bool:
         """Whether the parameters contain a bias per expert. The load updates this bias, not a gradient."""
-        return self.router == "quantile" or self.bias_rate > 0
+        return any(part.router == "quantile" or part.bias_rate > 0 for part, _ in self.parts)
+
+    @property
+    def has_table(self) -> bool:
+        """Whether a router looks up token ids in a table."""
+        return self.hash != "position" and any(part.router in ("hash", "hash_gated") for part, _ in self.parts)
 
     def is_routed(self, block: int) -> bool:
         """Whether block i, counted from 0, is routed: (i + 1) mod 1/R = 0, or i >= L - n_r for the layout "upper"."""
@@ -454,12 +517,13 @@ class ModelConfig:
 
     def accounting(self, sequence_length: int) -> Accounting:
         """Return N, P, F and B at sequences of S tokens; see `accounting.count`."""
+        kinds = [RECORD_OF[part.router].router_type for part, _ in self.parts]
         return count(
             self.d_model,
             self.blocks,
             self.heads,
             self.kqv_size,
-            self.record.router_type,
+            "Top-K" if "Top-K" in kinds else kinds[0],  # routers of a list count alike; Top-K has most options
             self.experts,
             self.k,
             self.routing_frequency,
@@ -480,3 +544,4 @@ class ModelConfig:
 
 _listed = [f"{record.name} ({record.paper_name})" if record.paper_name else record.name for record in RECORDS]
 ModelConfig.__doc__ = ModelConfig.__doc__.replace("{routers}", " or ".join((", ".join(_listed[:-1]), _listed[-1])))
+ModelConfig.__doc__ = ModelConfig.__doc__.replace("{several}", " and ".join((", ".join(SEVERAL[:-1]), SEVERAL[-1])))

@@ -93,7 +93,7 @@ def routed_block(
             "log_temperature" [2]. The s shared experts are one FFN of width s 4d/G, "shared" {"up", "down"}.
         x: [b, S, d].
         tokens: [b, S], the token ids.
-        config: the model.
+        config: the model, with one router; see `ModelConfig.of_block`.
         training: True routes as in training, False as in evaluation.
         noise: the entry of this block in the result of `transformer.draw_noise`.
         table: see `hash_table`.
@@ -114,6 +114,8 @@ def routed_block(
     else:
         options = {"noise": noise, "table": table, "held": held, "mask": mask}
         done = _token_choice_block(params, x, tokens, config, training, **options)
+    if "bias" in params and done.bias is None:  # of another router in a list
+        done = done._replace(bias=params["bias"])
     if not config.shared_experts:
         return done
     shared = expert_ffn(**params["shared"], x=x, activation=config.activation)
@@ -224,6 +226,10 @@ def decide(
         routing = _hash_routing(tokens, config, table, mask, hashes)
         routing = _mean_of_choices(routing, config, mask)
         return Decision(routing if held is None else held._replace(gate=routing.gate))
+    if config.router == "hash_gated":
+        routing = _hash_routing(tokens, config, table, mask, hashes) if held is None else held
+        options = {"score": config.gate, "normalisation": config.normalisation, "gate_scale": config.gate_scale}
+        return Decision(hashes.learned_gates(routing, group @ params["router"], **options, mask=mask))
     logits = group @ params["router"]  # SCORE
     if config.router_bias:
         logits = logits + params["router_bias"]
@@ -322,7 +328,8 @@ def hash_table(
     """Return the table of a hash model, from token id to experts.
 
     Args:
-        config: a model with router "hash" and any hash except "position", whose table has a row per position.
+        config: a model with router "hash" in any block, and any hash except "position", whose table has a row per
+            position.
         uniforms: in [0, 1): [V, k G] for random, [V, G] for multi, [2, V] for bigram.
         counts: [V] integers, the frequency of each token, for balanced.
         embeddings: [V, d'], for clustered and dispersed, with V >= E G. The initial centres are the embeddings of E G
@@ -339,7 +346,7 @@ def hash_table(
 
 def _hash_table(config, uniforms, counts, embeddings, hashes):
     experts, choices = config.expert_count, config.choices
-    if config.router != "hash" or config.hash == "position":
+    if not config.has_table:
         raise InputError(f"router {config.router} with hash {config.hash} has no table of token ids")
     if config.hash in ("modulo", "previous"):
         return hashes.modulo_table(config.vocab_size, experts, choices)

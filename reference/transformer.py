@@ -101,7 +101,7 @@ def parameter_shapes(config: ModelConfig) -> dict:
         wide_ffn / up, down                        [n_r, d, X 4d], [n_r, X 4d, d], of a dense model with flop_increase X
         routed_ffn / up, down                      [n_r, E G, d, 4d/G], [n_r, E G, 4d/G, d]
         .../ linear                                next to each up, for SwiGLU; the width is 3d instead of 4d
-        routed_ffn / router                        [n_r, d, E G], not for HASH
+        routed_ffn / router                        [n_r, d, E G], not for HASH alone
         routed_ffn / router_bias                   [n_r, E G], learned, added to the logits
         routed_ffn / shared / up, down             [n_r, d, s 4d/G], [n_r, s 4d/G, d], of s shared experts
         routed_ffn / bias                          [n_r, E G], of quantile and of top_k with a bias; no gradient
@@ -109,6 +109,9 @@ def parameter_shapes(config: ModelConfig) -> dict:
         routed_ffn / output_norm                   scale, offset [n_r, d], of a norm on the output of routed layers
         routed_ffn / log_temperature               [n_r, 2], learned, for mixing and for redistribution
         final_norm                                 scale, offset [d]; RMSNorm has no offsets
+
+    With a list of routers, every routed block has the weights of all routers of the list. A block of HASH then has
+    router weights that it does not use, as the accounting counts them (our choice).
 
     The deviation is the standard deviation of the initial weights before truncation at `TRUNCATION`. The weights have
     0.88 times this deviation. A deviation of 0 marks weights that are not random: scales start at 1; offsets, biases
@@ -147,13 +150,13 @@ def _ffn_shapes(config, stacked, f, output_scale, fan_in=None):
     Args:
         stacked: the axes before the axes of one FFN, such as (blocks,), or (blocks, experts).
         output_scale: an extra factor on the deviation of output projections.
-        fan_in: the fan-in of `down`; f if None.
+        fan_in: the fan-in of `down`, for all blocks or for each; f if None.
     """
     d = config.d_model
     tree = {"up": ((*stacked, d, f), d**-0.5)}
     if config.activation == "swiglu":
         tree["linear"] = tree["up"]
-    tree["down"] = ((*stacked, f, d), (fan_in or f) ** -0.5 * output_scale)
+    tree["down"] = ((*stacked, f, d), (f if fan_in is None else fan_in) ** -0.5 * output_scale)
     return tree
 
 
@@ -161,7 +164,8 @@ def _routed_shapes(config, output_scale):
     """Return (shape, initial standard deviation) of each weight of the n_r routed blocks, stacked."""
     routed, d, experts = config.num_routed, config.d_model, config.expert_count
     narrow = config.ffn_width // config.granularity
-    fan_in = config.ffn_width if config.record.constant_gate else narrow
+    widths = [config.ffn_width if part.record.constant_gate else narrow for part, n in config.parts for _ in range(n)]
+    fan_in = widths[0] if len(set(widths)) == 1 else np.reshape(widths, (-1, 1, 1, 1))
     tree = _ffn_shapes(config, (routed, experts), narrow, output_scale, fan_in)
     if config.router != "hash":
         tree["router"] = ((routed, d, experts), d**-0.5 * config.router_scale)
@@ -204,7 +208,7 @@ def init(key: np.random.Generator, config: ModelConfig) -> dict:
         if isinstance(node, dict):
             return {child: draw(child, node[child]) for child in sorted(node)}
         shape, deviation = node
-        if deviation == 0:
+        if not np.any(deviation):
             return np.ones(shape) if name == "scale" else np.zeros(shape)
         values = key.standard_normal(shape)
         outside = np.abs(values) > TRUNCATION
@@ -383,7 +387,7 @@ def apply(
         if config.is_routed(i):
             here = {"noise": _at(noise, special), "held": _at(held, special), "table": table, "mask": mask}
             ffn = _at(params["routed_ffn"], special)
-            done = routed_block(ffn, x, tokens, config, training=training, **here)
+            done = routed_block(ffn, x, tokens, config.of_block(special), training=training, **here)
             routed.append(done)
             h = h + (layer_norm(ffn["output_norm"], done.output) if config.output_norm else done.output)
         else:

@@ -71,5 +71,6 @@ def upcycle(
 def _cut(ffn: np.ndarray, name: str, config: ModelConfig) -> np.ndarray:
     """Return [n_r, E G, ...] from a matrix of the FFNs [n_r, ...]: expert e G + g is slice g of the hidden units."""
     slices = np.stack(np.split(ffn, config.granularity, axis=1 if name == "down" else 2), axis=1)
-    scale = config.granularity if name == "down" and not config.record.constant_gate else 1
+    gated = [not part.record.constant_gate for part, number in config.parts for _ in range(number)]
+    scale = np.where(gated, config.granularity, 1).reshape(-1, 1, 1, 1) if name == "down" else 1
     return np.tile(slices, (1, config.experts, 1, 1)) * scale

@@ -445,7 +445,30 @@ assert changed["token"] == 0 < min(changed["choice"], changed["priority"])
 # evaluation the reference has no capacity: it drops no token, and the experts of a token depend only on that token.
 
 # %% [markdown]
-# ## 8. The fast twin
+# ## 8. Another score, and another router in the first blocks
+#
+# DeepSeek-V4 scores an expert by the root of the softplus, $\sqrt{\log(1 + e^z)}$. For small logits it falls like
+# $e^{z/2}$, slower than the sigmoid. For large logits it grows like $\sqrt z$, where the sigmoid is flat. In the first
+# routed blocks a table of token ids chooses the experts, as in lesson 2. The router still learns the gates.
+
+# %%
+from routelaws.reference.routers import hash_layer
+
+logits = np.array([[-4.0, 0.0, 4.0, 9.0]])
+for score in ("sigmoid", "sqrtsoftplus"):
+    print(f"{score:12}", top_k_router(logits, 4, score=score).gate[0, ::-1].round(3))
+by_table = hash_layer.table_router(np.array([5]), hash_layer.modulo_table(8, 4, 2), 4)
+gated = hash_layer.learned_gates(
+    by_table, logits, score="sqrtsoftplus", normalisation="sum", gate_scale=1.5
+)
+print("experts", gated.expert[0], "gates", gated.gate[0].round(3))
+
+# %% [markdown]
+# Token 5 has the experts of the table, not the two largest scores. To train such a model, list the router of each
+# routed block: `routelaws train --router hash_gated:1,top_k:3 --gate sqrtsoftplus`, or `--config deepseek-v4`.
+
+# %% [markdown]
+# ## 9. The fast twin
 #
 # The twin of the router gives the same results, in 32 bits. JAX has `jax.grad`, which computes *all* slopes at once.
 # They are equal to the slopes that we measured by moving one number at a time.

@@ -200,7 +200,7 @@ def _compiled(model: ModelConfig, dtype, whole: bool):
     def route(params, table, tokens, real, number):
         given = {"table": table, "mask": None if whole else real}
         inputs = functools.partial(_router_logits, params, tokens, model, dtype, options | given)
-        logits = None if model.router == "hash" else jax.lax.map(inputs, _routed(model))
+        logits = None if any(part.router == "hash" for part, _ in model.parts) else jax.lax.map(inputs, _routed(model))
         noise = draw_noise(jax.random.fold_in(jax.random.key(EVALUATION_SEED), number), model, *tokens.shape)
         given["compute_dtype"] = dtype
         trained = apply(params, tokens, model, training=True, noise=noise, **given)

@@ -28,6 +28,8 @@ from .._docstrings import describe_twins
 from ..errors import InputError
 from ..notation import (
     Routing,
+    _at_least_float32,
+    _check_group,
     _imbalance,
     _masked_rows,
     _padded_experts,
@@ -35,6 +37,7 @@ from ..notation import (
     check_finite,
     one_hot,
 )
+from .top_k import _check_gate_scale, _check_options, chosen_gates
 
 _ENTRIES = 2**24
 """Largest number of distances in memory at a time."""
@@ -113,6 +116,32 @@ def fixed_router(
     # COMBINE
     gates = jnp.where(inside, 1 / k if gate == "mean" else 1.0, jnp.nan).astype(plan.dtype)
     return Routing(expert, _masked_rows(gates, mask), load, plan, _imbalance(load))
+
+
+def learned_gates(
+    routing: Routing,
+    logits: jax.Array,
+    *,
+    score: str = "softmax",
+    normalisation: str = "none",
+    gate_scale: float = 1.0,
+    mask: jax.Array | None = None,
+) -> Routing:
+    """Return a routing with the same experts, and gates from the scores of a router that learns.
+
+    Raises:
+        ValueError: the logits are not [T, E], an option is unknown or out of range, or a mask has the wrong shape.
+
+    Differs from the reference: logits of lower precision than float32 are converted to float32. Wrong logits, and
+    experts out of range, raise no error: the gates of their token are NaN.
+    """
+    _check_group("logits", logits)
+    _check_options(routing.expert.shape[1], logits.shape[1], score, normalisation, False)
+    _check_gate_scale(gate_scale)
+    logits = _at_least_float32(logits)
+    valid = jnp.isfinite(logits).all(axis=1, keepdims=True) & jnp.isfinite(routing.gate)
+    gate = gate_scale * chosen_gates(jnp.where(valid[:, :1], logits, 0), routing.expert, score, normalisation)
+    return routing._replace(gate=_masked_rows(jnp.where(valid, gate, jnp.nan), mask))
 
 
 def _without_repeats(picks):

@@ -123,10 +123,15 @@ def _routing(expert, kept, logits, available):
 
 
 def _log_scores(logits, score):
+    if score == "sqrtsoftplus":  # log(1 + exp z) rounds to exp z below -40
+        small = logits < -40
+        return jnp.where(small, logits, jnp.log(jax.nn.softplus(jnp.where(small, 0, logits)))) / 2
     return jax.nn.log_sigmoid(logits) if score == "sigmoid" else logits
 
 
 def _scores(logits, score):
+    if score == "sqrtsoftplus":
+        return jnp.exp(_log_scores(logits, score))
     return softmax(logits) if score == "softmax" else jax.nn.sigmoid(logits)
 
 

@@ -27,6 +27,7 @@ ROUTERS = EXAMPLES | {
     "GShard": {"router": "top_k", "experts": 4, "k": 2, "sample_second": True},
     "bias": {"router": "top_k", "experts": 4, "bias_rate": 0.01, "drop_order": "priority"},
     "hash": {"router": "hash", "experts": 4, "k": 2, "hash": "balanced"},
+    "list": {"router": "hash,top_k", "experts": 4, "routing_frequency": 1.0, "bias_rate": 0.01},
     "masked mixture": {"router": "mixture_of_tokens", "experts": 4, "grouping": "sequence", "objective": "masked"},
 }
 

@@ -157,7 +157,8 @@ class TrainConfig:
     def name(self) -> str:
         """Return a short name, unique within most sweeps."""
         model = self.model
-        parts = [model.router if model.router != "hash" or model.hash == "modulo" else f"hash-{model.hash}"]
+        parts = [model.router.replace(":", "").replace(",", "-")]
+        parts += [model.hash] if model.hash != "modulo" else []
         if model.router != "dense":
             parts.append(f"E{model.experts}")
         for letter, value, usual in (
@@ -193,7 +194,7 @@ class TrainConfig:
             )
         if "router_scale" not in model.record.options and self.router_rate != TrainConfig.router_rate:
             raise InputError(f"router_rate is {self.router_rate}; {model.router} has no router weights; leave it out")
-        wants_embeddings = model.router == "hash" and model.hash in ("clustered", "dispersed")
+        wants_embeddings = model.has_table and model.hash in ("clustered", "dispersed")
         if wants_embeddings and self.hash_embeddings is None:
             raise InputError(f"hash is {model.hash!r}, but hash_embeddings is missing; add it")
         if self.hash_embeddings is not None and not wants_embeddings:

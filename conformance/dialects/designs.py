@@ -64,6 +64,8 @@ _FORMS = {
     "sigmoid": ("sigmoid", _NONE, _NONE),
     "sigmoid, sum over chosen": ("sigmoid", _SIGMOID_SUM, _SIGMOID_SUM),
     "sigmoid, sum over chosen if k > 1": ("sigmoid", _SIGMOID_SUM, _NONE),
+    "root of softplus, sum over chosen": ("sqrtsoftplus", _SIGMOID_SUM, _SIGMOID_SUM),
+    "root of softplus, sum over chosen if k > 1": ("sqrtsoftplus", _SIGMOID_SUM, _NONE),
 }
 """Forms of the reference's `top_k_router`: {form: (score, normalisations for k > 1, normalisations for k = 1)}."""
 

@@ -51,13 +51,17 @@ def ffn(leading: tuple, d: int, hidden: int, fan_in: int, smaller: float, swiglu
 def routed(config, blocks: int, width: int, smaller: float) -> dict:
     """Return the weights of the routed blocks: the router, and E G experts with 1/G of the dense hidden width.
 
-    The routers hash and reinforce have constant gates. There, the second matrix of a narrow expert uses the fan-in of a
-    dense FFN, because G narrow experts replace a dense FFN.
+    The routers hash and reinforce have constant gates. In their blocks, the second matrix of a narrow expert uses the
+    fan-in of a dense FFN, because G narrow experts replace a dense FFN.
     """
     d, experts = config.d_model, config.experts * config.granularity
     hidden = width // config.granularity
-    ungated = config.router in ("hash", "reinforce")
-    shapes = ffn((blocks, experts), d, hidden, width if ungated else hidden, smaller, config.activation == "swiglu")
+    routers = config.listed if len(config.listed) > 1 else config.listed * blocks
+    shapes = ffn((blocks, experts), d, hidden, hidden, smaller, config.activation == "swiglu")
+    fan_in = [width if router in ("hash", "reinforce") else hidden for router in routers]
+    deviations = [1 / math.sqrt(wide) / smaller for wide in fan_in]
+    same = len(set(deviations)) == 1
+    shapes["down"] = shapes["down"][0], deviations[0] if same else [[[[deviation]]] for deviation in deviations]
     if config.router != "hash":
         shapes["router"] = ((blocks, d, experts), config.router_scale / math.sqrt(d))
     if config.router_bias:
@@ -65,7 +69,7 @@ def routed(config, blocks: int, width: int, smaller: float) -> dict:
     if config.shared_experts:
         wide = config.shared_experts * hidden
         shapes["shared"] = ffn((blocks,), d, wide, wide, smaller, config.activation == "swiglu")
-    if config.router == "quantile" or config.bias_rate > 0:
+    if "quantile" in config.listed or config.bias_rate > 0:
         shapes["bias"] = ((blocks, experts), 0.0)
     if config.output_norm:
         shapes["output_norm"] = norm(blocks, d)

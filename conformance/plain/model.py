@@ -8,6 +8,7 @@ import math
 
 from routelaws.conformance.plain.arithmetic import add, dot, layer_norm, product, softmax, times
 from routelaws.conformance.plain.routing import ffn, routed_ffn
+from routelaws.conformance.plain.settings import at_block
 
 
 def sinusoid(distance: float, width: int) -> list:
@@ -135,7 +136,7 @@ def forward(params: dict, tokens: list, config, training: bool = False, noise=No
                 at(params["routed_ffn"], index),
                 normed,
                 tokens,
-                config,
+                at_block(config, index),
                 training,
                 None if noise is None else noise[index],
                 table,

@@ -93,6 +93,8 @@ def routed_ffn(weights: dict, inputs: list, tokens: list, config, training: bool
             noise = [noise[s * len(inputs[0]) + i] for s, i in places]
         ids, sequences = [tokens[s][i] for s, i in places], [s for s, _ in places]
         decision = tokens_choose(weights, states, ids, sequences, config, training, noise, table)
+    if "bias" in weights and decision.bias is None:  # of another router in a list
+        decision = decision._replace(bias=weights["bias"])
     output = [[[0.0] * len(x) for x in sequence] for sequence in inputs]
     for (s, i), state, x in zip(places, states, decision.output, strict=True):
         output[s][i] = add(x, ffn(weights["shared"], state, config)) if config.shared_experts else x
@@ -107,12 +109,12 @@ def tokens_choose(
 ) -> Decision:
     """Return the decision of a router with k G experts per token. `sequences` [T] is the sequence of each token."""
     logits = None if config.router == "hash" else [product(x, weights["router"]) for x in states]
-    if config.router_bias:
+    if config.router_bias and config.router == "top_k":
         logits = [add(row, weights["router_bias"]) for row in logits]
     extra = {}
-    if config.router == "hash":
+    if config.router in ("hash", "hash_gated"):
         chosen = [[token % experts_of(config)] if table is None else list(table[token]) for token in tokens]
-        gates = [[1 / config.k] * choices_of(config) for _ in states]
+        gates = normed(logits, chosen, config) if logits else [[1 / config.k] * choices_of(config) for _ in states]
     elif config.router == "sinkhorn":
         chosen = by_score(sinkhorn_plan(logits) if training else logits, config)
         gates = gates_of(logits, chosen, config.gate)
@@ -155,7 +157,9 @@ def by_score(scores: list, config) -> list:
 
 
 def scores_of(logits: list, kind: str) -> list:
-    """Return the scores for gates: softmax over the experts, or the sigmoid of each logit."""
+    """Return the scores for gates: softmax over the experts, or the sigmoid or √log(1 + exp z) of each logit."""
+    if kind == "sqrtsoftplus":
+        return [[math.sqrt(log_sum_exp([0.0, z])) for z in row] for row in logits]
     return [softmax(row) if kind == "softmax" else [sigmoid(z) for z in row] for row in logits]
 
 
@@ -233,6 +237,16 @@ def in_best_groups(scores: list, config) -> list:
     return [score if e // size in best else -math.inf for e, score in enumerate(scores)]
 
 
+def normed(logits: list, chosen: list, config) -> list:
+    """Return the gates of the chosen experts: their scores, normalised and multiplied by the scale."""
+    gates = gates_of(logits, chosen, config.gate)
+    if config.normalisation == "sum":
+        gates = [times(1 / sum(row), row) for row in gates]
+    elif config.normalisation == "softmax":
+        gates = [softmax([row[e] for e in experts]) for row, experts in zip(logits, chosen, strict=True)]
+    return [times(config.gate_scale, row) for row in gates]
+
+
 def top_k(weights: dict, logits: list, sequences: list, config, training: bool, uniforms) -> tuple:
     """Return the experts, the gates, and further fields of the `Decision` of top-k routing."""
     scores = scores_of(logits, config.gate)
@@ -240,12 +254,7 @@ def top_k(weights: dict, logits: list, sequences: list, config, training: bool, 
     if config.expert_groups > 1:
         pushed = [in_best_groups(row, config) for row in pushed]
     chosen = by_score(pushed, config)
-    gates = [[row[e] for e in experts] for row, experts in zip(scores, chosen, strict=True)]
-    if config.normalisation == "sum":
-        gates = [times(1 / sum(row), row) for row in gates]
-    elif config.normalisation == "softmax":
-        gates = [softmax([row[e] for e in experts]) for row, experts in zip(logits, chosen, strict=True)]
-    gates = [times(config.gate_scale, row) for row in gates]
+    gates = normed(logits, chosen, config)
     counted = [row[:1] for row in chosen] if config.sample_second else chosen  # GShard counts first choices
     parts = sequences if config.balance_scope == "sequence" else [0] * len(scores)
     losses = []

@@ -44,6 +44,17 @@ USUAL = dict(
 """Default values that do not depend on other fields."""
 
 
+def routers_of_blocks(listed: str) -> list:
+    """Return the router of each routed block from a list such as hash:2,top_k, or one router for all blocks."""
+    entries = [entry.split(":") for entry in listed.split(",")]
+    return [name for name, *number in entries for _ in range(int(number[0]) if number else 1)]
+
+
+def at_block(config: SimpleNamespace, index: int) -> SimpleNamespace:
+    """Return the settings of the routed block `index`: those of its own router, with the defaults of this router."""
+    return settings(**config.fields | {"router": config.listed[index]}) if len(config.listed) > 1 else config
+
+
 def settings(**fields) -> SimpleNamespace:
     """Return the fields of a configuration, with defaults for missing fields.
 
@@ -52,7 +63,7 @@ def settings(**fields) -> SimpleNamespace:
     a token sum to 1, and a single gate is unchanged. The balance loss has the weight 0.01, or 0 if `bias_rate` is
     above 0. The router weights of RL-R start 16 times as large as those of other routers. A group has E tokens.
     """
-    config = SimpleNamespace(**USUAL | fields)
+    config = SimpleNamespace(**USUAL | fields, listed=routers_of_blocks(fields.get("router", "dense")), fields=fields)
     several = config.k * config.granularity > 1
     slots = {"sinkhorn": 2.0, "base": 1.0, "quantile": 2.0, "top_k": 2.0, "reinforce": 2.0}
     for name, value in (

@@ -1,3 +1,4 @@
+import functools
 import inspect
 import math
 
@@ -133,6 +134,50 @@ def auxiliary_sum(point, expert, loss, record, dialect, score):
     held = record(0.0, point["share"], point["share"])
     own = loss(point["own"], expert, dialect=dialect, score=score).loss
     return own + loss(point["held"], expert, dialect=dialect, score=score, held=held).loss
+
+
+def merged_sum(weights, inputs, expert, masks, balance, dialect, score, recompute):
+    """Return the merged loss of micro-batches with the logits inputs · weights, one at a time."""
+
+    def part(micro):
+        x, chosen, mask = micro
+        return balance.auxiliary_loss(x @ weights, chosen, dialect=dialect, score=score, mask=mask)
+
+    part = jax.checkpoint(part) if recompute else part
+    _, parts = jax.lax.scan(lambda carry, micro: (carry, part(micro)), 0, (inputs, expert, masks))
+    return balance.merge_micro_batches(parts, masks.sum(axis=1), dialect=dialect).loss
+
+
+@pytest.mark.asks("balance.merge_micro_batches", "balance.auxiliary_loss", "transformer.loss")
+@pytest.mark.twin
+@pytest.mark.parametrize("recompute", [False, True])
+def test_micro_batches_have_the_loss_of_the_batch(backend, recompute):
+    """Compare value and gradient with the batch at once, for 200 batches of three micro-batches of unequal padding."""
+    random, options = np.random.default_rng(7), dict(dialect="tokens", score="sigmoid")
+    inputs, weights = random.standard_normal((200, 3, 6, 5)), random.standard_normal((200, 5, 4))
+    masks = random.random((200, 3, 6)) < random.random((200, 3, 1))
+    masks[:, 0, 0] = True
+    expert = top_k_indices((inputs @ weights[:, None]).reshape(-1, 4), 2).reshape(200, 3, 6, 2)
+
+    def of_batch(weights, inputs, expert, masks):
+        flat = [each.reshape(18, *each.shape[2:]) for each in (inputs, expert, masks)]
+        return backend.balance.auxiliary_loss(flat[0] @ weights, flat[1], mask=flat[2], **options).loss
+
+    merged = functools.partial(merged_sum, balance=backend.balance, recompute=recompute, **options)
+    with jax.enable_x64(True):
+        functions = [jax.jit(jax.vmap(jax.value_and_grad(each))) for each in (merged, of_batch)]
+        (found, slopes), (wanted, steep) = (
+            [np.asarray(leaf) for leaf in each(weights, inputs, expert, masks)] for each in functions
+        )
+    unit = 64 * UNIT["float64"]
+    assert_close_bounded("balance.loss", found, wanted, unit * wanted, what="merged losses")
+    assert_close_bounded("balance.loss", slopes, steep, unit * np.abs(steep).max(), what="their gradients")
+    parts = [reference.auxiliary_loss(x @ weights[3], e, mask=m, **options)
+             for x, e, m in zip(inputs[3], expert[3], masks[3], strict=True) if m.any()]  # fmt: skip
+    stacked = reference.AuxiliaryLoss(*(np.stack(field) for field in zip(*parts, strict=True)))
+    counts = masks[3].sum(axis=1)
+    ours = reference.merge_micro_batches(stacked, counts[counts > 0], dialect="tokens")
+    assert_close_bounded("balance.loss", ours.loss, wanted[3], unit * wanted[3], what="the reference")
 
 
 def z_of(point, loss):

@@ -13,6 +13,7 @@ from routelaws.conformance.compare import assert_close_bounded, assert_same
 from routelaws.conformance.engine.harness import PRECISIONS, run, run_varied
 from routelaws.reference.experts import gelu
 from routelaws.reference.routers import hash_layer as reference
+from routelaws.reference.routers import top_k
 
 TABLE, FIXED, HASH, BIGRAM = (
     f"routers.hash_layer.{name}" for name in ("table_router", "fixed_router", "hash_layer", "bigram_experts")
@@ -206,6 +207,40 @@ def test_dispersed_table(backend, size, clusters, seed):
             tokens = np.bincount(found[chosen, choice], minlength=num_experts)
             most = 1 if choice == 0 or isinstance(chosen, slice) else 2
             assert tokens.max() - tokens.min() <= most, f"{what}: tokens per expert by choice {choice}: {tokens}"
+
+
+@pytest.mark.asks("routers.hash_layer.learned_gates", "routers.hash_layer.fixed_router")
+@pytest.mark.parametrize("score", top_k.SCORES)
+@pytest.mark.parametrize("normalisation", ("none", "sum"))
+def test_learned_gates(backend, score, normalisation):
+    """The gates of a table are those of top-k at the same experts, whichever these are; padding has gate 0."""
+    random = np.random.default_rng(3)
+    z = random.integers(-40, 41, (7, 5)) / 8
+    z[0], z[1] = -60 - np.arange(5), 50 * np.arange(5)
+    expert, mask = np.array([random.permutation(5)[:2] for _ in z]), np.arange(7) != 4
+    for module, precision in ((backend, "float32"), (backend, "float64"), (None, "float64")):
+        options = dict(score=score, normalisation=normalisation, gate_scale=1.5)
+        name = "reference" if module is None else precision
+        if module is None:
+            routing = reference.fixed_router(expert, 5, mask=mask)
+            found = reference.learned_gates(routing, np.where(mask[:, None], z, np.nan), mask=mask, **options)
+        else:
+            routing = run(backend, FIXED, precision, expert, num_experts=5)
+            traced = {"mask": mask}
+            found = run(backend, "routers.hash_layer.learned_gates", precision, routing, z, traced=traced, **options)
+        scores = {
+            "softmax": lambda z: (
+                np.exp(z - z.max(axis=1, keepdims=True))
+                / np.exp(z - z.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)
+            ),
+            "sigmoid": lambda z: 1 / (1 + np.exp(-z)),
+            "sqrtsoftplus": lambda z: np.sqrt(np.log1p(np.exp(z))),
+        }[score](z)
+        wanted = np.take_along_axis(scores, expert, axis=1)
+        wanted = 1.5 * wanted / (wanted.sum(axis=1, keepdims=True) if normalisation == "sum" else 1) * mask[:, None]
+        unit = UNIT[precision] * (4 + 3 * np.abs(z).max(axis=1, keepdims=True))
+        scale = unit * wanted + np.finfo(precision).tiny
+        assert_close_bounded("top_k.gate", found.gate, wanted, scale, what=f"learned_gates, {options}, {name}")
 
 
 @pytest.mark.asks("routers.hash_layer.table_router", "routers.hash_layer.random_table")

@@ -72,6 +72,8 @@ MODELS = strategies.MODELS | {
     "mixture with two temperatures": dict(router="mixture_of_tokens", experts=3, learned_temperature=True),
     "sinkhorn above, normed": dict(router="sinkhorn", experts=4, k=2, blocks=5, routing_frequency=0.4, layout="upper",
                                    granularity=2, activation="swiglu", output_norm=True, capacity_factor=0.8),
+    "hash, then two routers with biases": dict(router="hash,quantile,top_k", experts=4, blocks=3, bias_rate=0.1,
+                                               routing_frequency=1.0),
     "wide above": dict(flop_increase=2, blocks=3, routing_frequency=1 / 3, layout="upper", activation="relu"),
 }  # fmt: skip
 MISSING = missing_routers(MODELS)
@@ -419,7 +421,7 @@ def test_bias(backend, name):
 
 
 @pytest.mark.asks("transformer.parameter_shapes")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if "," not in MODELS[name].get("router", "")])
 def test_parameter_shapes(backend, name):
     for fields in ({}, dict(d_model=48, blocks=15 if "layout" in MODELS[name] else 12)):  # R L is whole
         found = backend.transformer.parameter_shapes(build(backend.configuration, name, **fields))
@@ -568,6 +570,15 @@ def test_tables(backend, kind):
 
 BAD = {
     "router": (dict(router="top"), "router is 'top'"),
+    "gate of top_k": (dict(router="base", experts=2, gate="sqrtsoftplus"), "gate is 'sqrtsoftplus'; base has softmax"),
+    "constant gate of a table": (dict(router="hash_gated", experts=2, normalisation="sum"), "its gate would be 1"),
+    "too short a list": (dict(router="hash,top_k", experts=2), "router lists 2 blocks, but 1 of the 2 blocks are rou"),
+    "a list with dense": (dict(router="dense,hash", experts=2, routing_frequency=1.0), "lists 'dense'; list only the"),
+    "a list without a number": (dict(router="hash:0,top_k", experts=2), "router lists 'hash:0'"),
+    "an option of none in a list": (
+        dict(router="hash,base", experts=2, routing_frequency=1.0, bias_rate=0.1), "of top_k, not of hash:1,base:1"),
+    "an option that fits one": (
+        dict(router="hash,top_k", experts=2, routing_frequency=1.0, drop_order="priority"), "hash has no gates"),
     "V of 0": (dict(vocab_size=0), "vocab_size is 0"),
     "L not whole": (dict(blocks=1.5), "blocks is 1.5"),
     "heads": (dict(d_model=10, heads=4), "heads 4 does not divide d_model 10"),
@@ -675,6 +686,7 @@ OTHERS = dict(
 TAKEN = {
     "dense": {"flop_increase"},
     "hash": {"capacity_factor", "drop_order", "hash", "k"},
+    "hash_gated": {"capacity_factor", "drop_order", "gate", "gate_scale", "hash", "k"},
     "sinkhorn": {"capacity_factor", "drop_order", "gate", "k"},
     "base": {"capacity_factor", "drop_order", "gate", "k"},
     "quantile": {"capacity_factor", "drop_order", "gate", "k"},
@@ -729,6 +741,24 @@ def test_what_is_not_allowed_is_named(backend, bad):
     for module in (backend.configuration, configuration):
         with pytest.raises(ValueError, match=message):
             module.ModelConfig(**(dict(vocab_size=8, d_model=8, blocks=2, heads=2) | change))
+
+
+@pytest.mark.asks(because="a configuration is no function")
+def test_a_list_of_routers(backend):
+    """Spellings of one list are one configuration. Each block has the defaults of its own router."""
+    for module in (backend.configuration, configuration):
+        usual = SMALL | dict(blocks=4, routing_frequency=1.0, experts=4, k=2)
+        one, other = (module.ModelConfig(**usual, router=text) for text in ("hash,hash, top_k:2", "hash:2,top_k:2"))
+        assert (
+            one == other and one.router == "hash:2,top_k:2" and dataclasses.replace(one, heads=4).router == one.router
+        )
+        assert module.ModelConfig(**usual, router="top_k:4") == module.ModelConfig(**usual, router="top_k")
+        assert [one.of_block(i).router for i in range(4)] == ["hash", "hash", "top_k", "top_k"]
+        assert [one.of_block(i).capacity_factor for i in (0, 2)] == [math.inf, 2.0] and one.capacity_factor is None
+        assert (
+            module.ModelConfig(**usual, router="hash:2,top_k:2", capacity_factor=3.0).of_block(0).capacity_factor == 3
+        )
+        assert one.record.router_type == "Hash + Top-K"
 
 
 @pytest.mark.asks(because="a configuration is no function")

@@ -26,6 +26,7 @@ OTHERS = {
     "routers.hash_layer.cluster_tokens": "makes a table, test_hash_family.py",
     "routers.reinforce.policy_terms": "a loss, test_reinforce.py",
     "routers.sinkhorn.sinkhorn_plan": "stops by its data, test_sinkhorn.py",
+    "routers.hash_layer.learned_gates": "takes a routing, test_hash_family.py",
 }
 """Functions that return a record and do not route, with the tests that compare them."""
 

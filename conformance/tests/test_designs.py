@@ -47,6 +47,44 @@ def _gpt_oss(model):
     return module.GptOssTopKRouter(config), config
 
 
+def _deepseek_v4(model):
+    from transformers.models.deepseek_v4 import modeling_deepseek_v4 as module
+
+    sizes = dict(hidden_size=D, num_local_experts=model.expert_count, num_experts_per_tok=model.choices)
+    config = transformers.DeepseekV4Config(**sizes, vocab_size=30)
+    assert (config.scoring_func, config.routed_scaling_factor) == (model.gate, model.gate_scale)
+    return module, config
+
+
+def test_the_blocks_of_deepseek_v4_route_as_in_transformers():
+    """A table of token ids chooses the experts of the first routed block, the scores those of the others."""
+    model = from_mapping(read_config_file("deepseek-v4")).model
+    module, config = _deepseek_v4(model)
+    weights, bias, x = exact(D, model.expert_count), exact(model.expert_count) / 8, exact(T, D)
+    table, ids = routed_block.hash_table(model)[:30], np.arange(2, T + 2)
+    with torch.no_grad():
+        for index, kind in ((0, module.DeepseekV4HashRouter), (model.num_routed - 1, module.DeepseekV4TopKRouter)):
+            router, inputs = kind(config).double(), [torch.tensor(x)]
+            router.weight.copy_(torch.tensor(weights.T))
+            if index == 0:
+                router.tid2eid.copy_(torch.tensor(table))
+                inputs.append(torch.tensor(ids))
+            else:
+                router.e_score_correction_bias.copy_(torch.tensor(bias))
+            _, gates, chosen = (leaf.numpy() for leaf in router(*inputs))
+            params = {"router": weights, "bias": bias}
+            wanted = routed_block.decide(params, x, ids[None], model.of_block(index), table=table).routing
+            order, ours = np.argsort(chosen, axis=1), np.argsort(wanted.expert, axis=1)
+            experts = [np.take_along_axis(rows, by, axis=1) for rows, by in ((chosen, order), (wanted.expert, ours))]
+            assert_same(*experts, what=kind.__name__)
+            by_expert = np.take_along_axis(wanted.gate, ours, axis=1)
+            found, unit = (
+                np.take_along_axis(gates, order, axis=1),
+                UNIT["float64"] * (4 + 2 * np.abs(x @ weights).max()),
+            )
+            assert_close_bounded("top_k.gate", found, by_expert, unit * by_expert, what=kind.__name__)
+
+
 ROUTERS = {"deepseek-v3": _deepseek_v3, "qwen3": _qwen3, "mixtral": _mixtral, "gpt-oss": _gpt_oss}
 
 

@@ -197,7 +197,7 @@ def top_k_router() -> Answer:
     menu = [(name, dict(logits=z, k=min(2, z.shape[1]))) for name, z in LOGITS.items()]
     menu += [
         (", ".join((score, normalisation)), dict(logits=SEVEN, k=2, score=score, normalisation=normalisation))
-        for score in ("softmax", "sigmoid")
+        for score in ("softmax", "sigmoid", "sqrtsoftplus")
         for normalisation in ("none", "sum", "softmax")
     ]
     bias = np.array([0.5, -0.25, 0.0, 0.125])

@@ -8,6 +8,6 @@ from .._lazy import lazy
 from .records import RECORDS
 
 _NAMES = {record.file or record.name: record.functions for record in RECORDS if record.functions}
-_NAMES |= {"records": ("Router", "routers_with"), "sparsemixer": ("sparsemixer_router",)}
+_NAMES |= {"records": ("Router", "record_of", "router_counts", "routers_with"), "sparsemixer": ("sparsemixer_router",)}
 _MODULES = tuple(_NAMES)
 __all__, __getattr__, __dir__ = lazy(__name__, _MODULES, _NAMES)

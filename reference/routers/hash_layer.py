@@ -5,6 +5,7 @@ Roller et al. 2021, "Hash Layers For Large Sparse Models" (arXiv 2106.04426); HA
     1. SELECT   expert(t) = id(t) mod E                                       `hash_layer`
                 experts(t) = table[id(t)], any table [V, k]                   `table_router`
     2. COMBINE  hₜ ← Σⱼ FFN_{expert(t, j)}(hₜ), with a constant gate           `fixed_router`
+                or with the score of a router at the experts of the table     `learned_gates`
 
 A table is an array [V, k] of int32 from token id to expert ids, distinct within a row. Build it once, before training;
 you can save and load it:
@@ -50,13 +51,16 @@ import numpy as np
 from ..errors import InputError
 from ..notation import (
     Routing,
+    _check_group,
     _check_k,
     _equal_shares,
+    _real_tokens,
     _route_real_tokens,
     check_finite,
     one_hot,
     top_k_indices,
 )
+from .top_k import _check_gate_scale, _check_options, chosen_gates
 
 HASH_GATES = ("mean", "sum")
 """Constant gates: 1/k ("mean"), or 1 ("sum", for MultiHash)."""
@@ -193,6 +197,51 @@ def fixed_router(
             raise InputError(f"token {t} has experts {row.tolist()}; they have to be distinct")
     gates = np.full((num_tokens, k), 1 / k if gate == "mean" else 1.0)
     return _equal_shares(expert, num_experts)._replace(gate=gates)
+
+
+def learned_gates(
+    routing: Routing,
+    logits: np.ndarray,
+    *,
+    score: str = "softmax",
+    normalisation: str = "none",
+    gate_scale: float = 1.0,
+    mask: np.ndarray | None = None,
+) -> Routing:
+    """Return a routing with the same experts, and gates from the scores of a router that learns.
+
+    A table chooses the experts, and the router learns only how much of each expert to use. The first routed blocks of
+    DeepSeek-V4 do so (transformers 5.24, `DeepseekV4HashRouter`; score "sqrtsoftplus", "sum", scale 1.5).
+
+    Args:
+        routing: from `table_router` or `fixed_router`.
+        logits: [T, E], finite; the raw router logits z.
+        score, normalisation, gate_scale: see `top_k_router`.
+        mask: [T] bool, the real tokens; None for all. Other tokens get gate 0.
+
+    Returns:
+        `Routing`.
+
+    Raises:
+        ValueError: a logit of a real token is not finite, or `top_k_router` refuses an option.
+
+    Example:
+        Softplus 4 and 1 at the two experts of the table, so the scores 2 and 1; the best expert, 2, is not in the row:
+
+        >>> z = np.log(np.expm1([[1.0, 4.0, 9.0]]))
+        >>> found = table_router(np.array([0]), np.array([[1, 0]]), 3)
+        >>> np.round(learned_gates(found, z, score="sqrtsoftplus", normalisation="sum").gate, 4).tolist()
+        [[0.6667, 0.3333]]
+    """
+    _check_group("logits", logits)
+    _check_options(routing.expert.shape[1], np.shape(logits)[1], score, normalisation, False)
+    _check_gate_scale(gate_scale)
+    real = np.ones(len(logits), bool) if mask is None else _real_tokens(mask, len(logits))
+    gate = np.zeros(routing.expert.shape)
+    gate[real] = gate_scale * chosen_gates(
+        check_finite("logits", logits[real]), routing.expert[real], score, normalisation
+    )
+    return routing._replace(gate=gate)
 
 
 def _without_repeats(picks, num_experts):

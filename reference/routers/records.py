@@ -3,6 +3,7 @@
     router              who chooses                     training                              evaluation
     dense               none                            every token through one FFN           the same
     hash                a table, by token id            nothing dropped                       the same
+    hash_gated          a table, by token id            nothing dropped; learned gates        the same
     sinkhorn  (S-BASE)  the plan of the whole group     capacity                              argmax of the logits
     base                an exact assignment             exactly balanced                      argmax of the logits
     quantile            logits minus a bias             capacity; the bias is learned         the same, nothing dropped
@@ -15,8 +16,11 @@ In evaluation all routers are causal, and all except the last two are independen
 masked objective no model is causal, and the last two routers may form groups within one sequence.
 """
 
+import itertools
 import math
 from typing import NamedTuple
+
+from ..errors import InputError
 
 ROUTED = ("objective", "output_norm", "shared_experts")
 """Options of routed models."""
@@ -74,11 +78,17 @@ RECORDS = (
         (*ROUTED, *LIMITED, "hash"),
         (
             "Clusters", "balanced_table", "bigram_experts", "cluster_tokens", "clustered_table", "dispersed_table",
-            "fixed_router", "modulo_table", "multi_hash", "position_ids", "previous_tokens", "random_table",
-            "table_router",
+            "fixed_router", "learned_gates", "modulo_table", "multi_hash", "position_ids", "previous_tokens",
+            "random_table", "table_router",
         ),
         file="hash_layer",
         constant_gate=True,
+    ),
+    Router(
+        "hash_gated",
+        "Hash-Gated",
+        (*SCORED, *LIMITED, "hash", "gate", "normalisation", "gate_scale"),
+        file="hash_layer",
     ),
     Router(
         "sinkhorn",
@@ -166,6 +176,46 @@ OPTIONS = frozenset(option for record in RECORDS for option in record.options)
 
 EXAMPLES = {record.name: {"router": record.name, **record.example} for record in RECORDS}
 """A small model with each router, by its fields."""
+
+
+SEVERAL = tuple(record.name for record in RECORDS if "capacity_factor" in record.options and not record.policy)
+"""Routers that one model can mix, one for each routed block: they choose experts for tokens, without a baseline."""
+
+
+def router_counts(routers: str) -> list[tuple[str, int]]:
+    """Return [(router, number of blocks)] of a list, neighbours merged: "hash,hash,top_k" and "hash:2,top_k" are equal.
+
+    Raises:
+        ValueError: an entry is not ROUTER or ROUTER:NUMBER, or one model cannot mix this router with others.
+
+    Example:
+        >>> router_counts("hash,hash:2,top_k")
+        [('hash', 3), ('top_k', 1)]
+    """
+    entries = [entry.strip().partition(":") for entry in routers.split(",")]
+    for (name, colon, number), entry in zip(entries, routers.split(","), strict=True):
+        if name not in SEVERAL or (colon and not (number.isascii() and number.isdecimal() and int(number[:9]))):
+            raise InputError(
+                f"router lists {entry.strip()!r}; list only the routed blocks, with entries such as top_k or top_k:3, "
+                f"of {', '.join(SEVERAL)}"
+            )
+    merged = itertools.groupby(entries, key=lambda entry: entry[0])
+    return [(name, sum(int(number[:9] or 1) for *_, number in group)) for name, group in merged]
+
+
+def record_of(routers: str) -> Router:
+    """Return the record of a router, or of a list: the options of all, and the defaults that all share, else None."""
+    if routers in RECORD_OF:
+        return RECORD_OF[routers]
+    counts = router_counts(routers)
+    records = [RECORD_OF[name] for name, _ in counts]
+    options = dict.fromkeys(option for record in records for option in record.options)
+    shared = {}
+    for field in ("capacity_factor", "gate", "router_scale"):
+        values = {getattr(record, field) for record in records}
+        shared[field] = values.pop() if len(values) == 1 else None
+    router_type = " + ".join(record.router_type for record in records)
+    return Router(routers, router_type, tuple(options), constant_gate=all(r.constant_gate for r in records), **shared)
 
 
 def routers_with(option: str) -> tuple[str, ...]:

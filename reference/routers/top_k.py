@@ -2,7 +2,7 @@
 
 Switch (Fedus et al. 2021) at k = 1, GShard (Lepikhin et al. 2020) at k = 2, and variants of later models.
 
-    1. SCORE    sₜₑ = softmax(zₜ)ₑ, over all experts, or σ(zₜₑ), one by one
+    1. SCORE    sₜₑ = softmax(zₜ)ₑ, over all experts, or σ(zₜₑ) or √log(1 + exp zₜₑ), one by one
     2. SELECT   the k experts with the largest sₜₑ + bₑ; the bias b enters only here        `top_k_router`
                 at k = 1, without a bias, written out                                       `switch_router`
     3. COMBINE  gate = sₜₑ of each chosen expert                   normalisation "none"
@@ -25,6 +25,11 @@ index. The router never chooses an expert outside the chosen groups, even if all
 DeepSeek-V3 uses sigmoid scores, a bias, "sum", groups by "two_best" and a scale of 2.5 (arXiv 2412.19437, equations 12
 to 16). Its `n_group`, `topk_group` and `routed_scaling_factor` are `expert_groups`, `groups_per_token` and
 `gate_scale`.
+
+DeepSeek-V4 uses the root of the softplus (`score` "sqrtsoftplus"), a bias, "sum" and a scale of 1.5, without groups. It
+grows as √z for large logits, where σ is flat. In its first routed blocks a table of token ids chooses the experts, and
+the scores give only the gates: `hash_layer.learned_gates`. (transformers 5.24, `DeepseekV4TopKRouter` and
+`DeepseekV4HashRouter`; both add 1e-20 to the sum.)
 
 At k = 1 a gate normalised over the chosen experts is always 1. The task loss then gives the router no gradient, so it
 keeps its initial weights. Some libraries do this by default. Here this is an error; `allow_constant_gate` permits it.
@@ -65,7 +70,7 @@ from ..notation import (
     top_k_indices,
 )
 
-SCORES = ("softmax", "sigmoid")
+SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
 """Ways to turn logits into scores."""
 
 NORMALISATIONS = ("none", "sum", "softmax")
@@ -140,7 +145,7 @@ def top_k_router(
     Args:
         logits: [T, E], finite, or −∞ for an expert that is not available; the raw router logits z.
         k: experts per token, 1 <= k <= E.
-        score: "softmax" over all experts, or "sigmoid" of each logit.
+        score: "softmax" over all experts, or of each logit "sigmoid" or "sqrtsoftplus", √log(1 + exp z).
         normalisation: the gate is the score ("none"), the score divided by the sum over the chosen experts ("sum"), or
             the softmax of the logits of the chosen experts ("softmax").
         bias: [E], finite, added to the scores for the choice and nowhere else (`balance.update_bias`); no gradient.
@@ -173,6 +178,12 @@ def top_k_router(
         [[0.5714, 0.4286]]
         >>> top_k_router(z, 2, bias=np.array([0.5, 0.0, 0.0])).expert.tolist()  # of 0.625, 0.375 and 0.5
         [[0, 2]]
+
+        Logits log(e − 1) and log(e⁴ − 1) have the softplus 1 and 4, so the scores 1 and 2:
+
+        >>> z = np.log(np.expm1([[1.0, 4.0]]))
+        >>> np.round(top_k_router(z, 2, score="sqrtsoftplus", normalisation="sum", gate_scale=1.5).gate, 4).tolist()
+        [[1.0, 0.5]]
 
         Sigmoid scores 0.6, 0.1 | 0.4, 0.35 in two groups: the sums are 0.7 and 0.75, so expert 0 is not chosen:
 
@@ -267,7 +278,9 @@ def _check_options(k, num_experts, score, normalisation, allow_constant_gate):
 
 
 def _log_scores(logits, score):
-    """Return log σ(z), or z for the softmax, which differs from log softmax(z) by a constant in each row."""
+    """Return the log of each score, or z for the softmax: log softmax(z) and a constant in each row."""
+    if score == "sqrtsoftplus":  # log(1 + exp z) rounds to exp z below -40
+        return np.where(logits < -40, logits, np.log(np.logaddexp(0, np.maximum(logits, -40)))) / 2
     return -np.logaddexp(0, -logits) if score == "sigmoid" else logits
 
 
@@ -284,7 +297,7 @@ def chosen_gates(logits: np.ndarray, expert: np.ndarray, score: str, normalisati
     Args:
         logits: [T, E], finite, or −∞ for an expert that is not available.
         expert: [T, k].
-        score: "softmax" over all experts, or "sigmoid" of each logit.
+        score: one of `SCORES`.
         normalisation: the gate is the score ("none"), the score divided by the sum over the chosen experts ("sum"), or
             the softmax of the logits of the chosen experts ("softmax").
 

@@ -12,7 +12,6 @@ READ = {
         "divides by a sum that includes the shared experts",
     ),
     "OpenAIPrivacyFilterTopKRouter": ("", "", "the reference does not divide by k"),
-    "DeepseekV4TopKRouter": ("", "", "the reference has no such score"),
     "TopKGate.eval()": ("", "", "the second expert and, at k = 1, the dropped tokens are drawn"),
     "top2gating": ("", "", "the second expert is drawn"),
     "Top2Gating.eval()": ("", "", "a second expert with a gate below 0.2 is dropped at random"),

@@ -32,6 +32,7 @@ def routing_options(model: ModelConfig) -> str:
     if model.router == "dense":
         return ""
     words = [model.layout, "normed" if model.output_norm else ""]
+    words += ["routers-" + "/".join(str(number) for _, number in model.parts) if len(model.parts) > 1 else ""]
     words += [f"shared-{model.shared_experts}" if model.shared_experts else ""]
     words += [f"scale-{model.gate_scale:g}" if model.gate_scale != 1 else ""]
     if model.expert_groups > 1:
@@ -118,7 +119,7 @@ def run_columns(config: TrainConfig) -> dict:
         "flops_per_step": counted.flops_per_token * config.batch_size * config.sequence_length,
         "model_size_label": size_label(counted.dense_parameters),
         "granularity": model.granularity,
-        "capacity_factor": model.capacity_factor,
+        "capacity_factor": "" if model.capacity_factor is None else model.capacity_factor,
         "sequence_length": config.sequence_length,
         "batch_size": config.batch_size,
         "vocab_size": model.vocab_size,

@@ -150,7 +150,7 @@ def keep_hash_table(table: np.ndarray | None, folder: Path) -> None:
 
 def table_shape(model: ModelConfig) -> tuple[int, int] | None:
     """Return the shape of the hash table of a model, None for a model without one."""
-    if model.router != "hash" or model.hash == "position":
+    if not model.has_table:
         return None
     return (2, model.vocab_size) if model.hash == "bigram" else (model.vocab_size, model.choices)
 
