@@ -16,7 +16,7 @@ from .files import file_line
 from .training.stopping import Resumable, stoppable
 
 EXTRAS = {
-    "train": ("flatbuffers", "grain", "optax", "orbax", "rich", "sentencepiece", "tyro"),
+    "train": ("flatbuffers", "grain", "optax", "orbax", "rich", "safetensors", "sentencepiece", "tyro"),
     "laws": ("markdown_it", "matplotlib", "pandas", "pooch", "rich", "tyro"),
 }
 """The packages that each extra adds to the base install, by import name."""
@@ -30,6 +30,7 @@ NEEDED = {
     "export": "train",
     "plan-mesh": "train",
     "compile": "train",
+    "convert-weights": "train,laws",
 }
 """{command: its extras}, for commands that need other extras than `laws`."""
 
@@ -56,6 +57,7 @@ COMMANDS = {
     "evaluate": "Evaluate a trained model on its own texts, on other texts or on a downstream task.",
     "generate": "Continue a text with a trained model.",
     "inspect": "Show what the routers of a trained model do with a text.",
+    "convert-weights": "Write a trained model as a folder of transformers, or read such a folder as a run.",
     "export": "Write the train step of a model to a file that runs on other platforms.",
 }
 
@@ -171,12 +173,13 @@ def _missing(error: ModuleNotFoundError, command: str) -> str:
 
 
 def _run(command: str, arguments: list[str]) -> None:
-    module = importlib.import_module(f"{__package__}.commands.{command.replace('-', '_')}")
+    name = command.replace("-", "_")
+    module = importlib.import_module(f"{__package__}.commands.{name}")
     if hasattr(module, "main"):
         module.main(arguments)
     else:
         flags = importlib.import_module(f"{__package__}.commands.flags")
-        flags.run(getattr(module, command), command, arguments)
+        flags.run(getattr(module, name), command, arguments)
 
 
 def _usage() -> str:

@@ -20,7 +20,14 @@ import numpy as np
 
 from routelaws.reference.accounting import POSITIONS
 from routelaws.reference.configuration import ModelConfig
-from routelaws.reference.transformer import NORM_EPSILON, TRUNCATION, carry_bias, parameter_shapes, sinusoids  # noqa: F401 - carry_bias for users
+from routelaws.reference.transformer import (
+    NORM_EPSILON,
+    TRUNCATION,
+    carry_bias,  # noqa: F401 - for users
+    embedding_factor,
+    parameter_shapes,
+    sinusoids,
+)
 
 from . import cpu
 from ._docstrings import describe_twins
@@ -165,8 +172,8 @@ def layer_norm(params: dict, x: jax.Array) -> jax.Array:
     Differs from the reference: the function computes in at least float32 and returns the dtype of x, because in
     bfloat16 a mean of 300 hides a spread of 1.
     """
-    sizes_of("layer_norm", {"scale [d]": params["scale"], "offset [d]": params["offset"], "x [..., d]": x}, ())
-    return normalise(params["scale"], params["offset"], x, NORM_EPSILON)
+    sizes_of("layer_norm", {f"{name} [d]": params[name] for name in params} | {"x [..., d]": x}, ())
+    return normalise(params["scale"], params.get("offset"), x, NORM_EPSILON)
 
 
 def rotary(x: jax.Array) -> jax.Array:
@@ -310,7 +317,7 @@ def _run(params, tokens, config, compute_dtype, options) -> tuple[Output, jax.Ar
     dtype = params["embedding"].dtype if compute_dtype is None else compute_dtype
     params = _in_dtype(params, dtype)
     embedding = params["embedding"]
-    h = jnp.take(embedding, tokens, axis=0, mode="clip") * math.sqrt(config.d_model)  # [b, S, d]
+    h = jnp.take(embedding, tokens, axis=0, mode="clip") * embedding_factor(config)  # [b, S, d]
     h, rest = _run_blocks(h, params, tokens, config, options)
     x = layer_norm(params["final_norm"], h)
     return Output(_flat_product(x, embedding.T), *rest), x, embedding

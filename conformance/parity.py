@@ -79,7 +79,7 @@ class Side(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The comparison of a group of inputs; JSON has the same fields."""
+    """The comparison of a group of inputs; JSON has the same fields, and null for NaN."""
 
     inputs: str
     verdict: str  # a key of VERDICTS
@@ -500,7 +500,9 @@ def as_dict(parity: Parity) -> dict:
         "verdict": parity.verdict,
         "exit_code": parity.exit_code,
         "causes": list(parity.causes),
-        "inputs": [row._asdict() for row in parity.rows],
+        "inputs": [
+            {name: None if value != value else value for name, value in row._asdict().items()} for row in parity.rows
+        ],
     }  # fmt: skip
 
 

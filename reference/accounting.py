@@ -18,6 +18,7 @@ Later extensions are counted in the same way (our choice where no paper gives a 
 - rotary positions: 4da instead of 5da in N, because there is no relative-position key. In F, 4Sa replaces 6Sa, and 6a
   is added for the rotation of a token's query and key (3 FLOPs per entry).
 - LayerNorm on the output of a routed layer: 2d in P and 5d in F for each routed block; N does not grow.
+- RMSNorm: d weights per norm instead of 2d. F counts it like LayerNorm.
 - learned temperatures of a Mixture of Tokens: 2 in P for each routed block.
 - s shared experts, each as wide as a routed expert: s 8d² / G in P and s 16d² / G in F for each routed block; N does
   not grow. DeepSeekMoE (Dai et al. 2024, arXiv 2401.06066) counts shared experts as active.
@@ -56,6 +57,9 @@ ACTIVATIONS = ("gelu", "relu", "swiglu")
 
 POSITIONS = ("relative", "rotary")
 """Ways to encode positions in attention: a key for each distance, or a rotation of queries and keys (RoPE)."""
+
+NORMS = ("layer", "rms")
+"""Norms of the residual stream: LayerNorm, or RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467)."""
 
 ROUNDING = 1e-3
 """The largest accepted relative error of a rounded routing frequency: 0.0833 counts as 1/12."""
@@ -147,6 +151,7 @@ def count(
     learned_temperature: bool = False,
     shared_experts: int = 0,
     router_bias: bool = False,
+    norm: str = "layer",
 ) -> Accounting:
     """Count the parameters and the FLOPs of a model.
 
@@ -172,6 +177,7 @@ def count(
         learned_temperature: whether a Mixture of Tokens learns its temperatures.
         shared_experts: s >= 0, experts of width 4d/G in each routed block that process every token.
         router_bias: whether Top-K adds a learned number per expert to the logits.
+        norm: "layer" or "rms".
 
     Returns:
         `Accounting`.
@@ -194,13 +200,14 @@ def count(
         True
     """
     _check(router_type, num_experts, k, flop_increase, granularity, group_size)
-    _check_options(router_type, activation, positions, output_norm, learned_temperature)
+    _check_options(router_type, activation, positions, norm, output_norm, learned_temperature)
     d, a = d_model, num_heads * kqv_size
     rotary, S = positions == "rotary", sequence_length
     attention = (4 if rotary else 5) * d * a
     ffn = (9 if activation == "swiglu" else 8) * d * d
     shared = _shared_weights(router_type, shared_experts, router_bias, ffn, granularity)
-    dense = num_blocks * (attention + ffn + 4 * d)
+    of_norm = d if norm == "rms" else 2 * d
+    dense = num_blocks * (attention + ffn + 2 * of_norm)
     attention_flops = 2 * attention + ((4 * S + 6) if rotary else 6 * S) * a + 3 * S * num_heads
     flops = num_blocks * (attention_flops + 2 * ffn + 10 * d) + 2 * vocab_size * d
     if router_type == "Dense":
@@ -210,10 +217,10 @@ def count(
     routed = routed_blocks(num_blocks, routing_frequency)
     router = d * num_experts * granularity
     baseline = d * (d // 8) + d // 8 if router_type == "RL-R" else 0
-    norm, norm_flops = (2 * d, 5 * d) if output_norm else (0, 0)
+    output, norm_flops = (of_norm, 5 * d) if output_norm else (0, 0)
     temperatures = 2 if learned_temperature else 0
     added = num_experts * granularity if router_bias else 0
-    total = dense + routed * ((num_experts - 1) * ffn + router + baseline + norm + temperatures + shared + added)
+    total = dense + routed * ((num_experts - 1) * ffn + router + baseline + output + temperatures + shared + added)
     flops += routed * (2 * router + 2 * baseline + (k - 1) * 2 * ffn + norm_flops + 2 * shared)
     if router_type == "MoT":
         flops += routed * (4 * router + _mixture_flops(num_experts, group_size or num_experts, ffn))
@@ -260,8 +267,9 @@ def _check(router_type, num_experts, k, flop_increase, granularity, group_size) 
         raise InputError(f"group_size is {group_size}; at least 1 is needed")
 
 
-def _check_options(router_type, activation, positions, output_norm, learned_temperature) -> None:
-    for name, value, allowed in (("activation", activation, ACTIVATIONS), ("positions", positions, POSITIONS)):
+def _check_options(router_type, activation, positions, norm, output_norm, learned_temperature) -> None:
+    named = (("activation", activation, ACTIVATIONS), ("positions", positions, POSITIONS), ("norm", norm, NORMS))
+    for name, value, allowed in named:
         if value not in allowed:
             raise InputError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
     if output_norm and router_type == "Dense":

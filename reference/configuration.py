@@ -11,7 +11,7 @@ import dataclasses
 import math
 import warnings
 
-from .accounting import ACTIVATIONS, POSITIONS, ROUNDING, Accounting, count, routed_blocks
+from .accounting import ACTIVATIONS, NORMS, POSITIONS, ROUNDING, Accounting, count, routed_blocks
 from .errors import InputError
 from .experts import DROP_ORDERS
 from .notation import _check_k
@@ -89,6 +89,7 @@ _NAMES = {
     "objective": OBJECTIVES,
     "activation": ACTIVATIONS,
     "positions": POSITIONS,
+    "norm": NORMS,
     "layout": LAYOUTS,
     "emit": EMITS,
     "group_score": GROUP_SCORES,
@@ -180,11 +181,12 @@ class ModelConfig:
             rotary (rotates queries and keys).
         layout: Which blocks are routed, if R is their share: every (1/R)-th block (spread) or the last ones (upper).
             In a dense model: which blocks have the wider FFN of flop_increase.
-        output_norm: Apply LayerNorm to the output of a routed layer, before the residual sum.
+        output_norm: Apply the norm to the output of a routed layer, before the residual sum.
         emit: For mixture_of_tokens, how the outputs of experts are divided among tokens: by the mixing weights
             (mixing), or by a softmax over the experts (experts).
         learned_temperature: For mixture_of_tokens: learn two factors of the temperature in each block, one for mixing
             and one for emitting.
+        norm: Norm of the residual stream: LayerNorm (layer), or RMSNorm without a mean and an offset (rms).
 
     Raises:
         ValueError: the combination is invalid; the message names the field and the allowed values.
@@ -236,6 +238,7 @@ class ModelConfig:
     group_score: str = "two_best"
     router_bias: bool = False
     shared_experts: int = 0
+    norm: str = "layer"
 
     def __post_init__(self):
         self._check_ranges(_COUNTS)
@@ -535,6 +538,7 @@ class ModelConfig:
             learned_temperature=self.learned_temperature,
             shared_experts=self.shared_experts,
             router_bias=self.router_bias,
+            norm=self.norm,
         )
 
 

@@ -2,7 +2,7 @@
 
 Clark et al. 2022. The shapes follow from the released parameter counts; everything else is our choice.
 
-    h = √d · embedding[token]                                                   `apply`
+    h = √d · embedding[token]                                                   `apply`, `embedding_factor`
     for each block i = 0 … L−1:
         h ← h + attention(norm(h))                                              `attention`
         h ← h + FFN(norm(h))            or, in routed blocks, Σⱼ gateⱼ · expertⱼ(norm(h))
@@ -27,13 +27,13 @@ describes each router. The loss terms of RL-R need the predictions, so `loss` ad
 
 Parameters are nested dicts of arrays, with the blocks stacked on a leading axis: `parameter_shapes` lists them.
 
-Our choices. Norms are LayerNorm, before attention and before the FFN. The optional norm on the output of a routed layer
-comes before the residual connection. A token without an expert gets the offset of the norm. The default activation is
-GELU in its tanh form. There are no biases. Initial weights come from a normal distribution with standard deviation
-1/√fan_in, truncated at two deviations. Truncated weights have 0.88 times this deviation (`TRUNCATION`). Weights of
-output projections are also divided by √(2L). Weights of routers are multiplied by `router_scale`. In HASH and RL-R all
-gates are 1/k, so for `down` of a narrow expert fan_in is the width of the whole expert. A wide FFN has no router,
-although the paper's table counts one, as for HASH.
+Our choices. Norms are LayerNorm or RMSNorm (`ModelConfig.norm`), before attention and before the FFN. The optional norm
+on the output of a routed layer comes before the residual connection. A token without an expert gets the offset of the
+norm. The default activation is GELU in its tanh form. There are no biases. Initial weights come from a normal
+distribution with standard deviation 1/√fan_in, truncated at two deviations. Truncated weights have 0.88 times this
+deviation (`TRUNCATION`). Weights of output projections are also divided by √(2L). Weights of routers are multiplied by
+`router_scale`. In HASH and RL-R all gates are 1/k, so for `down` of a narrow expert fan_in is the width of the whole
+expert. A wide FFN has no router, although the paper's table counts one, as for HASH.
 """
 
 import math
@@ -49,7 +49,7 @@ from .routed_block import Policy, routed_block
 from .routers.reinforce import policy_terms, reward_to_go
 
 NORM_EPSILON = 1e-5
-"""Added to the variance in LayerNorm; our choice."""
+"""Added to the variance in LayerNorm, and to the mean square in RMSNorm; our choice."""
 
 TRUNCATION = 2.0
 """Initial weights come from a normal distribution truncated at this many standard deviations.
@@ -108,7 +108,7 @@ def parameter_shapes(config: ModelConfig) -> dict:
         routed_ffn / baseline / hidden, out        [n_r, d, d/8], [n_r, d/8], of RL-R
         routed_ffn / output_norm                   scale, offset [n_r, d], of a norm on the output of routed layers
         routed_ffn / log_temperature               [n_r, 2], learned, for mixing and for redistribution
-        final_norm                                 scale, offset [d]
+        final_norm                                 scale, offset [d]; RMSNorm has no offsets
 
     With a list of routers, every routed block has the weights of all routers of the list. A block of HASH then has
     router weights that it does not use, as the accounting counts them (our choice).
@@ -121,14 +121,14 @@ def parameter_shapes(config: ModelConfig) -> dict:
     special = config.num_routed + config.num_wide
     output_scale = 1 / math.sqrt(2 * blocks)
     projection = ((blocks, d, heads, kqv), d**-0.5)
-    norm = {"scale": ((blocks, d), 0.0), "offset": ((blocks, d), 0.0)}
+    norm = _norm_shapes(config, blocks, d)
     projected = ("query", "key", "value") + (("relative_key",) if config.positions == "relative" else ())
     attention_weights = {name: projection for name in projected}
     attention_weights["output"] = ((blocks, heads, kqv, d), (heads * kqv) ** -0.5 * output_scale)
     tree = {
         "embedding": ((config.vocab_size, d), d**-0.5),
         "blocks": {"attention_norm": norm, "ffn_norm": norm, "attention": attention_weights},
-        "final_norm": {"scale": ((d,), 0.0), "offset": ((d,), 0.0)},
+        "final_norm": _norm_shapes(config, d),
     }
     if blocks > special:
         tree["dense_ffn"] = _ffn_shapes(config, (blocks - special,), config.ffn_width, output_scale)
@@ -137,6 +137,11 @@ def parameter_shapes(config: ModelConfig) -> dict:
     if config.num_routed:
         tree["routed_ffn"] = _routed_shapes(config, output_scale)
     return tree
+
+
+def _norm_shapes(config, *shape):
+    names = ("scale",) if config.norm == "rms" else ("scale", "offset")
+    return dict.fromkeys(names, (shape, 0.0))
 
 
 def _ffn_shapes(config, stacked, f, output_scale, fan_in=None):
@@ -173,7 +178,7 @@ def _routed_shapes(config, output_scale):
     if config.record.policy:
         tree["baseline"] = {"hidden": ((routed, d, d // 8), d**-0.5), "out": ((routed, d // 8), (d // 8) ** -0.5)}
     if config.output_norm:
-        tree["output_norm"] = {"scale": ((routed, d), 0.0), "offset": ((routed, d), 0.0)}
+        tree["output_norm"] = _norm_shapes(config, routed, d)
     if config.learned_temperature:
         tree["log_temperature"] = ((routed, 2), 0.0)
     return tree
@@ -234,8 +239,31 @@ def draw_noise(key: np.random.Generator, config: ModelConfig, batch_size: int, s
     return key.random((config.num_routed, tokens)) if config.sample_second else None
 
 
+def embedding_factor(config: ModelConfig) -> float:
+    """Return the factor of the input embedding: √d, or with RMSNorm the power of two nearest to it.
+
+    The embedding is also the output matrix. Most public models with RMSNorm store it with this factor, which then
+    divides the scale of their final norm. A power of two loses no bit, so weights convert exactly (our choice).
+
+    Example:
+        >>> [embedding_factor(ModelConfig(d_model=d, norm=norm)) for d in (64, 128) for norm in ("layer", "rms")]
+        [8.0, 8.0, 11.313708498984761, 16.0]
+    """
+    factor = math.sqrt(config.d_model)
+    return 2.0 ** math.floor(math.log2(factor) + 0.5) if config.norm == "rms" else factor
+
+
 def layer_norm(params: dict, x: np.ndarray) -> np.ndarray:
-    """Return x with mean 0 and variance 1 over the last axis, times scale plus offset."""
+    """Return x with mean 0 and variance 1 over the last axis, times scale plus offset.
+
+    Without an offset this is RMSNorm: x divided by the root of its mean square, times scale.
+
+    Example:
+        >>> np.round(layer_norm({"scale": np.array([1.0, 2.0])}, np.array([3.0, 4.0])), 4).tolist()
+        [0.8485, 2.2627]
+    """
+    if "offset" not in params:
+        return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + NORM_EPSILON) * params["scale"]
     centred = x - x.mean(axis=-1, keepdims=True)
     deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + NORM_EPSILON)
     return centred / deviation * params["scale"] + params["offset"]
@@ -349,7 +377,7 @@ def apply(
     _check_tokens(tokens)
     if tokens.size and not (0 <= tokens.min() and tokens.max() < config.vocab_size):
         raise InputError(f"tokens range from {tokens.min()} to {tokens.max()}; allowed: 0 to {config.vocab_size - 1}")
-    h = params["embedding"][tokens] * math.sqrt(config.d_model)  # [b, S, d]
+    h = params["embedding"][tokens] * embedding_factor(config)  # [b, S, d]
     routed, special = [], 0  # special: the number of routed or wide blocks so far
     seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
     for i in range(config.blocks):

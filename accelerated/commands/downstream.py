@@ -4,7 +4,7 @@ from pathlib import Path
 
 import tyro
 
-from ..findings.downstream import check_numbers, compare_laws, rate_remarks, study_blocks
+from ..findings.downstream import check_numbers, compare_laws, study_blocks
 from ..results.blocks import show
 from ..results.encoding import dumps, plain
 from ..tables.accuracies import read_accuracies, read_guess_rates
@@ -32,7 +32,8 @@ def downstream(
             over-training runs of Gadre et al. 2024, downloaded once.
         cut: Training FLOPs, such as 2e20. The laws are fitted to runs with at most these FLOPs and scored on the other
             runs.
-        tasks: A table with the columns task and random_accuracy, the accuracy of random guessing.
+        tasks: A table with the columns task and random_accuracy, the accuracy of random guessing. Needed unless the
+            table has a column guess_TASK for each task.
         loss: The text whose loss the two-stage laws use. If not given: loss_validation, or else the first loss of the
             table.
         ratio: Use only runs with this number of tokens per parameter, within 10 %. If not given: all runs.
@@ -49,8 +50,7 @@ def downstream(
     rates = None if tasks is None else read_guess_rates(tasks)
     with Working("fitting the laws of each task"):
         study = compare_laws(accuracies, budget, rates, loss, ratio, least_gain)
-    remarks = accuracies.remarks + rate_remarks(accuracies, rates)
     if json:
-        print(dumps(plain(study) | {"remarks": remarks}))
+        print(dumps(plain(study) | {"remarks": accuracies.remarks}))
     else:
-        show(study_blocks(study, remarks))
+        show(study_blocks(study, accuracies.remarks))

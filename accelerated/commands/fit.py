@@ -6,11 +6,12 @@ from typing import Literal
 
 import tyro
 
-from ..results.blocks import show
+from ..results.blocks import Heading, show
 from ..results.encoding import dumps
 from ..results.rows import Choice, law_of
 from ..results.runs import fit_table, fits_blocks, with_options
 from .flags import refuse
+from .output import write_folder
 from .terminal import Working
 
 
@@ -41,8 +42,8 @@ class FitFlags:
             (delta in units of ln(-ln Q'), where Q' is the accuracy above guessing) and broken (delta in units of the
             accuracy).
         task: For laws of accuracy: fit only these tasks, named as in the columns acc_TASK. If not given: all tasks.
-        guess_rate: For laws of log accuracy: the accuracy of random guessing. If not given: from --tasks, from a column
-            guess_TASK of the table, or the known rate of a well-known task.
+        guess_rate: For laws of log accuracy: the accuracy of random guessing. If not given: from --tasks or a column
+            guess_TASK of the table.
         tasks: A table with the columns task and random_accuracy.
         floor: For the law compute: the irreducible loss. If not given: 0.
         count_embeddings: Count the embedding this often in N and P, from vocab_size and d_model: 0, 1, or 2 (with an
@@ -80,9 +81,15 @@ class FitFlags:
         return Choice(*chosen, self.intervals)
 
 
+FIGURE = (
+    "*Dots: runs. Lines: the law, between its runs. Dashed: the same law with a floor, where the rows determine one.*"
+)
+
+
 def fit(
     tables: tyro.conf.Positional[tuple[Path, ...]],
     fit: tyro.conf.OmitArgPrefixes[FitFlags] = FitFlags(),  # noqa: B008
+    out: Path | None = None,
     json: bool = False,
 ) -> None:
     """Fit a law to a results table, or to a table of accuracies or leverages.
@@ -95,9 +102,16 @@ def fit(
             accuracy take a table as `routelaws downstream` does. The law leverage takes a table with the columns
             activation, tian_granularity, flops and leverage, or a results table with dense runs.
         fit: The law, and the rows of the fit.
+        out: Folder for fit.md, fit.html, fit.json and a figure of the runs and the laws.
         json: Print only one JSON object.
     """
     law, choice = law_of(fit.law), fit.choice()
     with Working("reading the table") as tell:
         fits = fit_table(law, tables, choice, huber=fit.huber, tell=tell)
-    print(dumps(fits.to_dict())) if json else show(fits_blocks(fits))
+    blocks = fits_blocks(fits)
+    if out is not None:
+        image = ["![The runs as dots, and the law as lines](law.svg)", FIGURE]
+        write_folder(
+            out, "fit", [Heading(f"The law {law.name}", 1), *image, *blocks], fits.to_dict(), {"law": fits.plot}
+        )
+    print(dumps(fits.to_dict())) if json else show(blocks)

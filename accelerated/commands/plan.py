@@ -8,10 +8,9 @@ from pathlib import Path
 import tyro
 
 from ..errors import InputError
-from ..files import write_atomically
 from ..laws.catalogue import Law
 from ..laws.planning import Budget
-from ..results.blocks import Heading, markdown, show
+from ..results.blocks import Heading, show
 from ..results.encoding import dumps
 from ..results.fit import LEVEL
 from ..results.planning.isoflop import ISOFLOP_CAPTION
@@ -25,6 +24,7 @@ from ..results.runs import LOSS, Runs, read, with_options
 from ..tables.released import released_runs
 from ..tables.units import bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of
 from .flags import check_level, refuse
+from .output import write_folder
 from .terminal import Working
 
 DTYPE = "bf16"
@@ -147,8 +147,8 @@ def plan(
         top: Number of options to show in each ranking. Files and JSON hold all options.
         recipe: Recipe of the learning rate and the batch of the first option: step-law, ours, tian or joint. If not
             given: the recipe whose range holds the option or is nearest, see `routelaws recipe`.
-        out: Folder for plan.md, plan.json, a figure of the lowest loss at each budget (frontier), and a figure of loss
-            against size at equal FLOPs (isoFLOP profiles).
+        out: Folder for plan.md, plan.html, plan.json, a figure of the lowest loss at each budget (frontier), and a
+            figure of loss against size at equal FLOPs (isoFLOP profiles).
         json: Print only one JSON object.
     """
     if top < 1:
@@ -214,37 +214,22 @@ def _next_runs(fit: FitFlags, tables: tuple[Path, ...], asked: NextFlags, budget
 
 
 FRONTIER = (
-    "For each router: the lowest loss at other numbers of FLOPs. The other limits of the budget are unchanged. Dashed: "
-    "the option lies beyond the runs of its law. The vertical line is the budget."
+    "*For each router: the lowest loss at other numbers of FLOPs. The other limits of the budget are unchanged. "
+    "Dashed: the option lies beyond the runs of its law. The vertical line is the budget.*"
 )
 
 
 def write_plan(plan: Plan, folder: Path) -> None:
-    """Write plan.md, plan.json, frontier.png/.svg and, if there are isoFLOP profiles, isoflop.png/.svg into a folder.
-
-    Raises:
-        InputError: the folder cannot be made or written.
-    """
-    import matplotlib
-    from matplotlib import pyplot
-
-    from ..findings.style import COLOURS, MORE_COLOURS, STYLE, save_figure
+    """Write the plan with its figures: frontier and, if there are isoFLOP profiles, isoflop."""
+    from ..findings.style import COLOURS, MORE_COLOURS
 
     routers = dict.fromkeys(line.model.router for ranking in plan.rankings for line in ranking.lines)
     others = [router for router in routers if router not in COLOURS]
-    image = "![The lowest loss against FLOPs, one panel for each data set](frontier.png)"
+    image = "![The lowest loss against FLOPs, one panel for each data set](frontier.svg)"
     blocks = [Heading("Which model to train", 1), *plan_blocks(plan, None), Heading("Frontier"), image, FRONTIER]
+    figures = {"frontier": lambda: plan.plot(COLOURS | dict(zip(others, cycle(MORE_COLOURS), strict=False)))}
     if plan.profiles:
-        blocks += [Heading("Losses at equal FLOPs"), "![Losses of runs of equal FLOPs](isoflop.png)", ISOFLOP_CAPTION]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with matplotlib.rc_context(STYLE):
-            figures = {"frontier": plan.plot(COLOURS | dict(zip(others, cycle(MORE_COLOURS), strict=False)))}
-            figures |= {"isoflop": plot_profiles(plan.profiles)} if plan.profiles else {}
-            for name, figure in figures.items():
-                save_figure(figure, folder / name)
-                pyplot.close(figure)
-        write_atomically(folder / "plan.md", markdown(blocks))
-        write_atomically(folder / "plan.json", dumps(plan.to_dict(), indent=1) + "\n")
-    except OSError as error:
-        raise InputError(f"--out {error.filename or folder}: {error.strerror or error}") from None
+        isoflop = "![Losses of runs of equal FLOPs](isoflop.svg)"
+        blocks += [Heading("Losses at equal FLOPs"), isoflop, f"*{ISOFLOP_CAPTION}*"]
+        figures |= {"isoflop": lambda: plot_profiles(plan.profiles)}
+    write_folder(folder, "plan", blocks, plan.to_dict(), figures)

@@ -31,7 +31,6 @@ from ..results.blocks import Block, Table, figure
 from ..results.fit import Fit
 from ..results.rows import Rows
 from ..tables.accuracies import Accuracies, loss_name
-from ..tables.guess_rates import guess_rate
 from ..wording import by_reason, in_short, plural
 from .finding import table as table_of
 
@@ -82,17 +81,22 @@ def compare_laws(
 
     Args:
         cut: training FLOPs; the laws are fitted to the runs with at most this many.
-        rates: {task: guess rate}; for other tasks the table's rate or, if the table has none, the rate in GUESS_RATES.
+        rates: {task: guess rate}; for other tasks the table's rate.
         loss: the text whose loss the two-stage laws use (see `loss_name`).
         ratio: tokens per parameter; only runs within 10 % of this ratio are used. None for all runs.
         least_gain: laws of log accuracy use only rows whose accuracy exceeds the guess rate by more than this number.
 
     Raises:
-        InputError: a number is out of range, the table has no such loss, no run has the ratio, or all runs are on one
-            side of the cut.
+        InputError: a number is out of range, the table has no such loss, a task has no guess rate, no run has the
+            ratio, or all runs are on one side of the cut.
     """
     check_numbers(cut, ratio, least_gain)
-    loss = loss_name(table, loss)
+    loss, rates = loss_name(table, loss), table.guess_rates | (rates or {})
+    if unknown := [task for task in table.accuracies if task not in rates]:
+        raise InputError(
+            f"the guess rates of {in_short(unknown)} are not stated; add --tasks TABLE, with the columns task and "
+            "random_accuracy, or columns guess_TASK"
+        )
     chosen = np.isfinite(table.losses[loss]) & _of_ratio(table, ratio)
     below, above = chosen & (table.flops <= cut), chosen & (table.flops > cut)
     if not (below.any() and above.any()):
@@ -100,7 +104,7 @@ def compare_laws(
             f"--cut {cut:g}: {plural(int(below.sum()), 'run')} at or below these FLOPs and {above.sum()} above; "
             "choose a --cut with runs on both sides"
         )
-    misses = _misses(table, loss, below, above, table.guess_rates | (rates or {}), least_gain)
+    misses = _misses(table, loss, below, above, rates, least_gain)
     if (misses["run"] < 0).all():
         raise InputError(f"no task has accuracies on both sides of --cut {cut:g}; choose another --cut")
     errors = misses.groupby(["law", "task"], sort=False).agg(error=("miss", "mean"), reason=("reason", "last"))
@@ -144,7 +148,7 @@ def _misses(table: Accuracies, loss: str, below, above, rates: dict[str, float],
     frames = []
     columns = {"parameters": table.parameters, "tokens": table.tokens, "flops": table.flops, "loss": table.losses[loss]}
     for task, accuracy in table.accuracies.items():
-        rate, runs = guess_rate(task, rates) or 0.0, pandas.DataFrame(columns | {"accuracy": accuracy})
+        rate, runs = rates[task], pandas.DataFrame(columns | {"accuracy": accuracy})
         for group in dict.fromkeys(table.training_set[below | above].tolist()):
             here = np.isfinite(accuracy) & (table.training_set == group)
             sides = {"at or below": runs[below & here], "above": runs[above & here]}
@@ -161,15 +165,6 @@ def _misses(table: Accuracies, loss: str, below, above, rates: dict[str, float],
                 frame = {"law": law, "task": task, "miss": miss, "reason": reason}
                 frames.append(pandas.DataFrame(frame | {"run": [-1] if empty else sides["above"].index}))
     return pandas.concat(frames, ignore_index=True)
-
-
-def rate_remarks(table: Accuracies, rates: dict[str, float] | None = None) -> list[str]:
-    """Return a remark on the tasks with unknown guess rates. The arguments are those of `compare_laws`."""
-    known = table.guess_rates | (rates or {})
-    unknown = [task for task in table.accuracies if guess_rate(task, known) is None]
-    return (
-        [f"the guess rate is not known, so 0 is used: {in_short(unknown, 12)} (set it with --tasks)"] if unknown else []
-    )
 
 
 def sign_test(first: int, second: int) -> float:

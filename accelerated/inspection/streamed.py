@@ -28,9 +28,9 @@ from transformers.core_model_loading import (
 from transformers.modeling_utils import LoadStateDictConfig
 
 from ..errors import InputError, in_line
-from ..json_files import read_json
 from ..wording import in_short
 from .trace import at_most
+from .transformers_files import weight_files
 from .transformers_routers import ROUTERS, read_router
 
 _NO_ROUTER = re.compile(r"attn|attention|vision|visual|audio")
@@ -174,7 +174,7 @@ class StreamedModel:
         converters = [rule for rule in self._mapping if isinstance(rule, WeightConverter)]
         known, prefix = self._model.state_dict(), self._model.base_model_prefix
         stored: dict[str, dict[str, Path]] = {}
-        for path in _weight_files(self.folder):
+        for path in weight_files(self.folder):
             with _opened(path) as file:
                 names = list(file.keys())
             for name in names:
@@ -252,24 +252,6 @@ def _layers(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Modul
             yield from _layers(child, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", child
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    index, whole = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    if whole.is_file() and not index.is_file():
-        return [whole]
-    if not index.is_file():
-        pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt*"))
-        what = "only pickled weights, which can run code and are not read" if pickled else "no safetensors file"
-        raise InputError(f"{folder}: has {what}; save the model with save_pretrained of transformers 5")
-    try:
-        names = sorted({*read_json(index, {"weight_map": {"*": str}})["weight_map"].values()})
-    except (OSError, InputError) as error:
-        raise InputError(f"{index} is not an index of safetensors files; save the model again") from error
-    missing = [name for name in names if Path(name).name != name or not (folder / name).is_file()]
-    if missing:
-        raise InputError(f"{index} lists files that are not in the folder: {in_short(missing)}; copy them there")
-    return [folder / name for name in names]
 
 
 @contextlib.contextmanager

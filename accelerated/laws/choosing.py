@@ -33,8 +33,8 @@ def resampled_losses(
 
     Differs from the reference: one search fits all resamples of a bounded or smooth law.
     """
-    if law.fit is fit_routed:
-        return predict_curves(fit_weighted(*columns, loss, weights), *points)
+    if getattr(law.fit, "func", law.fit) is fit_routed:  # by least squares, or with `huber`
+        return predict_curves(fit_weighted(*columns, loss, weights, **getattr(law.fit, "keywords", {})), *points)
     if not searched_together(law):
         return reference.resampled_losses(law, columns, loss, weights, points)
     losses = np.broadcast_to(loss, np.shape(weights))

@@ -48,7 +48,7 @@ class WeightedFits(NamedTuple):
     coefficients: np.ndarray  # [resamples, 6], as RoutedCoefficients; NaN in the linear limit and where status is -1
     curves: np.ndarray  # [resamples, 6], LossCurve without `top`; NaN where status is -1
     top: float  # field of LossCurve: largest E - 1 of the whole table, for any weights
-    objective: np.ndarray  # [resamples] weighted mean squared difference of log10 losses
+    objective: np.ndarray  # [resamples] weighted mean squared difference of log10 losses, or sum of Huber terms
 
 
 class LevelTable(NamedTuple):
@@ -92,7 +92,7 @@ def fit_routed(
             need 7 rows, 4 different E, 6 different pairs (N, E), and independent columns.
 
     Differs from the reference: the fit searches from the lowest points of a coarse scan (see the top of the file). With
-    `huber`, SciPy's least squares search from these points, which takes some tenths of a second.
+    `huber`, a second round of searches starts near the best end.
     """
     return _fit_table(level_table(dense_parameters, num_experts, loss), huber, scan, starts)
 
@@ -102,6 +102,7 @@ def fit_weighted(
     num_experts: np.ndarray,
     loss: np.ndarray,
     weights: np.ndarray,
+    huber: float | None = None,
     *,
     scan: int = 8,
     starts: int = 1,
@@ -112,7 +113,7 @@ def fit_weighted(
         dense_parameters, num_experts: [n] each, as in `fit_routed`.
         loss: [n], or [resamples, n] for losses of each resample's own.
         weights: [resamples, n], at least 0; 0 leaves a row out, 2 counts it twice.
-        scan, starts: as in `fit_routed`.
+        huber, scan, starts: as in `fit_routed`.
 
     Returns:
         WeightedFits. The rows with a weight above 0 have to meet the requirements of `fit_routed`. If they do not, the
@@ -138,7 +139,7 @@ def fit_weighted(
         some = known[first : first + AT_ONCE]
         if len(losses) > 1:
             table = table._replace(log_loss=np.log10(losses[some]))
-        fits[some] = fit_lanes(table, weights[some], scan, starts)
+        fits[some] = _searched(table, weights[some], huber, scan, starts)
     piece, alpha, ratio, rest, residual, intercept, size, gain, interaction = fits.T
     top = table.extra[-1]
     rise, bend = alpha * rest**2, alpha * rest * ratio
@@ -154,7 +155,7 @@ def fit_weighted(
         )
     coefficients[piece == LINEAR] = np.nan
     with np.errstate(invalid="ignore"):
-        objective = residual / weights.sum(axis=1)
+        objective = residual / (weights.sum(axis=1) if huber is None else 1.0)
     return WeightedFits(piece.astype(np.int64), coefficients, curves, float(top), objective)
 
 
@@ -221,8 +222,7 @@ def _fit_columns(dense_parameters, num_experts, loss, huber: float | None, *word
 
 def _fit_table(table: LevelTable, huber: float | None, scan: int = 16, starts: int = 4) -> RoutedFit:
     count = table.log_loss.size
-    huber = None if huber is None else check_delta(huber, "in log10 units")
-    best = _best(table, huber, scan, starts)
+    best = _searched(table, np.ones((1, count)), huber, scan, starts)[0]
     piece, alpha, ratio, rest = int(best[0]), *best[1:4]
     rise, bend = float(alpha * rest * rest), float(alpha * rest * ratio)
     top = float(table.extra[-1])
@@ -244,11 +244,11 @@ def _fit_table(table: LevelTable, huber: float | None, scan: int = 16, starts: i
     return RoutedFit(coefficients, curve, objective, math.sqrt(square), STATUSES[piece], covariance, count, criterion)
 
 
-def _best(table: LevelTable, huber: float | None, scan: int, starts: int) -> np.ndarray:
-    """Return the optimum: piece of the domain, alpha, ratio, 1 - ratio, the sum, and the linear unknowns [4]."""
+def _searched(table: LevelTable, weights: np.ndarray, huber: float | None, scan: int, starts: int) -> np.ndarray:
+    """Return the optimum for each row of weights, [tables, 9], in the format of `_shapes.fit_lanes`."""
     if huber is None:
-        return fit_lanes(table, np.ones((1, table.log_loss.size)), scan, starts)[0]
-    return fit_huber(table, huber, scan + scan // 2, 2 * starts)
+        return fit_lanes(table, weights, scan, starts)
+    return fit_huber(table, check_delta(huber, "in log10 units"), weights, scan + scan // 2, 2 * starts)
 
 
 def _coefficients(curve: LossCurve, piece: int, alpha: float, ratio: float) -> RoutedCoefficients:

@@ -62,7 +62,7 @@ def page(markdown: str, folder: Path) -> str:
     body = body.replace(' style="text-align:right"', ' class="right"')
     body = re.sub(r"<td>([^<(]{1,20})</td>", r'<td class="short">\1</td>', body)  # names and intervals do not wrap
     body = re.sub(
-        r'<p><img src="(figures/[\w-]+\.svg)" alt="(.*?)" ?/></p>\s*<p><em>(.*?)</em></p>',
+        r'<p><img src="((?:figures/)?[\w-]+\.svg)" alt="(.*?)" ?/></p>\s*<p><em>(.*?)</em></p>',
         lambda match: _figure(match, folder),
         body,
         flags=re.DOTALL,

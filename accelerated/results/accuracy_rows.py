@@ -18,9 +18,8 @@ from ..laws.catalogue import LAWS, Law
 from ..tables.accuracies import Accuracies, loss_name, read_accuracies, read_guess_rates
 from ..tables.columns import Leverages, read_leverages
 from ..tables.conditions import row_mask
-from ..tables.guess_rates import guess_rate
 from ..tables.released import data_folder, released_table
-from ..tables.schema import DENSE
+from ..tables.schema import DENSE, shorten
 from ..tables.selection import RouterRows, select_rows
 from ..tables.table import read_tables, table_path
 from ..wording import plural
@@ -88,14 +87,14 @@ def accuracy_groups(
 
     Args:
         tasks: names of tasks; all tasks if empty. For a law in attempts, give the name without pass@K.
-        guess: guess rate of every task; None for the rates of `rates`, the table or the list of well-known tasks.
+        guess: guess rate of every task; None for the rates of `rates` or the table.
         rates: {task: guess rate}, from a table of tasks.
         loss: the text whose loss a two-stage law uses; None for "validation" or, without such a loss, the table's first
             text.
         rows: a condition on params, tokens, flops, run, training_set, loss_TEXT and acc_TASK.
 
     Raises:
-        InputError: the table lacks the task, the loss or a column of the law.
+        InputError: the table lacks the task, the loss or a column of the law, or a guess rate is not stated.
     """
     chosen = np.ones(len(table.flops), bool) if rows is None else row_mask(_frame(table), rows)
     if not chosen.any():
@@ -116,12 +115,10 @@ def accuracy_groups(
                 parts_found.append([*_columns(columns | more, law, known), table.accuracies[name][known]])
             *values, measured = (np.concatenate(parts) for parts in zip(*parts_found, strict=True))
             whole = np.all([np.isfinite(column) for column in values], axis=0)
-            option, remarks = _guess(law, task, guess, rates, table)
-            remarks += _below_guessing(measured[whole], option.get("guess_rate"))
-            whole_columns, blank = (
-                tuple(column[whole] for column in values),
-                int(mask.sum()) * len(parts_found) - int(whole.sum()),
-            )
+            option = _guess(law, task, guess, rates, table)
+            remarks = _below_guessing(measured[whole], option.get("guess_rate"))
+            whole_columns = tuple(column[whole] for column in values)
+            blank = int(mask.sum()) * len(parts_found) - int(whole.sum())
             more = option | (options or {})
             groups.append(
                 Rows(task, whole_columns, measured[whole], part=part, options=more, remarks=remarks, blank=blank)
@@ -200,15 +197,21 @@ def _by_attempts(table: Accuracies) -> dict[str, list[tuple[str, int]]]:
     return columns
 
 
-def _guess(law: Law, task: str, guess: float | None, rates, table: Accuracies) -> tuple[dict, list[str]]:
-    """Return the guess rate as an option of the fit, and remarks if it comes neither from the user nor from a table."""
+def _guess(law: Law, task: str, guess: float | None, rates, table: Accuracies) -> dict:
+    """Return the guess rate as an option of the fit.
+
+    Raises:
+        InputError: no flag and no table has the guess rate.
+    """
     if "guess_rate" not in law.options:
-        return ({} if guess is None else {"guess_rate": guess}), []  # the law rejects the option by name
-    if guess is not None:
-        return {"guess_rate": guess}, []
-    rate = guess_rate(task, table.guess_rates | (rates or {}))
-    remarks = ["the guess rate is not known, so 0 is used (set it with --guess-rate)"] if rate is None else []
-    return {"guess_rate": rate or 0.0}, remarks
+        return {} if guess is None else {"guess_rate": guess}  # the law rejects the option by name
+    rate = (table.guess_rates | (rates or {})).get(task) if guess is None else guess
+    if rate is None:
+        raise InputError(
+            f"task {shorten(task)}: the guess rate is not stated; add --guess-rate RATE (one over the number of "
+            "choices, 0 for generated answers), --tasks TABLE or a column guess_TASK"
+        )
+    return {"guess_rate": rate}
 
 
 def _below_guessing(accuracies: np.ndarray, rate: float | None) -> list[str]:

@@ -33,7 +33,8 @@ def plot_fit(fit, panel=None):
     """Draw the rows of a `Fit` as dots and its law as lines. Return the matplotlib axes.
 
     The x axis of a law of one column is this column. For an (N, E) law, the x axis is E, with a line for each N. For
-    any other law, the figure shows measured values against fitted values, and the diagonal.
+    any other law, the figure shows measured values against fitted values, and the diagonal. Dashed lines show the same
+    law with a floor.
     """
     from matplotlib import pyplot
 
@@ -61,11 +62,18 @@ def _draw_curve(panel, fit, column: int, fixed: list[float]) -> None:
     )
     x, y = columns[column][here], fit.rows.measured[here]
     line = np.geomspace(x.min(), x.max(), 64) if x.min() < x.max() else x[:1]
-    law = np.asarray(fit.law.predict(fit.best, *(np.full(line.size, value) for value in fixed), line))
-    dots = panel.plot(x, y, "o", markersize=4, label=f"{fixed[0]:.3g}" if fixed else None)
-    panel.plot(line, law, "-", color=dots[0].get_color())
+    at = [*(np.full(line.size, value) for value in fixed), line]
+    dots = panel.plot(x, y, "o", markersize=4, label=count(fixed[0]) if fixed else None)
+    for form, style in ((fit, "-"), (fit.floored, "--")):
+        if form is not None:
+            panel.plot(line, np.asarray(form.law.predict(form.best, *at)), style, color=dots[0].get_color())
     name = fit.law.columns[column]
     panel.set(xscale="log", xlabel=LABELS.get(name, name), ylabel=UNITS[fit.law.measured])
+    ticks = np.unique(fit.rows.columns[column])
+    if ticks.size <= 8:
+        panel.set_xticks(ticks, map(count, ticks))
+        panel.set_xticks([], minor=True)
+    panel.xaxis.set_major_formatter(lambda value, position: count(value))  # our style draws no formulas
 
 
 def _draw_diagonal(panel, fit) -> None:

@@ -19,6 +19,7 @@ from ..files import exists
 from ..laws.catalogue import LAWS, Law
 from ..laws.utilisation import TABLE_TOKENS_PER_STEP, compute_columns
 from ..tables.agreement import counted_embeddings, or_one, tokens_per_step, training_steps, training_tokens
+from ..tables.columns import ranges
 from ..tables.schema import RELEASED_COLUMNS, column_or_nan, to_numbers
 from ..tables.selection import RouterRows
 
@@ -67,7 +68,10 @@ def law_of(text: str | None, command: str | None = None) -> Law:
 def law_lines(fits) -> list[str]:
     law, criterion = fits.law, fits[0].best.criterion
     if fits.loss:
-        return [f"law {law.name}: {law.formula}", f"loss column {fits.loss}; {criterion}"]
+        frames = [fit.rows.runs.frame for fit in fits if fit.rows.runs is not None]
+        names = ("dense_parameter_count", "num_experts", "tokens", fits.loss)
+        read = {name: np.concatenate([column_or_nan(frame, name) for frame in frames]) for name in names if frames}
+        return [f"law {law.name}: {law.formula}", f"loss column {fits.loss}; {criterion}", f"runs: {ranges(read)}"]
     return [f"law {law.name}, for {law.measured}: {law.formula}", f"fitted by: {criterion}", *_printed_lines(law)]
 
 

@@ -8,10 +8,9 @@ numbers the rows. The column `tpr` means tokens per parameter. One table has nei
 parameters are then tokens / tpr, and its FLOPs are 6 times parameters times tokens. These parameters are accurate to
 about 10 %, because `tpr` is rounded. Rows with equal tokens, tpr and params belong to one run.
 
-An accuracy is between 0 and 1, and a loss is above 0. A cell may be blank. Accuracies in percent are divided by 100,
-with a remark. A table with accuracies in both units is an error. In the long layout, the metrics `acc`, `acc_norm`,
-`exact_match`, `sympy_equiv` and `pass@K` are accuracies of a task named "benchmark metric", and `cross_entropy_loss` is
-a loss. Other metrics (counts, standard errors, probability scores) are ignored.
+An accuracy is between 0 and 1, and a loss is above 0. A cell may be blank. In the long layout, the metrics `acc`,
+`acc_norm`, `exact_match`, `sympy_equiv` and `pass@K` are accuracies of a task named "benchmark metric", and
+`cross_entropy_loss` is a loss. Other metrics (counts, standard errors, probability scores) are ignored.
 """
 
 import csv
@@ -25,14 +24,11 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import write_atomically
-from ..wording import in_short, plural
+from ..wording import plural
 from .cells import harmless, printable_cells
 from .columns import CheckedColumns
 from .reading import read_cells
-from .schema import shorten, to_numbers
-
-LEAST_PERCENT = 5.0
-"""Accuracies above this number are in percent. A number between 1 and this one may be an error. Our choice."""
+from .schema import shorten
 
 FLOPS_PER_PARAMETER = 6.0
 """Training FLOPs per parameter and token, if a table does not give the FLOPs."""
@@ -163,77 +159,28 @@ def _wide(columns: CheckedColumns) -> Accuracies:
     if np.isnan(flops).any():
         remarks.append("flops: 6 · params · tokens" + ("" if "flops" not in columns.cells else ", where blank"))
         flops = np.where(np.isnan(flops), FLOPS_PER_PARAMETER * parameters * tokens, flops)
-    named = {name: list(range(len(columns.rows))) for name in columns.cells if name.startswith("acc_")}
-    percent = _in_percent(columns, "column", {name: columns.cells[name] for name in named}, named)
-    remarks += _percent_remarks(percent)
     losses, accuracies = {}, {}
     for name in columns.cells:
         if name.startswith("loss_"):
             losses[name.removeprefix("loss_")] = columns.number(name, above=0.0, blank=True)
-        elif name in named:
-            whole = 100.0 if name in percent else 1.0
-            accuracies[name.removeprefix("acc_")] = columns.number(name, least=0.0, most=whole, blank=True) / whole
-    rates = _own_rates(columns, accuracies, {name.removeprefix("acc_") for name in percent})
+        elif name.startswith("acc_"):
+            accuracies[name.removeprefix("acc_")] = columns.share(name)
+    rates = _own_rates(columns, accuracies)
     columns.raise_if_any()
     run = columns.text("run")
     run = np.where(run == "", [f"row {row}" for row in columns.rows], run)
     return Accuracies(run, columns.text("training_set"), parameters, tokens, flops, losses, accuracies, remarks, rates)
 
 
-def _in_percent(
-    columns: CheckedColumns, what: str, cells: dict[str, list[str]], rows: dict[str, list[int]]
-) -> list[str]:
-    """Return the names whose accuracies are in percent: no value is in (0, 1], and some values are above 5.
-
-    Args:
-        cells: {name: accuracies as text}.
-        rows: {name: row of each accuracy in the table}.
-
-    Raises:
-        InputError: a name has accuracies in both units, or some names are in percent and others are not.
-    """
-    values = {name: to_numbers(texts)[0] for name, texts in cells.items()}
-    large = {name: (numbers > LEAST_PERCENT) & (numbers <= 100) for name, numbers in values.items()}
-    small = {name: (numbers > 0) & (numbers <= 1) for name, numbers in values.items()}
-    for name in cells:
-        if large[name].any() and small[name].any():
-            high, low = (int(np.flatnonzero(each[name])[0]) for each in (large, small))
-            row = [f"row {columns.rows[rows[name][i]]}: {shorten(cells[name][i])}" for i in (high, low)]
-            raise InputError(
-                f"{columns.path}: {what} {name}: {row[0]} is in percent and {row[1]} is not; needed: one unit, "
-                "best shares from 0 to 1"
-            )
-    percent = [name for name in cells if large[name].any() and large[name].size > 1]
-    other = next((name for name in cells if small[name].any()), None)
-    if percent and other:
-        raise InputError(
-            f"{columns.path}: {what} {percent[0]} is in percent and {other} is not; needed: one unit, "
-            "best shares from 0 to 1"
-        )
-    return percent
-
-
-def _percent_remarks(percent: list[str]) -> list[str]:
-    return [f"{in_short(percent, 12)}: in percent, divided by 100"] if percent else []
-
-
-def _own_rates(columns: CheckedColumns, accuracies: dict, percent: set[str]) -> dict[str, float]:
-    """Return the guess rates of the table. Add a problem for each rate that differs from the task's first rate.
-
-    Args:
-        percent: tasks whose accuracies are in percent; their guess rates above 1 are in percent too.
-    """
+def _own_rates(columns: CheckedColumns, accuracies: dict) -> dict[str, float]:
+    """Return the guess rates of the table. Add a problem for each rate that differs from the task's first rate."""
     rates = {}
-    for name in accuracies:
+    for name in (name for name in accuracies if f"guess_{name}" in columns.cells):
         column = f"guess_{name}"
-        if column not in columns.cells:
-            continue
-        values = columns.number(column, least=0.0, most=100.0 if name in percent else 1.0, blank=True)
-        values = np.where(values > 1, values / 100, values)
+        values, cells = columns.share(column), columns.cells[column]
         known = values[np.isfinite(values)]
         if known.size:
             other = np.isfinite(values) & (values != known[0])
-            cells = columns.cells[column]
             columns.problems.add_each(other, columns.rows, column, cells.__getitem__, f"{known[0]:g}, as above")
             rates[name] = float(known[0])
     return rates
@@ -247,14 +194,7 @@ def _long(columns: CheckedColumns) -> Accuracies:
     parameters = columns.number("params", above=0.0, blank=True, where=wanted)
     flops = columns.number("flops", above=0.0, blank=True, where=wanted)
     # An accuracy is from 0 to 1, a loss above 0; a blank score has no value.
-    chosen, cells, rows = np.flatnonzero(wanted), {}, {}
-    for i in np.flatnonzero(right):
-        cells.setdefault(name := f"{benchmark[i]} {metric[i]}", []).append(columns.cells["score"][i])
-        rows.setdefault(name, []).append(i)
-    percent = _in_percent(columns, "score of", cells, rows)
-    whole = np.ones(len(columns.rows))
-    whole[[i for name in percent for i in rows[name]]] = 100.0
-    score = columns.number("score", least=0.0, most=100.0 if percent else 1.0, blank=True, where=right) / whole
+    chosen, score = np.flatnonzero(wanted), columns.share("score", where=right)
     score = np.where(right, score, columns.number("score", above=0.0, blank=True, where=wanted & ~right))
     columns.raise_if_any()
     if not chosen.size:
@@ -263,7 +203,7 @@ def _long(columns: CheckedColumns) -> Accuracies:
     keys = [(tokens[i], tpr[i], parameters[i]) for i in chosen]
     names = [f"{benchmark[i]} {metric[i]}" if right[i] else str(benchmark[i]) for i in chosen]
     losses, accuracies, twice = _scores_of_runs(keys, names, right[chosen], score[chosen])
-    remarks += _percent_remarks(percent) + _not_used(twice, len(columns.rows) - chosen.size)
+    remarks += _not_used(twice, len(columns.rows) - chosen.size)
     first: dict[tuple, int] = {}
     for key, i in zip(keys, chosen, strict=True):
         first.setdefault(key, i)

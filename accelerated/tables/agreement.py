@@ -1,12 +1,11 @@
 """Check row by row that columns agree: tokens with steps, FLOPs with N, and N and P with the model's shape.
 
 Each `Identity` gives the range of a column from other columns. A remark names rows that are outside the range by more
-than the identity's factor. A factor of `THOUSANDFOLD` or more is an error, because no way of counting explains it. An
-identity lists slips: usual mistakes, each with the factor that it causes. The message names the slip with the nearest
-factor.
+than the identity's factor, with both numbers and what the column needs. A factor of `THOUSANDFOLD` or more is an error,
+because no way of counting explains it.
 
-All factors are our choice. They are wide for quantities that papers count in several ways, such as norms, biases,
-router weights, attention, the output layer and narrow experts.
+All factors are our choice. They are wide for FLOPs, which papers count in several ways: norms, biases, router weights,
+attention, the output layer and narrow experts.
 """
 
 import functools
@@ -23,30 +22,17 @@ from .schema import DENSE, Problems, cell_text, column_or_nan, groups_of
 THOUSANDFOLD = 900.0
 """A deviation by this factor is an error. A wrong unit gives 1000 or more, and the range may be wrong by 10 %."""
 
-NEAR = 2.5
-"""A slip explains a number if the number is within this factor of the number that the slip would give."""
-
-SCALES = {"thousands": 1e3, "millions": 1e6, "billions": 1e9, "trillions": 1e12}
-
 LARGEST_VOCABULARY, LONGEST_CONTEXT = 262_144, 8192
 """The vocabulary and the sequence length for the highest possible cost of a token, if the table does not have them."""
 
-SMALLEST = 1000.0
-"""Smallest plausible N; a smaller N is in millions or billions."""
-
-LARGEST, LARGEST_OF_ALL = 1e12, 1e13
-"""Largest plausible median of N, and largest plausible N. The largest language models have about 1e12 parameters."""
-
-MOST_TOKENS = 1e15
-"""Largest plausible number of training tokens, about 20 times the largest known one."""
-
-FEWEST, MOST = 1e-4, 1e6
-"""Plausible range of training tokens per parameter. Outside this range, N or the tokens have a wrong unit."""
+SIZES, TOKENS, RATIOS = (1e3, 1e13), (0.0, 1e15), (1e-4, 1e6)
+"""Plausible N, training tokens, and training tokens per parameter. The largest language models have an N of about 1e12
+and about 5e13 tokens."""
 
 COUNTED = "routelaws convert --set counted_embeddings={} states it"
 """How to state what N and P count."""
 
-SIZES = "cells may hold sizes, such as 20M or 1.5B, and routelaws convert --unit states the unit of a column"
+UNITS = "routelaws convert --unit {} states another unit"
 
 
 class Identity(NamedTuple):
@@ -56,8 +42,7 @@ class Identity(NamedTuple):
     by: str  # source of the range, for messages
     expected: Callable  # `Numbers` -> smallest and largest values [n], NaN if unknown
     factor: float  # tolerated factor outside the range
-    slips: Callable  # `Numbers` -> {cause: the resulting factor, [n] or float}
-    advice: str  # advice if no slip explains a number
+    advice: str  # what the column counts
 
 
 class Numbers:
@@ -187,43 +172,31 @@ def compare(frame, rows: np.ndarray, problems: Problems) -> list[str]:
         rows: [n] the number of each row in the file.
         problems: collects thousandfold differences; after a problem, the comparison stops.
     """
-    numbers, remarks = Numbers(frame), {}
+    numbers, remarks = Numbers(frame), []
     with np.errstate(all="ignore"):  # some columns are blank or 0
         for identity in (identity for identity in IDENTITIES if identity.column in frame):
-            if identity.column not in remarks and (remark := _judge(identity, numbers, rows, problems)):
-                remarks[identity.column] = remark
+            remarks += _judged(identity, numbers, rows, problems)
             if problems.count:
                 return []
-        return [*remarks.values(), *_implausible(numbers)]
+        return remarks + _implausible(numbers)
 
 
-def _judge(identity: Identity, numbers: Numbers, rows: np.ndarray, problems: Problems) -> str | None:
+def _judged(identity: Identity, numbers: Numbers, rows: np.ndarray, problems: Problems) -> list[str]:
     values, (least, most) = numbers(identity.column), identity.expected(numbers)
-    off = np.where(values > most, values / most, np.where(values < least, values / least, 1.0))
-    apart = np.maximum(off, 1 / off)
+    apart = np.fmax(values / most, least / values)
     outside = apart > identity.factor
     if not outside.any():
-        return None
-    refused = apart.max() >= THOUSANDFOLD
-    at = int(np.argmax(apart >= THOUSANDFOLD if refused else outside))
-    count = f"{int(outside.sum()):,} of {len(rows):,} rows"
-    ends = least[at], most[at]
-    needed = f"{' to '.join(dict.fromkeys(map(_shown, ends)))} by {identity.by}"
-    cause = _cause(identity, numbers, at, values[at], *ends)
-    if refused and cause == identity.advice:
-        cause = "is one of them in another unit, or of another model?"
-    if refused:
-        text = cell_text(numbers.frame, identity.column, at)
-        problems.add(int(rows[at]), identity.column, text, f"{needed} (so in {count}); {cause}")
-    far = "differs" if "counted_embeddings" in cause else "far off"
-    return f"{identity.column}: {far} in {count} (row {rows[at]}: {_shown(values[at])}, but {needed}); {cause}"
-
-
-def _cause(identity: Identity, numbers: Numbers, at: int, value: float, least: float, most: float) -> str:
-    factors = {cause: float(np.broadcast_to(f, len(numbers.frame))[at]) for cause, f in identity.slips(numbers).items()}
-    fitting = [cause for cause, f in factors.items() if least * f / NEAR <= value <= most * f * NEAR]
-    nearest = min(fitting, key=lambda cause: abs(math.log(value / (least * factors[cause]))), default=None)
-    return identity.advice if nearest is None else f"{nearest}?"
+        return []
+    refused = outside & (apart >= THOUSANDFOLD)
+    at = int(np.argmax(refused if refused.any() else outside))
+    needed = f"{' to '.join(dict.fromkeys(map(_shown, (least[at], most[at]))))} by {identity.by}"
+    rest = f"in {outside.sum():,} of {len(rows):,} rows"
+    if refused.any():
+        text, unit = cell_text(numbers.frame, identity.column, at), UNITS.format(f"{identity.column}=UNIT")
+        problems.add(int(rows[at]), identity.column, text, f"{needed} (so {rest}); {identity.advice}; {unit}")
+    return [
+        f"{identity.column}: differs {rest} (row {rows[at]}: {_shown(values[at])}, but {needed}); {identity.advice}"
+    ]
 
 
 def _shown(value: float) -> str:
@@ -231,101 +204,33 @@ def _shown(value: float) -> str:
 
 
 def _implausible(numbers: Numbers) -> list[str]:
+    """Return remarks on sizes that no language model has."""
     size, tokens = numbers("dense_parameter_count"), training_tokens(numbers.frame)
-    remarks = [*_implausible_sizes(size), *_implausible_tokens(tokens, size)]
-    experts, total = numbers("num_experts"), numbers("total_parameter_count")
-    if count := int((~numbers.dense & (experts > 1) & (size >= total)).sum()):
-        remarks.append(
-            f"dense_parameter_count: as large as total_parameter_count in {count:,} of {len(size):,} rows with several"
-            " experts; N counts one FFN in each layer for any num_experts and k"
-        )
-    return remarks
-
-
-def _implausible_sizes(size: np.ndarray) -> list[str]:
-    middle = float(np.median(size))
-    if middle < SMALLEST:
-        return [f"dense_parameter_count: the median is {middle:.4g}; is it in millions? {SIZES}"]
-    if (size < SMALLEST).any():
-        ends = f"the median is {middle:.4g} and the smallest {size.min():.4g}"
-        return [f"dense_parameter_count: {ends}; are some rows in another unit? {SIZES}"]
-    if middle >= LARGEST or (size > LARGEST_OF_ALL).any():
-        ends = f"the median is {middle:.4g} and the largest {size.max():.4g}"
-        return [f"dense_parameter_count: {ends}; was it multiplied by its unit twice? Known models have up to 1e12"]
+    ratio = (tokens / size)[tokens > 0]
+    for name, values, (least, most) in (
+        ("dense_parameter_count", size, SIZES),
+        ("tokens", tokens[tokens > 0], TOKENS),
+        ("tokens per parameter", [np.max(ratio), np.median(ratio)] if ratio.size else [], RATIOS),
+    ):
+        for value in (each for each in values if not least <= each <= most):
+            unit = UNITS.format(f"{name.partition(' ')[0]}=UNIT")
+            return [f"{name}: {value:.4g} is implausible; needed: {least:g} to {most:g}; {unit}"]
     return []
-
-
-def _implausible_tokens(tokens: np.ndarray, size: np.ndarray) -> list[str]:
-    if (tokens > MOST_TOKENS).any():
-        return [f"tokens: the largest is {np.nanmax(tokens):.4g}; was it multiplied by its unit twice? {SIZES}"]
-    ratio = tokens / size
-    ratio = ratio[ratio > 0]
-    if not ratio.size or ratio.max() > FEWEST and np.median(ratio) < MOST:
-        return []
-    few = ratio.max() <= FEWEST
-    text = f"at most {ratio.max():.3g}" if few else f"a median of {np.median(ratio):.3g}"
-    column = "are tokens" if few else "is dense_parameter_count"
-    return [f"tokens: {text} for each parameter; {column} in millions or billions? {SIZES}"]
-
-
-def _units(column: str, numerator: bool = True) -> dict[str, float]:
-    return {f"is {column} in {unit}": 1 / scale if numerator else scale for unit, scale in SCALES.items()}
-
-
-def _tokens(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    product = training_steps(numbers.frame) * numbers("batch_size") * numbers("sequence_length")
-    return product, product
-
-
-def _slips_of_tokens(numbers: Numbers) -> dict:
-    return {
-        **_units("tokens"),
-        "does tokens count one step only": 1 / numbers("step"),
-        "does batch_size count tokens": 1 / numbers("sequence_length"),
-        "does tokens count sequences": 1 / numbers("sequence_length"),
-    }
 
 
 def _shape(name: str) -> Callable:
     return lambda numbers: (numbers.by_shape(name),) * 2
 
 
-def _with_embedding(name: str) -> Callable:
-    whats = (
-        "exclude the embedding",
-        "count the embedding, vocab_size * d_model",
-        "count the embedding and the output layer",
-    )
+def _step(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
+    """Return the FLOPs of a step by the shape or, where the shape is not known, their range from N.
 
-    def slips(numbers: Numbers) -> dict:
-        stated, size = counted_embeddings(numbers.frame), numbers.by_shape("dense_parameter_count")
-        share = numbers("vocab_size") * numbers("d_model") / numbers.by_shape(name)
-        only = (name != "dense_parameter_count") & (np.abs(numbers("dense_parameter_count") / size - 1) < 0.1)
-        factors = {}
-        for matrices, what in enumerate(whats):
-            factor = np.where(stated != matrices, 1 + (matrices - stated) * share, np.nan)
-            factors[f"does it {what} ({COUNTED.format(matrices)})"] = np.where(only, np.nan, factor)
-            factors[f"does it {what}, unlike N (let both count alike; {COUNTED.format(matrices)})"] = np.where(
-                only, factor, np.nan
-            )
-        more = _narrow if name == "total_parameter_count" else _all_used
-        return factors | more(numbers) | _units(name)
-
-    return slips
-
-
-def _narrow(numbers: Numbers) -> dict:
-    cause = "do num_experts and k count narrow experts (use convert --columns narrow_experts=... narrow_k=...)"
-    granularity = numbers("granularity")
-    return {cause: np.where(granularity == 1, np.nan, 1 / granularity)}
-
-
-def _all_used(numbers: Numbers) -> dict:
-    size, total, k = (
-        numbers.by_shape("dense_parameter_count"), numbers.by_shape("total_parameter_count"), or_one(numbers.frame, "k")
-    )  # fmt: skip
-    active = size + (k - 1) * (total - size) / (numbers("num_experts") - 1)
-    return {"does it count all k experts of a token (N counts one)": np.where(k > 1, active / size, np.nan)}
+    If the FLOPs of all rows are 6 N per token within 1 %, they were computed from N, and the range is 2 N.
+    """
+    shape, tokens = numbers.by_shape("flops_per_step"), tokens_per_step(numbers.frame)
+    least, most = (np.where(np.isnan(shape), each * tokens, shape) for each in numbers.forward())
+    made = np.abs(numbers("flops_per_step") / (3 * least) - 1) < 0.01
+    return least, least if made.all() else most
 
 
 def _total(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
@@ -334,126 +239,33 @@ def _total(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
     return size, size * (numbers("num_experts") + numbers.shared()) * or_one(numbers.frame, "flop_increase")
 
 
-def _step(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the range of the FLOPs of a step from N, if the shape does not give the FLOPs.
-
-    If the FLOPs of all rows are 6 N per token within 1 %, they were computed from N, and the range is 2 N.
-    """
-    tokens = np.where(np.isnan(numbers.by_shape("flops_per_step")), tokens_per_step(numbers.frame), np.nan)
-    least, most = (each * tokens for each in numbers.forward())
-    made = _all_near(numbers("flops_per_step"), 3 * least)
-    return least, least if made else most
-
-
-IDLE = "does it count the experts that a token does not use (6 P tokens; 6 N tokens counts the used ones)"
-
-
-def _all_near(values: np.ndarray, others: np.ndarray) -> bool:
-    ratio = values / others
-    ratio = ratio[np.isfinite(ratio)]
-    return bool(ratio.size and (np.abs(ratio - 1) < 0.01).all())
-
-
-def _idle(numbers: Numbers, name: str) -> np.ndarray:
-    """Return how many times the FLOPs of N a routed row has, if it seems to count idle experts, else NaN, [n].
-
-    It does if the FLOPs of all routed rows were computed from P (without P, from E N), or if its FLOPs for a token are
-    far above k times those of the dense run of its N. Rows whose tokens use almost all experts do not count.
-    """
-    total, size = numbers("total_parameter_count"), numbers("dense_parameter_count")
-    total = np.where(np.isnan(total), size * numbers("num_experts"), total)
-    active = size + (or_one(numbers.frame, "k") - 1) * (total - size) / (numbers("num_experts") - 1)
-    flops = np.where(numbers.dense | (total < 1.5 * active), np.nan, numbers(name))
-    tokens = training_tokens(numbers.frame) if name == "training_flops" else tokens_per_step(numbers.frame)
-    of_dense = dict(zip(size[numbers.dense], (numbers(name) / tokens)[numbers.dense], strict=True))
-    times = flops / tokens / np.array([of_dense.get(n, np.nan) for n in size])
-    times = np.where(times > 1.4 * (or_one(numbers.frame, "k") + numbers.shared()), times, np.nan)
-    passes = (3,) if name == "training_flops" else (1, 3)  # a backward pass is twice a forward pass
-    made = any(_all_near(flops, 2 * times * total * tokens) for times in passes)
-    return np.where(made & np.isfinite(flops), total / size, times)
-
-
-def _used_only(name: str, passes: int) -> Callable:
-    """Return the range of FLOPs for the rows whose FLOPs count idle experts: at most k times those of N."""
-
-    def expected(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-        tokens = training_tokens(numbers.frame) if name == "training_flops" else tokens_per_step(numbers.frame)
-        least = 2 * passes * numbers("dense_parameter_count") * tokens
-        least = np.where(np.isnan(_idle(numbers, name)), np.nan, least)
-        return least, least * or_one(numbers.frame, "k")
-
-    return expected
-
-
-def _slips_of_step(numbers: Numbers) -> dict:
-    steps, tokens = numbers("step"), tokens_per_step(numbers.frame)
-    return {
-        "is it the training FLOPs of the whole run, which belong in the column training_flops": 3 * steps,
-        "is it the forward FLOPs of the whole run (a third of training_flops)": steps,
-        "does it include the backward pass": 3.0,
-        IDLE: _idle(numbers, "flops_per_step"),
-        "is it the FLOPs of one token": 1 / tokens,
-        "is it the FLOPs of one sequence": numbers("sequence_length") / tokens,
-        **_units("flops_per_step"),
-        "is flops_per_step in PFLOPs": 1e-15,
-        **_units("dense_parameter_count", numerator=False),
-    }
-
-
-def _training(numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    least, most = (3 * each * training_tokens(numbers.frame) for each in numbers.forward())
-    return least, most
-
-
-def _slips_of_training(numbers: Numbers) -> dict:
-    return {
-        "is it the forward pass alone": 1 / 3,
-        IDLE: _idle(numbers, "training_flops"),
-        "is it the FLOPs of one step": 1 / numbers("step"),
-        "is it in PF-days": 1 / 8.64e19,
-        "is it in EFLOPs": 1e-18,
-        "is it in PFLOPs": 1e-15,
-        **_units("training_flops"),
-        **_units("tokens", numerator=False),
-        **_units("dense_parameter_count", numerator=False),
-    }
-
-
-BY_SHAPE = "the shape of the model"
-
 IDENTITIES = (
     Identity(
-        "tokens", "step * batch_size * sequence_length", _tokens, 1.1, _slips_of_tokens,
-        "is batch_size the size on one device, or is step counted in another way?",
+        "tokens", "step * batch_size * sequence_length",
+        lambda numbers: (training_steps(numbers.frame) * numbers("batch_size") * numbers("sequence_length"),) * 2, 1.1,
+        "batch_size counts the sequences of all devices",
     ),
     Identity(
-        "dense_parameter_count", BY_SHAPE, _shape("dense_parameter_count"), 1.1,
-        _with_embedding("dense_parameter_count"), f"does it count the embedding ({COUNTED.format(1)})?",
+        "dense_parameter_count", "the shape of the model", _shape("dense_parameter_count"), 1.1,
+        f"N excludes the embedding and counts one expert ({COUNTED.format(1)})",
     ),
     Identity(
-        "total_parameter_count", BY_SHAPE, _shape("total_parameter_count"), 1.1,
-        _with_embedding("total_parameter_count"),
-        f"does it count the embedding ({COUNTED.format(1)}), or is num_experts not the number of experts of a layer?",
+        "total_parameter_count", "the shape of the model", _shape("total_parameter_count"), 1.1,
+        f"P excludes the embedding, as N does ({COUNTED.format(1)}), and num_experts and k count experts of the dense "
+        "width (convert --columns narrow_experts=... narrow_k=... counts narrow ones)",
     ),
     Identity(
         "total_parameter_count", "dense_parameter_count times num_experts", _total, 1.5,
-        lambda numbers: _units("total_parameter_count") | _units("dense_parameter_count", numerator=False),
-        "does it count the embedding, or does num_experts count only some experts?",
+        "P counts every expert and no embedding",
     ),
     Identity(
-        "flops_per_step", BY_SHAPE, _shape("flops_per_step"), 2.0, _slips_of_step,
-        "needed: forward FLOPs of one step, or a blank cell",
+        "flops_per_step", "the model and the tokens of a step", _step, 2.0,
+        "the column has the forward FLOPs of one step; those of the whole training belong in training_flops",
     ),
-    Identity("flops_per_step", "2 N tokens", _used_only("flops_per_step", 1), 1.4, _slips_of_step, f"{IDLE}?"),
     Identity(
-        "flops_per_step", "N and the tokens of a step", _step, 2.0, _slips_of_step,
-        "needed: forward FLOPs of one step, or a blank cell",
-    ),
-    Identity("training_flops", "6 N tokens", _used_only("training_flops", 3), 1.4, _slips_of_training, f"{IDLE}?"),
-    Identity(
-        "training_flops", "6 N tokens", _training, 2.0, _slips_of_training,
-        "needed: FLOPs of the whole training up to this row, forward and backward",
+        "training_flops", "6 N tokens",
+        lambda numbers: tuple(3 * each * training_tokens(numbers.frame) for each in numbers.forward()), 2.0,
+        "the column has the FLOPs of the whole training up to this row, forward and backward",
     ),
 )  # fmt: skip
-"""Exact identities come first, because an error that violates them also violates other identities. Only the first
-remark on a column is reported."""
+"""Two identities of one column are about different rows."""

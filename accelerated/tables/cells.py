@@ -13,8 +13,7 @@ class Cells:
     def __init__(self, runs, cells: dict[str, list[str]], constants: dict[str, str]):
         self.runs, self.cells, self.constants, self.remarks = runs, cells, constants, []
         self.names: list[str] = []  # names of the runs, from a column without a place in the table
-        self.marks: dict[str, list[str]] = {}  # columns without a place in the table that may identify runs
-        self.is_log = False  # whether each row is an evaluation of the named run
+        self.dropped: list[str] = []  # columns without a place in the table
         self.rows = len(next(iter(cells.values()), []))
         self.at: list[str] = []  # the name of each row in messages
         self.headers: dict[str, str] = {}  # {column of the table: column of the user's file}
@@ -33,13 +32,6 @@ class Cells:
             for i, value in values.items():
                 column[i] = value
             self.remarks.append(f"{name}: {how}{in_rows(len(values), self.rows)}")
-
-    def keep(self, rows: list[int]) -> None:
-        """Drop all other rows."""
-        for columns in (self.cells, self.marks):
-            columns.update({name: [cells[i] for i in rows] for name, cells in columns.items()})
-        self.names = [self.names[i] for i in rows] if self.names else []
-        self.at, self.rows = [self.at[i] for i in rows], len(rows)
 
     def number(self, name: str) -> np.ndarray:
         """Return a column as numbers, NaN for blanks: [rows] float64."""

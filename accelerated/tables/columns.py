@@ -57,6 +57,15 @@ class CheckedColumns:
         self.problems.add_each(slip, self.rows, name, lambda i: cells[i], f"a number from {low:g} to {high:g}")
         return np.where(bad | slip, np.nan, values)
 
+    def share(self, name: str, where=None) -> np.ndarray:
+        """Return a column of shares as numbers, NaN for blanks, with a problem for every other cell."""
+        cells = self.cells[name]
+        values, wrong = to_numbers(cells)
+        bad = (wrong | (values < 0) | (values > 1)) & (True if where is None else where)
+        needed = "a share from 0 to 1 (a percentage divided by 100), or blank"
+        self.problems.add_each(bad, self.rows, name, cells.__getitem__, needed)
+        return np.where(bad, np.nan, values)
+
 
 def size_label(parameters: int) -> str:
     """Return a parameter count in the form of the column model_size_label: 7K, 1.3B."""
@@ -92,3 +101,15 @@ def read_leverages(path) -> Leverages | None:
     leverages = Leverages(*(columns.number(name, above=0.0) for name in NEEDED))
     columns.raise_if_any()
     return leverages
+
+
+def ranges(columns: dict[str, np.ndarray]) -> str:
+    """Return the smallest and the largest finite number of each column in words; columns without numbers are left out.
+
+    Example:
+        >>> ranges({"num_experts": np.array([1.0, 64.0]), "tokens": np.array([2e9, np.nan])})
+        'num_experts 1 to 64, tokens 2e+09'
+    """
+    known = {name: numbers[np.isfinite(numbers)] for name, numbers in columns.items() if np.isfinite(numbers).any()}
+    ends = {name: dict.fromkeys((f"{each.min():.4g}", f"{each.max():.4g}")) for name, each in known.items()}
+    return ", ".join(f"{name} {' to '.join(each)}" for name, each in ends.items())

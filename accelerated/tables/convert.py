@@ -10,12 +10,11 @@ A remark names every change. These blank cells are derived (`deriving.py`, `coun
     kqv_size               d_model / num_heads
     dense_parameter_count, total_parameter_count, flops_per_step       by `accounting.count`
 
-These rules are our choice. Columns that a results table does not have are dropped unless `keep` names them. There are
-two exceptions. The names of runs are kept as `run`, for messages. Columns that begin with `loss_` are kept, with a
-remark, if every cell is a loss. Kept columns can be used in `--rows`. They are also used for warnings about differences
-that a law ignores.
+These rules are our choice. Columns that a results table does not have are dropped unless `keep` names them. The names
+of runs are kept as `run`, for messages. Kept columns can be used in `--rows`. They are also used for warnings about
+differences that a law ignores.
 
-Pieces of a log (`exports.py`) are joined by run and step. Rows without a loss are excluded. NaN counts as a loss;
+Pieces of a log (`trackers/`) are joined by run and step. Rows without a loss are excluded. NaN counts as a loss;
 otherwise a diverged run would keep its last finite loss. Several tables are converted separately, and their runs get
 new numbers. The column `source` names the table of each row.
 """
@@ -35,26 +34,19 @@ from ..errors import InputError
 from ..files import write_atomically
 from ..wording import in_short, once, plural
 from .cells import Cells, harmless
+from .columns import ranges
 from .deriving import derive, replace_cells, to_nats
-from .headers import apply_units
+from .headers import apply_units, check_losses
 from .log import RUN, STEP
 from .schema import BLANK, TABLE_COLUMNS, name_column, range_of, to_numbers
-from .sources import Source, check_names, configured, more_losses, sources_of, with_loss
+from .sources import Source, check_names, configured, sources_of, with_loss
 from .table import CONVERTED, SOURCE, listed, numbered, read_table
 from .units import SIZES, UNITS_OF
 
 LOSS_UNITS = ("nats", "bits", "perplexity")
 """Units of a loss: nats or bits per token, or perplexity."""
 
-_CALLED = {
-    "bits per byte": r"bpb|bpc|per[ _/-]?(byte|char)",
-    "units per word or byte": r"(per[ _/-]?|(?<![a-z]))word|byte[ _/-]?(ppl|perplexity)",
-    "bits": r"(?<![a-z])bits?(?![a-z])|(?<![a-z])bpt(?![a-z])",
-    "perplexity": r"(?<![a-z])(ppl|perplexity)(?![a-z])",
-}
-"""Patterns of column names of losses in other units."""
 _NEXT_PAIR = re.compile(r",(?=[^,=]*=)")
-_LEAVES_OUT = r"(no|non|not|without|w/?o|excl\w*)[ _./-]*(token[ _./-]*)?emb"
 
 
 class Converted(NamedTuple):
@@ -71,7 +63,7 @@ def convert_runs(
     out,
     columns: dict[str, str] | None = None,
     constants: dict[str, str] | None = None,
-    loss_unit: str = "nats",
+    loss_unit: str | None = None,
     keep: tuple[str, ...] = (),
     config=None,
     values: dict[str, str] | None = None,
@@ -81,13 +73,13 @@ def convert_runs(
 
     Args:
         runs: one or several files: CSV or JSON lines (see `read_table`), exports of Weights & Biases and TensorBoard,
-            or folders of event files (see `exports.py`). Nested JSON objects have columns such as `config.experts`.
+            or folders of event files (see `trackers`). Nested JSON objects have columns such as `config.experts`.
         out: the table, `.csv` or `.csv.gz`; there must be no such file.
         columns: {column of the table: column of `runs`}; columns with the same name need no entry. Allowed are the
             columns of TABLE_COLUMNS, and `loss_` with any name. If there are several tables, each table uses the
             entries for its columns. In a log, hyper_id is the column `run` by default.
         constants: {column of the table: value} for blank cells of `runs`.
-        loss_unit: unit of every loss, one of LOSS_UNITS.
+        loss_unit: unit of every loss, one of LOSS_UNITS; None means nats, unless a header seems to name another unit.
         keep: more columns of `runs` to keep, with unchanged names; commas separate names.
         config: a table with one row per run; its columns are added to every row of the run. The column `run` or `Name`,
             or else the first column, matches the source column of hyper_id. If there are several tables, it is joined
@@ -104,7 +96,7 @@ def convert_runs(
     out, constants, columns = Path(out), constants or {}, columns or {}
     values, units = values or {}, units or {}
     _check_request(out, columns, constants, loss_unit)
-    sources = [with_loss(source, columns, loss_unit) for source in sources_of(listed(runs), columns)]
+    sources = [with_loss(source, columns) for source in sources_of(listed(runs), columns)]
     sources = configured(sources, config, columns)
     there = {name for source in sources for name in source.cells}
     keep = [name for item in keep for name in ([item] if item in there else item.split(","))]
@@ -145,9 +137,7 @@ def _ranges(cells: dict[str, list[str]]) -> str:
     """Return the smallest and the largest N, E, tokens and losses in words."""
     names = ("dense_parameter_count", "num_experts", "tokens", *(name for name in cells if name.startswith("loss_")))
     columns = {name: to_numbers(cells[name], UNITS_OF.get(name))[0] for name in names if name in cells}
-    known = {name: numbers[np.isfinite(numbers)] for name, numbers in columns.items() if np.isfinite(numbers).any()}
-    ends = {name: dict.fromkeys((f"{each.min():.4g}", f"{each.max():.4g}")) for name, each in known.items()}
-    return ", ".join(f"{name} {' to '.join(each)}" for name, each in ends.items())
+    return ranges(columns)
 
 
 def parse_pairs(items, flag: str) -> dict[str, str]:
@@ -169,14 +159,14 @@ def parse_pairs(items, flag: str) -> dict[str, str]:
     return pairs
 
 
-def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str) -> None:
+def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str | None) -> None:
     if out.exists() or out.is_symlink():
         raise InputError(f"{out}: already exists and is not overwritten; choose another --out")
     if not out.name.endswith((".csv", ".csv.gz")):
         raise InputError(f"{out}: has the wrong ending; needed: .csv or .csv.gz")
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder")
-    if loss_unit not in LOSS_UNITS:
+    if loss_unit not in (None, *LOSS_UNITS):
         raise InputError(f"loss unit {loss_unit!r} is not known; allowed: {', '.join(LOSS_UNITS)}")
     for flag, names in (("--columns", columns), ("--set", constants)):
         for name in names:
@@ -197,29 +187,23 @@ def _converted(
     if source.is_log:
         columns = {"hyper_id": RUN} | columns
     keep = [name for name in keep if name in source.cells]
-    losses = more_losses(source.cells, {*columns.values(), *TABLE_COLUMNS, *keep}, loss_unit)
-    cells, dropped = _renamed(source.cells, columns, [*keep, *losses])
+    cells, dropped = _renamed(source.cells, columns, keep)
     if not cells:
         there = ", ".join(dropped)
         raise InputError(
             f"{source.name}: has no column of a results table; available: {there}; map some with --columns"
         )
     remarks, table = [*source.remarks], Cells(source.name, cells, constants)
-    table.is_log, table.at, table.headers = source.is_log, source.at, columns
-    table.marks = {name: source.cells[name] for name in dropped}
+    table.at, table.headers, table.dropped = source.at, columns, dropped
     if name := name_column(dropped):
         table.names = source.cells[name]
-        dropped.remove(name)
+    dropped = [each for each in dropped if each != name]
     dropped = [name for name in dropped if not (source.is_log and name == STEP)]  # the user's step replaces it
     if dropped:
         remarks.append(
             f"dropped, because a results table has no such column: {in_short(dropped, 12)} (--keep keeps some)"
         )
-    remarks += _units_by_name(columns, cells, loss_unit)
-    if "counted_embeddings" not in {**columns, **constants}:
-        remarks += _size_by_name(columns, source.cells)
-    if losses:
-        remarks.append(f"also kept: {', '.join(losses)}; fit a law to one of them with --loss")
+    remarks += check_losses(source.name, {name: columns.get(name, name) for name in cells}, loss_unit)
     try:
         replace_cells(table, values, unused)
         apply_units(table, units)
@@ -229,28 +213,6 @@ def _converted(
     except InputError as error:
         raise InputError(*_located(str(error), table.at).split("\n")) from None
     return cells, remarks + table.remarks + [_located(text, table.at) for text in remark]
-
-
-def _units_by_name(columns: dict[str, str], cells, unit: str) -> list[str]:
-    remarks = []
-    for name in (name for name in cells if name.startswith("loss_")):
-        called = columns.get(name, name)
-        for other, pattern in _CALLED.items():
-            if other != unit and re.search(pattern, called, re.IGNORECASE):
-                hint = "such a loss cannot be compared" if "byte" in other else f"if so: --loss-unit {other}"
-                remarks.append(f"{name}: read as {unit}, but the column {called} may be in {other}; {hint}")
-                break
-    return remarks
-
-
-def _size_by_name(columns: dict[str, str], cells) -> list[str]:
-    source = columns.get("dense_parameter_count")
-    other = next((name for name in cells if re.search(_LEAVES_OUT, name, re.IGNORECASE)), None)
-    if source is None or other is None or re.search(_LEAVES_OUT, source, re.IGNORECASE):
-        return []
-    return [
-        f"dense_parameter_count: from {source}; N must not count the embedding; the column {other} may be the right one"
-    ]
 
 
 def _located(message: str, at: list[str]) -> str:

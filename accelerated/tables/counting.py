@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 
-from routelaws.reference.accounting import ACTIVATIONS, POSITIONS, ROUTER_TYPES, count
+from routelaws.reference.accounting import ACTIVATIONS, NORMS, POSITIONS, ROUTER_TYPES, count
 
 from ..errors import InputError
 from .cells import Cells, in_rows
@@ -196,5 +196,5 @@ def routing_options_of(text: str | None) -> dict:
 
 
 def _options(text: str | None) -> dict[str, str]:
-    kinds = {"activation": ACTIVATIONS, "positions": POSITIONS}
+    kinds = {"activation": ACTIVATIONS, "positions": POSITIONS, "norm": NORMS}
     return {kind: word for word in (text or "").split() for kind, words in kinds.items() if word in words}

@@ -1,4 +1,4 @@
-"""Units of columns of sizes: stated by the user, as in dense_parameter_count=M.
+"""Units of columns of sizes and of losses: stated by the user, as in dense_parameter_count=M.
 
 A header that looks like a unit, such as "params (M)", "tokens in billions" or "PFLOP/s", is an error until the user
 states the unit of its numbers. Cells with units of their own, such as 20M, need no statement.
@@ -23,6 +23,30 @@ _UNIT = re.compile(
     r"|(?<![a-z])[kmgt]i?b(ytes)?(?![a-z])",
     re.IGNORECASE,
 )
+
+_LOSS_UNIT = r"(?<![a-z])(bits?|bpt|ppl|perplexity)(?![a-z])"
+_OTHER_LOSS = r"bpb|bpc|per[ _/-]?(byte|char)|(per[ _/-]?|(?<![a-z]))word|byte[ _/-]?(ppl|perplexity)"
+
+
+def check_losses(path, headers: dict[str, str], unit: str | None) -> list[str]:
+    """Return remarks on headers of losses that are not per token.
+
+    Args:
+        headers: {column of the table: column of the file}.
+        unit: the stated unit of losses; None if not stated.
+
+    Raises:
+        InputError: a header looks like a unit that is not stated.
+    """
+    headers = {name: header for name, header in headers.items() if name.startswith("loss_")}
+    other = [name for name, header in headers.items() if re.search(_OTHER_LOSS, header, re.IGNORECASE)]
+    for name, header in headers.items():
+        if unit is None and (name in other or re.search(_LOSS_UNIT, header, re.IGNORECASE)):
+            raise InputError(
+                f"{path}: {shorten(header)}: the header seems to name a unit; state it with --loss-unit nats, bits or "
+                "perplexity (per token; a loss per byte or word cannot be compared)"
+            )
+    return [f"{name}: a loss per byte or word cannot be compared with losses per token" for name in other]
 
 
 def apply_units(table: Cells, units: dict[str, str]) -> None:

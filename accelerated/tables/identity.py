@@ -1,23 +1,19 @@
-"""Decide which rows of a user's table are one run. Names of runs need not be unique.
+"""Decide which rows of a user's table are one run: the rows of one name, so each run needs its own name.
 
-    MARKS     `marks_of`         columns with an id, the start time or the end state of the run of a row
-    KEYS      `told_apart`       rows of one name with several ids are several runs, unless `check_ids` doubts the ids
-    DOUBT     `check_rows`       rows of one name and id are evaluations of one run; it is an error if each row seems
-                                 to be a run, or if the steps go back
-
-If hyper_id has whole numbers, nothing is checked: rows with the same number are one run, in any order. These rules are
-our choice. Logs, where every row is an evaluation, are in `exports.py` and `events.py`.
+Columns with an id, the start time or the end state of runs show a name that several runs share, which is an error. If
+hyper_id has whole numbers, nothing is checked. Without names, all rows are one run. These rules are our choice.
 """
 
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 
 from ..errors import InputError
 from ..wording import in_short
-from .cells import Cells
-from .schema import BLANK, CONFIGURATION_COLUMNS, shorten
+from .log import FOLDER, STEP, Source, latest_branch, restart_remarks
+from .schema import ABSENT, BLANK, CONFIGURATION_COLUMNS, name_column, shorten, to_numbers
+from .units import UNITS_OF
 
 IDS = (
     "id", "run_id", "run id", "run.id", "run_uuid", "hash", "run_hash", "run hash", "run.hash", "sys/id",
@@ -37,6 +33,10 @@ _ENDED = {
 }  # fmt: skip
 
 
+_UNNAMED = "a run without a name"
+_ROW = "--columns hyper_id=row makes each row a run"
+
+
 def marks_of(cells: dict[str, list[str]], apart: Iterable[str] = ()) -> dict[str, str]:
     """Return {column: "id", "start" or "end"} of the columns with an id, start time or end state, ids first.
 
@@ -53,86 +53,161 @@ def marks_of(cells: dict[str, list[str]], apart: Iterable[str] = ()) -> dict[str
     return dict(sorted(marks.items(), key=lambda item: ("id", "start", "end").index(item[1])))
 
 
-def told_apart(keys: list, cells: dict[str, list[str]], marks: dict[str, str]) -> tuple[list, str, dict]:
-    """Return a key for each row, so that rows of one key have at most one id; and the column and the values of the ids.
+def check_distinct(path, cells: dict[str, list[str]], called: str | None, columns: dict[str, str]) -> None:
+    """Raise `InputError` if rows of one name, or rows without names, may be several runs.
 
     Args:
-        keys: [rows], names of the runs.
-
-    Returns:
-        The unchanged keys, "" and {} if each name has one id. Otherwise (key, id) for every row, the first column in
-        which a name has several ids, and {name: ids} of these names.
+        called: the column with the names of the runs; None if there is none.
+        columns: {column of the results table: column of the file}, by the user.
     """
-    for column in (name for name, kind in marks.items() if kind != "end"):
-        ids: dict = {}
-        for key, cell in zip(keys, cells[column], strict=True):
-            ids.setdefault(key, {})[cell.strip()] = None
-        if several := {key: list(row_ids) for key, row_ids in ids.items() if len(row_ids) > 1}:
-            return [(key, cell.strip()) for key, cell in zip(keys, cells[column], strict=True)], column, several
-    return keys, "", {}
+    if called is None:
+        marks, configuration = marks_of(cells), (columns.get(each, each) for each in CONFIGURATION_COLUMNS)
+        for name in () if "hyper_id" in columns else (*marks, *configuration):
+            texts, kind = [cell.strip() for cell in cells.get(name, ())], marks.get(name)
+            if len(texts if kind == "end" else set(texts)) > 1:
+                raise InputError(
+                    f"{path}: no column names the runs, but rows are several runs by {name}; add --columns hyper_id="
+                    f"{name if kind in ('id', 'start') else 'NAME'}, with a column that names each run; {_ROW}"
+                )
+        return
+    if not to_numbers(cells[called])[1].any():
+        return
+    rows: dict[str, dict[tuple, int]] = {}
+    for i, row in enumerate(zip(*cells.values(), strict=True)):
+        rows.setdefault(cells[called][i].strip(), {}).setdefault(row, i)  # a repeated row counts once
+    repeated = {name: list(of_name.values()) for name, of_name in rows.items() if len(of_name) > 1}
+    for column, kind in marks_of(cells, [called]).items():
+        for name, at in repeated.items():
+            if kind == "end" or len({cells[column][i].strip() for i in at}) > 1:
+                remedy = f"or add --columns hyper_id={'ID' if kind == 'end' else column}"
+                raise InputError(
+                    f"{path}: {_shown(name)} is in rows {in_short(i + 1 for i in at)}, which are several runs by "
+                    f"the column {column}; give each run its own name, {remedy}; if the rows are evaluations of one "
+                    f"run, delete the column {column}"
+                )
 
 
-def check_rows(table: Cells, keys: list, called, marks: dict[str, str]) -> None:
-    """Raise `InputError` if rows share a key but may belong to several runs. A column of ids prevents the error.
+def check_single(source: Source, columns: dict[str, str]) -> None:
+    """Raise `InputError` if a name is in several rows of a table in which most runs have one row."""
+    called, rows = name_of_runs(source.cells, columns), {}
+    if source.is_log or called is None or not to_numbers(source.cells[called])[1].any():
+        return
+    for at, name in zip(source.at, source.cells[called], strict=True):
+        rows.setdefault(name.strip(), []).append(at)
+    repeated = [name for name, of_name in rows.items() if len(of_name) > 1]
+    if repeated and len(rows) > 2 * len(repeated):
+        stands = f"{source.name}: {_shown(repeated[0])} is in {in_short(rows[repeated[0]])}"
+        raise InputError(
+            f"{stands}, although most runs have one row; give each run its own name, or number the runs; {_ROW}"
+        )
+
+
+def _shown(name: str) -> str:
+    return name if name == _UNNAMED else f"run {shorten(name)}"
+
+
+def name_of_runs(cells: dict[str, list[str]], columns: dict[str, str]) -> str | None:
+    """Return the column with the names of the runs; None if there is none."""
+    return next((name for name in (columns.get("hyper_id"), "hyper_id", name_column(cells)) if name in cells), None)
+
+
+def steps_of(cells: dict[str, list[str]], columns: dict[str, str]) -> list[float]:
+    """Return the steps of a table or else its tokens; [] if neither is known in every row."""
+    for name, units in ((STEP, None), ("tokens", UNITS_OF["tokens"])):
+        steps = to_numbers(cells.get(columns.get(name, name), [""]), units)[0]
+        if np.isfinite(steps).all():
+            return steps.tolist()
+    return []
+
+
+def on_one_branch(source: Source, columns: dict[str, str], losses: list[str]) -> Source:
+    """Return a source with one row for each run and step, without the rows that a restart replaced.
+
+    The rows of a run are in logging order. In each column, the last value of a step counts.
 
     Args:
-        keys: [rows], the run of each row.
-        called: key -> name of the run in messages.
+        losses: columns of losses.
+
+    Raises:
+        InputError: a name may be the name of several runs, or the rows of a run are not sorted.
     """
-    places: dict = {}
-    for i, row in enumerate(zip(keys, *table.cells.values(), strict=True)):
-        places.setdefault(keys[i], {}).setdefault(hash(row), i)  # a repeated row counts once
-    several = {key: list(rows.values()) for key, rows in places.items() if len(rows) > 1}
-    if not several or {"id", "start"} & set(marks.values()):
-        return
-    first, rows = next(iter(several.items()))
-    stands = f"{table.runs}: {called(first)} is in rows {in_short(row + 1 for row in rows)}"
-    if marks:
-        raise InputError(
-            f"{stands}, but the column {next(iter(marks))} shows that the table has one row per run; give each run a "
-            "unique name, or pass a column of ids: --columns hyper_id=ID"
-        )
-    if len(places) > 2 * len(several):
-        raise InputError(
-            f"{stands}, although most runs have one row; give each run a unique name, or, if these rows are "
-            "evaluations of one run, use a whole number as hyper_id"
-        )
-    told = [table.cells[name] for name in CONFIGURATION_COLUMNS if name in table.cells]
-    if any(len({cells[i] for i in rows_of_key}) > 1 for rows_of_key in several.values() for cells in told):
-        return  # `check_runs` reports such rows
-    _check_order(table, several, called, many=2 * len(several) > len(places))
+    called, steps = name_of_runs(source.cells, columns), steps_of(source.cells, columns)
+    if not source.is_log:
+        check_distinct(source.name, source.cells, called, columns)
+    if not steps:
+        return source
+    names, rows = [cell.strip() for cell in source.cells.get(called, [""] * len(steps))], {}
+    for i, name in enumerate(names):
+        rows.setdefault(name or _UNNAMED, []).append(i)
+    kept, restarts, again = [], {}, []
+    for name, own in rows.items():
+        if not source.is_log or called == FOLDER:
+            own, restarted = last_branch(source.name, name, own, steps, source.is_log)
+            restarts |= restarted
+        kept += _one_row_a_step(source, columns, name, own, steps, losses, again)
+    remarks = restart_remarks(source.name, restarts)
+    if again:
+        counts = f"at step {in_short(again)}, the later loss counts"
+        remarks.append(f"{counts}; if these are two runs, give each its own name")
+    return source.of_rows(sorted(kept), *remarks)
 
 
-def check_ids(table: Cells, keys: list, column: str, marks: dict[str, str]) -> None:
-    """Raise `InputError` if the ids may belong to evaluations: each row has another id, and the steps of runs rise."""
-    if len(marks) > 1 or column.casefold() not in ("id", "hash") or len(set(keys)) < len(keys):
-        return
-    steps, places = table.number("step"), {}
-    for i, (name, _) in enumerate(keys):
-        places.setdefault(name, []).append(i)
-    if all(len(rows) > 1 and (np.diff(steps[rows]) > 0).all() for rows in places.values()):
-        raise InputError(
-            f"{table.runs}: column {column} has another value in each row, and the steps of each name rise; if each row"
-            f" is a run, add --columns hyper_id={column}; if each row is an evaluation, remove the column"
-        )
+def last_branch(path, name: str, rows: list[int], steps: list[float], sure: bool = False) -> tuple[list[int], dict]:
+    """Return the rows of a run that no restart replaced, and its restart (see `latest_branch`).
+
+    A run restarted if its steps go back, it repeats a step, and it keeps its first row. Two runs of one name both begin
+    at the first step, and unsorted rows repeat no step. If the name is a number, its rows may be in any order.
+
+    Args:
+        rows: the rows of the run, in logging order.
+        steps: the step of each row of the table.
+        sure: whether steps that go back are always a restart.
+
+    Raises:
+        InputError: the steps go back for another reason.
+    """
+    kept, restarted = latest_branch([name] * len(rows), [steps[i] for i in rows])
+    at_once = [step for step, _ in groupby(steps[i] for i in rows)]
+    if sure or not restarted or (kept[0] == 0 and len(set(at_once)) < len(at_once)):
+        return [rows[i] for i in kept], restarted
+    if not to_numbers([name])[1].any():
+        return rows, {}
+    i, j = next((i, j) for i, j in pairwise(rows) if steps[j] < steps[i])
+    back = f"goes back from step {steps[i]:.0f} (row {i + 1}) to {steps[j]:.0f} (row {j + 1})"
+    raise InputError(
+        f"{path}: {_shown(name)} {back}; if it restarted, delete the rows that it abandoned; if the rows are unsorted, "
+        "sort them by step; if these are two runs, give each its own name"
+    )
 
 
-def _check_order(table: Cells, several: dict, called, many: bool) -> None:
-    steps, tokens = table.number("step"), table.number("tokens")
-    steps = tokens if np.isnan(steps).all() else steps
-    back, forth = [], False
-    for key, rows in several.items():
-        pairs = [(i, j) for i, j in pairwise(rows) if np.isfinite(steps[[i, j]]).all()]
-        back += [(key, i, j) for i, j in pairs if steps[j] < steps[i]][:1]
-        forth = forth or any(steps[j] > steps[i] for i, j in pairs)
-    if back and (forth or not many):
-        key, i, j = back[0]
-        back = f"from step {steps[i]:.0f} (row {i + 1}) to {steps[j]:.0f} (row {j + 1})"
-        raise InputError(
-            f"{table.runs}: {called(key)} goes back {back}; if it restarted, delete the rows that it abandoned; if the"
-            " rows are unsorted, sort them by step; if these are two runs, give each its own name"
-        )
+def _one_row_a_step(source: Source, columns: dict, name: str, rows: list[int], steps, losses, again: list) -> list[int]:
+    """Join the rows of a run and step in place; return the rows that stay, and add steps with two losses to `again`.
 
+    Rows that differ in the configuration stay, and `read_table` reports them.
 
-def shown(name: str) -> str:
-    return f"run {shorten(name)}"
+    Raises:
+        InputError: the first step of a table has two losses, so two runs may share a name.
+    """
+    groups, kept = {}, []
+    fixed = [column for each in CONFIGURATION_COLUMNS if (column := columns.get(each, each)) in source.cells]
+    for i in rows:
+        groups.setdefault(steps[i], []).append(i)
+    for step, own in ((step, own) for step, own in groups.items() if len(own) > 1):
+        values = {
+            column: [cell for i in own if (cell := cells[i].strip()) not in ABSENT]
+            for column, cells in source.cells.items()
+        }
+        if any(len(set(values[column])) > 1 for column in fixed):
+            kept += own[1:]
+            continue
+        if column := next((column for column in losses if len(set(values[column])) > 1), None):
+            if step == min(groups) and not source.is_log:
+                raise InputError(
+                    f"{source.name}: {_shown(name)} has {' and '.join(dict.fromkeys(values[column]))} in column "
+                    f"{column} at its first step {step:.0f} ({source.at[own[0]]}), so two runs share this name; give "
+                    "each its own name, as by --columns hyper_id=NAME"
+                )
+            again.append(f"{step:.0f}")
+        for column, cells in values.items():
+            source.cells[column][own[0]] = cells[-1] if cells else ""
+    return kept + [own[0] for own in groups.values()]

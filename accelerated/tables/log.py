@@ -1,19 +1,23 @@
 """Logs of training: metrics of runs, joined from pieces."""
 
-import bisect
-import math
-from collections.abc import Iterable
+import re
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import InputError
 from ..wording import in_short, plural
+from .schema import Problems, to_numbers
 
 RUN, STEP = "run", "step"
 """Columns of every log; another axis, such as tokens, may replace step."""
 FOLDER = "folder"
 """The folder of a run's folder; `--columns hyper_id=folder` joins the runs in it."""
+STEPS = ("step", "_step", "global_step", "trainer/global_step")
+"""Names of steps in logs."""
+ROW = "row"
+"""The number of a row; `--columns hyper_id=row` makes each row of a table a run."""
 
 
 class Log(NamedTuple):
@@ -21,6 +25,21 @@ class Log(NamedTuple):
     rows: dict[tuple[str, str], dict[str, str]]  # {(run, value of the axis): {metric: cell}}
     settings: dict[str, dict[str, str]]  # {run: {name: cell}}, settings of each run
     remarks: list[str]
+
+
+class Source(NamedTuple):
+    """An input of the conversion: a table, or all pieces of a log."""
+
+    name: str  # the name in messages
+    cells: dict[str, list[str]]
+    at: list[str]  # the name of each row in messages
+    remarks: list[str]
+    is_log: bool  # whether each row is an evaluation of the run in the column `run`
+
+    def of_rows(self, rows: list[int], *remarks: str) -> "Source":
+        """Return the source with these rows and more remarks."""
+        cells = {name: [column[i] for i in rows] for name, column in self.cells.items()}
+        return self._replace(cells=cells, at=[self.at[i] for i in rows], remarks=[*self.remarks, *remarks])
 
 
 def put_together(paths: list, pieces: list[Log]) -> Log:
@@ -76,32 +95,19 @@ def latest_branch(runs: list[str], steps: list[float]) -> tuple[list[int], dict[
     return sorted(i for branch in branches.values() for i in branch), restarts
 
 
-def abandoned(rows: list[int], often: list[int], steps) -> tuple[set[int], float]:
-    """Return those rows of a run that a restart replaced, and the step of its last restart; NaN without a restart.
-
-    A run restarted if its steps go back, it repeats a step, and it keeps its first row. Two runs of one name both begin
-    at the first step, and unsorted rows repeat no step.
-
-    Args:
-        rows: rows of a metric, in logging order.
-        often: rows of the metric that shows the restart: the same one, or one that the run logs more often.
-        steps: the step of each row of the table.
-    """
-    logged = [steps[i] for i in often]
-    kept, restarts = latest_branch([""] * len(logged), logged)
-    if not restarts or kept[0] or len(set(logged)) == len(logged):
-        return set(), math.nan
-    later = [*np.minimum.accumulate(logged[::-1])[::-1], math.inf]  # the least step in and after a row
-    # In a table that is sorted by metric, all rows of `often` are before or after a row of another metric.
-    replaced = {i for i in rows if often[0] < i and later[bisect.bisect(often, i)] < steps[i]}
-    return replaced | set(rows) & set(often) - {often[i] for i in kept}, restarts[""][0]
-
-
-def continues(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a remark on (run, earlier run) if the first may continue the second."""
-    found = in_short(f"{later} starts at a later step than {earlier}" for later, earlier in pairs)
+def continues(starts: dict) -> list[str]:
+    """Return a remark on runs that may continue another run: {group: [(name of a run, its first step)]}."""
+    pairs = (pair for runs in starts.values() for pair in pairwise(sorted(runs, key=lambda run: by_number(run[0]))))
+    found = in_short(
+        f"{later} starts at a later step than {earlier}" for (earlier, step), (later, first) in pairs if first > step
+    )
     remedy = "if a resumed run is in several folders, add --columns hyper_id=folder: then a folder of runs is one run"
     return [f"{found}; {remedy}"] * bool(found)
+
+
+def by_number(name: str) -> list:
+    """Return a name with its numbers as numbers, so that version_10 follows version_2."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def restart_remarks(path, restarts: dict[str, tuple[float, int]]) -> list[str]:
@@ -131,3 +137,21 @@ def as_cells(log: Log) -> dict[str, list[str]]:
 def whole_text(value: float) -> str:
     """Return a number as text. Whole numbers have no decimal point."""
     return str(int(value)) if value % 1 == 0 else repr(float(value))
+
+
+def checked_numbers(path, cells: dict[str, list[str]], needed: str) -> dict[str, np.ndarray]:
+    """Return columns of a log as numbers.
+
+    Raises:
+        InputError: a cell is not a number, or a cell of the column `needed` is blank or not finite.
+    """
+    problems, numbers = Problems(path), {}
+    for name, texts in cells.items():
+        numbers[name], wrong = to_numbers(texts)
+        rows = range(1, len(texts) + 1)
+        problems.add_each(wrong, rows, name, texts.__getitem__, "a number")
+        if name == needed:
+            absent = ~wrong & ~np.isfinite(numbers[name])
+            problems.add_each(absent, rows, name, texts.__getitem__, "a number that is finite")
+    problems.raise_if_any()
+    return numbers

@@ -5,19 +5,16 @@ A table with more fields per run (`config`) is joined by the name of the run.
 
 import difflib
 import re
-from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
 
 from ..errors import InputError
 from ..wording import in_short
-from .exports import read_piece
-from .log import FOLDER, RUN, STEP, Log, abandoned, as_cells, continues, latest_branch, put_together, restart_remarks
+from .identity import check_single, name_of_runs, on_one_branch, steps_of
+from .log import FOLDER, ROW, RUN, STEP, Log, Source, as_cells, by_number, continues, put_together
 from .reading import read_cells
-from .schema import ABSENT, TABLE_COLUMNS, name_column, outside, to_numbers
+from .schema import ABSENT, TABLE_COLUMNS, name_column
 from .table import SOURCE, check_once, named
+from .trackers.kinds import read_piece
 
 _PARTS = (
     "train(ing)?([ _-](set|loss))?",
@@ -25,17 +22,6 @@ _PARTS = (
 )
 """Texts of training and of other losses."""
 _YES_AND_NO = ({"true", "false"}, {"t", "f"}, {"yes", "no"}, {"y", "n"}, {"1", "0"}, {"1.0", "0.0"})
-_DIGITS = re.compile(r"(\d+)")
-
-
-class Source(NamedTuple):
-    """An input of the conversion: a table, or all pieces of a log."""
-
-    name: str  # the name in messages
-    cells: dict[str, list[str]]
-    at: list[str]  # the name of each row in messages
-    remarks: list[str]
-    is_log: bool  # whether each row is an evaluation of the run in the column `run`
 
 
 def sources_of(paths: list, columns: dict[str, str]) -> list[Source]:
@@ -49,13 +35,15 @@ def sources_of(paths: list, columns: dict[str, str]) -> list[Source]:
     called = named(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more"
     for path, piece in pieces:
         if not isinstance(piece, Log):
-            at = [f"row {i + 1}" for i in range(len(next(iter(piece.cells.values()))))]
-            sources.append(Source(str(path), piece.cells, at, piece.remarks + _unfinished(piece.cells), False))
+            at = [f"row {i + 1}" for i in range(len(next(iter(piece.values()))))]
+            if columns.get("hyper_id") == ROW:
+                piece.setdefault(ROW, [str(i) for i in range(len(at))])
+            sources.append(Source(str(path), piece, at, _unfinished(piece), False))
         elif path == logs[0][0]:
             sources.append(_as_source(put_together(*zip(*logs, strict=True)), called, columns))
     apart = [source for source in sources if not source.is_log and FOLDER not in source.cells]
     if columns.get("hyper_id") == FOLDER and apart:
-        return [source for source in sources if source not in apart] + [_by_folder(apart, columns)]
+        return [source for source in sources if source not in apart] + [_by_folder(apart)]
     sources[-1].remarks.extend(_continued(sources, columns))
     return sources
 
@@ -68,11 +56,6 @@ def _as_source(log: Log, name: str, columns: dict[str, str]) -> Source:
     return Source(name, cells, at, log.remarks, True)
 
 
-def _version(source: Source) -> list:
-    """Return the name with its numbers as numbers, so that version_10 follows version_2."""
-    return [int(part) if part.isdigit() else part for part in _DIGITS.split(source.name)]
-
-
 def _folder_of(source: Source, sources: list[Source]) -> Path:
     """Return the folder of a table or, if several tables have one file name, of the folder of the table."""
     path = Path(source.name).resolve()
@@ -80,31 +63,21 @@ def _folder_of(source: Source, sources: list[Source]) -> Path:
     return path.parent.parent if len(alike) > 1 else path.parent
 
 
-def _steps(cells: dict[str, list[str]], columns: dict[str, str]) -> list[float]:
-    """Return the steps of a table; [] if they are not known in every row."""
-    steps = to_numbers(cells.get(columns.get("step", STEP), []))[0]
-    return steps.tolist() if np.isfinite(steps).all() else []
-
-
 def _continued(sources: list[Source], columns: dict[str, str]) -> list[str]:
     """Return a remark on tables of one run that may continue another table of the same folder."""
     starts: dict[tuple[Path, str], list[tuple[str, float]]] = {}
-    for source in sorted(sources, key=_version):
-        steps = _steps(source.cells, columns)
-        if steps and not (source.is_log or name_column(source.cells) or "hyper_id" in (*columns, *source.cells)):
+    for source in sources:
+        steps = steps_of(source.cells, columns)
+        if steps and not (source.is_log or name_of_runs(source.cells, columns)):
             key = _folder_of(source, sources), Path(source.name).name
             starts.setdefault(key, []).append((source.name, steps[0]))
-    pairs = (pair for tables in starts.values() for pair in pairwise(tables))
-    return continues((later, earlier) for (earlier, first), (later, second) in pairs if second > first)
+    return continues(starts)
 
 
-def _by_folder(sources: list[Source], columns: dict[str, str]) -> Source:
-    """Join the tables of each folder as one run (see `_folder_of`).
-
-    If a later table starts at an earlier step, it replaces the rows from this step on.
-    """
+def _by_folder(sources: list[Source]) -> Source:
+    """Join the tables of each folder as one run (see `_folder_of`)."""
     cells: dict[str, list[str]] = {FOLDER: []}
-    sources = sorted(sources, key=_version)
+    sources = sorted(sources, key=lambda source: by_number(source.name))
     folders = [_folder_of(source, sources) for source in sources]
     short = len({folder.name for folder in folders}) == len(set(folders))
     for source, path in zip(sources, folders, strict=True):
@@ -113,26 +86,17 @@ def _by_folder(sources: list[Source], columns: dict[str, str]) -> Source:
             cells.setdefault(name, [""] * before)
             cells[name] += source.cells.get(name, [folder if name == FOLDER else ""] * len(source.at))
     at = [f"{source.name}, {row}" for source in sources for row in source.at]
-    name, remarks = in_short(source.name for source in sources), [text for source in sources for text in source.remarks]
-    if steps := _steps(cells, columns):
-        kept, restarts = latest_branch(cells[FOLDER], steps)
-        cells = {name: [column[i] for i in kept] for name, column in cells.items()}
-        at, remarks = [at[i] for i in kept], remarks + restart_remarks(name, restarts)
-    return Source(name, cells, at, remarks, True)
+    remarks = [text for source in sources for text in source.remarks]
+    return Source(in_short(source.name for source in sources), cells, at, remarks, True)
 
 
-def _unfinished(cells) -> list[str]:
-    if not {"Name", "State"} <= set(cells):
-        return []
-    states = [
-        f"{name} ({state})" for name, state in zip(cells["Name"], cells["State"], strict=True) if state != "finished"
-    ]
-    more = f" and {len(states) - 10} more" if len(states) > 10 else ""
-    listed = f"{', '.join(states[:10])}{more}"
-    return [f"not finished, by the column State: {listed}; their rows are kept like all others"] if states else []
+def _unfinished(cells: dict[str, list[str]]) -> list[str]:
+    pairs = zip(cells.get("Name", ()), cells.get("State", ()), strict=False)
+    states = in_short([f"{name} ({state})" for name, state in pairs if state != "finished"], 11)
+    return [f"not finished, by the column State: {states}; their rows are kept like all others"] * bool(states)
 
 
-def with_loss(source: Source, columns: dict[str, str], unit: str) -> Source:
+def with_loss(source: Source, columns: dict[str, str]) -> Source:
     """Return the rows with a loss. NaN counts as a loss; an empty cell or NA means that the row is no evaluation.
 
     Raises:
@@ -142,7 +106,7 @@ def with_loss(source: Source, columns: dict[str, str], unit: str) -> Source:
     mapped = [column for name, column in columns.items() if name.startswith("loss_")]
     losses = [name for name in mapped if name in cells]
     losses += [name for name in TABLE_COLUMNS if name.startswith("loss_") and name in cells and name not in columns]
-    if not losses and source.is_log and not mapped:
+    if not (losses or mapped):
         metrics = ", ".join(name for name in cells if name not in (RUN, STEP))
         raise InputError(
             f"{source.name}: no column is known as a loss; name one with --columns loss_validation=NAME; available: "
@@ -151,39 +115,19 @@ def with_loss(source: Source, columns: dict[str, str], unit: str) -> Source:
     if not losses:  # a later error names the missing column
         return source
     _check_parts(source, columns, losses)
-    losses += [] if source.is_log else more_losses(cells, {*columns.values(), *TABLE_COLUMNS}, unit)
+    source = on_one_branch(source, columns, losses)
+    cells = source.cells
     rows = [i for i in range(len(source.at)) if any(cells[name][i].strip() not in ABSENT for name in losses)]
     if not rows:
         raise InputError(f"{source.name}: no row has a loss; blank in every row: {', '.join(losses)}")
+    check_single(source.of_rows(rows), columns)
     if len(rows) == len(source.at):
         return source
+    names = cells.get(name_of_runs(cells, columns), [""] * len(source.at))
     remark = f"left out: {len(source.at) - len(rows)} of {len(source.at)} rows, which have no loss"
-    runs = columns.get("hyper_id", name_column(cells))
-    restarts = {} if source.is_log else _drop_by_other_metrics(source, columns, rows, runs)
-    kept = {name: [column[i] for i in rows] for name, column in cells.items()}
-    if runs in cells and (gone := set(cells[runs]) - set(kept[runs])):
+    if gone := set(names) - {names[i] for i in rows}:
         remark += f"; no row is left of {in_short(sorted(gone))}"
-    remarks = [*source.remarks, remark, *restart_remarks(source.name, restarts)]
-    return source._replace(cells=kept, at=[source.at[i] for i in rows], remarks=remarks)
-
-
-def _drop_by_other_metrics(source: Source, columns: dict[str, str], rows: list[int], runs: str) -> dict:
-    """Drop those of the rows with a loss that a restart replaced; return {run: (step of the restart, their number)}.
-
-    A run may stop before the next evaluation, so its most frequent metric, such as the training loss, shows the
-    restart.
-    """
-    cells, steps, restarts = source.cells, _steps(source.cells, columns), {}
-    names = cells.get(runs, [""] * len(source.at))
-    metrics = [column for name, column in cells.items() if name not in (runs, columns.get("step", STEP))]
-    for run in dict.fromkeys(names) if steps else ():
-        own = [i for i, name in enumerate(names) if name == run]
-        often = max(([i for i in own if cells[i].strip() not in ABSENT] for cells in metrics), key=len, default=[])
-        dropped, step = abandoned([i for i in rows if names[i] == run], often, steps)
-        if dropped:
-            restarts[run or "a run without a name"] = step, len(dropped)
-            rows[:] = [i for i in rows if i not in dropped]
-    return restarts
+    return source.of_rows(rows, remark)
 
 
 def _check_parts(source: Source, columns: dict[str, str], losses: list[str]) -> None:
@@ -203,21 +147,8 @@ def _check_parts(source: Source, columns: dict[str, str], losses: list[str]) -> 
 
 def _varies(cells: dict[str, list[str]], name: str, columns: dict[str, str]) -> bool:
     """Return whether a column has two values in one run. Otherwise it is a setting of the runs."""
-    runs = cells.get(columns.get("hyper_id", name_column(cells)), [""] * len(cells[name]))
+    runs = cells.get(name_of_runs(cells, columns), [""] * len(cells[name]))
     return len({*zip(runs, cells[name], strict=True)}) > len({*runs})
-
-
-def more_losses(cells: dict[str, list[str]], known, unit: str) -> list[str]:
-    """Return the extra columns named `loss_...` whose nonblank cells are losses."""
-    losses = []
-    for name in (name for name in cells if name.startswith("loss_") and name not in known):
-        values, wrong = to_numbers(cells[name])
-        there = values[~np.isnan(values)]
-        least = 1.0 if unit == "perplexity" else 0.0
-        allowed = not any(mask.any() for mask, _ in outside(name, there))
-        if there.size and not wrong.any() and allowed and (there > least).all():
-            losses.append(name)
-    return losses
 
 
 def configured(sources: list[Source], config, columns: dict[str, str]) -> list[Source]:

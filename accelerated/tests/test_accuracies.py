@@ -1,7 +1,6 @@
 import hashlib
 import io
 import json
-import math
 import tarfile
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables import released
 from routelaws.accelerated.tables.accuracies import loss_name, read_accuracies, read_guess_rates
-from routelaws.accelerated.tables.guess_rates import GUESS_RATES, guess_rate
 from routelaws.accelerated.tables.released import downstream_tasks, overtraining_runs
 
 LONG = """,tokens,benchmark,metric_type,score,tpr
@@ -72,10 +70,10 @@ def test_one_row_a_run(tmp_path):
 BAD = {
     "accuracy": (
         WIDE.replace("0.3", "1.3"),
-        "row 1, column acc_quiz: '1.3'; needed: a number, at least 0 and at most 1",
+        "row 1, column acc_quiz: '1.3'; needed: a share from 0 to 1",
     ),
     "params": (WIDE.replace("2e6", "x"), "row 2, column params: 'x'; needed: a number, above 0"),
-    "score": (LONG.replace("0.50", "50"), "score of arc_easy acc: row 7: '50' is in percent and row 1: '0.40' is not"),
+    "score": (LONG.replace("0.50", "50"), "row 7, column score: '50'; needed: a share from 0 to 1"),
     "loss": (LONG.replace("3.9", "-3.9"), "row 4, column score: '-3.9'; needed: a number, above 0"),
     "columns": ("a,b\n1,2\n", "is not a table of accuracies; needed: the columns params, tokens and acc_TASK, or"),
     "nothing": (LONG.splitlines()[0] + "\n", "no rows below the header"),
@@ -94,7 +92,6 @@ def test_what_is_wrong_is_named(tmp_path, case):
 def test_guess_rates(tmp_path):
     rates = read_guess_rates(write(tmp_path, "task,task_type,random_accuracy\nquiz,choice,0.2\n"))
     assert rates == {"quiz": 0.2}
-    assert (guess_rate("quiz", rates), guess_rate("quiz"), guess_rate("mmlu", {"mmlu": 0.0})) == (0.2, None, 0.0)
     with pytest.raises(
         InputError, match="row 1, column random_accuracy: '2'; needed: a number, at least 0 and at most 1"
     ):
@@ -105,75 +102,20 @@ def test_guess_rates(tmp_path):
         read_guess_rates(write(tmp_path, "task,random_accuracy\nquiz,0.2\nquiz,0.2\nquiz,0.3\n"))
 
 
-RATES = {
-    1 / 2: "piqa PIQA winogrande WinoGrande boolq copa rte sglue_rte wic winogrande_5shot boolq:0",
-    1 / 3: "social_iqa siqa cb anli_r1 mnli pubmedqa",
-    1 / 4: "arc_easy arc_challenge ARC-Challenge hellaswag HellaSwag openbookqa sciq mmlu MMLU mmlu_STEM mmlu_stem "
-    "mmlu_virology mmlu_high_school_physics mmlu_zeroshot mmlu_5shot hellaswag_zeroshot norm_hellaswag arc_easy-v1 "
-    "arc_easy_v2 arc_easy_version2 race medqa_4options gpqa_main_n_shot arc_challenge_25-shot",
-    1 / 5: "commonsense_qa commonsenseqa mathqa",
-    1 / 10: "mmlu_pro MMLU-Pro mmlu_pro_law mmlu_pro_5shot leaderboard_mmlu_pro",
-    0.0: "gsm8k lambada_openai triviaqa",
-    None: "mmlu_generative mmlu_stem_generative boolq_cot boolq-seq2seq arc_challenge_chat arc_easy_generative "
-    "mmlu_pro_plus mmlu_redux mmlu_flan_cot_zeroshot mmlu_phrenology mmlupro2 gpqa_main_cot_n_shot arc_ arc_easy_new "
-    "winogrande_cot hellaswag_2 piqa_de xarc_easy truthfulqa_mc1 quiz copal_id siqa_x",
-}  # fmt: skip
-"""Tasks by their rate; a name that only begins like another is unknown."""
-
-
-@pytest.mark.parametrize(("rate", "task"), [(rate, task) for rate, names in RATES.items() for task in names.split()])
-def test_the_rate_of_a_task_is_that_of_its_whole_name(rate, task):
-    assert guess_rate(task) == rate
-    assert task.startswith("norm_") or guess_rate(f"{task} acc_norm") == guess_rate(f"{task} acc,none") == rate
-    assert guess_rate(f"{task} exact_match") is None and all(0 <= each <= 0.5 for each in GUESS_RATES.values())
-
-
-PERCENT = {"acc_arc_easy": [34.5, 41.0, 0.0, 66.25], "acc_hellaswag": [33.5, "", 52.0, 62.0]}
-
-
 def wide(**columns) -> str:
     columns = {"params": [1e6] * 4, "tokens": [1e9] * 4} | columns
     return "\n".join(",".join(map(str, row)) for row in [list(columns), *zip(*columns.values(), strict=True)])
 
 
-def long(scores: dict[str, list]) -> str:
-    rows = [(2e9 + i, task, "acc", score, 20) for task, own in scores.items() for i, score in enumerate(own)]
-    return "\n".join(",".join(map(str, row)) for row in [("tokens", "benchmark", "metric_type", "score", "tpr"), *rows])
-
-
-@pytest.mark.parametrize("layout", ["wide", "long"])
-def test_accuracies_in_percent_are_taken_as_shares(tmp_path, layout):
-    text = wide(**PERCENT, guess_arc_easy=[25] * 4, guess_hellaswag=[0.25] * 4) if layout == "wide" else long(PERCENT)
-    table = read_accuracies(write(tmp_path, text))
-    names = [name.removeprefix("acc_" if layout == "wide" else "") for name in PERCENT]
-    names = names if layout == "wide" else [f"{name} acc" for name in PERCENT]
-    assert list(table.accuracies) == names
-    for found, given in zip(table.accuracies.values(), PERCENT.values(), strict=True):
-        assert found.tolist() == pytest.approx([math.nan if x == "" else x / 100 for x in given], nan_ok=True)
-    assert table.guess_rates == ({"arc_easy": 0.25, "hellaswag": 0.25} if layout == "wide" else {})
-    shown = ", ".join(PERCENT if layout == "wide" else names)
-    assert f"{shown}: in percent, divided by 100" in table.remarks
-
-
-MIXED = {
-    "in a column": ([34.5, 0.41, 0.5, 0.66], [0.3] * 4, "row 1: '34.5' is in percent and row 2: '0.41' is not"),
-    "of two columns": ([34.5, 41, 50, 66], [0.3, 0.4, 0, ""], "acc_arc_easy is in percent and acc_hellaswag is not"),
-    "too large": ([134.5, 41, 50, 66], [33] * 4, "row 1, column acc_arc_easy: '134.5'; needed: a number, at least 0"),
-    "a slip": (
-        [1.2, 0.41, 0.5, 0.66],
-        [0.3] * 4,
-        "row 1, column acc_arc_easy: '1.2'; needed: a number, at least 0 and",
-    ),
-    "below 0": ([-34.5, 41, 50, 66], [33] * 4, "row 1, column acc_arc_easy: '-34.5'; needed: a number, at least 0"),
-}
-
-
-@pytest.mark.parametrize("case", MIXED)
-def test_shares_and_percent_in_one_table_are_refused(tmp_path, case):
-    arc, hellaswag, message = MIXED[case]
-    with pytest.raises(InputError) as caught:
-        read_accuracies(write(tmp_path, wide(acc_arc_easy=arc, acc_hellaswag=hellaswag)))
-    assert message in str(caught.value) and "\n" not in str(caught.value)
+@pytest.mark.parametrize("cell", [34.5, 1.2, -0.5, "x"])
+def test_an_accuracy_that_is_no_share_is_refused(tmp_path, cell):
+    needed = r"needed: a share from 0 to 1 \(a percentage divided by 100\), or blank$"
+    for name in ("acc_quiz", "guess_quiz"):
+        text = wide(
+            **{"acc_quiz": [0.5] * 4, "guess_quiz": [0.25] * 4} | {name: [cell, *["" if name[0] == "g" else 0.5] * 3]}
+        )
+        with pytest.raises(InputError, match=f"row 1, column {name}: '{cell}'; {needed}"):
+            read_accuracies(write(tmp_path, text))
 
 
 def test_a_second_guess_rate_of_a_task_is_refused(tmp_path):

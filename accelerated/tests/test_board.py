@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.tables.events import event_files
+from routelaws.accelerated.tables.trackers.events import event_files
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.sweeps.board import Board, scalars
 

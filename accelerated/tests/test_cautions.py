@@ -458,7 +458,7 @@ def test_a_table_that_says_that_n_counts_the_embedding_is_right(tmp_path):
     frame["dense_parameter_count"] += 32_000 * frame["d_model"]
     runs = read_frame(frame, tmp_path)
     [said] = runs.remarks
-    assert "does it count the embedding, vocab_size * d_model (routelaws convert --set counted_embeddings=1" in said
+    assert "N excludes the embedding and counts one expert (routelaws convert --set counted_embeddings=1" in said
     assert embedding_of(runs, "hoffmann") == []  # the shape shows that N counts it
     with pytest.raises(InputError, match="N is larger than the shape .* counts the embedding already, routelaws conv"):
         runs.counting_embeddings(1)

@@ -155,7 +155,7 @@ EXTRAS_OF = {
     "train": "train", "evaluate": "train", "generate": "train", "sweep": "train,laws", "report": "laws",
     "fit": "laws", "predict": "laws", "plan": "laws", "convert": "laws", "reproduce": "laws", "downstream": "laws",
     "recipe": "laws", "court": "laws",
-    "export": "train", "plan-mesh": "train", "inspect": "train", "compile": "train",
+    "export": "train", "plan-mesh": "train", "inspect": "train", "compile": "train", "convert-weights": "train,laws",
 }  # fmt: skip
 
 

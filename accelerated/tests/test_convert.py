@@ -48,7 +48,7 @@ def save(tmp_path):
 
 @pytest.fixture
 def converted(save, tmp_path):
-    def convert(rows, columns=None, constants=None, loss_unit="nats", name="runs.csv", out="table.csv"):
+    def convert(rows, columns=None, constants=None, loss_unit=None, name="runs.csv", out="table.csv"):
         done = convert_runs(save(rows, name), tmp_path / out, columns, constants, loss_unit)
         frame = read_table(tmp_path / out)
         (tmp_path / out).unlink()
@@ -96,24 +96,6 @@ def test_losses_of_other_units(converted):
         assert f"loss_validation: from {unit} to nats" in remarks and f"standard_error: from {unit} to nats" in remarks
 
 
-@pytest.mark.parametrize(
-    ("unit", "least", "kept"),
-    [
-        ("nats", 0.5, True),
-        ("bits", 0.5, True),
-        ("nats", 0.0, False),
-        ("perplexity", 1.0, False),
-        ("perplexity", 1.5, True),
-    ],
-)
-def test_an_extra_loss_is_kept_if_each_of_its_cells_may_be_a_loss(converted, unit, least, kept):
-    """A perplexity is above 1."""
-    rows = [row | {"loss_other": 2.0} for row in make_runs()]
-    rows[3]["loss_other"] = least
-    frame, remarks = converted(rows, MAP, {"router_type": "Hash"}, unit)
-    assert ("loss_other" in frame) == kept == ("also kept: loss_other; fit a law to one of them with --loss" in remarks)
-
-
 def test_a_column_that_is_named_goes_before_one_that_has_the_name(converted):
     rows = [row | {"loss_validation": 9.0} for row in make_runs()]
     frame, _ = converted(rows, MAP, {"router_type": "Hash"})
@@ -138,16 +120,6 @@ def without(rows: list[dict], *names: str, **more) -> list[dict]:
 
 def mapped(*names: str, **more) -> dict:
     return {name: source for name, source in MAP.items() if name not in names} | more
-
-
-def test_runs_without_names_are_told_apart_by_their_configuration(converted):
-    rows = [row | {"seed": 7} for row in make_runs()]
-    frame, remarks = converted(without(rows, "run"), mapped("hyper_id", learning_rate="lr"), {"router_type": "Hash"})
-    assert frame["hyper_id"].tolist() == [i // 2 for i in range(36)]
-    assert [remark for remark in remarks if remark.startswith("hyper_id")] == [
-        "hyper_id: a number for each of 18 configurations, because no column names the runs; configurations differ in "
-        "router_type, num_experts, seed, dense_parameter_count"
-    ]
 
 
 def test_steps_come_from_tokens(converted, save, tmp_path):
@@ -248,20 +220,20 @@ def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path)
             convert_runs(save(rows), tmp_path / "t.csv", columns, values={item: "Dense"})
 
 
-def test_losses_and_names_are_kept_without_being_asked_for(save, tmp_path):
-    """The table keeps a column of losses on another text, but not a balance loss of 0."""
+def test_names_are_kept_without_being_asked_for_and_other_columns_by_a_flag(save, tmp_path):
     rows = [
-        row | {"loss_books": 4.5, "loss_accuracy": "high", "name": f"model {i}", "hyper_id": i, "size": "4.0"}
+        row | {"loss_books": 4.5, "name": f"model {i}", "hyper_id": i, "size": "4.0"}
         for i, row in enumerate(without(make_runs(), "run"))
     ]
-    done = convert_runs(save(rows), tmp_path / "t.csv", mapped("hyper_id"), {"router_type": "Hash"}, keep=("size",))
+    columns = mapped("hyper_id", loss_books="loss_books")
+    done = convert_runs(save(rows), tmp_path / "t.csv", columns, {"router_type": "Hash"}, keep=("size",))
     frame = read_table(tmp_path / "t.csv")
     assert frame["run"].tolist() == [f"model {i}" for i in range(36)] and set(frame["loss_books"]) == {4.5}
-    assert done.remarks[:2] == [
-        "dropped, because a results table has no such column: lr, loss_balance, loss_accuracy (--keep keeps some)",
-        "also kept: loss_books; fit a law to one of them with --loss",
-    ]
+    assert done.remarks[0].startswith("dropped, because a results table has no such column: lr, loss_balance (--keep")
     assert select_rows(frame, "size == 4 and num_experts in (1, 2)")[0].router == "Hash", "a number, whatever its form"
+    columns = mapped("hyper_id", "loss_validation")
+    with pytest.raises(InputError, match="no column is known as a loss; name one with --columns loss_validation=NAME"):
+        convert_runs(save(rows), tmp_path / "o.csv", columns, {"router_type": "Hash"})
 
 
 def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(converted):
@@ -342,30 +314,19 @@ def test_stated_embeddings_are_in_each_count(converted):
 
 
 @pytest.mark.parametrize(
-    ("called", "unit", "said"),
-    [
-        ("eval/bits_per_token", "nats", "read as nats, but the column eval/bits_per_token may be in bits"),
-        ("val_ppl", "bits", "read as bits, but the column val_ppl may be in perplexity; if so: --loss-unit perp"),
-        ("bpb", "nats", "may be in bits per byte; such a loss cannot be compared"),
-        ("val_ppl", "perplexity", None),
-        ("orbits", "nats", None),
-    ],
+    ("called", "refused", "other"),
+    [("eval/bits_per_token", True, False), ("val_ppl", True, False), ("bpb", True, True), ("orbits", False, False)],
 )
-def test_a_column_called_by_another_unit_is_remarked_on(converted, called, unit, said):
-    rows = [row | {called: row["val_loss"] + 2} for row in make_runs()]
-    _, remarks = converted(rows, MAP | {"loss_validation": called}, {"router_type": "Hash"}, unit)
-    found = [remark for remark in remarks if remark.startswith("loss_validation: read as")]
-    assert len(found) == (said is not None) and all(said in remark for remark in found)
-
-
-def test_a_column_without_the_embedding_that_was_passed_over_is_remarked_on(converted):
-    rows = [row | {"params": row["N"] * 2, "params_no_embed": row["N"]} for row in make_runs() if row["E"] == 1]
-    for taken, other in (("params", True), ("params_no_embed", False)):
-        frame, remarks = converted(rows, MAP | {"dense_parameter_count": taken})
-        assert any("N must not count the embedding; the column params_no_embed" in r for r in remarks) == other
-        _, remarks = converted(rows, MAP | {"dense_parameter_count": taken}, {"counted_embeddings": "1"})
-        assert not any("embedding;" in remark for remark in remarks)
-        assert set(frame["router_type"]) == {"Dense"} and "router_type: Dense, since num_experts is 1" in remarks
+def test_a_header_of_losses_that_looks_like_a_unit_needs_a_stated_unit(
+    converted, save, tmp_path, called, refused, other
+):
+    rows, columns = [row | {called: row["val_loss"] + 2} for row in make_runs()], MAP | {"loss_validation": called}
+    if refused:
+        with pytest.raises(InputError, match=f"'{called}': the header seems to name a unit; state it with --loss-unit"):
+            convert_runs(save(rows), tmp_path / "t.csv", columns, {"router_type": "Hash"})
+    _, remarks = converted(rows, columns, {"router_type": "Hash"}, "nats" if refused else None)
+    said = "loss_validation: a loss per byte or word cannot be compared with losses per token"
+    assert (said in remarks) == other
 
 
 def test_a_shape_that_is_no_model(save, tmp_path):
@@ -402,7 +363,13 @@ def test_nested_objects_have_columns_with_dots(converted):
 @pytest.mark.parametrize(
     ("columns", "constants", "unit", "out", "message"),
     [
-        ({}, {}, "nats", "t.csv", "has no column of a results table; available: run, iteration, E, N, val_loss"),
+        (
+            {},
+            {},
+            "nats",
+            "t.csv",
+            "no column is known as a loss; name one with --columns loss_validation=NAME; available: iteration, E",
+        ),
         ({"experts": "E"}, {}, "nats", "t.csv", "--columns experts: not a column of the table; allowed: hyper_id"),
         (MAP, {"router": "Hash"}, "nats", "t.csv", "--set router: not a column of the table"),
         (MAP, {}, "bytes", "t.csv", "loss unit 'bytes' is not known; allowed: nats, bits, perplexity"),
@@ -410,9 +377,9 @@ def test_nested_objects_have_columns_with_dots(converted):
         (MAP, {}, "nats", "no/t.csv", "no such folder"),
         (MAP, {}, "nats", "runs.csv", "already exists and is not overwritten"),
         (MAP, {}, "nats", "t.csv", "runs.csv: column router_type is missing"),
-        (mapped("loss_validation"), {"router_type": "Hash"}, "nats", "t.csv", "no column starts with loss_"),
+        (mapped("loss_validation"), {"router_type": "Hash"}, "nats", "t.csv", "no column is known as a loss; name one"),
         (mapped(seed="val_loss"), {"router_type": "Hash"}, "nats", "t.csv", "runs.csv: 36 problems; nothing was read"),
-        (mapped("hyper_id", hyper_id="lr"), {"router_type": "Hash"}, "nats", "t.csv", "which has the same hyper_id 0"),
+        (mapped("hyper_id", hyper_id="loss_balance"), {"router_type": "Hash"}, "nats", "t.csv", "the same hyper_id 0"),
     ],
 )
 def test_what_cannot_be_converted_leaves_nothing(save, tmp_path, columns, constants, unit, out, message):
@@ -442,12 +409,12 @@ def test_a_size_that_counts_the_embedding_is_remarked_on(save, tmp_path):
     rows = [row | shape | {"N": 786_432 + 32_000 * 128} for row in make_runs()[:4]]
     remarks = convert_runs(save(rows), tmp_path / "own.csv", columns=MAP).remarks
     (said,) = [remark for remark in remarks if "embedding" in remark]
-    needed = "854,016 by the shape of the model); does it count the embedding, vocab_size * d_model (routelaws"
-    needed += " convert --set counted_embeddings=1 states it)?"
+    needed = "854,016 by the shape of the model); N excludes the embedding and counts one expert (routelaws convert"
+    needed += " --set counted_embeddings=1 states it)"
     assert said == f"dense_parameter_count: differs in 4 of 4 rows (row 1: 4,882,432, but {needed}"
     counted = count(128, 4, 4, 32).dense_parameters
     thousands = [row | {"N": counted / 1000} for row in rows]
-    needed = f"'854.016'; needed: {counted:,} by the shape of the model (so in 4 of 4 rows); is .* in thousands"
+    needed = f"'854.016'; needed: {counted:,} by the shape of the model (so in 4 of 4 rows); .* --unit dense"
     with pytest.raises(InputError, match=re.escape(needed).replace(r"\.\*", ".*")):
         convert_runs(save(thousands, "small.csv"), tmp_path / "small_own.csv", columns=MAP)
     rows = [row | {"N": counted} for row in rows]

@@ -406,7 +406,7 @@ def test_each_of_several_tables_is_converted_by_itself(here):
     assert "one.csv: hyper_id: 2 runs, numbered by name in the order of the rows" in done.remarks
     assert "panel.csv: its runs have hyper_id 5 to 7 (before: 0 to 2)" in done.remarks
     Path("table.csv").unlink()
-    assert refused([one, other], {"hyper_id": "nam"}, None) == (
+    assert refused([one, other], {"hyper_id": "nam", "loss_validation": "val"}, None) == (
         "--columns hyper_id=nam: one.csv, other.csv has no column nam; available: name, val, note, hyper_id, step, "
         "router_type, num_experts, dense_parameter_count, loss_validation"
     )
@@ -462,32 +462,29 @@ def marked(column: str, *cells) -> tuple:
 @pytest.mark.parametrize(
     ("column", "cells"),
     [
-        ("ID", ("k3f", "9xa", "77b")), ("run_id", ("0a", "0b", "0c")), ("Created", ("2026-01-02", "2026-01-03", "")),
+        ("ID", ("k3f", "9xa", "77b")), ("run_id", ("0a", "0b", "0c")), ("Created", ("01-02", "01-03", "01-04")),
         ("run.hash", ("f1", "f2", "f3")), ("start_time", ("1", "2", "3")), ("sys/id", ("A-1", "A-2", "A-3")),
     ],
 )  # fmt: skip
-def test_an_id_tells_runs_of_one_name_apart(here, column, cells):
-    runs, remarks = told(*marked(column, *cells))
-    assert runs == [0, 1, 2]
-    assert f"hyper_id: 3 runs, distinguished by the column {column}, because 'moe8' is the name of 2 runs" in remarks
-    assert told(*marked(column, cells[0], cells[0], cells[2]))[0] == [0, 0, 1]
-    assert told(*marked(column, *cells), name=None)[0] == [0, 1, 2]
+def test_an_id_shows_a_name_of_two_runs(here, column, cells):
+    message, _ = told(*marked(column, *cells))
+    assert message.startswith(f"runs.csv: run 'moe8' is in rows 1, 2, which are several runs by the column {column}; ")
+    assert f"add --columns hyper_id={column}; if the rows are evaluations of one run, delete the column" in message
+    assert told(*marked(column, *cells), name=column)[0] in ([0, 1, 2], [1, 2, 3])
+    rising = [TWO[1], TWO[0], TWO[2]]
+    same = [(row[0], cell, *row[1:]) for row, cell in zip(rising, (cells[0], cells[0], cells[2]), strict=True)]
+    assert told(same, ("Name", column, *SHAPE))[0] == [0, 0, 1]
 
 
+BY = "runs.csv: run {!r} is in rows 1, 2, which are several runs by the column {}"
 REFUSED_NAMES = {
-    "a state": (
-        *marked("State", "finished", "crashed", "finished"),
-        "runs.csv: run 'moe8' is in rows 1, 2, but the column State shows that the table has one row per run",
-    ),
-    "a status, with steps that rise": (
-        *marked("status", *["FINISHED"] * 3),
-        "runs.csv: run 'moe8' is in rows 1, 2, but the column status shows that the table has one row per run",
-    ),
+    "a state": (*marked("State", "finished", "crashed", "finished"), BY.format("moe8", "State")),
+    "a status, with steps that rise": (*marked("status", *["FINISHED"] * 3), BY.format("moe8", "status")),
     "a counter of rows": (*marked("id", 0, 1, 2), "runs.csv: run 'moe8' goes back from step 2000 (row 1)"),
     "a counter in capitals": (*marked("ID", 1, 2, 3), "runs.csv: run 'moe8' goes back from step 2000 (row 1)"),
     "ids of evaluations": (
         [(run, f"{run}{step}", e, 256, step, 3.5) for run, e in (("a", 8), ("b", 1)) for step in (100, 200)],
-        ("Name", "id", *SHAPE), "runs.csv: column id has another value in each row, and the steps of each name rise",
+        ("Name", "id", *SHAPE), BY.format("a", "id"),
     ),
     "another model": (
         [TWO[0], ("moe8", 16, 256, 2100, 3.2), TWO[2]], ("Name", *SHAPE),
@@ -495,7 +492,15 @@ REFUSED_NAMES = {
     ),
     "another loss": (
         [TWO[0], ("moe8", 8, 256, 2000, 3.2), TWO[2]], ("Name", *SHAPE),
-        "runs.csv: row 2, column loss_validation: '3.2'; needed: '3.3' as in row 1, which has the same hyper_id 0 'moe",
+        "runs.csv: run 'moe8' has 3.3 and 3.2 in column val/loss at its first step 2000 (row 1), so two runs",
+    ),
+    "most runs have one row": (
+        [*[(name, 8, 256, 2000, 3.5) for name in "abc"], ("c", 8, 256, 2100, 3.4)], ("Name", *SHAPE),
+        "runs.csv: run 'c' is in row 3, row 4, although most runs have one row; give each run its own name, or number",
+    ),
+    "sorted from the last step to the first": (
+        [("a", 8, 256, step, 4 - step / 1e4) for step in (3000, 2000, 1000)], ("Name", *SHAPE),
+        "runs.csv: run 'a' goes back from step 3000 (row 1) to 2000 (row 2); if it restarted, delete the rows",
     ),
 }  # fmt: skip
 
@@ -506,20 +511,16 @@ def test_a_name_of_what_may_be_two_runs_is_refused(here, case):
     assert told(rows, columns)[0].startswith(message)
 
 
-def test_runs_without_names_are_asked_in_the_same_way(here):
-    bare = [row[1:] for row in TWO]
-    assert told(bare, SHAPE, name=None)[0].startswith("runs.csv: a run without a name goes back from step 2000 (row 1)")
-    named = [("a", *bare[0]), ("b", *bare[1]), ("c", *bare[2])]  # columns that no flag maps
+def test_a_column_of_names_needs_no_flag(here):
+    named = [(name, *row[1:]) for name, row in zip("abc", TWO, strict=True)]
     assert told(named, ("Name", *SHAPE), name=None)[0] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("order", ["rising", "falling"])
-def test_a_history_of_several_runs_is_one_run_a_name(here, order):
+def test_a_history_of_several_runs_is_one_run_a_name(here):
     rows = [
         (run, "eval", e, 256, step, 4 - step / 1e4) for run, e in (("a", 8), ("b", 1)) for step in (1000, 2000, 3000)
     ]
-    rows = [*rows, rows[-1]] if order == "rising" else rows[::-1]
-    runs, _ = told(rows, ("Name", "state", *SHAPE))
+    runs, _ = told([*rows, rows[-1]], ("Name", "state", *SHAPE))
     assert runs == [0, 0, 0, 1, 1, 1]
 
 
@@ -564,7 +565,7 @@ def test_a_column_that_is_named_for_the_runs_of_a_log_goes_before_their_names(he
     constants = SET | {"num_experts": "8", "dense_parameter_count": "1e6"}
     convert_runs(paths, "table.csv", LOSS | {"hyper_id": "trial"}, constants)
     frame = read_table("table.csv")
-    assert frame["hyper_id"].tolist() == [7, 7, 3, 3] and frame["run"].tolist() == ["a", "a", "b", "b"]
+    assert frame["hyper_id"].tolist() == [7, 7, 3, 3] and frame["run"].tolist() == ["7", "7", "3", "3"]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
@@ -583,7 +584,7 @@ def test_a_history_with_a_row_without_a_time_keeps_its_order(here, timeless):
 
 
 def test_two_runs_of_one_name_in_a_history_are_refused(here):
-    """The second run also goes back in time. With ids they are two runs, named by name and id."""
+    """The second run also goes back in time. A column of ids can name them."""
     two = [{"run": "moe8-256", "_step": step, "_timestamp": start + step, "val/loss": 3.5} for start in (1e6, 1e5)
            for step in (1000, 2000)]  # fmt: skip
     for i, row in enumerate(two):
@@ -596,9 +597,9 @@ def test_two_runs_of_one_name_in_a_history_are_refused(here):
     for i, row in enumerate(two):
         row["id"] = "ab"[i // 2]
     Path("two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in two))
-    assert "has no row for moe8-256 (b), moe8-256 (a)" in refused("two.jsonl")
-    write("ids.csv", [("run", "num_experts", "dense_parameter_count"), *((f"moe8-256 ({i})", 8, 1e6) for i in "ab")])
-    assert converted("two.jsonl", config="ids.csv")[0]["hyper_id"].tolist() == [0, 0, 1, 1]
+    assert refused("two.jsonl").startswith("two.jsonl: run 'moe8-256' is in rows 1, 2, 3, 4, which are several runs by")
+    write("ids.csv", [("run", "num_experts", "dense_parameter_count"), *((i, 8, 1e6) for i in "ab")])
+    assert converted("two.jsonl", LOSS | {"hyper_id": "id"}, config="ids.csv")[0]["hyper_id"].tolist() == [0, 0, 1, 1]
 
 
 def test_a_history_sorted_by_step_is_read_by_its_time(here):

@@ -7,7 +7,6 @@ from an earlier version, without a record. `OTHER` differs from `RUN` only in it
 import contextlib
 import csv
 import dataclasses
-import json
 import os
 import re
 import shutil
@@ -23,7 +22,6 @@ from routelaws.accelerated.training import step
 from routelaws.accelerated.training.configuration import PLACES, from_mapping
 from routelaws.accelerated.training.runs import checkpoints, result_rows, run_folder
 from routelaws.accelerated.training.runs.record import Record, check_config, read_record, record_in, write_record
-from routelaws.accelerated.training.runs.resuming import kept_files_of_older
 from routelaws.accelerated.training.sweeps.sweep_folder import collect_rows
 from routelaws.accelerated.training.text.tokenizer import train_tokenizer
 
@@ -52,7 +50,7 @@ def runs(fields, tmp_path_factory):
     make_run(fields, made["OTHER"], seed=2).train()
     shutil.copytree(made["RUN"], made["MID"])
     shutil.rmtree(made["MID"] / "checkpoints" / "24")
-    record = record_in(checkpoints.Checkpoints(made["MID"] / "checkpoints", print).beside())
+    record = record_in(checkpoints.Checkpoints(made["MID"] / "checkpoints", print).beside(), made["MID"])
     write_record(made["MID"], record)
     result_rows.write_rows(made["MID"] / "results.csv", record.rows)
     log = (made["MID"] / "log.jsonl").read_bytes()
@@ -246,20 +244,8 @@ ERRORS = {
     "checkpoints gone": ("RUN", ("train",), remove("checkpoints"),
                          ": was trained up to step 24 but has no checkpoint; restore its checkpoints, or delete the"),
     # a run of an earlier version
-    "old, experts": ("OLD", ("evaluate", "generate"), edit("config.json", '"experts": 4', '"experts": 8'),
-                     "checkpoints: no checkpoint matches the model in config.json; restore config.json"),
-    "old, tokenizer": ("OLD", ("generate",), cut("tokenizer.model", 100),
-                       "tokenizer.model: is not a SentencePiece model"),
-    "old, a loss": ("OLD", ("train", "report"), lines("results.csv", lambda rows: [*rows[:-1], _other_loss(rows)]),
-                    "results.csv: loss_validation at step 24 is 1.2345, but "),
-    "old, two rows": ("OLD", ("train",), lines("results.csv", lambda rows: rows[:2]),
-                      "results.csv: is damaged: it has 1 of the 3 rows up to step 24"),
-    "old, a later row": ("OLD", ("train",),
-                         lines("results.csv", lambda rows: [*rows, rows[-1].replace(",24,", ",32,", 1)]),
-                         "results.csv: has step 32, but the run ends at step 24"),
-    "old, a later line": ("OLD", ("train",),
-                          lines("log.jsonl", lambda rows: [*rows, '{"kind": "train", "step": 99}\n']),
-                          "log.jsonl: has step 99, but the run ends at step 24"),
+    "old": ("OLD", ("train", "evaluate", "generate"), lambda folder, runs: None,
+            ": has no record of its files, because an earlier version wrote it; train the run again with another"),
 }  # fmt: skip
 """Damage of folders: the folder, the commands, the change, and the last line of each command."""
 
@@ -300,12 +286,6 @@ def test_what_was_changed_is_one_line_and_nothing_is_lost(case, folder, command,
 # WHAT IS USED
 
 
-def without_last_row(folder: Path, runs: dict) -> None:
-    """Remove the last row of OLD, as after a kill after the last checkpoint."""
-    lines("results.csv", lambda rows: rows[:-1])(folder, runs)
-    lines("log.jsonl", lambda rows: rows[:-1])(folder, runs)
-
-
 def turn_a_digit(folder: Path, runs: dict) -> None:
     path = folder / "checkpoints" / "24" / "_CHECKPOINT_METADATA"
     path.write_text(path.read_text().replace('"experts": 4', '"experts": 8'))
@@ -323,9 +303,6 @@ USED = {
     "log gone": ("RUN", remove("log.jsonl"), "log.jsonl: is missing; a new log begins at step 24"),
     "windows gone": ("RUN", remove("validation_windows.csv"), ""),
     "line ends": ("RUN", lines("results.csv", lambda rows: [row.replace("\n", "\r\n") for row in rows]), ""),
-    "old": ("OLD", lambda folder, runs: None, "has no record (an earlier version wrote it), so changes of its"),
-    "old, log gone": ("OLD", remove("log.jsonl"), "log.jsonl: is missing; a new log begins at step 24"),
-    "old, no last row": pytest.param("OLD", without_last_row, "has no record (an earlier", marks=pytest.mark.slow),
     "a turned bit": pytest.param("RUN", turn_a_digit, "checkpoint at step 24 is damaged and skipped (ValueError",
                                  marks=pytest.mark.slow),
 }  # fmt: skip
@@ -351,25 +328,6 @@ def test_a_run_whose_text_was_moved_is_the_same_run(fields, name):
     record = Record(config.plain(), "", None, {}, [], [], {})
     value = {"corpus": (place,), "eval": (f"c4={place}",)}.get(name, place)
     check_config(Path("config.json"), dataclasses.replace(config, **{name: value}), record)
-
-
-@pytest.mark.parametrize("steps", [[8], [8, 16]], ids=["before its row", "after its row"])
-def test_what_an_older_run_logged_of_an_evaluation_without_a_row_is_left_out(tmp_path, steps):
-    """The run was killed after the checkpoint of step 16."""
-    rows = [{"hyper_id": 0, "step": step, "loss_validation": 3.5} for step in steps]
-    result_rows.write_rows(tmp_path / "results.csv", rows)
-    logged = [(step, kind) for step in (8, 16, 24) for kind in ("train", "skipped", "routing", "evaluation")]
-    lines = [json.dumps({"kind": kind, "step": step, "loss_validation": 3.5}) + "\n" for step, kind in logged]
-    (tmp_path / "log.jsonl").write_text("".join(lines))
-    kept = kept_files_of_older(tmp_path, 16, {8, 16, 24}, print)
-    found = [(line["step"], line["kind"]) for line in map(json.loads, kept.log.splitlines())]
-    assert found == logged[: 8 if 16 in steps else 6] and [row["step"] for row in kept.rows] == list(map(str, steps))
-
-
-def test_an_evaluation_of_an_older_run_says_that_it_has_no_record(runs, do):
-    (code, printed, said), (_, wanted, _) = do("evaluate", runs["OLD"]), do("evaluate", runs["RUN"])
-    line = f"{runs['OLD']}: has no record (an earlier version wrote it), so changes of its files cannot be detected"
-    assert code == 0 and line in said and printed.replace("OLD", "RUN") == wanted
 
 
 @pytest.mark.parametrize("command", ["evaluate", "train"])

@@ -33,7 +33,7 @@ def made_table(noise: float = 0.0) -> Accuracies:
     return Accuracies(blank, blank, parameters, tokens, flops, {"text": loss}, accuracies, [])
 
 
-RATES = {"power": 0.25, "flat": 0.25}
+RATES = {"power": 0.25, "steep": 0.0, "flat": 0.25}
 
 
 def runs_of(*columns) -> pandas.DataFrame:
@@ -62,14 +62,12 @@ def test_guess_rates_that_are_given_go_before_those_of_the_table(monkeypatch):
     """The law predicts the guess rate, so the rate in use shows."""
     predictors = {"rate": lambda below, above, rate, least_gain: np.full(len(above.flops), rate)}
     monkeypatch.setattr(findings, "_PREDICTORS", predictors)
-    wrong = dict.fromkeys(("arc_easy", "arc_challenge", "mmlu_virology"), np.zeros(14))
+    wrong = dict.fromkeys(("arc_easy", "arc_challenge"), np.zeros(14))
     table = made_table()._replace(accuracies=wrong, guess_rates={"arc_easy": 0.5, "arc_challenge": 0.5})
     study = compare_laws(table, 3e19, {"arc_easy": 0.125})
-    assert errors_of(study, "rate") == {"arc_easy": 0.125, "arc_challenge": 0.5, "mmlu_virology": 0.25}
-    assert findings.rate_remarks(table) == []
-    strange = table._replace(accuracies=dict.fromkeys(("mmlu_generative", "arc_easy", "quiz"), np.zeros(14)))
-    said = "the guess rate is not known, so 0 is used: mmlu_generative (set it with --tasks)"
-    assert findings.rate_remarks(strange, {"quiz": 0.2}) == [said]
+    assert errors_of(study, "rate") == {"arc_easy": 0.125, "arc_challenge": 0.5}
+    with pytest.raises(InputError, match="the guess rates of arc_challenge are not stated; add --tasks TABLE"):
+        compare_laws(table._replace(guess_rates={}), 3e19, {"arc_easy": 0.125})
 
 
 LOG_LAWS = "direct", "ceiling", "ratio", "two-stage logistic, same rows", "two-stage ratio, same rows"
@@ -128,7 +126,7 @@ def test_a_study_by_hand(monkeypatch):
     }
     tasks = {name: np.array(values) for name, values in tasks.items()}
     table = Accuracies(sets, sets, flops, flops, flops, {"text": flops}, tasks, [])
-    study = compare_laws(table, 2.0)
+    study = compare_laws(table, 2.0, dict.fromkeys(tasks, 0.0))
     assert (study.fitted_runs, study.scored_runs, study.tasks) == (4, 4, 3)
     assert errors_of(study, "direct") == pytest.approx({"x": 0.225, "y": 0.0, "z": 0.2})
     assert errors_of(study, "ceiling") == pytest.approx({"x": 0.175, "y": 0.1, "z": 0.2})

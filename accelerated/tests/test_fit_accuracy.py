@@ -35,11 +35,12 @@ def pair(found: dict, name: str) -> list:
 @pytest.fixture
 def table(tmp_path):
     quiz = downstream.predict_accuracy(LAW, FLOPS, guess_rate=0.25)
-    lines = ["run,params,tokens,flops,loss_text,acc_quiz,guess_quiz,acc_code pass@1,acc_code pass@10"]
+    lines = ["run,params,tokens,flops,loss_text,acc_quiz,guess_quiz,acc_code pass@1,acc_code pass@10,"]
+    lines[0] += "guess_code pass@1,guess_code pass@10"
     for i, (flops, share) in enumerate(zip(FLOPS, quiz, strict=True)):
         first = 0.1 + 0.02 * i
         size = math.sqrt(flops / 120)
-        cells = (size, 20 * size, flops, 60 * flops**-0.07, share, 0.25, first, first + 0.2)
+        cells = (size, 20 * size, flops, 60 * flops**-0.07, share, 0.25, first, first + 0.2, 0, 0)
         lines.append(f"run{i}," + ",".join(repr(float(cell)) for cell in cells))
     path = tmp_path / "own.csv"
     path.write_text("\n".join(lines) + "\n")
@@ -92,7 +93,7 @@ def test_many_tasks_are_a_table_without_intervals(table, capsys):
         out = capsys.readouterr().out
         assert ("for intervals, use --json, or --task with one task" in out) == (tasks == 4)
         assert bool(re.search(r"quiz +9 +3e\+03 +0\.18 +0\.0000 +0\.0000", out)) == (tasks == 4), out
-        frame.assign(acc_more=frame["acc_quiz"]).to_csv(table, index=False)
+        frame.assign(acc_more=frame["acc_quiz"], guess_more=0.25).to_csv(table, index=False)
 
 
 def test_every_interval_of_a_prediction_is_of_the_level_that_is_asked_for(table, capsys):
@@ -139,13 +140,16 @@ def pro_like(tmp_path, task: str) -> str:
 @pytest.mark.parametrize(
     ("task", "flags", "rate", "warned"),
     [
-        ("mmlu_pro", (), 0.1, []),
-        ("mmlu", (), 0.25, ["6 of 18 accuracies are more than 0.05 below the guess rate 0.25 (lowest: 0.1"]),
-        ("mmlu_pro", ("--guess-rate", "0.25"), 0.25, ["6 of 18 accuracies are more than 0.05 below"]),
-        ("mmlu_generative", (), 0, ["the guess rate is not known, so 0 is used (set it with --guess-rate)"]),
+        ("mmlu_pro", ("--guess-rate", "0.1"), 0.1, []),
+        (
+            "mmlu_pro",
+            ("--guess-rate", "0.25"),
+            0.25,
+            ["6 of 18 accuracies are more than 0.05 below the guess rate 0.25"],
+        ),
     ],
 )
-def test_the_rate_of_guessing_is_that_of_the_task(tmp_path, capsys, task, flags, rate, warned):
+def test_the_rate_of_guessing_is_stated(tmp_path, capsys, task, flags, rate, warned):
     """The fit recovers the law if the guess rate is 0.1; otherwise a warning explains the doubt."""
     path = pro_like(tmp_path, task)
     for flops, wanted in ((1e25, 0.730), (1e21, 0.160)):
@@ -155,6 +159,11 @@ def test_the_rate_of_guessing_is_that_of_the_task(tmp_path, capsys, task, flags,
         found = [text for text in fit["cautions"] if "guess rate" in text]
         assert [text[: len(start)] for text, start in zip(found, warned, strict=True)] == warned
         assert (abs(fit["value"] - wanted) < 0.002) == (rate == 0.1)
+    assert cli.main(["fit", path, "--law", "direct"]) == 2
+    needed = (
+        "the guess rate is not stated; add --guess-rate RATE (one over the number of choices, 0 for generated answers)"
+    )
+    assert f"task {task!r}: {needed}, --tasks TABLE or a column guess_TASK" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,8 @@ def accuracies() -> list[dict]:
             rows.append(
                 {"run": f"m{number}", "params": size, "tokens": ratio * size, "loss_web": web, "loss_books": books,
                  "acc_exact": exact, "acc_one": 0.9 - 0.15 * web + wave,
-                 "acc_two": 0.3 + 0.03 * math.log10(flops / 1e18)}
+                 "acc_two": 0.3 + 0.03 * math.log10(flops / 1e18), "guess_exact": 0, "guess_one": 0,
+                 "guess_two": 0}
             )  # fmt: skip
     return rows
 
@@ -297,10 +298,24 @@ def plan_shows_so_many(said):
             assert places == [str(i + 1) for i in range(top)]
 
 
+@of("fit", "--out")
+def fit_writes_files(said):
+    """The figure has a line for each N of each router, solid and, with a floor, dashed."""
+    found, folder = said(*"fit table.csv --json --out fit".split()), Path("fit")
+    names = ["fit.html", "fit.json", "fit.md", "law.png", "law.svg"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    assert json.loads((folder / "fit.json").read_text()) == found
+    drawn = (folder / "law.svg").read_text()
+    assert drawn.count("stroke-dasharray") >= len(SIZES) and "mathdefault" not in drawn
+    assert '<img src="data:image/svg+xml;base64,' in (folder / "fit.html").read_text()
+
+
 @of("plan", "--out")
 def plan_writes_files(said):
     found, folder = said(*shlex.split(PLAN), "--json", "--out", "plan"), Path("plan")
-    assert sorted(path.name for path in folder.iterdir()) == ["frontier.png", "frontier.svg", "plan.json", "plan.md"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "frontier.png", "frontier.svg", "plan.html", "plan.json", "plan.md"
+    ]  # fmt: skip
     assert json.loads((folder / "plan.json").read_text()) == found
     rows = [line for line in (folder / "plan.md").read_text().splitlines() if line.startswith("|")]
     assert len(rows) == 2 + len(lines_of(found))

@@ -46,7 +46,7 @@ CASES = {
         "router": "top_k", "k": 2, "granularity": 2, "capacity_factor": 1.25, "drop_order": "priority",
         "gate": "sigmoid", "normalisation": "softmax", "balance_weight": 0.0625, "z_weight": 0.03125,
         "bias_rate": 0.015625, "objective": "masked", "mask_rate": 0.25, "mask_token": 7, "heads": 2, "kqv_size": 6,
-        "activation": "swiglu", "positions": "rotary", "output_norm": True, "dtype": "bfloat16",
+        "activation": "swiglu", "positions": "rotary", "norm": "rms", "output_norm": True, "dtype": "bfloat16",
         "rematerialise": True,
     },
     "GShard": SMALL | ROUTED | {"router": "top_k", "k": 2, "sample_second": True},

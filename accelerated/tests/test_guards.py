@@ -24,8 +24,7 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import diagnosis, loop, step, stopping
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.runs import checkpoints
-from routelaws.accelerated.training.runs.resuming import check_untrained
-from routelaws.accelerated.training.runs.run_folder import read_log
+from routelaws.accelerated.training.runs.run_folder import check_untrained, read_log
 from routelaws.accelerated.training.runs.trunk import check_growth
 from routelaws.accelerated.training.sweeps import sweep_folder
 from routelaws.accelerated.training.sweeps.sweep_folder import read_sessions

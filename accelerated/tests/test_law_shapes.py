@@ -29,23 +29,26 @@ def resampled(name: str, count: int = 60):
     return (size, experts, loss), random.multinomial(size.size, np.full(size.size, 1 / size.size), count).astype(float)
 
 
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(("own", "huber"), [(False, None), (True, None), (True, 5e-4)])
 @pytest.mark.parametrize("name", LAWS)
-def test_a_weight_counts_a_row_so_often(name, own, monkeypatch):
-    table, weights = resampled(name, 10)
-    losses = np.tile(table[2], (10, 1)) * (10 ** np.random.default_rng(1).normal(0, 3e-3, weights.shape) if own else 1)
+def test_a_weight_counts_a_row_so_often(name, own, huber, monkeypatch):
+    table, weights = resampled(name, 10 if huber is None else 5)
+    losses = np.tile(table[2], (len(weights), 1)) * (
+        10 ** np.random.default_rng(1).normal(0, 3e-3, weights.shape) if own else 1
+    )
     weights[0] = np.arange(weights.shape[1]) < 8  # one size, which does not determine the law
     monkeypatch.setattr(fitting, "AT_ONCE", 4)
-    found = fitting.fit_weighted(*table[:2], losses if own else table[2], weights, scan=16, starts=4)
+    found = fitting.fit_weighted(*table[:2], losses if own else table[2], weights, huber, scan=16, starts=4)
     assert found.status[0] == -1 and np.isnan(found.objective[0])
     for b, weight in list(enumerate(weights.astype(int)))[1:]:
         rows = [np.repeat(column, weight) for column in (*table[:2], losses[b])]
-        alone = fitting.fit_routed(*rows)
+        alone = fitting.fit_routed(*rows, huber)
         assert fitting.STATUSES[found.status[b]] == alone.status
         check("laws.fitting.objective", abs(found.objective[b] / alone.objective - 1), message=f"weighting {b}")
         predicted = fitting.predict_curves(found, *table[:2])[b], fitting.predict_curve(alone.curve, *table[:2])
         error = float(np.abs(np.log10(predicted[0]) - np.log10(predicted[1])).max())
-        check("laws.fitting.prediction", error, alone.rmsle / 1e-3, message=f"weighting {b}")
+        bound, unit = ("laws.fitting.prediction", 1e-3) if huber is None else ("laws.huber.prediction", 1.0)
+        check(bound, error, alone.rmsle / unit, message=f"weighting {b}")
 
 
 EXTRA = np.array([0.0, 1.0, 4.0, 20.0, 100.0, 300.0])

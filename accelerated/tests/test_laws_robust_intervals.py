@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
 from routelaws.reference.laws import robust_intervals as robust
 from routelaws.reference.laws.catalogue import LAWS, fitted
@@ -56,13 +57,32 @@ def test_a_derivative_at_an_edge_is_one_sided():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_hc3_is_the_sandwich_of_mackinnon_and_white(seed):
+    """With the degrees of freedom of Lipsitz, Ibrahim and Parzen; the quantiles are SciPy's."""
     _, _, errors = errors_with(shared(0.0, seed) * np.linspace(0.2, 5, 36))
     bread = np.linalg.inv(DESIGN.T @ DESIGN)
     leverage = np.diag(DESIGN @ bread @ DESIGN.T)
     meat = DESIGN.T @ np.diag((errors.residual / (1 - leverage)) ** 2) @ DESIGN
     usual = errors.residual @ errors.residual / 32 * POINT @ bread @ POINT
-    wanted = max(1.0, math.sqrt(POINT @ bread @ meat @ bread @ POINT / usual))
-    assert robust.factor(errors, POINT, 0.95, "hc3") == pytest.approx(wanted, rel=1e-5)
+    variance, one_run = POINT @ bread @ meat @ bread @ POINT, errors.residual @ errors.residual / 32
+    terms = (DESIGN @ bread @ POINT * errors.residual / (1 - leverage)) ** 2
+    degrees = 3 * variance**2 / (terms @ terms) - 2
+    assert 1 < degrees < 32
+    of_law, of_run = variance, variance + one_run
+    together = of_run**2 / (of_law**2 / degrees + one_run**2 / 32)
+    ratios = math.sqrt(of_law / usual), math.sqrt(of_run / (usual + one_run))
+    wanted = [
+        r * student.ppf(0.975, d) / student.ppf(0.975, 32) for r, d in zip(ratios, (degrees, together), strict=True)
+    ]
+    found = [robust.factor(errors, POINT, 0.95, "hc3", run) for run in (False, True)]
+    assert found == pytest.approx(np.maximum(wanted, 1.0), rel=1e-5) and found[0] > 1
+
+
+def test_an_interval_that_rests_on_one_row_has_one_degree_of_freedom():
+    root, residual = np.eye(40)[:1], np.full(40, 0.5)
+    errors = robust.Errors("hc3", "", math.nan, root, residual, np.zeros(40), np.arange(40), None)
+    wanted = student.ppf(0.975, 1) / student.ppf(0.975, 39) * math.sqrt(39 / 40)  # s² = 40/39 · 0.5²
+    assert robust.factor(errors, np.ones(1), 0.95) == pytest.approx(wanted)
+    assert robust.factor(errors._replace(residual=residual - root[0] / 2), np.ones(1), 0.95) == 1  # it shows no error
 
 
 @pytest.mark.parametrize("share", [0.0, 0.6, 0.95])

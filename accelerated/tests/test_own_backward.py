@@ -133,8 +133,9 @@ def test_dense_ffn(activation, narrow=3):
 
 
 def plain_norm(scale, offset, x):
-    centred = x - x.mean(axis=-1, keepdims=True)
-    return scale * centred / jnp.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5) + offset
+    centred = x if offset is None else x - x.mean(axis=-1, keepdims=True)
+    normed = scale * centred / jnp.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
+    return normed if offset is None else normed + offset
 
 
 def norm_gradients(norm, scale, offset, x):
@@ -144,9 +145,9 @@ def norm_gradients(norm, scale, offset, x):
     return jax.jit(norm)(*arrays), pulled
 
 
-@pytest.mark.parametrize("spread", [1.0, 1e-2])
-def test_norm(spread):
-    """Some rows have a variance near epsilon, and one has variance 0."""
+@pytest.mark.parametrize(("spread", "rms"), [(1.0, False), (1e-2, False), (1e-2, True)])
+def test_norm(spread, rms):
+    """Some rows have a variance (without an offset: a mean square) near epsilon, and one has 0."""
     random = np.random.default_rng(0)
     scale, offset, x = (
         random.standard_normal(5),
@@ -154,6 +155,9 @@ def test_norm(spread):
         3 + spread * random.standard_normal((2, 3, 5)),
     )
     x[1, 2] = 4.0
+    if rms:
+        offset, x = None, x - x.mean(axis=-1, keepdims=True)
+        x[1, 1] += 3.0
     found = norm_gradients(lambda *given: normalise(*given, 1e-5), scale, offset, x)
     assert_same(found, norm_gradients(plain_norm, scale, offset, x), LIMIT, "norm")
 

@@ -12,10 +12,9 @@ import routelaws.accelerated as accelerated
 from routelaws.accelerated import experts, routers
 from routelaws.reference.experts import routed_ffn
 from routelaws.reference.routers.sinkhorn import sinkhorn_router
-from routelaws.reference.routers.top_k import top_k_router
 
 PAGE = (Path(accelerated.__file__).parents[1] / "docs" / "own_layer.md").read_text(encoding="utf-8")
-PLAIN, PRUNED, FLAX, EQUINOX, ADAPTER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PLAIN, PRUNED, FLAX, EQUINOX = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 WEIGHTS = ("router", "up", "down")
 
@@ -138,12 +137,3 @@ def test_what_a_layer_gets_wrong_is_one_line():
     for words, call in wrong.items():
         with pytest.raises(ValueError, match=re.escape(words)):
             call()
-
-
-def test_the_adapter_returns_the_choice_and_its_gates():
-    names: dict = {}
-    exec(compile(ADAPTER, "own_layer.md", "exec"), names)
-    logits = np.array([[0.5, 2.0, -1.0], [3.0, 0.0, 1.0]], np.float32)
-    found, wanted = names["backend"].top_k_router(logits, 2), top_k_router(logits, 2)
-    assert np.array_equal(found["expert"], wanted.expert)
-    assert np.allclose(found["gate"], wanted.gate, rtol=1e-5)

@@ -137,6 +137,10 @@ def test_the_row_of_a_dense_model_names_the_router_of_its_law(path):
 def test_tokens_that_a_law_does_not_know_of_are_refused(path):
     with pytest.raises(InputError, match="3e\\+09 training tokens do not match the runs' 3.277e\\+07; the law"):
         planned(path, Budget(1e18), tokens=3e9)
+    without = table().drop(columns=["batch_size", "sequence_length"])
+    without.to_csv(path.with_name("without.csv"), index=False)
+    with pytest.raises(InputError, match="the runs' .* \\(524,288 per step, because the table has no tokens\\)"):
+        planned(path.with_name("without.csv"), Budget(1e18), tokens=3e7)
     assert planned(path, Budget(1e18), tokens=3.3e7).rankings[0].lines[0].choice.tokens == 3.3e7
 
 

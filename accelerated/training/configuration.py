@@ -169,7 +169,7 @@ class TrainConfig:
         ):
             if value != usual:
                 parts.append(f"{letter}{value:.3g}")
-        for option in ("grouping", "objective", "activation", "positions", "layout", "emit"):
+        for option in ("grouping", "objective", "activation", "positions", "norm", "layout", "emit"):
             value = getattr(model, option)
             parts += [value] if value != getattr(ModelConfig, option) else []
         parts += ["normed"] if model.output_norm else []

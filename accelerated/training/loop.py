@@ -33,25 +33,18 @@ from .diagnosis import failing_layer, what_is_wrong
 from .optimizer import check_memory
 from .routing import report_routing
 from .runs.checkpoints import Checkpoints, Restored
-from .runs.record import (
-    NO_RECORD,
-    Record,
-    digest,
-    digest_of_table,
-    read_record,
-    record_in,
-    texts_in,
-    write_record,
-)
+from .runs.record import Record, digest, digest_of_table, read_record, record_in, write_record
 from .runs.result_rows import as_text, result_row, write_rows
-from .runs.resuming import Kept, check_untrained, kept_files, kept_files_of_older
 from .runs.run_folder import (
     WINDOWS,
+    Kept,
     Log,
     check_folder,
+    check_untrained,
     claim_folder,
     keep_hash_table,
     keep_tokenizer,
+    kept_files,
     read_results,
 )
 from .runs.trunk import Trunk, begin, check_growth, check_trunk
@@ -197,7 +190,7 @@ class Run:
         if begun:
             state = TrainState(**begun.state)
             self._go_on(begun, "resumes at" if restored else f"branches off {self.trunk.folder} at")
-        kept = self._kept(record_in(restored.extra), step) if restored else self._nothing_kept(step)
+        kept = self._kept(restored.extra, step) if restored else self._nothing_kept(step)
         self.rows, self.windows = list(kept.rows), list(kept.windows)
         self.log = Log(self.folder / "log.jsonl", kept.log)
         write_rows(self.folder / "results.csv", self.rows)  # record first: a table may have fewer rows than the record
@@ -216,7 +209,7 @@ class Run:
         self.initial_tokens = begun.extra.get("initial_tokens", self.initial_tokens)
 
     def _check_saved(self, step: int, extra: dict) -> None:
-        check_files(self.folder, self.config, record_in(extra), f"the checkpoint of step {step:,}")
+        check_files(self.folder, self.config, record_in(extra, self.folder), f"the checkpoint of step {step:,}")
 
     def _nothing_kept(self, step: int) -> Kept:
         check_untrained(self.folder, self.config.steps, {stop for stop in self.checkpoint_steps if stop > step})
@@ -224,11 +217,8 @@ class Run:
             self._tell(f"{self.folder}: the run stopped before its first checkpoint; it starts from step {step:,}")
         return Kept([], [], b"")
 
-    def _kept(self, record: Record | None, step: int) -> Kept:
-        if record is None:
-            self._tell(f"{self.folder}: {NO_RECORD}")
-            return kept_files_of_older(self.folder, step, self.evaluation_steps, self._tell)
-        return kept_files(self.folder, record, step, self.config.steps, self._tell)
+    def _kept(self, extra: dict, step: int) -> Kept:
+        return kept_files(self.folder, record_in(extra, self.folder), step, self.config.steps, self._tell)
 
     def _record(self) -> Record:
         static = self.config.plain(), *self.digests, self.texts
@@ -285,7 +275,7 @@ class Run:
         """Return the recorded digests of the run's texts; {} for a new run."""
         saved = self._saved().beside()
         if saved is not None:
-            return texts_in(saved)
+            return record_in(saved, folder).texts
         record = read_record(folder)
         return record.texts if record else {}
 

@@ -18,7 +18,7 @@ from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, is
 
 TINY = float(np.finfo("float32").tiny)
 
-LOW = {"bfloat16": TINY, "float16": 2.0**-25}
+LOW = {"float16": 2.0**-25, "bfloat16": TINY}
 """{precision below float32 in which routers compute: error of a number below its least normal one}."""
 
 

@@ -209,6 +209,7 @@ LATER = {
     "GPT-OSS": dict(router="top_k", k=4, router_bias=True, activation="swiglu", positions="rotary"),
     "HASH, then TOP-K": dict(router="hash:1,top_k:2", granularity=2, router_bias=True, shared_experts=1),
     "shared experts of hash": dict(router="hash", granularity=2, shared_experts=1, output_norm=True),
+    "RMSNorm": dict(router="top_k", activation="swiglu", positions="rotary", norm="rms", output_norm=True),
 }  # fmt: skip
 """Options that later papers add to the model."""
 

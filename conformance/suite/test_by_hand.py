@@ -53,6 +53,12 @@ class TestLayerNorm:
         found = call(backend, "transformer.layer_norm", plain, np.array([[[0.01, -0.01]]]))
         assert_digits(found, [[[0.95346, -0.95346]]], "layer_norm of 0.01 -0.01")
 
+    @pytest.mark.asks("transformer.layer_norm")
+    def test_without_an_offset_it_is_rms_norm(self, backend):
+        """1 and 3: mean square 5, 1/√(5 + 0.00001) = 0.44721 and 3/√(5 + 0.00001) = 1.34164, times -2 and 3."""
+        found = call(backend, "transformer.layer_norm", {"scale": np.array([-2.0, 3.0])}, np.array([[[1.0, 3.0]]]))
+        assert_digits(found, [[[-0.89443, 4.02492]]], "layer_norm without an offset")
+
 
 @pytest.mark.asks("experts.gelu")
 def test_gelu(backend):

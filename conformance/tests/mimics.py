@@ -382,6 +382,11 @@ def in_bfloat16(z, k, bias=None, mask=None):
     return expert, _rounded(gate)
 
 
+def in_float16(z, k, bias=None, mask=None):
+    with np.errstate(over="ignore"):
+        return mixtral(z.astype(np.float16).clip(-60000, 60000).astype(z.dtype), k)
+
+
 def bias_in_the_logits(z, k, bias=None, mask=None):
     """deepsuite's AuxiliaryLossFreeRouter."""
     return mixtral(z if bias is None else z + bias.astype(z.dtype), k)
@@ -397,6 +402,7 @@ CAUSES = {
     "1e-6 added": (with_much_eps, "differs", "dialect", "1e-06 is added to the denominator"),
     "small gates": (without_small_gates, "differs", "dialect", "gates below 1e-08 are 0"),
     "bfloat16": (in_bfloat16, "differs", "dialect", "as if logits were computed in bfloat16"),
+    "float16": (in_float16, "differs", "dialect", "as if logits were computed in float16"),
     "choice in bfloat16": (chosen_in_bfloat16, "differs", "dialect", "as if logits were computed in bfloat16"),
     "gates in bfloat16": (gates_in_bfloat16, "differs", "dialect", "as if gates were rounded to bfloat16"),
     "bias in the gate": (bias_in_the_gate, "differs", "dialect", "as if the bias were part of the gates"),

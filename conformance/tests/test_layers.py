@@ -39,8 +39,6 @@ def numpy_layer(planted, k, capacity=None, *, gated=False, fault=""):
             if used[e] < capacity - (fault == "wastes a slot"):
                 slots[e, used[e]] += planted.x[t % 256 if fault == "token ids in a byte" else t]
                 places.append((t, choice, e, used[e]))
-            elif fault == "a dropped token reads the last slot" and capacity:
-                places.append((t, choice, e, capacity - 1))
             used[e] += 1
     for t, choice, e, slot in places:
         if fault == "drops by content" and 1.4 < planted.x[t, -1] < 2:
@@ -359,12 +357,8 @@ LAYERS = {
     "NumPy layer, raises at capacity 0": (lambda: both(numpy_layer, fault="needs room"), "right", ""),
     "NumPy layer, capacity of at least 1": (lambda: both(numpy_layer, fault="room for one"), "right", ""),
     "NumPy layer, constant experts": (lambda: both(numpy_layer, fault="constant experts"), "right", "not tested"),
-    "NumPy layer, second choices begin again": (
-        lambda: both(numpy_layer, fault="second choices begin again"), "defect", "token"),
     "NumPy layer, gated, second choices begin again": (
         lambda: both(numpy_layer, gated=True, fault="second choices begin again"), "defect", "token"),
-    "NumPy layer, a dropped token reads": (
-        lambda: both(numpy_layer, fault="a dropped token reads the last slot"), "defect", "token"),
     "NumPy layer, drops by content": (lambda: both(numpy_layer, fault="drops by content"), "defect", "token"),
     "NumPy layer, later tokens first": (lambda: both(numpy_layer, fault="later first"), "differs", "0/1 mask"),
     "NumPy layer, token ids in a byte": (lambda: both(numpy_layer, fault="token ids in a byte"), "defect", "token"),

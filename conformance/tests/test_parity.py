@@ -154,6 +154,7 @@ def test_each_cause_is_named_for_its_inputs(compared, second, causes):
     for name, cause in causes.items():
         assert any(each.startswith(cause) for each in rows[name].causes), rows[name]
     assert result.exit_code == (1 if second in (nan, narrow, bytewise) else 3)
+    json.dumps(parity.as_dict(result), allow_nan=False)
 
 
 def test_designs_that_differ_by_a_constant_or_an_option(compared):

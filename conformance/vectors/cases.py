@@ -323,7 +323,9 @@ def count() -> Answer:
         dict(router_type="MoT", num_experts=16, group_size=24),
         dict(vocab_size=1000, sequence_length=128),
         dict(router_type="Top-K", num_experts=8, routing_frequency=1.0, activation="swiglu", positions="rotary"),
-        dict(router_type="Expert-Choice", num_experts=8, granularity=4, activation="relu", output_norm=True),
+        dict(
+            router_type="Expert-Choice", num_experts=8, granularity=4, activation="relu", norm="rms", output_norm=True
+        ),
         dict(router_type="MoT", num_experts=16, learned_temperature=True),
         dict(router_type="Top-K", num_experts=8, granularity=8, shared_experts=1, activation="swiglu"),
         dict(router_type="Top-K", num_experts=8, k=4, router_bias=True),

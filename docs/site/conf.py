@@ -29,6 +29,7 @@ toc_object_entries = False  # contents list only headings
 html_theme = "pydata_sphinx_theme"
 html_title = "routelaws"
 html_static_path = ["static"]
+html_favicon = "static/favicon.svg"
 html_css_files = ["site.css"]
 html_context = {"default_mode": "auto"}  # light or dark, from the reader's system
 html_copy_source = False

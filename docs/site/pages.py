@@ -20,8 +20,8 @@ SINGLE = {  # pages without a group
 GUIDES = {  # in the order of reading; other pages come last
     "Words": ("terms", "letters"),
     "Build and train": ("own_layer", "routers", "training", "worse_than_dense", "scale", "bench"),
-    "Predict": ("columns", "laws", "planning", "recipes", "court", "downstream"),
-    "Test": ("wild/README", "wild/parity", "vectors"),
+    "Predict": ("twelve_runs", "columns", "laws", "planning", "recipes", "court", "downstream"),
+    "Test": ("test_your_layer", "wild/README", "wild/parity", "vectors"),
     "Background": (
         "study/README",
         "study/details",

@@ -15,7 +15,9 @@ derivatives of the quantity. To first order a fit moves the quantity by w·(erro
 pseudo-inverse). With s² = e·e/(n - p) and Student's quantile q, the usual half-width is q s |w|.
 
 1. hc3 (MacKinnon and White 1985): the variance is Σ wᵢ² eᵢ²/(1 - hᵢ)², with the leverages hᵢ, the diagonal of J J⁺.
-   It is close to the jackknife over rows.
+   It is close to the jackknife over rows. If a few rows carry most of this sum V, V itself scatters, and Student's
+   quantile has fewer degrees of freedom: 3V²/Σ(terms)² - 2 (Lipsitz, Ibrahim and Parzen 1999). This is 1 for a single
+   row, and near m for m equal terms of normal errors.
 2. size: the errors have the covariance s²(I + λZZᵀ), where ZZᵀ is 1 for two runs of one size, else 0. So λ is the
    variance of the sizes over the variance of the runs, and ρ = λ/(1 + λ) is the share of the variance that the runs of
    a size share. Then the quantity has the variance s²_λ (w·w + λ Σ (sum of w over a size)²).
@@ -167,7 +169,8 @@ def factor(errors: Errors, gradient: np.ndarray, level: float, method: str | Non
 
     Example:
         A quantity is the mean of four rows with residuals ± 1, so s² = 4/3. Each leverage is 1/4, so hc3 divides each
-        residual by 3/4 and has the variance 4 (1/4 · 4/3)² = 4/9, instead of 1/3.
+        residual by 3/4 and has the variance 4 (1/4 · 4/3)² = 4/9, instead of 1/3. Its degrees of freedom are those of
+        s², because 3 · 4² / 4 - 2 = 10 is more.
 
         >>> ones, member = np.ones((1, 4)) / 4, np.arange(4)
         >>> errors = Errors("hc3", "", math.nan, ones, np.array([1.0, -1, 1, -1]), np.full(4, 0.25), member, None)
@@ -181,8 +184,14 @@ def factor(errors: Errors, gradient: np.ndarray, level: float, method: str | Non
     if not (usual > 0 and math.isfinite(usual)):
         return 1.0
     if method == "hc3":
-        variance = float(np.sum((weights * errors.residual / (1 - errors.leverage)) ** 2)) + s2 * more
-        return max(1.0, math.sqrt(variance / usual))
+        terms = (weights * errors.residual / (1 - errors.leverage)) ** 2
+        of_law, of_run = float(terms.sum()), s2 * more
+        if of_law == 0:
+            return 1.0
+        degrees = min(3 * of_law**2 / float(terms @ terms) - 2, freedom)
+        degrees = (of_law + of_run) ** 2 / (of_law**2 / degrees + of_run**2 / freedom)
+        wider = student_quantile(level, degrees) / student_quantile(level, freedom)
+        return max(1.0, wider * math.sqrt((of_law + of_run) / usual))
     if method == "profile" or errors.mixture is None:
         return 1.0
     ratio, variance, probability = errors.mixture

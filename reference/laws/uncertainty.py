@@ -288,7 +288,7 @@ def _check_level(level: float) -> None:
 
 
 @functools.cache  # the intervals of one table share a quantile
-def student_quantile(level: float, degrees: int) -> float:
+def student_quantile(level: float, degrees: float) -> float:
     """Return q such that a Student t variable lies in [-q, q] with probability `level`.
 
     With t = √degrees · tan θ the density becomes cos(θ)^(degrees - 1) up to a factor, so

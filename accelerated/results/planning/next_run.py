@@ -192,7 +192,7 @@ def next_blocks(found: NextRuns, top: int = 10) -> list[Block]:
     where = ", ".join(f"{letter} = {value:.6g}" for letter, value in zip(letters, quantity.at, strict=False))
     blocks: list[Block] = [
         f"{quantity.name}{' at ' if where else ''}{where}, {fit.name}, law {fit.law.name}",
-        f"interval now, from the {fit.best.rows} runs of {found.table}: {_interval(found.now)}",
+        f"interval now, for independent errors, from the {fit.best.rows} runs of {found.table}: {_interval(found.now)}",
         _runs_table(found, top),
     ]
     if len(found.proposals) > top:

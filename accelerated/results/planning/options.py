@@ -367,6 +367,7 @@ def _tokens(fit: Fit, costs: Costs, tokens: float | None) -> float | Callable | 
     low, high = of_runs.min(), of_runs.max()
     if tokens > GIVEN_TOKENS * high or tokens * GIVEN_TOKENS < low or not costs.same_tokens:
         words = f"{high:.4g}" if costs.same_tokens else f"{low:.4g} to {high:.4g}, by size"
+        words += "" if says_tokens(fit.rows.runs.frame) else " (524,288 per step, because the table has no tokens)"
         raise ValueError(
             f"{tokens:.4g} training tokens do not match the runs' {words}; the law {fit.law.name} ignores "
             "tokens, so it holds only for the tokens of the runs"

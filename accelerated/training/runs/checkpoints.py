@@ -256,8 +256,7 @@ class Checkpoints:
         try:
             with _alone():
                 metadata = _whole_metadata(self._path(step))
-                extra, known = metadata["extra"], "whole" in metadata  # older checkpoints have no other fields
-                whole = metadata["whole" if known else "digest"]
+                extra = metadata["extra"]
                 if check is not None:
                     check(step, extra)
                 state = self._load(step, like, packed=metadata.get(PACKED, False))
@@ -265,7 +264,7 @@ class Checkpoints:
             wrong = error
         if hosts.asked_anywhere(wrong is not None):
             raise wrong or ValueError("another process cannot read its part")
-        if (_digest(state, step, extra) if known else _digest(state)) != whole:
+        if _digest(state, step, extra) != metadata["whole"]:
             raise ValueError("its content does not match its digest")
         return Restored(step, state, extra)
 
@@ -424,11 +423,10 @@ def _quiet() -> Iterator[None]:
         sys.unraisablehook = hook
 
 
-def _digest(tree: dict, step: int | None = None, extra: dict | None = None) -> str:
+def _digest(tree: dict, step: int, extra: dict) -> str:
     """Return one hash of the step, the other fields, and the arrays of a tree with their paths, dtypes and shapes."""
     result = hashlib.blake2b(digest_size=16)
-    if step is not None:
-        result.update(f"{step} {json.dumps(extra, sort_keys=True)}\n".encode())
+    result.update(f"{step} {json.dumps(extra, sort_keys=True)}\n".encode())
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         array = np.ascontiguousarray(hosts.whole(leaf))
         result.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode())

@@ -11,7 +11,7 @@ The digest of a checkpoint also covers the record of its step, so files of anoth
 the record of the last evaluation, for readers that need no weights. A run writes the record before the table. So after
 a kill, the record may have rows that the table lacks, and the log may have lines that the record lacks.
 
-Runs of earlier versions have no record, so changes of their files cannot be detected.
+A run of an earlier version has no record. Its table can be read, but its checkpoints are refused.
 """
 
 import json
@@ -48,7 +48,7 @@ A_NEW_LOG = "restore it, or move it away to start a new log"
 """Remedy if the log differs from the log that the run wrote."""
 
 
-NO_RECORD = "has no record (an earlier version wrote it), so changes of its files cannot be detected"
+NO_RECORD = "has no record of its files, because an earlier version wrote it; train the run again with another --out"
 """The message for a run of an earlier version."""
 
 
@@ -110,25 +110,18 @@ def read_record(folder: Path) -> Record | None:
     return record
 
 
-def record_in(extra: dict) -> Record | None:
-    """Return the record in the fields of a checkpoint; None if an earlier version wrote the checkpoint.
+def record_in(extra: dict, folder: Path) -> Record:
+    """Return the record in the fields of a checkpoint.
 
     Raises:
+        InputError: an earlier version wrote the checkpoint.
         ValueError: the record has another form.
     """
     if "record" not in extra:
-        return None
+        raise InputError(f"{folder}: {NO_RECORD}")
     if wrong := misfit(extra["record"], FORM, "record"):
         raise ValueError(wrong)
     return _record(extra["record"])
-
-
-def texts_in(extra: dict) -> dict[str, str]:
-    """Return the digests of the texts among the fields of a checkpoint; older checkpoints have only the corpus."""
-    record, position = record_in(extra), extra.get("position", {})
-    if record is None:
-        return {"corpus": position["tokens"].partition("-")[0]} if "tokens" in position else {}
-    return record.texts
 
 
 def _record(plain: dict) -> Record:

@@ -124,7 +124,7 @@ def run_columns(config: TrainConfig) -> dict:
         "batch_size": config.batch_size,
         "vocab_size": model.vocab_size,
         "objective": model.objective,
-        "model_options": f"{model.activation} {model.positions}",
+        "model_options": f"{model.activation} {model.positions}" + (" rms" if model.norm == "rms" else ""),
         "routing_options": routing_options(model),
         "learning_rate": config.peak_learning_rate(),
         "schedule": schedule_words(config),

@@ -13,8 +13,10 @@ import io
 import json
 import math
 import os
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +29,17 @@ from ..configuration import TrainConfig, from_mapping
 from ..text.tokenizer import Tokenizer
 from ..window_losses import FILE as WINDOWS
 from ..window_losses import WindowLosses, read_window_losses
-from .record import A_NEW_LOG, FILE, WRITTEN_ANEW, Record, check_config, check_log, check_rows, digest, read_record
+from .record import (
+    A_NEW_LOG,
+    FILE,
+    WRITTEN_ANEW,
+    Record,
+    check_config,
+    check_log,
+    check_rows,
+    digest,
+    read_record,
+)
 from .result_rows import read_rows
 
 HASH_TABLE = "hash_table.npy"
@@ -242,8 +254,7 @@ def read_results(folder: Path) -> tuple[list[dict], WindowLosses | None]:
     """
     path = Path(folder) / "results.csv"
     rows, record = read_rows(path), read_record(folder)
-    if record is None:
-        check_losses(path, rows, read_log(Path(folder) / "log.jsonl"))
+    if record is None:  # of an earlier version
         return rows, read_window_losses(folder)
     check_rows(path, rows, record)
     try:
@@ -257,16 +268,6 @@ def read_results(folder: Path) -> tuple[list[dict], WindowLosses | None]:
     return rows, None  # a stopped run may have written the windows of the next row
 
 
-def check_losses(path: Path, rows: list[dict], lines: list[dict]) -> None:
-    """Raise `InputError` if a validation loss of the table differs from the log; for runs without a record."""
-    losses = {line["step"]: line.get("loss_validation") for line in lines if line["kind"] == "evaluation"}
-    for row in rows:
-        logged = losses.get(int(row["step"]))
-        if logged is not None and float(row["loss_validation"]) != logged:
-            what = f"loss_validation at step {row['step']} is {row['loss_validation']}, but {logged} in log.jsonl"
-            raise InputError(f"{path}: {what}; restore the file that was changed")
-
-
 def read_own_log(folder: Path) -> list[dict]:
     """Return the lines of a run's log.
 
@@ -278,3 +279,80 @@ def read_own_log(folder: Path) -> list[dict]:
     if record is not None and os.path.exists(path):
         check_log(path, read_bytes(path), record)
     return lines
+
+
+# RESUME
+
+
+class Kept(NamedTuple):
+    """The log and table with which a run resumes."""
+
+    rows: list[dict[str, str]]
+    windows: list[str]  # see `record.Record`
+    log: bytes
+
+
+def kept_files(folder: Path, record: Record, step: int, steps: int, tell: Callable[[str], None]) -> Kept:
+    """Return the table and the log of a run up to a checkpoint.
+
+    Missing rows are restored from the record. A missing log begins again. Later rows and lines are dropped, because the
+    run writes them again.
+
+    Args:
+        step: the step of the checkpoint.
+        steps: the last step of the run.
+        tell: called with a line for each missing file or row.
+
+    Raises:
+        InputError: a row or a line up to this step differs from the record, or the run would not write a later row or
+            line again.
+    """
+    table, log, by = folder / "results.csv", folder / "log.jsonl", f"the checkpoint of step {step:,}"
+    rows = [row for row in read_rows(table) if not step < int(row["step"]) <= steps]
+    check_rows(table, rows, record, by)
+    if len(rows) < len(record.rows):
+        tell(f"{table}: has {len(rows)} of the {len(record.rows)} rows of {by}; the other rows are restored")
+    if not os.path.exists(log):
+        tell(f"{log}: is missing; a new log begins at step {step:,}")
+        return Kept(record.rows, record.windows, b"")
+    content = read_bytes(log)
+    try:
+        check_log(log, content, record, by)
+    except InputError:
+        read_log(log)  # raises an error that names a broken line
+        raise
+    ours, later = content[: record.log["bytes"]], content[record.log["bytes"] :]
+    _check_later(log, ours.count(b"\n"), later, range(step + 1, steps + 1))
+    return Kept(record.rows, record.windows, ours)
+
+
+def _check_later(path: Path, before: int, later: bytes, steps: range) -> None:
+    """Raise `InputError` if the run would not write a later line of the log again.
+
+    Args:
+        before: number of earlier lines.
+        later: the later lines. A kill may have cut the last one, unless the run is finished.
+        steps: the remaining steps.
+    """
+    *lines, cut = later.split(b"\n")
+    lines += [cut] if cut and not steps else []
+    for number, line in enumerate(lines, before + 1):
+        step = parse_line(line, f"{path}, line {number}")["step"]
+        if step not in steps:
+            left = f"steps {steps[0]} to {steps[-1]} are left" if steps else "no step is left"
+            raise InputError(f"{path}, line {number}: is of step {step}, but {left}; {A_NEW_LOG}")
+
+
+def check_untrained(folder: Path, steps: int, checkpoints: set[int]) -> None:
+    """Raise `InputError` if a run has no checkpoint, but its table or log proves that it had one.
+
+    A run begins its second checkpoint only after the first is complete, and writes its last row after the last
+    checkpoint.
+    """
+    rows = [int(row["step"]) for row in read_rows(folder / "results.csv")]
+    reached = max([0, *rows, *(line["step"] for line in read_log(folder / "log.jsonl"))])
+    if steps in rows or reached > sorted(checkpoints)[:2][-1]:
+        raise InputError(
+            f"{folder}: was trained up to step {reached:,} but has no checkpoint; restore its checkpoints, or delete "
+            "the folder to train this run again"
+        )

@@ -20,13 +20,13 @@ from ..step import TrainState, initial_state, state_shapes
 from ..text.tokenizer import Tokenizer
 from ..watch import Watch, silent
 from .checkpoints import Checkpoints
-from .record import NO_RECORD, WRITTEN_ANEW, Record, check_config, digest_of_table, record_in, texts_in
+from .record import WRITTEN_ANEW, Record, check_config, digest_of_table, record_in
 from .run_folder import HASH_TABLE, read_config, read_hash_table, read_tokenizer
 
 UPCYCLING_STREAM = 3
 """Number folded into the seed for the choice of hidden units to redraw."""
 
-DENSE_FIELDS = ("vocab_size", "d_model", "blocks", "heads", "kqv_size", "activation", "positions")
+DENSE_FIELDS = ("vocab_size", "d_model", "blocks", "heads", "kqv_size", "activation", "positions", "norm")
 """Fields that must be equal in a dense source run and the routed model."""
 
 
@@ -58,14 +58,9 @@ def load_run(folder: str | Path, watch: Watch = silent, *, moments: bool = False
     parts = {}
 
     def check(step: int, extra: dict) -> None:
-        record = record_in(extra)
-        if record is None:
-            watch(
-                "say",
-                line=f"{folder}: {NO_RECORD}",
-            )
+        record = record_in(extra, folder)
         parts["files"] = check_files(folder, config, record, f"the checkpoint of step {step:,}")
-        parts["texts"], parts["before"] = texts_in(extra), extra.get("initial_tokens", 0)
+        parts["texts"], parts["before"] = record.texts, extra.get("initial_tokens", 0)
 
     try:
         restored = checkpoints.restore(shapes._asdict(), check)
@@ -78,23 +73,20 @@ def load_run(folder: str | Path, watch: Watch = silent, *, moments: bool = False
     return SavedRun(config, restored.state["params"], *parts["files"], parts["texts"], optimizer, tokens)
 
 
-def check_files(
-    folder: Path, config: TrainConfig, record: Record | None, by: str
-) -> tuple[np.ndarray | None, Tokenizer]:
+def check_files(folder: Path, config: TrainConfig, record: Record, by: str) -> tuple[np.ndarray | None, Tokenizer]:
     """Return the hash table and the tokenizer of a run.
 
     Args:
         config: the configuration, from config.json or the flags.
-        record: the record in the checkpoint; None if an earlier version wrote the checkpoint.
+        record: the record in the checkpoint.
         by: name of the checkpoint in messages.
 
     Raises:
         InputError: a file is damaged, or differs from the record.
     """
-    if record is not None:
-        check_config(folder / "config.json", config, record, by)
+    check_config(folder / "config.json", config, record, by)
     table, tokenizer = read_hash_table(folder, config.model), read_tokenizer(folder, record, by)
-    if record is not None and digest_of_table(table) != record.hash_table:
+    if digest_of_table(table) != record.hash_table:
         raise InputError(f"{folder / HASH_TABLE}: is not the hash table of {by}; {WRITTEN_ANEW}")
     if tokenizer.vocab_size != config.model.vocab_size:
         raise InputError(

@@ -8,12 +8,13 @@ import { WORDS } from "./state.js";
 /**
  * Return {node, show, play}: the card of a router.
  *
- * model has statesOf(id), stepOf(id), paramsOf(id), setStep(id, step), setParam(id, name, value) and lead(id).
+ * model has statesOf(id), stepOf(id), paramsOf(id), setStep(id, step), setParam(id, name, value), lead(id), and `home`,
+ * the path from the page to the landing page.
  */
 export function routerCard(id, router, model) {
   const node = element(`<article class="lab-card" id="lab-card-${id}" aria-labelledby="lab-title-${id}">
     <header><h3 id="lab-title-${id}">${router.name}</h3>
-    <a href="../tutorials/${router.lesson}.html">lesson ${Number(router.lesson.slice(0, 2))}</a></header>
+    <a href="${model.home}tutorials/${router.lesson}.html">lesson ${Number(router.lesson.slice(0, 2))}</a></header>
     <p class="lab-idea">${router.idea}</p>
     <table class="lab-grid"><thead></thead><tbody></tbody><tfoot></tfoot></table>
     <p class="lab-say"></p><div class="lab-transport"></div><div class="lab-controls"></div><div class="lab-picture"></div><dl class="lab-facts"></dl></article>`);
@@ -30,7 +31,7 @@ export function routerCard(id, router, model) {
   });
   const transport = transportOf(id, router, model);
   node.querySelector(".lab-transport").append(...transport.nodes);
-  parts.header.append(button("Bring up", `Show ${router.name} beside the table`, () => model.lead(id)));
+  parts.header.append(button("Show on top", `Show ${router.name} beside the table`, () => model.lead(id)));
   const prices = id === "base" ? priceRow(model) : null;
   const show = () => {
     const [states, step] = [model.statesOf(id), model.stepOf(id)];

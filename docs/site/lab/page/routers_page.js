@@ -50,7 +50,7 @@ export function start(root) {
     ids.forEach((id) => cards[id].show());
     remember();
   };
-  const model = { ...modelOf(state, redraw), lead: (id) => lead(id, true) };
+  const model = { ...modelOf(state, redraw), home: "../", lead: (id) => lead(id, true) };
   const scores = scorePanel(state, (entries) => {
     Object.assign(state, entries);
     if (entries.scores) forget(state);
@@ -73,6 +73,16 @@ export function start(root) {
   redraw();
   layout.show(state.lead);
   if (query()) layout.node.scrollIntoView({ block: "start" }); // a lesson leads to a state, not to the introduction
+}
+
+/** Put the card of one router into `root`. The address does not store its changes. */
+export function startAlone(root, id) {
+  const model = { ...modelOf(parse("", ROUTERS).state, () => card.show()), home: "" };
+  const card = routerCard(id, ROUTERS[id], model);
+  const lead = element('<div class="lab-lead"></div>');
+  lead.append(card.node);
+  root.replaceChildren(lead);
+  card.show();
 }
 
 const warning = (names) =>
@@ -115,4 +125,4 @@ function layoutOf(cards, chosen) {
 }
 
 const root = typeof document === "undefined" ? null : document.getElementById("lab-routers");
-if (root) start(root);
+if (root) root.dataset.router ? startAlone(root, root.dataset.router) : start(root);

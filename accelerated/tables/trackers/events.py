@@ -13,15 +13,14 @@ settings of the run. Three kinds of folders are not runs of their own:
 
 import math
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from ..errors import InputError
-from ..wording import in_short, plural
-from .log import FOLDER, STEP, Log, continues, restart_remarks, whole_text
+from ...errors import InputError
+from ...wording import in_short, plural
+from ..log import FOLDER, STEP, Log, continues, restart_remarks, whole_text
 
 _FOLDER_OF_HPARAMS = re.compile(r"\d+\.\d+")
 """The name of a folder by `add_hparams`, unless the user gives a name."""
@@ -76,8 +75,9 @@ def read_events(path, files: list[Path], columns: dict[str, str]) -> Log:
             settings[run][FOLDER] = run
         for events in sorted((file.events for file in own if file.events), key=lambda events: events[0].time):
             branch.take(events)
-        for (tag, step), number in branch.values.items():
-            rows.setdefault((run, whole_text(step)), {})[tag] = number
+        for tag, numbers in branch.values.items():
+            for step, number in numbers.items():
+                rows.setdefault((run, whole_text(step)), {})[tag] = number
         if branch.abandoned:
             restarts[run] = branch.restart, len(branch.abandoned)
     if not rows:
@@ -184,19 +184,12 @@ def _check_parts(path, runs: dict[PurePath, list[_File]], columns: dict[str, str
 
 def _continued(runs: dict[PurePath, list[_File]]) -> list[str]:
     """Return a remark on runs that may continue a run of the same folder with the same hyperparameters."""
-    starts = {}  # {folder: [(time, run, hyperparameters, {metric: first step})]}
+    starts = {}
     for run, own in runs.items():
-        events = sorted((event for file in own for event in file.events if event.tag), key=lambda event: event.time)
-        if events:
-            firsts = {event.tag: event.step for event in reversed(events)}
-            settings = {name: value for file in own for name, value in file.settings.items()}
-            starts.setdefault(run.parent, []).append((events[0].time, run.as_posix(), settings, firsts))
-    return continues(
-        (later[1], earlier[1])
-        for group in starts.values()
-        for earlier, later in pairwise(sorted(group, key=lambda start: start[0]))
-        if earlier[2] == later[2] and any(step > earlier[3].get(tag, step) for tag, step in later[3].items())
-    )
+        if steps := [event.step for file in own for event in file.events if event.tag]:
+            settings = {item for file in own for item in file.settings.items()}
+            starts.setdefault((run.parent, frozenset(settings)), []).append((run.as_posix(), min(steps)))
+    return continues(starts)
 
 
 def _read(loader) -> tuple[list[_Event], dict[str, str]]:
@@ -220,39 +213,33 @@ class _Branch:
     """The scalars of a run, from its files in the order of their start, without values that a restart replaced."""
 
     def __init__(self):
-        self.values: dict[tuple[str, int], str] = {}
-        self.steps: dict[str, list[int]] = {}  # {tag: steps, rising}
+        self.values: dict[str, dict[int, str]] = {}  # {tag: {step: number}}, steps rising
         self.abandoned: set[int] = set()
         self.restart = self.end = 0.0  # the step of the last restart; the time of the last event
 
     def take(self, events: list[_Event]) -> None:
         if events[0].time >= self.end:
-            firsts = {event.tag: event.step for event in reversed(events) if event.tag in self.steps}
-            for first, last in [(step, max(self.steps[tag], default=step)) for tag, step in firsts.items()]:
+            firsts = {event.tag: event.step for event in reversed(events) if self.values.get(event.tag)}
+            for first, last in [(step, next(reversed(self.values[tag]))) for tag, step in firsts.items()]:
                 if first < last:
-                    self._cut(first, last, self.steps)
+                    self._cut(first, last, self.values)
         for event in events:
             self.end = max(self.end, event.time)
             if event.tag is None:
-                self._cut(event.step, math.inf, self.steps)
+                self._cut(event.step, math.inf, self.values)
                 continue
-            steps = self.steps.setdefault(event.tag, [])
-            if steps and event.step < steps[-1]:
-                self._cut(event.step, steps[-1], [event.tag])
-            if not steps or event.step > steps[-1]:
-                steps.append(event.step)
-            self.values[event.tag, event.step] = event.number
+            steps = self.values.setdefault(event.tag, {})
+            if event.step < next(reversed(steps), 0):
+                self._cut(event.step, math.inf, [event.tag])
+            steps[event.step] = event.number
 
     def _cut(self, first: int, last: float, tags: Iterable[str]) -> None:
         """Drop the values of these tags from a first to a last step."""
         for tag in tags:
-            steps = self.steps[tag]
-            start, end = bisect_left(steps, first), bisect_right(steps, last)
-            for step in steps[start:end]:
-                del self.values[tag, step]
+            for step in [step for step in takewhile(first.__le__, reversed(self.values[tag])) if step <= last]:
+                del self.values[tag][step]
+                self.abandoned.add(step)
                 self.restart = first
-            self.abandoned.update(steps[start:end])
-            del steps[start:end]
 
 
 def _scalar(value) -> str | None:

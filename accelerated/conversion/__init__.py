@@ -1,0 +1,1 @@
+"""Models in the form of the library transformers: folders of config.json and safetensors, written and read."""
