@@ -217,6 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tables", type=int, default=TABLES, help="tables of each row")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first table; the page has those from 0")
     parser.add_argument("--only", default="", help="only the rows whose law, truth or noise contains this text")
     parser.add_argument("--out", type=Path, default=Path("build/coverage"), help="folder of the finished tables")
     arguments = parser.parse_args()
@@ -227,16 +228,16 @@ def main() -> None:
             key = f"{design.truth}, {design.noise}, {design.law}"
             if arguments.only not in key:
                 continue
-            path = arguments.out / f"{zlib.crc32(key.encode()):08x}.json"
+            path = arguments.out / f"{zlib.crc32(key.encode()):08x}{f'-{arguments.seed}' * (arguments.seed > 0)}.json"
             tables = json.loads(path.read_text())["tables"] if path.exists() else []
             for first in range(len(tables), arguments.tables, CHUNK):
-                seeds = range(first, min(first + CHUNK, arguments.tables))
+                seeds = arguments.seed + np.arange(first, min(first + CHUNK, arguments.tables))
                 tables += pool.map(partial(simulate, design), seeds, chunksize=5)
                 path.write_text(json.dumps({"design": key, "tables": tables}))
             for line in row_of(design, [each for each in tables if each]):
                 print(" | ".join(line), flush=True)
                 lines.append("| " + " | ".join(line) + " |\n")
-    if not arguments.only and PAGE.exists():
+    if not (arguments.only or arguments.seed) and PAGE.exists():
         heads = "truth | noise | fitted law | quantity | before | after | width | tables | method"
         table = f"| {heads} |\n|" + "---|" * 9 + "\n" + "".join(lines)
         PAGE.write_text(PAGE.read_text(encoding="utf-8").split(MARK)[0] + MARK + table, encoding="utf-8")

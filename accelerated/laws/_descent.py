@@ -82,9 +82,15 @@ def best_of(problem: Problem, starts: np.ndarray) -> Found:
     return best_end(problem, *ends_of(problem, starts))
 
 
-def ends_of(problem: Problem, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def ends_of(problem: Problem, starts: np.ndarray, most: tuple[int, int] = STEPS) -> tuple[np.ndarray, np.ndarray]:
     """Return the ends θ [s, p] of the searches from all starts [s, p], and their sums [s]."""
-    return _follow(problem, np.asarray(starts, dtype=np.float64), STEPS)[:2]
+    return _follow(problem, np.asarray(starts, dtype=np.float64), most)[:2]
+
+
+def sums_at(problem: Problem, theta: np.ndarray) -> np.ndarray:
+    """Return the sum [s] of each lane at θ [s, p]."""
+    with np.errstate(all="ignore"):
+        return _sums(problem.fast.predict(theta, problem.logs)[0] - problem.log_loss, problem.weight, problem.delta)
 
 
 def best_end(problem: Problem, theta: np.ndarray, value: np.ndarray) -> Found:
@@ -118,9 +124,7 @@ def _follow(problem: Problem, starts: np.ndarray, most: tuple[int, int], held: H
         halves = list(zip(OUTER_SHARE, WORTH, most, strict=True))
         for half in halves if math.isfinite(problem.delta) else halves[1:]:  # least squares need no first half
             theta = _half(problem, theta, held, *half)
-        predicted, _ = problem.fast.predict(theta, problem.logs)
-        value = _sums(predicted - problem.log_loss, problem.weight, problem.delta)
-    return theta, value, None if held is None else _targets(problem, held.which, theta)[0]
+    return theta, sums_at(problem, theta), None if held is None else _targets(problem, held.which, theta)[0]
 
 
 def _half(problem: Problem, starts: np.ndarray, held: Held | None, outer: float, worth: float, most: int) -> np.ndarray:

@@ -26,6 +26,7 @@ FAST = {KaplanCoefficients: hoffmann.KAPLAN, JointCoefficients: joint.JOINT, **f
 
 
 LOW = 2.0  # a minimum with a larger sum, as a multiple of the least, is no start for tables like this one
+OTHERS, OTHER_STEPS = 2, (60, 600)  # tables whose ends, the lowest in a table, start its second search; its steps
 AT_ONCE = 50  # tables that are searched together; the arrays of more of them do not stay in the processor's cache
 
 
@@ -126,13 +127,11 @@ def _fit_lanes(search: Searched, asked: list[tuple]) -> list:
     fill = [np.minimum(np.arange(rows), loss.size - 1) for _, _, loss, *_ in asked]
     weight = np.array([np.arange(rows) < loss.size for _, _, loss, *_ in asked], np.float64)
     log_loss = np.array([np.log(loss)[take] for (_, _, loss, *_), take in zip(asked, fill, strict=True)])
-    lanes = problem._replace(
+    tables = problem._replace(
         logs=np.array([log[:, take] for log, take in zip(logs, fill, strict=True)]), log_loss=log_loss, weight=weight
-    ).of(np.repeat(np.arange(len(asked)), len(lows)))
-    theta, value = _descent.ends_of(lanes, np.tile(lows, (len(asked), 1)))
-    best = np.argmin(value.reshape(len(asked), -1), axis=1)
+    )
     found = []
-    for i, end in enumerate(theta.reshape(len(asked), len(lows), -1)[np.arange(len(asked)), best]):
+    for i, end in enumerate(_second_ends(tables, *_best_ends(tables, np.tile(lows, (len(asked), 1, 1))))):
         own = problem._replace(logs=logs[i], log_loss=np.log(asked[i][2]))
         try:
             values, _ = _coefficients(own, end, _descent.look(own, end)[1])
@@ -140,6 +139,28 @@ def _fit_lanes(search: Searched, asked: list[tuple]) -> list:
         except ValueError:
             found.append(None)
     return found
+
+
+def _best_ends(tables: _descent.Problem, starts: np.ndarray, most=_descent.STEPS) -> tuple[np.ndarray, np.ndarray]:
+    """Return θ [tables, p] and the sum [tables] of the best end of each table; the starts are [tables, s, p]."""
+    count, many, size = starts.shape
+    theta, value = _descent.ends_of(tables.of(np.repeat(np.arange(count), many)), starts.reshape(-1, size), most)
+    theta, value = theta.reshape(starts.shape), value.reshape(count, many)
+    best = np.arange(count), np.argmin(value, axis=1)
+    return theta[best], value[best]
+
+
+def _second_ends(tables: _descent.Problem, ends: np.ndarray, least: np.ndarray) -> np.ndarray:
+    """Return θ [tables, p] of better ends, where a search from the end of another table finds one."""
+    count = len(ends)
+    if count <= OTHERS:
+        return ends
+    sums = np.array([_descent.sums_at(tables, np.tile(end, (count, 1))) for end in ends])  # [ends, tables]
+    np.fill_diagonal(sums, np.inf)
+    again, lower = _best_ends(tables, ends[np.argsort(sums, axis=0)[:OTHERS].T], OTHER_STEPS)
+    for i in np.flatnonzero(lower < least * (1 - _descent.REACHED)):
+        ends[i] = _descent.ends_of(tables.of(np.array([i])), again[i : i + 1])[0][0]
+    return ends
 
 
 def fitted(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, starts) -> tuple:

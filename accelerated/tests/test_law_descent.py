@@ -90,6 +90,25 @@ def test_many_tables_are_fitted_as_each_alone(name, huber):
         np.testing.assert_allclose(residual, wanted, atol=1e-6)
 
 
+def test_the_end_of_another_table_starts_a_second_search():
+    """The first table ends far off; the others lead it to its minimum."""
+    (form, predict, truth, columns), random = LAWS["kaplan"], np.random.default_rng(0)
+    losses = [predict(*columns, truth) * np.exp(random.normal(0, 1e-3, 20)) for _ in range(3)]
+    problems = [_smooth._problem(form, columns, loss, None) for loss in losses]
+    ends = np.array([_smooth.searched(form, columns, loss, None).best.theta for loss in losses])
+    tables = problems[0]._replace(
+        logs=np.array([each.logs for each in problems]),
+        log_loss=np.array([each.log_loss for each in problems]),
+        weight=np.ones((3, 20)),
+    )
+    least = _descent.sums_at(tables, ends)
+    astray = np.array(ends)
+    astray[0, 0] += 1.0
+    found = _smooth._second_ends(tables, np.array(astray), _descent.sums_at(tables, astray))
+    np.testing.assert_allclose(_descent.sums_at(tables, found), least, rtol=1e-9)
+    assert np.array_equal(found[1:], ends[1:])
+
+
 def test_a_kept_search_is_of_its_own_table():
     """The searches of eight tables are kept. Another loss, delta or law is another search."""
     columns, loss = RUNS[:2], np.exp(RANDOM.normal(1, 1e-2, 20))
