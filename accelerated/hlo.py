@@ -96,6 +96,10 @@ class Program:
                 raise _unknown("line outside of computations", line)
         if self.entry is None:
             raise _unknown("text without ENTRY", text)
+        for name, lines in self.computations.items():
+            if name.startswith("all-reduce-scatter"):  # written as an all-reduce and a slice, but sent as a scatter
+                of_part = {"opcode": "reduce-scatter", "type": lines[-1].type}
+                lines[:] = [line._replace(**of_part) if line.opcode == "all-reduce" else line for line in lines]
         self.times, self.uncounted = collections.Counter({self.entry: 1}), 0
         for name in reversed(self.computations):
             for line in self.computations[name] if self.times[name] else ():

@@ -64,6 +64,24 @@ def test_collectives_count_once_per_round_and_send_what_rings_send():
     assert program.product_flops() == 6 * 2 * 8 * 4 * 6
 
 
+SCATTER = """%all-reduce-scatter.1 (x: f32[8,4]) -> f32[3,4] {
+  %x = f32[8,4]{1,0} parameter(0)
+  %padded = f32[12,4]{1,0} pad(%x), padding=0_4x0_0
+  %sum = f32[12,4]{1,0} all-reduce(%padded), channel_id=2, replica_groups={{0,1,2,3}}, to_apply=%add
+  ROOT %part = f32[3,4]{1,0} dynamic-slice(%sum), dynamic_slice_sizes={3,4}
+}
+
+ENTRY"""
+
+
+def test_a_sum_of_which_a_device_keeps_a_part_is_a_reduce_scatter():
+    text = TEXT.replace("ENTRY", SCATTER).replace(
+        "  %loop", "  %mine = f32[3,4] fusion(%x), kind=kCustom, calls=%all-reduce-scatter.1\n  %loop"
+    )
+    found = [each for each in Program(text).collectives() if each.kind == "reduce-scatter" and each.sent != 96]
+    assert found == [("reduce-scatter", 4, 1, 3 * 3 * 4 * 4)]
+
+
 PIECES = """
   %piece.1 = f32[16]{0} all-gather(%x), channel_id=3, replica_groups={{0,1}}, frontend_attributes={chain_id="0"}
   %rows = (f32[8,4]{1,0}, f32[64,4]{1,0}) tuple(%x, %x)

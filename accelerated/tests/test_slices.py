@@ -6,12 +6,13 @@ import pytest
 from routelaws.accelerated import cross_entropy
 from routelaws.accelerated.commands.compile import words
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.hlo import Program
 from routelaws.accelerated.mesh_plan import parse_mesh, plan_device
 from routelaws.accelerated.target import platform, traced_for
 from routelaws.accelerated.training import slices
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.slices import compile_run, size_of_slice, slice_devices
-from routelaws.accelerated.training.step import open_layout
+from routelaws.accelerated.training.step import open_layout, state_shapes
 
 RUN = {
     "d_model": 256, "heads": 2, "blocks": 2, "vocab_size": 1024, "batch_size": 8, "sequence_length": 256,
@@ -57,6 +58,27 @@ def test_a_layout_follows_its_devices(libtpu, name, mesh, ragged):
     """JAX's own mesh for v6e cannot have an axis of 64 on 16 x 16 chips."""
     config = from_mapping(RUN | {"mesh": mesh, "experts": 64, "batch_size": 256})
     assert open_layout(config, slice_devices(name)).spread.ragged == ragged
+
+
+@pytest.mark.parametrize("mesh", ["data=16", "data=4,expert=4"])
+def test_each_device_gets_only_its_part_of_a_sum(libtpu, mesh):
+    """An all-reduce would store the whole sums in float32."""
+    config = from_mapping(RUN | {"mesh": mesh, "batch_size": 16, "blocks": 4})
+    layout, shapes = open_layout(config, slice_devices("v5e:4x4")), state_shapes(config).params
+    sums = jax.shard_map(
+        layout.sum_gradients, mesh=layout.mesh, in_specs=(layout.params,), out_specs=layout.moments, check_vma=False
+    )
+    weights = jax.tree.map(
+        lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at),
+        shapes,
+        layout.sharding(layout.params),
+    )
+    sent = {"all-reduce": 0, "reduce-scatter": 0}
+    for each in Program(jax.jit(sums).lower(weights).compile().as_text()).collectives():
+        sent[each.kind] += each.sent
+    plan = plan_device(config.model, parse_mesh(mesh), 16, 256, "bfloat16")
+    assert sent["reduce-scatter"] == pytest.approx(plan.gradient_reduction, rel=0.1)
+    assert sent["all-reduce"] < 0.02 * sent["reduce-scatter"]
 
 
 @pytest.mark.slow

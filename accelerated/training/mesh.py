@@ -143,7 +143,7 @@ class Layout:
             further = [i for i, axis in enumerate(cut) if i >= len(spec) or axis != spec[i]]
             further = [i for i in further if cut[i] is not None]
             if further:
-                gradient = _scattered(gradient, axes, further[0])
+                gradient = _scattered(gradient, axes, further[0], self.mesh)
             else:
                 gradient = jax.lax.psum(gradient, axes)
             return gradient if "model" in spec or self.shape.model == 1 else jax.lax.psum(gradient, "model")
@@ -196,15 +196,23 @@ def _free_batch_axes(spec: P) -> tuple[str, ...]:
     return tuple(axis for axis in BATCH_AXES if axis not in spec)
 
 
-def _scattered(gradient: jax.Array, axes: tuple[str, ...], dimension: int) -> jax.Array:
+def _scattered(gradient: jax.Array, axes: tuple[str, ...], dimension: int, mesh: jax.sharding.Mesh) -> jax.Array:
     """Return this device's part of a sum over axes.
 
-    XLA on TPU makes an all-reduce, which sends twice as much, of a scatter over two axes, and of one whose dimension
-    is not among the last two.
+    XLA on TPU makes an all-reduce, which stores the whole sum and sends twice as much, of a scatter over two axes or
+    over all devices, and of one whose dimension is not among the last two. So each axis is summed alone; an axis of all
+    devices is summed over the columns and then over the rows of a rectangle.
     """
     rest = gradient.shape[dimension + 1 :]
     if len(rest) > 1:
         gradient = gradient.reshape(*gradient.shape[: dimension + 1], -1)
     for axis in axes:
-        gradient = jax.lax.psum_scatter(gradient, axis, scatter_dimension=dimension, tiled=True)
+        numbers, groups = np.arange(mesh.shape[axis]), [None]
+        if mesh.size == len(numbers) and mesh.devices.flat[0].platform == "tpu":
+            width = max(i for i in range(1, math.isqrt(mesh.size) + 1) if mesh.size % i == 0)
+            rows = numbers.reshape(-1, width)
+            groups = [rows.T.tolist(), rows.tolist()] if width > 1 else groups
+        for group in groups:
+            options = {"scatter_dimension": dimension, "axis_index_groups": group, "tiled": True}
+            gradient = jax.lax.psum_scatter(gradient, axis, **options)
     return gradient.reshape(*gradient.shape[: dimension + 1], *rest)
