@@ -82,6 +82,31 @@ def test_files_give_the_same_weights_back(name, tmp_path):
     assert {key: value.tobytes() for key, value in again.items()} == {k: v.tobytes() for k, v in stored.items()}
 
 
+def test_tensors_have_the_names_and_the_order_of_the_classes():
+    """Compare by hand: matrices are [out, in]; √16 = 4; 1/2 for the shared experts, so they are twice as large."""
+    params = weights_of(model_for("shared"))
+    found = classes.tensors(params, model_for("shared"))
+    attention, routed = params["blocks"]["attention"], params["routed_ffn"]
+    wanted = {
+        "embed_tokens": 4 * params["embedding"], "norm": params["final_norm"]["scale"] / 4,
+        "layers.3.input_layernorm": params["blocks"]["attention_norm"]["scale"][3],
+        "layers.3.post_attention_layernorm": params["blocks"]["ffn_norm"]["scale"][3],
+        "layers.2.self_attn.q_proj": attention["query"][2].reshape(16, 16).T,
+        "layers.2.self_attn.v_proj": attention["value"][2].reshape(16, 16).T,
+        "layers.2.self_attn.o_proj": attention["output"][2].reshape(16, 16).T,
+        "layers.2.mlp.gate_proj": params["dense_ffn"]["up"][1].T,
+        "layers.2.mlp.up_proj": params["dense_ffn"]["linear"][1].T,
+        "layers.3.mlp.gate": routed["router"][1].T,
+        "layers.3.mlp.experts.5.gate_proj": routed["up"][1, 5].T,
+        "layers.3.mlp.experts.5.up_proj": routed["linear"][1, 5].T,
+        "layers.3.mlp.experts.5.down_proj": routed["down"][1, 5].T,
+        "layers.3.mlp.shared_expert.gate_proj": routed["shared"]["up"][1].T,
+        "layers.3.mlp.shared_expert.down_proj": 2 * routed["shared"]["down"][1].T,
+    }  # fmt: skip
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[f"model.{name}.weight"], value, err_msg=name)
+
+
 def test_a_folder_becomes_a_run_and_the_run_the_same_folder(tokenizer, tmp_path, text_file):
     model = model_for("shared")
     params = weights_of(model)
