@@ -30,7 +30,7 @@ from routelaws.conformance.dialects.judge import (
 )
 from routelaws.conformance.engine import failing_calls
 from routelaws.conformance.engine.names import defaults_of, keywords_of, options_of, stands_at
-from routelaws.conformance.engine.values import has_graph
+from routelaws.conformance.engine.values import as_numpy, has_graph
 from routelaws.reference.balance import AuxiliaryLoss
 from routelaws.reference.notation import Routing, top_k_indices
 
@@ -229,8 +229,9 @@ def _of_subject(backend, path: str) -> Stance:
 
     verdict = classifier.classify(subject, adapt(call))
     gradient_faults = {"balance loss": _loss_gradient_faults, "drop order": _gate_gradient_faults}.get(subject)
-    if gradient_faults and verdict.matches and backend.has_gradients:
-        faults += gradient_faults(backend, path, verdict.matches[0], precision)
+    changed, facts = _kept_gates(backend, path, precision) if path == DISPATCH and verdict.matches else ([], ())
+    if changed or gradient_faults and verdict.matches and backend.has_gradients:
+        faults += changed or gradient_faults(backend, path, verdict.matches[0], precision)
         if faults:
             finding = Finding("defect", faults[0].kind, faults[0].detail, verdict.matches[0], verdict.examples)
             if finding.kind == "dialect":
@@ -250,7 +251,7 @@ def _of_subject(backend, path: str) -> Stance:
         fits = f"the {verdict.examples} inputs that it answered fit several dialects: {', '.join(verdict.matches)}"
         return Stance(Finding("not askable", detail=fits))
     name = verdict.matches[0] if verdict.matches else verdict.nearest
-    finding = Finding("right", dialect=name, inputs=verdict.examples)
+    finding = Finding("right", dialect=name, inputs=verdict.examples, facts=facts)
     if name in in_oracle and verdict.matches:
         return Stance(finding, in_oracle[name])
     if verdict.matches:
@@ -276,10 +277,37 @@ def _loss_gradient_faults(backend, path: str, name: str, precision: str) -> list
     return []
 
 
+CROWDED = np.array([[1.5, 0.5, 0.0, 1.0], [1.5, 1.0, 0.5, 0.0], [1.0, 1.5, 0.0, 0.5]])
+"""Logits of tokens of which two want expert 0."""
+
+
+def _kept_gates(backend, path: str, precision: str) -> tuple[list, tuple]:
+    """Compare the gates that a capacity of 1 keeps with the router's. Return [fault] or [], and facts."""
+    gates, facts = getattr(backend._find(path), "gates", None), ()  # of `adapters.blocks`
+    for k in (1, 2) if gates and TOP_K in backend.functions else ():
+        try:
+            routing = backend.ask(TOP_K, CROWDED, precision=precision, k=k)
+            kept = as_numpy(gates(backend.convert(CROWDED, precision), k, 1))
+        except (NotImplementedError, Fault):  # the stance of the router reports its fault
+            continue
+        kept, full = kept.sum(axis=2) if kept.ndim == 3 else kept, np.zeros(CROWDED.shape)
+        np.put_along_axis(full, np.asarray(routing.expert), np.asarray(routing.gate), axis=1)
+        wanted = np.where(kept == 0, 0, full)
+        shares = wanted * full.sum(axis=1, keepdims=True) / np.maximum(wanted.sum(axis=1, keepdims=True), 1e-30)
+        if not np.allclose(kept, wanted, 0.02, 1e-6) and np.allclose(kept, shares, 0.02, 1e-6):
+            facts = (("gates with a capacity", "divided by their sum over the kept choices"),)
+        elif len(wrong := np.argwhere(~np.isclose(kept, wanted, 0.02, 1e-6))):
+            t, e = wrong[0]
+            words = (
+                f"token {t} has gate {kept[t, e]:.4g} of expert {e} with capacity 1, but {full[t, e]:.4g} without one"
+            )
+            return [Fault("dialect", f"{words}; at {told(designs.Probe('plain', CROWDED, k))}")], ()
+    return [], facts
+
+
 def _gate_gradient_faults(backend, path: str, name: str, precision: str) -> list:
     """Return [fault] if the gradient of the gates of a dispatch by the logits is not their derivative; else []."""
     gates = getattr(backend._find(path), "gates", None)  # of `adapters.blocks`
-    logits = np.array([[1.5, 0.5, 0.0, 1.0], [1.5, 1.0, 0.5, 0.0], [1.0, 1.5, 0.0, 0.5]])  # two tokens want expert 0
     for k in (1, 2) if gates else ():
 
         def total(z, k=k):
@@ -289,7 +317,7 @@ def _gate_gradient_faults(backend, path: str, name: str, precision: str) -> list
         def wanted(logits, total=total):
             return derivative(lambda z: float(total(backend.convert(z, precision))), logits, 2.0**-6)
 
-        probe = designs.Probe("plain", logits, k)
+        probe = designs.Probe("plain", CROWDED, k)
         if fault := _fault_of_gradient(backend, path, precision, total, wanted, probe, ", capacity 1"):
             return [fault]
     return []

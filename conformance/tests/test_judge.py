@@ -73,7 +73,7 @@ FORMS = {
     "softmax, divided by k": lambda z, e: SOFTMAX(z, e) / e.shape[1],
     "the gate is the logit": functools.partial(own, lambda z: z),
 }  # fmt: skip
-KNOWN = list(FORMS)[:6]
+KNOWN = list(FORMS)[:8]
 """The forms that the reference has."""
 
 SHOWN = {"softmax": "softmax over all experts", "softmax, sum over chosen": "softmax over chosen", "1": "a gate of 1",

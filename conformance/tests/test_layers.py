@@ -89,8 +89,15 @@ def torch_layer(planted, k, capacity=None, *, fault="", precision="float32"):
     if fault == "stopped gates" or fault == "stopped with a capacity" and capacity is not None:
         gates = gates.detach()
     if fault == "stopped sum with a capacity" and capacity is not None:
-        gates = gates * gates.sum(1, keepdim=True).detach()
+        total = gates.sum(1, keepdim=True)
+        gates = gates * total / total.detach()
+    if fault == "no gates with a capacity" and capacity is not None:
+        gates = torch.ones_like(gates)
     flat = chosen.T.flatten()
+    if fault == "gates of the kept choices" and capacity is not None:
+        is_at = torch.nn.functional.one_hot(flat, len(up))
+        kept = ((is_at.cumsum(0) * is_at).sum(1) <= capacity).reshape(k, -1).T
+        gates = gates * kept * gates.sum(1, keepdim=True) / (gates * kept).sum(1, keepdim=True).clamp(min=1e-9)
     order = flat.argsort(stable=True)
     counts = torch.bincount(flat, minlength=len(up)).tolist()
     groups = x.repeat(k, 1)[order].split(counts)
@@ -412,6 +419,10 @@ LAYERS = {
     "torch layer, stopped sum with a capacity": (
         lambda: in_torch(torch_layer, capabilities=("torch",), fault="stopped sum with a capacity"), "unexplained",
         "gradient"),
+    "torch layer, no gates with a capacity": (
+        lambda: in_torch(torch_layer, fault="no gates with a capacity"), "unexplained", "has gate 1 of expert"),
+    "torch layer, gates of the kept choices": (
+        lambda: in_torch(torch_layer, fault="gates of the kept choices"), "right", "sum over the kept choices"),
     "torch layer, experts in bfloat16": (lambda: in_torch(torch_layer, precision="bfloat16"), "right", ""),
     "torch layer, wrong inverse": (lambda: in_torch(torch_layer, fault="wrong inverse"), "defect", "token"),
     "torch layer, one too many": (lambda: in_torch(torch_layer, fault="one too many"), "defect", "keeps 2"),
