@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from routelaws.conformance.adapters.blocks import near
 from routelaws.conformance.dialects import classifier, designs
 from routelaws.conformance.dialects.fitting import Design
 from routelaws.conformance.dialects.judge import (
@@ -294,9 +295,9 @@ def _kept_gates(backend, path: str, precision: str) -> tuple[list, tuple]:
         np.put_along_axis(full, np.asarray(routing.expert), np.asarray(routing.gate), axis=1)
         wanted = np.where(kept == 0, 0, full)
         shares = wanted * full.sum(axis=1, keepdims=True) / np.maximum(wanted.sum(axis=1, keepdims=True), 1e-30)
-        if not np.allclose(kept, wanted, 0.02, 1e-6) and np.allclose(kept, shares, 0.02, 1e-6):
+        if not near(kept, wanted).all() and near(kept, shares).all():
             facts = (("gates with a capacity", "divided by their sum over the kept choices"),)
-        elif len(wrong := np.argwhere(~np.isclose(kept, wanted, 0.02, 1e-6))):
+        elif len(wrong := np.argwhere(~near(kept, wanted))):
             t, e = wrong[0]
             words = (
                 f"token {t} has gate {kept[t, e]:.4g} of expert {e} with capacity 1, but {full[t, e]:.4g} without one"

@@ -19,7 +19,7 @@ from routelaws.conformance.compare import assert_close_bounded, assert_same
 from routelaws.conformance.engine.harness import jitted, precisions_of, run_varied
 from routelaws.conformance.engine.names import defaults_of, options_of, public_functions
 from routelaws.reference.accounting import ACTIVATIONS
-from routelaws.reference.routers import hash_layer, mixture_of_tokens, sinkhorn, top_k
+from routelaws.reference.routers import expert_choice, hash_layer, mixture_of_tokens, sinkhorn, top_k
 
 OTHERS = {
     "routers.base.balanced_assignment": "its prices are not unique, test_base.py has their proof",
@@ -66,6 +66,7 @@ VALUES = {
     "bias": (None, np.array([12.0, 12.375, 0.5, -1.25])),
     "quantile_router.bias": (np.array([12.0, 12.375, 0.5, -1.25]),),
     "score": top_k.SCORES,
+    "expert_choice_router.score": expert_choice.SCORES,
     "normalisation": top_k.NORMALISATIONS,
     "gate_scale": (1.0, 2.5),
     "expert_groups": (1, 2),

@@ -2,12 +2,17 @@
 
 import { equalShares, logSigmoid, range, softmax, sum, topK } from "./notation.js";
 
-const scoresOf = (row, score) => (score === "softmax" ? softmax(row) : row.map((z) => Math.exp(logSigmoid(z))));
+const logSoftplus = (z) => (z < -40 ? z : Math.log(Math.max(z, 0) + Math.log1p(Math.exp(-Math.abs(z)))));
+
+const LOGARITHMS = { sigmoid: logSigmoid, sqrtsoftplus: (z) => logSoftplus(z) / 2 };
+
+const scoresOf = (row, score) =>
+  score === "softmax" ? softmax(row) : row.map((z) => Math.exp(LOGARITHMS[score](z)));
 
 /**
  * Route each token to its k best experts.
  *
- * score: "softmax" or "sigmoid"; normalisation: "none", "sum" or "softmax"; bias [E] is added to the scores for the
+ * score: "softmax", "sigmoid" or "sqrtsoftplus"; normalisation: "none", "sum" or "softmax"; bias [E] is added to the scores for the
  * choice alone; gate_scale multiplies the gates. With expert_groups equal groups a token first chooses groups_per_token
  * of them, by their two best experts or by their best.
  */
@@ -39,6 +44,6 @@ export function chosenGates(row, chosen, score, normalisation) {
     const scores = scoresOf(row, score);
     return chosen.map((e) => scores[e]);
   }
-  const logarithms = score === "sigmoid" && normalisation === "sum" ? row.map(logSigmoid) : row;
+  const logarithms = score !== "softmax" && normalisation === "sum" ? row.map(LOGARITHMS[score]) : row;
   return softmax(chosen.map((e) => logarithms[e]));
 }
