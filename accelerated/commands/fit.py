@@ -32,9 +32,9 @@ class FitFlags:
             use the first loss of the table.
         rows: The preset clark, or a condition on the columns, such as "seed == 42 and step <= 100000" or "k == 1 and
             num_experts in (1, 16, 64)". The fit uses the last evaluation of each selected run. If not given: all seeds,
-            k = 1, and the most common routing frequency and granularity. The laws routed-utilisation,
-            utilisation-floor, compute, sparsity, fine-grained and leverage, and all laws of accuracy, do not filter by
-            k, frequency or granularity.
+            k = 1 (if a router has none: its most common k), and the most common routing frequency and granularity. The
+            laws routed-utilisation, utilisation-floor, compute, sparsity, fine-grained and leverage, and all laws of
+            accuracy, do not filter by k, frequency or granularity.
         huber: Minimise the sum of Huber terms with this delta (in log10 units) instead of the mean square; the output
             shows both fits. A few wrong runs then hardly affect the law, but there are no intervals. Laws of the loss:
             routed-bounded, routed-bounded-floor, bilinear-floor, separable-floor, routed-utilisation,

@@ -27,6 +27,8 @@ _UNIT = re.compile(
 _LOSS_UNIT = r"(?<![a-z])(bits?|bpt|ppl|perplexity)(?![a-z])"
 _OTHER_LOSS = r"bpb|bpc|per[ _/-]?(byte|char)|(per[ _/-]?|(?<![a-z]))word|byte[ _/-]?(ppl|perplexity)"
 
+_ACCURACY = r"(?<![a-z])acc(uracy)?(?![a-z])"
+
 
 def check_losses(path, headers: dict[str, str], unit: str | None) -> list[str]:
     """Return remarks on headers of losses that are not per token.
@@ -41,6 +43,11 @@ def check_losses(path, headers: dict[str, str], unit: str | None) -> list[str]:
     headers = {name: header for name, header in headers.items() if name.startswith("loss_")}
     other = [name for name, header in headers.items() if re.search(_OTHER_LOSS, header, re.IGNORECASE)]
     for name, header in headers.items():
+        if unit is None and re.search(_ACCURACY, header, re.IGNORECASE):
+            raise InputError(
+                f"{path}: {shorten(header)}: the header seems to name an accuracy, which is no loss; name it acc_TASK "
+                "and use a law of accuracy (docs/downstream.md), or state --loss-unit nats if it is a loss"
+            )
         if unit is None and (name in other or re.search(_LOSS_UNIT, header, re.IGNORECASE)):
             raise InputError(
                 f"{path}: {shorten(header)}: the header seems to name a unit; state it with --loss-unit nats, bits or "

@@ -55,8 +55,9 @@ def select_rows(
     A law needs models that differ only in N and E. Each value of `rows` keeps:
 
     * "clark": the rows of the paper's laws: routing_frequency 0.5, k 1, seed 42.
-    * None: every seed; k 1; routed runs with the most common routing_frequency (a tie gives the larger) and the most
-      common granularity (a tie gives the smaller). Other runs are listed as excluded. A missing column is not checked.
+    * None: every seed; routed runs with k 1, or, if a router has none, with its most common k (a tie gives the
+      smaller), with the most common routing_frequency (a tie gives the larger) and with the most common granularity (a
+      tie gives the smaller). Other runs are listed as excluded. A missing column is not checked.
     * Anything else: a condition on the columns, such as "seed == 42 and step <= 100000" (see `conditions.py`). The last
       evaluation is then the last matching evaluation. Seed, k, routing_frequency and granularity may differ.
 
@@ -215,7 +216,7 @@ def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
         dropped += _of_other_experts(last, dense)
     if rows is None and axes in ("experts", "dense"):
         dropped += _of_uncommon_kind(last, dense)
-    dropped.append((last[loss_column].isna(), f"{loss_column} is blank at the run's last evaluation"))
+    dropped.append((last[loss_column].isna(), f"{loss_column} is blank or NaN at the run's last evaluation"))
 
     reasons = pandas.Series("", index=last.index)
     for where, reason in dropped:
@@ -271,8 +272,10 @@ def learned(last, rows: str | None) -> np.ndarray:
 
 def _of_uncommon_kind(last, dense) -> list[tuple]:
     dropped = []
-    if "k" in last:
-        dropped.append((last["k"].fillna(1) != 1, "k is not 1"))
+    for router in set(last["router_type"][~dense]) if "k" in last else ():
+        here, k = last["router_type"] == router, last["k"].fillna(1)
+        kept = 1 if (k[here] == 1).any() else _commonest(k[here], min)
+        dropped.append((here & (k != kept), f"k is not {kept:g}"))
     kinds = {}
     if "routing_frequency" in last:
         kinds["routing_frequency"] = last["routing_frequency"], max

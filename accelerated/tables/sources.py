@@ -158,15 +158,21 @@ def configured(sources: list[Source], config, columns: dict[str, str]) -> list[S
     """
     if config is None:
         return sources
-    joined = [_configured(source, config, columns, alone=len(sources) == 1) for source in sources]
+    table, found = read_cells(config).columns, set()
+    first = next((name for name in (RUN, "Name") if name in table), next(iter(table)))
+    joined = [_configured(source, config, table, first, columns, len(sources) == 1, found) for source in sources]
+    where = in_short(dict.fromkeys(source.name for source in sources))
     if all(new is old for new, old in zip(joined, sources, strict=True)):
-        raise InputError(f"{config}: has no run of {in_short(source.name for source in sources)}")
+        raise InputError(f"{config}: has no run of {where}")
+    if unused := [name.strip() for name in table[first] if name.strip() not in found]:
+        remarks = [*joined[-1].remarks, f"{config}: these runs are not in {where}: {', '.join(unused)}"]
+        joined[-1] = joined[-1]._replace(remarks=remarks)
     return joined
 
 
-def _configured(source: Source, config, columns: dict[str, str], alone: bool) -> Source:
-    table, key = read_cells(config).columns, columns.get("hyper_id", RUN if source.is_log else "hyper_id")
-    first = next((name for name in (RUN, "Name") if name in table), next(iter(table)))
+def _configured(source: Source, config, table, first: str, columns: dict[str, str], alone: bool, found: set) -> Source:
+    """Join the columns of `table` to a source, and add its runs to `found`."""
+    key = columns.get("hyper_id", RUN if source.is_log else "hyper_id")
     names = [name.strip() for name in table[first]]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -198,8 +204,7 @@ def _configured(source: Source, config, columns: dict[str, str], alone: bool) ->
     remarks = [*source.remarks]
     if known:
         remarks.append(f"not taken from {config}, because {source.name} has such a column: {', '.join(known)}")
-    if unused := [name for name in names if name not in set(runs)]:
-        remarks.append(f"{config}: these runs are not in {source.name}: {', '.join(unused)}")
+    found.update(runs)
     return source._replace(name=f"{source.name} with {config}", cells=source.cells | more, remarks=remarks)
 
 

@@ -315,14 +315,15 @@ def test_stated_embeddings_are_in_each_count(converted):
 
 @pytest.mark.parametrize(
     ("called", "refused", "other"),
-    [("eval/bits_per_token", True, False), ("val_ppl", True, False), ("bpb", True, True), ("orbits", False, False)],
-)
+    [("eval/bits_per_token", True, False), ("val_ppl", True, False), ("bpb", True, True), ("orbits", False, False),
+     ("val_acc", True, False), ("accumulated", False, False)],
+)  # fmt: skip
 def test_a_header_of_losses_that_looks_like_a_unit_needs_a_stated_unit(
     converted, save, tmp_path, called, refused, other
 ):
     rows, columns = [row | {called: row["val_loss"] + 2} for row in make_runs()], MAP | {"loss_validation": called}
     if refused:
-        with pytest.raises(InputError, match=f"'{called}': the header seems to name a unit; state it with --loss-unit"):
+        with pytest.raises(InputError, match=f"'{called}': the header seems to name .* state .*--loss-unit"):
             convert_runs(save(rows), tmp_path / "t.csv", columns, {"router_type": "Hash"})
     _, remarks = converted(rows, columns, {"router_type": "Hash"}, "nats" if refused else None)
     said = "loss_validation: a loss per byte or word cannot be compared with losses per token"

@@ -119,7 +119,7 @@ def test_a_run_that_diverged_keeps_its_last_row(here):
     frame, _ = converted(panel("panel.csv", losses=losses))
     assert len(frame) == 6 and math.isnan(frame["loss_validation"][3])
     (entry,) = select_rows(frame)
-    reason = "loss_validation is blank at the run's last evaluation"
+    reason = "loss_validation is blank or NaN at the run's last evaluation"
     assert entry.left_out == [{"hyper_id": 1, "reason": reason, "run": "moe8-256"}]
 
 

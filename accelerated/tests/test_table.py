@@ -1,5 +1,6 @@
 """Reading a results table and choosing rows: kept rows, excluded rows, and one-line errors."""
 
+import numpy as np
 import pandas
 import pytest
 
@@ -94,7 +95,7 @@ def test_a_nan_at_the_last_evaluation_leaves_the_run_out(save):
     for rows in ("clark", None, "seed == 42"):
         (selection,) = select_rows(frame, rows)
         assert [run["hyper_id"] for run in selection.left_out] == [5]
-        assert "loss_validation is blank" in selection.left_out[0]["reason"]
+        assert "loss_validation is blank or NaN" in selection.left_out[0]["reason"]
         assert set(selection.frame["hyper_id"]) == set(range(16)) - {5} and selection.cut == {}
         assert dict(zip(selection.frame["hyper_id"], selection.frame["step"], strict=True))[7] == 1000
 
@@ -124,6 +125,19 @@ def test_the_default_keeps_all_seeds_and_says_what_it_drops():
     assert "granularity is not the most common, 1" in reasons[10]
     assert "k is not 1" in reasons[3] and "the most common, 0.5" in reasons[4] and "flop_increase" in reasons[8]
     assert set(selection.frame["hyper_id"]) == set(range(16)) - {3, 4, 8, 10}
+
+
+def test_a_router_without_k_1_has_its_most_common_k_and_dense_runs_stay():
+    frame = make_frame()
+    routed = frame["router_type"] != "Dense"
+    frame["k"] = np.where(routed, 2.0, 1.0)
+    frame.loc[frame["hyper_id"] == 3, "k"] = 4
+    (selection,) = select_rows(frame)
+    assert [(run["hyper_id"], run["reason"]) for run in selection.left_out] == [(3, "k is not 2")]
+    assert set(selection.frame["hyper_id"]) == set(range(16)) - {3}
+    frame.loc[~routed, "k"] = 2.0  # a log may give every row its k
+    (selection,) = select_rows(frame)
+    assert set(selection.frame["hyper_id"]) == set(range(16)) - {3}
 
 
 def test_objectives_are_not_mixed():
