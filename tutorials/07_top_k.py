@@ -462,6 +462,8 @@ gated = hash_layer.learned_gates(
     by_table, logits, score="sqrtsoftplus", normalisation="sum", gate_scale=1.5
 )
 print("experts", gated.expert[0], "gates", gated.gate[0].round(3))
+scores = np.sqrt(np.log(1 + np.exp(logits[0, gated.expert[0]])))
+same(gated.gate[0], 1.5 * scores / scores.sum())
 
 # %% [markdown]
 # Token 5 has the experts of the table, not the two largest scores. To train such a model, list the router of each

@@ -200,7 +200,7 @@ ALLOWED = {
     ("training/text/tokens.py", "open"),  # tokens, "xb", in a new folder
     ("training/runs/run_folder.py", "save"), ("findings/style.py", "savefig"),  # into memory
     ("engine/failing_calls.py", "savez"), ("inspection/trace.py", "savez_compressed"),  # into memory
-    ("training/loop.py", "save"),  # a checkpoint, by Orbax
+    ("training/loop.py", "save"), ("conversion/folder.py", "save"),  # a checkpoint, by Orbax
     ("cli.py", "open"), ("__main__.py", "open"),  # os.devnull
 }  # fmt: skip
 

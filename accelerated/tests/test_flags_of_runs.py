@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.commands import compile, export, plan_mesh, train
+from routelaws.accelerated.commands import compile, convert_weights, export, plan_mesh, train
 from routelaws.accelerated.commands.inspect import _first_and_last
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.routed_block import hash_table
@@ -692,6 +692,16 @@ def test_a_mesh_is_planned_for_the_devices_memory_and_size(tmp_path):
     for top in (1, 2):
         lines = [line.split() for line in told(*words, "--top", str(top)).splitlines()]
         assert sum(len(line) > 9 and line[0].isdigit() and line[1].isdigit() for line in lines) == top
+
+
+@of("convert-weights", "positional", "--to", "--out")
+def test_weights_are_written_or_read_as_the_flags_say(monkeypatch):
+    asked = []
+    monkeypatch.setattr(convert_weights, "write_transformers", lambda *paths: asked.append(paths[:2]) or "Mixtral")
+    monkeypatch.setattr(convert_weights, "read_transformers", lambda *paths: asked.append(paths[:2]) or TrainConfig())
+    assert "Mixtral for AutoModelForCausalLM" in told("convert-weights", "one", "--to", "transformers", "--out", "two")
+    assert "a run for evaluate" in told("convert-weights", "two", "--to", "run", "--out", "three")
+    assert asked == [(Path("one"), Path("two")), (Path("two"), Path("three"))]
 
 
 @of("export", "--out", "--platforms", "--config")

@@ -153,7 +153,9 @@ def test_the_figure_of_a_law_has_its_columns():
     ):
         law = SimpleNamespace(columns=names, measured="accuracy", predict=lambda best, *at: best * np.prod(at, axis=0))
         best = 0.5 if len(names) == 1 else 1.0
-        fit = SimpleNamespace(name="mine", law=law, best=best, rows=SimpleNamespace(columns=columns, measured=measured))
+        fit = SimpleNamespace(
+            name="mine", law=law, best=best, rows=SimpleNamespace(columns=columns, measured=measured), floored=None
+        )
         panel = plot_fit(fit)
         dots, line = ([*map(list, each.get_data())] for each in panel.lines)
         first, ends = wanted.values()
