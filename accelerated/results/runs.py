@@ -337,7 +337,8 @@ def fits_blocks(fits) -> list[Block]:
     if any(fit.slopes for fit in fits):
         blocks.append(AT_ONE)
     if words := choice_words(fits):
-        takes = "predict and plan take the better form, and --law forces one"
+        form = "better form" if " better than " in words else "form without a floor"
+        takes = f"predict and plan take the {form}, and --law forces one"
         blocks.append(
             f"{words}; {takes if law.name == DEFAULT_LAW else 'give predict and plan the better one by --law'}"
         )

@@ -251,9 +251,10 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
             remarks = read_table(temporary).attrs["remarks"]
     except InputError as error:
         told = str(error).replace(str(temporary), name)
-        lacks = re.search(r"columns? .* (is|are) missing; needed", told)
+        lacks = re.search(r"columns? (\w+).* (?:is|are) missing; needed", told)
         blank = re.search(r"column router_type: '[^']*'; needed: a value", told)
-        told = told.replace(CONVERTED, "") + "; see --columns, --set and --config" * bool(lacks)
+        told = told.replace(CONVERTED, "")
+        told += f"; name yours by --columns {lacks[1]}=YOURS, or use --set or --config" if lacks else ""
         told += "; see --set router_type=NAME and --map router_type:=NAME" * bool(blank)
         raise InputError(*told.split("\n")) from None
     except OSError as error:

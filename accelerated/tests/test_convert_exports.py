@@ -352,7 +352,7 @@ def test_what_a_log_lacks_is_asked_for(here):
     )
     assert refused(path, config=None) == (
         "panel.csv: columns num_experts, dense_parameter_count are missing; needed: hyper_id, step, router_type, "
-        "num_experts, dense_parameter_count; see --columns, --set and --config"
+        "num_experts, dense_parameter_count; name yours by --columns num_experts=YOURS, or use --set or --config"
     )
 
 

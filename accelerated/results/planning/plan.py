@@ -320,7 +320,7 @@ def _of_resamples(ranking: Ranking) -> list[str]:
         "lowest loss"
     )
     if ranking.resamples < ranking.drawn:
-        sentence += f"; {ranking.drawn - ranking.resamples} other resamples did not determine every law"
+        sentence += f"; {plural(ranking.drawn - ranking.resamples, 'other resample')} did not determine every law"
     return [sentence]
 
 
