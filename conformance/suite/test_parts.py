@@ -148,7 +148,10 @@ TIGHT = {
 }  # fmt: skip
 """Capacities below the number of assignments, so the order matters."""
 
-BLOCKS = [name for name, fields in models.MODELS.items() if "router" in fields and "sequences" not in name]
+BLOCKS = [
+    name for name, fields in models.MODELS.items()
+    if "router" in fields and "sequences" not in name and "," not in fields["router"]  # a list is no single block
+]  # fmt: skip
 SLOWLY = ("mixture with two temperatures", "sinkhorn above, normed", "fine-grained")
 
 
