@@ -71,7 +71,7 @@ def _draw_curve(panel, fit, column: int, fixed: list[float]) -> None:
     panel.set(xscale="log", xlabel=LABELS.get(name, name), ylabel=UNITS[fit.law.measured])
     ticks = np.unique(fit.rows.columns[column])
     if ticks.size <= 8:
-        panel.set_xticks(ticks, map(count, ticks))
+        panel.set_xticks(ticks)
         panel.set_xticks([], minor=True)
     panel.xaxis.set_major_formatter(lambda value, position: count(value))  # our style draws no formulas
 

@@ -337,11 +337,11 @@ def fits_blocks(fits) -> list[Block]:
     if any(fit.slopes for fit in fits):
         blocks.append(AT_ONE)
     if words := choice_words(fits):
-        form = "better form" if " better than " in words else "form without a floor"
-        takes = f"predict and plan take the {form}, and --law forces one"
-        blocks.append(
-            f"{words}; {takes if law.name == DEFAULT_LAW else 'give predict and plan the better one by --law'}"
-        )
+        takes = "give predict and plan the better one by --law"
+        if law.name == DEFAULT_LAW:
+            form = "better form" if len({*left_out_errors(fits.fits)}) > 1 else "form without a floor"
+            takes = f"predict and plan take the {form}, and --law forces one"
+        blocks.append(f"{words}; {takes}")
     return blocks + floor_lines(law, fits)
 
 

@@ -271,9 +271,9 @@ def learned(last, rows: str | None) -> np.ndarray:
 
 
 def _of_uncommon_kind(last, dense) -> list[tuple]:
-    dropped = []
-    for router in set(last["router_type"][~dense]) if "k" in last else ():
-        here, k = last["router_type"] == router, last["k"].fillna(1)
+    dropped, k = [], last["k"].fillna(1) if "k" in last else None
+    for router in set(last["router_type"][~dense]) if k is not None else ():
+        here = last["router_type"] == router
         kept = 1 if (k[here] == 1).any() else _commonest(k[here], min)
         dropped.append((here & (k != kept), f"k is not {kept:g}"))
     kinds = {}
