@@ -272,6 +272,39 @@ for e, row in enumerate(counts):
     print(f"expert {e}, {row.sum() / chosen.size:4.0%}: {'  '.join(shown)}")
 same(counts.sum(), chosen.size)  # `same` stops the lesson unless both are equal
 
+
+# %% tags=["picture"]
+def draw_line(axes, line, pieces, experts):
+    """Write pieces of text, each on the colour of its expert; return the last line."""
+    column, colours = 0, [*COLOURS, "#bbbbbb"]
+    for piece, e in zip(pieces, experts, strict=True):
+        if column + len(piece) > 60:
+            column, line = 0, line + 1
+        axes.barh(line, len(piece), 0.92, column, color=colours[e], alpha=0.45)
+        look = {"family": "monospace", "fontsize": 8.5, "va": "center"}
+        axes.text(column, line, piece.replace("\n", "↵"), **look)
+        column += len(piece)
+    return line
+
+
+# %% tags=["picture"]
+def draw_text(axes):
+    line = draw_line(axes, 0, [f" {e} " for e in range(8)], range(8))
+    for row in (2, 8, 13):
+        pieces = [model.pieces[i] for i in inputs[row]]
+        line = draw_line(axes, line + 1.6, pieces, chosen.reshape(inputs.shape)[row])
+    axes.set(xlim=(0, 60), ylim=(line + 0.6, -0.6))
+    axes.axis("off")
+
+
+# %% tags=["picture"]
+figure(
+    draw_text,
+    "Three pieces of held-out text. The colour of a token is its expert, by the "
+    "numbers at the top. A ↵ is the end of a line.",
+    height=2.6,
+)
+
 # %% [markdown]
 # This is *specialisation*. One expert gets line ends and indentation, another capital letters, another the dot and the
 # underscore, another closing brackets and `self`. Does it matter which expert a token gets? Give each expert the

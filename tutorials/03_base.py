@@ -80,47 +80,10 @@ assert len(balanced) == math.factorial(T) // math.factorial(C) ** E
 # \sum_e A_{te} = 1, \quad \sum_t A_{te} = C, \quad A_{te} \ge 0$$
 #
 # The sum and all conditions are *linear*: the entries of the table are multiplied by known numbers and added up. Such a
-# problem is called a *linear program*. It also allows tables with fractions: half of a token here, half there. Can
-# fractions be better than whole tokens? Here is a table made of three choices.
-
-
-# %%
-def table_of(choice):
-    table = np.zeros((T, E))
-    for t in range(T):
-        table[t, choice[t]] = 1
-    return table
-
-
-A = 0.5 * table_of(balanced[3]) + 0.25 * table_of(balanced[40]) + 0.25 * table_of(exact)
-same(A.sum(axis=1), np.ones(T))
-same(A.sum(axis=0), np.full(E, C))
-print(A, f" sum of scores {(s * A).sum():.2f}")
-same((s * A).sum(), 0.5 * totals[3] + 0.25 * totals[40] + 0.25 * best)
-
-# %% [markdown]
-# The score of such a mixture is the same mixture of the scores. A mean is never above the largest of its terms. So no
-# *mixture* of choices beats the best choice.
-#
-# Every table that satisfies the conditions is a mixture of choices. (This is a theorem of Birkhoff and von Neumann.) To
-# find the parts of a table, find a choice that has its ones only where the table is above 0. Subtract as much of that
-# choice as possible, and continue with the rest. Each step makes at least one entry 0.
-
-# %%
-rest, parts = A.copy(), []
-while rest.any():
-    choice = next(c for c in balanced if all(rest[t, c[t]] > 0 for t in range(T)))
-    weight = min(rest[t, choice[t]] for t in range(T))
-    rest -= weight * table_of(choice)
-    parts.append((weight, choice))
-for weight, choice in parts:
-    print(f"{weight:.2f} of {choice}, score {(s * table_of(choice)).sum():.0f}")
-same(sum(weight * table_of(choice) for weight, choice in parts), A)
-assert max((s * table_of(choice)).sum() for _, choice in parts) >= (s * A).sum()
-
-# %% [markdown]
-# So fractions are never better: the best whole choice is also the best table of the linear program. (We made the table
-# from some choices and found other choices. A table can be a mixture in several ways.)
+# problem is called a *linear program*. It also allows tables with fractions: half of a token here, half there. But
+# fractions are never better. Every table that satisfies the conditions is a *mixture*, a weighted mean, of choices.
+# (This is a theorem of Birkhoff and von Neumann.) The score of a mixture is the same mean of the scores of its choices,
+# and a mean is never above the largest of its terms. So the best choice is also the best table.
 
 # %% [markdown]
 # ## 3. Prices
@@ -137,6 +100,39 @@ for p in (np.zeros(E), np.array([3.0, 2.0, 0.0])):
         wishes = [e for e in range(E) if left[t, e] == left[t].max()]
         print(f"  token {t}: left {left[t]}, wishes for", " or ".join(map(str, wishes)))
 assert all(left[t, exact[t]] == left[t].max() for t in range(T))
+
+
+# %% tags=["picture"]
+def draw(*panels):
+    heights = np.array([0.5, 2.5, 4.5])  # of the experts
+    for axes, p in zip(panels, (np.zeros(E), np.array([3.0, 2.0, 0.0])), strict=True):
+        left = s - p
+        wishes = left == left.max(axis=1, keepdims=True)
+        for t, e in np.argwhere(wishes):
+            taken = wishes[t].sum() == 1 or exact[t] == e
+            look = {"color": COLOURS[e], "linewidth": 2 if taken else 1}
+            axes.plot([0, 1], [t, heights[e]], "-" if taken else ":", **look)
+        for t, word in enumerate(WORDS):
+            axes.text(-0.05, t, f"{word}  {t}", ha="right", va="center")
+        for e, height in enumerate(heights):
+            tag = f"expert {e}\nprice {p[e]:g}, {wishes[:, e].sum()} wishes"
+            axes.text(1.05, height, tag, va="center", color=COLOURS[e])
+        axes.set(xlim=(-0.4, 2), ylim=(5.4, -0.4))
+        axes.axis("off")
+    panels[0].set_title("all prices 0")
+    panels[1].set_title("prices 3, 2, 0")
+
+
+# %% tags=["picture"]
+figure(
+    draw,
+    "Each token wishes for the expert where score minus price is largest. Each expert "
+    "has two slots. Without prices, four tokens wish for expert 0 and none for expert "
+    "2. With the prices on the right, the solid lines fill every slot. A dotted line "
+    "is a second wish that is equally good.",
+    panels=2,
+    height=2.6,
+)
 
 # %% [markdown]
 # With the second prices, the choice from section 1 gives every token an expert that it wishes for. For two tokens, two
@@ -352,13 +348,10 @@ figure(
 # %% [markdown]
 # ## 7. The exact method
 #
-# The reference uses another method, which needs no ε. At first each token is at the expert that it wishes for, so some
-# experts have too many tokens. Then the method repeats one step: an expert with too many tokens gives one away, and an
-# expert with too few gets one. This may take a *chain* of moves: a token moves from expert 0 to expert 1, and another
-# from expert 1 to expert 2. A move of token t from expert i to expert j costs the lost score, $s_{ti} - s_{tj}$. The
-# cost of a chain is the sum of its moves. The method takes the cheapest chain. At the end the chains give the prices:
-# of all chains that end at expert e, take the cheapest. Its cost is 0 or less, and the price of e is this cost without
-# the minus sign. The docstring of [`base.py`](../reference/routers/base.py) has a proof, which you can skip.
+# The reference uses another method, which needs no ε. It starts from the wishes, so some experts have too many tokens.
+# Again and again, it takes a token from such an expert and gives one to an expert with too few, by the *chain* of moves
+# that loses the least score. The chains also give the prices. The docstring of
+# [`base.py`](../reference/routers/base.py) has the method and its proof.
 
 # %%
 from routelaws.reference.routers.base import balanced_assignment

@@ -19,7 +19,7 @@
 # %%
 import numpy as np
 
-from lesson import SCORES, UNITS, WORDS, best_time, figure, needs, same
+from lesson import COLOURS, SCORES, UNITS, WORDS, best_time, figure, needs, same
 
 z = SCORES
 T, E = z.shape
@@ -111,14 +111,47 @@ same(entropy(hard), np.log(T))
 # the columns are wrong. Correct the columns in the same way. Now the rows are wrong again, but by less. Repeat.
 
 # %%
-plan = np.exp(z)
+plan, tables = np.exp(z), []
 for sweep in range(4):
     for t in range(T):
         plan[t] /= plan[t].sum() * T
+    tables.append(plan.copy())
     residual = max(abs(E * plan[:, e].sum() - 1) for e in range(E))
     print(f"after {sweep} column steps an expert is off by {residual:.4f} of its share")
     for e in range(E):
         plan[:, e] /= plan[:, e].sum() * E
+    tables.append(plan.copy())
+
+
+# %% tags=["picture"]
+def draw(*panels):
+    for i, axes in enumerate(panels):
+        table, look = T * tables[i], {"ha": "center", "va": "center", "fontsize": 8.5}
+        axes.imshow(table, cmap="Blues", vmin=0, vmax=1)
+        for t, e in np.ndindex(table.shape):
+            colour = "white" if table[t, e] > 0.6 else "black"
+            axes.text(e, t, f"{table[t, e]:.2f}", color=colour, **look)
+        for place, total in (
+            *(((E + 0.1, t), table[t].sum()) for t in range(T)),
+            *(((e, T), table[:, e].sum() * E / T) for e in range(E)),
+        ):
+            colour = COLOURS[2] if abs(total - 1) < 0.005 else COLOURS[1]
+            axes.text(*place, f"{total:.2f}", color=colour, **look)
+        axes.set(title=f"{i + 1}. {('rows', 'columns')[i % 2]}", xlim=(-0.5, E + 0.6))
+        axes.set(xlabel="expert", ylabel="token", ylim=(T + 0.5, -0.5))
+        axes.set(xticks=range(E), yticks=range(T))
+        axes.grid(False)
+
+
+# %% tags=["picture"]
+figure(
+    draw,
+    "The table after the first four steps, times T. At the right and below it are the "
+    "sums, as multiples of what they should be. A row step makes the row sums right "
+    "and the column sums wrong, a column step the reverse, each time by less.",
+    panels=4,
+    height=2.9,
+)
 
 
 # %% [markdown]
@@ -317,9 +350,9 @@ same(plan.sum(axis=0), [0.5, 0.5], "sinkhorn.marginals", scale=rounding)
 
 # %% [markdown]
 # Both experts have their share now. Tokens that lose little score at expert 1 have larger shares there. The reference
-# also works with logarithms. There is one more problem: if the logits are larger, the algorithm needs more sweeps.
-# After a hundred sweeps the reference changes to Newton's method, which finds the same plan in fewer steps. (It stops
-# when each load is within a thousandth of its share, so it needs fewer sweeps than section 3.)
+# also works with logarithms. Larger logits need more sweeps. After a hundred sweeps the reference changes to Newton's
+# method, which is faster. (It stops when each load is within a thousandth of its share, so it needs fewer sweeps than
+# section 3.)
 
 # %%
 for factor in (1, 10, 100, 500):

@@ -35,6 +35,43 @@ for e in range(E):
     print(f"expert {e}: drawn with probability {pi[e]:.3f}, reward {r[e]:.3f}")
 same(np.exp(z) / np.exp(z).sum(), pi)
 
+
+# %% tags=["picture"]
+boxes = (  # the place of each box, in inches
+    (0.42, "logits z\n" + ", ".join(f"{each:g}" for each in z)),
+    (1.86, "policy π\n" + ", ".join(f"{each:.2f}" for each in pi)),
+    (3.2, "draw\nexpert 1"),
+    (4.3, f"reward r\n{r[1]:.2f} nats"),
+)
+gaps = ((0.84, 1.2, "softmax"), (2.5, 2.84, "chance"), (3.56, 3.84, "model"))
+
+
+# %% tags=["picture"]
+def draw(axes):
+    frame = {"boxstyle": "round,pad=0.4", "facecolor": "#eef4fa", "edgecolor": "#888"}
+    look = {"ha": "center", "va": "center", "fontsize": 8.5}
+    for x, text in boxes:
+        axes.text(x, 0, text, bbox=frame, **look)
+    arrow = {"arrowstyle": "->", "color": "#333333", "shrinkA": 0, "shrinkB": 0}
+    for start, end, name in gaps:
+        axes.annotate("", (end, 0), (start, 0), arrowprops=arrow)
+        axes.text((start + end) / 2, 0.45, name, ha="center", fontsize=8)
+    bend = arrow | {"connectionstyle": "arc3,rad=-0.2", "color": COLOURS[1]}
+    axes.annotate("", (0.42, -0.5), (4.3, -0.5), arrowprops=bend)
+    learns = "learn: the larger the reward, the likelier the drawn expert becomes"
+    axes.text(2.4, -1.6, learns, color=COLOURS[1], **look)
+    axes.set(xlim=(0, 4.8), ylim=(-1.9, 0.7))
+    axes.axis("off")
+
+
+# %% tags=["picture"]
+figure(
+    draw,
+    "The loop of RL-R for one token. The router learns from the reward of the expert "
+    "that it drew, and never sees the other rewards.",
+    height=2.0,
+)
+
 # %% [markdown]
 # In the reference, [`log_policy`](../reference/routers/reinforce.py) returns the logarithm of the policy, for many
 # tokens at once.
@@ -428,43 +465,7 @@ print(f"without influence: own reward {own[0]}, reward to go {to_go[0]}")
 same(own, to_go)
 
 # %% [markdown]
-# Then why not always take the reward to go? It adds the noise of all later tokens to the estimate. Here is a text of S
-# tokens. Each has the policy and the rewards of section 1, and the value as its baseline. No token influences another.
-# We enumerate all choices.
-
-# %%
-import itertools
-
-lengths, noise = range(1, 7), {"own reward": [], "reward to go": []}
-for S in lengths:
-    choices = np.array(list(itertools.product(range(E), repeat=S)))
-    probability = pi[choices].prod(axis=1)
-    advantage = (r - J)[choices]  # [choice, token]
-    for name, credit in zip(noise, (advantage, reward_to_go(advantage)), strict=True):
-        # the estimates for the first token
-        each = credit[:, :1] * (np.eye(E) - pi)[choices[:, 0]]
-        same(probability @ each, gradient)
-        noise[name].append(probability @ ((each - gradient) ** 2).sum(axis=1))
-    own, to_go = (variances[-1] for variances in noise.values())
-    print(f"{S} tokens: variance with own reward {own:.3f}, to go {to_go:.3f}")
-same(noise["own reward"], np.full(6, variance(J)))
-assert (np.diff(noise["reward to go"]) > 0).all()
-
-
-# %% tags=["picture"]
-def draw(axes):
-    for name, marker in (("reward to go", "o"), ("own reward", "s")):
-        axes.plot(lengths, noise[name], marker=marker, label=name)
-    axes.set(xlabel="tokens from here to the end")
-    axes.set(ylabel="variance of one estimate, nats²")
-    axes.legend(loc="upper left")
-
-
-figure(
-    draw,
-    "The reward to go is never biased, but each later token adds its noise to the "
-    "credit of the first one.",
-)
+# Then why not always take the reward to go? It adds the rewards of all later tokens to the credit, and so their noise.
 
 # %% [markdown]
 # ## 8. Training and evaluation

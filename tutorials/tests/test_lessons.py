@@ -105,6 +105,15 @@ class TestEveryLesson:
         assert "assert" in answers and re.findall(r"(?m)^# (\d+)\. ", answers) == exercises
 
     @pytest.mark.parametrize("name", LESSONS)
+    def test_has_its_minutes_in_the_index(self, name):
+        """The index counts 200 words a minute and five seconds for a line of code, to the nearest five minutes."""
+        shown = re.sub(r"(?s)<details>.*?</details>|<!--.*?-->|\]\([^)]*\)", "", page(name))
+        lines = re.findall(r"(?m)^.*\S", "".join(re.findall(r"(?s)```python\n(.*?)```", shown)))
+        words = re.findall(r"\w[\w'’-]*", re.sub(r"(?s)```.*?```", "", shown))
+        row = re.search(rf"\({name}\.md\).*\| (\d+) \|", (FOLDER / "README.md").read_text(encoding="utf-8"))
+        assert int(row[1]) == 5 * round((len(words) / 200 + len(lines) / 12) / 5)
+
+    @pytest.mark.parametrize("name", LESSONS)
     def test_says_first_what_it_is_about(self, name):
         words = ["# Lesson ", "**You will**", "**You need**", "**Files**", "## 1. "]
         found = [page(name).find(word) for word in words]
