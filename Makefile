@@ -49,11 +49,12 @@ study: $(VENV)/.installed  ## train the missing runs of the study (hours); STUDY
 	$(BIN)/python docs/study/text.py python build/text/python
 	$(BIN)/routelaws sweep study $(if $(wildcard docs/study/results.csv),--have docs/study/results.csv) --out build/study $(STUDY)
 
-study2: $(VENV)/.installed  ## train the smaller sizes of the second study (six to ten hours of one core); STUDY2=5 trains the largest size
+study2: $(VENV)/.installed  ## train the missing runs of the second study's smaller sizes (hours); STUDY2=5 trains the largest size
 	@test "$(STUDY2)" != 5 || git ls-files --error-unmatch docs/study2/prediction.json
 	$(BIN)/python docs/study/text.py python build/text/python
 	for size in $(or $(STUDY2),0 1 2 3 4); do \
-	  $(BIN)/routelaws sweep docs/study2/study2.toml --index $$size --of 6 --jobs 1 --out build/study2 || exit; done
+	  $(BIN)/routelaws sweep docs/study2/study2.toml --index $$size --of 6 --jobs 1 \
+	    $(if $(wildcard docs/study2/results.csv),--have docs/study2/results.csv) --out build/study2 || exit; done
 
 wild: $(VENV)/.installed  ## judge the routers of other libraries and write docs/wild (half an hour, 2 GB); WILD="fairscale attnax" selects some
 	$(BIN)/python tools/wild $(WILD)

@@ -37,8 +37,9 @@ from .cells import Cells, harmless
 from .columns import ranges
 from .deriving import derive, replace_cells, to_nats
 from .headers import apply_units, check_losses
-from .log import RUN, STEP
-from .schema import BLANK, TABLE_COLUMNS, name_column, range_of, to_numbers
+from .identity import BY_ROW
+from .log import ROW, RUN, STEP
+from .schema import BLANK, NAN, TABLE_COLUMNS, name_column, range_of, to_numbers
 from .sources import Source, check_names, configured, sources_of, with_loss
 from .table import CONVERTED, SOURCE, listed, numbered, read_table
 from .units import SIZES, UNITS_OF
@@ -129,7 +130,7 @@ def convert_runs(
         remarks += renumbered
     cells, changed = _harmless(cells)
     _write(out, cells)
-    remarks += changed
+    remarks += [*changed, *_doubtful(cells, columns.get("hyper_id") == ROW)]
     return Converted(len(cells["hyper_id"]), len(set(cells["hyper_id"])), remarks, _ranges(cells))
 
 
@@ -253,15 +254,32 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
         told = str(error).replace(str(temporary), name)
         lacks = re.search(r"columns? (\w+).* (?:is|are) missing; needed", told)
         blank = re.search(r"column router_type: '[^']*'; needed: a value", told)
+        dense = re.search(r"column num_experts: '(0|)'; needed", told)
         told = told.replace(CONVERTED, "")
         told += f"; name yours by --columns {lacks[1]}=YOURS, or use --set or --config" if lacks else ""
         told += "; see --set router_type=NAME and --map router_type:=NAME" * bool(blank)
+        told += f"\n  if these runs are dense, add --map num_experts:{dense[1]}=1" if dense else ""
+        told += f"\n  if rows of one name are different runs, {BY_ROW}" * ("which has the same hyper_id" in told)
         raise InputError(*told.split("\n")) from None
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror or error})") from None
     if remarks:
         rows = list(dict.fromkeys(rows))
     return {column: list(values) for column, values in zip(order, zip(*rows, strict=True), strict=True)}, remarks
+
+
+def _doubtful(cells: dict[str, list[str]], unnamed: bool) -> list[str]:
+    """Return remarks on losses that are NaN and, if rows are runs, on runs that may be in the table twice."""
+    remarks = []
+    for name in (name for name in cells if name.startswith("loss_")):
+        if rows := [f"row {row}" for row, cell in enumerate(cells[name], 1) if cell.strip() in NAN]:
+            remarks.append(f"{name}: NaN in {in_short(rows)} of the table; laws leave out a run whose last loss is NaN")
+    same: dict[tuple, list[str]] = {}
+    for row, rest in enumerate(zip(*(cells[name] for name in cells if name != "hyper_id"), strict=True), 1):
+        same.setdefault(rest, []).append(str(row))
+    if twice := [" and ".join(rows) for rows in same.values() if unnamed and len(rows) > 1]:
+        remarks.append(f"equal rows of the table: {in_short(twice)}; if they are one run, delete all but one")
+    return remarks
 
 
 def _harmless(cells: dict[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:

@@ -34,7 +34,7 @@ _ENDED = {
 
 
 _UNNAMED = "a run without a name"
-_ROW = "--columns hyper_id=row makes each row a run"
+BY_ROW = "--columns hyper_id=row makes each row a run"
 
 
 def marks_of(cells: dict[str, list[str]], apart: Iterable[str] = ()) -> dict[str, str]:
@@ -67,7 +67,7 @@ def check_distinct(path, cells: dict[str, list[str]], called: str | None, column
             if len(texts if kind == "end" else set(texts)) > 1:
                 raise InputError(
                     f"{path}: no column names the runs, but rows are several runs by {name}; add --columns hyper_id="
-                    f"{name if kind in ('id', 'start') else 'NAME'}, with a column that names each run; {_ROW}"
+                    f"{name if kind in ('id', 'start') else 'NAME'}, with a column that names each run; {BY_ROW}"
                 )
         return
     if not to_numbers(cells[called])[1].any():
@@ -98,7 +98,7 @@ def check_single(source: Source, columns: dict[str, str]) -> None:
     if repeated and len(rows) > 2 * len(repeated):
         stands = f"{source.name}: {_shown(repeated[0])} is in {in_short(rows[repeated[0]])}"
         raise InputError(
-            f"{stands}, although most runs have one row; give each run its own name, or number the runs; {_ROW}"
+            f"{stands}, although most runs have one row; give each run its own name, or number the runs; {BY_ROW}"
         )
 
 

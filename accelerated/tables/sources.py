@@ -12,7 +12,7 @@ from ..wording import in_short
 from .identity import check_single, name_of_runs, on_one_branch, steps_of
 from .log import FOLDER, ROW, RUN, STEP, Log, Source, as_cells, by_number, continues, put_together
 from .reading import read_cells
-from .schema import ABSENT, TABLE_COLUMNS, name_column
+from .schema import ABSENT, BLANK, NEEDED_COLUMNS, TABLE_COLUMNS, name_column
 from .table import SOURCE, check_once, named
 from .trackers.kinds import read_piece
 
@@ -125,6 +125,14 @@ def with_loss(source: Source, columns: dict[str, str]) -> Source:
         return source
     names = cells.get(name_of_runs(cells, columns), [""] * len(source.at))
     remark = f"left out: {len(source.at) - len(rows)} of {len(source.at)} rows, which have no loss"
+    for name in NEEDED_COLUMNS:
+        texts = [cell.strip() for cell in cells.get(columns.get(name, name), ())]
+        there = [i for i, text in enumerate(texts) if text not in BLANK]
+        if there and not set(there) & set(rows):
+            raise InputError(
+                f"{source.name}: column {columns.get(name, name)} has a value only in rows without a loss "
+                f"({source.at[there[0]]}); state it for all runs, as by --set {name}={texts[there[0]]}, or use --config"
+            )
     if gone := set(names) - {names[i] for i in rows}:
         remark += f"; no row is left of {in_short(sorted(gone))}"
     return source.of_rows(rows, remark)

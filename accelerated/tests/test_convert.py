@@ -220,6 +220,37 @@ def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path)
             convert_runs(save(rows), tmp_path / "t.csv", columns, values={item: "Dense"})
 
 
+def test_dense_runs_without_a_number_of_experts_have_a_remedy(save, tmp_path):
+    for text in ("", "0"):
+        rows = [row | {"E": text if row["E"] == 1 else str(row["E"])} for row in make_runs()]
+        with pytest.raises(InputError, match=f"\n  if these runs are dense, add --map num_experts:{text}=1$"):
+            convert_runs(save(rows), tmp_path / "table.csv", MAP, {"router_type": "Top-K"})
+
+
+def test_runs_that_may_be_in_the_table_twice_and_losses_that_are_nan_are_remarked_on(converted, save, tmp_path):
+    rows = [row for row in make_runs() if row["iteration"] == 1000]
+    rows = [*rows, rows[3], rows[4] | {"val_loss": "nan"}]
+    by_row = MAP | {"hyper_id": "row"}
+    frame, remarks = converted(rows, by_row, {"router_type": "Top-K"})
+    assert "equal rows of the table: 4 and 19; if they are one run, delete all but one" in remarks
+    assert "loss_validation: NaN in row 20 of the table; laws leave out a run whose last loss is NaN" in remarks
+    assert len(frame) == 20
+    assert not any("equal rows" in remark for remark in converted(rows[:18], by_row, {"router_type": "Top-K"})[1])
+    seeds = [row | {"seed": seed} for row in rows[:3] for seed in (0, 1)]
+    with pytest.raises(InputError, match="if rows of one name are different runs, --columns hyper_id=row makes"):
+        convert_runs(save(seeds), tmp_path / "table.csv", MAP, {"router_type": "Top-K"})
+
+
+def test_a_needed_value_in_a_row_without_a_loss_is_not_lost_silently(save, tmp_path):
+    rows = [row for row in make_runs() if row["iteration"] == 1000]
+    first = {"router": "sinkhorn", "batch": 256}
+    with pytest.raises(
+        InputError,
+        match=r"column router has a value only in rows without a loss \(row 1\); .* --set router_type=sinkhorn",
+    ):
+        convert_runs(save([first, *rows], "runs.jsonl"), tmp_path / "table.csv", MAP | {"router_type": "router"})
+
+
 def test_names_are_kept_without_being_asked_for_and_other_columns_by_a_flag(save, tmp_path):
     rows = [
         row | {"loss_books": 4.5, "name": f"model {i}", "hyper_id": i, "size": "4.0"}
