@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from .errors import InputError
@@ -66,7 +66,10 @@ def keep_programs() -> None:
 
 
 def _jaxlib() -> tuple[int, ...]:
-    return tuple(int(part) for part in version("jaxlib").split(".")[:3] if part.isdigit())
+    """Return the version of jaxlib, () if it is not installed; then the command fails with a remedy."""
+    with contextlib.suppress(PackageNotFoundError):
+        return tuple(int(part) for part in version("jaxlib").split(".")[:3] if part.isdigit())
+    return ()
 
 
 def private_folder(root: Path, *below: str, variable: str = CACHE) -> Path:

@@ -144,7 +144,7 @@ figure(
     draw_losses,
     "More experts lower the loss at every size, and less so for large models. Each "
     "line is one size of the model; at 1 expert it is dense. (Runs of Clark et al. "
-    "2022, released under CC BY 4.0.)",
+    "2022, released under CC BY 4.0. 130M lacks the runs with 1 and 256 experts.)",
     height=3.4,
 )
 
@@ -342,6 +342,7 @@ assert wrong.cross_entropy > found.cross_entropy + 1
 # | What does a loss say about right answers? | [15](15_downstream.md) |
 # | Is my own router right? | [16](16_your_own_router.md) |
 # | How do I train on many devices? | [17](17_from_laptop_to_pod.md) |
+# | How do I plan a large run with small runs? | [18, a game](18_a_budget_game.md) |
 #
 # Or play first: the [lab](../docs/site/lab/routers.md) has nine routers on one table that you can change.
 

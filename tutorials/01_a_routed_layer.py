@@ -323,12 +323,12 @@ L, S, V, heads = size.num_blocks, 2048, 32_000, size.num_heads
 matrices = 2 * L * (5 * width * a + 8 * width**2) + 10 * L * width
 # scores, distances, weighted sum; and a softmax for each head
 looking = L * (6 * S * a + 3 * S * heads)
-words = 2 * V * width
+last = 2 * V * width
 print(
     f"matrices {matrices / 1e6:.1f}, attention {looking / 1e6:.1f}, "
-    f"last product {words / 1e6:.1f} million"
+    f"last product {last / 1e6:.1f} million"
 )
-assert matrices + looking + words == count(*size[:4], "Dense", 1)[2]
+assert matrices + looking + last == count(*size[:4], "Dense", 1)[2]
 
 
 # %% tags=["picture"]

@@ -212,7 +212,7 @@ for price in (0.5, 2.5, 3.5, 4.5):
     wanted = int(((s - p).argmax(axis=1) == 0).sum())
     slope = (dual_bound(s, p + [0.25, 0, 0]) - dual_bound(s, p)) / 0.25
     print(
-        f"price {price}: {wanted} tokens wish for expert 0, "
+        f"price {price}: tokens that wish for expert 0: {wanted}, "
         f"the slope of the bound is {slope:+.0f}"
     )
     same(slope, C - wanted)

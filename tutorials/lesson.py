@@ -20,10 +20,14 @@ from importlib.metadata import distributions, requires
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
+try:
+    import numpy as np
 
-from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.reference.configuration import ModelConfig
+    from routelaws.conformance.compare import assert_close_bounded, assert_same
+    from routelaws.reference.configuration import ModelConfig
+except ModuleNotFoundError as error:
+    install = "pip install numpy && pip install --no-deps -e ."
+    sys.exit(f"{error.name} is missing; activate your environment, or run: {install}")
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#4a4a4a")
 """Colours of lines, from Okabe and Ito's palette for colour-blind readers."""
@@ -310,4 +314,4 @@ if __name__ == "__main__":
     else:
         names = run(arguments.lesson)
         if arguments.shell:
-            code.interact("\nAll names of the lesson are defined.", local=names)
+            code.interact("\nAll names up to here are defined.", local=names)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,21 @@ LIMITS = {"JAX_COMPILATION_CACHE_MAX_SIZE": "1073741824", "JAX_PERSISTENT_CACHE_
 OWN = {"JAX_COMPILATION_CACHE_MAX_SIZE": "7"}
 
 
+def test_programs_are_not_kept_without_jaxlib(root, monkeypatch):
+    """`pip install --no-deps` leaves it out; the command then names a missing package."""
+
+    def absent(package):
+        raise PackageNotFoundError(package)
+
+    environment = {caches.CACHE: str(root)}
+    monkeypatch.setattr(caches, "version", absent)
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(caches.os, "environ", environment)
+        caches.keep_programs()
+    assert environment == {caches.CACHE: str(root)}
+
+
 @pytest.mark.parametrize(
     ("given", "jaxlib", "added"),
     [
@@ -169,6 +185,7 @@ def test_programs_are_kept_where_the_user_says(root, monkeypatch, given, jaxlib,
 
 LOOP = """
 import warnings
+from importlib.metadata import PackageNotFoundError
 warnings.simplefilter("always")
 from loop import twice
 print(twice(2), sum(twice.stats.cache_hits.values()))
