@@ -246,17 +246,6 @@ def test_a_router_is_held_against_its_own_spread_and_that_of_dense():
     assert spread_for("Hash", []) == (None, False)
 
 
-def test_runs_that_differ_in_more_than_their_seed_are_no_replicates(tmp_path, without_figures):
-    runs = grid(more_seeds=())
-    runs += [from_mapping({**runs[0].fields(), "seed": 7, "learning_rate": 0.001})]
-    folder = make_sweep(tmp_path / "sweep", runs=runs, logs=False)
-    write_report(folder, full=True)
-    result = numbers(folder)
-    assert result["seed_scatter"] is None
-    assert {entry["verdict"] for entry in result["does_routing_help"]} == {"lower, spread not measured"}
-    assert "Chance alone might cause this" in (folder / "report.md").read_text(encoding="utf-8")
-
-
 def test_a_slope_is_negative_only_with_the_whole_of_its_interval():
     ends = [(-0.3, -0.2, -0.1), (-0.3, -0.2, 0.1), (-0.3, 0.1, 0.2), (0.1, 0.2, 0.3), (-math.inf, -math.inf, -0.1)]
     unsure = "no, the interval includes 0"
@@ -300,8 +289,13 @@ def test_an_unfinished_sweep_says_how_much_is_in(tmp_path, without_figures):
 
 
 def test_a_sweep_too_small_for_the_law_gets_everything_else(tmp_path, first_figures, both_reports):
-    """By itself, `report` writes the answer, its figures and the next steps. `--full` adds every table."""
-    folder = make_sweep(tmp_path / "sweep", runs=grid(experts=(4, 16), more_seeds=()))
+    """By itself, `report` writes the answer, its figures and the next steps. `--full` adds every table.
+
+    Runs that differ in their seed and in their learning rate are no replicates.
+    """
+    runs = grid(experts=(4, 16), more_seeds=())
+    runs += [from_mapping({**runs[0].fields(), "seed": 7, "learning_rate": 0.001})]
+    folder = make_sweep(tmp_path / "sweep", runs=runs)
     assert main(["report", str(folder)]) == 0
     text, short, result = both_reports[True], (folder / "report.md").read_text(encoding="utf-8"), numbers(folder)
     assert short == both_reports[False] and short.count("\n") <= 80 and short.count("![") == 2
@@ -312,6 +306,8 @@ def test_a_sweep_too_small_for_the_law_gets_everything_else(tmp_path, first_figu
     reason = result["laws"][0]["missing"]
     assert text.count(reason) == 1 and f"no law for HASH and S-BASE: {reason}." in text  # said once, for both
     assert "dotted lines join them" in text
+    assert result["seed_scatter"] is None and "Chance alone might cause this" in text
+    assert {entry["verdict"] for entry in result["does_routing_help"]} == {"lower, spread not measured"}
 
 
 def test_in_the_linear_limit_slopes_have_a_sign_only(tmp_path, without_figures, monkeypatch):
