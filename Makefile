@@ -42,7 +42,7 @@ test-all: lint  ## run all tests, with many examples per property (40 minutes)
 approve: $(VENV)/.installed  ## rewrite the approved outputs that differ; then read every line of git diff
 	ROUTELAWS_APPROVE=1 $(BIN)/python -m pytest -q -m "not slow" $(PARALLEL) accelerated/tests -k "$(APPROVED)"
 
-campaign: $(VENV)/.installed  ## check that 200 runs with one fault each end with the table of an undisturbed run (an hour); CAMPAIGN="--runs 20 --seed 1"
+campaign: $(VENV)/.installed  ## check that 200 killed runs end with the table of an undisturbed run (an hour); CAMPAIGN="--runs 20 --seed 1"
 	$(BIN)/python tools/campaign.py --json campaign.json $(CAMPAIGN)
 
 study: $(VENV)/.installed  ## train the missing runs of the study (hours); STUDY="--index 3 --of 8" trains a part

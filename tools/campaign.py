@@ -1,16 +1,11 @@
-"""Run many commands, each with a fault. Then repeat each command; it must end with the table of an undisturbed run.
+"""Kill many commands by SIGKILL, and repeat each. It must end with the table of an undisturbed run.
 
     python tools/campaign.py --runs 200 --seed 0 --json campaign.json      (`make campaign`)
 
-    kill at a moment    SIGKILL at a random time: in a step, in the compiler, in the writing of a checkpoint
-    kill at a file      SIGKILL just before a random operation on a file of the run: a checkpoint, the table, the log
-    kill in the text    a kill while the text is tokenized
-    checkpoint cut, emptied, flipped     files of the newest checkpoint are damaged between two kills
-    full disk           a small tmpfs (or, without tmpfs, a limit on the size of files)
-    clock               the time of day jumps back by up to ten years
-    two at once         two processes on one folder
-    SIGTERM             at a random time: exit code 0, and a line with "to resume"
-    job array           parallel tasks of a sweep, killed and repeated
+    kill at a moment    at a random time: in a step, in the compiler, in the writing of a checkpoint
+    kill at a file      just before a random operation on a file of the run: a checkpoint, the table, the log
+    kill in the text    while the text is tokenized
+    job array           one of three parallel tasks of a sweep
 
 A run is the real command, in a fork of a process that has imported all modules but has started no JAX devices. The fork
 saves the time of the imports. Compiled programs are cached between runs. A command that is not killed must end with
@@ -26,7 +21,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -53,8 +47,6 @@ seed = [1, 2, 3]
 """
 WATCHED = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "os.listdir")
 """Python's audit events of file operations; a fault may kill the process just before such an operation."""
-
-YEARS = 10 * 365 * 86_400.0
 
 
 class Ended(NamedTuple):
@@ -103,15 +95,15 @@ def run(arguments: list[str], said: Path, prepare=lambda: None, cache: Path | No
     return end(start(arguments, said, prepare, cache), said)
 
 
-def run_until(arguments: list[str], said: Path, seconds: float, number: int) -> Ended:
-    """Run a command and send it a signal after some seconds, if it still runs."""
+def run_until(arguments: list[str], said: Path, seconds: float) -> Ended:
+    """Run a command and kill it after some seconds, if it still runs."""
     said.unlink(missing_ok=True)
     pid, until = start(arguments, said), time.monotonic() + seconds
     while time.monotonic() < until:
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             break
         time.sleep(0.005)
-    os.kill(pid, number)  # an ended process exists until `end` collects it
+    os.kill(pid, signal.SIGKILL)  # an ended process exists until `end` collects it
     return end(pid, said)
 
 
@@ -153,44 +145,6 @@ def _audit(below: Path, called) -> None:
                 called(event, os.fspath(arguments[0]))
 
     sys.addaudithook(hook)
-
-
-def clock_that_jumps_back(draw: random.Random):
-    """Return a `prepare` that makes the time of day jump back."""
-    jump_after, by = draw.randint(1, 40), draw.uniform(60, YEARS)
-
-    def prepare():
-        now, calls = time.time, [0]
-
-        def jumping():
-            calls[0] += 1
-            return now() - (by if calls[0] > jump_after else 0.0)
-
-        time.time = jumping
-        time.time_ns = lambda: int(1e9 * jumping())
-
-    return prepare
-
-
-def small_files(size: int):
-    """Return a `prepare` that limits the size of every written file."""
-
-    def prepare():
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-    return prepare
-
-
-def damage(checkpoint: Path, how: str, draw: random.Random) -> None:
-    """Damage files of a checkpoint: cut or empty all files, or flip one bit in some of them."""
-    files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.stat().st_size)
-    for path in files if how != "flipped" else draw.sample(files, draw.randint(1, len(files))):
-        content = bytearray(path.read_bytes())
-        if how == "flipped":
-            content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
-        path.write_bytes(content if how == "flipped" else content[: len(content) // 2 if how == "cut" else 0])
 
 
 # WHAT IS COMPARED
@@ -240,17 +194,7 @@ class Campaign:
         self.whole: dict[str, Path] = {}
         self.seconds: dict[str, float] = {}
         self.operations: dict[str, int] = {}
-        self.bytes: dict[str, int] = {}
-        self.tmpfs = self._can_mount()
         self.hits = collections.Counter()  # kills at file operations, by kind
-
-    def _can_mount(self) -> bool:
-        place = self.folder / "mount"
-        place.mkdir()
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True).returncode:
-            return False
-        subprocess.run(["umount", place], check=True)
-        return True
 
     def command(self, model: str, out: Path) -> list[str]:
         fields = FIELDS | MODELS[model]
@@ -271,7 +215,6 @@ class Campaign:
             assert ended.code == 0, ended.said
             self.whole[model] = out
             self.operations[model] = len(counts.read_text().splitlines())
-            self.bytes[model] = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
             assert difference(self.folder / f"first-{model}", out) is None, "two undisturbed runs differ"
 
     def train_undisturbed_sweep(self) -> None:
@@ -286,7 +229,7 @@ class Campaign:
 
     def kill_at_a_moment(self, model: str, out: Path) -> list[Ended]:
         wait = self.draw.uniform(0.02, 1.05) * self.seconds[model]
-        return [run_until(self.command(model, out), self.said, wait, signal.SIGKILL)]
+        return [run_until(self.command(model, out), self.said, wait)]
 
     def kill_at_a_file(self, model: str, out: Path) -> list[Ended]:
         place = self.draw.randrange(self.operations[model])
@@ -302,61 +245,6 @@ class Campaign:
         kill = kill_before(cache, self.draw.randrange(16))
         ended = [run(self.command(model, out), self.said, kill, cache) for _ in range(2)]
         return [*ended, run(self.command(model, out), self.said, cache=cache)]
-
-    def _damaged(self, model: str, out: Path, how: str) -> list[Ended]:
-        """Copy an undisturbed or a killed run, and damage its newest checkpoint."""
-        ended = []
-        if self.draw.random() < 0.5:
-            shutil.copytree(self.whole[model], out)
-        else:
-            place = self.draw.randrange(self.operations[model] // 2, self.operations[model])
-            ended = [run(self.command(model, out), self.said, kill_before(out, place))]
-        whole = sorted((p for p in (out / "checkpoints").glob("*") if p.name.isdigit()), key=lambda p: int(p.name))
-        if len(whole) > 1:
-            damage(whole[-1], how, self.draw)
-        return ended
-
-    def checkpoint_cut(self, model: str, out: Path) -> list[Ended]:
-        return self._damaged(model, out, "cut")
-
-    def checkpoint_emptied(self, model: str, out: Path) -> list[Ended]:
-        return self._damaged(model, out, "emptied")
-
-    def checkpoint_flipped(self, model: str, out: Path) -> list[Ended]:
-        return self._damaged(model, out, "flipped")
-
-    def full_disk(self, model: str, out: Path) -> list[Ended]:
-        size = int(self.draw.uniform(0.05, 0.95) * self.bytes[model])
-        if not self.tmpfs:
-            return [run(self.command(model, out), self.said, small_files(size // 20))]
-        out.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", out], check=True)
-        try:
-            ended = run(self.command(model, out), self.said)
-            shutil.copytree(out, f"{out}-copy")
-        finally:
-            subprocess.run(["umount", out], check=True)
-        out.rmdir()
-        os.rename(f"{out}-copy", out)  # as on a larger disk
-        return [ended]
-
-    def clock(self, model: str, out: Path) -> list[Ended]:
-        return [run(self.command(model, out), self.said, clock_that_jumps_back(self.draw))]
-
-    def two_at_once(self, model: str, out: Path) -> list[Ended]:
-        outputs = [self.folder / f"said-{i}.txt" for i in range(2)]
-        pids = []
-        for path in outputs:
-            path.unlink(missing_ok=True)
-            pids.append(start(self.command(model, out), path))
-            time.sleep(self.draw.uniform(0, 0.3))
-        return [end(pid, path) for pid, path in zip(pids, outputs, strict=True)]
-
-    def sigterm(self, model: str, out: Path) -> list[Ended]:
-        wait = self.draw.uniform(0.3, 1.0) * self.seconds[model]
-        ended = run_until(self.command(model, out), self.said, wait, signal.SIGTERM)
-        told = "to resume" in ended.said or "validation loss" in ended.said.splitlines()[-1]
-        return [ended if told and ended.code == 0 else ended._replace(code=1)]
 
     def job_array(self, model: str, out: Path) -> list[Ended]:
         """Run both tasks of a sweep and a repetition of one in parallel. Kill one."""
@@ -390,11 +278,8 @@ class Campaign:
         return wrong and f"{wrong} differs"
 
 
-KINDS = {
-    "kill at a moment": 7, "kill at a file": 7, "kill in the text": 2, "checkpoint cut": 2, "checkpoint emptied": 2,
-    "checkpoint flipped": 4, "full disk": 3, "clock": 2, "two at once": 2, "SIGTERM": 3, "job array": 1,
-}  # fmt: skip
-"""{fault: number of its runs among 35 runs}."""
+KINDS = {"kill at a moment": 7, "kill at a file": 7, "kill in the text": 2, "job array": 1}
+"""{kind of kill: number of its runs among 17 runs}."""
 
 
 def order(kinds: list[str], runs: int, draw: random.Random) -> list[str]:
@@ -421,7 +306,7 @@ def main() -> int:
     campaign.train_undisturbed(options.models)
     if "job array" in options.kinds:
         campaign.train_undisturbed_sweep()
-    print(f"undisturbed runs: {time.monotonic() - began:.0f} s; a full disk is {_full_disk(campaign)}", flush=True)
+    print(f"undisturbed runs: {time.monotonic() - began:.0f} s", flush=True)
     done, failed = collections.Counter(), []
     for number, kind in enumerate(order(options.kinds, options.runs, campaign.draw)):
         if time.monotonic() - began > 60 * options.minutes:
@@ -451,10 +336,6 @@ def prepare_environment(folder: Path) -> None:
     commit()  # cached, because a commit during the campaign would change the rows
 
 
-def _full_disk(campaign: Campaign) -> str:
-    return "a tmpfs" if campaign.tmpfs else "a limit on the size of files: no tmpfs can be mounted here"
-
-
 def report(done: dict, failed: list[dict], campaign: Campaign, given: argparse.Namespace, seconds: float) -> None:
     print(f"\n{'fault':22}{'runs':>6}{'same table':>12}")
     for kind in done:
@@ -466,7 +347,7 @@ def report(done: dict, failed: list[dict], campaign: Campaign, given: argparse.N
         print(f"run {failure['run']} ({failure['kind']}), kept in {failure['folder']}: {failure['wrong']}")
     if given.json:
         content = {"seed": given.seed, "runs": sum(done.values()), "by_kind": done, "failed": failed}
-        content |= {"killed_at": campaign.hits, "full_disk": _full_disk(campaign), "seconds": round(seconds)}
+        content |= {"killed_at": campaign.hits, "seconds": round(seconds)}
         given.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

@@ -185,6 +185,12 @@ def in_flags(message: str, names: list[str]) -> str:
     return re.sub(field, lambda found: flag(found) if "_" in found[1] else found[0], message)
 
 
+def given(flags, *needed: str) -> dict:
+    """Return {name: value} of the flags of a dataclass that differ from their defaults, except the needed ones."""
+    values = {field.name: getattr(flags, field.name) for field in dataclasses.fields(flags) if field.name not in needed}
+    return {name.replace("_", "-"): value for name, value in values.items() if value != getattr(type(flags), name)}
+
+
 def refuse(flags: dict, why: str) -> None:
     """Raise `InputError` for a flag that another flag makes meaningless.
 

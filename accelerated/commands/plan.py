@@ -23,12 +23,9 @@ from ..results.rows import law_of, rows_of_released
 from ..results.runs import LOSS, Runs, read, with_options
 from ..tables.released import released_runs
 from ..tables.units import bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of
-from .flags import check_level, refuse
+from .flags import check_level, given, refuse
 from .output import write_folder
 from .terminal import Working
-
-DTYPE = "bf16"
-"""The default type of the numbers of parameters and cache."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class BudgetFlags:
     inference_tokens: str | None = None
     tokens: str | None = None
     cached_tokens: str | None = None
-    dtype: str = DTYPE
+    dtype: str = "bf16"
 
     def budget(self) -> Budget:
         """Return the budget; raise `InputError` if a limit is not an amount, or --flops is missing."""
@@ -154,8 +151,10 @@ def plan(
     if top < 1:
         raise InputError(f"--top {top} is out of range; use 1 or more")
     if next_run.next is not None:
-        refuse({"recipe": recipe}, "it cannot be used with --next; leave it out")
-        _refuse_budget(budget, resamples, out, published, within, fit.huber)
+        idle = {"recipe": recipe, "out": out, "resamples": resamples, "within": within, "huber": fit.huber}
+        refuse(idle | given(budget, "flops", "tokens"), "it cannot be used with --next; leave it out")
+        if not published:
+            raise InputError("--no-published: --next uses only the table; leave --no-published out")
         runs = _next_runs(fit, tables, next_run, budget, level)
         blocks = next_blocks(runs, top)
     else:
@@ -167,18 +166,6 @@ def plan(
     if out is not None:
         write_plan(runs, out)
     print(dumps(runs.to_dict())) if json else show(blocks)
-
-
-def _refuse_budget(
-    flags: BudgetFlags, resamples: int | None, out: Path | None, published: bool, within: float | None, huber
-) -> None:
-    unused = {"memory": flags.memory, "inference-tokens": flags.inference_tokens, "out": out}
-    unused |= {"cached-tokens": flags.cached_tokens, "resamples": resamples, "within": within, "huber": huber}
-    refuse(
-        unused | {"dtype": None if flags.dtype == DTYPE else flags.dtype}, "it cannot be used with --next; leave it out"
-    )
-    if not published:
-        raise InputError("--no-published: --next uses only the table; leave --no-published out")
 
 
 def _ranked(

@@ -18,7 +18,7 @@ from ..tables.released import released_runs, released_table
 from ..tables.schema import to_numbers
 from ..tables.units import UNITS_OF, parameters_of
 from .fit import FitFlags
-from .flags import check_level, refuse
+from .flags import check_level, given, refuse
 from .terminal import Working
 
 
@@ -75,15 +75,7 @@ def predict(
     """
     law, columns = law_of(fit.law), point.columns()
     if published is not None:
-        idle = {"router": router, "loss": fit.loss, "rows": fit.rows, "huber": fit.huber, "task": fit.task or None}
-        idle |= {
-            "count-embeddings": fit.count_embeddings,
-            "floor": fit.floor,
-            "guess-rate": fit.guess_rate,
-            "tasks": fit.tasks,
-            "intervals": fit.intervals,
-        }
-        idle |= {"level": None if level == LEVEL else level}
+        idle = {"router": router} | given(fit, "law") | {"level": None if level == LEVEL else level}
         return _predict_published(law, published, columns, tables, idle, json)
     if law.measured != "loss":
         refuse(

@@ -245,43 +245,13 @@ def test_errors_on_rows_left_out_are_those_of_fits_without_them(tmp_path):
 # Rows of a table.
 
 
-def ties() -> pandas.DataFrame:
-    """Return an evaluation of six routed runs and a dense run.
-
-    In each of three columns, two kinds are equally common.
-    """
-    frame = make_frame([(1e7, e) for e in (1.0, 2.0, 4.0, 8.0, 16.0)], np.linspace(0.5, 0.4, 5))
-    return frame.assign(k=1, routing_frequency=0.5, granularity=1.0, objective="causal")
-
-
-@pytest.mark.parametrize(
-    ("column", "values", "kept"),
-    [("routing_frequency", (0.25, 0.5), 0.5), ("routing_frequency", (0.5, 0.25), 0.5),
-     ("granularity", (2.0, 1.0), 1.0), ("granularity", (1.0, 2.0), 1.0)],
-)  # fmt: skip
-def test_of_a_tie_the_larger_frequency_and_the_smaller_granularity_are_kept(column, values, kept):
-    frame = ties()
-    frame.loc[1:2, column], frame.loc[3:4, column] = values
-    (selection,) = select_rows(frame)
-    routed = selection.frame[selection.frame["router_type"] != "Dense"]
-    assert set(routed[column]) == {kept} and len(routed) == 2 and len(selection.frame) == 3
-    assert len(selection.left_out) == 2
-
-
 def test_a_law_of_every_run_keeps_what_others_drop():
-    frame = ties().assign(flop_increase=1.0)
+    frame = make_frame([(1e7, e) for e in (1.0, 2.0, 4.0, 8.0, 16.0)], np.linspace(0.5, 0.4, 5))
+    frame = frame.assign(k=1, routing_frequency=0.5, granularity=1.0, flop_increase=1.0)
     frame.loc[1, ["k", "routing_frequency", "granularity"]] = 4, 0.25, 2.0
     frame.loc[0, "flop_increase"] = 2.0
     kept = {axes: set(select_rows(frame, axes=axes)[0].frame["hyper_id"]) for axes in ("experts", "every")}
     assert kept["every"] == set(frame["hyper_id"][1:]) and kept["experts"] == set(frame["hyper_id"][2:])
-
-
-@pytest.mark.parametrize("objectives", [("masked", "causal"), ("causal", "masked")])
-def test_of_a_tie_the_causal_objective_is_kept(objectives):
-    frame = ties().iloc[1:]
-    frame["objective"] = np.repeat(objectives, 2)
-    (selection,) = select_rows(frame)
-    assert set(selection.frame["objective"]) == {"causal"} and len(selection.frame) == 2
 
 
 def test_released_and_own_runs_in_one_table_have_the_tokens_of_their_own_rows():

@@ -270,13 +270,6 @@ def numbers(text: str) -> set[float]:
     return {float(x) for x in re.findall(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?", text)}
 
 
-def test_the_rates_are_those_of_the_schedule():
-    config = from_mapping(SMALL | {"steps": 12, "learning_rate": 0.015625, "warmup": 0.25})
-    rates = np.asarray(step.run_inputs(config, None).rates) / 0.015625
-    wanted = [1 / 3, 2 / 3, 1, *(0.1 + 0.45 * (1 + np.cos(np.pi * np.arange(9) / 9)))]
-    assert len(rates) == 12 and np.allclose(rates, wanted, rtol=1e-5)
-
-
 def test_embeddings_of_a_hash_are_those_of_the_file(tmp_path):
     np.save(tmp_path / "embeddings.npy", np.random.default_rng(0).normal(size=(300, 4)))
     file = str(tmp_path / "embeddings.npy")

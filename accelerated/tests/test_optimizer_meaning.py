@@ -152,13 +152,6 @@ def test_a_model_that_exceeds_the_memory_is_named_with_both_sizes(monkeypatch):
     )
 
 
-def test_the_learning_rate_of_each_step_by_hand():
-    schedule = optimizer.learning_rate_schedule(0.5, 3, 12)
-    for t, rate in enumerate(RATES):
-        check("training.rate", abs(float(schedule(t)) - rate), rate, message=f"rate of step {t + 1}")
-    assert RATES[0] == 0.5 / 3 and RATES[2] == RATES[3] == 0.5 and 0.05 < RATES[11] < 0.07
-
-
 def test_every_schedule_is_that_of_the_reference():
     """20 steps by hand: 4 up, 12 at the peak of 0.5, 4 down. The cosine uses optax in float32."""
     plans = {

@@ -151,6 +151,9 @@ OF_A_TABLE = {
     "within chance": {"seed_scatter": SCATTERED, "laws 0 misfit bend": BENT}
     | {f"laws {i} misfit beyond_seeds": {"p": 0.5} for i in (0, 1)},
     "beyond chance": {"seed_scatter": UNEQUAL | SCATTERED, "laws 0 misfit beyond_seeds": {"p": 0.01}},
+    "a fit beyond 100 %": {"seed_scatter": {"percent": 131.6}}
+    | {f"laws {i} rmsle_percent": 1204.0 for i in (0, 1)}
+    | {f"laws {i} derived N_cutoff value": 1103.2e9 for i in (0, 1)},
     "a bad fit, no scatter": {"seed_scatter": None, "laws 0 rmsle_percent": 6.0}
     | {f"laws {i} misfit bend": BENT for i in (0, 1)},
     "an exact fit": {f"laws {i} rmsle_percent": 1e-7 for i in (0, 1)}
@@ -246,6 +249,7 @@ OF_A_TABLE = {
     },
 }  # fmt: skip
 
+PREDICTED = {"router": "S-Base", "N": 1_234_567.0, "E": 16.0, "law": "bilinear", "loss": 2.5, "reason": ""}
 OF_A_SWEEP = {
     "unfinished": {},
     "several of all": {
@@ -260,7 +264,12 @@ OF_A_SWEEP = {
     "all sizes": {"comparisons": pandas.concat([COMPARED[:2], COMPARED[:1].assign(router="Z", borrowed=True)])},
     "nothing to compare": {"comparisons": COMPARED[:0]},
     "predictions": {"registered": {
-        "fitted_to": [0, 1, 2], "written": "noon", "scored": 3, "hits": 1, "level": 0.8, "predictions": [],
+        "fitted_to": [0, 1, 2], "written": "noon", "scored": 3, "hits": 1, "level": 0.8, "predictions": [
+            PREDICTED | {"run_interval": [2.45, 2.55], "measured": [2.52, 2.58], "error": 0.02},
+            PREDICTED | {"run_interval": [2.45, None], "measured": [2.4], "error": -0.04},
+            PREDICTED | {"run_interval": [2.45, 2.55], "measured": [], "error": None},
+            PREDICTED | {"law": None, "loss": None, "reason": "too few", "measured": [3.0]},
+        ],
     }},
     "predictions without runs": {"registered": {
         "fitted_to": [0, 1], "written": "noon", "scored": 0, "hits": 0, "level": 0.8, "predictions": [],

@@ -13,7 +13,6 @@ import pytest
 
 from routelaws.accelerated.findings.sweeps import comparisons as findings
 from routelaws.accelerated.findings.sweeps.folder import Sweep, SweepRun
-from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.figures import training as training_figures
 from routelaws.accelerated.report.sweep_report import gather_sweep
@@ -85,12 +84,6 @@ def results(gathered):
 @pytest.fixture(scope="module")
 def found(sweep, results):
     return findings.find(sweep, results)
-
-
-@pytest.fixture(scope="module")
-def text(results, found):
-    seconds = {"training": 1.0, "fitting": 1.0, "figures": 1.0}
-    return markdown(results, ["load"], found | {"seconds": seconds}, "report.json", full=True)
 
 
 @pytest.fixture(scope="module")
@@ -179,15 +172,3 @@ def test_the_mean_of_the_seeds_is_compared_and_each_seed_is_fitted(sweep):
     assert close([entry.routed_loss for entry in entries], wanted) and {entry.experts for entry in entries} == {8}
     [law] = gather_sweep(less)[0]["laws"]
     assert (law["rows"], law["experts"]) == (13, [1, 2, 4, 8])
-
-
-def test_the_findings_have_the_largest_gain_first_and_the_scatter_of_seeds(text):
-    for router, law in LAWS.items():
-        gains = sorted(((law.loss(n, 1) - law.loss(n, 32)) for n in SIZES), reverse=True)
-        shares = sorted((100 * (1 - law.loss(n, 32) / law.loss(n, 1)) for n in SIZES), reverse=True)
-        said = f"by {gains[0]:.4f} to {gains[-1]:.4f} nats ({shares[0]:.2f} % to {shares[-1]:.2f} %)"
-        assert f"{NAMES[router]} is lower at all 3 sizes, {said}" in text
-    high, low = losses_at(*SEEDED)
-    assert f"Seeds alone change a loss by up to {high - low:.4f} nats" in text
-    miss, scatter = (100 * (10**value - 1) for value in (math.sqrt(2 * APART**2 / 19), APART * math.sqrt(2)))
-    assert f"Its error is at most {miss:.2g} % of the loss" in text and f"seeds alone cause {scatter:.2g} %" in text

@@ -7,7 +7,6 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.findings import (
     advice,
     compute,
@@ -51,7 +50,6 @@ pytestmark = pytest.mark.usefixtures("few_resamples")
 
 LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 HASH = LAW._replace(b=-0.09, d=LAW.d + (LAW.b + 0.09) * math.log10(2))  # the same dense models as LAW
-HURTS = LAW._replace(b=0.05, c=-0.002)
 SIZES, EXPERTS = (1e7, 1e8, 1e9), (2, 4, 16, 64, 128, 256)
 
 
@@ -429,17 +427,6 @@ def test_the_verdict_on_the_routing_frequency_turns_round(ends, usual, verdict):
     assert judged("frequency", routing_frequency=below) == verdict
 
 
-def test_a_table_in_which_routing_hurts_turns_the_report_round(tmp_path):
-    results = gathered(make_frame((("Hash", LAW), ("S-Base", HURTS))), tmp_path)
-    verdicts = results["advice"].set_index("key")["verdict"]
-    assert verdicts["size"] == "not supported" and verdicts["router"] == "not supported"
-    assert verdicts["k"] == verdicts["frequency"] == "cannot be judged"
-    text = markdown(results, [], full=True)
-    assert "Routing lowers the loss at 3 of 6 points" in text and " % lower than S-BASE" in text
-    assert "These are not the paper's runs" in text
-    assert "| paper |" not in text and "a printed constant" not in text
-
-
 @pytest.mark.parametrize(
     ("frame", "says"),
     [(make_frame(()), "There is no routed run, so there are no results about routing"),
@@ -451,19 +438,16 @@ def test_a_table_in_which_routing_hurts_turns_the_report_round(tmp_path):
      (make_frame().assign(router_type=lambda f: f.router_type.replace("Hash", "a|b <i>*c*")), "a\\|b <i>*c*")],
     ids=["dense only", "one size", "one E", "one router", "one run", "another loss", "odd name"],
 )  # fmt: skip
-def test_smaller_tables_say_what_is_missing(frame, says, tmp_path, without_figures):
-    command.write_reproduction(write(frame, tmp_path), tmp_path / "out", full=True)
-    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+def test_smaller_tables_say_what_is_missing(frame, says, tmp_path, monkeypatch):
+    (tmp_path / "levels.png").write_bytes(b"of another report")
+    monkeypatch.setattr(figures, "save_figure", lambda figure, path: None)
+    results, runs = gather(open_runs(write(frame, tmp_path)))
+    drawn, text = figures.draw_all(tmp_path, results, runs), markdown(results, [], full=True)
     assert says in text and "nan" not in text.lower().replace("nance", "")
     assert ("no models differ only in k" in text and "only one loss column" in text) or "all dense" in text
-    assert "<i>" not in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-
-
-def test_every_smaller_table_can_be_drawn(tmp_path):
-    for frame in (make_frame((("Top-K", LAW), ("Z", LAW)), sizes=(1e8,)), make_frame((("Top-K", LAW),), experts=(8,))):
-        results, runs = gather(open_runs(write(frame, tmp_path)))
-        drawn = [name for name, draw in figures.FIGURES.items() if draw(results, runs) is not None]
-        assert "loss" in drawn and "levels" not in drawn and "k" not in drawn
+    assert "<i>" not in page(text, tmp_path)
+    assert (tmp_path / "levels.png").exists() == ("levels" in drawn) == ("There is no" not in says)
+    assert ("loss" in drawn) == ("no routed run" not in says) and "k" not in drawn
 
 
 def test_the_label_of_a_line_that_leaves_its_panel_stands_at_the_edge():
@@ -535,13 +519,6 @@ def test_of_many_numbers_of_experts_some_have_ticks():
         assert panel.get_xticks().tolist() == [2**i for i in range(0, count, step)]
 
 
-def test_a_figure_without_data_is_removed(tmp_path):
-    for ending in ("png", "svg"):
-        (tmp_path / f"levels.{ending}").write_bytes(b"old")
-    results, runs = gather(open_runs(write(make_frame(()), tmp_path)))
-    assert figures.draw_all(tmp_path, results, runs) == [] and not list(tmp_path.glob("levels.*"))
-
-
 def test_routers_without_a_colour_of_their_own_get_different_ones():
     results = {"table": {"routers": ["Hash", "a", "b", "c"]}}
     found = [colour_of(results, router) for router in results["table"]["routers"]]
@@ -593,21 +570,6 @@ def test_labels_of_a_table_are_taken_if_each_size_has_its_own(labels, shown):
 def test_resamples_in_the_linear_limit_count_as_unbounded():
     statuses = {"interior": 5, "E_max unbounded": 2, "E_start at 1, E_max unbounded": 1, "linear limit": 3}
     assert refits.unbounded(statuses) == 6
-
-
-def test_other_input_that_is_wrong(tmp_path):
-    path = write(make_frame().assign(loss_validation=np.nan), tmp_path)
-    with pytest.raises(InputError, match="every loss is blank"):
-        command.write_reproduction(path, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-    write(make_frame(), tmp_path)
-    with pytest.raises(InputError, match="loss column loss_pile has no values; available: loss_validation"):
-        command.write_reproduction(path, tmp_path / "out", loss="loss_pile")
-    with pytest.raises(InputError, match="rows 'no such column > 1'"):
-        command.write_reproduction(path, tmp_path / "out", rows="no such column > 1")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="--out"):
-        command.write_reproduction(path, tmp_path / "file")
 
 
 @pytest.mark.parametrize(

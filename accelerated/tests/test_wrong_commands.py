@@ -1,6 +1,7 @@
 """Commands and tables that are wrong or in doubt: each has its approved message and exit code."""
 
 import shlex
+from pathlib import Path
 
 import pandas
 import pytest
@@ -77,7 +78,11 @@ report
 report folder other --full
 report nowhere
 reproduce runs.csv --rows seed==9 --out out
-reproduce runs.csv --huber 0 --out out
+reproduce runs.csv --huber 0 --out paper
+reproduce runs.csv --loss loss_pile --out paper
+reproduce runs.csv --rows "no_such_column > 1" --out out
+reproduce runs.csv --out empty.csv
+reproduce blank.csv --out paper
 convert runs.csv --columns seed --out out.csv
 convert runs.csv --columns seed=none --out out.csv
 convert runs.csv --set seed=1 --set seed=2 --out out.csv
@@ -110,6 +115,7 @@ TABLES = {
     "missing.csv": "hyper_id,step\n1,2\n",
     "wrong.csv": HEAD + "\n-1,1.5,,0,x,0\n1,2,Hash,4,1e7,nan\n",
     "infinite.csv": HEAD + ",capacity_factor\n1,2,Hash,4,inf,inf,inf\n2,2,Hash,4,1e7,1e40,inf\n",
+    "blank.csv": HEAD + "\n1,2,Dense,1,1e7,nan\n2,2,Hash,4,1e7,\n",
     "dense.csv": HEAD + "\n1,2,Dense,4,1e7,3\n",
     "routed.csv": HEAD + "\n1,2,Hash,1,1e7,3\n",
     "moved.csv": HEAD + "\n1,2,Hash,4,1e7,3\n1,3,Hash,8,1e7,3\n",
@@ -152,4 +158,5 @@ def test_each_wrong_command_has_its_approved_message(tables, approved, capsys):
     for command in [*commands, *(f"convert {name} --out new-{name}" for name in NAMED_TABLES)]:
         code = main(shlex.split(command))
         lines += [f"$ {command} ({code})", *capsys.readouterr().err.splitlines()]
+    assert not Path("paper").exists()
     approved("wrong-commands.txt", "\n".join(lines) + "\n")

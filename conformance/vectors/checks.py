@@ -6,7 +6,8 @@ the size of the expected values. It is rounded up slightly, so that the last bit
 
 import math
 import operator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,12 +73,27 @@ def everything(answer, bound: str | dict[str, str], leave: tuple[str, ...] = (),
     return [close(path, answer, limit, size / PRECISIONS["float64"])]
 
 
-def answers(
+def entry(function: str, passes: str, menu: dict[str, dict], precisions: tuple = BOTH, checked: str = "") -> Callable:
+    """Return a decorator of a function of a result and its inputs that returns checks.
+
+    The decorated function takes no arguments and returns the entry: the reference's answers to `menu`, {case: inputs},
+    with these checks.
+    """
+
+    def made(checks: Callable[[Any, dict], list[dict]]) -> Callable[[], Answer]:
+        def cases():
+            return [Case(name, inputs, checks(call(function, inputs), inputs)) for name, inputs in menu.items()]
+
+        return lambda: Answer(function, passes, cases(), precisions, checked)
+
+    return made
+
+
+def law_entry(
     function: str, passes: str, checked: str, menu: dict[str, dict], bound: str | dict, leave: tuple[str, ...] = ()
-) -> Answer:
-    """Return the entry of a law's function. `menu` has {case: inputs}, and all results are checked."""
-    cases = [Case(name, inputs, everything(call(function, inputs), bound, leave)) for name, inputs in menu.items()]
-    return Answer(function, passes, cases, DOUBLE, checked)
+) -> Callable[[], Answer]:
+    """Return the entry of a law's function, with checks of whole results."""
+    return entry(function, passes, menu, DOUBLE, checked)(lambda result, _: everything(result, bound, leave))
 
 
 def top_k(output: str, of: np.ndarray | str) -> dict:
@@ -179,3 +195,7 @@ def choices(z: np.ndarray, expert: np.ndarray, output: str = "expert", of: str =
 
 def title(inputs: dict) -> str:
     return ", ".join(f"{name} {value}" for name, value in inputs.items())
+
+
+def titled(menu: Iterable[dict]) -> dict[str, dict]:
+    return {title(inputs): inputs for inputs in menu}

@@ -1,11 +1,10 @@
 """The cases of the vectors for formulas of the laws: sizes, slopes, costs, and the best model for a budget."""
 
-import functools
 import math
 
 import numpy as np
 
-from routelaws.conformance.vectors.checks import Answer, answers
+from routelaws.conformance.vectors.checks import law_entry
 from routelaws.conformance.vectors.law_cases import (
     BILINEAR,
     BUDGETS,
@@ -144,14 +143,9 @@ ENDS = {
 }
 
 
-def _answer(function: str, inputs: list[dict], bound: str | dict, checked: str) -> Answer:
-    cases = {str(i + 1): arguments for i, arguments in enumerate(inputs)}
-    return answers(function, "Each entry within its bound.", checked, cases, bound)
-
-
 _FLAT = {"": "vectors.optimum", "loss": "vectors.closed", "flops": "vectors.closed"}
 ANSWERS = tuple(
-    functools.partial(_answer, function, inputs, bound, checked)
+    law_entry(function, "Each entry within its bound.", checked, {str(i + 1): m for i, m in enumerate(inputs)}, bound)
     for menus, bound, checked in (
         (INPUTS, "vectors.closed", BY_FORMULA),
         (ENDS, "vectors.closed", ""),

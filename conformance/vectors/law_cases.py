@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from routelaws.conformance.vectors.checks import DOUBLE, Answer, Case, answers, call, close, equal
+from routelaws.conformance.vectors.checks import DOUBLE, Answer, call, close, entry, equal, law_entry
 from routelaws.conformance.vectors.files import PRECISIONS
 from routelaws.reference.laws.broken import BrokenCoefficients
 from routelaws.reference.laws.compute import ComputeCoefficients
@@ -126,7 +126,7 @@ def predicts(path: str, columns: dict, **laws) -> Callable[[], Answer]:
     """
     options = {name: {} if law is None else dict(coefficients=law) for name, law in laws.items()}
     menu = {name.replace("_", " "): columns | coefficients for name, coefficients in options.items()}
-    return lambda: answers(f"laws.{path}", "Each entry within its bound.", BY_FORMULA, menu, "vectors.closed")
+    return law_entry(f"laws.{path}", "Each entry within its bound.", BY_FORMULA, menu, "vectors.closed")
 
 
 def _some(columns: dict) -> dict:
@@ -138,16 +138,18 @@ def _some(columns: dict) -> dict:
 _ROWS = dict(dense_parameters=2.0 ** np.array([24, 27, 30]), num_experts=np.array([1.0, 16.0, 200.0]))
 
 
-def predict_accuracy() -> Answer:
-    laws = {
-        "direct": (DirectCoefficients(1024.0, 0.15625), [BUDGETS[:3]], 0.25),
-        "ratio": (RatioCoefficients(16.0, 0.15625, 64.0, 0.1875), [WIDE[:5], LONG[:5]], 0.0),
-        "ceiling": (CeilingCoefficients(1024.0, 0.15625, 0.125), [BUDGETS[:3]], 0.5),
-        "repeated": (RepeatedCoefficients(6.0, -0.125, -0.5, 0.0078125), [BUDGET[:5], TRIES[:5]], 0.0),
-    }
-    menu = {n: {"coefficients": law, "*columns": cols, "guess_rate": rate} for n, (law, cols, rate) in laws.items()}
-    return answers("laws.downstream.predict_accuracy", FIELDS, BY_FORMULA, menu, "vectors.closed")
-
+_ACCURACIES = {
+    "direct": (DirectCoefficients(1024.0, 0.15625), [BUDGETS[:3]], 0.25),
+    "ratio": (RatioCoefficients(16.0, 0.15625, 64.0, 0.1875), [WIDE[:5], LONG[:5]], 0.0),
+    "ceiling": (CeilingCoefficients(1024.0, 0.15625, 0.125), [BUDGETS[:3]], 0.5),
+    "repeated": (RepeatedCoefficients(6.0, -0.125, -0.5, 0.0078125), [BUDGET[:5], TRIES[:5]], 0.0),
+}
+predict_accuracy = law_entry(
+    "laws.downstream.predict_accuracy", FIELDS, BY_FORMULA,
+    {name: {"coefficients": law, "*columns": columns, "guess_rate": rate}
+     for name, (law, columns, rate) in _ACCURACIES.items()},
+    "vectors.closed",
+)  # fmt: skip
 
 TWO_STAGES = {
     "compute, linear": (
@@ -158,13 +160,12 @@ TWO_STAGES = {
 }  # fmt: skip
 
 
-def predict_two_stage() -> Answer:
-    menu = {
-        name: {"fit": TwoStageFit(first_law, two, 0.0, 0.0, 0.0, 9), "*columns": columns}
-        for name, (first_law, two, columns) in TWO_STAGES.items()
-    }
-    return answers("laws.two_stage.predict_two_stage", FIELDS, BY_FORMULA, menu, "vectors.closed")
-
+predict_two_stage = law_entry(
+    "laws.two_stage.predict_two_stage", FIELDS, BY_FORMULA,
+    {name: {"fit": TwoStageFit(one, two, 0.0, 0.0, 0.0, 9), "*columns": columns}
+     for name, (one, two, columns) in TWO_STAGES.items()},
+    "vectors.closed",
+)  # fmt: skip
 
 PREDICTIONS = (
     predicts("dense.predict_loss", dict(dense_parameters=2.0 ** np.array([20, 30])), one_law=DENSE),
@@ -194,26 +195,28 @@ def fits(path: str, bound: str | dict = "vectors.line", leave: tuple[str, ...] =
     """Return a function that makes the entry of a fit, from {case: inputs}."""
     checked = BY_LINE if bound == "vectors.line" else BY_SEARCH
     named = {name.replace("_", " "): options for name, options in menu.items()}
-    return lambda: answers(f"laws.{path}", FIELDS, checked, named, bound, leave)
+    return law_entry(f"laws.{path}", FIELDS, checked, named, bound, leave)
 
 
 def _searched(path: str, **menu) -> Callable[[], Answer]:
     return fits(path, SEARCHED, ("reached",), **menu)
 
 
-def fit_routed() -> Answer:
-    """Return the entry of `fit_routed`. It checks the objective, because the data determine the coefficients poorly."""
-    cases = []
-    for name, law in ROUTED.items():
-        rows = table("laws.routed.predict_loss", dict(dense_parameters=ROUTED_N, num_experts=ROUTED_E), law, 19, 0.002)
-        result, unit = call("laws.fitting.fit_routed", rows), 1 / PRECISIONS["float64"]
-        checks = [
-            close(field, getattr(result, field), "laws.fitting.objective", getattr(result, field) * unit)
-            for field in ("objective", "rmsle")
-        ]
-        cases.append(Case(name, rows, [*checks, equal("status", result.status), equal("rows", result.rows)]))
-    passes = "The least mean squared difference of log10 losses over the whole domain, within its bound."
-    return Answer("laws.fitting.fit_routed", passes, cases, DOUBLE)
+@entry(
+    "laws.fitting.fit_routed",
+    "The least mean squared difference of log10 losses over the whole domain, within its bound.",
+    {
+        name: table("laws.routed.predict_loss", dict(dense_parameters=ROUTED_N, num_experts=ROUTED_E), law, 19, 0.002)
+        for name, law in ROUTED.items()
+    },
+    DOUBLE,
+)
+def fit_routed(result, inputs):
+    """Check the objective, because the data determine the coefficients poorly."""
+    unit = 1 / PRECISIONS["float64"]
+    values = {field: getattr(result, field) for field in ("objective", "rmsle")}
+    checks = [close(field, value, "laws.fitting.objective", value * unit) for field, value in values.items()]
+    return [*checks, equal("status", result.status), equal("rows", result.rows)]
 
 
 _LEAST_SQUARES = dict(huber=None)
