@@ -1,5 +1,7 @@
 """Designs of `train --config` and layers of other models route like the model in transformers."""
 
+import importlib
+
 import numpy as np
 import pytest
 
@@ -84,6 +86,57 @@ def test_the_blocks_of_deepseek_v4_route_as_in_transformers():
                 UNIT["float64"] * (4 + 2 * np.abs(x @ weights).max()),
             )
             assert_close_bounded("top_k.gate", found, by_expert, unit * by_expert, what=kind.__name__)
+
+
+BLOCKS = {
+    "deepseek-v3": ("deepseek_v3", "DeepseekV3MoE"),
+    "deepseek-v4": ("deepseek_v4", "DeepseekV4SparseMoeBlock"),
+    "qwen3": ("qwen3_moe", "Qwen3MoeSparseMoeBlock"),
+    "mixtral": ("mixtral", "MixtralSparseMoeBlock"),
+    "gpt-oss": ("gpt_oss", "GptOssMLP"),
+    "nemotron-3": ("nemotron_h", "NemotronHMoE"),
+    "longcat-flash": ("longcat_flash", "LongcatFlashMoE"),
+    "olmoe": ("olmoe", "OlmoeSparseMoeBlock"),
+}
+"""The routed layer of each design, in transformers."""
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_design_has_as_many_parameters_as_its_layer_in_transformers(name):
+    """Compare P and F of a block at the sizes of the design. A token uses half as many parameters as its FLOPs."""
+    model = from_mapping(read_config_file(name)).model
+    module = importlib.import_module("transformers.models.{0}.modeling_{0}".format(BLOCKS[name][0]))
+    kind, width = getattr(module, BLOCKS[name][1]), model.ffn_width // model.granularity
+    config = next(
+        vars(module)[one] for one in vars(module) if one.endswith("Config") and one[:4] == kind.__name__[:4]
+    )()
+    sizes = dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), model.expert_count)
+    sizes |= dict.fromkeys(("intermediate_size", "moe_intermediate_size", "expert_ffn_hidden_size"), width)
+    sizes |= dict(hidden_size=model.d_model, moe_latent_size=model.latent_width, zero_expert_num=model.zero_experts)
+    sizes |= dict(moe_shared_expert_intermediate_size=model.shared_experts * width)
+    for field in (field for field in sizes if hasattr(config, field)):
+        setattr(config, field, sizes[field])
+    with torch.device("meta"):
+        layer = kind(config, **({"layer_idx": 40} if name == "deepseek-v4" else {}))
+    weights = {
+        path: leaf for path, leaf in layer.named_parameters() if not path.startswith("experts") or leaf.ndim == 3
+    }
+    left_out = {path for path, _ in layer.named_parameters()} - {*weights}
+    assert left_out == ({"experts.gate_up_proj_bias", "experts.down_proj_bias"} if name == "gpt-oss" else set())
+    experts = {path: leaf for path, leaf in weights.items() if path.startswith("experts")}
+    # transformers gives the identity experts of LongCat-Flash a row in gate_up_proj, which it never uses.
+    unused = sum(leaf[model.expert_count :].numel() for leaf in experts.values())
+    assert (unused > 0) == (name == "longcat-flash")
+    total = sum(leaf.numel() for leaf in weights.values()) - unused
+    bias = sum(leaf.numel() for path, leaf in weights.items() if path.endswith("router.bias"))  # F excludes additions
+    used = sum(leaf.numel() for path, leaf in weights.items() if path not in experts) - bias
+    used += model.real_experts * sum(leaf[0].numel() for leaf in experts.values())
+    sizes = {field: getattr(model, field) for field in ("vocab_size", "d_model", "blocks", "heads", "kqv_size")}
+    dense = ModelConfig(**sizes, activation=model.activation, positions=model.positions).accounting(8)
+    counted = model.accounting(8)
+    ffn = (3 if model.activation == "swiglu" else 2) * model.d_model * model.ffn_width
+    assert counted.total_parameters - dense.total_parameters == model.num_routed * (total - ffn)
+    assert counted.flops_per_token - dense.flops_per_token == 2 * model.num_routed * (used - ffn)
 
 
 ROUTERS = {"deepseek-v3": _deepseek_v3, "qwen3": _qwen3, "mixtral": _mixtral, "gpt-oss": _gpt_oss}

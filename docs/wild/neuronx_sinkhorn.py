@@ -1,8 +1,8 @@
 """neuronx-distributed 0.18.0, `RouterSinkhorn` in training: logits above 88 send every token to expert 0.
 
-`exp` overflows, so the plan is NaN, and its argmax is 0. The option `sinkhorn_tol` has no effect, because `forward` does
-not pass it on. Name the file src/neuronx_distributed/modules/moe/routing.py of a checkout of the repository, because the
-package index has only an empty version. Imports of parallel groups are replaced.
+`exp` overflows, so the plan is NaN, and its argmax is 0. The option `sinkhorn_tol` has no effect, because `forward`
+does not pass it on. Name the file src/neuronx_distributed/modules/moe/routing.py of a checkout of the repository,
+because the package index has only an empty version. Imports of parallel groups are replaced.
 """
 
 import importlib.util
