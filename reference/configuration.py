@@ -387,6 +387,10 @@ class ModelConfig:
             raise InputError(f"granularity is {self.granularity}; it has to divide {times} d_model = {self.ffn_width}")
         if self.record.policy and self.d_model < 8:
             raise InputError(f"d_model is {self.d_model}; the baseline of {self.router} needs at least 8")
+        if self.zero_experts:
+            self._check_zero_experts()
+        elif (self.zero_kind, self.real_experts) != ("identity", self.choices):
+            raise InputError("zero_kind and real_experts need zero_experts above 0")
         if self.router in ("top_k", "hash_gated"):
             self._check_top_k()
         elif self.gate not in (*GATES, None) and len(self.parts) == 1:
@@ -420,10 +424,6 @@ class ModelConfig:
             raise InputError("sample_second needs two experts per token, softmax scores, normalised gates and no bias")
         if self.sample_second and (self.gate_scale, self.expert_groups) != (1, 1):
             raise InputError("sample_second needs gate_scale 1 and expert_groups 1")
-        if self.zero_experts:
-            self._check_zero_experts()
-        elif (self.zero_kind, self.real_experts) != ("identity", self.choices):
-            raise InputError("zero_kind and real_experts need zero_experts above 0")
         groups = self.expert_groups, self.groups_per_token, self.group_score
         _groups_of_experts(self.expert_count, self.choices, *groups)
 

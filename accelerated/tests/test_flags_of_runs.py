@@ -75,6 +75,7 @@ BACK = {"experts": 8, "router": "top_k", "vocab_size": 304, "d_model": 16, "bloc
 """Replacements for defaults that would be invalid."""
 
 WITH = {
+    ("zero", "zero_experts"): {"zero_kind": "identity", "real_experts": None},
     ("top_k", "objective"): {"mask_rate": 0.15, "mask_token": 0},
     ("top_k", "k"): {"normalisation": None},
     ("top_k", "router"): {"router": "sinkhorn", "normalisation": None, "balance_weight": None}

@@ -84,7 +84,8 @@ def result_row(
     row |= learned or {}
     tokens = step * config.batch_size * config.sequence_length
     real = load[:, : config.model.expert_count]
-    load = real / np.maximum(real.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    share = real.sum(axis=1) if config.model.zero_experts else np.ones(len(load))  # of the assignments
+    busiest = np.where(share > 0, real.max(axis=1, initial=0) / np.where(share > 0, share, 1) * real.shape[1], 1)
     row |= {} if unique_tokens is None else {"unique_tokens": unique_tokens, "epochs": tokens / unique_tokens}
     row |= {
         "hyper_id": hyper_id,
@@ -93,9 +94,9 @@ def result_row(
         "initial_tokens": initial_tokens,
         "trunk": trunk,
         "dropped_fraction": dropped,
-        "max_load": float((load.max(axis=1) * load.shape[1]).mean()) if load.size else "",
-        "idle_experts": float((load == 0).mean()) if load.size else "",
-        "real_experts": float(config.model.choices * real.sum(axis=1).mean()) if config.model.zero_experts else "",
+        "max_load": float(busiest.mean()) if load.size else "",
+        "idle_experts": float((real == 0).mean()) if load.size else "",
+        "real_experts": float(config.model.choices * share.mean()) if config.model.zero_experts else "",
         "evaluation_tokens": int(validation.tokens.sum()),
         "evaluation_documents": documents(validation),
         "standard_error": standard_error(validation) if documents(validation) > 1 else "",
