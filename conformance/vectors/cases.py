@@ -225,6 +225,25 @@ def routed_ffn() -> Answer:
     )
 
 
+def zero_computation() -> Answer:
+    T, E, d = 7, 3, 2
+    x, gate = free(7, T, d), np.abs(free(8, T, 2, scale=0.5)) + 1 / 64
+    constants = {"mix": free(9, 2, d, 2), "offset": free(10, 2, d)}
+    size = np.abs(x) + np.abs(constants["offset"]).max()
+    scale = gate.sum(axis=1, keepdims=True) * size * (1 + d * np.abs(x).max() * np.abs(constants["mix"]).max())
+    cases = []
+    for kind, more in (("identity", {}), ("zero", {}), ("constant", dict(constants=constants))):
+        inputs = dict(x=x, expert=CROWDED, gate=gate, num_experts=E - 2, kind=kind) | more
+        result = call("experts.zero_computation", inputs)
+        cases.append(Case(kind, inputs, [close("", result, "experts.combine", scale * (result != 0))]))
+    return Answer(
+        "experts.zero_computation",
+        "The gated sum over the experts without an FFN, which have the numbers from num_experts on, each entry within "
+        "its bound.",
+        cases,
+    )
+
+
 # Losses.
 
 
@@ -307,6 +326,23 @@ def update_bias() -> Answer:
     )
 
 
+def update_budget_bias() -> Answer:
+    cases = []
+    for name, bias in (
+        ("plain", free(15, 4, scale=0.25)),
+        ("unavailable experts", np.array([0.25, -np.inf, 0.5, 0.0])),
+    ):
+        inputs = dict(bias=bias, counts=np.array([5, 0, 3, 4]), num_real=3, real_share=0.75, rate=0.125)
+        result = call("balance.update_budget_bias", inputs)
+        cases.append(Case(name, inputs, [close("", result, "balance.bias", 1.0)]))
+    return Answer(
+        "balance.update_budget_bias",
+        "The bias of a real expert changes by the rate times (its part of the real share, minus its share of the "
+        "counts). Each entry is within its bound.",
+        cases,
+    )
+
+
 # Sizes.
 
 
@@ -329,6 +365,8 @@ def count() -> Answer:
         dict(router_type="MoT", num_experts=16, learned_temperature=True),
         dict(router_type="Top-K", num_experts=8, granularity=8, shared_experts=1, activation="swiglu"),
         dict(router_type="Top-K", num_experts=8, k=4, router_bias=True),
+        dict(router_type="Top-K", num_experts=8, k=2, granularity=2, latent_width=128, shared_experts=1),
+        dict(router_type="Top-K", num_experts=8, k=2, zero_experts=4, zero_kind="constant", real_experts=1.25),
     )
     cases = []
     for more in menu:
@@ -373,9 +411,9 @@ def loss() -> Answer:
 
 FAMILIES = {
     "notation": (top_k_indices, softmax),
-    "experts": (expert_capacity, dispatch, routed_ffn),
+    "experts": (expert_capacity, dispatch, routed_ffn, zero_computation),
     "routers": (hash_layer, modulo_table, balanced_table, *router_cases.ANSWERS),
-    "balance": (auxiliary_loss, sequence_loss, z_loss, update_bias),
+    "balance": (auxiliary_loss, sequence_loss, z_loss, update_bias, update_budget_bias),
     "accounting": (count,),
     "model": (loss,),
     "laws_predict": law_cases.PREDICTIONS,
