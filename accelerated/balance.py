@@ -16,7 +16,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from routelaws.reference.balance import DIALECTS, RECENTRE, SCORES, _number_of_sequences
+from routelaws.reference.balance import DIALECTS, RECENTRE, SCORES, _check_budget, _number_of_sequences
 from routelaws.reference.notation import _check_k
 
 from ._docstrings import describe_twins
@@ -289,6 +289,17 @@ def update_bias(
     if recentre == "bias":
         new = new - _among(new, available, 0).sum() / number
     return _among(new, available, bias)
+
+
+def update_budget_bias(
+    bias: jax.Array, counts: jax.Array, num_real: int, real_share: float, *, rate: float = 1e-3
+) -> jax.Array:
+    """Return the bias of the next step for a router with zero-computation experts (`experts.zero_computation`)."""
+    _check_budget(real_share, rate)
+    bias = jax.lax.stop_gradient(_at_least_float32(bias))
+    real = jnp.arange(len(bias)) < num_real
+    number = jnp.maximum((real & ~jnp.isneginf(bias)).sum(), 1)
+    return jnp.where(real, bias + rate * (real_share / number - counts / counts.sum()), bias)
 
 
 def load_statistics(load: jax.Array) -> LoadStatistics:

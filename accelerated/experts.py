@@ -27,7 +27,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from routelaws.reference.experts import DROP_ORDERS, _check_activation
+from routelaws.reference.experts import (
+    DROP_ORDERS,
+    ZERO_KINDS,  # noqa: F401
+    _check_activation,
+    _check_zero_kind,
+)
 from routelaws.reference.notation import _check_k
 
 from . import cpu
@@ -385,6 +390,29 @@ def routed_ffn(
     if requests is None:
         return RoutedOutput(output, (~kept).mean(dtype=gate.dtype))
     return RoutedOutput(output, ((requests & ~kept).sum() / requests.sum()).astype(gate.dtype))
+
+
+def zero_computation(
+    x: jax.Array,
+    expert: jax.Array,
+    gate: jax.Array,
+    num_experts: int,
+    *,
+    kind: str = "identity",
+    constants: dict | None = None,
+) -> jax.Array:
+    """Return the sum over a token's zero-computation experts of gate times output."""
+    _check_zero_kind(kind, constants)
+    gate = jnp.where(expert >= num_experts, gate, 0)
+    if kind == "zero":
+        return jnp.zeros_like(x)
+    if kind == "identity":
+        return gate.sum(axis=1, keepdims=True).astype(x.dtype) * x
+    chosen = jax.nn.one_hot(expert - num_experts, len(constants["mix"]), dtype=gate.dtype)  # real experts: all 0
+    mixed = jnp.einsum("td,zdc->tzc", x, constants["mix"], precision="highest").astype(gate.dtype)
+    shares = jnp.einsum("tk,tkz->tz", gate, chosen)[..., None] * jax.nn.softmax(mixed)
+    of_input, of_offset = jnp.moveaxis(shares, -1, 0).astype(x.dtype)
+    return of_input.sum(axis=1, keepdims=True) * x + of_offset @ constants["offset"]
 
 
 def _run_in_slots(params, x, expert, gate, placement: Placement, activation) -> jax.Array:

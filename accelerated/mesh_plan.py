@@ -257,7 +257,7 @@ def plan_device(
     tokens, width = batch_size * sequence_length // mesh.shards(), WIDTHS[dtype]
     kept, recomputed = activation_bytes(config, mesh, batch_size, sequence_length, dtype)
     # Rows cross to the experts and back in the forward pass, and their gradients in the backward pass.
-    rows = config.num_routed * sent_rows(config, tokens) * config.d_model * width
+    rows = config.num_routed * sent_rows(config, tokens) * (config.latent_width or config.d_model) * width
     # The outputs of attention and FFN in the forward pass, and the gradients of their inputs in the backward pass.
     sums = config.blocks * tokens * config.d_model * width
     to_experts, of_parts = rows * _others(mesh.expert), 2 * sums * _others(mesh.model)
@@ -338,7 +338,8 @@ def activation_bytes(
         each block    4 d a + 4 A/model a        the residual stream, both norms; queries, keys, values, their mixture
                       3/4 S H/model a            the weights of attention in two halves, unless it recomputes them
         a dense FFN   n f/model a                `HIDDEN_ARRAYS` n
-        a routed one  r (2 d + n f/(G model)) a and 8 E G for scores; n s f/(G model) a for s shared experts
+        a routed one  r (2 d + n f/(G model)) a and 8 E G for scores; n s f/(G model) a for s shared experts; with a
+                      latent width l, r (2 l + ...) a and 2 l a for the projected tokens and sums
 
     The largest working arrays are the logits of a chunk of tokens (4 V per token), or one block in the backward pass:
     its arrays and (4 + 7 a) S H/model for attention, less the `FAST` bytes that need no large memory. Unrolled blocks
@@ -354,8 +355,9 @@ def activation_bytes(
     attention, keys = 4 * width * (config.d_model + heads * kqv), sequence_length * heads
     plain = arrays * config.ffn_width / model * width
     rows = _processed_rows(config, mesh, tokens) / tokens
-    routed = rows * width * (2 * config.d_model + arrays * config.ffn_width / config.granularity / model)
-    routed += 8 * config.expert_count + plain * config.shared_experts / config.granularity
+    latent = config.latent_width
+    routed = rows * width * (2 * (latent or config.d_model) + arrays * config.ffn_width / config.granularity / model)
+    routed += 2 * latent * width + 8 * config.expert_count + plain * config.shared_experts / config.granularity
     wide = plain * config.flop_increase
     unrolled = (config.num_routed or config.num_wide or config.blocks) <= _WRITTEN_OUT
     kept = config.num_routed * routed + config.num_wide * wide

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from routelaws.reference.configuration import ModelConfig
-from routelaws.reference.routed_block import _check_noise, _hash_routing, _hash_table
+from routelaws.reference.routed_block import _check_noise, _hash_routing, _hash_table, _next_bias
 
 from . import balance
 from ._docstrings import describe_twins
-from .experts import _matrices, routed_ffn
+from .experts import _matrices, routed_ffn, zero_computation
 from .notation import ExpertChoice, Routing, _as_bool, _gathered, _prepared
 from .parallel import Spread, routed_ffn_on_devices
 from .products import dense_ffn
@@ -155,20 +155,34 @@ def _token_choice_block(params, x, tokens, config, training, options):
     capacity_factor = config.capacity_factor if training else math.inf
     if config.sample_second:
         asks = routing.gate != 0
+    expert = routing.expert
+    if config.zero_experts:
+        real = expert < config.expert_count
+        asks = real if asks is None else asks[:, None] & real
+        expert = jnp.where(real, expert, 0)
     send, experts = routed_ffn, _experts(params, x.dtype)
+    inputs = group @ params["latent_down"].astype(x.dtype) if config.latent_width else group
     if spread is not None:
         over = {"axis_name": spread.experts, "group_axes": spread.batch, "ragged": spread.ragged}
         send = functools.partial(routed_ffn_on_devices, group=spread.group, native=spread.ragged, **over)
     output, dropped = send(
         experts,
-        group,
-        routing.expert,
+        inputs,
+        expert,
         routing.gate,
         capacity_factor,
         order=config.drop_order,
         mask=asks,
         activation=config.activation,
     )
+    if config.latent_width:
+        output = output @ params["latent_up"].astype(x.dtype)
+    if config.zero_experts:
+        constants = jax.tree.map(lambda leaf: leaf.astype(x.dtype), params.get("constants"))
+        options = {"kind": config.zero_kind, "constants": constants}
+        zero = zero_computation(group, routing.expert, routing.gate, config.expert_count, **options)
+        parts = 1 if spread is None or spread.model is None else jax.lax.psum(1, spread.model)  # `_whole` adds them
+        output, dropped = output + zero / parts, jnp.where(jnp.isnan(dropped), 0, dropped)
     added = jnp.asarray(decided.auxiliary, _wide(x.dtype))
     return BlockOutput(output.reshape(x.shape), routing, dropped, added, *decided[2:])
 
@@ -316,9 +330,9 @@ def _decide_top_k(params, logits, tokens, config, training, noise, held, mask, s
         return Decision(routing, 0.0, bias)
     if bias is not None:
         everyone = None if spread is None else spread.batch
-        counts = balance.expert_counts(routing.expert, config.expert_count, mask=mask, axis_name=everyone)
+        counts = balance.expert_counts(routing.expert, config.choosable, mask=mask, axis_name=everyone)
         available = _prepared(logits, mask=mask, axis_name=everyone)[2]
-        new = balance.update_bias(jnp.where(available, bias, -jnp.inf), counts, rate=config.bias_rate)
+        new = _next_bias(balance, jnp.where(available, bias, -jnp.inf), counts, config)
         bias = jnp.where(available, new, jax.lax.stop_gradient(bias))
     options = {"dialect": "first_choice" if config.sample_second else "assignments", "score": config.gate}
     over = {"mask": mask, "axis_name": None if spread is None else spread.balanced_over()}

@@ -22,7 +22,11 @@ Later extensions are counted in the same way (our choice where no paper gives a 
 - learned temperatures of a Mixture of Tokens: 2 in P for each routed block.
 - s shared experts, each as wide as a routed expert: s 8d² / G in P and s 16d² / G in F for each routed block; N does
   not grow. DeepSeekMoE (Dai et al. 2024, arXiv 2401.06066) counts shared experts as active.
-- a learned bias of the router: EG in P for each routed block. F excludes this addition.
+- a latent width l (LatentMoE, Elango et al. 2026, arXiv 2601.18089): an expert has l/d of its weights and FLOPs. The
+  two projections add 2dl in P and 4dl in F for each routed block.
+- Z zero-computation experts: dZ router weights, and 3d weights each if they are constant (two for mixing, one offset).
+  In F, the mean number of real experts per token replaces kG; F excludes the additions of the other experts.
+- a learned bias of the router: EG + Z in P for each routed block. F excludes this addition.
 
 N and P exclude the embedding, the final norm, and the bias of routers that balance with a bias. F includes attention
 without the causal mask (6Sa for QK, relative QK and AV), 3 FLOPs per attention logit for the softmax, 10d for the
@@ -150,6 +154,10 @@ def count(
     output_norm: bool = False,
     learned_temperature: bool = False,
     shared_experts: int = 0,
+    latent_width: int = 0,
+    zero_experts: int = 0,
+    zero_kind: str = "identity",
+    real_experts: float | None = None,
     router_bias: bool = False,
     norm: str = "layer",
 ) -> Accounting:
@@ -176,6 +184,10 @@ def count(
         output_norm: whether the output of a routed layer passes through a LayerNorm.
         learned_temperature: whether a Mixture of Tokens learns its temperatures.
         shared_experts: s >= 0, experts of width 4d/G in each routed block that process every token.
+        latent_width: l >= 0, the width at which experts work; 0 for d.
+        zero_experts: Z >= 0, only for Top-K.
+        zero_kind: the kind of the zero-computation experts, one of `experts.ZERO_KINDS`.
+        real_experts: the mean number of real experts among the kG choices of a token; None for kG.
         router_bias: whether Top-K adds a learned number per expert to the logits.
         norm: "layer" or "rms".
 
@@ -205,7 +217,7 @@ def count(
     rotary, S = positions == "rotary", sequence_length
     attention = (4 if rotary else 5) * d * a
     ffn = (9 if activation == "swiglu" else 8) * d * d
-    shared = _shared_weights(router_type, shared_experts, router_bias, ffn, granularity)
+    shared = _shared_weights(router_type, shared_experts, zero_experts, router_bias, ffn, granularity)
     of_norm = d if norm == "rms" else 2 * d
     dense = num_blocks * (attention + ffn + 2 * of_norm)
     attention_flops = 2 * attention + ((4 * S + 6) if rotary else 6 * S) * a + 3 * S * num_heads
@@ -215,19 +227,24 @@ def count(
     if num_experts == 1 and router_type == "Dense":
         return Accounting(dense, dense, flops, dense / flops)
     routed = routed_blocks(num_blocks, routing_frequency)
-    router = d * num_experts * granularity
+    choosable = num_experts * granularity + zero_experts
+    router = d * choosable
     baseline = d * (d // 8) + d // 8 if router_type == "RL-R" else 0
     output, norm_flops = (of_norm, 5 * d) if output_norm else (0, 0)
     temperatures = 2 if learned_temperature else 0
-    added = num_experts * granularity if router_bias else 0
-    total = dense + routed * ((num_experts - 1) * ffn + router + baseline + output + temperatures + shared + added)
-    flops += routed * (2 * router + 2 * baseline + (k - 1) * 2 * ffn + norm_flops + 2 * shared)
+    added = choosable if router_bias else 0
+    added += 3 * d * zero_experts if zero_kind == "constant" else 0
+    expert, latent = ffn * (latent_width or d) // d, 2 * d * latent_width
+    active = k * expert if real_experts is None else round(real_experts * expert / granularity)
+    total = dense - ffn * routed
+    total += routed * (num_experts * expert + router + baseline + output + temperatures + shared + added + latent)
+    flops += routed * (2 * router + 2 * baseline + 2 * (active - ffn) + norm_flops + 2 * shared + 2 * latent)
     if router_type == "MoT":
         flops += routed * (4 * router + _mixture_flops(num_experts, group_size or num_experts, ffn))
     return Accounting(dense, total, flops, total / flops)
 
 
-def _shared_weights(router_type, shared_experts, router_bias, ffn, granularity) -> int:
+def _shared_weights(router_type, shared_experts, zero_experts, router_bias, ffn, granularity) -> int:
     """Return the number of weights of the shared experts in a routed block."""
     if shared_experts < 0 or (router_type == "Dense" and shared_experts):
         raise InputError(
@@ -235,6 +252,8 @@ def _shared_weights(router_type, shared_experts, router_bias, ffn, granularity) 
         )
     if router_bias and router_type != "Top-K":
         raise InputError("router_bias is True, but only Top-K has this option")
+    if zero_experts < 0 or (zero_experts and router_type != "Top-K"):
+        raise InputError(f"zero_experts is {zero_experts}; needed: at least 0 for Top-K, 0 for other routers")
     if shared_experts * ffn % granularity:
         raise InputError(
             f"granularity is {granularity}; it has to divide {shared_experts * ffn}, the number of shared weights"

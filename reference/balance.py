@@ -11,6 +11,7 @@ A learned router tends to send all tokens to a few experts. There are three reme
                   mean over tokens of (log Σₑ exp zₜₑ)²                                 `z_loss`
     or, instead of a loss, a bias that affects only the choice:
                   bₑ ← bₑ + u · sign(mean count − countₑ)                               `update_bias`
+                  with a target for the number of real experts per token              `update_budget_bias`
 
 The balance loss comes from the Switch Transformer (Fedus et al. 2021), with weight 0.01. The router z-loss usually has
 weight 0.001. The bias comes from Wang et al. 2024 (arXiv 2408.15664), with u = 0.001. The functions return the losses
@@ -434,6 +435,50 @@ def update_bias(
         step = step - step.mean()
     bias = bias + rate * step
     return bias - bias.mean() if recentre == "bias" else bias
+
+
+def update_budget_bias(
+    bias: np.ndarray, counts: np.ndarray, num_real: int, real_share: float, *, rate: float = 1e-3
+) -> np.ndarray:
+    """Return the bias of the next step for a router with zero-computation experts (`experts.zero_computation`).
+
+    The bias of a real expert changes by u (s / E − countₑ / Σ count), for the target s of the share of real choices and
+    E real experts. The bias of the other experts stays. So the real experts together approach their share s, and each
+    approaches s / E.
+
+    Source: LongCat-Flash (arXiv 2509.01322), section 2.1.1; s is their K_e / K.
+
+    Args:
+        bias: [E + Z]; −∞ for an expert that is not available: it stays −∞, and E counts the other real experts.
+        counts: [E + Z] integers >= 0, assignments over the whole batch, at least one.
+        num_real: the number of real experts, which come first.
+        real_share: s, 0 to 1.
+        rate: u >= 0.
+
+    Returns:
+        [E + Z].
+
+    Raises:
+        ValueError: the share is not between 0 and 1, or the rate is negative or NaN.
+
+    Example:
+        Half of the choices should go to the two real experts. Expert 0 has its quarter, expert 1 has nothing:
+
+        >>> update_budget_bias(np.zeros(3), np.array([2, 0, 6]), 2, 0.5, rate=1.0).tolist()
+        [0.0, 0.25, 0.0]
+    """
+    _check_budget(real_share, rate)
+    bias = np.array(bias, dtype=np.float64)
+    real = np.arange(len(bias)) < num_real
+    number = np.sum(real & ~np.isneginf(bias))
+    return np.where(real, bias + rate * (real_share / max(number, 1) - counts / np.sum(counts)), bias)
+
+
+def _check_budget(real_share, rate):
+    if not 0 <= real_share <= 1:
+        raise InputError(f"real_share is {real_share}; it has to be between 0 and 1")
+    if isinstance(rate, int | float) and not rate >= 0:
+        raise InputError(f"rate is {rate}; it has to be at least 0")
 
 
 def load_statistics(load: np.ndarray) -> LoadStatistics:

@@ -13,7 +13,7 @@ import warnings
 
 from .accounting import ACTIVATIONS, NORMS, POSITIONS, ROUNDING, Accounting, count, routed_blocks
 from .errors import InputError
-from .experts import DROP_ORDERS
+from .experts import DROP_ORDERS, ZERO_KINDS
 from .notation import _check_k
 from .routers.mixture_of_tokens import EMITS
 from .routers.records import (
@@ -73,7 +73,7 @@ _WEIGHTS = ("balance_weight", "z_weight", "bias_rate", "policy_weight", "baselin
 _RANGES = {
     "capacity_factor": (lambda value: value > 0, "above 0 (inf drops no token)"),
     **dict.fromkeys(_WEIGHTS, (lambda value: 0 <= value < math.inf, "a finite number of at least 0")),
-    "shared_experts": (_is_whole(0), "a whole number of at least 0"),
+    **dict.fromkeys(("shared_experts", "latent_width", "zero_experts"), (_is_whole(0), "a whole number of at least 0")),
     "router_scale": (lambda value: 0 < value < math.inf, "above 0 and finite"),
     "nucleus": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
     "temperature": (lambda value: 0 < value < math.inf, "above 0 and finite"),
@@ -94,13 +94,22 @@ _NAMES = {
     "emit": EMITS,
     "group_score": GROUP_SCORES,
     "balance_scope": BALANCE_SCOPES,
+    "zero_kind": ZERO_KINDS,
 }
 """Fields that are one of several names."""
 
 _NAMES_FILLED_IN = {"gate": SCORES, "normalisation": NORMALISATIONS}
 """Fields that are one of several names; the default depends on other fields."""
 
-_FILLED_IN = ("capacity_factor", "gate", "normalisation", "balance_weight", "router_scale", "group_size")
+_FILLED_IN = (
+    "capacity_factor",
+    "gate",
+    "normalisation",
+    "balance_weight",
+    "router_scale",
+    "group_size",
+    "real_experts",
+)
 """Options with the default None, which stands for a value that depends on other fields."""
 
 
@@ -110,7 +119,7 @@ class ModelConfig:
 
     A field left at None gets its default value, and `dataclasses.replace` keeps this value. So if you replace a field,
     set the fields that depend on it to None again. kqv_size depends on d_model and heads, group_size on experts, and
-    the options of a router on the router, k, granularity and bias_rate.
+    the options of a router on the router, k, granularity, bias_rate, experts and zero_experts.
 
     Attributes:
         vocab_size: V, the number of token ids. A SentencePiece tokenizer of this size is trained on the corpus.
@@ -153,6 +162,16 @@ class ModelConfig:
             expert score (best).
         router_bias: For top_k: add one learned number per expert to the logits.
         shared_experts: Number of shared experts, which work on every token. Each is as wide as one routed expert.
+        latent_width: l, as in LatentMoE: experts work at width l, not d. One matrix [d, l] per block projects tokens
+            before the experts, and one matrix [l, d] projects the sum of their outputs. The router and the shared
+            experts keep width d. 0: no projection.
+        zero_experts: For top_k: number of zero-computation experts among which a token also chooses, after the E G real
+            ones. They have no FFN, no capacity and nearly no cost.
+        zero_kind: What a zero-computation expert returns: its input (identity, as in LongCat-Flash), nothing (zero), or
+            a learned mixture of its input and a learned offset (constant; all three as in MoE++).
+        real_experts: With zero_experts and a bias_rate above 0: the mean number of real experts among the k G choices
+            of a token, at which the biases aim (LongCat-Flash). F counts this number. If not given: the number with
+            equal loads, k G E G / (E G + zero_experts).
         router_scale: Standard deviation of the initial router weights, in units of 1/sqrt(d). If not given: 16
             for reinforce, 1 for the other routers; hash has no router weights.
         policy_weight: Weight of the policy gradient of reinforce.
@@ -238,6 +257,10 @@ class ModelConfig:
     group_score: str = "two_best"
     router_bias: bool = False
     shared_experts: int = 0
+    latent_width: int = 0
+    zero_experts: int = 0
+    zero_kind: str = "identity"
+    real_experts: float | None = None
     norm: str = "layer"
 
     def __post_init__(self):
@@ -328,6 +351,7 @@ class ModelConfig:
             "balance_weight": 0.0 if self.bias_rate else 0.01,
             "router_scale": self.record.router_scale,
             "group_size": self.experts if self.record.grouped else 1,
+            "real_experts": self.choices * self.expert_count / self.choosable,
         }.get(name)
 
     def _fill_in(self):
@@ -363,6 +387,10 @@ class ModelConfig:
             raise InputError(f"granularity is {self.granularity}; it has to divide {times} d_model = {self.ffn_width}")
         if self.record.policy and self.d_model < 8:
             raise InputError(f"d_model is {self.d_model}; the baseline of {self.router} needs at least 8")
+        if self.zero_experts:
+            self._check_zero_experts()
+        elif (self.zero_kind, self.real_experts) != ("identity", self.choices):
+            raise InputError("zero_kind and real_experts need zero_experts above 0")
         if self.router in ("top_k", "hash_gated"):
             self._check_top_k()
         elif self.gate not in (*GATES, None) and len(self.parts) == 1:
@@ -398,6 +426,16 @@ class ModelConfig:
             raise InputError("sample_second needs gate_scale 1 and expert_groups 1")
         groups = self.expert_groups, self.groups_per_token, self.group_score
         _groups_of_experts(self.expert_count, self.choices, *groups)
+
+    def _check_zero_experts(self):
+        if len(self.parts) > 1 or self.sample_second or self.expert_groups > 1:
+            raise InputError(
+                "zero_experts needs the router top_k in all routed blocks, expert_groups 1 and no sample_second"
+            )
+        if not 0 < self.real_experts <= self.choices:
+            raise InputError(f"real_experts is {self.real_experts}; it has to be above 0 and at most {self.choices}")
+        if self.real_experts != self._default("real_experts") and not self.bias_rate:
+            raise InputError(f"real_experts is {self.real_experts}; it needs bias_rate above 0, such as 0.01")
 
     def _check_groups(self):
         """Check the groups: k g / E must be whole for expert choice, and k must be 1 for a Mixture of Tokens."""
@@ -475,6 +513,11 @@ class ModelConfig:
         return self.experts * self.granularity
 
     @property
+    def choosable(self) -> int:
+        """The number of experts that a router chooses among: E G real and Z zero-computation experts."""
+        return self.expert_count + self.zero_experts
+
+    @property
     def choices(self) -> int:
         """k G, the number of experts of a token."""
         return self.k * self.granularity
@@ -537,6 +580,10 @@ class ModelConfig:
             output_norm=self.output_norm,
             learned_temperature=self.learned_temperature,
             shared_experts=self.shared_experts,
+            latent_width=self.latent_width,
+            zero_experts=self.zero_experts,
+            zero_kind=self.zero_kind,
+            real_experts=self.real_experts if self.zero_experts else None,
             router_bias=self.router_bias,
             norm=self.norm,
         )

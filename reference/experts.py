@@ -43,7 +43,10 @@ import numpy as np
 
 from .accounting import ACTIVATIONS
 from .errors import InputError
-from .notation import _as_bool, _check_k, check_finite
+from .notation import _as_bool, _check_k, check_finite, softmax
+
+ZERO_KINDS = ("identity", "zero", "constant")
+"""What a zero-computation expert returns: its input, nothing, or a learned mixture of its input and an offset."""
 
 DROP_ORDERS = ("choice", "token", "priority")
 """Orders in which assignments queue for the slots of their expert."""
@@ -283,6 +286,69 @@ def kept_gates(gate: np.ndarray, kept: np.ndarray, *, renormalise: bool = False)
         return gate
     total = gate.sum(axis=1, keepdims=True)
     return gate / np.where(total > 0, total, 1.0)
+
+
+def zero_computation(
+    x: np.ndarray,
+    expert: np.ndarray,
+    gate: np.ndarray,
+    num_experts: int,
+    *,
+    kind: str = "identity",
+    constants: dict | None = None,
+) -> np.ndarray:
+    """Return the sum over a token's zero-computation experts of gate times output.
+
+    The experts numbered `num_experts` and above compute no FFN. Expert num_experts + j returns x ("identity"), 0
+    ("zero"), or α x + β offset_j with (α, β) = softmax(x · mix_j) ("constant").
+
+    Sources: Jin et al. 2024, "MoE++" (arXiv 2410.07348), with the names copy, zero and constant; LongCat-Flash (arXiv
+    2509.01322) has the identity.
+
+    Args:
+        x: [T, d].
+        expert: [T, k] integers of at least 0. This function ignores the real experts, below `num_experts`.
+        gate: [T, k].
+        num_experts: E, the number of real experts.
+        kind: one of `ZERO_KINDS`.
+        constants: {"mix": [Z, d, 2], "offset": [Z, d]}, only for "constant".
+
+    Returns:
+        [T, d].
+
+    Raises:
+        ValueError: the kind is unknown, or `constants` is missing or unexpected.
+
+    Example:
+        Expert 0 is real, experts 1 and 2 are not:
+
+        >>> x, expert, gate = np.array([[8.0], [4.0]]), np.array([[0, 1], [2, 1]]), np.array([[0.5, 0.5], [0.25, 0.5]])
+        >>> zero_computation(x, expert, gate, 1).ravel().tolist()
+        [4.0, 3.0]
+        >>> even = {"mix": np.zeros((2, 1, 2)), "offset": np.array([[2.0], [0.0]])}
+        >>> zero_computation(x, expert, gate, 1, kind="constant", constants=even).ravel().tolist()
+        [2.5, 2.0]
+    """
+    _check_zero_kind(kind, constants)
+    result = np.zeros(x.shape)
+    if kind == "zero":
+        return result
+    for t, choice in zip(*np.nonzero(expert >= num_experts), strict=True):
+        output = x[t]
+        if kind == "constant":
+            j = expert[t, choice] - num_experts
+            alpha, beta = softmax(x[t] @ constants["mix"][j])
+            output = alpha * x[t] + beta * constants["offset"][j]
+        result[t] += gate[t, choice] * output
+    return result
+
+
+def _check_zero_kind(kind, constants):
+    if kind not in ZERO_KINDS:
+        raise InputError(f"kind is {kind!r}; allowed: {', '.join(ZERO_KINDS)}")
+    if (constants is None) == (kind == "constant"):
+        state = "missing" if constants is None else "given"
+        raise InputError(f"kind is {kind!r} and constants is {state}; only the kind 'constant' takes constants")
 
 
 class RoutedOutput(NamedTuple):

@@ -23,6 +23,12 @@ gradient reaches it. `BlockOutput.bias` is the updated bias for the next batch.
 Shared experts (`ModelConfig.shared_experts`) process every real token, without a router or a gate. The block adds their
 output to the output of the routed experts. The program stores them as one FFN, as wide as all of them together.
 
+With a latent width l (LatentMoE, Elango et al. 2026, arXiv 2601.18089), the experts process x · latent_down, and the
+block adds their weighted sum · latent_up. The router and the shared experts see x.
+
+Zero-computation experts (`experts.zero_computation`) come after the E G real experts: the router chooses among all,
+with one score and one bias each. They have no slots. Their outputs have the width of x, also with a latent width.
+
 HASH reads its experts from a table (see `hash_table`).
 """
 
@@ -34,7 +40,7 @@ import numpy as np
 from . import balance
 from .configuration import ModelConfig
 from .errors import InputError
-from .experts import expert_capacity, expert_ffn, routed_ffn
+from .experts import expert_capacity, expert_ffn, routed_ffn, zero_computation
 from .notation import ExpertChoice, Routing, _as_bool
 from .routers import hash_layer as hashes
 from .routers.base import base_router
@@ -90,7 +96,10 @@ def routed_block(
     Args:
         params: {"up": [E G, d, 4d/G], "down": [E G, 4d/G, d]}, and "linear" for SwiGLU. The router can have "router"
             [d, E G], "router_bias" [E G], "bias" [E G], "baseline" {"hidden": [d, d/8], "out": [d/8]} and
-            "log_temperature" [2]. The s shared experts are one FFN of width s 4d/G, "shared" {"up", "down"}.
+            "log_temperature" [2]. With a latent width l, experts have l instead of d, and there are "latent_down"
+            [d, l] and "latent_up" [l, d]. With Z zero-computation experts, the router has E G + Z columns; if they are
+            constant, "constants" {"mix": [Z, d, 2], "offset": [Z, d]}. The s shared experts are one FFN of width
+            s 4d/G, "shared" {"up", "down"}.
         x: [b, S, d].
         tokens: [b, S], the token ids.
         config: the model, with one router; see `ModelConfig.of_block`.
@@ -133,10 +142,23 @@ def _token_choice_block(params, x, tokens, config, training, *, noise, table, he
     if config.sample_second:
         # This mask excludes padding, and the second experts that GShard's draw drops: both have gate 0.
         asks = routing.gate != 0
+    expert = routing.expert
+    if config.zero_experts:
+        real = expert < config.expert_count
+        asks = real if asks is None else asks[:, None] & real
+        expert = np.where(real, expert, 0)
     options = {"order": config.drop_order, "mask": asks, "activation": config.activation}
-    output, dropped = routed_ffn(params, group, routing.expert, routing.gate, capacity_factor, **options)
-    output = output.reshape(x.shape)
-    return BlockOutput(output, routing, dropped, decided.auxiliary, decided.bias, decided.policy)
+    inputs = group @ params["latent_down"] if config.latent_width else group
+    if config.zero_experts and not asks.any():
+        output, dropped = np.zeros(inputs.shape), 0.0
+    else:
+        output, dropped = routed_ffn(params, inputs, expert, routing.gate, capacity_factor, **options)
+    if config.latent_width:
+        output = output @ params["latent_up"]
+    if config.zero_experts:  # padding has gates of 0
+        options = {"kind": config.zero_kind, "constants": params.get("constants")}
+        output = output + zero_computation(group, routing.expert, routing.gate, config.expert_count, **options)
+    return BlockOutput(output.reshape(x.shape), routing, dropped, decided.auxiliary, decided.bias, decided.policy)
 
 
 def _mixture_block(params, x, config, training, mask):
@@ -264,9 +286,9 @@ def _decide_top_k(params, logits, tokens, config, training, noise, held, mask):
     if not training:
         return Decision(routing, 0.0, bias)
     if bias is not None:
-        counts = balance.expert_counts(routing.expert, config.expert_count, mask=mask)
+        counts = balance.expert_counts(routing.expert, config.choosable, mask=mask)
         there = ~np.isneginf(logits if mask is None else logits[mask]).all(axis=0)
-        bias = np.where(there, balance.update_bias(np.where(there, bias, -np.inf), counts, rate=config.bias_rate), bias)
+        bias = np.where(there, _next_bias(balance, np.where(there, bias, -np.inf), counts, config), bias)
     options = {"dialect": "first_choice" if config.sample_second else "assignments", "score": config.gate, "mask": mask}
     if config.balance_scope == "sequence":
         uneven = balance.sequence_loss(logits, routing.expert, tokens.shape[1], **options).loss
@@ -274,6 +296,14 @@ def _decide_top_k(params, logits, tokens, config, training, noise, held, mask):
         uneven = balance.auxiliary_loss(logits, routing.expert, **options).loss
     added = config.balance_weight * uneven + config.z_weight * balance.z_loss(logits, mask=mask)
     return Decision(routing, added, bias)
+
+
+def _next_bias(balance, bias, counts, config):
+    """Return the bias of TOP-K for the next batch. balance is `balance.py`; the accelerated package passes its own."""
+    if config.zero_experts:
+        share = config.real_experts / config.choices
+        return balance.update_budget_bias(bias, counts, config.expert_count, share, rate=config.bias_rate)
+    return balance.update_bias(bias, counts, rate=config.bias_rate)
 
 
 def _decide_reinforce(params, group, logits, config, training, noise, held, mask):

@@ -144,15 +144,16 @@ def _norm_shapes(config, *shape):
     return dict.fromkeys(names, (shape, 0.0))
 
 
-def _ffn_shapes(config, stacked, f, output_scale, fan_in=None):
+def _ffn_shapes(config, stacked, f, output_scale, fan_in=None, width=None):
     """Return (shape, deviation) of each matrix of FFNs with width f.
 
     Args:
         stacked: the axes before the axes of one FFN, such as (blocks,), or (blocks, experts).
         output_scale: an extra factor on the deviation of output projections.
         fan_in: the fan-in of `down`, for all blocks or for each; f if None.
+        width: of the input and the output; d if None.
     """
-    d = config.d_model
+    d = width or config.d_model
     tree = {"up": ((*stacked, d, f), d**-0.5)}
     if config.activation == "swiglu":
         tree["linear"] = tree["up"]
@@ -166,15 +167,22 @@ def _routed_shapes(config, output_scale):
     narrow = config.ffn_width // config.granularity
     widths = [config.ffn_width if part.record.constant_gate else narrow for part, n in config.parts for _ in range(n)]
     fan_in = widths[0] if len(set(widths)) == 1 else np.reshape(widths, (-1, 1, 1, 1))
-    tree = _ffn_shapes(config, (routed, experts), narrow, output_scale, fan_in)
+    latent = config.latent_width
+    tree = _ffn_shapes(config, (routed, experts), narrow, 1 if latent else output_scale, fan_in, latent)
+    if latent:
+        tree["latent_down"] = ((routed, d, latent), d**-0.5)
+        tree["latent_up"] = ((routed, latent, d), latent**-0.5 * output_scale)
     if config.router != "hash":
-        tree["router"] = ((routed, d, experts), d**-0.5 * config.router_scale)
+        tree["router"] = ((routed, d, config.choosable), d**-0.5 * config.router_scale)
     if config.router_bias:
-        tree["router_bias"] = ((routed, experts), 0.0)
+        tree["router_bias"] = ((routed, config.choosable), 0.0)
+    if config.zero_kind == "constant":
+        zero = routed, config.zero_experts, d
+        tree["constants"] = {"mix": ((*zero, 2), d**-0.5), "offset": (zero, 0.0)}
     if config.shared_experts:
         tree["shared"] = _ffn_shapes(config, (routed,), config.shared_experts * narrow, output_scale)
     if config.has_bias:
-        tree["bias"] = ((routed, experts), 0.0)
+        tree["bias"] = ((routed, config.choosable), 0.0)
     if config.record.policy:
         tree["baseline"] = {"hidden": ((routed, d, d // 8), d**-0.5), "out": ((routed, d // 8), (d // 8) ** -0.5)}
     if config.output_norm:

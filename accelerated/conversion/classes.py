@@ -63,6 +63,8 @@ def kind_of(model: ModelConfig) -> str:
         (model.router not in ("dense", "top_k", "sinkhorn", "base"), f"router {model.router}", "--router top_k"),
         (model.num_wide, "flop-increase", "--flop-increase 1"),
         (model.output_norm, "output-norm", "--no-output-norm"),
+        (model.latent_width, "latent-width", "--latent-width 0"),
+        (model.zero_experts, "zero-experts", "--zero-experts 0"),
         (model.router_bias, "router-bias", "--no-router-bias"),
         (model.bias_rate and not sigmoid, "bias-rate with softmax scores", "--gate sigmoid"),
         (groups > 1 and not sigmoid, "expert-groups with softmax scores", "--gate sigmoid"),

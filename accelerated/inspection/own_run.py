@@ -85,7 +85,7 @@ def trace_run(run: SavedRun, ids: np.ndarray, name: str) -> Trace:
     sequence, position = np.divmod(np.flatnonzero(real), real.shape[2])
     expert, gate = at_most(kept(expert), kept(gate)) if model.router == "expert_choice" else (kept(expert), kept(gate))
     return Trace(
-        name=f"{name} (router {model.router}, {model.expert_count} experts)",
+        name=f"{name} (router {model.router}, {model.choosable} experts)",
         token=ids,
         piece=_pieces_of(run, ids),
         sequence=sequence,
@@ -93,7 +93,7 @@ def trace_run(run: SavedRun, ids: np.ndarray, name: str) -> Trace:
         block=special_blocks(model) + 1,
         expert=expert,
         gate=gate,
-        experts=model.expert_count,
+        experts=model.choosable,
         logits=None if logits is None else kept(logits),
         trained=None if trained is None else kept(trained),
         dropped=None if model.router == "mixture_of_tokens" else dropped.mean(axis=0),
@@ -131,7 +131,7 @@ def trace_batches(run: SavedRun, windows: np.ndarray, first: int, name: str) -> 
     expert, gate, dropped = map(np.asarray, found)
     sequence, position = np.divmod(np.arange(len(ids)), length)
     return Trace(
-        name=f"{name} (router {model.router}, {model.expert_count} experts), steps {first} to {first + count - 1}",
+        name=f"{name} (router {model.router}, {model.choosable} experts), steps {first} to {first + count - 1}",
         token=ids,
         piece=_pieces_of(run, ids),
         sequence=sequence,
@@ -139,7 +139,7 @@ def trace_batches(run: SavedRun, windows: np.ndarray, first: int, name: str) -> 
         block=special_blocks(model) + 1,
         expert=np.moveaxis(expert, 1, 0).reshape(model.num_routed, len(ids), -1),
         gate=np.moveaxis(gate, 1, 0).reshape(model.num_routed, len(ids), -1),
-        experts=model.expert_count,
+        experts=model.choosable,
         dropped=dropped.mean(axis=0),
         step=np.repeat(numbers + 1, size),
     )

@@ -55,7 +55,7 @@ def check_routing(path: Path, stored: dict[str, np.ndarray], config: TrainConfig
         raise InputError(
             f"{path}: has experts of shape {expert.shape}; the run needs {shape}; use the file of a run with this shape"
         )
-    for name, values, count in (("token", token, model.vocab_size), ("expert", expert, model.expert_count)):
+    for name, values, count in (("token", token, model.vocab_size), ("expert", expert, model.choosable)):
         if values.dtype.kind not in "iu" or values.min() < 0 or values.max() >= count:
             raise InputError(
                 f"{path}: {name} is out of range; the run has 0 to {count - 1}; use the file of a run with this shape"

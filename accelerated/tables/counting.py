@@ -6,6 +6,7 @@ import re
 import numpy as np
 
 from routelaws.reference.accounting import ACTIVATIONS, NORMS, POSITIONS, ROUTER_TYPES, count
+from routelaws.reference.experts import ZERO_KINDS
 
 from ..errors import InputError
 from .cells import Cells, in_rows
@@ -189,10 +190,18 @@ def count_of(name: str, router: str, known: dict) -> float | None:
 
 
 def routing_options_of(text: str | None) -> dict:
-    """Return the shared experts and the router bias in routing_options."""
+    """Return the options of `accounting.count` in routing_options."""
     words = (text or "").split()
-    shared = re.search(r"(?:^| )shared-([0-9]{1,9})(?: |$)", text or "")
-    return {"shared_experts": int(shared[1]) if shared else 0, "router_bias": "router-bias" in words}
+    numbers = dict(re.findall(r"(?:^| )(shared|latent|zero)-([0-9]{1,9})(?= |$)", text or ""))
+    real = re.search(r"(?:^| )real-([0-9]{1,9}(?:\.[0-9]{1,20})?)(?: |$)", text or "")
+    return {
+        "shared_experts": int(numbers.get("shared", 0)),
+        "latent_width": int(numbers.get("latent", 0)),
+        "zero_experts": int(numbers.get("zero", 0)),
+        "zero_kind": next((word for word in words if word in ZERO_KINDS), ZERO_KINDS[0]),
+        "real_experts": float(real[1]) if real else None,
+        "router_bias": "router-bias" in words,
+    }
 
 
 def _options(text: str | None) -> dict[str, str]:

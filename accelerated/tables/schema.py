@@ -30,9 +30,9 @@ RELEASED_COLUMNS = (
 OWN_COLUMNS = (
     "granularity", "capacity_factor", "tokens", "initial_tokens", "unique_tokens", "epochs", "sequence_length",
     "batch_size", "vocab_size", "objective", "model_options", "routing_options", "learning_rate", "schedule", "trunk",
-    "dropped_fraction", "max_load", "idle_experts", "router_agreement", "router_information", "router_entropy",
-    "expert_exchange", "evaluation_tokens", "evaluation_documents", "standard_error", "wall_seconds", "device",
-    "commit",
+    "dropped_fraction", "max_load", "idle_experts", "real_experts", "router_agreement", "router_information",
+    "router_entropy", "expert_exchange", "evaluation_tokens", "evaluation_documents", "standard_error",
+    "wall_seconds", "device", "commit",
 )  # fmt: skip
 """The columns that our training adds after the released columns."""
 
@@ -147,6 +147,7 @@ RANGES = {
     "dropped_fraction": _SHARE,
     "max_load": Range("1 or more", 1 - 1e-6, limit=1e9),  # load of the busiest expert, in fair shares; a float32 mean
     "idle_experts": _SHARE,
+    "real_experts": _from_0(2**20),  # mean number of experts with an FFN per token
     **dict.fromkeys(("router_agreement", "router_entropy"), _SHARE),
     "router_information": Range("a number of bits", -20, high=20),  # may be negative, because a baseline is subtracted
     "expert_exchange": Range("a ratio above 0", 0, above=True, limit=1e9),

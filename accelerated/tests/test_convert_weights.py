@@ -134,6 +134,8 @@ REFUSED = {
     "group-score best": TOP_K | {"gate": "sigmoid", "expert_groups": 2, "group_score": "best", "layout": "upper"},
     "output-norm": TOP_K | {"output_norm": True},
     "router-bias": TOP_K | {"router_bias": True},
+    "zero-experts": TOP_K | {"zero_experts": 1},
+    "latent-width": TOP_K | {"latent_width": 4},
     "flop-increase": {"flop_increase": 2},
 }
 

@@ -18,6 +18,11 @@ BY_HAND = {
                                  gate_scale=1.5, shared_experts=1, bias_rate=0.001)),
     "qwen3": (128, 8, dict(gate="softmax", normalisation="sum", shared_experts=0, balance_weight=8 * 0.001)),
     "mixtral": (8, 2, dict(gate="softmax", normalisation="sum", shared_experts=0, balance_weight=2 * 0.001)),
+    "nemotron-3": (512, 22, dict(gate="sigmoid", normalisation="sum", gate_scale=5.0, shared_experts=2, latent_width=16,
+                                 bias_rate=0.001)),
+    "longcat-flash": (512, 12, dict(gate="softmax", normalisation="none", gate_scale=6.0, zero_experts=256,
+                                    zero_kind="identity", real_experts=8, bias_rate=0.01)),
+    "olmoe": (64, 8, dict(gate="softmax", normalisation="none", balance_weight=8 * 0.01, z_weight=0.001)),
     "gpt-oss": (32, 4, dict(gate="softmax", normalisation="softmax", router_bias=True, balance_weight=4 * 0.001)),
 }  # fmt: skip
 """Experts of a block, experts of a token, and other settings of the design."""
@@ -45,7 +50,7 @@ def test_a_design_has_the_settings_of_its_model_and_is_counted_exactly(name):
     model = config.model
     assert (model.expert_count, model.choices, model.capacity_factor) == (experts, choices, math.inf)
     assert {option: getattr(model, option) for option in options} == options
-    assert model.num_routed == (3 if name == "deepseek-v3" else 4)
+    assert model.num_routed == {"deepseek-v3": 3, "nemotron-3": 2, "longcat-flash": 2}.get(name, 4)
     assert config.accounting().total_parameters == counted(parameter_shapes(model))
 
 

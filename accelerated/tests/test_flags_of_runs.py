@@ -49,10 +49,13 @@ CASES = {
         "activation": "swiglu", "positions": "rotary", "norm": "rms", "output_norm": True, "dtype": "bfloat16",
         "rematerialise": True,
     },
+    "zero": SMALL | ROUTED | {
+        "router": "top_k", "k": 2, "zero_experts": 2, "zero_kind": "constant", "real_experts": 1.25, "bias_rate": 0.25,
+    },
     "GShard": SMALL | ROUTED | {"router": "top_k", "k": 2, "sample_second": True},
     "groups": SMALL | ROUTED | {
         "router": "top_k", "k": 2, "granularity": 2, "gate_scale": 2.5, "expert_groups": 4, "groups_per_token": 2,
-        "group_score": "best", "router_bias": True, "shared_experts": 1, "balance_scope": "sequence",
+        "group_score": "best", "router_bias": True, "shared_experts": 1, "latent_width": 6, "balance_scope": "sequence",
     },
     "reinforce": SMALL | ROUTED | {
         "router": "reinforce", "policy_weight": 0.0078125, "baseline_weight": 0.00390625, "entropy_weight": 0.001953125,
@@ -72,6 +75,7 @@ BACK = {"experts": 8, "router": "top_k", "vocab_size": 304, "d_model": 16, "bloc
 """Replacements for defaults that would be invalid."""
 
 WITH = {
+    ("zero", "zero_experts"): {"zero_kind": "identity", "real_experts": None},
     ("top_k", "objective"): {"mask_rate": 0.15, "mask_token": 0},
     ("top_k", "k"): {"normalisation": None},
     ("top_k", "router"): {"router": "sinkhorn", "normalisation": None, "balance_weight": None}

@@ -25,6 +25,7 @@ ROUTERS = {
     "top_k": {
         "k": 2, "bias_rate": 0.01, "balance_weight": 0.1, "z_weight": 0.1, "capacity_factor": 1.0,
         "drop_order": "priority", "shared_experts": 1, "router_bias": True, "gate_scale": 2.5,
+        "latent_width": 6, "zero_experts": 2, "zero_kind": "constant", "real_experts": 1.25,
     },
     "expert_choice": {},
     "mixture_of_tokens": {"learned_temperature": True, "emit": "experts"},

@@ -38,6 +38,7 @@ MODELS = {
     "wide": {"flop_increase": 2},
     "swiglu": {"activation": "swiglu", "positions": "rotary"},
     "granular": {"router": "top_k", "experts": 8, "k": 2, "granularity": 2, "bias_rate": 0.01, "output_norm": True},
+    "latent": {"router": "top_k", "experts": 8, "latent_width": 6, "granularity": 2, "shared_experts": 1},
     "shared": {"router": "top_k", "experts": 8, "shared_experts": 1, "router_bias": True, "granularity": 2},
     "reinforce": {"router": "reinforce", "experts": 8, "routing_frequency": 0.25, "layout": "upper"},
     "mixture": {"router": "mixture_of_tokens", "experts": 8, "group_size": 2, "learned_temperature": True},
@@ -106,6 +107,19 @@ def test_options_at_other_values_than_1_counted_by_hand():
     of_tokens = 8 * (4 * of_attention + 3 * of_dense + of_experts + 4 * 10) + 6912 / 2 + 4 * 10 * 6
     assert plan.activations == SPARE * max(of_tokens, 2 * 6912) - 6912
     assert plan.activations_recomputed == SPARE * (2 * 6912 + 8 * (4 * 6 * 2 + 4 * 10)) - 6912
+
+
+def test_a_latent_width_narrows_the_experts_and_the_rows_between_devices():
+    """Counted by hand: one block of 4 experts, d = 8, l = 2, 8 tokens per device of 2 slots per expert."""
+    fields = dict(vocab_size=10, d_model=8, blocks=1, heads=2, kqv_size=4, router="top_k", experts=4, capacity_factor=1)
+    plans = [
+        plan_device(ModelConfig(**fields, routing_frequency=1.0, latent_width=width), MeshShape(expert=2), 4, 4)
+        for width in (0, 2)
+    ]
+    full, narrow = plans
+    assert full.parameters - narrow.parameters == 4 * (2 * 2 * (8 - 2) * 32 - 2 * 8 * 2)
+    assert (full.all_to_all, narrow.all_to_all) == (4 * 4 * 2 * 8 * 4 // 2, 4 * 4 * 2 * 2 * 4 // 2)
+    assert narrow.activations < full.activations
 
 
 def test_a_wide_model_recomputes_a_wide_block():

@@ -37,14 +37,14 @@ def shaped(**columns) -> pandas.DataFrame:
         ):  # fmt: skip
             kind = dict(zip(("activation", "positions"), options.split(), strict=True))
             shared = (router, experts) == ("Top-K", 2)  # 64 shared experts; without them P would be a third
-            kind |= dict(shared_experts=64, router_bias=True) if shared else {}
+            kind |= dict(shared_experts=64, latent_width=64, router_bias=True) if shared else {}
             of = count(*shape[:4], router, experts, k, granularity=granularity, **kind)
             model = dict(zip(("d_model", "num_blocks", "num_heads", "kqv_size"), shape, strict=False))
             rows.append(
                 model | {
                     "hyper_id": len(rows), "step": 100, "router_type": router, "num_experts": experts, "k": k,
                     "routing_frequency": 0.5, "granularity": granularity, "model_options": options,
-                    "routing_options": "upper shared-64 router-bias" if shared else "upper",
+                    "routing_options": "upper shared-64 latent-64 router-bias" if shared else "upper",
                     "dense_parameter_count": of.dense_parameters, "total_parameter_count": of.total_parameters,
                     "flops_per_step": of.flops_per_token * 256 * 2048, "tokens": 100 * 256 * 2048, "batch_size": 256,
                     "sequence_length": 2048, "vocab_size": 32_000, "model_size_label": label, "loss_validation": 3.0,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.tables.counting import routing_options_of
 from routelaws.accelerated.tables.schema import OWN_COLUMNS, RELEASED_COLUMNS
 from routelaws.accelerated.training import loop, step
 from routelaws.accelerated.training.configuration import from_mapping
@@ -74,6 +75,20 @@ def test_loads_in_the_table_are_in_fair_shares_of_all_narrow_experts():
         load = np.asarray(step._load(None, model))
         row = result_row(config, 0, 10, {"validation": 2.5}, one, 0.0, load, 1.0)
         assert load.shape == (2, 4) and (row["max_load"], row["idle_experts"]) == (1, 0)
+
+
+def test_loads_with_zero_computation_experts():
+    """Two blocks, two real experts and two identities. In the second block no token takes a real expert."""
+    fields = dict(router="top_k", experts=2, k=2, zero_experts=2, blocks=2, routing_frequency=1.0)
+    config = from_mapping(fields)
+    one = WindowLosses(np.array([0]), np.array([0]), np.array([16]), np.array([40.0]))
+    load = np.array([[0.375, 0.125, 0.25, 0.25], [0.0, 0.0, 0.75, 0.25]])
+    row = result_row(config, 0, 10, {"validation": 2.5}, one, 0.0, load, 1.0)
+    assert row["real_experts"] == (2 * 0.5 + 0) / 2 and row["idle_experts"] == 2 / 4
+    assert row["max_load"] == (1.5 + 1) / 2
+    assert row["routing_options"] == "spread zero-2 identity real-1.0"
+    assert row["flops_per_step"] == config.accounting().flops_per_token * config.batch_size * config.sequence_length
+    assert routing_options_of(row["routing_options"])["real_experts"] == config.model.real_experts == 1
 
 
 def test_the_table_says_how_well_its_loss_is_known(small_fields, trained):

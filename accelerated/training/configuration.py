@@ -175,6 +175,8 @@ class TrainConfig:
         parts += ["normed"] if model.output_norm else []
         parts += ["learned"] if model.learned_temperature else []
         parts += [f"shared{model.shared_experts}"] if model.shared_experts else []
+        parts += [f"zero{model.zero_experts}"] if model.zero_experts else []
+        parts += [f"latent{model.latent_width}"] if model.latent_width else []
         parts += [f"groups{model.groups_per_token}of{model.expert_groups}"] if model.expert_groups > 1 else []
         return "-".join([*parts, f"d{model.d_model}", f"L{model.blocks}", f"s{self.seed}"])
 

@@ -76,7 +76,7 @@ def report_routing(
     order = np.stack([draw.permutation(experts) for _ in range(routed)])
     exchanged = functools.partial(exchange_experts, jax.tree.map(np.asarray, params), order)
     exchange = loss_ratio(jax.device_put(exchanged()))  # without a name, so that one copy of the experts is left
-    report = RouterReport(experts, model.choices / experts, [], [], [], exchange)
+    report = RouterReport(model.choosable, model.choices / model.choosable, [], [], [], exchange)
     if model.record.grouped:  # experts choose, or there is no choice
         return report
     routings = _compiled(model, compute_dtype(config), attention_of(config).kernel)(params, batches, table)
@@ -85,7 +85,7 @@ def report_routing(
     for block in range(routed):
         chosen = evaluated[:, block].reshape(token.size, -1)
         report.agreement.append(agreement(chosen, trained[:, block].reshape(token.size, -1)))
-        told = information(token.ravel(), chosen, experts, shuffles)
+        told = information(token.ravel(), chosen, model.choosable, shuffles)
         report.information.append(told.bits - told.baseline)
         if policy is not None:
             report.entropy.append(entropy(policy[:, block].reshape(token.size, -1).astype(np.float64)))

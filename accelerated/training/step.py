@@ -51,7 +51,7 @@ class Evaluation(NamedTuple):
 
     loss: jax.Array  # [n, b, S] cross-entropy of each predicted token, nats
     counted: jax.Array  # [n, b, S] bool, the predicted tokens: all of them, or the hidden ones
-    load: jax.Array  # [n_r, E G], share of the assignments that each expert received; [0, 0] for a dense model
+    load: jax.Array  # [n_r, E G + Z], share of the assignments that each expert received; [0, 0] for a dense model
 
 
 class BatchNumbers(NamedTuple):

@@ -4,6 +4,9 @@ One adapter serves all classes. It creates a module from the model's default con
 weight to the identity, so that the logits are the input. `accelerated.inspection.transformers_routers` reads the
 result.
 
+A router with a table of token ids (`DeepseekV4HashRouter`) gets a table with the k best experts of each token, so the
+suite tests its gates.
+
 By default, all experts form one group, because the suite uses too few experts for eight groups. Set other options in
 the name: `transformers:Qwen3MoeTopKRouter,norm_topk_prob=True`. The suite tests normalisation, scale, groups and
 selection bias if the router has them. It also tests the balance loss, z-loss and stacked experts of the model's file.
@@ -55,7 +58,6 @@ _SELECTION = "correction_bias|expert_bias"
 """Names of biases that change only the choice, not the gates. GPT-OSS's `bias` is part of the logits."""
 _NOT_ASKABLE = {
     "DbrxRouter": "it returns only logits; DbrxFFN chooses the experts",
-    "DeepseekV4HashRouter": "its experts come from a table of token ids, not from logits",
     "Dots3NoteVisionTopKRouter": "its configuration has a different number of experts in each layer",
     "GraniteDoclingDensityRouter": "it returns one number, not a choice of experts",
     "ZayaRouter": "its logits come from a network of three layers, not from one matrix",
@@ -183,9 +185,10 @@ def _router(library, kind, overrides: dict):
         _set_identity(router, size + normed, bias)
         x = _constant_norm(router, logits) if normed else logits
         extra = [name for name in list(inspect.signature(router.forward).parameters)[1:] if "bias" in name]
-        biases = {name: torch.zeros(size) if bias is None else bias.float() for name in extra}
+        extra = {name: torch.zeros(size) if bias is None else bias.float() for name in extra}
+        extra |= _token_ids(router, logits, k)
         with torch.no_grad():
-            return _read(router.to(logits.dtype), x, biases)
+            return _read(router.to(logits.dtype), x, extra)
 
     names_of = [*built.state_dict(), *inspect.signature(built.forward).parameters]
     named = ["bias"] if re.search(_SELECTION, " ".join(names_of)) else []
@@ -196,6 +199,17 @@ def _router(library, kind, overrides: dict):
         places + [parameter(name, parameter.KEYWORD_ONLY, default=None) for name in named]
     )
     return route
+
+
+def _token_ids(router, logits, k: int) -> dict:
+    """Fill the table of a router that looks up token ids with the k best experts of each token; return the ids."""
+    if "input_ids" not in inspect.signature(router.forward).parameters:
+        return {}
+    ids, best = torch.arange(len(logits)).flip(0), (-logits.double()).argsort(dim=1, stable=True)[:, :k]
+    if len(ids) > len(router.tid2eid):
+        raise NotImplementedError(f"{len(ids)} tokens, only {len(router.tid2eid)}")
+    router.tid2eid[ids] = best.to(router.tid2eid.dtype)
+    return {"input_ids": ids}
 
 
 def _option(value):

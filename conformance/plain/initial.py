@@ -57,20 +57,28 @@ def routed(config, blocks: int, width: int, smaller: float) -> dict:
     d, experts = config.d_model, config.experts * config.granularity
     hidden = width // config.granularity
     routers = config.listed if len(config.listed) > 1 else config.listed * blocks
-    shapes = ffn((blocks, experts), d, hidden, hidden, smaller, config.activation == "swiglu")
+    latent = config.latent_width
+    written = 1.0 if latent else smaller  # latent_up, not the experts, writes into the residual stream
+    shapes = ffn((blocks, experts), latent or d, hidden, hidden, written, config.activation == "swiglu")
+    if latent:
+        shapes["latent_down"] = ((blocks, d, latent), 1 / math.sqrt(d))
+        shapes["latent_up"] = ((blocks, latent, d), 1 / math.sqrt(latent) / smaller)
     fan_in = [width if router in ("hash", "reinforce") else hidden for router in routers]
-    deviations = [1 / math.sqrt(wide) / smaller for wide in fan_in]
+    deviations = [1 / math.sqrt(wide) / written for wide in fan_in]
     same = len(set(deviations)) == 1
     shapes["down"] = shapes["down"][0], deviations[0] if same else [[[[deviation]]] for deviation in deviations]
     if config.router != "hash":
-        shapes["router"] = ((blocks, d, experts), config.router_scale / math.sqrt(d))
+        shapes["router"] = ((blocks, d, experts + config.zero_experts), config.router_scale / math.sqrt(d))
     if config.router_bias:
-        shapes["router_bias"] = ((blocks, experts), 0.0)
+        shapes["router_bias"] = ((blocks, experts + config.zero_experts), 0.0)
+    if config.zero_kind == "constant":
+        zero = config.zero_experts
+        shapes["constants"] = {"mix": ((blocks, zero, d, 2), 1 / math.sqrt(d)), "offset": ((blocks, zero, d), 0.0)}
     if config.shared_experts:
         wide = config.shared_experts * hidden
         shapes["shared"] = ffn((blocks,), d, wide, wide, smaller, config.activation == "swiglu")
     if "quantile" in config.listed or config.bias_rate > 0:
-        shapes["bias"] = ((blocks, experts), 0.0)
+        shapes["bias"] = ((blocks, experts + config.zero_experts), 0.0)
     if config.output_norm:
         shapes["output_norm"] = norm(blocks, d)
     if config.learned_temperature:

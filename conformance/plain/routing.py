@@ -132,23 +132,47 @@ def tokens_choose(
         gates = [[1 / config.k] * choices_of(config) for _ in states]
     else:
         raise NotImplementedError(f"router {config.router!r} has no branch here")
+    without_ffn = [
+        zero_experts(weights, x, experts, shares, config)
+        for x, experts, shares in zip(states, chosen, gates, strict=True)
+    ]
+    chosen = [[None if e is None or e >= experts_of(config) else e for e in row] for row in chosen]
     if training and math.isfinite(config.capacity_factor):
         kept = with_slot(chosen, gates, config)
     else:
         kept = [[True] * len(row) for row in chosen]
     outputs = []
-    for x, experts, shares, keep in zip(states, chosen, gates, kept, strict=True):
+    latent = bool(config.latent_width)
+    inputs = [product(x, weights["latent_down"]) for x in states] if latent else states
+    for x, experts, shares, keep in zip(inputs, chosen, gates, kept, strict=True):
         outputs.append([0.0] * len(x))
         for e, gate, slot in zip(experts, shares, keep, strict=True):
             if e is not None and slot:
                 outputs[-1] = add(outputs[-1], times(gate, expert(weights, e, x, config)))
+    outputs = [product(y, weights["latent_up"]) for y in outputs] if latent else outputs
+    outputs = [add(y, z) for y, z in zip(outputs, without_ffn, strict=True)]
     lost = [
         not slot
         for experts, row in zip(chosen, kept, strict=True)
         for e, slot in zip(experts, row, strict=True)
         if e is not None
     ]
-    return Decision(outputs, dropped=mean(lost), **extra)
+    return Decision(outputs, dropped=mean(lost) if lost else 0.0, **extra)
+
+
+def zero_experts(weights: dict, x: list, experts: list, gates: list, config) -> list:
+    """Return the sum of gate times output over a token's experts without an FFN, numbered E G and above."""
+    total = [0.0] * len(x)
+    for e, gate in zip(experts, gates, strict=True):
+        if e is None or e < experts_of(config) or config.zero_kind == "zero":
+            continue
+        output = x
+        if config.zero_kind == "constant":
+            number = e - experts_of(config)
+            own, other = softmax(product(x, weights["constants"]["mix"][number]))
+            output = add(times(own, x), times(other, weights["constants"]["offset"][number]))
+        total = add(total, times(gate, output))
+    return total
 
 
 def by_score(scores: list, config) -> list:
@@ -265,17 +289,29 @@ def top_k(weights: dict, logits: list, sequences: list, config, training: bool, 
     auxiliary += config.z_weight * mean([log_sum_exp(row) ** 2 for row in logits])
     extra = {"auxiliary": auxiliary}
     if config.bias_rate:
-        load = loads(chosen, experts_of(config))
-        extra["bias"] = [
-            b + config.bias_rate * ((mean(load) > n) - (mean(load) < n))
-            for b, n in zip(weights["bias"], load, strict=True)
-        ]
+        load = loads(chosen, len(scores[0]))
+        extra["bias"] = (
+            budget_step(weights["bias"], load, config)
+            if config.zero_experts
+            else [
+                b + config.bias_rate * ((mean(load) > n) - (mean(load) < n))
+                for b, n in zip(weights["bias"], load, strict=True)
+            ]
+        )
     if config.sample_second and training:  # GShard: keep the second expert only if 2 · gate > uniform
         chosen = [
             [first, second if 2 * row[1] > u else None]
             for (first, second), row, u in zip(chosen, gates, uniforms, strict=True)
         ]
     return chosen, gates, extra
+
+
+def budget_step(bias: list, load: list, config) -> list:
+    """Return the bias after one batch: a real expert's share of the choices approaches 1/E of the real target."""
+    real = experts_of(config)
+    wanted = config.real_experts / choices_of(config) / real
+    steps = [wanted - n / sum(load) if e < real else 0.0 for e, n in enumerate(load)]
+    return add(bias, times(config.bias_rate, steps))
 
 
 def loads(chosen: list, experts: int) -> list:
@@ -342,7 +378,7 @@ def nucleus(probabilities: list, whole: float, least: int) -> list:
 
 def with_slot(chosen: list, gates: list, config) -> list:
     """Return, for each choice, whether its expert had a free slot. An expert has min(T, ⌈capacity_factor k T / E⌉)."""
-    tokens, experts = len(chosen), experts_of(config)
+    tokens, experts = sum(any(e is not None for e in row) for row in chosen), experts_of(config)
     capacity = min(tokens, math.ceil(config.capacity_factor * choices_of(config) * tokens / experts))
     kept = [[False] * len(row) for row in chosen]
     used = [0] * experts

@@ -40,6 +40,9 @@ USUAL = dict(
     group_score="two_best",
     router_bias=False,
     shared_experts=0,
+    latent_width=0,
+    zero_experts=0,
+    zero_kind="identity",
 )
 """Default values that do not depend on other fields."""
 
@@ -62,8 +65,10 @@ def settings(**fields) -> SimpleNamespace:
     routers have no limit. Gates are a sigmoid for BASE and quantile, and a softmax for other routers. Several gates of
     a token sum to 1, and a single gate is unchanged. The balance loss has the weight 0.01, or 0 if `bias_rate` is
     above 0. The router weights of RL-R start 16 times as large as those of other routers. A group has E tokens.
+    The target of the number of real experts per token is the number with equal loads.
     """
     config = SimpleNamespace(**USUAL | fields, listed=routers_of_blocks(fields.get("router", "dense")), fields=fields)
+    real = config.experts * config.granularity
     several = config.k * config.granularity > 1
     slots = {"sinkhorn": 2.0, "base": 1.0, "quantile": 2.0, "top_k": 2.0, "reinforce": 2.0}
     for name, value in (
@@ -74,6 +79,7 @@ def settings(**fields) -> SimpleNamespace:
         ("balance_weight", 0.0 if config.bias_rate else 0.01),
         ("router_scale", 16.0 if config.router == "reinforce" else 1.0),
         ("group_size", config.experts),
+        ("real_experts", config.k * config.granularity * real / (real + config.zero_experts)),
     ):
         if name not in fields:
             setattr(config, name, value)

@@ -206,6 +206,8 @@ LATER = {
                     activation="swiglu", output_norm=True),
     "DeepSeek-V3": dict(router="top_k", granularity=8, shared_experts=3, activation="swiglu", positions="rotary",
                         bias_rate=0.001),
+    "LatentMoE": dict(router="top_k", k=4, granularity=2, latent_width=24, shared_experts=1, activation="swiglu"),
+    "MoE++": dict(router="top_k", k=2, granularity=2, zero_experts=5, zero_kind="constant", router_bias=True),
     "GPT-OSS": dict(router="top_k", k=4, router_bias=True, activation="swiglu", positions="rotary"),
     "HASH, then TOP-K": dict(router="hash:1,top_k:2", granularity=2, router_bias=True, shared_experts=1),
     "shared experts of hash": dict(router="hash", granularity=2, shared_experts=1, output_norm=True),
@@ -253,6 +255,15 @@ def test_what_the_options_cost_by_hand(backend):
         assert more.total_parameters - plain.total_parameters == 2 * (3 * 3 * 8 * 12 + 8)
         assert more.flops_per_token - plain.flops_per_token == 2 * 2 * 3 * 3 * 8 * 12
         assert more.dense_parameters == plain.dense_parameters
+        # Five constant experts: a router column, two vectors to mix and an offset each; 2.5 of 6 choices are real.
+        zero = dict(zero_experts=5, zero_kind="constant", real_experts=2.5)
+        plain, more = (count(*shape, "Top-K", 4, 3, **narrow, **options) for options in ({}, zero))
+        assert more.total_parameters - plain.total_parameters == 2 * 5 * (8 + 3 * 8)
+        assert more.flops_per_token - plain.flops_per_token == 2 * 2 * (5 * 8 - (6 - 2.5) * 3 * 8 * 12)
+        # Experts of width 2: 4 · 2 have three matrices of 2 x 12 instead of 8 x 12; two projections have 8 x 2.
+        plain, narrower = (count(*shape, "Top-K", 4, 3, **narrow, latent_width=width) for width in (0, 2))
+        assert plain.total_parameters - narrower.total_parameters == 2 * (8 * 3 * (8 - 2) * 12 - 2 * 8 * 2)
+        assert plain.flops_per_token - narrower.flops_per_token == 2 * 2 * (6 * 3 * (8 - 2) * 12 - 2 * 8 * 2)
 
 
 @pytest.mark.asks("accounting.count")
@@ -341,6 +352,7 @@ BAD = {
         dict(shared_experts=1),
         "shared_experts is 1; needed: at least 0 for a routed model, 0 for",
     ),
+    "zero experts of hash": (dict(router_type="Hash", num_experts=2, zero_experts=1), "zero_experts is 1"),
     "parts of weights": (dict(router_type="Hash", num_experts=2, granularity=3, shared_experts=1), "granularity is 3"),
     "router bias of another": (dict(router_type="Hash", num_experts=2, router_bias=True), "only Top-K has this option"),
     "temperature of dense": (dict(learned_temperature=True), "only MoT has this option"),

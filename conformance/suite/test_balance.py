@@ -285,6 +285,41 @@ def test_update_bias(backend, drawn, precision, recentre):
         assert_same(moved, signs, what=f"{what}: which way")
 
 
+@pytest.mark.asks("balance.update_budget_bias")
+@given(drawn=biases(), precision=precisions, share=st.sampled_from([0.0, 0.3, 1.0]), real=st.integers(1, 4))
+def test_update_budget_bias(backend, drawn, precision, share, real):
+    """Real experts move towards their part of the share; the mean step is 0 where the target is met."""
+    (bias, counts), rate, real = drawn, 0.25, min(real, len(drawn[0]))
+    counts = counts + (counts.sum() == 0)
+    wanted = bias.copy()
+    for e in range(real):
+        wanted[e] += rate * (share / real - counts[e] / counts.sum())
+    scale = UNIT[precision] * (np.abs(bias).max() + rate)
+    options = {"num_real": real, "real_share": share, "rate": rate}
+    for name, found in (
+        ("backend", run(backend, "balance.update_budget_bias", precision, bias, counts, **options)),
+        ("reference", reference.update_budget_bias(bias, counts, **options)),
+    ):
+        assert_close_bounded("balance.bias", found, wanted, scale, what=f"update_budget_bias of the {name}, {counts}")
+        assert_same(np.asarray(found)[real:], bias.astype(precision)[real:], what=f"{name}: the other experts")
+
+
+@pytest.mark.asks("balance.update_budget_bias")
+def test_a_budget_counts_the_available_experts_and_is_reached(backend):
+    """Expert 1 is not available. A token takes a real expert if its bias exceeds the token's own threshold."""
+    for module in (backend.balance, reference):
+        bias, counts = np.array([0.0, -np.inf, 0.5]), np.array([1, 0, 3])
+        found = np.asarray(module.update_budget_bias(bias, counts, 2, 0.5, rate=1.0))
+        assert_same(found, np.array([0.25, -np.inf, 0.5]), what="available experts")
+        with pytest.raises(ValueError, match="real_share is 1.5"):
+            module.update_budget_bias(bias, counts, 2, 1.5)
+    bias, thresholds = np.zeros(2), np.linspace(-1, 1, 101)
+    for _ in range(200):
+        taken = int((bias[0] > thresholds).sum())
+        bias = reference.update_budget_bias(bias, np.array([taken, 101 - taken]), 1, 0.25, rate=0.5)
+    assert abs(taken / 101 - 0.25) < 0.02
+
+
 @pytest.mark.asks("balance.load_statistics")
 @given(
     loads=st.sampled_from([1, 4]).flatmap(lambda n: st.lists(st.integers(0, 50), min_size=n, max_size=n)),

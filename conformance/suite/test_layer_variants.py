@@ -1,6 +1,4 @@
-"""Variants of `routed_ffn`: gates after drops, gates on the input, null experts."""
-
-import math
+"""Variants of `routed_ffn`: gates after drops, gates on the input, zero-computation experts."""
 
 import numpy as np
 import pytest
@@ -9,13 +7,13 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import UNIT, bound_in
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, precisions_of, run
+from routelaws.conformance.engine.harness import PRECISIONS, run
 from routelaws.conformance.suite.strategies import selections
 from routelaws.conformance.suite.test_experts import ffn_scale, layer
 from routelaws.reference import experts as reference
 from routelaws.reference import layer_variants
 
-KEPT, INPUT, NULL = "experts.kept_gates", "layer_variants.input_gated_ffn", "layer_variants.null_expert_ffn"
+KEPT, INPUT = "experts.kept_gates", "layer_variants.input_gated_ffn"
 precisions = st.sampled_from(PRECISIONS)
 
 
@@ -54,41 +52,41 @@ def test_input_gated_ffn(backend, selection, precision):
         assert_close_bounded(bound_in("experts.routed_ffn", precision), output, wanted, scale, what=f"{INPUT}, {name}")
 
 
-@pytest.mark.asks("layer_variants.null_expert_ffn")
-@given(selection=selections(), precision=precisions, identity=st.booleans(), limited=st.booleans())
-def test_null_experts(backend, selection, precision, identity, limited):
-    """The upper half of the experts is null: the result is a layer with a mask on their assignments."""
-    inputs, expert, factor = layer(selection, precision), selection.expert, 1.0 if limited else math.inf
-    real = max(1, selection.num_experts // 2)
-    params, null = {name: matrix[:real] for name, matrix in inputs["params"].items()}, expert >= real
-    output, dropped = np.zeros(inputs["x"].shape), 0.0
-    if not null.all():
-        given = np.where(null, 0, expert), inputs["gate"], factor
-        output, dropped = reference.routed_ffn(params, inputs["x"], *given, mask=~null)
-    scale = UNIT[precision] * ffn_scale(inputs | {"params": params}, np.where(null, 0, expert))
-    if identity:
-        for t, choice in np.argwhere(null):
-            output[t] += inputs["gate"][t, choice] * inputs["x"][t]
-        scale = scale + UNIT[precision] * np.abs(inputs["x"]) * np.abs(inputs["gate"]).sum(axis=1, keepdims=True)
-    given = params, inputs["x"], expert, inputs["gate"]
-    options = dict(capacity_factor=factor, identity=identity)
+@pytest.mark.asks("experts.zero_computation")
+@given(selection=selections(), precision=precisions, kind=st.sampled_from(reference.ZERO_KINDS))
+def test_zero_computation_experts(backend, selection, precision, kind):
+    """The upper half of the experts computes no FFN. A real expert adds nothing, whatever its gate."""
+    inputs, expert = layer(selection, precision), selection.expert
+    x, gate, real = inputs["x"], inputs["gate"], max(1, selection.num_experts // 2)
+    random = np.random.default_rng(len(x))
+    constants = {
+        "mix": random.standard_normal((selection.num_experts - real, x.shape[1], 2)),
+        "offset": random.standard_normal((selection.num_experts - real, x.shape[1])),
+    }
+    constants = {name: np.asarray(leaf.astype(precision), np.float64) for name, leaf in constants.items()}
+    wanted, scale = np.zeros(x.shape), np.zeros(x.shape)
+    for t, choice in np.argwhere(expert >= real):
+        output, size = {"identity": x[t], "zero": 0 * x[t]}.get(kind), np.abs(x[t])
+        if kind == "constant":
+            mix, offset = (leaf[expert[t, choice] - real] for leaf in constants.values())
+            alpha = 1 / (1 + np.exp(x[t] @ (mix[:, 1] - mix[:, 0])))
+            output = alpha * x[t] + (1 - alpha) * offset
+            size = (np.abs(x[t]) + np.abs(offset)) * (1 + len(mix) * np.abs(x[t]) @ np.abs(mix).sum(axis=1))
+        wanted[t] += gate[t, choice] * output
+        scale[t] += np.abs(gate[t, choice]) * size
+    traced, static = {"constants": constants} if kind == "constant" else {}, {"num_experts": real, "kind": kind}
     for name, found in (
-        ("backend", run(backend, NULL, precision, *given, **options)),
-        ("reference", layer_variants.null_expert_ffn(*given, **options)),
+        ("backend", run(backend, "experts.zero_computation", precision, x, expert, gate, traced=traced, **static)),
+        ("reference", reference.zero_computation(x, expert, gate, **traced, **static)),
     ):
-        what = f"null_expert_ffn of the {name}, {options}, {selection.loads}"
-        assert_close_bounded(bound_in("experts.routed_ffn", precision), found.output, output, scale, what=what)
-        assert_close_bounded(
-            "experts.dropped", found.dropped_fraction, dropped, UNIT[precision], what=f"{what}: dropped"
-        )
+        what = f"zero_computation of the {name}, {kind}, {selection.loads}"
+        assert_close_bounded(bound_in("experts.combine", precision), found, wanted, UNIT[precision] * scale, what=what)
 
 
-@pytest.mark.asks("layer_variants.null_expert_ffn")
-def test_a_layer_where_everything_is_null(backend):
-    params = {"up": np.ones((2, 3, 4)), "down": np.ones((2, 4, 3))}
-    x, expert, gate = np.eye(3), np.full((3, 1), 2), np.array([[0.5], [0.25], [2.0]])
-    for precision in precisions_of(backend):
-        for identity in (False, True):
-            found = run(backend, NULL, precision, params, x, expert, gate, identity=identity)
-            assert_same(found.output, identity * gate * x, what=f"all null, identity {identity}")
-            assert float(found.dropped_fraction) == 0
+@pytest.mark.asks("experts.zero_computation")
+@pytest.mark.parametrize("kind, constants", [("copy", None), ("constant", None), ("zero", {})])
+def test_an_unknown_kind_or_missing_constants_are_named(backend, kind, constants):
+    arguments = np.eye(2), np.ones((2, 1), int), np.ones((2, 1)), 1
+    for module in (backend.experts, reference):
+        with pytest.raises(ValueError, match="kind is"):
+            module.zero_computation(*arguments, kind=kind, constants=constants)

@@ -52,6 +52,15 @@ MODELS = strategies.MODELS | {
                         balance_weight=0.1, activation="swiglu", positions="rotary", capacity_factor=math.inf),
     "GPT-OSS": dict(router="top_k", experts=4, k=2, normalisation="softmax", router_bias=True, kqv_size=4,
                     activation="swiglu", positions="rotary", capacity_factor=math.inf, routing_frequency=1.0),
+    "LatentMoE": dict(router="top_k", experts=4, k=2, latent_width=6, shared_experts=1, capacity_factor=0.7,
+                      activation="swiglu"),
+    "LatentMoE of a list": dict(router="hash,top_k", experts=4, granularity=2, latent_width=4, blocks=2,
+                                routing_frequency=1.0, activation="relu"),
+    "zero-computation experts": dict(router="top_k", experts=3, k=2, zero_experts=4, bias_rate=0.1, real_experts=0.75,
+                                     capacity_factor=0.6, latent_width=6),
+    "constant experts": dict(router="top_k", experts=4, k=2, zero_experts=3, zero_kind="constant", router_bias=True,
+                             shared_experts=1, balance_weight=0.2, drop_order="priority", capacity_factor=0.7),
+    "experts that return 0": dict(router="top_k", experts=3, zero_experts=1, zero_kind="zero"),
     "mixture, shared experts": dict(router="mixture_of_tokens", experts=3, shared_experts=2),
     "GShard": dict(router="top_k", experts=4, k=2, sample_second=True),
     "reinforce": dict(router="reinforce", experts=4),
@@ -640,6 +649,13 @@ BAD = {
     "shared experts of dense": (dict(shared_experts=1), "shared_experts is 1; it is an option of"),
     "GShard with groups": (dict(router="top_k", experts=4, k=2, sample_second=True, expert_groups=2),
                            "sample_second needs gate_scale 1"),
+    "zero-computation experts in a list": (dict(router="hash,top_k", blocks=2, routing_frequency=1.0, experts=4,
+                                                zero_experts=2), "zero_experts needs the router top_k in all"),
+    "zero-computation experts in groups": (dict(router="top_k", experts=4, k=2, zero_experts=2, expert_groups=2),
+                                           "expert_groups 1"),
+    "kind of no expert": (dict(router="top_k", experts=4, zero_kind="zero"), "need zero_experts above 0"),
+    "target without a bias": (dict(router="top_k", experts=4, zero_experts=2, real_experts=0.5), "needs bias_rate"),
+    "target above k": (dict(router="top_k", experts=4, zero_experts=2, real_experts=1.5, bias_rate=0.1), "at most 1"),
     "GShard without normalisation": (dict(router="top_k", experts=2, k=2, sample_second=True,
                                           normalisation="none"), "normalised gates"),
 }  # fmt: skip
@@ -674,6 +690,8 @@ OTHERS = dict(
     group_score="best",
     router_bias=True,
     shared_experts=1,
+    latent_width=6,
+    zero_experts=3,
     layout="upper",
     flop_increase=2,
     routing_frequency=0.25,
@@ -685,21 +703,21 @@ OTHERS = dict(
 
 TAKEN = {
     "dense": {"flop_increase"},
-    "hash": {"capacity_factor", "drop_order", "hash", "k"},
-    "hash_gated": {"capacity_factor", "drop_order", "gate", "gate_scale", "hash", "k"},
-    "sinkhorn": {"capacity_factor", "drop_order", "gate", "k"},
-    "base": {"capacity_factor", "drop_order", "gate", "k"},
-    "quantile": {"capacity_factor", "drop_order", "gate", "k"},
-    "top_k": {"capacity_factor", "drop_order", "gate", "k", "balance_weight", "z_weight", "bias_rate", "balance_scope",
-              "gate_scale", "expert_groups", "group_score", "router_bias"},
-    "reinforce": {"capacity_factor", "drop_order", "k", "balance_weight", "policy_weight", "baseline_weight",
-                  "entropy_weight", "nucleus", "reward_to_go"},
+    "hash": {"capacity_factor", "drop_order", "latent_width", "hash", "k"},
+    "hash_gated": {"capacity_factor", "drop_order", "latent_width", "gate", "gate_scale", "hash", "k"},
+    "sinkhorn": {"capacity_factor", "drop_order", "latent_width", "gate", "k"},
+    "base": {"capacity_factor", "drop_order", "latent_width", "gate", "k"},
+    "quantile": {"capacity_factor", "drop_order", "latent_width", "gate", "k"},
+    "top_k": {"capacity_factor", "drop_order", "latent_width", "gate", "k", "balance_weight", "z_weight", "bias_rate",
+              "balance_scope", "gate_scale", "expert_groups", "group_score", "router_bias", "zero_experts"},
+    "reinforce": {"capacity_factor", "drop_order", "latent_width", "k", "balance_weight", "policy_weight",
+                  "baseline_weight", "entropy_weight", "nucleus", "reward_to_go"},
     "expert_choice": {"gate", "grouping", "group_size", "k"},
     "mixture_of_tokens": {"group_size", "temperature", "one_hot", "emit", "learned_temperature"},
 }  # fmt: skip
 """Options of each router with one expert per token, by hand. Options that need another option are not listed:
-normalisation and sample_second of top_k (k = 2), groups_per_token (expert_groups), and groups in sequences of
-mixture_of_tokens (the masked objective)."""
+normalisation and sample_second of top_k (k = 2), zero_kind and real_experts (zero_experts), groups_per_token
+(expert_groups), and groups in sequences of mixture_of_tokens (the masked objective)."""
 
 
 @pytest.mark.asks(because="a configuration is no function")

@@ -49,6 +49,16 @@ MODELS = {
     "GPT-OSS": dict(
         FOUR, router="top_k", k=2, normalisation="softmax", router_bias=True, activation="swiglu",
         positions="rotary", capacity_factor=math.inf, routing_frequency=1.0),
+    "LatentMoE": dict(
+        FOUR, router="top_k", k=2, latent_width=6, granularity=2, shared_experts=1, activation="swiglu",
+        capacity_factor=0.8),
+    "LongCat-Flash": dict(
+        FOUR, router="top_k", k=2, zero_experts=3, bias_rate=0.1, real_experts=1.25, gate_scale=6.0,
+        normalisation="none", capacity_factor=0.8, latent_width=6),
+    "MoE++": dict(
+        FOUR, router="top_k", k=2, granularity=2, zero_experts=2, zero_kind="constant", balance_weight=0.2,
+        capacity_factor=0.7, drop_order="priority"),
+    "experts that return 0": dict(FOUR, router="top_k", zero_experts=3, zero_kind="zero", capacity_factor=0.5),
     "groups by their best, shared experts": dict(
         FOUR, router="top_k", k=2, expert_groups=2, group_score="best", shared_experts=2, gate_scale=0.5),
     "HASH below, then TOP-K with a bias": dict(
@@ -104,7 +114,8 @@ MODELS |= {name: SIZE | fields for name, fields in MISSING.items()}
 
 IN_TRAINING = (
     "dense", "wide FFNs", "HASH below, then TOP-K with a bias", "S-BASE, drops", "BASE", "quantile", "top 1, drops",
-    "top 2, G = 2, sigmoid, drops the least", "DeepSeek-V4", "DeepSeek-V3", "GPT-OSS", "GShard",
+    "top 2, G = 2, sigmoid, drops the least", "DeepSeek-V4", "DeepSeek-V3", "LatentMoE", "LongCat-Flash",
+    "MoE++", "GPT-OSS", "GShard",
     "RL-R with everything", "expert choice",
     "one token of a mixture", "fine-grained", "joint", "Mixture of Tokens in the upper blocks", "padding, RL-R",
     "padding, masked, S-BASE", *MISSING,

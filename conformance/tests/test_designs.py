@@ -1,5 +1,7 @@
 """Designs of `train --config` and layers of other models route like the model in transformers."""
 
+import importlib
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from routelaws.accelerated.training.configuration import from_mapping, read_conf
 from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_same
 from routelaws.reference import balance, experts, layer_variants, routed_block
+from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.routers import sparsemixer, top_k
 
 torch = pytest.importorskip("torch")
@@ -85,6 +88,57 @@ def test_the_blocks_of_deepseek_v4_route_as_in_transformers():
             assert_close_bounded("top_k.gate", found, by_expert, unit * by_expert, what=kind.__name__)
 
 
+BLOCKS = {
+    "deepseek-v3": ("deepseek_v3", "DeepseekV3MoE"),
+    "deepseek-v4": ("deepseek_v4", "DeepseekV4SparseMoeBlock"),
+    "qwen3": ("qwen3_moe", "Qwen3MoeSparseMoeBlock"),
+    "mixtral": ("mixtral", "MixtralSparseMoeBlock"),
+    "gpt-oss": ("gpt_oss", "GptOssMLP"),
+    "nemotron-3": ("nemotron_h", "NemotronHMoE"),
+    "longcat-flash": ("longcat_flash", "LongcatFlashMoE"),
+    "olmoe": ("olmoe", "OlmoeSparseMoeBlock"),
+}
+"""The routed layer of each design, in transformers."""
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_design_has_as_many_parameters_as_its_layer_in_transformers(name):
+    """Compare P and F of a block at the sizes of the design. A token uses half as many parameters as its FLOPs."""
+    model = from_mapping(read_config_file(name)).model
+    module = importlib.import_module("transformers.models.{0}.modeling_{0}".format(BLOCKS[name][0]))
+    kind, width = getattr(module, BLOCKS[name][1]), model.ffn_width // model.granularity
+    config = next(
+        vars(module)[one] for one in vars(module) if one.endswith("Config") and one[:4] == kind.__name__[:4]
+    )()
+    sizes = dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), model.expert_count)
+    sizes |= dict.fromkeys(("intermediate_size", "moe_intermediate_size", "expert_ffn_hidden_size"), width)
+    sizes |= dict(hidden_size=model.d_model, moe_latent_size=model.latent_width, zero_expert_num=model.zero_experts)
+    sizes |= dict(moe_shared_expert_intermediate_size=model.shared_experts * width)
+    for field in (field for field in sizes if hasattr(config, field)):
+        setattr(config, field, sizes[field])
+    with torch.device("meta"):
+        layer = kind(config, **({"layer_idx": 40} if name == "deepseek-v4" else {}))
+    weights = {
+        path: leaf for path, leaf in layer.named_parameters() if not path.startswith("experts") or leaf.ndim == 3
+    }
+    left_out = {path for path, _ in layer.named_parameters()} - {*weights}
+    assert left_out == ({"experts.gate_up_proj_bias", "experts.down_proj_bias"} if name == "gpt-oss" else set())
+    experts = {path: leaf for path, leaf in weights.items() if path.startswith("experts")}
+    # transformers gives the identity experts of LongCat-Flash a row in gate_up_proj, which it never uses.
+    unused = sum(leaf[model.expert_count :].numel() for leaf in experts.values())
+    assert (unused > 0) == (name == "longcat-flash")
+    total = sum(leaf.numel() for leaf in weights.values()) - unused
+    bias = sum(leaf.numel() for path, leaf in weights.items() if path.endswith("router.bias"))  # F excludes additions
+    used = sum(leaf.numel() for path, leaf in weights.items() if path not in experts) - bias
+    used += model.real_experts * sum(leaf[0].numel() for leaf in experts.values())
+    sizes = {field: getattr(model, field) for field in ("vocab_size", "d_model", "blocks", "heads", "kqv_size")}
+    dense = ModelConfig(**sizes, activation=model.activation, positions=model.positions).accounting(8)
+    counted = model.accounting(8)
+    ffn = (3 if model.activation == "swiglu" else 2) * model.d_model * model.ffn_width
+    assert counted.total_parameters - dense.total_parameters == model.num_routed * (total - ffn)
+    assert counted.flops_per_token - dense.flops_per_token == 2 * model.num_routed * (used - ffn)
+
+
 ROUTERS = {"deepseek-v3": _deepseek_v3, "qwen3": _qwen3, "mixtral": _mixtral, "gpt-oss": _gpt_oss}
 
 
@@ -156,6 +210,62 @@ def test_the_layer_of_llama4_has_its_gates_on_the_input():
     assert_close_bounded("experts.routed_ffn", found, wanted, scale, what="layer of Llama 4")
     other = experts.routed_ffn(params, x, routing.expert, routing.gate, activation="swiglu").output
     assert np.abs(other - wanted).max() > 0.01 * size
+
+
+@pytest.mark.parametrize("activation, theirs", [("relu", "relu"), ("gelu", "gelu_pytorch_tanh")])
+def test_the_latent_layer_of_nemotron_h(activation, theirs):
+    """Compare a whole routed block: sigmoid scores with a bias, groups, a latent width and a shared expert."""
+    from transformers.models.nemotron_h import modeling_nemotron_h as module
+
+    fields = dict(router="top_k", experts=4, granularity=2, k=1, gate="sigmoid", gate_scale=2.5, expert_groups=4)
+    fields |= dict(groups_per_token=2, bias_rate=0.1, latent_width=6, shared_experts=2, activation=activation)
+    model = ModelConfig(d_model=D, heads=2, blocks=2, **fields)
+    sizes = dict(hidden_size=D, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=2 * D, n_group=4)
+    sizes |= dict(topk_group=2, routed_scaling_factor=2.5, moe_latent_size=6, mlp_hidden_act=theirs)
+    layer = module.NemotronHMoE(transformers.NemotronHConfig(**sizes, moe_shared_expert_intermediate_size=4 * D))
+    with torch.no_grad():
+        for weight in [*layer.double().parameters(), layer.gate.e_score_correction_bias]:
+            weight.copy_(torch.tensor(exact(*weight.shape) / 4))
+        x = exact(1, T, D)
+        found = layer(torch.tensor(x))[0].numpy()
+        weights = {name: leaf.numpy().mT for name, leaf in layer.named_parameters()}
+    names = {"up": "experts.up_proj", "down": "experts.down_proj", "router": "gate.weight"}
+    names |= {"latent_down": "fc1_latent_proj.weight", "latent_up": "fc2_latent_proj.weight"}
+    params = {ours: weights[name] for ours, name in names.items()}
+    params["shared"] = {name: weights[f"shared_experts.{name}_proj.weight"] for name in ("up", "down")}
+    params["bias"] = layer.gate.e_score_correction_bias.numpy()
+    wanted = routed_block.routed_block(params, x, np.zeros((1, T), int), model)
+    assert len(set(wanted.routing.expert.ravel())) > 2
+    scale = UNIT["float32"] * np.abs(wanted.output).max()  # their scores are float32
+    assert_close_bounded("experts.routed_ffn", found, wanted.output[0], scale, what="layer of NemotronH")
+    dense = ModelConfig(d_model=D, heads=2, blocks=2, activation=activation).accounting(8).total_parameters
+    assert sum(leaf.size for leaf in weights.values()) == model.accounting(8).total_parameters - dense + 2 * 4 * D * D
+
+
+def test_the_layer_of_longcat_flash():
+    """Four real and three identity experts: a softmax over seven, a bias, and gates that do not sum to 1."""
+    from transformers.models.longcat_flash import modeling_longcat_flash as module
+
+    model = ModelConfig(
+        d_model=D, heads=2, blocks=2, router="top_k", experts=4, k=3, normalisation="none", gate_scale=6.0,
+        bias_rate=0.1, zero_experts=3, activation="swiglu",
+    )  # fmt: skip
+    sizes = dict(hidden_size=D, n_routed_experts=4, zero_expert_num=3, moe_topk=3, expert_ffn_hidden_size=3 * D)
+    layer = module.LongcatFlashMoE(transformers.LongcatFlashConfig(**sizes)).double()
+    with torch.no_grad():
+        for weight in [*layer.parameters(), layer.router.e_score_correction_bias]:
+            weight.copy_(torch.tensor(exact(*weight.shape) / 4))
+        x = exact(1, T, D)
+        found = layer(torch.tensor(x))[0].numpy()
+        both, down = layer.experts.gate_up_proj.numpy().mT[:4], layer.experts.down_proj.numpy().mT
+        router = layer.router.classifier.weight.numpy().T
+    params = {"up": both[..., : 3 * D], "linear": both[..., 3 * D :], "down": down, "router": router}
+    params["bias"] = layer.router.e_score_correction_bias.numpy()
+    wanted = routed_block.routed_block(params, x, np.zeros((1, T), int), model)
+    real = (wanted.routing.expert < 4).sum(axis=1)
+    assert real.min() < real.max()
+    scale = UNIT["float32"] * np.abs(wanted.output).max()  # their scores are float32
+    assert_close_bounded("experts.routed_ffn", found, wanted.output[0], scale, what="layer of LongCat-Flash")
 
 
 def test_the_balance_loss_of_transformers_is_k_at_balance():

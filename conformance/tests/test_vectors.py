@@ -161,9 +161,8 @@ def test_the_fast_twin_takes_float64_of_numpy_without_a_warning(name):
 @pytest.mark.parametrize("layer", [
     lambda params, x, choice: accelerated.routers.mixture_of_tokens.mixture_of_tokens(params, x),
     lambda params, x, choice: accelerated.layer_variants.input_gated_ffn(params, x, choice.token, choice.gate),
-    lambda params, x, choice: accelerated.layer_variants.null_expert_ffn(params, x, choice.token, choice.gate),
     lambda params, x, choice: accelerated.routers.expert_choice.expert_choice_ffn(params, x, choice),
-], ids=["mixture of tokens", "input-gated", "null experts", "expert choice"])  # fmt: skip
+], ids=["mixture of tokens", "input-gated", "expert choice"])  # fmt: skip
 def test_a_layer_takes_float64_of_numpy_without_a_warning(layer):
     params = {"router": np.ones((3, 2)), "up": np.ones((2, 3, 5)), "down": np.ones((2, 5, 3))}
     choice = oracle.routers.expert_choice.expert_choice_router(np.eye(2), 2)

@@ -81,6 +81,21 @@ def test_changes_are_kept_until_the_library_runs_again(tool):
     assert tool.scoreboard.changes(second["rows"], []) == ["`f`: gone, right in a 2"]
 
 
+def test_two_files_of_results_are_compared_column_by_column(tool, tmp_path, monkeypatch, capsys):
+    """A version alone is no change. The numbers that a router returns as its logits are one."""
+    old = row("a", "a 1", "right") | {"returns": "their softmax", "balance": {"2": 1.5}, "bfloat16": 0.5, "repeats": 1}
+    new = old | {"version": "a 2", "returns": "logits", "bfloat16": 0.25}
+    same = row("a", "a 1", "right") | {"function": "g"}
+    (tmp_path / "old.json").write_text(json.dumps({"rows": [old, same], "changes": {}}))
+    (tmp_path / "new.json").write_text(json.dumps([new, same | {"version": "a 2"}]))
+    monkeypatch.setattr(sys, "argv", ["wild", "--compare", str(tmp_path / "old.json"), str(tmp_path / "new.json")])
+    assert tool.main() == 0
+    line = "right in a 1; right in a 2; bfloat16 was 50.0 %, now 25.0 %; returned logits was their softmax, now logits"
+    assert capsys.readouterr().out == f"a `f`: {line}\n"
+    monkeypatch.setattr(sys, "argv", ["wild", "--compare", *[str(tmp_path / "new.json")] * 2])
+    assert tool.main() == 0 and capsys.readouterr().out == "nothing changed\n"
+
+
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
 def test_a_reproduction_needs_its_library_alone(path):
     tree = ast.parse(path.read_text("utf-8"))

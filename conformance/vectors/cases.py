@@ -219,6 +219,27 @@ def routed_ffn(result, inputs):
     ]
 
 
+_ZERO = dict(x=free(7, 7, 2), expert=CROWDED, gate=np.abs(free(8, 7, 2, scale=0.5)) + 1 / 64, num_experts=1)
+_CONSTANTS = {"mix": free(9, 2, 2, 2), "offset": free(10, 2, 2)}
+
+
+@entry(
+    "experts.zero_computation",
+    "The gated sum over the experts without an FFN, which have the numbers from num_experts on, each entry within its "
+    "bound.",
+    {
+        "identity": _ZERO | dict(kind="identity"),
+        "zero": _ZERO | dict(kind="zero"),
+        "constant": _ZERO | dict(kind="constant", constants=_CONSTANTS),
+    },
+)
+def zero_computation(result, inputs):
+    x, mix = np.abs(inputs["x"]), np.abs(_CONSTANTS["mix"])
+    size = x + np.abs(_CONSTANTS["offset"]).max()
+    scale = inputs["gate"].sum(axis=1, keepdims=True) * size * (1 + 2 * x.max() * mix.max())
+    return [close("", result, "experts.combine", scale * (result != 0))]
+
+
 # Losses.
 
 
@@ -297,6 +318,19 @@ def update_bias(result, inputs):
     return [close("", result, "balance.bias", largest(_BIAS[: len(result)]) + 0.125)]
 
 
+@entry(
+    "balance.update_budget_bias",
+    "The bias of a real expert changes by the rate times (its part of the real share, minus its share of the counts). "
+    "Each entry is within its bound.",
+    {
+        name: dict(bias=bias, counts=np.array([5, 0, 3, 4]), num_real=3, real_share=0.75, rate=0.125)
+        for name, bias in (("plain", _BIAS), ("unavailable experts", np.array([0.25, -np.inf, 0.5, 0.0])))
+    },
+)
+def update_budget_bias(result, inputs):
+    return [close("", result, "balance.bias", 1.0)]
+
+
 # Sizes.
 
 
@@ -323,6 +357,8 @@ def update_bias(result, inputs):
             dict(router_type="MoT", num_experts=16, learned_temperature=True),
             dict(router_type="Top-K", num_experts=8, granularity=8, shared_experts=1, activation="swiglu"),
             dict(router_type="Top-K", num_experts=8, k=4, router_bias=True),
+            dict(router_type="Top-K", num_experts=8, k=2, granularity=2, latent_width=128, shared_experts=1),
+            dict(router_type="Top-K", num_experts=8, k=2, zero_experts=4, zero_kind="constant", real_experts=1.25),
         )
     },
     DOUBLE,
@@ -363,9 +399,9 @@ def loss(result, inputs):
 
 FAMILIES = {
     "notation": (top_k_indices, softmax),
-    "experts": (expert_capacity, dispatch, routed_ffn),
+    "experts": (expert_capacity, dispatch, routed_ffn, zero_computation),
     "routers": (hash_layer, modulo_table, balanced_table, *router_cases.ANSWERS),
-    "balance": (auxiliary_loss, sequence_loss, z_loss, update_bias),
+    "balance": (auxiliary_loss, sequence_loss, z_loss, update_bias, update_budget_bias),
     "accounting": (count,),
     "model": (loss,),
     "laws_predict": law_cases.PREDICTIONS,

@@ -28,8 +28,8 @@ ROUTED = ("objective", "output_norm", "shared_experts")
 SCORED = (*ROUTED, "router_scale")
 """Options of routers with weights."""
 
-LIMITED = ("capacity_factor", "drop_order")
-"""Options of routers that assign experts to tokens, where an expert may have too few slots."""
+LIMITED = ("capacity_factor", "drop_order", "latent_width")
+"""Options of routers that assign experts to tokens: an expert may have too few slots, or work at a narrower width."""
 
 GROUPING = ("grouping", "group_size")
 
@@ -120,6 +120,7 @@ RECORDS = (
         (
             *SCORED, *LIMITED, "gate", "balance_weight", "normalisation", "sample_second", "z_weight", "bias_rate",
             "gate_scale", "router_bias", "expert_groups", "groups_per_token", "group_score", "balance_scope",
+            "zero_experts", "zero_kind", "real_experts",
         ),
         ("chosen_gates", "gshard_router", "switch_router", "top_k_router"),
         capacity_factor=2.0,

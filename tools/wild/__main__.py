@@ -2,7 +2,8 @@
 
 Each library has its own folder in the cache (`ROUTELAWS_WILD`, ~/.cache/routelaws-wild), with the versions of pins.txt,
 and its own process. `python tools/wild fairscale attnax` judges some libraries and keeps other rows; `python tools/wild
---page` writes only the page. This needs a network and 2 GB of disk, so no CI runs it.
+--page` writes only the page, and `--compare OLD NEW` prints what changed between two results.json (or two files of
+ask.py), such as those of two releases of a library. This needs a network and 2 GB of disk, so no CI runs it.
 """
 
 import argparse
@@ -52,6 +53,15 @@ def merged(old: dict, answers: dict[str, list[dict]]) -> dict:
     }
 
 
+def compared(*files: Path) -> list[str]:
+    """Return the changes between two files, a line for each function."""
+    both = [json.loads(file.read_text("utf-8")) for file in files]
+    old, new = (one["rows"] if isinstance(one, dict) else one for one in both)
+    libraries = sorted({row["library"] for row in old + new})
+    parts = {name: [[row for row in rows if row["library"] == name] for rows in (old, new)] for name in libraries}
+    return [f"{name} {line}" for name, rows in parts.items() for line in scoreboard.changes(*rows)]
+
+
 def main() -> int:
     every = ["transformers", *(set(pins()) - {"torch", *RUNTIMES})]
     parser = argparse.ArgumentParser(prog="python tools/wild", description=__doc__.partition("\n")[0])
@@ -59,7 +69,14 @@ def main() -> int:
         "libraries", nargs="*", metavar="LIBRARY", help=f"one of {', '.join(sorted(every))} (default: all)"
     )
     parser.add_argument("--page", action="store_true", help="judge no library; only write README.md from results.json")
+    parser.add_argument(
+        "--compare", nargs=2, type=Path, metavar=("OLD", "NEW"),
+        help="judge no library; print what changed between two results.json, or two files of ask.py",
+    )  # fmt: skip
     flags = parser.parse_args()
+    if flags.compare:
+        print("\n".join(compared(*flags.compare)) or "nothing changed")
+        return 0
     libraries = [] if flags.page else flags.libraries or every
     cache = Path(os.environ.get("ROUTELAWS_WILD", Path.home() / ".cache" / "routelaws-wild"))
     answers = {library: ask(library, cache) for library in libraries}

@@ -1,5 +1,7 @@
 """Judge a library in this process: `python tools/wild/ask.py deepspeed FILE` writes a JSON list.
 
+For transformers, a third argument is a pattern of names: `python tools/wild/ask.py transformers FILE "Mixtral\\w*"`.
+
 The suite gives the verdict (`Backend.stance`). This file measures the other columns on fixed inputs:
 
     repeats           share of 256 tokens whose experts or gates are the same in a second call, in evaluation
@@ -10,6 +12,7 @@ The suite gives the verdict (`Backend.stance`). This file measures the other col
     balance_gradient  whether the gradient of the balance loss by the logits is above 0
     padding           the balance loss with a mask over the loss of the real tokens alone; 1 if padding does not count
     sum_at_minus_60   the sum of the gates of a token with logits near -60, over the sum with logits near 0
+    returns           what a router of transformers returns as its logits: them, or their softmax or sigmoid
     layer             the relation of the experts and gates of the whole layer to those of the router
     experts_trained   experts with a gradient, of 8, in the whole layer with random weights and 512 tokens
 """
@@ -162,16 +165,17 @@ def row(library: str, function: str, namespace) -> dict:
     return found
 
 
-def of_transformers() -> list[dict]:
+def of_transformers(pattern: str = "") -> list[dict]:
     """Return a row for each router class, and one for each routed layer that is not its router followed by experts."""
     from routelaws.conformance.adapters import transformers_modules as library
 
     rows = []
     layers = library.names(r"\w*(?:SparseMLP|SparseMoeBlock|MoE|Moe|MoELayer|TextMoe)")
-    for name, module in sorted(library.names().items()):
+    for name, module in sorted(library.names(*[pattern] * bool(pattern)).items()):
         try:
             namespace = library.find(name)
             found = row("transformers", name, namespace) | {"bfloat16": router_in_bfloat16(library, name, module)}
+            found["returns"] = returns(library, name, module)
         except LookupError as error:
             found = {"library": "transformers", "function": name}
             found["top_k_router"] = {"verdict": "not askable", "detail": str(error)}
@@ -219,6 +223,27 @@ def router_in_bfloat16(library, name: str, module: str):
     return in_any_k(measure)
 
 
+def returns(library, name: str, module: str):
+    """Describe the numbers that a router class returns as its logits."""
+    import torch
+
+    files, logits = importlib.import_module(module), torch.from_numpy(random_logits(16, 8))
+    forms = {"logits": logits, "their softmax": logits.softmax(1), "their sigmoid": logits.sigmoid()}
+
+    def measure(k):
+        router = library._build(files, getattr(files, name), 8, k, 8, {}).eval()
+        library._set_identity(router, 8, None)
+        names = [one for one in list(inspect.signature(router.forward).parameters)[1:] if "bias" in one]
+        with torch.no_grad():
+            answer = router(logits, **dict.fromkeys(names, torch.zeros(8)))
+        found = library.read_router(name, answer)[0].reshape(logits.shape).float()
+        return next(
+            (form for form, values in forms.items() if torch.allclose(found, values, atol=1e-5)), "other numbers"
+        )
+
+    return in_any_k(measure)
+
+
 def agrees(router, layer) -> str | None:
     """Describe the relation of the experts and gates of a whole layer to its router's, up to a constant."""
 
@@ -234,9 +259,9 @@ def agrees(router, layer) -> str | None:
 
 
 def main() -> int:
-    library, file = sys.argv[1:]
+    library, file, *pattern = sys.argv[1:]
     if library.startswith("transformers"):
-        rows = of_transformers()
+        rows = of_transformers(*pattern)
     else:
         import models
 

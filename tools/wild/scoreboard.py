@@ -49,6 +49,11 @@ READ = {
 """(verdict, design, difference) of functions whose code gives a better answer than the suite; "" keeps the suite's."""
 
 
+CELLS = ("verdict", "design, or the nearest", "first difference", "ties", "loss at balance", "padding in the loss",
+         "bfloat16", "same twice", "experts trained")  # fmt: skip
+"""The names of the columns from `cells`."""
+
+
 def write(results: dict) -> None:
     """Write the generated part of the page between its marks."""
     path = FOLDER / "README.md"
@@ -93,9 +98,7 @@ def scoreboard(rows: list[dict]) -> str:
         [key[1], ", ".join(f"`{name}`" for name in names), *key[2:]]
         for key, names in sorted(groups.items(), key=lambda one: (one[0][0], order[one[0][2]], one[1]))
     ]
-    head = ["library", "function", "verdict", "design, or the nearest", "first difference", "ties", "loss at balance",
-            "padding in the loss", "bfloat16", "same twice", "experts trained"]  # fmt: skip
-    return "### Scoreboard\n\n" + table(head, lines)
+    return "### Scoreboard\n\n" + table(["library", "function", *CELLS], lines)
 
 
 def cells(row: dict) -> list[str]:
@@ -160,7 +163,7 @@ def defects() -> str:
 
 
 def changes(old: list[dict], rows: list[dict]) -> list[str]:
-    """Return the new and the gone functions of a library, and which verdicts, designs or versions changed."""
+    """Return the new and the gone functions of a library, and what changed in its verdicts and other columns."""
     before, now = ({row["function"]: row for row in each} for each in (old, rows))
     lines = []
     for function in sorted(before | now):
@@ -168,6 +171,10 @@ def changes(old: list[dict], rows: list[dict]) -> list[str]:
         words = [f"{', '.join(filter(None, cells(one)[:2]))} in {one['version']}" for one in (last, row) if one]
         if last is None or row is None:
             lines.append(f"`{function}`: {'new' if row else 'gone'}, {words[0]}")
-        elif (cells(last)[:2], last["version"]) != (cells(row)[:2], row["version"]):
-            lines.append(f"`{function}`: {words[0]}; {words[1]}")
+            continue
+        both = [(*cells(one), one.get("returns") or "") for one in (last, row)]
+        pairs = list(zip((*CELLS, "returned logits"), *both, strict=True))[2:]
+        words += [f"{name} was {old or 'blank'}, now {new or 'blank'}" for name, old, new in pairs if old != new]
+        if both[0] != both[1]:
+            lines.append(f"`{function}`: {'; '.join(words)}")
     return lines

@@ -236,7 +236,7 @@ def learning(sweep: Sweep) -> pandas.DataFrame:
         if (model := run.config.model).num_routed:
             named = run.hyper_id, run.router, run.size, run.experts, run.config.seed
             cells = (float(run.row.get(name, math.nan)) for name in COLUMNS)
-            rows.append((*named, model.choices / model.expert_count, *cells, run.not_learned))
+            rows.append((*named, model.choices / model.choosable, *cells, run.not_learned))
     return pandas.DataFrame(rows, columns=Learning._fields).dropna(subset="exchange")
 
 

@@ -69,7 +69,7 @@ class SweepRun(NamedTuple):
         if not model.num_routed:
             return []
         cells = (float(self.row.get(name, math.nan)) for name in ("router_agreement", "expert_exchange"))
-        return not_learned(model.choices / model.expert_count, *(None if math.isnan(cell) else cell for cell in cells))
+        return not_learned(model.choices / model.choosable, *(None if math.isnan(cell) else cell for cell in cells))
 
     @property
     def load(self) -> list[list[float]]:

@@ -34,6 +34,9 @@ def routing_options(model: ModelConfig) -> str:
     words = [model.layout, "normed" if model.output_norm else ""]
     words += ["routers-" + "/".join(str(number) for _, number in model.parts) if len(model.parts) > 1 else ""]
     words += [f"shared-{model.shared_experts}" if model.shared_experts else ""]
+    words += [f"latent-{model.latent_width}" if model.latent_width else ""]
+    if model.zero_experts:
+        words += [f"zero-{model.zero_experts}", model.zero_kind, f"real-{model.real_experts!r}"]
     words += [f"scale-{model.gate_scale:g}" if model.gate_scale != 1 else ""]
     if model.expert_groups > 1:
         words += [f"groups-{model.groups_per_token}/{model.expert_groups}"]
@@ -69,7 +72,7 @@ def result_row(
     Args:
         losses: {"validation": nats per token, ...}; cells of other sets stay blank.
         dropped: share of assignments dropped in training since the previous evaluation.
-        load: [n_r, E G], share of the validation assignments of each expert; [0, 0] if dense.
+        load: [n_r, E G + Z], share of the validation assignments of each expert; [0, 0] if dense.
         seconds: wall time of the run so far, compilation included.
         trunk: trunk and step at which the run began (see `trunk`); "" if it began at step 0.
         initial_tokens: training tokens of the initial weights (see `weights.lent`).
@@ -80,6 +83,9 @@ def result_row(
     row |= {f"loss_{name}": value for name, value in losses.items()}
     row |= learned or {}
     tokens = step * config.batch_size * config.sequence_length
+    real = load[:, : config.model.expert_count]
+    share = real.sum(axis=1) if config.model.zero_experts else np.ones(len(load))  # of the assignments
+    busiest = np.where(share > 0, real.max(axis=1, initial=0) / np.where(share > 0, share, 1) * real.shape[1], 1)
     row |= {} if unique_tokens is None else {"unique_tokens": unique_tokens, "epochs": tokens / unique_tokens}
     row |= {
         "hyper_id": hyper_id,
@@ -88,8 +94,9 @@ def result_row(
         "initial_tokens": initial_tokens,
         "trunk": trunk,
         "dropped_fraction": dropped,
-        "max_load": float((load.max(axis=1) * load.shape[1]).mean()) if load.size else "",
-        "idle_experts": float((load == 0).mean()) if load.size else "",
+        "max_load": float(busiest.mean()) if load.size else "",
+        "idle_experts": float((real == 0).mean()) if load.size else "",
+        "real_experts": float(config.model.choices * share.mean()) if config.model.zero_experts else "",
         "evaluation_tokens": int(validation.tokens.sum()),
         "evaluation_documents": documents(validation),
         "standard_error": standard_error(validation) if documents(validation) > 1 else "",
