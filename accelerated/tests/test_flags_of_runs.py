@@ -670,8 +670,9 @@ def test_a_recipe_gives_the_rate_of_runs_that_state_none(trained, text_file, tmp
 # Plans, exports and measurements.
 
 
-@of("plan-mesh", "--devices", "--memory", "--slice", "--compile", "--size", "--config", "--top", "--json")
+@of("plan-mesh", "--devices", "--memory", "--slice", "--compile", "--model", "--size", "--config", "--top", "--json")
 def test_a_mesh_is_planned_for_the_devices_memory_and_size(tmp_path):
+    """`test_foreign_models.py` plans with --model."""
     (tmp_path / "run.toml").write_text("batch_size = 64\nseed = 3")
     words = ("plan-mesh", "--devices", "8", "--memory", "24GiB", "--size", "130M", "--config", tmp_path / "run.toml")
     found = object_of(*words, "--sequence-length", "1024")
