@@ -13,13 +13,12 @@ import tyro
 
 from routelaws.reference.accounting import SIZES, TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP, TABLE_VOCAB_SIZE
 
-from ..conversion.families import ForeignModel, read_model
+from ..conversion.families import ForeignModel, model_in
 from ..conversion.foreign_mesh import ForeignMesh, zipf_loads
 from ..conversion.foreign_mesh import feasible_meshes as foreign_meshes
 from ..conversion.foreign_mesh import plan_device as plan_foreign
 from ..errors import InputError
 from ..inspection.replay import read_routing
-from ..json_files import read_json
 from ..mesh_plan import (
     Choice,
     DevicePlan,
@@ -123,18 +122,12 @@ def plan_model(
     for name, number in numbers.items():
         if number < 1:
             raise InputError(f"--{name} {number} is out of range; use 1 or more")
-    path = model / "config.json" if model.is_dir() else model
-    try:
-        foreign = read_model(read_json(path, dict))
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"--model {path}: no such file; name the config.json of a model of transformers") from None
-    except InputError as error:
-        raise InputError(f"--model {path}: {error}; name the config.json of another model") from error
+    foreign = model_in(model)
     limit, shape = bytes_of(memory), (batch_size, sequence_length, dtype, loads_of(loads, foreign))
     plans = [plan_foreign(foreign, each, *shape) for each in _foreign_meshes(foreign, mesh, devices, batch_size)]
     least, tokens = min(plans, key=lambda plan: plan.memory(recomputed=True)), batch_size * sequence_length
     report = {
-        "model": str(path),
+        "model": str(model),
         "model_type": foreign.kind,
         "parameters": {part: {"total": total, "active": active} for part, (total, active) in foreign.parts().items()},
         "devices": devices,

@@ -14,10 +14,14 @@ The paper's N and P leave out the embedding.
 """
 
 import math
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from ..errors import InputError
-from ..json_files import shown
+from ..inspection.foreign_traces import Design
+from ..json_files import read_json, shown
 
 PARTS = ("embedding", "attention", "norms", "dense FFN", "router", "shared experts", "experts")
 """Kinds of tensors, in the order of tables."""
@@ -168,6 +172,10 @@ FAMILIES = {
 """The families of transformers 5.24 that this file counts, by `model_type`."""
 
 
+NORMALISED = ("gpt_oss", "granitemoe", "granitemoeshared", "granitemoe_swa", "minimax_m2", "mixtral")
+"""Families whose gates sum to 1; others say so by `norm_topk_prob`."""
+
+
 class Tensor(NamedTuple):
     part: str  # one of PARTS
     letters: tuple[str, ...]
@@ -247,6 +255,37 @@ def read_model(values: dict) -> ForeignModel:
         head.append(_tensor(sizes, *EXTRA["head_bias"]))
     block = {each: _block(values, family, sizes, each) for each in (False, True)}
     return ForeignModel(kind, sizes, routed, [_tensor(sizes, "embedding", "V d")], block, head)
+
+
+def read_config(path: Path) -> dict:
+    """Return the values of a config.json, given as a file or its folder.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        return read_json(path, dict)
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"--model {path}: no such file; name the config.json of a model of transformers") from None
+
+
+def model_in(path: Path) -> ForeignModel:
+    """Return the model of a config.json, given as a file or its folder. Every error begins with the file."""
+    values = read_config(path)
+    try:
+        return read_model(values)
+    except InputError as error:
+        raise InputError(f"--model {path}: {error}; name the config.json of another model") from error
+
+
+def design_in(path: Path) -> Design:
+    """Return what a config.json, given as a file or its folder, says about the routing of its model."""
+    model, values = model_in(path), read_config(path)
+    normalised = values.get("norm_topk_prob") is True or model.kind in NORMALISED
+    plain = values.get("routed_scaling_factor") in (None, 1)
+    blocks = np.flatnonzero(model.routed) + 1
+    return Design(model.sizes["E"], model.sizes["k"], blocks, len(model.routed), 1.0 if normalised and plain else None)
 
 
 def _block(values: dict, family: Family, sizes: dict, routed: bool) -> list[Tensor]:
