@@ -13,12 +13,12 @@ import tyro
 
 from routelaws.reference.accounting import SIZES, TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP, TABLE_VOCAB_SIZE
 
-from ..conversion.families import ForeignModel, model_in
+from ..conversion.families import ForeignModel, design_in, model_in
 from ..conversion.foreign_mesh import ForeignMesh, zipf_loads
 from ..conversion.foreign_mesh import feasible_meshes as foreign_meshes
 from ..conversion.foreign_mesh import plan_device as plan_foreign
 from ..errors import InputError
-from ..inspection.replay import read_routing
+from ..inspection.foreign_traces import as_trace, read_recorded
 from ..mesh_plan import (
     Choice,
     DevicePlan,
@@ -113,8 +113,8 @@ def plan_model(
         batch_size: Sequences in a batch, for all devices together. A micro-batch is one sequence.
         sequence_length: Tokens in a sequence.
         dtype: Type of parameters and activations. Gradients and the optimizer's state are in float32.
-        loads: The exponent of a Zipf law for the loads of the experts, such as 0.5, or a trace with the chosen experts
-            (`routelaws inspect --out`). If not given: even loads.
+        loads: The exponent of a Zipf law for the loads of the experts, such as 0.5, or a routing that
+            `routelaws inspect --trace` reads. If not given: even loads.
         top: Number of meshes to show.
         json: Print one JSON object instead of text.
     """
@@ -123,7 +123,7 @@ def plan_model(
         if number < 1:
             raise InputError(f"--{name} {number} is out of range; use 1 or more")
     foreign = model_in(model)
-    limit, shape = bytes_of(memory), (batch_size, sequence_length, dtype, loads_of(loads, foreign))
+    limit, shape = bytes_of(memory), (batch_size, sequence_length, dtype, loads_of(loads, model))
     plans = [plan_foreign(foreign, each, *shape) for each in _foreign_meshes(foreign, mesh, devices, batch_size)]
     least, tokens = min(plans, key=lambda plan: plan.memory(recomputed=True)), batch_size * sequence_length
     report = {
@@ -162,25 +162,25 @@ def _foreign_meshes(model: ForeignModel, mesh: str | None, devices: int, batch_s
     )
 
 
-def loads_of(text: str | None, model: ForeignModel) -> np.ndarray | None:
+def loads_of(text: str | None, path: Path) -> np.ndarray | None:
     """Return the shares of the experts from --loads: [E] of a Zipf law, or [routed blocks, E] of a trace."""
     if text is None:
         return None
-    experts, blocks = model.sizes["E"], sum(model.routed)
+    design = design_in(path)
     if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text, re.ASCII) and float(text) <= 10:
-        return zipf_loads(experts, model.sizes["k"], float(text))
-    path = Path(text)
-    if not path.is_file():
+        return zipf_loads(design.experts, design.choices, float(text))
+    if not Path(text).is_file():
         raise InputError(
             f"--loads {text}: is no file and no exponent from 0 to 10; use a number such as 0.5, or a trace"
         )
-    expert = read_routing(path)["expert"]
-    if expert.ndim != 3 or expert.dtype.kind not in "iu" or len(expert) != blocks or expert.max() >= experts:
+    recorded = read_recorded(Path(text), design)
+    expert = as_trace(recorded, text, design).expert
+    counts = np.stack([np.bincount(of[of >= 0], minlength=design.experts) for of in expert])
+    if len(expert) != len(design.blocks) or recorded.expert.max() >= design.experts or not counts.any(axis=1).all():
         raise InputError(
-            f"--loads {text}: has experts of shape {list(expert.shape)}; the model has {blocks} routed blocks of "
-            f"{experts} experts; use a trace of this model"
+            f"--loads {text}: has experts of shape {list(recorded.expert.shape)}; the model has {len(design.blocks)} "
+            f"routed blocks of {design.experts} experts; use a trace of this model"
         )
-    counts = np.stack([np.bincount(of[of >= 0], minlength=experts) for of in expert])
     return counts / counts.sum(axis=1, keepdims=True)
 
 

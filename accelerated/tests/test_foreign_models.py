@@ -304,6 +304,9 @@ def test_loads_of_a_law_and_of_a_trace(mixtral, capsys):
     np.savez(mixtral / "trace.npz", token=np.arange(50), expert=expert)
     [traced] = json.loads(said(capsys, mixtral, *flags, "--loads", str(mixtral / "trace.npz")))["meshes"]
     assert traced["all_to_all"] == pytest.approx(even["all_to_all"] * 4 * 0.5)
+    np.save(mixtral / "vllm.npy", expert.swapaxes(0, 1))
+    [array] = json.loads(said(capsys, mixtral, *flags, "--loads", str(mixtral / "vllm.npy")))["meshes"]
+    assert array == traced
     np.savez(mixtral / "other.npz", token=np.arange(50), expert=expert[1:])
     line = said(capsys, mixtral, *flags, "--loads", str(mixtral / "other.npz"), code=2)
     assert "has experts of shape [31, 50, 2]; the model has 32 routed blocks of 8 experts" in line
