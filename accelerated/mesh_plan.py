@@ -64,6 +64,10 @@ class MeshShape(NamedTuple):
     expert: int = 1
     model: int = 1
 
+    def parts(self) -> int:
+        """Return the number of parts of a matrix."""
+        return self.model
+
     def shards(self) -> int:
         """Return the number of parts of a batch."""
         return self.data * self.expert
@@ -126,8 +130,11 @@ class Choice(NamedTuple):
     recomputed: bool
 
 
-def parse_mesh(text: str) -> MeshShape:
+def parse_mesh(text: str, kind: type = MeshShape):
     """Parse a mesh such as "data=2,expert=4". An omitted axis has size 1.
+
+    Args:
+        kind: a NamedTuple whose fields are the axes.
 
     Raises:
         InputError: the text has another form, an axis is unknown or repeated, or a size is not a whole number above 0.
@@ -135,13 +142,13 @@ def parse_mesh(text: str) -> MeshShape:
     sizes = {}
     for item in text.split(","):
         axis, equals, size = item.strip().partition("=")
-        if axis not in AXES or not equals or axis in sizes or not re.fullmatch(r"0*[1-9][0-9]{0,8}", size):
+        if axis not in kind._fields or not equals or axis in sizes or not re.fullmatch(r"0*[1-9][0-9]{0,8}", size):
             raise InputError(
-                f"mesh {text!r}: {item.strip()!r} is not AXIS=SIZE; AXIS is one of {', '.join(AXES)}, each once, and "
-                "SIZE a whole number of at least 1, as in data=2,expert=4"
+                f"mesh {text!r}: {item.strip()!r} is not AXIS=SIZE; AXIS is one of {', '.join(kind._fields)}, each "
+                "once, and SIZE a whole number of at least 1, as in data=2,expert=4"
             )
         sizes[axis] = int(size)
-    return MeshShape(**sizes)
+    return kind(**sizes)
 
 
 def parameter_axes(config: ModelConfig) -> dict:
@@ -203,13 +210,14 @@ def why_not(config: ModelConfig, mesh: MeshShape, batch_size: int, name: str = "
 
 def feasible_meshes(config: ModelConfig, devices: int, batch_size: int) -> list[MeshShape]:
     """Return all meshes of a number of devices that fit the model; without experts, the expert axis has size 1."""
-    pairs = [(data, expert) for data in _divisors(devices) for expert in _divisors(devices // data)]
+    pairs = [(data, expert) for data in divisors(devices) for expert in divisors(devices // data)]
     meshes = [MeshShape(data, expert, devices // (data * expert)) for data, expert in pairs]
     meshes = [mesh for mesh in meshes if mesh.expert == 1 or config.num_routed]
     return [mesh for mesh in meshes if why_not(config, mesh, batch_size) is None]
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number in order."""
     small = [i for i in range(1, math.isqrt(number) + 1) if number % i == 0]
     return sorted({*small, *(number // i for i in small)})
 
@@ -260,7 +268,7 @@ def plan_device(
     rows = config.num_routed * sent_rows(config, tokens) * (config.latent_width or config.d_model) * width
     # The outputs of attention and FFN in the forward pass, and the gradients of their inputs in the backward pass.
     sums = config.blocks * tokens * config.d_model * width
-    to_experts, of_parts = rows * _others(mesh.expert), 2 * sums * _others(mesh.model)
+    to_experts, of_parts = rows * others(mesh.expert), 2 * sums * others(mesh.model)
     return DevicePlan(
         mesh,
         parameters=weights,
@@ -273,7 +281,7 @@ def plan_device(
         model_reduction=round(4 * of_parts),
         model_reduction_recomputed=round(6 * of_parts),
         gradient_reduction=round(sum(_reduction(piece, mesh) for piece in pieces)),
-        parameter_gather=round(sum(4 * piece.count * _others(piece.parts) for piece in pieces)),
+        parameter_gather=round(sum(4 * piece.count * others(piece.parts) for piece in pieces)),
     )
 
 
@@ -310,8 +318,8 @@ def _reduction(piece: _Piece, mesh: MeshShape) -> float:
     The sum is a reduce-scatter if the moments are sharded, else an all-reduce. It also runs over model if this axis
     does not shard the parameter.
     """
-    over_batch = 4 * piece.count * _others(piece.summed) * (1 if piece.parts == piece.summed else 2)
-    rest = 0 if "model" in piece.axes else 2 * 4 * piece.count / piece.parts * _others(mesh.model)
+    over_batch = 4 * piece.count * others(piece.summed) * (1 if piece.parts == piece.summed else 2)
+    rest = 0 if "model" in piece.axes else 2 * 4 * piece.count / piece.parts * others(mesh.model)
     return over_batch + rest
 
 
@@ -323,7 +331,8 @@ def parameter_count(config: ModelConfig) -> int:
     return sum(piece.count for piece in _pieces(config, MeshShape()))
 
 
-def _others(size: int) -> float:
+def others(size: int) -> float:
+    """Return the share of the devices of an axis that are not the device itself."""
     return (size - 1) / size
 
 
@@ -402,7 +411,7 @@ def best_plan(plans: list[DevicePlan], memory: float) -> Choice | None:
     for recomputed in (False, True):
         fitting = [plan for plan in plans if plan.memory(recomputed) <= memory]
         if fitting:
-            order = lambda plan: (plan.traffic(recomputed), plan.mesh.model, plan.memory(recomputed))  # noqa: B023, E731
+            order = lambda plan: (plan.traffic(recomputed), plan.mesh.parts(), plan.memory(recomputed))  # noqa: B023, E731
             return Choice(min(fitting, key=order), recomputed)
     return None
 

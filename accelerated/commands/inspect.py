@@ -8,13 +8,15 @@ from typing import Literal
 
 import tyro
 
+from ..conversion.families import design_in
 from ..errors import InputError
 from ..files import write_atomically
-from ..inspection.findings import as_json, findings, summary
+from ..inspection.findings import BlockFindings, as_json, findings, summary
+from ..inspection.foreign_traces import as_trace, problems, read_recorded
 from ..inspection.page import page as html_page
 from ..inspection.trace import Trace, write_trace
 from ..inspection.transformers_folder import trace_transformers
-from ..results.blocks import show
+from ..results.blocks import Table, show
 from .flags import refuse
 from .terminal import remark, say
 
@@ -23,7 +25,9 @@ TOKENS = 16_384
 
 
 def inspect(
-    folder: tyro.conf.Positional[Path],
+    folder: tyro.conf.Positional[Path | None] = None,
+    trace: Path | None = None,
+    model: Path | None = None,
     text: Path | None = None,
     tokens: int | None = None,
     transformers: bool = False,
@@ -34,10 +38,15 @@ def inspect(
     page: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Show what the routers of a trained model do with a text.
+    """Show what the routers of a trained model do with a text, or check a routing that another program recorded.
 
     Args:
         folder: Folder of a run with routed blocks. Its last checkpoint is used.
+        trace: A recorded routing instead of a folder: the .json of a response of vLLM or SGLang with routed_experts,
+            its array as .npy, or an .npz with an array for each layer: router_logits of transformers, or the experts
+            from Megatron or llama.cpp. The output names what is wrong with it.
+        model: With --trace: config.json of the model of transformers, or its folder. It gives the numbers of experts,
+            experts per token and routed blocks.
         text: A text file. If not given: the start of the validation text of the run.
         tokens: Route at most this many tokens. If not given: 16384.
         transformers: The folder holds a Mixture-of-Experts model of the library transformers (config.json,
@@ -50,6 +59,12 @@ def inspect(
         page: Write an HTML page with the text coloured by expert.
         json: Print only one JSON object.
     """
+    if (folder is None) == (trace is None) or (trace is None and model is not None):
+        raise InputError("name the folder of a run, or --trace FILE, which --model may describe")
+    if trace is not None:
+        others = {"text": text, "tokens": tokens, "against": against, "transformers": transformers or None}
+        refuse(others | {"steps": steps}, "it cannot be used with --trace; leave it out")
+        return _check_trace(trace, model, out, page, json)
     if (split == "train") != (steps is not None):
         raise InputError("--split train and --steps go together; give both, or neither")
     if steps is not None:
@@ -60,20 +75,50 @@ def inspect(
             raise InputError("--transformers: the model has no training steps; leave out --split train")
     if tokens is not None and tokens < 1:
         raise InputError(f"--tokens {tokens} is out of range; use 1 or more")
-    trace = _trace(folder, text, TOKENS if tokens is None else tokens, transformers, steps)
+    routing = _trace(folder, text, TOKENS if tokens is None else tokens, transformers, steps)
     other = None if against is None else _trace(against, text, TOKENS if tokens is None else tokens, transformers)
-    blocks, against = findings(trace, other), other and other.name
+    blocks, against = findings(routing, other), other and other.name
+    _write(routing, blocks, against, out, page)
+    if json:
+        print(dump_json(as_json(routing, blocks, against)))
+    else:
+        show(summary(routing, blocks, against))
+        _say_written(out, page)
+
+
+def _write(trace: Trace, blocks: list[BlockFindings], against: str | None, out: Path | None, page: Path | None) -> None:
     if out is not None:
         write_trace(out, trace)
     if page is not None:
         write_atomically(page, html_page(trace, blocks, against))
+
+
+def _say_written(out: Path | None, page: Path | None) -> None:
+    for path, what in ((out, "the experts of every token"), (page, "the text coloured by expert")):
+        if path is not None:
+            say(f"{path}: {what}")
+
+
+def _check_trace(path: Path, model: Path | None, out: Path | None, page: Path | None, json: bool) -> None:
+    """Show what is wrong with a recorded routing, and its loads."""
+    design = None if model is None else design_in(model)
+    recorded = read_recorded(path, design)
+    wrong, routing = problems(recorded, design), as_trace(recorded, str(path), design)
+    known = recorded.token is not None and not wrong.keys() & {"axes", "length"}
+    if page is not None and not known:
+        raise InputError(f"--page {page}: the trace has no tokens; leave out --page")
+    blocks = findings(routing)
+    _write(routing, blocks, None, out, page)
     if json:
-        print(dump_json(as_json(trace, blocks, against)))
-    else:
-        show(summary(trace, blocks, against))
-        for path, what in ((out, "the experts of every token"), (page, "the text coloured by expert")):
-            if path is not None:
-                say(f"{path}: {what}")
+        print(dump_json(as_json(routing, blocks, None) | {"problems": wrong, "tokens_known": known}))
+        return
+    lines = [f"{name}: {sentence}." for name, sentence in wrong.items()] or ["No problem found."]
+    first, loads, *more = summary(routing, blocks)
+    if not known:  # without tokens, nothing tells what decides the expert
+        kept = [i for i, head in enumerate(loads.heads) if not head.startswith("bits")]
+        loads, more = Table([loads.heads[i] for i in kept], [[row[i] for i in kept] for row in loads.rows]), []
+    show([first, *lines, loads, *more])
+    _say_written(out, page)
 
 
 def _trace(folder: Path, text: Path | None, tokens: int, transformers: bool, steps: str | None = None) -> Trace:

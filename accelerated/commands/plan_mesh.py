@@ -2,17 +2,24 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable
 from json import dumps as dump_json
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import tyro
 
 from routelaws.reference.accounting import SIZES, TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP, TABLE_VOCAB_SIZE
 
+from ..conversion.families import ForeignModel, design_in, model_in
+from ..conversion.foreign_mesh import ForeignMesh, zipf_loads
+from ..conversion.foreign_mesh import feasible_meshes as foreign_meshes
+from ..conversion.foreign_mesh import plan_device as plan_foreign
 from ..errors import InputError
+from ..inspection.foreign_traces import as_trace, read_recorded
 from ..mesh_plan import (
-    AXES,
     Choice,
     DevicePlan,
     MeshShape,
@@ -23,6 +30,7 @@ from ..mesh_plan import (
     sequences_together,
     smallest_that_fits,
 )
+from ..results.blocks import percent
 from ..tables.units import bytes_of
 from ..training.configuration import TrainConfig
 from . import flags
@@ -31,6 +39,8 @@ from .train import RunFlags, default_flags
 
 def main(arguments: list[str]) -> None:
     """Run `routelaws plan-mesh`. --size sets defaults of other flags, and a --config file overrides these defaults."""
+    if flags.value_of("--model", arguments) is not None:
+        return flags.run(plan_model, "plan-mesh", arguments)
     default = default_flags(arguments, fields_of_size(flags.value_of("--size", arguments)))
 
     def plan_mesh(
@@ -38,6 +48,7 @@ def main(arguments: list[str]) -> None:
         memory: str | None = None,
         slice: str | None = None,
         compile: bool = False,
+        model: Path | None = None,
         size: str | None = None,
         config: Path | None = None,
         top: int = 10,
@@ -51,6 +62,8 @@ def main(arguments: list[str]) -> None:
             memory: Memory of each device, with a unit: 16GB, 80GiB.
             slice: Kind and shape of a slice of a TPU pod, such as v5e:4x4, instead of --devices and --memory.
             compile: Let the compiler of TPUs check the best mesh of the --slice, and the next ones until one fits.
+            model: config.json of a Mixture-of-Experts of transformers, or its folder, instead of the flags of a run. It
+                has other flags: add --help.
             size: A model of the paper, such as 1.3B, with its vocabulary, sequences and batch. Other flags override it.
             config: TOML file with fields of the run, or a design, see `routelaws train`. Other flags override it.
             top: Number of meshes to show. With --mesh, only that mesh is planned.
@@ -74,7 +87,101 @@ def main(arguments: list[str]) -> None:
             check_best(report, run.run(), functools.partial(slices.compile_training, name=slice))
         print(dump_json(report) if json else "\n".join(words(report, top)))
 
-    flags.run(plan_mesh, "plan-mesh", arguments)
+    return flags.run(plan_mesh, "plan-mesh", arguments)
+
+
+def plan_model(
+    model: Path,
+    devices: int,
+    memory: str,
+    mesh: str | None = None,
+    batch_size: int = 1024,
+    sequence_length: int = 4096,
+    dtype: Literal["bfloat16", "float32"] = "bfloat16",
+    loads: str | None = None,
+    top: int = 10,
+    json: bool = False,
+) -> None:
+    """Count the parameters of a model of transformers, and plan its training on a mesh, from its config.json alone.
+
+    Args:
+        model: config.json of a Mixture-of-Experts, or its folder.
+        devices: Number of devices: data x tensor x pipeline.
+        memory: Memory of each device, with a unit: 16GB, 80GiB.
+        mesh: Only this mesh, such as data=8,tensor=2,pipeline=2,expert=8,expert_tensor=2. Axes left out have size 1.
+            The data x tensor devices of a stage also form groups of expert x expert_tensor devices for the experts.
+        batch_size: Sequences in a batch, for all devices together. A micro-batch is one sequence.
+        sequence_length: Tokens in a sequence.
+        dtype: Type of parameters and activations. Gradients and the optimizer's state are in float32.
+        loads: The exponent of a Zipf law for the loads of the experts, such as 0.5, or a routing that
+            `routelaws inspect --trace` reads. If not given: even loads.
+        top: Number of meshes to show.
+        json: Print one JSON object instead of text.
+    """
+    numbers = {"devices": devices, "batch-size": batch_size, "sequence-length": sequence_length, "top": top}
+    for name, number in numbers.items():
+        if number < 1:
+            raise InputError(f"--{name} {number} is out of range; use 1 or more")
+    foreign = model_in(model)
+    limit, shape = bytes_of(memory), (batch_size, sequence_length, dtype, loads_of(loads, model))
+    plans = [plan_foreign(foreign, each, *shape) for each in _foreign_meshes(foreign, mesh, devices, batch_size)]
+    least, tokens = min(plans, key=lambda plan: plan.memory(recomputed=True)), batch_size * sequence_length
+    report = {
+        "model": str(model),
+        "model_type": foreign.kind,
+        "parameters": {part: {"total": total, "active": active} for part, (total, active) in foreign.parts().items()},
+        "devices": devices,
+        "memory_bytes": limit,
+        "batch_size": batch_size,
+        "sequence_length": sequence_length,
+        "dtype": dtype,
+        "meshes": [
+            _entry(plan, limit, tokens) | {"idle": plan.mesh.idle(batch_size)}
+            for plan in sorted(plans, key=_order(limit))
+        ],
+        "best": _choice(best_plan(plans, limit)),
+        "least_memory": _choice(Choice(least, True)),
+        "smallest_that_fits": None,
+    }
+    print(dump_json(report) if json else "\n".join(_words_of_model(report, top)))
+
+
+def _foreign_meshes(model: ForeignModel, mesh: str | None, devices: int, batch_size: int) -> list[ForeignMesh]:
+    if mesh is not None:
+        shape = parse_mesh(mesh, ForeignMesh)
+        if shape.devices() != devices:
+            raise InputError(
+                f"--mesh {mesh} has {shape.devices()} devices, but --devices is {devices}; make both equal"
+            )
+        return [shape]
+    if meshes := foreign_meshes(model, devices, batch_size):
+        return meshes
+    raise InputError(
+        f"--devices {devices}: no mesh has this size; data must divide the batch of {batch_size}, tensor the heads and "
+        f"hidden units, and pipeline may be at most {len(model.routed)}; use another number of devices"
+    )
+
+
+def loads_of(text: str | None, path: Path) -> np.ndarray | None:
+    """Return the shares of the experts from --loads: [E] of a Zipf law, or [routed blocks, E] of a trace."""
+    if text is None:
+        return None
+    design = design_in(path)
+    if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text, re.ASCII) and float(text) <= 10:
+        return zipf_loads(design.experts, design.choices, float(text))
+    if not Path(text).is_file():
+        raise InputError(
+            f"--loads {text}: is no file and no exponent from 0 to 10; use a number such as 0.5, or a trace"
+        )
+    recorded = read_recorded(Path(text), design)
+    expert = as_trace(recorded, text, design).expert
+    counts = np.stack([np.bincount(of[of >= 0], minlength=design.experts) for of in expert])
+    if len(expert) != len(design.blocks) or recorded.expert.max() >= design.experts or not counts.any(axis=1).all():
+        raise InputError(
+            f"--loads {text}: has experts of shape {list(recorded.expert.shape)}; the model has {len(design.blocks)} "
+            f"routed blocks of {design.experts} experts; use a trace of this model"
+        )
+    return counts / counts.sum(axis=1, keepdims=True)
 
 
 def fields_of_size(size: str | None) -> dict:
@@ -184,7 +291,7 @@ def _order(memory: float):
 
     def key(plan: DevicePlan):
         kind = next((i for i, again in enumerate((False, True)) if plan.memory(again) <= memory), 2)
-        return (kind, plan.memory(True)) if kind == 2 else (kind, plan.traffic(kind == 1), plan.mesh.model)
+        return (kind, plan.memory(True)) if kind == 2 else (kind, plan.traffic(kind == 1), plan.mesh.parts())
 
     return key
 
@@ -192,7 +299,7 @@ def _order(memory: float):
 def _entry(plan: DevicePlan, memory: float, tokens: int) -> dict:
     entry = {name: value for name, value in plan._asdict().items() if name != "mesh"}
     return {
-        "mesh": dict(zip(AXES, plan.mesh, strict=True)),
+        "mesh": plan.mesh._asdict(),
         **entry,
         "memory": plan.memory(),
         "memory_recomputed": plan.memory(recomputed=True),
@@ -209,7 +316,7 @@ def _choice(choice: Choice | None) -> dict | None:
         return None
     plan, again = choice
     return {
-        "mesh": dict(zip(AXES, plan.mesh, strict=True)),
+        "mesh": plan.mesh._asdict(),
         "devices": plan.mesh.devices(),
         "recomputed": again,
         "memory": plan.memory(again),
@@ -222,23 +329,50 @@ def words(report: dict, top: int) -> list[str]:
     routed = report["total_parameters"] != report["dense_parameters"]
     size = f"{_short(report['dense_parameters'])} dense parameters"
     size += f", {_short(report['total_parameters'])} in all" if routed else ""
-    shown = report["meshes"][:top]
-    unit, scale = ("GB", 1e9) if any(entry["memory"] >= 1e9 for entry in shown) else ("MB", 1e6)
-    lines = [
+    opening = [
         f"{report['run']}: {size}, plus {_short(report['embedding_and_norm'])} in the embedding and the last norm",
+    ]
+    return opening + _table(report, top)
+
+
+def _words_of_model(report: dict, top: int) -> list[str]:
+    """Return the report of a model of transformers as lines: its parameters by part, and the meshes."""
+    parts = report["parameters"]
+    sums = {kind: sum(part[kind] for part in parts.values()) for kind in ("total", "active")}
+    rows = [["parameters", "total", "active"], ["all", *(f"{count:,}" for count in sums.values())]]
+    rows += [[part, f"{count['total']:,}", f"{count['active']:,}"] for part, count in parts.items()]
+    lines = [
+        f"{report['model']} ({report['model_type']}): {_short(sums['total'])} parameters, {_short(sums['active'])} "
+        "active for a token",
+        "",
+    ]
+    return [*lines, *_aligned(rows), "", *_table(report, top)]
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _table(report: dict, top: int) -> list[str]:
+    shown, axes = report["meshes"][:top], list(report["meshes"][0]["mesh"])
+    unit, scale = ("GB", 1e9) if any(entry["memory"] >= 1e9 for entry in shown) else ("MB", 1e6)
+    within = "model" if "model" in axes else "tensor"
+    over = f"the mesh axis {within}" if within == "model" else "tensor and expert_tensor, and rows between stages"
+    lines = [
         f"{report['devices']:,} devices of {_size(report['memory_bytes'])}; a step has {report['batch_size']:,} "
         f"sequences of {report['sequence_length']:,} tokens, in {report['dtype']}",
         "",
         f"{unit} in the memory of each device: parameters, gradients, optimizer state, activations, and their sum.",
         "The number after a bar is for rematerialised blocks.",
-        f"{unit} that each device sends in a step: tokens to experts and back, sums over the mesh axis model, sums of "
+        f"{unit} that each device sends in a step: tokens to experts and back, sums over {over}, sums of "
         "gradients, new parameters.",
+        *["idle: the share of a step in which a device waits for other stages."] * ("idle" in shown[0]),
         "",
     ]
-    heads = ("data", "expert", "model", "params", "grads", "state", "activations", "sum", "to experts", "over model")
-    rows = [[*heads, "sums", "new", ""], *(_cells(entry, scale) for entry in shown)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines += ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    heads = (*axes, "params", "grads", "state", "activations", "sum", "to experts", f"over {within}", "sums", "new")
+    heads += ("idle", "") if "idle" in shown[0] else ("",)
+    lines += _aligned([list(heads), *(_cells(entry, scale) for entry in shown)])
     if len(report["meshes"]) > top:
         lines.append(f"and {len(report['meshes']) - top} more meshes; show them with --top or --json")
     return [*lines, "", *_verdict(report)]
@@ -256,7 +390,8 @@ def _cells(entry: dict, scale: float) -> list[str]:
     moved = [amount(name + end) for name in ("all_to_all", "model_reduction")]
     moved += [amount(name) for name in ("gradient_reduction", "parameter_gather")]
     held = [amount(name) for name in ("parameters", "gradients", "optimizer")]
-    return [*map(str, entry["mesh"].values()), *held, *pairs, *moved, fits]
+    idle = [percent(entry["idle"], ".0f")] if "idle" in entry else []
+    return [*map(str, entry["mesh"].values()), *held, *pairs, *moved, *idle, fits]
 
 
 def _verdict(report: dict) -> list[str]:

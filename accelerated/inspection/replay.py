@@ -88,7 +88,8 @@ def replay(folder: Path, path: Path, tell=print) -> dict:
     """Return the loss of the last checkpoint of a run on the tokens of a stored routing.
 
     Args:
-        path: a file from `routelaws inspect --out`, for this run or another run with the same tokens and shapes.
+        path: a file from `routelaws inspect --out`, for this run or another run with the same tokens and shapes. Its
+            last token may have no route.
 
     Returns:
         {"loss": with the stored routing, "loss_own": with the run's own routing, both nats per token; "tokens": number
@@ -98,6 +99,10 @@ def replay(folder: Path, path: Path, tell=print) -> dict:
         InputError: the folder has no run, or the routing does not fit the run.
     """
     run, stored = load_run(folder, telling(tell)), read_routing(path)
+    for name in ("expert", "gate"):
+        if name in stored and stored[name].ndim == 3 and stored[name].shape[1] == len(stored["token"]) - 1:
+            # A generated last token was never routed. It is only a target here, so any row will do.
+            stored[name] = np.concatenate([stored[name], stored[name][:, :1]], axis=1)
     check_routing(path, stored, run.config)
     if "gate" not in stored:
         tell(f"{path}: {NO_GATES}")

@@ -503,6 +503,18 @@ def test_a_routing_is_written_as_the_flags_say(lender, tmp_path):
     assert told("inspect", tmp_path).endswith("holds a model of transformers; add --transformers\n")
 
 
+@of("inspect", "--trace", "--model")
+def test_a_recorded_routing_is_checked(tmp_path):
+    """`test_foreign_traces.py` reads other files."""
+    np.save(tmp_path / "a.npy", np.arange(400).reshape(50, 4, 2) % 8)
+    config = {"model_type": "mixtral", "hidden_size": 8, "vocab_size": 9, "num_hidden_layers": 3}
+    config |= {"num_attention_heads": 2, "intermediate_size": 8, "num_local_experts": 8, "num_experts_per_tok": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "blocks" not in object_of("inspect", "--trace", tmp_path / "a.npy")["problems"]
+    problems = object_of("inspect", "--trace", tmp_path / "a.npy", "--model", tmp_path)["problems"]
+    assert problems["blocks"] == "it has 4 layers; the model has 3 routed blocks"
+
+
 @of("inspect", "--split", "--steps")
 def test_the_routing_of_training_batches_is_written(text_file, tmp_path):
     run = saved_start(SMALL | {"router": "hash", "experts": 4, "steps": 4}, text_file, tmp_path / "run")
@@ -529,7 +541,11 @@ def test_a_stored_routing_is_replayed(lender, text_file, tmp_path):
     assert np.isclose(found["loss"], found["loss_own"], rtol=1e-6) and found["gates"] and found["tokens"] == 59
     with np.load(tmp_path / "a.npz") as stored:
         np.savez(tmp_path / "b.npz", token=stored["token"], expert=(stored["expert"] + 1) % 4)
+        np.savez(
+            tmp_path / "e.npz", token=stored["token"], expert=stored["expert"][:, :-1], gate=stored["gate"][:, :-1]
+        )
         np.savez(tmp_path / "c.npz", token=stored["token"], expert=stored["expert"] + 1)
+    assert object_of("evaluate", run, "--routing", tmp_path / "e.npz") == found, "no route of the last token"
     said = told("evaluate", run, "--routing", tmp_path / "b.npz")
     assert "with the experts of" in said and "has experts but no gates" in said
     for name, line in (("c", "expert is out of range; the run has 0 to 3"), ("d", "cannot be read: No such file")):
@@ -667,8 +683,9 @@ def test_a_recipe_gives_the_rate_of_runs_that_state_none(trained, text_file, tmp
 # Plans, exports and measurements.
 
 
-@of("plan-mesh", "--devices", "--memory", "--slice", "--compile", "--size", "--config", "--top", "--json")
+@of("plan-mesh", "--devices", "--memory", "--slice", "--compile", "--model", "--size", "--config", "--top", "--json")
 def test_a_mesh_is_planned_for_the_devices_memory_and_size(tmp_path):
+    """`test_foreign_models.py` plans with --model."""
     (tmp_path / "run.toml").write_text("batch_size = 64\nseed = 3")
     words = ("plan-mesh", "--devices", "8", "--memory", "24GiB", "--size", "130M", "--config", tmp_path / "run.toml")
     found = object_of(*words, "--sequence-length", "1024")

@@ -39,6 +39,8 @@ WIDTHS = ("hidden_size", "d_model", "dim")
 INNER = ("intermediate_size", "moe_intermediate_size", "d_ff", "encoder_ffn_dim", "expert_ffn_dim", "ffn_dim")
 WHOLE = {"n_group": 1, "topk_group": 1, "num_expert_groups": 1, "num_limited_groups": 1, "zero_expert_num": 0}
 """Values of options that would need more experts."""
+WHOLE_ROWS = 8
+"""Widths are multiples of this number, because grouped_mm on a CPU needs rows of whole 16 bytes, also in bfloat16."""
 QUIET = {
     "router_bias": False,
     "hidden_act": "silu",
@@ -278,7 +280,7 @@ def _layer(library, kind, overrides: dict):
         return max((one for one in output if one.shape[-1] == d_model), key=lambda one: one.ndim) if isinstance(
             output, tuple) else output  # fmt: skip
 
-    route = blocks.layer(run, multiple=8)  # grouped_mm needs widths of whole 16 bytes, also in bfloat16
+    route = blocks.layer(run, multiple=WHOLE_ROWS)
     route.run = lambda planted, k: run(planted, k, planted)
     return route
 
@@ -300,7 +302,8 @@ def experts_with_gradient(name: str, num_experts: int = 8) -> int:
 def _experts(library, overrides: dict) -> dict:
     """Return {"routed_ffn": function} with the stacked experts [E, 2 f, d] of a model's file; {} if it has none.
 
-    These experts compute act(x V) (x W). To get GELU(x U), the input has an extra coordinate 1, and x W = 1.
+    These experts compute act(x V) (x W). To get GELU(x U), the input has an extra coordinate 1, and x W = 1. Zeros fill
+    both widths up to a multiple of `WHOLE_ROWS`.
     """
     kinds = [value for name, value in vars(library).items() if re.fullmatch(r"\w*Experts", name)]
     kind = next(
@@ -310,13 +313,16 @@ def _experts(library, overrides: dict) -> dict:
     @torch.no_grad()
     def routed_ffn(params, x, expert, gate):
         num_experts, d_model, d_ff = params["up"].shape
+        width, hidden = (-(-size // WHOLE_ROWS) * WHOLE_ROWS for size in (d_model + 1, d_ff))
         gelu = {**overrides, "hidden_act": "gelu_new"}
-        experts = _build(library, kind, num_experts, 1, d_model + 1, gelu, d_ff)
-        gated = torch.zeros(num_experts, 2 * d_ff, d_model + 1)
-        gated[:, :d_ff, :d_model], gated[:, d_ff:, d_model] = params["up"].transpose(1, 2), 1
-        down = torch.nn.functional.pad(params["down"].transpose(1, 2), (0, 0, 0, 1))  # no extra output
+        experts = _build(library, kind, num_experts, 1, width, gelu, hidden)
+        gated = torch.zeros(num_experts, 2 * hidden, width)
+        gated[:, :d_ff, :d_model], gated[:, hidden : hidden + d_ff, d_model] = params["up"].transpose(1, 2), 1
+        down = torch.zeros(num_experts, width, hidden)
+        down[:, :d_model, :d_ff] = params["down"].transpose(1, 2)  # no extra output
         put(experts, gate_up_proj=gated, down_proj=down)
-        output = experts(torch.nn.functional.pad(x, (0, 1), value=1.0), expert, gate)[:, :d_model]
+        inputs = torch.nn.functional.pad(x, (0, 1), value=1.0)
+        output = experts(torch.nn.functional.pad(inputs, (0, width - d_model - 1)), expert, gate)[:, :d_model]
         return {"output": output, "dropped_fraction": torch.zeros((), dtype=x.dtype)}
 
     with contextlib.suppress(Exception):

@@ -1,0 +1,340 @@
+"""The parameters of Mixture-of-Experts models that transformers builds, counted from config.json without torch.
+
+`FAMILIES` states for each `model_type` which keys of config.json hold its sizes, and which tensors it has. A tensor is
+a product of sizes, each a letter:
+
+    d width     V vocabulary         H heads           K heads of keys and values     h width of a head
+    E experts   k experts per token  f width of an expert   g width of a dense FFN    s width of the shared experts
+    q, c rank of queries, of keys and values (latent attention); n, r widths of a head without and with positions
+    v width of a value; u = n + r, w = n + v, a = c + r; i, j heads and width of the indexer
+
+The total counts each parameter once: tied embeddings are one tensor, and a bias that transformers stores as a buffer is
+no parameter. The active parameters are all but the E - k experts that a token does not choose; the embedding counts.
+The paper's N and P leave out the embedding.
+"""
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import InputError
+from ..inspection.foreign_traces import Design
+from ..json_files import read_json, shown
+
+PARTS = ("embedding", "attention", "norms", "dense FFN", "router", "shared experts", "experts")
+"""Kinds of tensors, in the order of tables."""
+
+FFN = {"dense FFN": ("d g", "d g", "g d"), "shared experts": ("d s", "d s", "s d")}
+EXPERTS = {"router": ("d E",), "experts": ("E d f", "E d f", "E f d")}
+ATTENTION = {
+    "grouped": ("d H h", "d K h", "d K h", "H h d"),
+    "latent": ("d a", "c", "c H w", "H v d"),  # and the queries, by `q_lora_rank`
+}
+QUERIES = {True: ("d q", "q", "q H u"), False: ("d H u",)}
+"""Tensors of the queries of latent attention, with and without a low rank."""
+
+EXTRA = {
+    "norm_heads": ("attention", "h", "h"),
+    "norm_all": ("attention", "H h", "K h"),
+    "bias": ("attention", "H h", "K h", "K h", "d"),
+    "qkv_bias": ("attention", "H h", "K h", "K h"),
+    "latent_bias": ("attention", "a", "d"),
+    "sinks": ("attention", "H"),
+    "gate": ("attention", "d H h"),
+    "indexer": ("attention", "q i j", "d j", "j", "j", "d i"),
+    "ffn_bias": ("dense FFN", "g", "g", "d"),
+    "shared_bias": ("shared experts", "s", "s", "d"),
+    "shared_gate": ("shared experts", "d"),
+    "router_bias": ("router", "E"),
+    "expert_bias": ("experts", "E f", "E f", "E d"),
+    "head_bias": ("embedding", "V"),
+}
+"""Further tensors, by name: their part and their sizes. `head_bias` belongs to the head, others to each block."""
+
+
+class Family(NamedTuple):
+    """The keys of config.json that hold the sizes of a model, and its tensors.
+
+    "a|b" is a key or its other name. "a=1" has a value for a missing key: the default of the class.
+
+    Attributes:
+        experts, chosen, width, dense, head: keys of E, k, f, g, h
+        shared: keys whose product is s; "" for no shared experts
+        first, last, step, only, listed, types: keys that say which blocks are routed: from `first` to `last`, every
+            `step`-th, without the blocks `only`; else the list `listed`, or "sparse" in the list `types`
+        attention: a key of `ATTENTION`
+        norms: vectors of d in the norms of a block
+        final: vectors of d in the last norm
+        extra: {name of `EXTRA`: the key that adds it, or "" if it is always there}
+    """
+
+    experts: str = "n_routed_experts|num_local_experts"
+    chosen: str = "num_experts_per_tok"
+    width: str = "moe_intermediate_size"
+    dense: str = "intermediate_size=0"
+    head: str = "head_dim=0"
+    shared: str = ""
+    first: str = "=0"
+    last: str = "=-1"
+    step: str = "=1"
+    only: str = "=0"
+    listed: str = "=0"
+    types: str = "=0"
+    attention: str = "grouped"
+    norms: int = 2
+    final: int = 1
+    extra: dict[str, str] = {}  # noqa: RUF012
+
+
+_N, _SHARED = "num_experts|num_local_experts", "n_shared_experts moe_intermediate_size"
+_WIDE = {"width": "intermediate_size"}
+_STEP = {"step": "decoder_sparse_step=1", "only": "mlp_only_layers=0"}
+_BIAS, _LATENT = {"bias": "attention_bias=0"}, {"attention": "latent", "extra": {"latent_bias": "attention_bias=0"}}
+_MLP = {"ffn_bias": "mlp_bias=0", "shared_bias": "mlp_bias=0"}
+_TYPES = "mlp_layer_types=0"
+
+FAMILIES = {
+    "afmoe": Family(
+        _N, shared="num_shared_experts moe_intermediate_size", first="num_dense_layers", norms=4,
+        extra={"norm_heads": "", "gate": "", "router_bias": "", **_BIAS},
+    ),
+    "cohere2_moe": Family(
+        _N, **_WIDE, dense="prefix_dense_intermediate_size=0", norms=1, extra=_BIAS, types=_TYPES,
+        shared="num_shared_experts=0 intermediate_size", first="first_k_dense_replace=0",
+    ),
+    "deepseek_v2": Family(
+        shared=_SHARED, first="first_k_dense_replace=0", attention="latent",
+        extra={"latent_bias": "attention_bias=0", **_MLP},
+    ),
+    "deepseek_v3": Family(shared=_SHARED, first="first_k_dense_replace=3", **_LATENT),
+    "deepseek_v32": Family(
+        shared=_SHARED, first="first_k_dense_replace=3", types=_TYPES, attention="latent",
+        extra={"latent_bias": "attention_bias=0", "indexer": ""},
+    ),
+    "dots1": Family(shared=_SHARED, first="first_k_dense_replace=0", extra={"norm_heads": "", **_BIAS}),
+    "ernie4_5_moe": Family(
+        "moe_num_experts", "moe_k", shared="moe_num_shared_experts=2 moe_intermediate_size",
+        first="moe_layer_start_index=1", last="moe_layer_end_index=-1", step="moe_layer_interval=1",
+        extra={
+            "bias": "use_bias=0", "ffn_bias": "use_bias=0", "shared_bias": "use_bias=0", "head_bias": "use_bias=0",
+            "router_bias": "",
+        },
+    ),
+    "exaone_moe": Family(
+        _N, shared="num_shared_experts moe_intermediate_size", first="first_k_dense_replace=1", types=_TYPES,
+        extra={"norm_heads": ""},
+    ),
+    "flex_olmo": Family(_N, **_WIDE, extra={"norm_all": "", **_BIAS}),
+    "flint": Family(
+        _N, shared="shared_expert_intermediate_size", **_STEP,
+        extra={"norm_heads": "", "sinks": "", **_BIAS},
+    ),
+    "glm4_moe": Family(
+        shared=_SHARED, first="first_k_dense_replace=1",
+        extra={"norm_heads": "use_qk_norm=0", "qkv_bias": "attention_bias=0"},
+    ),
+    "glm4_moe_lite": Family(shared=_SHARED, first="first_k_dense_replace=1", types=_TYPES, **_LATENT),
+    "gpt_oss": Family(
+        _N, **_WIDE, head="head_dim=64",
+        extra={"bias": "attention_bias=1", "sinks": "", "router_bias": "", "expert_bias": ""},
+    ),
+    "granitemoe": Family(_N, **_WIDE, extra=_BIAS),
+    "granitemoeshared": Family(_N, **_WIDE, shared="shared_intermediate_size=0", extra=_BIAS),
+    "granitemoe_swa": Family(_N, **_WIDE, shared="shared_intermediate_size=0", extra={"sinks": "", **_BIAS}),
+    "hunyuan_v1_moe": Family(
+        _N, "moe_topk|num_experts_per_tok", **_WIDE, shared="intermediate_size", extra={"norm_heads": "", **_BIAS},
+    ),
+    "hy_v3": Family(
+        _N, shared="num_shared_experts moe_intermediate_size", first="first_k_dense_replace=1", types=_TYPES,
+        head="head_dim=128", extra={"norm_heads": "", **_BIAS, **_MLP},
+    ),
+    "kolibri1": Family(
+        _N, shared="shared_expert_intermediate_size", norms=4, head="head_dim=128", extra={"norm_heads": ""},
+    ),
+    "llama4_text": Family(
+        _N, width="intermediate_size", dense="intermediate_size_mlp=16384", shared="intermediate_size",
+        step="interleave_moe_layer_step=1", listed="moe_layers=0", head="head_dim=128", extra=_BIAS,
+    ),
+    "mellum": Family(_N, types=_TYPES, head="head_dim=128", extra={"norm_heads": "", **_BIAS}),
+    "minimax_m2": Family(_N, **_WIDE, head="head_dim=128", extra={"norm_all": ""}),
+    "mixtral": Family(_N, **_WIDE),
+    "olmoe": Family(_N, **_WIDE, extra={"norm_all": "", **_BIAS}),
+    "phimoe": Family(_N, **_WIDE, norms=4, final=2, extra={"head_bias": "lm_head_bias=0", **_BIAS}),
+    "qwen2_moe": Family(
+        _N, shared="shared_expert_intermediate_size", **_STEP,
+        extra={"qkv_bias": "qkv_bias=1", "shared_gate": ""},
+    ),
+    "qwen3_moe": Family(_N, **_STEP, extra={"norm_heads": "", **_BIAS}),
+    "solar_open": Family(shared=_SHARED, head="head_dim=128", extra={"qkv_bias": "attention_bias=0"}),
+}  # fmt: skip
+"""The families of transformers 5.24 that this file counts, by `model_type`."""
+
+
+NORMALISED = ("gpt_oss", "granitemoe", "granitemoeshared", "granitemoe_swa", "minimax_m2", "mixtral")
+"""Families whose gates sum to 1; others say so by `norm_topk_prob`."""
+
+
+class Tensor(NamedTuple):
+    part: str  # one of PARTS
+    letters: tuple[str, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+
+class ForeignModel(NamedTuple):
+    """The tensors of a model.
+
+    Attributes:
+        kind: `model_type`
+        sizes: {letter: number}
+        routed: whether each block is routed
+        embedding: tensors before the blocks
+        block: {whether a block is routed: its tensors}
+        head: tensors after the blocks; with tied embeddings only the last norm
+    """
+
+    kind: str
+    sizes: dict[str, int]
+    routed: tuple[bool, ...]
+    embedding: list[Tensor]
+    block: dict[bool, list[Tensor]]
+    head: list[Tensor]
+
+    def parts(self) -> dict[str, tuple[int, int]]:
+        """Return {part: (total, active parameters)}, without empty parts."""
+        tensors = [*self.embedding, *self.head, *(tensor for routed in self.routed for tensor in self.block[routed])]
+        total = {part: sum(tensor.count for tensor in tensors if tensor.part == part) for part in PARTS}
+        experts, chosen = self.sizes["E"], self.sizes["k"]
+        return {
+            part: (count, count // experts * chosen if part == "experts" else count)
+            for part, count in total.items()
+            if count
+        }
+
+
+def read_model(values: dict) -> ForeignModel:
+    """Return the tensors of the model of a config.json.
+
+    Raises:
+        InputError: the family is unknown, a key is missing or not a whole number, or the sizes do not fit each other.
+    """
+    kind = values.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise InputError(f"model_type is {shown(kind)}; allowed: {', '.join(FAMILIES)}")
+    family = FAMILIES[kind]
+    keys = {"d": "hidden_size", "V": "vocab_size", "L": "num_hidden_layers", "H": "num_attention_heads"}
+    keys |= {"E": family.experts, "k": family.chosen, "f": family.width, "g": family.dense}
+    if family.attention == "latent":
+        keys |= {"c": "kv_lora_rank", "q": "q_lora_rank=0", "n": "qk_nope_head_dim", "r": "qk_rope_head_dim"}
+        keys |= {"v": "v_head_dim"} | (
+            {"i": "index_n_heads", "j": "index_head_dim"} if "indexer" in family.extra else {}
+        )
+    else:
+        keys |= {"K": "num_key_value_heads=0", "h": family.head}
+    sizes = {letter: _number(values, key, 0 if "=" in key else 1) for letter, key in keys.items()}
+    sizes["s"] = math.prod(_number(values, key, 0) for key in family.shared.split()) if family.shared else 0
+    if sizes["k"] > sizes["E"]:
+        raise InputError(f"{sizes['k']} experts per token exceed its {sizes['E']} experts")
+    if family.attention == "latent":
+        n, r, v, c = (sizes[letter] for letter in "nrvc")
+        sizes |= {"u": n + r, "w": n + v, "a": c + r}
+    else:
+        sizes["K"] = sizes["K"] or sizes["H"]
+        sizes["h"] = sizes["h"] or sizes["d"] // sizes["H"]
+    routed = _routed(values, family, sizes["L"])
+    if not all(routed) and not sizes["g"]:
+        raise InputError(f"{family.dense.partition('=')[0]} is missing; the dense blocks need it")
+    tied = bool(_value(values, "tie_word_embeddings=0"))
+    head = [_tensor(sizes, "norms", "d")] * family.final + [_tensor(sizes, "embedding", "V d")] * (not tied)
+    if "head_bias" in family.extra and _value(values, family.extra["head_bias"]):
+        head.append(_tensor(sizes, *EXTRA["head_bias"]))
+    block = {each: _block(values, family, sizes, each) for each in (False, True)}
+    return ForeignModel(kind, sizes, routed, [_tensor(sizes, "embedding", "V d")], block, head)
+
+
+def read_config(path: Path) -> dict:
+    """Return the values of a config.json, given as a file or its folder.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        return read_json(path, dict)
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"--model {path}: no such file; name the config.json of a model of transformers") from None
+
+
+def model_in(path: Path) -> ForeignModel:
+    """Return the model of a config.json, given as a file or its folder. Every error begins with the file."""
+    values = read_config(path)
+    try:
+        return read_model(values)
+    except InputError as error:
+        raise InputError(f"--model {path}: {error}; name the config.json of another model") from error
+
+
+def design_in(path: Path) -> Design:
+    """Return what a config.json, given as a file or its folder, says about the routing of its model."""
+    model, values = model_in(path), read_config(path)
+    normalised = values.get("norm_topk_prob") is True or model.kind in NORMALISED
+    plain = values.get("routed_scaling_factor") in (None, 1)
+    blocks = np.flatnonzero(model.routed) + 1
+    return Design(model.sizes["E"], model.sizes["k"], blocks, len(model.routed), 1.0 if normalised and plain else None)
+
+
+def _block(values: dict, family: Family, sizes: dict, routed: bool) -> list[Tensor]:
+    names = {"attention": ATTENTION[family.attention], "norms": ("d",) * family.norms}
+    if family.attention == "latent":
+        names["attention"] += QUERIES[sizes["q"] > 0]
+    names |= EXPERTS if routed else {"dense FFN": FFN["dense FFN"]}
+    if routed and sizes["s"]:
+        names["shared experts"] = FFN["shared experts"]
+    for extra, key in family.extra.items():
+        part, *more = EXTRA[extra]
+        if part in names and (not key or _value(values, key)):
+            names[part] += tuple(more)
+            if extra == "latent_bias" and sizes["q"]:
+                names[part] += ("q",)
+    return [_tensor(sizes, part, letters) for part, of in names.items() for letters in of]
+
+
+def _tensor(sizes: dict, part: str, letters: str) -> Tensor:
+    letters = tuple(letters.split())
+    return Tensor(part, letters, tuple(sizes[letter] for letter in letters))
+
+
+def _routed(values: dict, family: Family, blocks: int) -> tuple[bool, ...]:
+    """Return whether each block is routed."""
+    listed, types = _value(values, family.listed), _value(values, family.types)
+    if types:
+        if not isinstance(types, list) or len(types) != blocks:
+            raise InputError(f"mlp_layer_types is not a list of {blocks} entries; write one entry for each block")
+        return tuple(each == "sparse" for each in types)
+    if listed:
+        return tuple(i in listed for i in range(blocks))
+    only = _value(values, family.only) or ()
+    first, last, step = (_number(values, key, -1) for key in (family.first, family.last, family.step))
+    last = blocks - 1 if last == -1 else last
+    return tuple(first <= i <= last and (i + 1) % max(step, 1) == 0 and i not in only for i in range(blocks))
+
+
+def _value(values: dict, key: str):
+    """Return the value of "name|other name=default"; null means the default."""
+    names, _, default = key.partition("=")
+    found = next((values[name] for name in names.split("|") if values.get(name) is not None), None)
+    if found is None and not default:
+        raise InputError(f"{names.replace('|', ' or ')} is missing")
+    return int(default) if found is None else found
+
+
+def _number(values: dict, key: str, least: int) -> int:
+    number = _value(values, key)
+    if type(number) is not int or not least <= number < 2**40:
+        raise InputError(f"{key.partition('=')[0]} is {shown(number)}; use a whole number of at least {least}")
+    return number

@@ -1,0 +1,296 @@
+"""Routing that other programs recorded: every planted fault is named, clean routing has none, and files are read."""
+
+import base64
+import io
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from routelaws.accelerated import cli
+from routelaws.accelerated.conversion.families import design_in
+from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.inspection import foreign_traces
+from routelaws.accelerated.inspection.foreign_traces import Design, Recorded, as_trace, problems, read_recorded
+
+SHAPES = [(4, 1, 3), (4, 2, 1), (8, 2, 4), (8, 2, 1), (16, 4, 6), (64, 8, 3), (64, 1, 4), (300, 8, 4), (512, 4, 2)]
+"""(experts, experts per token, routed blocks)."""
+
+
+class Case(NamedTuple):
+    of: Recorded
+    design: Design
+
+
+def clean(seed: int, shape=None) -> Case:
+    """Return a routing by scores of tokens with uneven loads, in sequences of 20 to 60 tokens."""
+    random = np.random.default_rng(seed)
+    experts, choices, blocks = shape or SHAPES[seed % len(SHAPES)]
+    length, sequences = int(random.integers(20, 60)), int(random.integers(1, 5))
+    token = random.zipf(1.3, length * sequences) % 500
+    scores = random.normal(size=(blocks, 500, experts)) + random.normal(size=(blocks, 1, experts))
+    logits = scores[:, token] + 0.5 * random.normal(size=(blocks, len(token), experts))
+    expert = np.argsort(-logits, axis=2)[:, :, :choices].astype(np.int32)
+    gate = softmax(np.take_along_axis(logits, expert, axis=2), axis=2)
+    design = Design(experts, choices, np.arange(blocks) + 1, blocks, 1.0)
+    return Case(Recorded(expert, gate, logits, token, np.arange(len(token)) % length == 0), design)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_clean_routing_has_no_problem(seed):
+    case = clean(seed)
+    for of in (case.of, case.of._replace(logits=None), case.of._replace(logits=None, gate=None, token=None)):
+        assert problems(of, case.design) == {}
+        assert problems(of) == {}
+
+
+def changed(part: str, change):
+    """Return a fault that changes a copy of an array."""
+
+    def fault(case: Case) -> Case:
+        values = getattr(case.of, part).copy()
+        result = change(values, case)
+        return case._replace(of=case.of._replace(**{part: values if result is None else result}))
+
+    return fault
+
+
+def put(places, value):
+    def change(values, case):
+        values[places] = value
+
+    return change
+
+
+def shifted(by: int, axis: int):
+    return lambda values, case: np.roll(values, by, axis=axis)
+
+
+def of_a_view(values, case):
+    """Return what a flat copy of the first k of each row of a sort reads."""
+    order = np.argsort(-case.of.logits, axis=2).astype(np.int32)
+    return np.stack([block.ravel()[: values[0].size].reshape(values[0].shape) for block in order])
+
+
+def without(count: int):
+    def fault(case: Case) -> Case:
+        parts = {name: getattr(case.of, name)[:, count:] for name in ("expert", "gate", "logits")}
+        return case._replace(of=case.of._replace(**parts, start=case.of.start[count:]))
+
+    return fault
+
+
+def last_tokens(values, case):
+    values[:, np.append(case.of.start[1:], True)] = 0
+
+
+def in_bfloat16(values, case):
+    return np.where(values > 256, values // 2 * 2, values)
+
+
+def with_shared(values, case):
+    return np.concatenate([values, np.full((*values.shape[:2], 1), case.design.experts, np.int32)], axis=2)
+
+
+def unlogged(fault):
+    """Return a fault in a routing without logits and gates."""
+    return lambda case: fault(case._replace(of=case.of._replace(logits=None, gate=None)))
+
+
+def without_last(case: Case) -> Case:
+    parts = {name: getattr(case.of, name)[:, :-1] for name in ("expert", "gate", "logits")}
+    return case._replace(of=case.of._replace(**parts, start=case.of.start[:-1]))
+
+
+ALL = slice(None)
+WIDE = (300, 8, 4)
+FAULTS = {
+    "padding": (changed("expert", put((ALL, slice(10, 15)), 0)), (8, 2, 4)),
+    "padding, one choice": (unlogged(changed("expert", put((ALL, slice(-8, None)), 0))), (64, 1, 4)),
+    "last token": (changed("expert", last_tokens), (8, 2, 4)),
+    "last token, no row": (without_last, (8, 2, 4)),
+    "length": (without(7), (8, 2, 4)),
+    "dense block": (changed("expert", put(0, 0)), (16, 4, 6)),
+    "blocks": (lambda case: case._replace(design=case.design._replace(blocks=np.arange(9), layers=9)), (8, 2, 4)),
+    "choices": (lambda case: case._replace(design=case.design._replace(choices=3)), (8, 2, 4)),
+    "axes": (unlogged(changed("expert", lambda values, case: values.swapaxes(0, 1))), (8, 2, 4)),
+    "experts": (lambda case: case._replace(design=case.design._replace(experts=9)), (8, 2, 4)),
+    "missing": (changed("expert", put((ALL, 3), -1)), (8, 2, 4)),
+    "counted from 1": (changed("expert", lambda values, case: values + 1), (8, 2, 4)),
+    "shared expert": (unlogged(changed("expert", with_shared)), (8, 2, 4)),
+    "out of range": (changed("expert", put((0, 5, 1), 11)), (8, 2, 4)),
+    "8 bits": (changed("expert", lambda values, case: values.astype(np.uint8)), WIDE),
+    "rounded": (unlogged(changed("expert", in_bfloat16)), (512, 4, 2)),
+    "local numbers": (unlogged(changed("expert", lambda values, case: values % 4)), (8, 2, 4)),
+    "strided copy": (changed("expert", of_a_view), (64, 8, 3)),
+    "repeated": (unlogged(changed("expert", lambda values, case: values[:, :, [0, 0]])), (8, 2, 4)),
+    "constant": (unlogged(changed("expert", lambda values, case: np.broadcast_to(values[:, :1], values.shape))),
+                 (8, 2, 4)),
+    "repeated rows": (unlogged(changed("expert", lambda values, case: put((ALL, slice(5, 13)), values[:, 5:6])(
+        values, case))), (16, 4, 6)),
+    "equal blocks": (unlogged(changed("expert", lambda values, case: put(2, values[1])(values, case))), (16, 4, 6)),
+    "logits": (changed("logits", put((0, 3, 1), np.nan)), (8, 2, 4)),
+    "layer shifted": (changed("expert", shifted(1, 0)), (8, 2, 8)),
+    "token shifted": (changed("expert", shifted(-1, 1)), (8, 2, 4)),
+    "order of layers": (changed("expert", lambda values, case: values[::-1]), (8, 2, 4)),
+    "not the largest": (changed("expert", lambda values, case: np.argsort(case.of.logits, axis=2)[:, :, :2]),
+                        (8, 2, 4)),
+    "gates": (changed("gate", put((0, 1, 0), -0.1)), (8, 2, 4)),
+    "zero gates": (changed("gate", put((0, slice(4, 9)), 0)), (8, 2, 4)),
+    "sums of gates": (changed("gate", lambda values, case: 2.5 * values), (8, 2, 4)),
+    "gates of others": (changed("gate", lambda values, case: values[:, :, ::-1]), (8, 2, 4)),
+}  # fmt: skip
+"""{name of a problem: (the fault, the shape of the routing)}; the words after a comma are no part of the name."""
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_named(name, seed):
+    fault, shape = FAULTS[name]
+    case = fault(clean(seed, shape))
+    assert [*problems(case.of, case.design)] == [name.partition(",")[0]]
+
+
+def test_every_problem_is_documented_and_planted():
+    source = Path(foreign_traces.__file__).read_text(encoding="utf-8")
+    names = {*re.findall(r'yield \(?\s*"([^"]+)",\s+f?"', source)}
+    assert names == {name.partition(",")[0] for name in FAULTS}
+    rows = (Path(__file__).parents[2] / "docs/inspect.md").read_text(encoding="utf-8").splitlines()
+    documented = {name for row in rows if row.startswith("| ") for name in row.split(" | ")[0][2:].split(", ")}
+    assert names <= documented
+
+
+# FILES
+
+CONFIG = {
+    "model_type": "qwen3_moe", "hidden_size": 32, "vocab_size": 500, "num_hidden_layers": 5, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 24, "moe_intermediate_size": 20, "num_experts": 8, "head_dim": 8,
+    "num_experts_per_tok": 2, "mlp_only_layers": [0], "norm_topk_prob": True,
+}  # fmt: skip
+
+
+@pytest.fixture
+def design(tmp_path) -> Design:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    return design_in(tmp_path)
+
+
+def test_a_configuration_gives_the_design(design, tmp_path):
+    assert (design.experts, design.choices, design.layers, design.gate_sum) == (8, 2, 5, 1.0)
+    assert design.blocks.tolist() == [2, 3, 4, 5]
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"norm_topk_prob": False}))
+    assert design_in(tmp_path / "config.json").gate_sum is None
+
+
+def encoded(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def test_files_of_other_programs_are_read(design, tmp_path):
+    """The same routing in the forms of vLLM (array, response), SGLang, Megatron and llama.cpp."""
+    case = clean(3, (8, 2, 4))
+    expert, tokens = case.of.expert, case.of.expert.shape[1]
+    by_token, buffer = np.ascontiguousarray(expert.swapaxes(0, 1)), io.BytesIO()
+    np.save(buffer, by_token)
+    np.save(tmp_path / "vllm.npy", by_token)
+    ids = case.of.token.tolist()
+    response = {"prompt_token_ids": ids[:9], "choices": [{"token_ids": ids[9:],
+                "routed_experts": encoded(buffer.getvalue())}]}  # fmt: skip
+    (tmp_path / "vllm.json").write_text(json.dumps(response))
+    sglang = {"output_ids": [1], "meta_info": {"routed_experts": encoded(by_token.astype("<i4").tobytes())}}
+    (tmp_path / "sglang.json").write_text(json.dumps(sglang))
+    np.savez(tmp_path / "megatron.npz", *expert.astype(np.int64))
+    np.savez(
+        tmp_path / "llama.npz", **{f"ffn_moe_topk-{i}": part for i, part in zip((1, 2, 3, 10), expert, strict=True)}
+    )
+    for name in ("vllm.npy", "vllm.json", "sglang.json", "megatron.npz", "llama.npz"):
+        of = read_recorded(tmp_path / name, design)
+        assert np.array_equal(of.expert, expert), name
+        assert (problems(of, design) == {}) == (name != "sglang.json"), name
+    assert read_recorded(tmp_path / "vllm.json", None).token.tolist() == ids
+    assert as_trace(of, "", design).block.tolist() == [2, 3, 4, 5]
+    dense = np.concatenate([np.zeros((tokens, 1, 2), int), by_token], axis=1)  # SGLang has all layers
+    np.save(tmp_path / "all.npy", dense)
+    of = read_recorded(tmp_path / "all.npy", design)
+    assert [*problems(of, design)] == ["dense block"]
+    trace = as_trace(of, "", design)
+    assert trace.block.tolist() == [2, 3, 4, 5] and np.array_equal(trace.expert, expert)
+
+
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("a.npz", b"PK", "is no .npz, .npy or .json file with a routing"),
+    ("a.json", b"{}", "has no routed_experts; ask the server"),
+    ("a.json", b'{"routed_experts": "AAAA"}', "is no .npz, .npy or .json file with a routing"),
+    ("a.json", b'{"routed_experts": "AAAAAAAAAAAAAAAA"}', "has numbers without a shape, which do not say k"),
+    ("a.json", b'{"routed_experts": [[1.5]]}', "has float64 experts of shape [1, 1]; needed: integers"),
+])  # fmt: skip
+def test_other_files_are_one_line(name, content, message, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError) as error:
+        read_recorded(tmp_path / name, None)
+    assert message in str(error.value) and str(tmp_path / name) in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "olmoe", "qwen3_moe"])
+def test_router_logits_of_transformers(kind, tmp_path):
+    """Routers of a small model, recorded by hooks, choose the experts that are read from its logits."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    sizes = {**CONFIG, "num_local_experts": 8} | ({"mlp_only_layers": []} if kind == "qwen3_moe" else {})
+    configuration = transformers.CONFIG_MAPPING[kind](**{key: sizes[key] for key in sizes if key != "model_type"})
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(configuration).eval()
+    chosen = []
+    for module in model.modules():
+        if type(module).__name__.endswith("Router"):
+            module.register_forward_hook(lambda _, __, answer: chosen.append(answer[2].numpy()))
+    with torch.no_grad():
+        logits = model(torch.randint(500, (2, 40)), output_router_logits=True).router_logits
+    np.savez(tmp_path / "logits.npz", *(part.numpy() for part in logits))
+    configuration.save_pretrained(tmp_path)
+    design = design_in(tmp_path)
+    of = read_recorded(tmp_path / "logits.npz", design)
+    assert problems(of, design) == {} and len(of.expert) == 5
+    assert np.array_equal(np.sort(of.expert, axis=2), np.sort(np.stack(chosen), axis=2))
+
+
+# THE COMMAND
+
+
+def said(capsys, *words, code: int = 0) -> str:
+    assert cli.main(["inspect", *map(str, words)]) == code
+    output = capsys.readouterr()
+    return output.err if code else output.out
+
+
+def test_the_command_names_problems_and_shows_loads(design, tmp_path, capsys):
+    case = clean(4, (8, 2, 4))
+    ids, expert = case.of.token.tolist(), case.of.expert.copy()
+    path = tmp_path / "response.json"
+    for fault in (False, True):
+        if fault:
+            expert[:, 10:20] = 0
+        response = {"token_ids": ids, "routed_experts": expert.swapaxes(0, 1).tolist()}
+        path.write_text(json.dumps(response))
+        text = said(capsys, "--trace", path, "--model", tmp_path, "--out", tmp_path / "ours.npz")
+        assert ("No problem found." in text) != fault
+        assert (f"padding: 10 tokens ({10 / len(ids):.0%}) have only expert 0" in text) == fault
+        assert "busiest expert" in text and "bits: token" in text
+    with np.load(tmp_path / "ours.npz") as stored:
+        assert stored["block"].tolist() == [2, 3, 4, 5] and np.array_equal(stored["expert"], expert)
+    report = json.loads(said(capsys, "--trace", tmp_path / "ours.npz", "--json"))
+    assert report["problems"].keys() == {"padding"} and report["tokens_known"]
+    np.save(tmp_path / "array.npy", case.of.expert.swapaxes(0, 1))
+    text = said(capsys, "--trace", tmp_path / "array.npy")
+    assert "No problem found." in text and "busiest expert" in text and "bits" not in text
+    for words, line in (
+        (["--trace", path, "--text", path], "it cannot be used with --trace"),
+        ([tmp_path, "--trace", path], "name the folder of a run, or --trace FILE"),
+        ([tmp_path, "--model", tmp_path], "name the folder of a run, or --trace FILE"),
+        (["--trace", tmp_path / "array.npy", "--page", tmp_path / "a.html"], "the trace has no tokens"),
+        (["--trace", path, "--model", path], "model_type is null; allowed: afmoe"),
+    ):
+        assert line in said(capsys, *words, code=2)
