@@ -323,6 +323,12 @@ class Fits(Sequence):
 def fits_blocks(fits) -> list[Block]:
     law = fits.law
     blocks = [*law_lines(fits), *fits.remarks]
+    if words := choice_words(fits):
+        takes = "give predict and plan the better one by --law"
+        if law.name == DEFAULT_LAW:
+            form = "better form" if len({*left_out_errors(fits.fits)}) > 1 else "form without a floor"
+            takes = f"predict and plan take the {form}, and --law forces one"
+        blocks.append(f"{words}; {takes}")
     if law.measured == "accuracy" and len(fits) > WHOLE:
         blocks += [_lines_table(fits), "for intervals, use --json, or --task with one task"]
     else:
@@ -336,12 +342,6 @@ def fits_blocks(fits) -> list[Block]:
         blocks.append("with --huber there are no intervals; without it there are")
     if any(fit.slopes for fit in fits):
         blocks.append(AT_ONE)
-    if words := choice_words(fits):
-        takes = "give predict and plan the better one by --law"
-        if law.name == DEFAULT_LAW:
-            form = "better form" if len({*left_out_errors(fits.fits)}) > 1 else "form without a floor"
-            takes = f"predict and plan take the {form}, and --law forces one"
-        blocks.append(f"{words}; {takes}")
     return blocks + floor_lines(law, fits)
 
 
