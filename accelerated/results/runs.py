@@ -158,7 +158,7 @@ class Runs:
             law: a law of the loss, as for `fit`; None for routed-bounded, with a floor if this predicts left-out sizes
                 better.
             level: confidence level of the intervals, between 0 and 1.
-            resamples: number of resamples for the share of wins; 0 for none; None for 500, or for 50 with a slow law.
+            resamples: number of resamples for the share of wins; 0 for none; None for 500, or for 200 with a slow law.
             published: whether to add separate rankings by the printed coefficients of later papers.
             huber: delta in log10 units, as for `fit`.
             within: nats; the plan lists the choices whose loss is at most this much above the lowest. None for 0.002.
