@@ -31,12 +31,17 @@ PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
 MARK = "<!-- make coverage writes the table below -->\n"
 
 SIZES, EXPERTS = (15e6, 25e6, 55e6, 130e6, 370e6, 1.3e9), (1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-PAPER = tuple(column.ravel() for column in np.meshgrid(SIZES, EXPERTS, indexing="ij"))
-SMALL = tuple(column.ravel() for column in np.meshgrid([1e7, 3e7, 1e8, 3e8], [1.0, 4, 16, 64], indexing="ij"))
-TOKENS = tuple(column.ravel() for column in np.meshgrid([1e7, 3e7, 1e8, 3e8], [1e9, 3e9, 1e10, 3e10], indexing="ij"))
-JOINT = tuple(
-    column.ravel() for column in np.meshgrid([1e8, 3e8, 1e9, 3e9], [2e9, 8e9, 3.2e10], [1.0, 4, 16, 64], indexing="ij")
-)
+
+
+def grid(*values) -> tuple:
+    """Return columns [n] with every combination of the values of each."""
+    return tuple(column.ravel() for column in np.meshgrid(*values, indexing="ij"))
+
+
+PAPER = grid(SIZES, EXPERTS)
+SMALL = grid([1e7, 3e7, 1e8, 3e8], [1.0, 4, 16, 64])
+TOKENS = grid([1e7, 3e7, 1e8, 3e8], [1e9, 3e9, 1e10, 3e10])
+JOINT = grid([1e8, 3e8, 1e9, 3e9], [2e9, 8e9, 3.2e10], [1.0, 4, 16, 64])
 BOUNDED = routed.RoutedCoefficients(-0.082, -0.108, 0.009, 1.104, 1.85, 314.0)
 WITH_FLOOR = floored.BoundedFloorCoefficients(-0.177, -0.112, 0.0024, 1.555, 2.6, 295.0, 1.44)
 BILINEAR = log_linear.BilinearCoefficients(-0.079, -0.088, 0.0075, 1.072)
@@ -75,6 +80,11 @@ def falling(columns: tuple, deviation: float, random: np.random.Generator) -> np
     """Return normal errors [n] whose deviation falls with size, by 10 from the smallest to the largest."""
     place = np.log(columns[0] / columns[0].min()) / np.log(columns[0].max() / columns[0].min())
     return deviation * 10.0**-place * random.standard_normal(place.size)
+
+
+def heavy(columns: tuple, deviation: float, random: np.random.Generator) -> np.ndarray:
+    """Return errors [n] of Student's distribution with 3 degrees of freedom."""
+    return deviation / math.sqrt(3) * random.standard_t(3, columns[0].size)
 
 
 def signs(residual: np.ndarray, random: np.random.Generator) -> np.ndarray:
@@ -213,14 +223,57 @@ def row_of(design: Design, tables: list[dict]) -> list[list[str]]:
     return lines
 
 
+def mixed(number: int, seed: int) -> list[Design]:
+    """Return designs of tables that all differ: with and without a floor, 4 to 7 sizes, and three kinds of noise.
+
+    Each is asked for the loss at ten times the largest size and 64 experts.
+    """
+    random, tables = np.random.default_rng(seed), []
+    kinds = {
+        "independent": partial(normal, share=0.0),
+        "50 % shared by a size": partial(normal, share=0.5),
+        "heavy tails": heavy,
+    }
+    for _ in range(number):
+        sizes = np.geomspace(1e7, 10 ** random.uniform(8.3, 9.3), random.integers(4, 8))
+        columns = grid(sizes, 4.0 ** np.arange(random.integers(4, 6)))
+        floor, noise = bool(random.integers(2)), str(random.choice(list(kinds)))
+        predict, law = (floored.predict_floored, WITH_FLOOR) if floor else (routed.predict_loss, BOUNDED)
+        errors = partial(kinds[noise], columns, deviation=random.uniform(0.001, 0.003))
+        truth = f"{'floor' if floor else 'no floor'}, {sizes.size} sizes to {sizes[-1]:.1e}"
+        point = asked(predict, law, (), (10 * sizes[-1], 64.0))
+        tables.append(Design(truth, noise, "routed-bounded", columns, predict(*columns, law), errors, point))
+    return tables
+
+
+def print_mixed(number: int, seed: int) -> None:
+    """Print the chosen form, the true loss and its interval for each table of `mixed`, and count what covers."""
+    right = covered = fitted = 0
+    for design in mixed(number, seed):
+        head = f"{design.truth}, {design.noise}"
+        if (table := simulate(design, seed)) is None:
+            print(f"{head}: not fitted")
+            continue
+        [(_, truth)], [(_, (low, high))] = design.asked.values(), table["values"].values()
+        form = "floor" if table["floor"] else "no floor"
+        words = f"{form} chosen, by {table['method']}; {truth:.4f} in {low:.4f} to {high:.4f}"
+        print(f"{head}: {words}{'' if low <= truth <= high else ': no'}")
+        fitted, covered = fitted + 1, covered + (low <= truth <= high)
+        right += design.truth.startswith(f"{form},")
+    print(f"{covered} of {fitted} intervals cover; the form is right in {right}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tables", type=int, default=TABLES, help="tables of each row")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first table; the page has those from 0")
+    parser.add_argument("--mixed", type=int, default=0, help="only this number of tables that all differ, each printed")
     parser.add_argument("--only", default="", help="only the rows whose law, truth or noise contains this text")
     parser.add_argument("--out", type=Path, default=Path("build/coverage"), help="folder of the finished tables")
     arguments = parser.parse_args()
+    if arguments.mixed:
+        return print_mixed(arguments.mixed, arguments.seed)
     arguments.out.mkdir(parents=True, exist_ok=True)
     lines = []
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:

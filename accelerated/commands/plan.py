@@ -138,7 +138,7 @@ def plan(
         published: Also rank with the published coefficients of later papers, one ranking for each paper.
         level: Confidence level of the intervals.
         resamples: Number of resamples of the runs; 0 for none. The output shows how often each option is best in
-            them. If not given: 500, or 50 with --huber or for a law with training tokens or a floor, because these
+            them. If not given: 500, or 200 with --huber or for a law with training tokens or a floor, because these
             fits take longer.
         within: List the sizes and options whose loss is at most this many nats above the lowest. If not given: 0.002.
         top: Number of options to show in each ranking. Files and JSON hold all options.

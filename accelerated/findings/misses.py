@@ -42,7 +42,7 @@ def sentence(report: Report) -> str | None:
     if bent:
         whose = "" if len(bent) == len(laws) else f" of {names(bent)}"
         sentences.append(
-            f"The residuals{whose} are curved in log N, so the law is also wrong beyond the trained sizes."
+            f"The residuals{whose} are curved in log N. If this continues, the law is wrong beyond the trained sizes."
         )
     forms = report.results["forms"]
     unseen = forms[forms["law"] == BOUNDED]["size_percent"].max()

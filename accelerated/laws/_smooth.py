@@ -26,7 +26,8 @@ FAST = {KaplanCoefficients: hoffmann.KAPLAN, JointCoefficients: joint.JOINT, **f
 
 
 LOW = 2.0  # a minimum with a larger sum, as a multiple of the least, is no start for tables like this one
-OTHERS, OTHER_STEPS = 2, (60, 600)  # tables whose ends, the lowest in a table, start its second search; its steps
+OTHERS = 2  # tables whose ends, the lowest in a table, start its second search
+SHORT = (60, 100)  # steps before the best ends of all tables are searched to the end, together
 AT_ONCE = 50  # tables that are searched together; the arrays of more of them do not stay in the processor's cache
 
 
@@ -112,10 +113,7 @@ def fit_each(fit: Callable, whole: Sequence[np.ndarray], tables: Sequence[Sequen
 
     of(whole)
     numbers = [of(table) for table in tables]
-    search = searched(*asked[0][:4])
-    coefficients = []
-    for first in range(1, len(asked), AT_ONCE):
-        coefficients += _fit_lanes(search, asked[first : first + AT_ONCE])
+    coefficients = _fit_lanes(searched(*asked[0][:4]), asked[1:]) if len(asked) > 1 else []
     return [None if number is None else coefficients[number - 1] for number in numbers]
 
 
@@ -130,8 +128,10 @@ def _fit_lanes(search: Searched, asked: list[tuple]) -> list:
     tables = problem._replace(
         logs=np.array([log[:, take] for log, take in zip(logs, fill, strict=True)]), log_loss=log_loss, weight=weight
     )
+    groups = [tables.of(np.arange(len(asked))[first : first + AT_ONCE]) for first in range(0, len(asked), AT_ONCE)]
+    ends = [_second_ends(some, *_best_ends(some, np.tile(lows, (len(some.weight), 1, 1)))) for some in groups]
     found = []
-    for i, end in enumerate(_second_ends(tables, *_best_ends(tables, np.tile(lows, (len(asked), 1, 1))))):
+    for i, end in enumerate(_descent.ends_of(tables, np.concatenate(ends))[0]):
         own = problem._replace(logs=logs[i], log_loss=np.log(asked[i][2]))
         try:
             values, _ = _coefficients(own, end, _descent.look(own, end)[1])
@@ -141,10 +141,11 @@ def _fit_lanes(search: Searched, asked: list[tuple]) -> list:
     return found
 
 
-def _best_ends(tables: _descent.Problem, starts: np.ndarray, most=_descent.STEPS) -> tuple[np.ndarray, np.ndarray]:
-    """Return θ [tables, p] and the sum [tables] of the best end of each table; the starts are [tables, s, p]."""
+def _best_ends(tables: _descent.Problem, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return θ [tables, p] and the sum [tables] of the best end of each table after a short search; the starts are
+    [tables, s, p]."""
     count, many, size = starts.shape
-    theta, value = _descent.ends_of(tables.of(np.repeat(np.arange(count), many)), starts.reshape(-1, size), most)
+    theta, value = _descent.ends_of(tables.of(np.repeat(np.arange(count), many)), starts.reshape(-1, size), SHORT)
     theta, value = theta.reshape(starts.shape), value.reshape(count, many)
     best = np.arange(count), np.argmin(value, axis=1)
     return theta[best], value[best]
@@ -157,10 +158,8 @@ def _second_ends(tables: _descent.Problem, ends: np.ndarray, least: np.ndarray) 
         return ends
     sums = np.array([_descent.sums_at(tables, np.tile(end, (count, 1))) for end in ends])  # [ends, tables]
     np.fill_diagonal(sums, np.inf)
-    again, lower = _best_ends(tables, ends[np.argsort(sums, axis=0)[:OTHERS].T], OTHER_STEPS)
-    for i in np.flatnonzero(lower < least * (1 - _descent.REACHED)):
-        ends[i] = _descent.ends_of(tables.of(np.array([i])), again[i : i + 1])[0][0]
-    return ends
+    again, lower = _best_ends(tables, ends[np.argsort(sums, axis=0)[:OTHERS].T])
+    return np.where((lower < least * (1 - _descent.REACHED))[:, None], again, ends)
 
 
 def fitted(form: Form, columns: tuple, loss: np.ndarray, huber: float | None, starts) -> tuple:

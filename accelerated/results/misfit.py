@@ -396,7 +396,7 @@ def misfit_lines(misfit: Misfit, with_largest: bool = True) -> list[str]:
         way = "above" if misfit.bend.value > 0 else "below"
         lines.append(
             f"the residuals are curved in log N (p = {test.p:.1g}): the losses of the smallest and the largest sizes "
-            f"lie {way} the law, so the law is also wrong beyond these sizes"
+            f"lie {way} the law; if this continues, larger models lie further {way} it"
             if test.p < CLEAR
             else f"the residuals show no curvature in log N (p = {test.p:.2g})"
         )

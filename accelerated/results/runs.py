@@ -158,7 +158,7 @@ class Runs:
             law: a law of the loss, as for `fit`; None for routed-bounded, with a floor if this predicts left-out sizes
                 better.
             level: confidence level of the intervals, between 0 and 1.
-            resamples: number of resamples for the share of wins; 0 for none; None for 500, or for 50 with a slow law.
+            resamples: number of resamples for the share of wins; 0 for none; None for 500, or for 200 with a slow law.
             published: whether to add separate rankings by the printed coefficients of later papers.
             huber: delta in log10 units, as for `fit`.
             within: nats; the plan lists the choices whose loss is at most this much above the lowest. None for 0.002.
@@ -323,6 +323,12 @@ class Fits(Sequence):
 def fits_blocks(fits) -> list[Block]:
     law = fits.law
     blocks = [*law_lines(fits), *fits.remarks]
+    if words := choice_words(fits):
+        takes = "give predict and plan the better one by --law"
+        if law.name == DEFAULT_LAW:
+            form = "better form" if len({*left_out_errors(fits.fits)}) > 1 else "form without a floor"
+            takes = f"predict and plan take the {form}, and --law forces one"
+        blocks.append(f"{words}; {takes}")
     if law.measured == "accuracy" and len(fits) > WHOLE:
         blocks += [_lines_table(fits), "for intervals, use --json, or --task with one task"]
     else:
@@ -336,12 +342,6 @@ def fits_blocks(fits) -> list[Block]:
         blocks.append("with --huber there are no intervals; without it there are")
     if any(fit.slopes for fit in fits):
         blocks.append(AT_ONE)
-    if words := choice_words(fits):
-        takes = "give predict and plan the better one by --law"
-        if law.name == DEFAULT_LAW:
-            form = "better form" if len({*left_out_errors(fits.fits)}) > 1 else "form without a floor"
-            takes = f"predict and plan take the {form}, and --law forces one"
-        blocks.append(f"{words}; {takes}")
     return blocks + floor_lines(law, fits)
 
 

@@ -27,7 +27,7 @@ from .options import Model
 EXPERTS_TRIED = 60
 """Numbers of experts between 2 and the largest number of an option, at about equal ratios."""
 
-AT_ONCE = 50
+AT_ONCE = 200
 """Tables that are fitted together, so that their losses at all candidates need little memory."""
 
 WITHIN = 0.002

@@ -31,7 +31,7 @@ from .optima import WITHIN, Optimum, optimum_of
 from .options import Model, Printed, models_of_runs, printed_laws
 
 RESAMPLES = 500
-SLOW_RESAMPLES = 50
+SLOW_RESAMPLES = 200
 """Default number of resamples for slow fits: of a law with training tokens or a floor, or by Huber's sum."""
 
 MOST_RESAMPLES = 100_000
