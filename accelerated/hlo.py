@@ -31,6 +31,11 @@ SENT = {
 """By collective, the bytes that a device sends in rings, from the bytes of its result and the devices of a group. A
 ragged all-to-all sends what the router decides. Its number is an upper estimate: all rows of the smaller buffer."""
 
+VIEWS = (
+    "parameter", "get-tuple-element", "bitcast", "tuple", "while", "conditional", "call", "opt-barrier", "constant",
+)  # fmt: skip
+"""Instructions that move no bytes of their own."""
+
 _COLLECTIVE = r"(?<![\w%.-])((?:all|ragged|partitioned|collective)-[\w-]+|reduce-scatter[\w-]*|send|recv)\("
 _TENSOR = re.compile(r"([a-z]+)(\d*)(\w*)\[([\d,]*)\](\{[^{}]*\})?")
 _CALLED = re.compile(r"\b(calls|body|condition|branch_computations|\w+_computation|to_apply)=(\{[^}]*\}|%[\w.-]+)")
@@ -177,14 +182,52 @@ class Program:
                 total += times * int(stated[1]) if stated else 0
         return total
 
+    def _unfused(self):
+        """Yield (name, instructions) of the computations that run, except the insides of fusions."""
+        inside = {name for lines in self.computations.values() for line in lines for name in _fused(line)}
+        for name, lines in self.computations.items():
+            if self.times[name] and name not in inside:
+                yield name, lines
+
+    def moved_bytes(self) -> float:
+        """Return the bytes that instructions read and write, in the large or the fast memory.
+
+        XLA's count is similar, but counts the body of a loop once. Of an array from which an instruction takes a slice,
+        or in which it replaces one, only the slice counts.
+        """
+        total = 0
+        for name, lines in self._unfused():
+            types = {line.name: line.type for line in lines}
+            for line in lines:
+                if line.opcode.endswith("-done"):
+                    total += 2 * self.times[name] * tensor_bytes(line.type)
+                elif line.opcode not in VIEWS and not line.opcode.endswith("-start"):
+                    total += self.times[name] * self._moved(line, types)
+        return total
+
+    def _moved(self, line: Instruction, types: dict[str, str]) -> float:
+        body, inner = [line], line.names()
+        if fused := _fused(line):
+            body = self.computations[fused[0]]
+            parameters = [each for each in body if each.opcode == "parameter"]
+            inner = [each.name for each in sorted(parameters, key=lambda each: int(each.operands))]
+        total, root = 0, body[-1]
+        for name, outer in zip(inner, line.names(), strict=True):
+            users = [each for each in body if name in each.names()]
+            uses = {(each.opcode, each.names()[0] == name) for each in users}
+            if uses in ({("dynamic-slice", True)}, {("slice", True)}):
+                total += sum(tensor_bytes(each.type) for each in users)
+            elif uses != {("dynamic-update-slice", True)}:
+                total += tensor_bytes(types[outer])
+        types = types | {each.name: each.type for each in body}
+        return total + tensor_bytes(types[root.names()[1]] if root.opcode == "dynamic-update-slice" else line.type)
+
     def largest_tensors(self, number: int) -> list[Tensor]:
         """Return the largest results of instructions in the device's large memory (HBM), one for each shape."""
         found = {}
-        views = ("parameter", "get-tuple-element", "bitcast", "tuple", "while", "conditional", "call", "opt-barrier")
-        inside = {name for lines in self.computations.values() for line in lines for name in _fused(line)}
-        for name, lines in self.computations.items():
-            for line in lines if self.times[name] and name not in inside else ():
-                if line.opcode in views and not (name == self.entry and line.opcode == "parameter"):
+        for name, lines in self._unfused():
+            for line in lines:
+                if line.opcode in VIEWS and not (name == self.entry and line.opcode == "parameter"):
                     continue
                 for match in _TENSOR.finditer(line.type):
                     if "S(" not in (match[5] or ""):  # S(1) is the small fast memory
@@ -240,7 +283,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def _fused(line: Instruction) -> list[str]:
-    return re.findall(r"calls=%([\w.-]+)", line.attributes) if line.opcode == "fusion" else []
+    return re.findall(r"calls=%([\w.-]+)", line.attributes) if line.opcode in ("fusion", "async-start") else []
 
 
 def _group_size(line: Instruction) -> int:

@@ -109,6 +109,35 @@ def test_the_largest_tensors_are_results_in_the_large_memory():
     assert largest[1].source == "state.params['up']"
 
 
+MOVED = """%fused (a: f32[4,8], i: s32[], b: f32[8]) -> f32[4,8] {
+  %b = f32[8]{0} parameter(2)
+  %a = f32[4,8]{1,0} parameter(0)
+  %i = s32[]{:T(128)} parameter(1)
+  %row = f32[1,8]{1,0} dynamic-slice(%a, %i), dynamic_slice_sizes={1,8}
+  %more = f32[1,8]{1,0} add(%row, %b)
+  ROOT %filled = f32[4,8]{1,0} dynamic-update-slice(%c, %more, %i)
+}
+
+%round (state: (s32[], f32[4,8])) -> (s32[], f32[4,8]) {
+  %state = (s32[]{:T(128)}, f32[4,8]{1,0}, f32[8]{0}) parameter(0)
+  %i.1 = s32[]{:T(128)} get-tuple-element(%state), index=0
+  %a.1 = f32[4,8]{1,0} get-tuple-element(%state), index=1
+  %b.1 = f32[8]{0} get-tuple-element(%state), index=2
+  %a.2 = f32[4,8]{1,0} fusion(%a.1, %i.1, %b.1), kind=kLoop, calls=%fused
+  %a.3 = f32[4,8]{1,0} dynamic-update-slice(%a.2, %b.1, %i.1)
+  ROOT %next = (s32[]{:T(128)}, f32[4,8]{1,0}) tuple(%i.1, %a.3)
+}
+"""
+
+
+def test_a_slice_of_an_array_moves_only_its_bytes_in_each_round():
+    entry = TEXT[TEXT.index("%goes.on") : TEXT.index("%unless")] + TEXT[TEXT.index("ENTRY") :]
+    lines = [line.removesuffix(", to_apply=%add") for line in entry.splitlines() if "%search" not in line]
+    fusion, replaced, compared = 32 + 4 + 32 + 32, 32 + 4 + 32, 4 + 4 + 1
+    gathered, scattered = 2 * 512, 128 + 32
+    assert Program(MOVED + "\n".join(lines)).moved_bytes() == 5 * (fusion + replaced + compared) + gathered + scattered
+
+
 REDUCE = "%s = f32[2]{0} all-reduce(%x), replica_groups="
 UNKNOWN = [
     REDUCE + "somewhere", REDUCE + "mesh['a'=4] {'a':(2)2}", REDUCE.replace("replica_groups", "flattened_id"),

@@ -55,7 +55,7 @@ about it. With the last one, several processes can compile at the same time."""
 LARGEST = 5
 """Number of tensors in a report."""
 
-FORM = 1
+FORM = 2
 """Number of the form of cached reports; change it together with `_numbers`."""
 
 
@@ -97,7 +97,7 @@ def memory_of_slice(name: str) -> int:
 
 def compile_training(config: TrainConfig, name: str) -> dict:
     """Return the numbers of the training steps alone, see `compile_run`."""
-    return _compiled(lower_run(config, name)[0], name, config.steps_per_call)
+    return _compiled(lower_run(config, name, training_alone=True)[0], name, config.steps_per_call)
 
 
 def compile_run(config: TrainConfig, name: str) -> dict:
@@ -121,8 +121,11 @@ def compile_run(config: TrainConfig, name: str) -> dict:
     }
 
 
-def lower_run(config: TrainConfig, name: str) -> list[jax.stages.Lowered]:
+def lower_run(config: TrainConfig, name: str, training_alone: bool = False) -> list[jax.stages.Lowered]:
     """Return the programs of the training steps and of the evaluation of a run, traced for a slice.
+
+    Args:
+        training_alone: return only the first one.
 
     Raises:
         InputError: there is no such slice, libtpu is missing, or the mesh does not fit the slice.
@@ -139,11 +142,11 @@ def lower_run(config: TrainConfig, name: str) -> list[jax.stages.Lowered]:
     except NotImplementedError as error:  # of JAX, for a mesh that does not follow the links of the slice
         raise InputError(f"slice {name} has no mesh {config.mesh}: {in_line(str(error))}") from error
     with traced_for("tpu"):
-        return _lowered(config, layout, devices[0])
+        return _lowered(config, layout, devices[0], training_alone)
 
 
-def _lowered(config: TrainConfig, layout: Layout | None, device: jax.Device) -> list[jax.stages.Lowered]:
-    """Return the programs of training and evaluation, traced with the shapes and shardings of a run."""
+def _lowered(config: TrainConfig, layout: Layout | None, device: jax.Device, training_alone: bool = False):
+    """Return `lower_run` for a layout, or for one device."""
     everywhere = (
         jax.sharding.SingleDeviceSharding(device) if layout is None else jax.NamedSharding(layout.mesh, jax.P())
     )
@@ -158,12 +161,13 @@ def _lowered(config: TrainConfig, layout: Layout | None, device: jax.Device) -> 
     inputs = jax.eval_shape(lambda: run_inputs(config, None))
     inputs = jax.tree.map(lambda leaf: placed(leaf.shape, leaf.dtype), inputs)._replace(table=table)
     windows = config.batch_size, config.sequence_length + 1
-    steps = compiled_steps(config, "auction", layout)
+    batches = placed((config.steps_per_call, *windows), sharding=rows)
+    training = compiled_steps(config, "auction", layout).lower(state, batches, placed(()), placed(()), inputs)
+    if training_alone:
+        return [training]
     evaluate = compiled_evaluate.__wrapped__(config.model, compute_dtype(config), "own", layout)  # see `target`
-    return [
-        steps.lower(state, placed((config.steps_per_call, *windows), sharding=rows), placed(()), placed(()), inputs),
-        evaluate.lower(state.params, placed((config.evaluation_batches(), *windows), sharding=rows), table),
-    ]
+    batches = placed((config.evaluation_batches(), *windows), sharding=rows)
+    return [training, evaluate.lower(state.params, batches, table)]
 
 
 def _compiled(lowered: jax.stages.Lowered, name: str, rounds: int) -> dict:
@@ -197,6 +201,7 @@ def _numbers(lowered: jax.stages.Lowered, rounds: int) -> dict:
         "fits": True,
         "memory": parts | {"sum": sum(parts.values()) - 2 * parts["aliased"]},
         "product_flops": program.product_flops() / rounds,
+        "moved_bytes": program.moved_bytes() / rounds,
         "compiler": {"flops": cost["flops"], "bytes": cost["bytes accessed"]},
         "collectives": {kind: {"count": count, "bytes": total} for kind, (count, total) in sent.items()},
         "uncounted_loops": program.uncounted,
