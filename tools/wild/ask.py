@@ -176,6 +176,9 @@ def of_transformers(pattern: str = "") -> list[dict]:
             namespace = library.find(name)
             found = row("transformers", name, namespace) | {"bfloat16": router_in_bfloat16(library, name, module)}
             found["returns"] = returns(library, name, module)
+            if "HashRouter" in name:  # the adapter fills its table, so the choice is not its own
+                facts = found["top_k_router"]["facts"]
+                found["top_k_router"]["facts"] = {key: facts[key] for key in facts if key not in ("choice", "ties")}
         except LookupError as error:
             found = {"library": "transformers", "function": name}
             found["top_k_router"] = {"verdict": "not askable", "detail": str(error)}

@@ -174,7 +174,7 @@ def changes(old: list[dict], rows: list[dict]) -> list[str]:
             continue
         both = [(*cells(one), one.get("returns") or "") for one in (last, row)]
         pairs = list(zip((*CELLS, "returned logits"), *both, strict=True))[2:]
-        words += [f"{name} was {old or 'blank'}, now {new or 'blank'}" for name, old, new in pairs if old != new]
-        if both[0] != both[1]:
-            lines.append(f"`{function}`: {'; '.join(words)}")
+        more = [f"{name} was {old}, now {new}" for name, old, new in pairs if old and new and old != new]
+        if more or both[0][:2] != both[1][:2]:  # a blank cell was not measured
+            lines.append(f"`{function}`: {'; '.join(words + more)}")
     return lines
