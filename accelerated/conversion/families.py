@@ -67,6 +67,7 @@ class Family(NamedTuple):
         attention: a key of `ATTENTION`
         norms: vectors of d in the norms of a block
         final: vectors of d in the last norm
+        tied: the key that says whether the output matrix is the embedding
         extra: {name of `EXTRA`: the key that adds it, or "" if it is always there}
     """
 
@@ -85,6 +86,7 @@ class Family(NamedTuple):
     attention: str = "grouped"
     norms: int = 2
     final: int = 1
+    tied: str = "tie_word_embeddings=0"
     extra: dict[str, str] = {}  # noqa: RUF012
 
 
@@ -97,12 +99,13 @@ _TYPES = "mlp_layer_types=0"
 
 FAMILIES = {
     "afmoe": Family(
-        _N, shared="num_shared_experts moe_intermediate_size", first="num_dense_layers", norms=4,
+        _N, shared="num_shared_experts moe_intermediate_size", first="num_dense_layers", norms=4, head="head_dim=128",
         extra={"norm_heads": "", "gate": "", "router_bias": "", **_BIAS},
     ),
     "cohere2_moe": Family(
-        _N, **_WIDE, dense="prefix_dense_intermediate_size=0", norms=1, extra=_BIAS, types=_TYPES,
-        shared="num_shared_experts=0 intermediate_size", first="first_k_dense_replace=0",
+        _N, **_WIDE, dense="prefix_dense_intermediate_size=0", norms=1, types=_TYPES, extra=_BIAS,
+        shared="num_shared_experts=0 intermediate_size", first="first_k_dense_replace=0", head="head_dim=128",
+        tied="tie_word_embeddings=1",
     ),
     "deepseek_v2": Family(
         shared=_SHARED, first="first_k_dense_replace=0", attention="latent",
@@ -116,7 +119,8 @@ FAMILIES = {
     "dots1": Family(shared=_SHARED, first="first_k_dense_replace=0", extra={"norm_heads": "", **_BIAS}),
     "ernie4_5_moe": Family(
         "moe_num_experts", "moe_k", shared="moe_num_shared_experts=2 moe_intermediate_size",
-        first="moe_layer_start_index=1", last="moe_layer_end_index=-1", step="moe_layer_interval=1",
+        tied="tie_word_embeddings=1", first="moe_layer_start_index=1", last="moe_layer_end_index=-1",
+        step="moe_layer_interval=1",
         extra={
             "bias": "use_bias=0", "ffn_bias": "use_bias=0", "shared_bias": "use_bias=0", "head_bias": "use_bias=0",
             "router_bias": "",
@@ -128,8 +132,8 @@ FAMILIES = {
     ),
     "flex_olmo": Family(_N, **_WIDE, extra={"norm_all": "", **_BIAS}),
     "flint": Family(
-        _N, shared="shared_expert_intermediate_size", **_STEP,
-        extra={"norm_heads": "", "sinks": "", **_BIAS},
+        _N, shared="shared_expert_intermediate_size", step="decoder_sparse_step=1", only="mlp_only_layers",
+        head="head_dim=128", extra={"norm_heads": "", "sinks": "", **_BIAS},
     ),
     "glm4_moe": Family(
         shared=_SHARED, first="first_k_dense_replace=1",
@@ -144,7 +148,8 @@ FAMILIES = {
     "granitemoeshared": Family(_N, **_WIDE, shared="shared_intermediate_size=0", extra=_BIAS),
     "granitemoe_swa": Family(_N, **_WIDE, shared="shared_intermediate_size=0", extra={"sinks": "", **_BIAS}),
     "hunyuan_v1_moe": Family(
-        _N, "moe_topk|num_experts_per_tok", **_WIDE, shared="intermediate_size", extra={"norm_heads": "", **_BIAS},
+        _N, "moe_topk|num_experts_per_tok", **_WIDE, shared="intermediate_size", head="head_dim",
+        extra={"norm_heads": "", **_BIAS},
     ),
     "hy_v3": Family(
         _N, shared="num_shared_experts moe_intermediate_size", first="first_k_dense_replace=1", types=_TYPES,
@@ -229,6 +234,9 @@ def read_model(values: dict) -> ForeignModel:
     family = FAMILIES[kind]
     keys = {"d": "hidden_size", "V": "vocab_size", "L": "num_hidden_layers", "H": "num_attention_heads"}
     keys |= {"E": family.experts, "k": family.chosen, "f": family.width, "g": family.dense}
+    may_be_null = "q_lora_rank" if family.attention == "latent" else "num_key_value_heads"
+    if may_be_null not in values:
+        raise InputError(f"{may_be_null} is missing; null is allowed")
     if family.attention == "latent":
         keys |= {"c": "kv_lora_rank", "q": "q_lora_rank=0", "n": "qk_nope_head_dim", "r": "qk_rope_head_dim"}
         keys |= {"v": "v_head_dim"} | (
@@ -249,7 +257,7 @@ def read_model(values: dict) -> ForeignModel:
     routed = _routed(values, family, sizes["L"])
     if not all(routed) and not sizes["g"]:
         raise InputError(f"{family.dense.partition('=')[0]} is missing; the dense blocks need it")
-    tied = bool(_value(values, "tie_word_embeddings=0"))
+    tied = bool(_value(values, family.tied))
     head = [_tensor(sizes, "norms", "d")] * family.final + [_tensor(sizes, "embedding", "V d")] * (not tied)
     if "head_bias" in family.extra and _value(values, family.extra["head_bias"]):
         head.append(_tensor(sizes, *EXTRA["head_bias"]))

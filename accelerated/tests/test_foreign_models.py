@@ -98,6 +98,22 @@ def test_the_counts_of_the_default_configuration_are_those_of_transformers(kind)
     assert sums(read_model(plain(config)))[0] == count(shapes_of(config)) > 1e9
 
 
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_missing_key_has_the_value_of_its_class(kind):
+    configurations = pytest.importorskip("transformers").models.auto.configuration_auto.CONFIG_MAPPING
+    family = FAMILIES[kind]
+    keys = [key for key in family if isinstance(key, str)] + [*family.extra.values()]
+    optional = {name for key in " ".join(keys).split() if "=" in key for name in key.partition("=")[0].split("|")}
+    full = plain(configuration(kind, 0))
+    kept = {key for key in full if key in SIZES or "shared" in key} | {"num_dense_layers", "q_lora_rank", "head_dim"}
+    kept = (kept | {"mlp_only_layers"}) - (optional - {family.dense.partition("=")[0]})
+    values = {key: full[key] for key in kept if key in full}
+    if family.attention == "latent":
+        values.pop("head_dim", None)
+    config = configurations[kind](**values)
+    assert sums(read_model(values | {"model_type": kind}))[0] == count(shapes_of(config))
+
+
 MIXTRAL = {
     "model_type": "mixtral", "hidden_size": 4096, "vocab_size": 32000, "num_hidden_layers": 32,
     "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "num_local_experts": 8,
@@ -122,6 +138,7 @@ def test_mixtral_has_the_published_numbers_of_parameters():
 @pytest.mark.parametrize(("changes", "message"), [
     ({"model_type": "bert"}, "model_type is \"bert\"; allowed: afmoe"),
     ({"hidden_size": None}, "hidden_size is missing"),
+    ({"num_key_value_heads": ...}, "num_key_value_heads is missing; null is allowed"),
     ({"num_local_experts": None}, "num_experts or num_local_experts is missing"),
     ({"vocab_size": "32000"}, "vocab_size is '32000'; use a whole number of at least 1"),
     ({"num_experts_per_tok": 9}, "9 experts per token exceed its 8 experts"),
@@ -129,7 +146,8 @@ def test_mixtral_has_the_published_numbers_of_parameters():
 ])  # fmt: skip
 def test_a_wrong_configuration_is_one_line(changes, message, tmp_path, capsys):
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(MIXTRAL | changes))
+    values = {key: value for key, value in (MIXTRAL | changes).items() if value is not ...}
+    path.write_text(json.dumps(values))
     assert cli.main(["plan-mesh", "--model", str(path), "--devices", "8", "--memory", "80GB"]) == 2
     line = capsys.readouterr().err
     assert message.replace('"bert"', "'bert'") in line and line.count("\n") == 1 and str(path) in line

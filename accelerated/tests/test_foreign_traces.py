@@ -48,6 +48,14 @@ def test_clean_routing_has_no_problem(seed):
         assert problems(of) == {}
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_runs_by_chance_are_no_problem(seed):
+    """Expert 0 takes 60 % of the choices in two blocks, so a third of the tokens have only expert 0."""
+    expert = np.random.default_rng(seed).choice(4, size=(2, 200, 1), p=[0.6, 0.2, 0.1, 0.1])
+    of = Recorded(expert, None, None, None, np.arange(200) == 0)
+    assert problems(of, Design(4, 1, np.arange(2) + 1, 2, 1.0)) == {}
+
+
 def changed(part: str, change):
     """Return a fault that changes a copy of an array."""
 
