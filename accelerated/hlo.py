@@ -93,7 +93,7 @@ class Program:
             if head:
                 lines = self.computations.setdefault(head[2], [])
                 self.entry = head[2] if head[1] else self.entry
-            elif line == "}":
+            elif line.startswith("}"):  # on v5p and v6e with the part of the chip: }, execution_thread="sparsecore"
                 lines = None
             elif lines is not None and line.strip():
                 lines.append(_instruction(line.strip()))

@@ -82,6 +82,11 @@ def test_a_sum_of_which_a_device_keeps_a_part_is_a_reduce_scatter():
     assert found == [("reduce-scatter", 4, 1, 3 * 3 * 4 * 4)]
 
 
+def test_a_computation_of_another_part_of_the_chip_ends_with_its_name():
+    text = TEXT.replace("\n}\n\n%goes", '\n}, execution_thread="sparsecore"\n\n%goes')
+    assert text != TEXT and Program(text).collectives() == Program(TEXT).collectives()
+
+
 PIECES = """
   %piece.1 = f32[16]{0} all-gather(%x), channel_id=3, replica_groups={{0,1}}, frontend_attributes={chain_id="0"}
   %rows = (f32[8,4]{1,0}, f32[64,4]{1,0}) tuple(%x, %x)
