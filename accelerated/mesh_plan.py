@@ -57,8 +57,8 @@ LOGIT_ARRAYS = 6
 in other shapes, and stores the arrays of both halves."""
 
 SPARE = 1.25
-"""Bytes of temporaries that XLA allocates without rematerialisation, relative to the largest number of bytes in use at a
-time. libtpu 0.0.42.1 allocates 1.07 to 1.39 times this number."""
+"""Bytes of temporaries that XLA allocates without rematerialisation, relative to the largest number of bytes in use at
+a time. libtpu 0.0.42.1 allocates 1.07 to 1.39 times this number."""
 
 
 class MeshShape(NamedTuple):
@@ -349,8 +349,8 @@ def activation_bytes(
         loss          a copy of the weights in bfloat16; a chunk of logits, twice; the embedding's gradient
         backward      6 bytes per parameter: the copies, and the gradients of all blocks; the arrays of one block, with
                       `LOGIT_ARRAYS` for attention (of one sequence in float32), unless they fit into the `FAST` memory
-        update        4 bytes per parameter for new weights, with heads narrower than `LANES` padded. If there is room, XLA
-                      also copies old weights
+        update        4 bytes per parameter for new weights, with heads narrower than `LANES` padded. If there is room,
+                      XLA also copies old weights
 
     The largest phase counts. The buffers of collectives add about 4 bytes per parameter, which the plan counts as
     gradients. Without rematerialisation, blocks in a loop need the same phases. Unrolled blocks (`_WRITTEN_OUT`) need

@@ -1,9 +1,9 @@
 """Compile the training steps of the rows of docs/pods.csv for slices of TPUs: `python -m benchmarks.pods` (an hour).
 
-Each row has a slice, a mesh and the fields of a run, and for a device in a step: bytes, FLOPs and sent bytes. The script
-compiles the rows that have none of these numbers, one after the other, and writes each result at once. If a row has only
-the kind of a slice, the script takes the smallest slice on which the run fits, by `plan-mesh` and by the compiler. It
-needs libtpu (`pip install 'routelaws[train,tpu]'`).
+Each row has a slice, a mesh and the fields of a run, and for a device in a step: bytes, FLOPs and sent bytes. The
+script compiles the rows that have none of these numbers, one after the other, and writes each result at once. If a row
+has only the kind of a slice, the script takes the smallest slice on which the run fits, by `plan-mesh` and by the
+compiler. It needs libtpu (`pip install 'routelaws[train,tpu]'`).
 
 XLA first assigns memory to all arrays. Then libtpu generates code, which takes most of the time and needs more memory.
 The script stops in between. The column `final` has the temporaries of complete compilations, by `routelaws compile`.

@@ -82,9 +82,14 @@ def test_a_sum_of_which_a_device_keeps_a_part_is_a_reduce_scatter():
     assert found == [("reduce-scatter", 4, 1, 3 * 3 * 4 * 4)]
 
 
-def test_a_computation_of_another_part_of_the_chip_ends_with_its_name():
+def test_programs_for_v5p_and_v6e_name_parts_of_the_chip_and_have_attributes_of_several_lines():
     text = TEXT.replace("\n}\n\n%goes", '\n}, execution_thread="sparsecore"\n\n%goes')
-    assert text != TEXT and Program(text).collectives() == Program(TEXT).collectives()
+    kernel = (
+        '  %k = f32[2]{0} custom-call(%x), config={"cost_estimate": {\n"bytes":1,\n"flops":700\n}, "needs": true}\n'
+    )
+    text = text.replace("  %gather-start", f"{kernel}  %gather-start")
+    program, plain = Program(text), Program(TEXT)
+    assert program.collectives() == plain.collectives() and program.product_flops() == plain.product_flops() + 700
 
 
 PIECES = """
