@@ -88,12 +88,12 @@ class Program:
 
     def __init__(self, text: str):
         self.computations, self.entry, lines = {}, None, None
-        for line in text.splitlines():
+        for line in re.sub(r'\n(?="|}, ")', " ", text).splitlines():  # some attributes of kernels have several lines
             head = re.match(r"(ENTRY )?%?([\w.-]+) \(.*\{$", line)
             if head:
                 lines = self.computations.setdefault(head[2], [])
                 self.entry = head[2] if head[1] else self.entry
-            elif line == "}":
+            elif line == "}" or line.startswith("}, execution_thread="):  # a part of the chip, such as "sparsecore"
                 lines = None
             elif lines is not None and line.strip():
                 lines.append(_instruction(line.strip()))
@@ -178,7 +178,7 @@ class Program:
                 count = _dot if line.opcode == "dot" else _convolution
                 total += 2 * times * count(_shape(line.type), *shapes, line.attributes)
             elif line.opcode == "custom-call":
-                stated = re.search(r'"cost_estimate":\{"flops":"(\d+)"', line.attributes)
+                stated = re.search(r'"cost_estimate": ?\{[^{}]*"flops":"?(\d+)', line.attributes)
                 total += times * int(stated[1]) if stated else 0
         return total
 

@@ -49,12 +49,16 @@ HIDDEN_ARRAYS = {"gelu": 1, "swiglu": 2, "relu": 1}
 LOGITS = CHUNK_LOGITS * WIDER
 """Number of logits of a chunk on an accelerator."""
 
-FAST = 2**27
-"""Bytes of the fast memory (VMEM) of a TPU v5e."""
+FAST, LANES = 2**27, 128
+"""Bytes of the fast memory (VMEM) of a TPU v5e, and the multiple to which a TPU pads rows."""
+
+LOGIT_ARRAYS = 6
+"""Arrays of the size of attention's weights in the backward pass of a block: XLA writes each shifted array three times,
+in other shapes, and stores the arrays of both halves."""
 
 SPARE = 1.25
-"""Bytes of temporaries that XLA allocates, relative to the largest number of bytes in use at a time. libtpu 0.0.42.1
-allocates 1.07 to 1.39 times this number."""
+"""Bytes of temporaries that XLA allocates without rematerialisation, relative to the largest number of bytes in use at
+a time. libtpu 0.0.42.1 allocates 1.07 to 1.39 times this number."""
 
 
 class MeshShape(NamedTuple):
@@ -350,12 +354,18 @@ def activation_bytes(
         a routed one  r (2 d + n f/(G model)) a and 8 E G for scores; n s f/(G model) a for s shared experts; with a
                       latent width l, r (2 l + ...) a and 2 l a for the projected tokens and sums
 
-    The largest working arrays are the logits of a chunk of tokens (4 V per token), or one block in the backward pass:
-    its arrays and (4 + 7 a) S H/model for attention, less the `FAST` bytes that need no large memory. Unrolled blocks
-    (`_WRITTEN_OUT`) also need the embedding's gradient and, in bfloat16, a copy of all weights; at the end of the step
-    they need 8 bytes per parameter for gradients and new weights. With a loop over blocks, XLA copies all weights
-    before the loop, and the gradients of all blocks exist from its beginning: 6 bytes per parameter, and 8 at the end
-    of the step. Rematerialised blocks keep only their input d a. XLA allocates `SPARE` times these bytes.
+    Rematerialised blocks keep only their input d a. A step then has three phases:
+
+        loss          a copy of the weights in bfloat16; a chunk of logits, twice; the embedding's gradient
+        backward      6 bytes per parameter: the copies, and the gradients of all blocks; the arrays of one block, with
+                      `LOGIT_ARRAYS` for attention (of one sequence in float32), unless they fit into the `FAST` memory
+        update        4 bytes per parameter for new weights, with heads narrower than `LANES` padded. If there is room,
+                      XLA also copies old weights
+
+    The largest phase counts. The buffers of collectives add about 4 bytes per parameter, which the plan counts as
+    gradients. Without rematerialisation, blocks in a loop need the same phases. Unrolled blocks (`_WRITTEN_OUT`) need
+    the arrays of one block or the logits, the embedding's gradient, the gradients of all weights and, in bfloat16, a
+    copy of all weights. XLA allocates `SPARE` times the bytes of these programs.
     """
     width, model, kqv = WIDTHS[dtype], mesh.model, config.kqv_size
     tokens, heads = batch_size * sequence_length // mesh.shards(), config.heads / model
@@ -373,16 +383,19 @@ def activation_bytes(
     kept += config.blocks * attention + (config.blocks - config.num_routed - config.num_wide) * plain
     kept += config.blocks * halves * keys * width * (unrolled or sequence_length <= KEPT_WEIGHTS * kqv)
     count = sum(piece.count for piece in _pieces(config, mesh))
-    end = 4 * config.vocab_size * min(tokens, max(LOGITS // config.vocab_size, 1))
-    block = tokens * (attention + (4 + 7 * width) * keys + (routed if config.num_routed else wide)) - FAST
-    in_loop = max(8 * count + end, 6 * count + block)
+    matrices = 5 if config.positions == "relative" else 4
+    padded = count + matrices * config.blocks * config.d_model * heads * (-kqv % LANES)
+    chunk = min(tokens, max(LOGITS // config.vocab_size, 1)) * config.vocab_size
+    copies, of_embedding = width * count * (width < 4), 4 * config.vocab_size * config.d_model
+    of_logits = LOGIT_ARRAYS * halves * keys * (width if batch_size > mesh.shards() else 4)
+    block = tokens * (attention + of_logits + (routed if config.num_routed else wide if config.num_wide else plain))
+    block *= block > FAST
+    phases = copies + (4 + width) * chunk + of_embedding, 6 * count + block, 4 * padded
     if unrolled:
-        first = max(end, block) + width * count * (width < 4) + 4 * config.vocab_size * config.d_model
-        live = max(tokens * kept + first, 8 * count)
+        live = max(tokens * kept + max(4 * chunk, block) + copies + width * count + of_embedding, 8 * count)
     else:
-        live = tokens * kept + in_loop
-    recomputed = tokens * config.blocks * config.d_model * width + in_loop
-    return tuple(round(SPARE * each) - 4 * count for each in (live, recomputed))
+        live = tokens * kept + max(phases)
+    return round(SPARE * live) - 4 * count, round(tokens * config.blocks * config.d_model * width + max(phases))
 
 
 def _processed_rows(config: ModelConfig, mesh: MeshShape, tokens: int) -> int:

@@ -615,8 +615,9 @@ print(f"{plan.optimizer / 1e9:.2f} GB of moments")
 # *activations* on a device: mainly the results of the forward pass that are stored until the gradient is computed. To
 # save memory, a block can store only its input, and compute the rest again for its gradient. This is called
 # *rematerialisation*. (`routelaws train` stores all activations; with `--rematerialise` it stores only the input of
-# each block.) `routelaws compile` asks the compiler of TPUs, without a TPU. Here are some columns of the table that
-# `routelaws plan-mesh` prints.
+# each block.) The compiler of TPUs decides, and `routelaws compile` asks it without a TPU.
+# [docs/scale.md](../docs/scale.md) lists its answers for the paper's models: with 64 experts, this model fits on 128
+# chips of 16 GB. Here are some columns of the table that `routelaws plan-mesh` prints.
 
 # %%
 import contextlib

@@ -82,6 +82,16 @@ def test_a_sum_of_which_a_device_keeps_a_part_is_a_reduce_scatter():
     assert found == [("reduce-scatter", 4, 1, 3 * 3 * 4 * 4)]
 
 
+def test_programs_for_v5p_and_v6e_name_parts_of_the_chip_and_have_attributes_of_several_lines():
+    text = TEXT.replace("\n}\n\n%goes", '\n}, execution_thread="sparsecore"\n\n%goes')
+    kernel = (
+        '  %k = f32[2]{0} custom-call(%x), config={"cost_estimate": {\n"bytes":1,\n"flops":700\n}, "needs": true}\n'
+    )
+    text = text.replace("  %gather-start", f"{kernel}  %gather-start")
+    program, plain = Program(text), Program(TEXT)
+    assert program.collectives() == plain.collectives() and program.product_flops() == plain.product_flops() + 700
+
+
 PIECES = """
   %piece.1 = f32[16]{0} all-gather(%x), channel_id=3, replica_groups={{0,1}}, frontend_attributes={chain_id="0"}
   %rows = (f32[8,4]{1,0}, f32[64,4]{1,0}) tuple(%x, %x)

@@ -54,6 +54,15 @@ def said(capsys, *arguments) -> str:
     return capsys.readouterr().out
 
 
+def update(weights: int, rows: int) -> int:
+    """Return the bytes of new weights, with heads of 4 numbers padded to 128.
+
+    Args:
+        rows: rows of the matrices of attention.
+    """
+    return 4 * (weights + rows * (128 - 4))
+
+
 def test_a_small_model_on_eight_devices_counted_by_hand():
     """The model has two blocks, one with four experts.
 
@@ -74,9 +83,9 @@ def test_a_small_model_on_eight_devices_counted_by_hand():
     assert plan.parameter_gather == scattered
     attention = 4 * 4 * (8 + 4) + 4 * 4  # one head: its four weights per token
     dense, routed = 16 * 4, (2 * 8 + 16) * 4 + 8 * 4
-    of_tokens, of_weights = 8 * (2 * attention + dense + routed + 4 * 10) + 4 * 10 * 8, 2 * 5120
+    of_tokens, of_weights = 8 * (2 * attention + dense + routed + 4 * 10) + 4 * 10 * 8 + 5120, 2 * 5120
     assert plan.activations == SPARE * max(of_tokens, of_weights) - 5120
-    assert plan.activations_recomputed == SPARE * (of_weights + 8 * (2 * 8 * 4 + 4 * 10)) - 5120
+    assert plan.activations_recomputed == 8 * 2 * 8 * 4 + update(1280, 5 * 2 * 8)
     assert plan.memory() == 5120 + 5120 + 3584 + plan.activations
     assert plan.traffic() == 512 + 2048 + 3520 + 3328
 
@@ -104,9 +113,9 @@ def test_options_at_other_values_than_1_counted_by_hand():
     assert plan.gradient_reduction == over_batch + 4 * (cut // 4 + whole)
     of_attention, of_dense = 4 * 2 * (6 + 4) + 4 * 2, 2 * 9 * 2
     of_experts = 12 * 3 / 8 * (2 * 6 + 2 * 3) * 2 + 8 * 12 + 2 * 9 * 2
-    of_tokens = 8 * (4 * of_attention + 3 * of_dense + of_experts + 4 * 10) + 6912 / 2 + 4 * 10 * 6
+    of_tokens = 8 * (4 * of_attention + 3 * of_dense + of_experts + 4 * 10) + 6912 + 4 * 10 * 6
     assert plan.activations == SPARE * max(of_tokens, 2 * 6912) - 6912
-    assert plan.activations_recomputed == SPARE * (2 * 6912 + 8 * (4 * 6 * 2 + 4 * 10)) - 6912
+    assert plan.activations_recomputed == 8 * 4 * 6 * 2 + update(6912 // 4, 5 * 4 * 6)
 
 
 def test_a_latent_width_narrows_the_experts_and_the_rows_between_devices():
@@ -127,35 +136,34 @@ def test_a_wide_model_recomputes_a_wide_block():
     config = ModelConfig(vocab_size=10, d_model=8, blocks=4, heads=2, kqv_size=4, flop_increase=3, activation="relu")
     plan = plan_device(config, MeshShape(2, 1, 2), 4, 4)
     attention, dense = 4 * 4 * (8 + 4) + 4 * 4, 16 * 4
-    of_tokens = 8 * (4 * attention + 2 * dense + 2 * 3 * dense + 4 * 10) + 4 * 10 * 8
+    of_tokens = 8 * (4 * attention + 2 * dense + 2 * 3 * dense + 4 * 10) + 4 * 10 * 8 + plan.parameters
     assert plan.activations == SPARE * max(of_tokens, 2 * plan.parameters) - plan.parameters
-    of_loop = 2 * plan.parameters + 8 * (4 * 8 * 4 + 4 * 10)
-    assert plan.activations_recomputed == SPARE * of_loop - plan.parameters
+    assert plan.activations_recomputed == 8 * 4 * 8 * 4 + update(plan.parameters // 4, 5 * 4 * 8)
 
 
 @pytest.mark.parametrize("blocks", [4, 5])
-def test_a_loop_over_blocks_holds_all_gradients_and_copies(blocks):
+def test_a_loop_over_blocks_needs_the_largest_of_its_phases(blocks):
     """A chunk has 2^26 / V of 640 tokens. With S = 160 and 64 numbers in a head, a loop keeps the weights of attention,
-    too."""
+    too. The logits of a chunk, their gradient and the embedding's gradient are larger than the weights."""
     config = ModelConfig(vocab_size=2**19, d_model=128, blocks=blocks, heads=2)
     plan = plan_device(config, MeshShape(), 4, 160, "bfloat16")
-    kept = 640 * blocks * (4 * 256 * 2 + 0.75 * 160 * 2 * 2 + 512 * 2) + 4 * 128 * 2**19
-    live = kept + (2 * plan.parameters if blocks > 4 else plan.parameters / 2 + 4 * 2**19 * 128)
-    assert plan.activations == round(SPARE * max(live, 2 * plan.parameters)) - plan.parameters
+    kept = 640 * blocks * (4 * 256 * 2 + 0.75 * 160 * 2 * 2 + 512 * 2)
+    loss = plan.parameters / 2 + 4 * 2**26 + 4 * 2**19 * 128 + (2 * 2**26 if blocks > 4 else plan.parameters / 2)
+    assert plan.activations == round(SPARE * (kept + loss)) - plan.parameters
+    assert plan.activations_recomputed == 640 * blocks * 128 * 2 + plan.parameters / 2 + 6 * 2**26 + 4 * 2**19 * 128
 
 
-@pytest.mark.parametrize("blocks", [4, 5])
-def test_long_sequences_need_memory_for_the_attention_of_one_block(blocks):
+@pytest.mark.parametrize(("blocks", "sequences"), [(4, 2), (5, 2), (5, 1)])
+def test_long_sequences_need_memory_for_the_attention_of_one_block(blocks, sequences):
     config = ModelConfig(vocab_size=10, d_model=8, blocks=blocks, heads=2, kqv_size=4)
-    plan = plan_device(config, MeshShape(), 2, 8192, "bfloat16")
-    kept, weights = 2 * 8192 * (4 * 16 * 2 + 32 * 2), 0.75 * 2 * 8192 * 8192 * 2 * 2
-    block = 2 * 8192 * (4 * 16 * 2 + 32 * 2 + 18 * 8192 * 2) - 2**27
-    live = (
-        blocks * kept + block + (1.5 * plan.parameters if blocks > 4 else blocks * weights + plan.parameters / 2 + 320)
-    )
+    plan, tokens = plan_device(config, MeshShape(), sequences, 8192, "bfloat16"), sequences * 8192
+    width = 2 if sequences > 1 else 4
+    kept, weights, attention = 4 * 16 * 2 + 32 * 2, 0.75 * 8192 * 2 * 2, 6 * 0.75 * 8192 * 2 * width
+    live = tokens * (blocks * kept + (4 * 16 * 2 + 32 * 2) + attention)
+    live += 1.5 * plan.parameters if blocks > 4 else tokens * blocks * weights + plan.parameters + 320
     assert plan.activations == round(SPARE * live) - plan.parameters
-    inputs = blocks * 2 * 8192 * 8 * 2
-    assert plan.activations_recomputed == round(SPARE * (inputs + block + 1.5 * plan.parameters)) - plan.parameters
+    recomputed = tokens * (blocks * 8 * 2 + (4 * 16 * 2 + 32 * 2) + attention) + 1.5 * plan.parameters
+    assert plan.activations_recomputed == round(recomputed)
 
 
 @pytest.mark.parametrize(("experts", "axis", "rows"), [(8, 4, 2 * 4 * 32), (4, 4, 4 * 32), (8, 1, 2 * 32)])
@@ -189,7 +197,8 @@ def test_sums_that_hold_for_every_model(name, dtype):
     steps = [planned(2, expert, 2, batch) for batch in (16, 32, 48)]
     for field in OF_TOKENS:
         first, second, third = (getattr(plan, field) for plan in steps)
-        assert third - second == second - first >= 0, f"{field} grows by equal parts with the batch"
+        assert third - second >= second - first >= 0, f"{field} grows by equal parts, or another phase becomes larger"
+        assert third - second == second - first or field not in SENT
     for plan in steps:
         assert 2 * plan.all_to_all_recomputed == 3 * plan.all_to_all
         assert 2 * plan.model_reduction_recomputed == 3 * plan.model_reduction
@@ -246,10 +255,9 @@ def test_a_model_that_drops_nothing_counted_by_hand(capsys, name):
     dense, routed = 32 * 2, 2 * 2 * 4 * (2 * 8 + 16) * 2 + 8 * 8  # twice the rows of both devices
     experts, others = 8 * 2 * 8 * 16 // 2, 2 * 5 * 8 * 2 * 4 + 2 * 8 * 32  # of two blocks: attention, and one FFN
     router = 0 if name == "hash" else 8 * 8
-    of_tokens = 8 * (2 * attention + dense + routed + 4 * 10) + found["parameters"] / 2 + 4 * 10 * 8
+    of_tokens = 8 * (2 * attention + dense + routed + 4 * 10) + found["parameters"] + 4 * 10 * 8
     assert found["activations"] == SPARE * max(of_tokens, 2 * found["parameters"]) - found["parameters"]
-    of_loop = 2 * found["parameters"] + 8 * (2 * 8 * 2 + 4 * 10)
-    assert found["activations_recomputed"] == SPARE * of_loop - found["parameters"]
+    assert found["activations_recomputed"] == 8 * 2 * 8 * 2 + update(found["parameters"] // 4, 5 * 2 * 8 * 2)
     assert found["parameters"] == 4 * (experts + others + router + 10 * 8 + 2 * 4 * 8 + 2 * 8)
 
 
@@ -364,7 +372,7 @@ def test_the_smallest_number_of_devices_is_that_of_the_type_that_is_asked_for():
     assert found.plan.mesh.devices() == 8 and found.plan == plan_device(config, found.plan.mesh, *sizes, "bfloat16")
     assert smallest_that_fits(config, memory, 2, *sizes).plan.mesh.devices() > 8
     most = plan_device(SMALL, MeshShape(2, 1, 2), 2, 4)  # two sequences and two heads allow no fifth part
-    found = smallest_that_fits(SMALL, most.memory(recomputed=True), 1, 2, 4)
+    found = smallest_that_fits(SMALL, most.memory(), 1, 2, 4)
     assert found.plan.mesh.devices() == 4
     assert smallest_that_fits(SMALL, 1.0, 1, 2, 4) is None
 

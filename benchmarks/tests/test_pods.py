@@ -1,19 +1,62 @@
-"""The memory that `plan-mesh` plans, compared with the compiler of TPUs."""
+"""The compiled runs of docs/pods.csv: the memory that `plan-mesh` plans, and the FLOPs that formulas count."""
 
 import pytest
 
 from benchmarks import pods
-from routelaws.accelerated.mesh_plan import parse_mesh, plan_device
+from routelaws.accelerated.mesh_plan import parse_mesh, plan_device, sent_rows
 
-LEAST, MOST = 0.86, 1.5
-"""Range of the planned memory, relative to the memory by the compiler."""
+ROWS = pods.read()
 
 
-@pytest.mark.parametrize("row", pods.read(), ids=lambda row: f"{row['run']} {row['mesh']}".replace(" ", ","))
-def test_the_plan_agrees_with_the_compiler_of_tpus(row):
+def name(row):
+    return f"{row['slice']} {row['run']} {row['mesh']}".replace(" ", ",")
+
+
+def ratio(row) -> float:
+    """Return the planned memory, relative to the memory by the compiler.
+
+    Before code is generated there are no buffers of collectives, which the plan counts as gradients.
+    """
     config = pods.config_of(row)
     plan = plan_device(config.model, parse_mesh(row["mesh"]), config.batch_size, config.sequence_length, config.dtype)
     state = plan.parameters + plan.optimizer
     assert state < int(row["arguments"]) < 1.08 * state, "the state, a batch and the rates"
-    ratio = plan.memory(config.rematerialise) / (int(row["arguments"]) + int(row["temporaries"]))
-    assert LEAST < ratio < MOST, ratio
+    planned = plan.memory(config.rematerialise) - (0 if row["final"] else plan.gradients)
+    return planned / (int(row["arguments"]) + int(row["final"] or row["temporaries"]))
+
+
+def test_the_plan_agrees_with_the_compiler_of_tpus():
+    """Rows with the use "check" were compiled after the formulas were written.
+
+    XLA saves memory in programs that would otherwise not fit, so some plans are too large.
+    """
+    ratios = {use: [ratio(row) for row in ROWS if row["use"] == use] for use in ("fit", "check")}
+    assert 0.8 < min(ratios["fit"]) and max(ratios["fit"]) < 1.25
+    assert 0.95 < min(ratios["check"]) and max(ratios["check"]) < 1.65
+    assert sum(each < 1.15 for each in ratios["check"]) > 0.75 * len(ratios["check"])
+
+
+def products(config, mesh) -> float:
+    """Return the FLOPs of matrix products for a token of a device in a training step."""
+    model, length = config.model, config.sequence_length
+    d, a = model.d_model, model.heads * model.kqv_size // mesh.model
+    tokens = config.batch_size * length // mesh.shards()
+    again = config.rematerialise  # the forward pass of the blocks runs twice, but its last product once
+    loop = (model.num_routed or model.blocks) > 4 and not again  # two of attention's three products run again
+    projections, attention = 8 * d * a, 3 * 2 * length * a * 3 / 4
+    distances = 2 * d * a * length / tokens  # once for all sequences, and they need no gradient
+    block = (3 + again) * (projections + attention) + loop * attention * 2 / 3 + (2 + again) * distances
+    ffn = 16 * d * d / mesh.model
+    dense = (3 + again / 2) * ffn
+    # Between devices, experts are counted with all slots, and their last product runs again, too.
+    routed = (sent_rows(model, tokens) / tokens * (3 + again) * ffn) if mesh.expert > 1 else model.k * dense
+    routed += (3 + again) * 2 * d * model.expert_count
+    total = model.blocks * block + (model.blocks - model.num_routed) * dense + model.num_routed * routed
+    return total + 3 * 2 * model.vocab_size * d
+
+
+@pytest.mark.parametrize("row", ROWS, ids=name)
+def test_formulas_count_the_flops_of_the_compiler(row):
+    config, mesh = pods.config_of(row), parse_mesh(row["mesh"])
+    tokens = config.batch_size * config.sequence_length // mesh.shards()
+    assert int(row["flops"]) == pytest.approx(tokens * products(config, mesh), rel=0.025)
