@@ -135,7 +135,10 @@ def test_a_router_without_k_1_has_its_most_common_k_and_dense_runs_stay():
     (selection,) = select_rows(frame)
     assert [(run["hyper_id"], run["reason"]) for run in selection.left_out] == [(3, "k is not 2")]
     assert set(selection.frame["hyper_id"]) == set(range(16)) - {3}
-    frame.loc[~routed, "k"] = 2.0  # a log may give every row its k
+    frame.loc[routed, "k"] = frame["hyper_id"].mod(2).map({0: 4.0, 1: 2.0})  # a tie
+    (selection,) = select_rows(frame)
+    assert {run["reason"] for run in selection.left_out} == {"k is not 2"}
+    frame["k"] = np.where(frame["hyper_id"] == 3, 4.0, 2.0)  # a log may give every row its k
     (selection,) = select_rows(frame)
     assert set(selection.frame["hyper_id"]) == set(range(16)) - {3}
 
@@ -163,7 +166,7 @@ def test_objectives_are_not_mixed():
 
 @pytest.mark.parametrize(
     ("column", "values", "axes", "kept"),
-    [("routing_frequency", (0.25, 1.0), "experts", 1.0), ("granularity", (2, 8), "experts", 2),
+    [("routing_frequency", (0.25, 1.0), "experts", 1.0), ("granularity", (8, 2), "experts", 2),
      ("objective", ("masked", "causal"), "experts", "causal"), ("num_experts", None, "one E", 64)],
 )  # fmt: skip
 def test_a_tie_of_two_kinds_has_the_choice_of_the_docs(column, values, axes, kept):
