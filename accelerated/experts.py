@@ -403,7 +403,7 @@ def zero_computation(
 ) -> jax.Array:
     """Return the sum over a token's zero-computation experts of gate times output."""
     _check_zero_kind(kind, constants)
-    gate = jnp.where(expert >= num_experts, gate, 0)
+    x, gate = jnp.asarray(x), jnp.where(expert >= num_experts, jnp.asarray(gate), 0)
     if kind == "zero":
         return jnp.zeros_like(x)
     if kind == "identity":
