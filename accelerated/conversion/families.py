@@ -319,14 +319,16 @@ def _tensor(sizes: dict, part: str, letters: str) -> Tensor:
 
 def _routed(values: dict, family: Family, blocks: int) -> tuple[bool, ...]:
     """Return whether each block is routed."""
-    listed, types = _value(values, family.listed), _value(values, family.types)
+    listed, types, only = (_value(values, key) or [] for key in (family.listed, family.types, family.only))
+    for key, numbers in ((family.listed, listed), (family.types, types), (family.only, only)):
+        if not isinstance(numbers, list):
+            raise InputError(f"{key.partition('=')[0]} is {shown(numbers)}; use a list")
     if types:
-        if not isinstance(types, list) or len(types) != blocks:
+        if len(types) != blocks:
             raise InputError(f"mlp_layer_types is not a list of {blocks} entries; write one entry for each block")
         return tuple(each == "sparse" for each in types)
     if listed:
         return tuple(i in listed for i in range(blocks))
-    only = _value(values, family.only) or ()
     first, last, step = (_number(values, key, -1) for key in (family.first, family.last, family.step))
     last = blocks - 1 if last == -1 else last
     return tuple(first <= i <= last and (i + 1) % max(step, 1) == 0 and i not in only for i in range(blocks))

@@ -97,7 +97,9 @@ def read_recorded(path: Path, design: Design | None) -> Recorded:
         gate, logits = content.get("gate"), content.get("logits")
     else:
         parts = [content[name] for name in sorted(content.keys() - {"token"}, key=_number)]
-        if parts and "routed_experts" not in content and all(part.dtype.kind == "f" for part in parts):
+        if not parts or len({part.shape for part in parts}) > 1 or not (parts[0].ndim and parts[0].size):
+            raise InputError(f"{path}: has no routing; needed: arrays of one shape, one for each layer, or `expert`")
+        if "routed_experts" not in content and all(part.dtype.kind == "f" for part in parts):
             logits = np.stack([part.reshape(-1, part.shape[-1]) for part in parts])
             expert = np.argsort(-logits, axis=2, kind="stable")[:, :, : _known(design, path, "logits").choices]
         elif len(parts) == 1:
@@ -111,18 +113,24 @@ def read_recorded(path: Path, design: Design | None) -> Recorded:
                     raise InputError(f"{path}: {expert.size} numbers are not layers x {known.choices} for each token")
                 expert = expert.reshape(-1, layers, known.choices)
             expert = expert.swapaxes(0, 1) if expert.ndim == 3 else expert
-        elif len({part.shape for part in parts}) == 1:
-            expert, logits = np.stack(parts), None
         else:
-            raise InputError(f"{path}: has no routing; needed: one array for each layer, or `expert`")
+            expert, logits = np.stack(parts), None
         gate, position = None, np.arange(expert.shape[1] if expert.ndim == 3 else 0)
     if expert.ndim != 3 or expert.dtype.kind not in "iu" or 0 in expert.shape:
         raise InputError(
             f"{path}: has {expert.dtype} experts of shape {list(expert.shape)}; needed: integers [n, T, k]"
         )
-    for name, part in (("gate", gate), ("logits", logits)):
-        if part is not None and part.shape[:2] != expert.shape[:2]:
-            raise InputError(f"{path}: has {name} of shape {list(part.shape)} and experts {list(expert.shape)}")
+    if tokens is not None and (tokens.ndim != 1 or tokens.dtype.kind not in "iu"):
+        raise InputError(f"{path}: has tokens of type {tokens.dtype} and shape {list(tokens.shape)}; needed: integers")
+    if np.shape(position) != expert.shape[1:2]:
+        raise InputError(f"{path}: has positions of shape {list(np.shape(position))} and experts {list(expert.shape)}")
+    for name, part, axes in (("gate", gate, 3), ("logits", logits, 2)):
+        if part is not None and (
+            part.ndim != 3 or part.dtype.kind not in "fiu" or part.shape[:axes] != expert.shape[:axes]
+        ):
+            raise InputError(
+                f"{path}: has {name} of type {part.dtype} and shape {list(part.shape)}; experts {list(expert.shape)}"
+            )
     return Recorded(expert, gate, logits, tokens, np.asarray(position) == 0)
 
 

@@ -509,6 +509,7 @@ def test_a_recorded_routing_is_checked(tmp_path):
     np.save(tmp_path / "a.npy", np.arange(400).reshape(50, 4, 2) % 8)
     config = {"model_type": "mixtral", "hidden_size": 8, "vocab_size": 9, "num_hidden_layers": 3}
     config |= {"num_attention_heads": 2, "intermediate_size": 8, "num_local_experts": 8, "num_experts_per_tok": 2}
+    config["num_key_value_heads"] = None
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert "blocks" not in object_of("inspect", "--trace", tmp_path / "a.npy")["problems"]
     problems = object_of("inspect", "--trace", tmp_path / "a.npy", "--model", tmp_path)["problems"]

@@ -135,6 +135,11 @@ def test_mixtral_has_the_published_numbers_of_parameters():
     assert sums(read_model(MIXTRAL)) == (46_702_792_704, 12_879_925_248)
 
 
+def test_lists_of_blocks_are_lists():
+    with pytest.raises(InputError, match="mlp_only_layers is 3; use a list"):
+        read_model(SMALL | {"mlp_only_layers": 3})
+
+
 @pytest.mark.parametrize(("changes", "message"), [
     ({"model_type": "bert"}, "model_type is \"bert\"; allowed: afmoe"),
     ({"hidden_size": None}, "hidden_size is missing"),

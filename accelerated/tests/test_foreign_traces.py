@@ -243,6 +243,21 @@ def test_other_files_are_one_line(name, content, message, tmp_path):
     assert message in str(error.value) and str(tmp_path / name) in str(error.value)
 
 
+@pytest.mark.parametrize(("arrays", "message"), [
+    ({"a": np.zeros((2, 3)), "b": np.zeros((2, 4))}, "needed: arrays of one shape"),
+    ({"a": np.zeros((0, 8))}, "needed: arrays of one shape"),
+    ({"expert": np.zeros((1, 2, 2), int), "logits": np.full((1, 2, 8), "a")}, "has logits of type <U1"),
+    ({"expert": np.zeros((1, 2, 2), int), "gate": np.zeros((1, 2, 3))}, "has gate of type float64 and shape [1, 2, 3]"),
+    ({"expert": np.zeros((1, 2, 2), int), "position": np.zeros(3)}, "has positions of shape [3]"),
+    ({"expert": np.zeros((1, 2, 2), int), "token": np.zeros(2)}, "has tokens of type float64"),
+])  # fmt: skip
+def test_arrays_that_do_not_fit_are_one_line(arrays, message, design, tmp_path):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(InputError) as error:
+        read_recorded(tmp_path / "a.npz", design)
+    assert message in str(error.value)
+
+
 @pytest.mark.parametrize("kind", ["mixtral", "olmoe", "qwen3_moe"])
 def test_router_logits_of_transformers(kind, tmp_path):
     """Routers of a small model, recorded by hooks, choose the experts that are read from its logits."""
