@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import fits, memory, plans, steps, torch_peers, worker
+from benchmarks import coverage, fits, memory, plans, steps, torch_peers, worker
 from benchmarks.__main__ import FIGURES, Bench, chosen, line
 from routelaws.accelerated.cores import available_cores
 
@@ -136,3 +136,14 @@ def test_a_peer_reaches_the_load_error(peer):
     job = plans.peer_plan(peer, quick=True)
     job.run()
     assert job.facts()["load_error"] <= plans.ERROR and job.facts()["sweeps"] < plans.MOST_SWEEPS
+
+
+def test_a_table_that_differs_is_printed_with_its_form_and_whether_its_interval_holds(capsys, monkeypatch):
+    [design] = coverage.mixed(1, 0)
+    [(name, (point, truth))] = design.asked.items()
+    other = design._replace(asked={name: (point, truth + 1)})
+    monkeypatch.setattr(coverage, "mixed", lambda number, seed: [design, other])
+    coverage.print_mixed(2, 0)
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("no floor, 6 sizes") and f"{truth:.4f} in 1." in first
+    assert second.endswith(": no") and last == "1 of 2 intervals cover; the form is right in 2"
