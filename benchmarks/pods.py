@@ -35,6 +35,9 @@ FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 SHAPES = {"v5e": FLAT, "v6e": FLAT, "v5p": ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8")}
 """Shapes of slices by kind, smallest first."""
 
+LAST = "*train_steps*after_buffer_assignment.txt"
+"""The last file that XLA writes before it generates code."""
+
 COLLECTIVES = {
     "to_experts": ("all-to-all", "ragged-all-to-all"), "sums": ("all-reduce", "reduce-scatter"), "new": ("all-gather",),
 }  # fmt: skip
@@ -83,11 +86,12 @@ def assigned(row: dict[str, str]) -> dict[str, int] | None:
         process = multiprocessing.get_context("spawn").Process(target=_compile, args=(row, folder))
         process.start()
         size, files = -1, []
-        while process.is_alive() and size != (size := sum(path.stat().st_size for path in files) or -2):
-            time.sleep(5)  # XLA may still write the last file
-            files = list(Path(folder).glob("*train_steps*after_buffer_assignment.txt"))
+        while process.is_alive() and not (files and size == (size := files[0].stat().st_size)):
+            time.sleep(5)  # XLA writes the file in parts
+            files = list(Path(folder).glob(LAST))
         process.kill()
         process.join()
+        files = list(Path(folder).glob(LAST))
         if not files:
             return None
         program, steps = Program(files[0].read_text()), config_of(row).steps_per_call
@@ -97,10 +101,9 @@ def assigned(row: dict[str, str]) -> dict[str, int] | None:
             r"^allocation \d+: size (\d+), (parameter|preallocated-temp)", allocations.read_text(), re.M
         ):
             sizes["arguments" if kind == "parameter" else "temporaries"] += int(number)
-    sent = {name: 0 for name in COLLECTIVES}
+    work = {"flops": program.product_flops(), "moved": program.moved_bytes()}
     for name, kinds in COLLECTIVES.items():
-        sent[name] = sum(each.times * each.sent for each in program.collectives() if each.kind in kinds)
-    work = {"flops": program.product_flops(), "moved": program.moved_bytes(), **sent}
+        work[name] = sum(each.times * each.sent for each in program.collectives() if each.kind in kinds)
     return sizes | {name: round(value / steps) for name, value in work.items()}
 
 
