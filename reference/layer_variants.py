@@ -29,6 +29,7 @@ def input_gated_ffn(
     Example:
         With GELU and gate 1/2, the expert returns 1.95 for 4/2; half of its output for 4 is 2:
 
+        >>> from routelaws.reference.experts import routed_ffn
         >>> params = {"up": np.ones((1, 1, 1)), "down": np.ones((1, 1, 1))}
         >>> x, expert, gate = np.array([[4.0]]), np.array([[0]]), np.array([[0.5]])
         >>> found = input_gated_ffn(params, x, expert, gate), routed_ffn(params, x, expert, gate).output

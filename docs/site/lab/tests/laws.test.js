@@ -34,7 +34,7 @@ const record = ({ x, option, active, total, ...rest }, flops) => ({
 
 const OTHER_MODELS = [
   ...["granularity", "group_size", "activation", "positions", "output_norm", "learned_temperature"],
-  ...["shared_experts", "router_bias"],
+  ...["shared_experts", "router_bias", "latent_width", "zero_experts"],
 ];
 
 /** What the lab has in place of a function of the vectors, as a function of the inputs of a case. */
