@@ -26,7 +26,7 @@ def ratio(row) -> float:
 
 
 def test_the_plan_agrees_with_the_compiler_of_tpus():
-    """Rows with the use "check" were compiled after the formulas were written.
+    """The formulas come from rows with the use "fit"; two changed after the first rows with the use "check".
 
     XLA saves memory in programs that would otherwise not fit, so some plans are too large.
     """
