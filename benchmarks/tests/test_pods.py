@@ -28,7 +28,7 @@ def ratio(row) -> float:
 def test_the_plan_agrees_with_the_compiler_of_tpus():
     """The formulas come from rows with the use "fit"; two changed after the first rows with the use "check".
 
-    XLA saves memory in programs that would otherwise not fit, so some plans are too large.
+    Some plans are much too large.
     """
     ratios = {use: [ratio(row) for row in ROWS if row["use"] == use] for use in ("fit", "check")}
     assert 0.8 < min(ratios["fit"]) and max(ratios["fit"]) < 1.25
