@@ -81,7 +81,7 @@ def write_reproduction(
     check_huber(LAWS[BOUNDED], huber)
     tell(f"reading {named(tables)}")
     opened = open_runs(tables, rows, loss)
-    Source(opened)  # so that errors come before the folder exists
+    Source(opened).law_rows()  # so that errors come before the folder exists
     folder = make_folder(Path(out))
     results, runs = gather(opened, tell, huber)
     for words, names in cautions_of(results).items():

@@ -77,10 +77,10 @@ inspect folder --tokens 0
 report
 report folder other --full
 report nowhere
-reproduce runs.csv --rows seed==9 --out out
+reproduce runs.csv --rows seed==9 --out paper
 reproduce runs.csv --huber 0 --out paper
 reproduce runs.csv --loss loss_pile --out paper
-reproduce runs.csv --rows "no_such_column > 1" --out out
+reproduce runs.csv --rows "no_such_column > 1" --out paper
 reproduce runs.csv --out empty.csv
 reproduce blank.csv --out paper
 convert runs.csv --columns seed --out out.csv
