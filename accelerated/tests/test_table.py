@@ -41,7 +41,7 @@ def test_columns_are_the_released_ones_in_order():
         and RELEASED_COLUMNS[0] == "hyper_id"
         and RELEASED_COLUMNS[-2:] == ("flops_per_step", "model_size_label")
     )
-    assert len(OWN_COLUMNS) == 28 and not set(OWN_COLUMNS) & set(RELEASED_COLUMNS)
+    assert not set(OWN_COLUMNS) & set(RELEASED_COLUMNS)
 
 
 @pytest.mark.parametrize("name", ["table.csv", "table.csv.gz"])

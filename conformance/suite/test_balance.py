@@ -311,8 +311,6 @@ def test_a_budget_counts_the_available_experts_and_is_reached(backend):
         bias, counts = np.array([0.0, -np.inf, 0.5]), np.array([1, 0, 3])
         found = np.asarray(module.update_budget_bias(bias, counts, 2, 0.5, rate=1.0))
         assert_same(found, np.array([0.25, -np.inf, 0.5]), what="available experts")
-        with pytest.raises(ValueError, match="real_share is 1.5"):
-            module.update_budget_bias(bias, counts, 2, 1.5)
     bias, thresholds = np.zeros(2), np.linspace(-1, 1, 101)
     for _ in range(200):
         taken = int((bias[0] > thresholds).sum())
