@@ -81,12 +81,3 @@ def test_zero_computation_experts(backend, selection, precision, kind):
     ):
         what = f"zero_computation of the {name}, {kind}, {selection.loads}"
         assert_close_bounded(bound_in("experts.combine", precision), found, wanted, UNIT[precision] * scale, what=what)
-
-
-@pytest.mark.asks("experts.zero_computation")
-@pytest.mark.parametrize("kind, constants", [("copy", None), ("constant", None), ("zero", {})])
-def test_an_unknown_kind_or_missing_constants_are_named(backend, kind, constants):
-    arguments = np.eye(2), np.ones((2, 1), int), np.ones((2, 1)), 1
-    for module in (backend.experts, reference):
-        with pytest.raises(ValueError, match="kind is"):
-            module.zero_computation(*arguments, kind=kind, constants=constants)

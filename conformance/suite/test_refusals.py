@@ -199,6 +199,10 @@ REFUSED = {
         ((PICK, np.array([1, 2])), dict(rate=-1.0), "rate is -1"),
         ((PICK, np.array([1, 2])), dict(recentre="mean"), "recentre is 'mean'; allowed: none, step, bias"),
     ],
+    "experts.zero_computation": [
+        ((Z, EXPERT, np.ones_like(Z), 1), dict(kind=kind, constants=constants), f"kind is '{kind}'")
+        for kind, constants in (("copy", None), ("constant", None), ("zero", {}))
+    ],
     "balance.update_budget_bias": [
         ((PICK, np.array([1, 2]), 1, 1.5), {}, "real_share is 1.5; it has to be between 0 and 1"),
         ((PICK, np.array([1, 2]), 1, 0.5), dict(rate=-1.0), "rate is -1"),
