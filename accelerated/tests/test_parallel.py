@@ -217,7 +217,10 @@ def test_what_routers_decide_on_devices(name, group):
 LIMITS = [("shard", math.inf), ("shard", 1.0), ("global", 1.0)]
 
 
-@pytest.mark.parametrize(("devices", "group", "factor"), [(4, *LIMITS[0]), (2, *LIMITS[0]), (4, *LIMITS[1])])
+@pytest.mark.parametrize(
+    ("devices", "group", "factor"),
+    [pytest.param(4, *LIMITS[0], marks=pytest.mark.slow), (2, *LIMITS[0]), (4, *LIMITS[1])],
+)
 def test_experts_on_tpus_run_only_on_their_rows(devices, group, factor):
     """A device has one of four experts, or two. The program runs on CPU, with XLA's own products."""
     inputs = jax.tree.map(lambda leaf: leaf.reshape(devices, -1, *leaf.shape[2:]), layer(0, 2))

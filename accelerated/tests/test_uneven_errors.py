@@ -94,6 +94,7 @@ def test_the_scatter_of_seeds_is_pooled_by_degrees_of_freedom():
     assert found["runs"] == 18 and len(found["points"]) == 4
 
 
+@pytest.mark.slow
 def test_the_reach_of_uneven_seeds_holds_no_difference_in_95_of_100_pairs():
     """A pair of two and nine runs: the variance of the difference is s² (1/2 + 1/9)."""
     draw, inside = np.random.default_rng(3), []

@@ -568,7 +568,10 @@ def forms() -> dict:
     return backends
 
 
-@pytest.mark.parametrize("name", ["module", "pair", "[T, E]", "[T, E, C]", "layer", "twin", "torch"])
+FORMS = ["module", "pair", "[T, E]", "[T, E, C]", "layer", pytest.param("twin", marks=pytest.mark.slow), "torch"]
+
+
+@pytest.mark.parametrize("name", FORMS)
 def test_the_reference_is_right_behind_every_form(name):
     built = forms()
     if name not in built:
@@ -577,6 +580,7 @@ def test_the_reference_is_right_behind_every_form(name):
     assert found == "right", words
 
 
+@pytest.mark.slow  # CI runs the whole suite on the reference
 def test_a_whole_run_on_the_reference(monkeypatch):
     """Its tests have calls without tokens and without slots, and draw experts that a token chooses once."""
     built = {name: backend for name, backend in forms().items() if name in ("pair", "[T, E, C]", "layer")}

@@ -254,7 +254,9 @@ def unsupported_numbers(text: str) -> list[str]:
 
 
 class TestLessonsRun:
-    @pytest.mark.parametrize("name", [name for name in LESSONS if not name.startswith("12")])  # 12 takes 20 s
+    @pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=[pytest.mark.slow] * (name[:2] in ("11", "12"))) for name in LESSONS]
+    )
     def test_with_numpy_alone_and_headings(self, name, run_with):
         printed = run_with(["numpy"], "lesson.py", name)
         headings = re.findall(r"^## (\d+\. .+)$", page(name), re.MULTILINE)[: SECTIONS_BY_NUMPY.get(name, 1)]
