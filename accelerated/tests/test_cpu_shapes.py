@@ -80,6 +80,7 @@ LISTED = [{"kind": "attention"} | case for case in (*ATTENTION, *(ATTENTION[1] |
 LISTED += [{"kind": "experts"} | case for case in (*EXPERTS, *(EXPERTS[7] | other for other in OTHERWISE[:2]))]
 
 
+@pytest.mark.slow
 def test_shapes_past_every_threshold_and_some_at_random():
     assert_all_right(LISTED + [{"seed": seed} for seed in range(12)])
 

@@ -542,6 +542,7 @@ def test_a_dense_or_unfinished_run_says_so(small_fields, tmp_path):
         run_page.write_run_page(tmp_path / "new")
 
 
+@pytest.mark.slow
 def test_training_batches_are_routed_as_in_training(small_fields):
     """A training step that holds the traced experts has the loss of the step, with the noise of this step."""
     config = from_mapping({**small_fields, "router": "reinforce", "experts": 4}, "test")
