@@ -52,7 +52,8 @@ html_theme_options = {
 }
 NO_SIDEBAR = ("index", "tutorials/index", "lab/**", "source/**", "reference/index", "conformance/index")
 html_sidebars = dict.fromkeys(NO_SIDEBAR, [])
-html_sidebars["tutorials/[0-9]*"] = ["page-toc"]  # on the left, so that code can be 120 columns wide
+# On the left, so that code can be 120 columns wide: the sections of the lesson, then all lessons.
+html_sidebars["tutorials/[0-9]*"] = ["page-toc", "sidebar-nav-bs"]
 
 
 def number_lines(app, doctree):
