@@ -362,7 +362,7 @@ def activation_bytes(
         update        4 bytes per parameter for new weights, with heads narrower than `LANES` padded. If there is room,
                       XLA also copies old weights
 
-    The largest phase counts. The buffers of collectives add about 4 bytes per parameter, which the plan counts as
+    The largest phase counts. A finished program adds about 4 bytes per parameter (measured), which the plan counts as
     gradients. Without rematerialisation, blocks in a loop need the same phases. Unrolled blocks (`_WRITTEN_OUT`) need
     the arrays of one block or the logits, the embedding's gradient, the gradients of all weights and, in bfloat16, a
     copy of all weights. XLA allocates `SPARE` times the bytes of these programs.
