@@ -8,7 +8,7 @@ from typing import Literal
 
 import tyro
 
-from ..conversion.families import design_in
+from ..conversion.families import model_in
 from ..errors import InputError
 from ..files import write_atomically
 from ..inspection.findings import BlockFindings, as_json, findings, summary
@@ -101,7 +101,7 @@ def _say_written(out: Path | None, page: Path | None) -> None:
 
 def _check_trace(path: Path, model: Path | None, out: Path | None, page: Path | None, json: bool) -> None:
     """Show what is wrong with a recorded routing, and its loads."""
-    design = None if model is None else design_in(model)
+    design = None if model is None else model_in(model).design()
     recorded = read_recorded(path, design)
     wrong, routing = problems(recorded, design), as_trace(recorded, str(path), design)
     known = recorded.token is not None and not wrong.keys() & {"axes", "length"}

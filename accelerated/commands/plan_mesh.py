@@ -13,12 +13,12 @@ import tyro
 
 from routelaws.reference.accounting import SIZES, TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP, TABLE_VOCAB_SIZE
 
-from ..conversion.families import ForeignModel, design_in, model_in
+from ..conversion.families import ForeignModel, model_in
 from ..conversion.foreign_mesh import ForeignMesh, zipf_loads
 from ..conversion.foreign_mesh import feasible_meshes as foreign_meshes
 from ..conversion.foreign_mesh import plan_device as plan_foreign
 from ..errors import InputError
-from ..inspection.foreign_traces import as_trace, read_recorded
+from ..inspection.foreign_traces import Design, as_trace, read_recorded
 from ..mesh_plan import (
     Choice,
     DevicePlan,
@@ -123,7 +123,7 @@ def plan_model(
         if number < 1:
             raise InputError(f"--{name} {number} is out of range; use 1 or more")
     foreign = model_in(model)
-    limit, shape = bytes_of(memory), (batch_size, sequence_length, dtype, loads_of(loads, model))
+    limit, shape = bytes_of(memory), (batch_size, sequence_length, dtype, loads_of(loads, foreign.design()))
     plans = [plan_foreign(foreign, each, *shape) for each in _foreign_meshes(foreign, mesh, devices, batch_size)]
     least, tokens = min(plans, key=lambda plan: plan.memory(recomputed=True)), batch_size * sequence_length
     report = {
@@ -162,11 +162,10 @@ def _foreign_meshes(model: ForeignModel, mesh: str | None, devices: int, batch_s
     )
 
 
-def loads_of(text: str | None, path: Path) -> np.ndarray | None:
+def loads_of(text: str | None, design: Design) -> np.ndarray | None:
     """Return the shares of the experts from --loads: [E] of a Zipf law, or [routed blocks, E] of a trace."""
     if text is None:
         return None
-    design = design_in(path)
     if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text, re.ASCII) and float(text) <= 10:
         return zipf_loads(design.experts, design.choices, float(text))
     if not Path(text).is_file():

@@ -201,6 +201,7 @@ class ForeignModel(NamedTuple):
         embedding: tensors before the blocks
         block: {whether a block is routed: its tensors}
         head: tensors after the blocks; with tied embeddings only the last norm
+        gate_sum: sum of the gates of a token; None if unknown
     """
 
     kind: str
@@ -209,6 +210,12 @@ class ForeignModel(NamedTuple):
     embedding: list[Tensor]
     block: dict[bool, list[Tensor]]
     head: list[Tensor]
+    gate_sum: float | None
+
+    def design(self) -> Design:
+        """Return what the model says about its routing."""
+        blocks = np.flatnonzero(self.routed) + 1
+        return Design(self.sizes["E"], self.sizes["k"], blocks, len(self.routed), self.gate_sum)
 
     def parts(self) -> dict[str, tuple[int, int]]:
         """Return {part: (total, active parameters)}, without empty parts."""
@@ -262,38 +269,22 @@ def read_model(values: dict) -> ForeignModel:
     if "head_bias" in family.extra and _value(values, family.extra["head_bias"]):
         head.append(_tensor(sizes, *EXTRA["head_bias"]))
     block = {each: _block(values, family, sizes, each) for each in (False, True)}
-    return ForeignModel(kind, sizes, routed, [_tensor(sizes, "embedding", "V d")], block, head)
-
-
-def read_config(path: Path) -> dict:
-    """Return the values of a config.json, given as a file or its folder.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    path = path / "config.json" if path.is_dir() else path
-    try:
-        return read_json(path, dict)
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"--model {path}: no such file; name the config.json of a model of transformers") from None
+    normalised = values.get("norm_topk_prob") is True or kind in NORMALISED
+    gate_sum = 1.0 if normalised and values.get("routed_scaling_factor") in (None, 1) else None
+    return ForeignModel(kind, sizes, routed, [_tensor(sizes, "embedding", "V d")], block, head, gate_sum)
 
 
 def model_in(path: Path) -> ForeignModel:
     """Return the model of a config.json, given as a file or its folder. Every error begins with the file."""
-    values = read_config(path)
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        values = read_json(file, dict)
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"--model {file}: no such file; name the config.json of a model of transformers") from None
     try:
         return read_model(values)
     except InputError as error:
         raise InputError(f"--model {path}: {error}; name the config.json of another model") from error
-
-
-def design_in(path: Path) -> Design:
-    """Return what a config.json, given as a file or its folder, says about the routing of its model."""
-    model, values = model_in(path), read_config(path)
-    normalised = values.get("norm_topk_prob") is True or model.kind in NORMALISED
-    plain = values.get("routed_scaling_factor") in (None, 1)
-    blocks = np.flatnonzero(model.routed) + 1
-    return Design(model.sizes["E"], model.sizes["k"], blocks, len(model.routed), 1.0 if normalised and plain else None)
 
 
 def _block(values: dict, family: Family, sizes: dict, routed: bool) -> list[Tensor]:

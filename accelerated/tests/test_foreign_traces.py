@@ -12,7 +12,7 @@ import pytest
 from scipy.special import softmax
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.conversion.families import design_in
+from routelaws.accelerated.conversion.families import model_in
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.inspection import foreign_traces
 from routelaws.accelerated.inspection.foreign_traces import Design, Recorded, as_trace, problems, read_recorded
@@ -184,14 +184,14 @@ CONFIG = {
 @pytest.fixture
 def design(tmp_path) -> Design:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    return design_in(tmp_path)
+    return model_in(tmp_path).design()
 
 
 def test_a_configuration_gives_the_design(design, tmp_path):
     assert (design.experts, design.choices, design.layers, design.gate_sum) == (8, 2, 5, 1.0)
     assert design.blocks.tolist() == [2, 3, 4, 5]
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"norm_topk_prob": False}))
-    assert design_in(tmp_path / "config.json").gate_sum is None
+    assert model_in(tmp_path / "config.json").gate_sum is None
 
 
 def encoded(content: bytes) -> str:
@@ -274,7 +274,7 @@ def test_router_logits_of_transformers(kind, tmp_path):
         logits = model(torch.randint(500, (2, 40)), output_router_logits=True).router_logits
     np.savez(tmp_path / "logits.npz", *(part.numpy() for part in logits))
     configuration.save_pretrained(tmp_path)
-    design = design_in(tmp_path)
+    design = model_in(tmp_path).design()
     of = read_recorded(tmp_path / "logits.npz", design)
     assert problems(of, design) == {} and len(of.expert) == 5
     assert np.array_equal(np.sort(of.expert, axis=2), np.sort(np.stack(chosen), axis=2))
