@@ -54,7 +54,9 @@ class Grid(NamedTuple):
 
 WIDTHS = (32, 44, 60, 84, 116, 160)
 GRIDS = {
-    "the study": Grid((44, 56, 72, 92, 120, 160), (3.3e6, 4.8e6, 6.8e6, 9.8e6)),
+    "the study": Grid((44, 56, 68, 80, 96, 120), (3.3e6, 4.8e6, 6.8e6)),
+    "5 sizes to d = 120": Grid((44, 56, 72, 92, 120), (3.3e6, 4.8e6, 6.8e6)),
+    "to d = 160": Grid((44, 56, 72, 92, 120, 160), (3.3e6, 4.8e6, 6.8e6, 9.8e6)),
     "from d = 32": Grid(WIDTHS, (3.3e6, 5.7e6, 9.8e6)),
     "6 sizes, 2.5 to 10M": Grid(WIDTHS, (2.5e6, 5e6, 1e7)),
     "four budgets": Grid(WIDTHS, (3.3e6, 4.7e6, 6.8e6, 9.8e6)),
