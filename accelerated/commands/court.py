@@ -90,15 +90,15 @@ def verdict_blocks(scores: Sequence[Score]) -> list[Block]:
     rows = verdicts(scores)
     lines = [
         [
-            row["law"], row["coefficients"], str(row["tables"]), percent(float(row["fails"]), ".0f"),
-            *(percent(float(row[name]), ".1f") for name in ("median_miss", "worst_miss")), row["worst_table"],
-            percent(float(row["regret"]), ".1f"), ", ".join(row["ignored"]),
+            row["law"], row["coefficients"], str(row["tables"]), percent(row["fails"], ".0f"),
+            *(percent(row[name], ".1f") for name in ("median_miss", "worst_miss")), row["worst_table"],
+            percent(row["regret"], ".1f"), ", ".join(row["ignored"]),
         ]
         for row in rows
     ]  # fmt: skip
     condemned: dict[str, list[str]] = {}
     for row in rows:
-        if float(row["fails"]) > 0.5:
+        if row["fails"] > 0.5:
             condemned.setdefault(row["ignored"], []).append(f"{row['law']} ({row['coefficients']})")
     words = "; ".join(", ".join(names) + f", which ignore {at}" * bool(at) for at, names in condemned.items())
     return [

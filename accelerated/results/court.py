@@ -361,13 +361,13 @@ def verdicts(scores: Sequence[Score]) -> list[dict]:
         rows.append(
             {
                 "law": law, "coefficients": name, "tables": len({each.table.name for each in group}),
-                "fails": f"{np.mean([each.fails for each in group]):.2f}", "median_miss": f"{np.median(misses):.4f}",
-                "worst_miss": f"{worst.miss:.4f}", "worst_table": worst.table.name,
-                "regret": f"{np.mean([each.regret for each in group]):.4f}",
+                "fails": round(float(np.mean([each.fails for each in group])), 2),
+                "median_miss": round(float(np.median(misses)), 4), "worst_miss": round(worst.miss, 4),
+                "worst_table": worst.table.name, "regret": round(float(np.mean([each.regret for each in group])), 4),
                 "ignored": "".join(letter for letter in DIRECTIONS if any(letter in each.ignored for each in group)),
             }
         )  # fmt: skip
-    return sorted(rows, key=lambda row: (float(row["fails"]), float(row["median_miss"])))
+    return sorted(rows, key=lambda row: (row["fails"], row["median_miss"]))
 
 
 def write_verdicts(scores: Sequence[Score], path: Path = VERDICTS) -> None:
@@ -375,7 +375,9 @@ def write_verdicts(scores: Sequence[Score], path: Path = VERDICTS) -> None:
     text, rows = io.StringIO(newline=""), verdicts(scores)
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    for row in rows:
+        shares = {name: format(row[name], ".4f") for name in ("median_miss", "worst_miss", "regret")}
+        writer.writerow(row | shares | {"fails": format(row["fails"], ".2f")})
     write_atomically(path, text.getvalue())
 
 

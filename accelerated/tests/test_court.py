@@ -154,11 +154,8 @@ def test_verdicts_on_released_tables():
     for row in court.verdicts(scores):
         kept = stored.pop((row["law"], row["coefficients"]))
         assert (int(kept["tables"]), kept["ignored"]) == (row["tables"], row["ignored"])
-        assert (
-            f"| {row['law']} | {row['coefficients']} | {row['tables']} | {percent(float(row['fails']), '.0f')} |"
-            in page
-        )
-        assert float(kept["median_miss"]) == pytest.approx(float(row["median_miss"]), abs=1e-3)
+        assert f"| {row['law']} | {row['coefficients']} | {row['tables']} | {percent(row['fails'], '.0f')} |" in page
+        assert float(kept["median_miss"]) == pytest.approx(row["median_miss"], abs=1e-3)
     assert not stored, "python -m routelaws.accelerated.results.court writes the verdicts"
     results = [each for design in tables for each in calibration(design, laws, command.NOISE).values()]
     assert min(each.named for each in results) >= 95 and min(each.wins for each in results if each.apart) >= 95
