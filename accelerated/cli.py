@@ -30,6 +30,7 @@ NEEDED = {
     "export": "train",
     "plan-mesh": "train",
     "compile": "train",
+    "probe": "train,laws",
     "convert-weights": "train,laws",
 }
 """{command: its extras}, for commands that need other extras than `laws`."""
@@ -50,6 +51,7 @@ COMMANDS = {
     "recipe": "Print the peak learning rate and the batch of a model by several recipes, or fit a recipe to runs.",
     "plan-mesh": "Find meshes of devices that a model fits on, and their cost, without building the model.",
     "compile": "Compile a run for a slice of a TPU pod, without a TPU: memory, FLOPs and communication.",
+    "probe": "Time training steps on this machine, for plan --hours.",
     "convert": "Write your own runs as a results table.",
     "report": "Write the report of a sweep or of one run, or compare runs.",
     "reproduce": "Compare a results table (default: the paper's) with the paper: report, figures, numbers.",

@@ -13,6 +13,7 @@ from ..laws.planning import Budget
 from ..results.blocks import Heading, show
 from ..results.encoding import dumps
 from ..results.fit import LEVEL
+from ..results.planning.hours import HOUR, read_clock
 from ..results.planning.isoflop import ISOFLOP_CAPTION
 from ..results.planning.next_run import NextRuns, next_blocks
 from ..results.planning.plan import Plan, plan_blocks
@@ -34,6 +35,9 @@ class BudgetFlags:
 
     Attributes:
         flops: FLOPs of training, and of inference if you give --inference-tokens: 1e21, 3ZFLOPs, "10 PF-days".
+        hours: Hours of training on the machine of --throughput, instead of --flops.
+        throughput: With --hours: a table of runs that were timed on that machine, from `routelaws probe`, or results
+            of training with wall_seconds.
         memory: Memory for the parameters and the key-value cache of the trained model, with a unit: 80GB, 24GiB.
         inference_tokens: Tokens that the model reads and writes over its life: 1.5T, 2e10. --flops includes them.
         tokens: Training tokens of every model, such as 300B. If not given: as many as the FLOPs pay for, or the tokens
@@ -43,6 +47,8 @@ class BudgetFlags:
     """
 
     flops: str | None = None
+    hours: float | None = None
+    throughput: Path | None = None
     memory: str | None = None
     inference_tokens: str | None = None
     tokens: str | None = None
@@ -50,11 +56,22 @@ class BudgetFlags:
     dtype: str = "bf16"
 
     def budget(self) -> Budget:
-        """Return the budget; raise `InputError` if a limit is not an amount, or --flops is missing."""
-        if self.flops is None:
-            raise InputError("--flops is missing; give a number of FLOPs, such as 1e21")
+        """Return the budget, in seconds with --hours.
+
+        Raises:
+            InputError: a limit is no amount, or a flag is missing or does not go with another.
+        """
+        if (self.flops is None) == (self.hours is None):
+            wrong = "is missing" if self.flops is None else "--hours cannot be used together"
+            raise InputError(f"--flops {wrong}; give a number of FLOPs, such as 1e21, or --hours and --throughput")
+        if (self.hours is None) != (self.throughput is None):
+            raise InputError("--hours and --throughput need each other; `routelaws probe` writes a table of step times")
+        if self.hours is not None:
+            if not 0 < self.hours < math.inf:
+                raise InputError(f"--hours {self.hours:g} is out of range; use a number above 0")
+            refuse({"inference_tokens": self.inference_tokens}, "--hours counts training only; leave it out")
         return Budget(
-            flops_of(self.flops),
+            flops_of(self.flops) if self.hours is None else HOUR * self.hours,
             math.inf if self.memory is None else bytes_of(self.memory),
             0.0 if self.cached_tokens is None else tokens_of(self.cached_tokens, "--cached-tokens", 0.0),
             0.0 if self.inference_tokens is None else tokens_of(self.inference_tokens, "--inference-tokens", 0.0),
@@ -185,7 +202,8 @@ def _ranked(
     with Working("fitting the law and ranking the models, again for each resample of the runs"):
         law = with_options(law_of(fit.law, "plan"), fit.options())
         chosen = law if fit.law else None
-        return fit.runs(law, tables).plan(budget, tokens, chosen, level, resamples, published, fit.huber, within)
+        clock = None if flags.throughput is None else read_clock([flags.throughput])
+        return fit.runs(law, tables).plan(budget, tokens, chosen, level, resamples, published, fit.huber, within, clock)
 
 
 def _next_runs(fit: FitFlags, tables: tuple[Path, ...], asked: NextFlags, budget: BudgetFlags, level) -> NextRuns:
@@ -201,7 +219,7 @@ def _next_runs(fit: FitFlags, tables: tuple[Path, ...], asked: NextFlags, budget
 
 
 FRONTIER = (
-    "*For each router: the lowest loss at other numbers of FLOPs. The other limits of the budget are unchanged. "
+    "*For each router: the lowest loss at other FLOPs or hours. The other limits of the budget are unchanged. "
     "Dashed: the option lies beyond the runs of its law. The vertical line is the budget.*"
 )
 

@@ -85,8 +85,8 @@ def _draw_diagonal(panel, fit) -> None:
     panel.set(xlabel="by the law", ylabel=f"measured {UNITS[fit.law.measured]}")
 
 
-def plot_frontiers(frontiers: list[tuple[str, dict]], budget: float, colours: dict[str, str]):
-    """Draw the lowest loss of routers against FLOPs. Return the matplotlib figure.
+def plot_frontiers(frontiers: list[tuple[str, dict]], budget: float, colours: dict[str, str], unit: str = "FLOPs"):
+    """Draw the lowest loss of routers against FLOPs, or against another unit. Return the matplotlib figure.
 
     Args:
         frontiers: for each panel its title and, by router, [(FLOPs, loss, whether the model lies beyond the runs)].
@@ -102,7 +102,7 @@ def plot_frontiers(frontiers: list[tuple[str, dict]], budget: float, colours: di
         for router, points in routers.items():
             _draw_frontier(panel, router, points, colours.get(router))
         panel.axvline(budget, color="#888888", linewidth=1, zorder=1)
-        panel.set(xscale="log", xlabel="FLOPs", ylabel="lowest loss (nats per token)")
+        panel.set(xscale="log", xlabel=unit, ylabel="lowest loss (nats per token)")
         panel.xaxis.set_major_formatter(lambda flops, _: exponent(flops))  # pages of a report do not render mathematics
         panel.set_title(title)
         panel.legend(fontsize=9)

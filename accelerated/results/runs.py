@@ -31,6 +31,7 @@ from .prediction import Predictions, point_of, predict_all
 from .rows import DEFAULT_LAW, Choice, column_remarks, law_lines, law_of, rows_of_runs
 
 if TYPE_CHECKING:  # a fit does not need the code of a plan
+    from .planning.hours import Clock
     from .planning.next_run import NextRuns
     from .planning.plan import Budget, Plan
 
@@ -149,6 +150,7 @@ class Runs:
         published: bool = True,
         huber: float | None = None,
         within: float | None = None,
+        clock: "Clock | None" = None,
     ) -> "Plan":
         """Rank the models within a budget, by a law fitted to each router together with the dense runs.
 
@@ -162,6 +164,8 @@ class Runs:
             published: whether to add separate rankings by the printed coefficients of later papers.
             huber: delta in log10 units, as for `fit`.
             within: nats; the plan lists the choices whose loss is at most this much above the lowest. None for 0.002.
+            clock: result of `read_clock`; the FLOPs of the budget are then seconds of training, and there are no
+                rankings by printed coefficients.
 
         Raises:
             InputError: `fit` raises this error; no model fits the budget, or the table lacks data that the budget
@@ -184,8 +188,9 @@ class Runs:
         with naming(self.paths):
             fits = Fits(first, *fit_some(self.selections(first.axes), self.loss, fitted), [], "")
             fits = fits.better_form() if law is None else fits
-            rankings = [table_ranking(fits.law, fits.fits, fits.not_fitted, budget, tokens, level, resamples, within)]
-        rankings += published_rankings(budget, tokens, within) if published else []
+            found = fits.law, fits.fits, fits.not_fitted
+            rankings = [table_ranking(*found, budget, tokens, level, resamples, within, clock)]
+        rankings += published_rankings(budget, tokens, within) if published and clock is None else []
         return plan_of(budget, tokens, level, rankings, named(self.paths), self.loss, self.remarks)
 
     def next_run(

@@ -96,7 +96,14 @@ def test_every_package_is_used():
     assert {name for name in named if IMPORTED_AS.get(name, name.replace("-", "_")) not in used} == set()
 
 
-WITH_EXAMPLES = ("wording", "tables.cells", "results.blocks", "results.encoding", "results.misfit")
+WITH_EXAMPLES = (
+    "wording",
+    "tables.cells",
+    "results.blocks",
+    "results.encoding",
+    "results.misfit",
+    "results.planning.step_time",
+)
 
 
 @pytest.mark.parametrize("name", [*WITH_EXAMPLES, "findings.downstream", "inspection.findings"])

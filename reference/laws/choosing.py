@@ -50,6 +50,7 @@ class Option(NamedTuple):
         least: smallest N to try
         most: largest N to try
         counted_by: the name of the size in messages: "N" or "width d"
+        priced_in: the unit of `train` and `serve` in messages, and of the budget: FLOPs, or seconds on one machine
     """
 
     loss: Callable
@@ -60,6 +61,7 @@ class Option(NamedTuple):
     least: float
     most: float
     counted_by: str = "N"
+    priced_in: str = "FLOPs"
 
 
 class Choice(NamedTuple):
@@ -211,10 +213,13 @@ def _check_smallest(option: Option, budget: Budget, tokens: float | Callable | N
         raise InputError(f"{smallest} {memory:.3g} bytes of memory; allowed: {budget.memory:.3g}")
     if tokens is not None and flops > budget.flops:
         raise InputError(
-            f"{smallest} {flops:.3g} FLOPs for {data:.3g} tokens of training{inference}; allowed: {budget.flops:.3g}"
+            f"{smallest} {flops:.3g} {option.priced_in} for {data:.3g} tokens of training{inference}; allowed: "
+            f"{budget.flops:.3g}"
         )
     if data < 1:
-        raise InputError(f"{smallest} more than {budget.flops:.3g} FLOPs for one token of training{inference}")
+        raise InputError(
+            f"{smallest} more than {budget.flops:.3g} {option.priced_in} for one token of training{inference}"
+        )
 
 
 # What this file does not do: list the options of a table or a paper, or print them.

@@ -18,6 +18,7 @@ from ..plotting import plot_frontiers
 from ..prediction import extrapolation
 from ..recipes import recipe_line, recipe_of
 from ..verdicts import verdict_line
+from .hours import HOUR
 from .isoflop import ISOFLOP_HEAD, Profile, profile_blocks
 from .optima import Optimum
 from .options import REACH
@@ -70,31 +71,46 @@ class Plan(NamedTuple):
         """Return the output of `routelaws plan --json`.
 
         Returns:
-            {"budget": {"flops", "memory", "cached_tokens", "inference_tokens", "bytes_per_number", "tokens"}, "level",
-            "comparable": text, "remarks": [text], "rankings": [{"law", "data", "kind": "table" or "printed", "rows":
-            {router: n}, "resamples", "optimum": {"N", "tokens", "num_experts", "granularity": intervals, "resamples",
-            "within", "sizes", "experts", "options"}, "options": [{"router", "law", "num_experts", "granularity", "k",
-            "N", "P", "tokens", "flops", "memory", "value": the loss, "other_form": the loss by the other form,
-            "intervals": {"law", "run"}, "wins", "inside_data", "beyond": [{"column", "value", "end"}],
-            "beyond_in_words"}], "left_out": {option: reason}, "notes": [text], "isoflop": [profile]}]}. Options are
-            sorted by loss, the lowest first. Unknown values are None. `inside_data` is None if only the ranges of the
-            runs are known, and the option lies inside them. "isoflop" has an `isoflop.Profile` for each budget of the
-            table.
+            {"budget": {"flops", "hours", "memory", "cached_tokens", "inference_tokens", "bytes_per_number", "tokens"},
+            "level", "comparable": text, "remarks": [text], "rankings": [{"law", "data", "kind": "table" or "printed",
+            "rows": {router: n}, "resamples", "optimum": {"N", "tokens", "num_experts", "granularity": intervals,
+            "resamples", "within", "sizes", "experts", "options"}, "break_even": [`hours.BreakEven`], "options":
+            [{"router", "law", "num_experts", "granularity", "k", "N", "P", "tokens", "flops", "hours", "memory",
+            "value": the loss, "other_form": the loss by the other form, "intervals": {"law", "run"}, "wins",
+            "inside_data", "beyond": [{"column", "value", "end"}], "beyond_in_words"}], "left_out": {option: reason},
+            "notes": [text], "isoflop": [profile]}]}. Options are sorted by loss, the lowest first. Unknown values are
+            None; "hours" has a value only in a plan in hours, and "flops" only in others. `inside_data` is None if only
+            the ranges of the runs are known, and the option lies inside them. "isoflop" has an `isoflop.Profile` for
+            each budget of the table.
         """
-        head = {"budget": self.budget._asdict() | {"tokens": self.tokens}, "level": self.level}
+        limits = self.budget._asdict() | {"tokens": self.tokens, "hours": None}
+        limits |= {"flops": None, "hours": self.budget.flops / HOUR} if self.in_hours else {}
+        head = {"budget": limits, "level": self.level}
         head |= {"comparable": NOT_COMPARABLE, "remarks": self.remarks}
         return plain(head | {"rankings": [_ranking_dict(ranking, self) for ranking in self.rankings]})
 
     def plot(self, colours: dict[str, str] | None = None):
-        """Draw the lowest loss of each router against FLOPs, a panel for each ranking. Return the matplotlib figure.
+        """Draw the lowest loss of each router against FLOPs or hours, a panel for each ranking.
+
+        Return the matplotlib figure.
 
         Args:
             colours: {router: colour}; default: matplotlib's.
         """
         shown = [ranking for ranking in self.rankings if ranking.lines]
         sources = ["own fit" if ranking.rows else "printed coefficients" for ranking in shown]
+        scale, unit = (HOUR, "hours") if self.in_hours else (1.0, "FLOPs")
         panels = [(f"{each.law}, {of}", frontier(each, self.budget)) for each, of in zip(shown, sources, strict=True)]
-        return plot_frontiers(panels, self.budget.flops, colours or {})
+        panels = [
+            (title, {router: [(at / scale, *more) for at, *more in points] for router, points in lines.items()})
+            for title, lines in panels
+        ]
+        return plot_frontiers(panels, self.budget.flops / scale, colours or {}, unit)
+
+    @property
+    def in_hours(self) -> bool:
+        """Whether the FLOPs of the budget are seconds."""
+        return any(ranking.clock is not None for ranking in self.rankings)
 
     @property
     def profiles(self) -> list[Profile]:
@@ -113,7 +129,8 @@ def plan_of(budget: Budget, tokens: float | None, level: float, rankings: list[R
     if not any(ranking.lines for ranking in rankings):
         reasons = [reason for ranking in rankings for reason in ranking.left_out.values()]
         first = f"; the first reason: {reasons[0]}" if reasons else ""
-        raise InputError(f"no model fits {budget_words(budget, tokens)}{first}")
+        in_hours = any(ranking.clock for ranking in rankings)
+        raise InputError(f"no model fits {budget_words(budget, tokens, in_hours)}{first}")
     return Plan(budget, tokens, level, rankings, *of_table)
 
 
@@ -125,6 +142,7 @@ def _ranking_dict(ranking: Ranking, plan: Plan) -> dict:
         "rows": ranking.rows,
         "resamples": ranking.resamples,
         "optimum": _optimum_dict(ranking.optimum),
+        "break_even": [each._asdict() for each in ranking.break_evens],
         "options": [_line_dict(line) for line in ranking.lines],
         "left_out": ranking.left_out,
         "notes": notes(ranking, level=plan.level, recipe=plan.recipe),
@@ -142,7 +160,7 @@ def _optimum_dict(optimum: Optimum | None) -> dict | None:
 
 
 def _line_dict(line: Line) -> dict:
-    model, choice = line.model, line.choice
+    model, choice, in_seconds = line.model, line.choice, line.model.option.priced_in == "seconds"
     return {
         "router": model.router,
         "law": model.law,
@@ -152,7 +170,8 @@ def _line_dict(line: Line) -> dict:
         "N": line.dense_parameters,
         "P": line.total_parameters,
         "tokens": choice.tokens,
-        "flops": choice.flops,
+        "flops": None if in_seconds else choice.flops,
+        "hours": choice.flops / HOUR if in_seconds else None,
         "memory": None if line.total_parameters is None else choice.memory,
         "value": choice.loss,
         "other_form": line.other,
@@ -166,7 +185,7 @@ def _line_dict(line: Line) -> dict:
 
 def plan_blocks(plan: Plan, top: int | None = 10) -> list[Block]:
     """Return the output of `routelaws plan`, with the first `top` options of each ranking (all if None)."""
-    budget = f"budget: {budget_words(plan.budget, plan.tokens)}"
+    budget = f"budget: {budget_words(plan.budget, plan.tokens, plan.in_hours)}"
     blocks: list[Block] = [budget, memory_words(plan.budget), *plan.remarks]
     for ranking in plan.rankings:
         blocks.append(Heading(heading(ranking, plan.table, plan.loss)))
@@ -193,7 +212,7 @@ def heading(ranking: Ranking, table: str, loss: str) -> str:
 
 def _titles(ranking: Ranking, level: float) -> list[str]:
     shown = ["", "router", "E"] + ["k"] * _has_many(ranking) + ["G"] * _has_granularity(ranking)
-    shown += ["N", "P", "tokens", "FLOPs", "memory", "loss"]
+    shown += ["N", "P", "tokens", "FLOPs" if ranking.clock is None else "hours", "memory", "loss"]
     if ranking.rows:
         other = "no floor" if LAWS[ranking.law].has_floor else "with floor"
         shown += [percent(level), *[other] * bool(ranking.form_words), "wins"]
@@ -211,7 +230,8 @@ def _cells(ranking: Ranking, place: int, line: Line) -> list[str]:
     choice = line.choice
     total = "" if line.total_parameters is None else count(line.total_parameters)
     memory = "" if line.total_parameters is None else f"{choice.memory / 1e9:.3g}GB"
-    shown += [count(line.dense_parameters), total, count(choice.tokens), exponent(choice.flops), memory]
+    spent = exponent(choice.flops) if ranking.clock is None else f"{choice.flops / HOUR:.3g}"
+    shown += [count(line.dense_parameters), total, count(choice.tokens), spent, memory]
     shown.append(f"{choice.loss:.4f}")
     if ranking.rows:
         ends = "" if line.law_interval is None else span(line.law_interval, ".3f")
@@ -230,7 +250,9 @@ def _beyond_words(line: Line) -> str:
 
 def notes(ranking: Ranking, most: int | None = None, level: float = LEVEL, recipe: str | None = None) -> list[str]:
     """Return the notes on a ranking, one sentence each."""
-    sentences = [] if ranking.optimum is None else ranking.optimum.sentences(level)
+    sentences = [each.words for each in ranking.break_evens]
+    sentences += [] if ranking.optimum is None else ranking.optimum.sentences(level)
+    sentences += [] if ranking.clock is None else [ranking.clock.words]
     sentences += _of_court(ranking) + _of_recipe(ranking, recipe)
     sentences += _of_form(ranking)
     if most is not None and len(ranking.lines) > most:
@@ -335,8 +357,8 @@ def _has_granularity(ranking: Ranking) -> bool:
     return any(line.model.granularity not in (None, 1.0) for line in ranking.lines)
 
 
-def budget_words(budget, tokens: float | None) -> str:
-    limits = [f"{exponent(budget.flops)} FLOPs"]
+def budget_words(budget, tokens: float | None, in_hours: bool = False) -> str:
+    limits = [f"{budget.flops / HOUR:g} hours" if in_hours else f"{exponent(budget.flops)} FLOPs"]
     if math.isfinite(budget.memory):
         limits.append(f"{budget.memory / 1e9:.4g} GB of memory")
     if budget.cached_tokens:

@@ -26,6 +26,7 @@ from ...laws.resampling import bootstrap_weights
 from ..fit import LEVEL, Fit
 from ..floor import choice_words
 from ..prediction import Beyond, inside_hull, intervals_at
+from .hours import BreakEven, Clock, break_even, timed
 from .isoflop import Profile, isoflop_profiles
 from .optima import WITHIN, Optimum, optimum_of
 from .options import Model, Printed, models_of_runs, printed_laws
@@ -91,6 +92,8 @@ class Ranking(NamedTuple):
     fits: list[Fit]
     models: list[Model]
     optimum: Optimum | None = None  # None without lines
+    clock: Clock | None = None  # the costs are seconds by this clock
+    break_evens: tuple[BreakEven, ...] = ()
 
     @property
     def form_words(self) -> str:
@@ -131,6 +134,7 @@ def table_ranking(
     level: float = LEVEL,
     resamples: int | None = None,
     within: float = WITHIN,
+    clock: Clock | None = None,
 ) -> Ranking:
     """Rank the models of a table: each router with each of its numbers of experts, and the dense model.
 
@@ -141,15 +145,17 @@ def table_ranking(
         tokens: D; None for the runs' tokens or, for a law that uses training tokens, all tokens that the FLOPs allow.
         resamples: number of resamples; None for `RESAMPLES` or `SLOW_RESAMPLES`.
         within: as in `optimum_of`.
+        clock: makes the FLOPs of the budget seconds of training; None for FLOPs.
 
     Raises:
-        ValueError: the table lacks a column that the budget needs; or the requested tokens differ from the runs'
-            tokens, but the law ignores tokens.
+        ValueError: the table lacks a column that the budget needs; a router has no time; or the requested tokens
+            differ from the runs' tokens, but the law ignores tokens.
     """
     if resamples is None:
         slow = "tokens" in law.columns or law.has_floor or any(fit.huber is not None for fit in fits)
         resamples = SLOW_RESAMPLES if slow else RESAMPLES
     models = [model for fit in fits for model in models_of_runs(fit, budget, tokens)]
+    models = models if clock is None else [timed(model, clock) for model in models]
     ranked_models, left_out = ranked(models, budget)
     drawn = resamples if len(ranked_models) > 1 else 0
     shares, counted = _shares(ranked_models, drawn)
@@ -157,7 +163,14 @@ def table_ranking(
     lines = _least_first([_line(*pair, *more) for pair, *more in rows])
     rows = {fit.name: fit.best.rows for fit in fits}
     optimum = optimum_of(ranked_models, budget, within, level, resamples, SEED) if ranked_models else None
-    return Ranking(law.name, "", "", rows, lines, not_fitted | left_out, counted, drawn, fits, models, optimum)
+    found = []
+    if clock is not None:
+        of_fits = [[model for model in models if model.fit is fit] for fit in fits]
+        found = [break_even(some, budget, level, resamples, SEED) for some in of_fits]
+    return Ranking(
+        law.name, "", "", rows, lines, not_fitted | left_out, counted, drawn, fits, models, optimum, clock,
+        tuple(each for each in found if each is not None),
+    )  # fmt: skip
 
 
 def _least_first(lines: list[Line]) -> list[Line]:
