@@ -179,13 +179,14 @@ def compare(first: str, second: str, *, time_limit: float = backends.TIME_LIMIT)
         BackendError: a backend cannot be loaded, or has no `top_k_router`.
     """
     with blocks.unchecked():
-        sides = tuple(_side(*each, time_limit) for each in (("A", first), ("B", second)))
+        sides = [_side(*each, time_limit) for each in (("A", first), ("B", second))]
         asked = [_asked(sides, group) for group in inputs()]
         pairs = [pair for row, pairs in asked for pair in pairs if (row.verdict, row.precision) == ("same", "float32")]
-        if pairs:
-            sides = tuple(map(_with_readings, sides, zip(*pairs, strict=True)))
+        for i, (side, answers) in enumerate(zip(sides, zip(*pairs, strict=True), strict=False)):
+            if side.finding.design is not None and side.finding.kind != "not deterministic":
+                sides[i] = side._replace(readings=explanation(side.finding.design, list(answers), "float32"))
         rows = [_judged(*each, sides) for each in asked]
-        return Parity(sides, (*rows, *_with_random_weights(sides)))
+        return Parity(tuple(sides), (*rows, *_with_random_weights(sides)))
 
 
 def _side(letter: str, name: str, time_limit: float) -> Side:
@@ -196,13 +197,6 @@ def _side(letter: str, name: str, time_limit: float) -> Side:
     if hasattr(backend.namespace, "from_numpy"):  # its arrays may have bfloat16, also if the suite should not test that
         backend.dtypes = (*backend.dtypes, "bfloat16")
     return Side(letter, backend, finding)
-
-
-def _with_readings(side: Side, answers) -> Side:
-    """Return the side with the readings that explain all answers, unless the router draws or has no known design."""
-    if side.finding.design is None or side.finding.kind == "not deterministic":
-        return side
-    return side._replace(readings=explanation(side.finding.design, list(answers), "float32"))
 
 
 def _number_of_experts(answer: Answer) -> tuple[str, str]:

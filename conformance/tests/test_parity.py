@@ -150,6 +150,13 @@ def with_capacity(z, k):
     return expert, gate
 
 
+def lost(z, k):
+    """Some tokens lose their last expert, whatever its load."""
+    expert, gate = plain(z, k)
+    gate[3::7, -1] = 0
+    return expert, gate
+
+
 def jitter(z, k):
     return plain(z * RANDOM.uniform(0.99, 1.01, z.shape).astype(np.float32), k)
 
@@ -252,6 +259,7 @@ CASES = (
     (shared_threshold, {"random": "B: gates below 0.1 are 0, and the others are divided by their sum"}),
     (nucleus, {"small gates": "B: gates after the best experts with 0.9 of the softmax are 0"}),
     (with_capacity, {"random": "B: gates of 0 as if experts had a capacity"}),
+    (lost, {"random": "B: no design that we know explains these calls (gates)"}),
     (jitter, {"random": "B: not deterministic: 40 of 40 tokens change between two equal calls"}),
     (of_experts, {"random": "B: each expert chooses the same number of tokens"}),
     (one_more, {"random": "B: form: each token gets k + 1 experts instead of k"}),
