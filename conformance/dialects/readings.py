@@ -303,7 +303,7 @@ def _left(answer: Answer) -> np.ndarray:
 def _over_capacity(answer: Answer) -> np.ndarray:
     """Return [T, k], True for a gate of 0 of an expert that serves as many tokens as any expert."""
     served = np.bincount(answer.expert[answer.gate != 0], minlength=answer.probe.logits.shape[1])
-    return (answer.gate == 0) & (served == served.max())[answer.expert]
+    return (answer.gate == 0) & (served == max(served.max(), 1))[answer.expert]
 
 
 def _fits_dropped(design: Design, answer: Answer, precision: str, dropped: Callable, shared: bool) -> bool:
