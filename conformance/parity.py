@@ -6,9 +6,11 @@ so an output is a row of gates [E]. The report names a cause only if it explains
 
     tie rule          the k-th and the next logit are equal, and the programs choose different ones
     rounding          of logits, scores, gates or expert numbers, as if computed or stored in a lower precision
-    design            renormalisation, score, scale, groups, or a gate that is the logit
-    constants         a floor of the denominator, a sum with a constant, or a threshold below which gates are 0
+    design            renormalisation, score, scale, groups, temperature, or a gate that is the logit
+    constants         a floor of the denominator, a sum with a constant, a threshold or a capacity that makes gates 0
+    number            of experts of a token, or of tokens of an expert
     options           an option that changes nothing
+    defects           of the judge, such as a result that changes between two equal calls
 
 The judge of `dialects` finds the design of each program and the constants. Two layers of `adapters.blocks.layer` also
 run with random weights, because planted experts round nothing.
@@ -27,9 +29,9 @@ from routelaws.conformance.adapters.blocks import Planted
 from routelaws.conformance.bounds import BOUNDS, UNIT, bound_in
 from routelaws.conformance.dialects import designs
 from routelaws.conformance.dialects.designs import Probe
-from routelaws.conformance.dialects.fitting import Answer
+from routelaws.conformance.dialects.fitting import Answer, bad_gates, wrong_choice
 from routelaws.conformance.dialects.judge import UNEXPLAINED, Fault, Finding, told
-from routelaws.conformance.dialects.readings import LOW, Reading, _rounded, explanation
+from routelaws.conformance.dialects.readings import LOW, Reading, _real, _rounded, explanation
 from routelaws.conformance.dialects.table import ACTIVATION
 from routelaws.conformance.engine import backends, page, stances
 from routelaws.conformance.engine.ledger import Ledger
@@ -39,12 +41,16 @@ from routelaws.conformance.engine.values import as_numpy
 VERDICTS = {"same": 0, "differs": 3, "defect": 1, "not askable": 0}
 """{verdict: exit code}. The verdict of a pair is the worst of its groups."""
 STORED = {
-    "bfloat16": lambda expert: _rounded(expert, "bfloat16").astype(int),
-    "float16": lambda expert: _rounded(expert, "float16").astype(int),
-    "uint8": lambda expert: expert % 256,
-    "int8": lambda expert: (expert + 128) % 256 - 128,
+    "stored in bfloat16": lambda expert: _rounded(expert, "bfloat16").astype(int),
+    "stored in float16": lambda expert: _rounded(expert, "float16").astype(int),
+    "stored in uint8": lambda expert: expert % 256,
+    "stored in int8": lambda expert: (expert + 128) % 256 - 128,
+    "counted from 1": lambda expert: expert + 1,
 }
-"""{number type: expert numbers after storage in it}."""
+"""{what changes expert numbers: changed numbers}."""
+
+REASONS = ("the routing of a token depends on other tokens", "the numbers are right, but belong to other experts")
+"""Reasons that the judge gives for answers that no design explains."""
 
 
 class Inputs(NamedTuple):
@@ -61,7 +67,7 @@ class Side(NamedTuple):
     name: str  # "A" or "B"
     backend: backends.Backend
     finding: Finding  # the judge's verdict on its router
-    known: list[Reading]  # changes of its design that explain an earlier group
+    readings: tuple[Reading | None, Reading | None] = (None, None)  # changes of its choice and gates in all groups
 
     def ask(self, probe: Probe, precision: str) -> Answer:
         if precision not in self.backend.dtypes and precision == "bfloat16":
@@ -73,9 +79,18 @@ class Side(NamedTuple):
             if precision == "float32" or precision in getattr(self.backend.namespace, "dtypes", (precision,)):
                 raise
             raise NotImplementedError(f"{self.name}: {fault.detail}") from fault
-        if answer.expert.shape != answer.gate.shape or answer.expert.shape != (len(probe.logits), probe.k):
-            raise Fault("form", f"experts {answer.expert.shape} and gates {answer.gate.shape} at k {probe.k}")
-        return answer
+        shape = answer.expert.shape
+        if shape != answer.gate.shape or shape[:-1] != probe.logits.shape[:1]:
+            raise Fault("form", f"experts {shape} and gates {answer.gate.shape} at k {probe.k}")
+        if shape[1] != probe.k:
+            raise Fault(*_number_of_experts(answer))
+        return _real(answer)
+
+    @property
+    def defect(self) -> str:
+        """Return the defect that the judge found, in words; "" if there is none."""
+        kind, detail = self.finding.kind, self.finding.detail.partition("; at ")[0]
+        return f"{kind}: {detail}" if self.finding.verdict == "defect" else ""
 
 
 class Row(NamedTuple):
@@ -102,7 +117,7 @@ class Parity(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        words = [row.verdict for row in self.rows]
+        words = [each.verdict for each in self.rows] + ["defect" for side in self.sides if side.defect]
         return next(word for word in ("defect", "differs", "same", "not askable") if word in words)
 
     @property
@@ -111,9 +126,11 @@ class Parity(NamedTuple):
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """Return the causes of all groups, then options without effect, each once."""
-        options = [f"{side.name}: {cause}" for side in self.sides for cause in side.finding.causes]
-        return tuple(dict.fromkeys([cause for row in self.rows for cause in row.causes] + options))
+        """Return the causes of all groups, then defects and options without effect, each once."""
+        broken = [cause[0] for row in self.rows if row.verdict == "defect" for cause in row.causes]
+        others = [f"{side.name}: {side.defect}" for side in self.sides if side.defect and side.name not in broken]
+        others += [f"{side.name}: {cause}" for side in self.sides for cause in side.finding.causes]
+        return tuple(dict.fromkeys([cause for row in self.rows for cause in row.causes] + others))
 
 
 def inputs() -> list[Inputs]:
@@ -151,6 +168,7 @@ def inputs() -> list[Inputs]:
         Inputs("small gates", plain((normal(256, 8, 12.0), 2))),
         Inputs("logits far below 0", plain(*far)),
         Inputs("selection bias", (Probe("bias", normal(64, 8), 2, random.permutation(8) / 10 - 0.35),)),
+        Inputs("padded tokens", (Probe("mask", normal(64, 8), 2, mask=np.arange(64) % 4 != 3),)),
     ]
 
 
@@ -161,9 +179,14 @@ def compare(first: str, second: str, *, time_limit: float = backends.TIME_LIMIT)
         BackendError: a backend cannot be loaded, or has no `top_k_router`.
     """
     with blocks.unchecked():
-        sides = tuple(_side(*each, time_limit) for each in (("A", first), ("B", second)))
-        rows = [_row(sides, group) for group in inputs()]
-        return Parity(sides, (*rows, *_with_random_weights(sides)))
+        sides = [_side(*each, time_limit) for each in (("A", first), ("B", second))]
+        asked = [_asked(sides, group) for group in inputs()]
+        pairs = [pair for row, pairs in asked for pair in pairs if (row.verdict, row.precision) == ("same", "float32")]
+        for i, (side, answers) in enumerate(zip(sides, zip(*pairs, strict=True), strict=False)):
+            if side.finding.design is not None and side.finding.kind != "not deterministic":
+                sides[i] = side._replace(readings=explanation(side.finding.design, list(answers), "float32"))
+        rows = [_judged(*each, sides) for each in asked]
+        return Parity(tuple(sides), (*rows, *_with_random_weights(sides)))
 
 
 def _side(letter: str, name: str, time_limit: float) -> Side:
@@ -173,11 +196,26 @@ def _side(letter: str, name: str, time_limit: float) -> Side:
     finding = stances.stance_of(backend, stances.TOP_K).finding
     if hasattr(backend.namespace, "from_numpy"):  # its arrays may have bfloat16, also if the suite should not test that
         backend.dtypes = (*backend.dtypes, "bfloat16")
-    return Side(letter, backend, finding, [])
+    return Side(letter, backend, finding)
 
 
-def _row(sides, group: Inputs) -> Row:
-    """Return the comparison of a group. It has the inputs that both programs answer."""
+def _number_of_experts(answer: Answer) -> tuple[str, str]:
+    """Return the kind of a fault and its description, for an answer without k experts for each token."""
+    k, number = answer.probe.k, answer.expert.shape[1]
+    if number < answer.probe.logits.shape[1]:
+        words = {k + 1: "k + 1", k - 1: "k - 1"}.get(number, number)
+        return "form", f"each token gets {words} experts instead of k"
+    outputs = dense(answer)
+    if ((outputs - answer.probe.logits != 0).sum(axis=1) <= k).all():
+        return "dense", "the output contains the input"
+    tokens, experts = ((outputs != 0).sum(axis=axis) for axis in (1, 0))
+    if np.ptp(experts) == 0 and np.ptp(tokens):
+        return "dense", "each expert chooses the same number of tokens"
+    return "dense", "tokens get more than k experts"
+
+
+def _asked(sides, group: Inputs) -> tuple[Row, list]:
+    """Return a row and the pairs of answers to the inputs that both programs answer; the verdict "same" is open."""
     pairs, reasons = [], []
     row = Row(group.name, "not askable", precision=group.precision)
     for probe in group.probes:
@@ -189,19 +227,22 @@ def _row(sides, group: Inputs) -> Row:
                 reasons.append(str(error))
                 break
             except Fault as fault:
-                return row._replace(verdict="defect", causes=(f"{side.name}: {fault.kind}",), example=fault.detail)
+                words = {"dense": fault.detail, "form": f"form: {fault.detail}"}.get(fault.kind, fault.kind)
+                verdict = "differs" if fault.kind == "dense" else "defect"
+                cause, example = f"{side.name}: {words}", f"{fault.detail}; at {told(probe)}"
+                return row._replace(verdict=verdict, causes=(cause,), example=example), []
         if len(answers) == 2:
             pairs.append(tuple(answers))
     if not pairs:
-        return row._replace(example="; ".join(dict.fromkeys(reasons)))
+        return row._replace(example="; ".join(dict.fromkeys(reasons))), []
     shown = row._replace(
         tokens=sum(len(first.expert) for first, _ in pairs),
         experts=tuple(sorted({first.probe.logits.shape[1] for first, _ in pairs})),
     )
     for side, answers in zip(sides, zip(*pairs, strict=True), strict=True):
         if words := _broken(answers):
-            return _measured(shown, sides, pairs)._replace(verdict="defect", causes=(f"{side.name}: {words}",))
-    return _judged(_measured(shown, sides, pairs), sides, pairs)
+            return _measured(shown, sides, pairs)._replace(verdict="defect", causes=(f"{side.name}: {words}",)), []
+    return _measured(shown, sides, pairs)._replace(verdict="same"), pairs
 
 
 def _broken(answers) -> str:
@@ -218,16 +259,20 @@ def _broken(answers) -> str:
 
 
 def _stored(answers) -> str:
-    """Return in words that expert numbers are stored in a low precision; "" if they are not."""
+    """Return in words that expert numbers are stored in a low precision, or exchanged; "" if they are right."""
     for answer in answers:
-        wanted = np.sort(np.argsort(-answer.probe.logits, axis=1, kind="stable")[:, : answer.probe.k], axis=1)
-        if answer.probe.logits.shape[1] <= 128 or np.array_equal(wanted, np.sort(answer.expert, axis=1)):
+        order = np.argsort(-answer.probe.logits, axis=1, kind="stable")[:, : answer.probe.k + 1]
+        apart = (np.diff(np.take_along_axis(answer.probe.logits, order, axis=1), axis=1) < 0).all(axis=1)
+        wanted = order[apart, : answer.probe.k]
+        actual = np.take_along_axis(answer.expert, np.argsort(-answer.gate, axis=1, kind="stable"), axis=1)[apart]
+        if np.array_equal(np.sort(wanted, axis=1), np.sort(actual, axis=1)):
             continue
-        for kind, stored in STORED.items():
-            if np.array_equal(np.sort(stored(wanted), axis=1), np.sort(answer.expert, axis=1)):
-                lost = np.argwhere(stored(wanted) != wanted)[0]
-                number = wanted[tuple(lost)]
-                return f"expert numbers are stored in {kind}: {stored(number)} instead of {number}"
+        changes = (words for words, change in STORED.items() if np.array_equal(change(wanted), actual))
+        names = dict(zip(wanted.ravel().tolist(), actual.ravel().tolist(), strict=True))
+        renamed = len(names) >= 8 and np.array_equal(np.vectorize(names.get)(wanted), actual)
+        if words := next(changes, "exchanged" if renamed else ""):
+            number = min(number for number, name in names.items() if name != number)
+            return f"expert numbers are {words}: {names[number]} instead of {number}"
     return ""
 
 
@@ -265,8 +310,10 @@ def _same_set(first: Answer, second: Answer) -> np.ndarray:
     return (np.sort(first.expert, axis=1) == np.sort(second.expert, axis=1)).all(axis=1)
 
 
-def _judged(row: Row, sides, pairs) -> Row:
-    """Return the row with its verdict, and the causes of its differences."""
+def _judged(row: Row, pairs, sides) -> Row:
+    """Return the row with its verdict, and the causes of its differences; without pairs, the row."""
+    if not pairs:
+        return row
     room = BOUNDS[bound_in("parity.gate", row.precision)].limit
     causes, example = [], ""
     others = [~_same_set(*pair) for pair in pairs]
@@ -298,10 +345,12 @@ def _causes_of_choice(sides, pairs, others, precision: str) -> list[str]:
     tied = [_gap(first.probe) == 0 for first, _ in pairs]
     answers = list(zip(*pairs, strict=True))
     causes = []
-    if any((rows & equal).any() for rows, equal in zip(others, tied, strict=True)):
+    designs_of = [side.finding.design for side in sides]
+    same_rule = None in designs_of or designs_of[0].rule == designs_of[1].rule
+    if same_rule and any((rows & equal).any() for rows, equal in zip(others, tied, strict=True)):
         rules = [_tie_rule(each, tied) for each in answers]
         causes.append(f"tie rule: {sides[0].name} takes {rules[0]}, {sides[1].name} {rules[1]}")
-    if not any((rows & ~equal).any() for rows, equal in zip(others, tied, strict=True)):
+    if same_rule and not any((rows & ~equal).any() for rows, equal in zip(others, tied, strict=True)):
         return causes
     words = [_readings(side, each, precision)[0] for side, each in zip(sides, answers, strict=True)]
     named = [f"{side.name}: {each}" for side, each in zip(sides, words, strict=True) if each]
@@ -329,30 +378,36 @@ def _causes_of_gates(sides, pairs, precision: str) -> list[str]:
 
 
 def _readings(side: Side, answers, precision: str) -> list[str | None]:
-    """Return what changes the choice and the gates of a program's design: "" for nothing, None if unexplained."""
-    if side.finding.design is None:
+    """Return what changes the choice and the gates of a program's design: "" for nothing, None if unexplained.
+
+    A reading must explain the answers of all groups, because some groups fit by chance.
+    """
+    design = side.finding.design
+    if design is None:
         return [None, None]
-    choice, gates = (
-        each or next((reading for reading in side.known if all(map(reading.fits, answers))), None)
-        for each in explanation(side.finding.design, answers, "float32")
+    fits = (
+        all(not wrong_choice(design.form, design.rule, each, "float32").any() for each in answers),
+        all(not bad_gates(design.form, design.scale, each, "float32").any() for each in answers),
     )
-    side.known.extend(each for each in (choice, gates) if each and each.words)
-    low = explanation(side.finding.design, answers, precision) if precision != "float32" else (None, None)
-    rounded = next((name for name in LOW if all(_ranks_by_rounded(side, each, name) for each in answers)), None)
-    ranks = f"experts are ranked by scores rounded to {rounded}" if rounded else None
-    computed = [each and (each.words or f"scores are computed in {precision}") for each in low]
-    return [choice.words if choice else ranks or computed[0], gates.words if gates else computed[1]]
-
-
-def _ranks_by_rounded(side: Side, answer: Answer, low: str) -> bool:
-    """Return whether the experts have the largest scores after rounding."""
-    scores = _rounded(designs.scores_of(side.finding.design.form, answer.probe.logits), low)
-    plain = answer.probe.bias is None and side.finding.design.rule == "best"
-    return plain and not designs.wrong_rows(answer.expert, scores, np.zeros((len(scores), 1))).any()
+    low = explanation(design, answers, precision) if precision != "float32" else (None, None)
+    words = []
+    for fit, reading, computed in zip(fits, side.readings, low, strict=True):
+        if fit and (reading or not design.misses):
+            words.append("")
+        elif reading and (precision == "float32" or all(map(reading.fits, answers))):
+            words.append(reading.words)
+        else:
+            words.append(computed and (computed.words or f"scores are computed in {precision}"))
+    return words
 
 
 def _unexplained(sides, words, what: str) -> list[str]:
-    return [f"{side.name}: {UNEXPLAINED} ({what})" for side, each in zip(sides, words, strict=True) if each is None]
+    """Return a sentence for each program whose choice or gates are unexplained: the judge's, if it has a reason."""
+    causes = []
+    for side in (side for side, each in zip(sides, words, strict=True) if each is None):
+        known = side.defect or next((reason for reason in REASONS if reason in side.finding.detail), "")
+        causes.append(f"{side.name}: {known or f'{UNEXPLAINED} ({what})'}")
+    return causes
 
 
 def _gap(probe: Probe) -> np.ndarray:

@@ -276,6 +276,21 @@ print(f"loss {below.loss:.4f}")
 assert below.loss < 1
 
 # %% [markdown]
+# If a batch does not fit in memory, training splits it into *micro-batches*. The mean of their losses would balance
+# each micro-batch. The loss of the whole batch takes the mean shares and the mean probabilities first. Here each of two
+# micro-batches uses one expert, so the batch is even:
+
+# %%
+from routelaws.reference.balance import AuxiliaryLoss, merge_micro_batches
+
+halves = np.log([[[0.9, 0.1]], [[0.1, 0.9]]])
+losses = [auxiliary_loss(halves[i], np.array([[i]])) for i in range(2)]
+parts = AuxiliaryLoss(*map(np.array, zip(*losses, strict=True)))
+whole = merge_micro_batches(parts, np.array([1, 1]))
+print(f"mean of two losses {parts.loss.mean():.2f}, loss of the batch {whole.loss:.2f}")
+same(whole.loss, 2 * sum(parts.share.mean(axis=0) * parts.probability.mean(axis=0)))
+
+# %% [markdown]
 # ## 5. Large logits
 #
 # A second loss limits the size of the logits. If you add the same number to all logits of a token, the softmax does not
@@ -445,7 +460,7 @@ assert changed["token"] == 0 < min(changed["choice"], changed["priority"])
 # evaluation the reference has no capacity: it drops no token, and the experts of a token depend only on that token.
 
 # %% [markdown]
-# ## 8. Another score, and another router in the first blocks
+# ## 8. Another score, a table in the first blocks, experts without an FFN
 #
 # DeepSeek-V4 scores an expert by the root of the softplus, $\sqrt{\log(1 + e^z)}$. For small logits it falls like
 # $e^{z/2}$, slower than the sigmoid. For large logits it grows like $\sqrt z$, where the sigmoid is flat. In the first
@@ -468,6 +483,23 @@ same(gated.gate[0], 1.5 * scores / scores.sum())
 # %% [markdown]
 # Token 5 has the experts of the table, not the two largest scores. To train such a model, list the router of each
 # routed block: `routelaws train --router hash_gated:1,top_k:3 --gate sqrtsoftplus`, or `--config deepseek-v4`.
+#
+# In MoE++ and LongCat-Flash, some experts compute no FFN and return their input. The router ranks them with the others,
+# so tokens use different numbers of FFNs. Here experts 0, 1 and 2 are real, and experts 3 and 4 are not:
+
+# %%
+from routelaws.reference.experts import zero_computation
+
+x, chosen = np.array([[8.0], [4.0]]), np.array([[0, 3], [4, 3]])
+gate = np.array([[0.5, 0.5], [0.25, 0.5]])
+added = zero_computation(x, chosen, gate, num_experts=3)
+print("without an FFN, the layer adds", added.ravel(), end="; ")
+print("real experts of each token:", (chosen < 3).sum(axis=1))
+same(added.ravel(), [0.5 * 8, (0.25 + 0.5) * 4])
+
+# %% [markdown]
+# In training, `--zero-experts 2 --real-experts 1.5` keeps the mean number of real experts of a token at 1.5, by a bias
+# as in section 6.
 
 # %% [markdown]
 # ## 9. The fast twin

@@ -302,6 +302,22 @@ for size, experts in ((1, 1), (8, 8), (32, 32), (32, 256)):
 # %% [markdown]
 # The controller and the mixing add a little work.
 #
+# *LatentMoE* (Nemotron 3) reduces the cost of each expert instead, for a router such as top-k. One matrix maps a token
+# from width $d$ to a width $l$, where all experts work, and another matrix maps their sum back. The router sees the
+# token at width $d$. An expert has $l / d$ of its weights, so four times as many experts cost the same if $l = d / 4$:
+
+# %%
+from routelaws.reference.accounting import count
+
+sizes = {"d_model": 512, "num_blocks": 2, "num_heads": 8, "kqv_size": 64, "router_type": "Top-K"}
+usual = count(**sizes, num_experts=8, k=2)
+latent = count(**sizes, num_experts=32, k=8, latent_width=128)
+maps, router = 2 * 512 * 128, 24 * 512  # the two matrices, and 24 more rows of the router
+print(f"8 experts {usual.total_parameters:,} parameters", end=", ")
+print(f"32 at width 128 {latent.total_parameters:,}")
+same(latent.total_parameters - usual.total_parameters, maps + router)
+
+# %% [markdown]
 # ## 7. Switching the mixing off
 #
 # A trained mixture has a weakness: it needs a group even to write a single text. There are three solutions.

@@ -100,6 +100,13 @@ def _log_shares(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:
     return _softmax(np.take_along_axis(-np.logaddexp(0, -logits), expert, axis=1))
 
 
+def _with_zeros(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:
+    """Return the softmax of logits that are 0, instead of -inf, for experts that are not chosen."""
+    kept = np.zeros(logits.shape)
+    np.put_along_axis(kept, expert, 1, axis=1)
+    return np.take_along_axis(_softmax(logits * kept), expert, axis=1)
+
+
 def _form(name: str, gates: Callable) -> Form:
     if name == "sigmoid, sum over chosen":
         gates = _log_shares
@@ -114,7 +121,16 @@ FORMS = (
     _form("softmax over chosen, divided by k", lambda z, e: _softmax(np.take_along_axis(z, e, axis=1)) / e.shape[1]),
     _form("softmax, divided by k", lambda z, e: np.take_along_axis(_softmax(z), e, axis=1) / e.shape[1]),
     _form("the gate is the logit", lambda z, e: np.take_along_axis(z, e, axis=1)),
+    _form("softmax of the softmax, over chosen", lambda z, e: _softmax(np.take_along_axis(_softmax(z), e, axis=1))),
+    _form("softmax of the softmax", lambda z, e: np.take_along_axis(_softmax(_softmax(z)), e, axis=1)),
+    _form("softmax over all experts, with logits of 0 for the others", _with_zeros),
 )
+
+
+def at_temperature(form: Form, factor: float) -> Form:
+    """Return a form whose logits are multiplied by a factor."""
+    name = f"{SHOWN.get(form.name, form.name)}, logits times {factor:.4g}"
+    return Form(name, lambda z, e: form.gates(factor * z, e), None, None)
 
 
 def scores_of(form: Form, logits: np.ndarray) -> np.ndarray:

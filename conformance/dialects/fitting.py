@@ -51,7 +51,7 @@ def fit(plain: list[Answer], precision: str) -> list[Design]:
     """Return the designs, the best fit to the plain answers first."""
     ks = {answer.probe.k for answer in plain}
     candidates, rules = [], {}
-    for form in designs.FORMS:
+    for form in (*designs.FORMS, *_at_temperature(plain)):
         if _is_another(form, ks):
             continue
         scale = _scale(form, plain)
@@ -64,6 +64,20 @@ def fit(plain: list[Answer], precision: str) -> list[Design]:
             crowded = choices.count(None)
             candidates.append((far, choices.count(False) + crowded, misses, Design(form, scale, rule, misses, crowded)))
     return [answer[-1] for answer in sorted(candidates, key=lambda answer: answer[:3])]
+
+
+def _at_temperature(plain: list[Answer]) -> list[Form]:
+    """Return softmax with a factor of the logits, if the ratios of gates give one factor other than 1; else []."""
+    pairs = [(np.take_along_axis(each.probe.logits, each.expert, axis=1), each.gate) for each in plain]
+    steps = np.concatenate([np.diff(logits, axis=1).ravel() for logits, _ in pairs])
+    ratios = np.concatenate([np.diff(np.log(np.maximum(np.abs(gate), 1e-30)), axis=1).ravel() for _, gate in pairs])
+    factors = ratios[np.abs(steps) > 0.1] / steps[np.abs(steps) > 0.1]
+    factor, room = float(np.median(factors)) if len(factors) else 0.0, BOUNDS["dialects.same"].limit
+    if not factor or np.any(np.abs(factors / factor - 1) > room):
+        return []
+    factor = _short(factor)
+    forms = [form for form in designs.FORMS if form.name in ("softmax", "softmax, sum over chosen")]
+    return [] if abs(factor - 1) < room else [designs.at_temperature(form, factor) for form in forms]
 
 
 def _is_another(form: Form, ks: set) -> bool:
@@ -98,14 +112,18 @@ def _scale(form: Form, plain: list[Answer]) -> float:
         ratios.append((answer.gate / np.maximum(wanted, np.finfo("float32").tiny))[wanted > 1e-4])
     ratios = np.concatenate([*ratios, [0.0]])
     ratio = float(np.median(ratios[ratios > 0])) if (ratios > 0).any() else 1.0
-    short = (float(f"{ratio:.{digits}g}") for digits in (2, 3, 4))
-    room = BOUNDS["designs.scale"].limit
+    room, rounded = BOUNDS["designs.scale"].limit, _short(ratio)
     if np.median(np.abs(ratios / ratio - 1)) > BOUNDS["dialects.same"].limit:
         return 1.0  # the ratios differ too much for any scale
-    rounded = next((number for number in short if abs(number / ratio - 1) < room), None)
-    if rounded is None and np.abs(ratios[ratios > 0] / ratio - 1).max(initial=0.0) > room:
+    if rounded == ratio and np.abs(ratios[ratios > 0] / ratio - 1).max(initial=0.0) > room:
         return float(f"{ratio:.3g}")  # the ratios differ slightly, so a report shows a rounded number
-    return ratio if rounded is None else rounded
+    return rounded
+
+
+def _short(number: float) -> float:
+    """Return a number rounded to 2, 3 or 4 digits, if that changes it by less than "designs.scale"; else the number."""
+    short = (float(f"{number:.{digits}g}") for digits in (2, 3, 4))
+    return next((each for each in short if abs(each / number - 1) < BOUNDS["designs.scale"].limit), number)
 
 
 def near(wanted: np.ndarray, actual: np.ndarray) -> bool:

@@ -19,7 +19,7 @@ from routelaws.conformance.compare import central_difference
 from routelaws.conformance.dialects import designs
 from routelaws.conformance.dialects.designs import Probe
 from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, fit, is_crowded, near, wrong_choice
-from routelaws.conformance.dialects.readings import Reading, explanation, key_of
+from routelaws.conformance.dialects.readings import Reading, explanation, has_capacity, key_of
 
 UNEXPLAINED = "no design that we know explains these calls"
 
@@ -97,7 +97,7 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
         differences = [_because(each, choice if each.about.startswith("choice") else gates) for each in differences]
         explained = choice is not None and gates is not None
     for each in [each for each in answers if each.probe.kind == "size"] if explained else []:
-        problem = None if _has_capacity(nearest, each) else difference(nearest, each, precision)
+        problem = None if has_capacity(nearest, each, precision) else difference(nearest, each, precision)
         if problem and not (differences and choice.fits(each) and gates.fits(each)):
             words = f"with {' tokens and '.join(map(str, each.probe.logits.shape))} experts: {problem.detail}"
             faults.append(Difference(words, None, "size"))
@@ -140,15 +140,6 @@ def _exchanged(design: Design) -> str:
                 "matrix of the experts, or the two matrices are exchanged"
             )
     return ""
-
-
-def _has_capacity(design: Design, answer: Answer) -> bool:
-    """Return whether a capacity explains gates of 0: no expert serves more than one that loses tokens."""
-    wanted = np.argsort(-key_of(design, answer.probe), axis=1, kind="stable")[:, : answer.probe.k]
-    asked = np.bincount(wanted.ravel(), minlength=answer.probe.logits.shape[1])
-    served = np.bincount(answer.expert[answer.gate > 0], minlength=len(asked))
-    fewer = served < asked
-    return bool(fewer.any() and np.all(served <= asked) and np.all(served[fewer] == served.max()) and served.any())
 
 
 def _fault(finding: Finding, first: Difference, explained: bool = False) -> Finding:

@@ -5,7 +5,6 @@ and those of both. A reading is named only if it explains every answer. The func
 defect. Without a reading, no known design explains the answers.
 """
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -15,11 +14,26 @@ from routelaws.conformance.bounds import BOUNDS, UNIT
 from routelaws.conformance.dialects import designs
 from routelaws.conformance.dialects.designs import Probe
 from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, is_crowded, off, wrong_choice
+from routelaws.conformance.dialects.table import _softmax
 
 TINY = float(np.finfo("float32").tiny)
 
 LOW = {"float16": 2.0**-25, "bfloat16": TINY}
 """{precision below float32 in which routers compute: error of a number below its least normal one}."""
+
+LEVELS = (15, 127, 128, 255, 256)
+"""Numbers of steps from 0 to 1 to which programs round gates."""
+
+STEPS = {
+    f"{kind}, with a scale for {name}": (axis, largest)
+    for name, axis in (("each token", 1), ("all tokens", None))
+    for kind, largest in (
+        ("int8", lambda low, high: np.maximum(-low, high) / 127),
+        ("uint8", lambda low, high: (high - low) / 255),
+        ("seven bits", lambda low, high: (high - low) / 127),
+    )
+}
+"""{how integers represent logits: (axis of the range, (least logit, largest logit) -> step)}."""
 
 
 class Reading(NamedTuple):
@@ -77,7 +91,15 @@ def _of_choice(design: Design, precision: str) -> Iterator[Reading]:
         key = key_of(design, probe)
         return np.where(np.isinf(key), 0.0, key)
 
+    def by_rounded(answer: Answer, low: str) -> bool:
+        if answer.probe.bias is not None:
+            return _fits_choice(design, answer, low)
+        scores = designs.within(design.rule, _rounded(designs.scores_of(design.form, answer.probe.logits), low))
+        return not designs.wrong_rows(answer.expert, scores, np.zeros((len(scores), 1))).any()
+
     yield Reading("", lambda answer: _fits_choice(design, answer, precision))
+    for low in LOW:
+        yield Reading(f"experts are ranked by scores rounded to {low}", lambda answer, low=low: by_rounded(answer, low))
     yield Reading("as if the bias were not used", by(lambda probe: key_of(design, probe._replace(bias=None))))
     yield Reading("as if the bias were added to the logits", by(on_logits))
     if design.rule != "best":
@@ -89,6 +111,9 @@ def _of_gates(design: Design, answers: list[Answer], precision: str) -> Iterator
     yield Reading("", lambda answer: not bad_gates(design.form, scale, answer, precision).any())
     for low in LOW:
         yield Reading(f"as if gates were rounded to {low}", lambda answer, low=low: _is_rounded(design, answer, low))
+    for number in LEVELS:
+        fits = lambda answer, number=number: _has_steps(design, answer, number)  # noqa: E731
+        yield Reading(f"as if gates were rounded to multiples of 1/{number}", fits)
     normed = "sum over chosen" in design.form.name
     if not normed and design.form.name not in ("softmax", "sigmoid"):
         return
@@ -109,13 +134,17 @@ def _of_gates(design: Design, answers: list[Answer], precision: str) -> Iterator
         return fits
 
     added, least = _denominator(design, answers, precision) if normed else (0.0, 0.0)
+    denominators = {}
     for t in (float(f"{added:.0e}"), added) if added else ():
-        yield Reading(f"{t:.2g} is added to the denominator", divided(lambda total, t=t: total + t))
+        denominators[f"{t:.2g} is added to the denominator"] = lambda total, t=t: total + t
     if least:
-        yield Reading(f"the denominator is at least {least:.2g}", divided(lambda total: np.maximum(total, least)))
-    yield Reading(
-        "as if the bias were part of the gates", divided(lambda total: total if normed else 1 + 0 * total, biased=True)
-    )
+        denominators[f"the denominator is at least {least:.2g}"] = lambda total: np.maximum(total, least)
+    for words, by in denominators.items():
+        yield Reading(words, divided(by))
+    part = "as if the bias were part of the gates"
+    yield Reading(part, divided(lambda total: total if normed else 1 + 0 * total, biased=True))
+    for words, by in denominators.items():
+        yield Reading(f"{words}, and {part}", divided(by, biased=True))
 
 
 def _scores(design: Design, answer: Answer) -> np.ndarray:
@@ -151,18 +180,39 @@ def _is_rounded(design: Design, answer: Answer, low: str) -> bool:
     return bool(small.all() and np.all(_rounded(answer.gate, low) == answer.gate))
 
 
+def _has_steps(design: Design, answer: Answer, number: int) -> bool:
+    """Return whether the gates are the nearest multiples of 1 / number."""
+    wanted = number * design.form.gates(answer.probe.logits, answer.expert)
+    steps = answer.gate / design.scale * number
+    room = BOUNDS["designs.scale"].limit * number
+    return bool(np.all(np.abs(steps - wanted) < 1 / 2 + room) and np.all(np.abs(steps - np.rint(steps)) < room))
+
+
 def _of_both(design: Design, answers: list[Answer], precision: str) -> Iterator[Reading]:
-    least = _least_gate(design, answers)
-    if least:
-        yield Reading(f"gates below {least:.2g} are 0", lambda answer: _fits_values(design, answer, least))
-    if not all(_fits_choice(design, each, precision) for each in answers):  # any gate has the error of bfloat16
-        for low, exact in itertools.product(LOW, (False, True)):
+    for words, dropped in _droppings(design, answers):
+        for shared, end in ((False, ""), (True, ", and the others are divided by their sum")):
+            fits = lambda answer, dropped=dropped, shared=shared: _fits_dropped(  # noqa: E731
+                design, answer, precision, dropped, shared
+            )
+            yield Reading(words + end, fits)
+    is_inexact = not all(_fits_choice(design, each, precision) for each in answers)
+    for low in LOW if is_inexact else ():  # any gate has the error of bfloat16
+        for exact in (False, True):
             fits = lambda answer, low=low, exact=exact: _fits_low(design, answer, precision, low, exact)  # noqa: E731
             yield Reading(f"as if logits were computed in {low}", fits)
     yield Reading("as if the bias were added to the logits", lambda answer: _fits_with_bias(design, answer, precision))
+
+    def at(words: str, change: Callable) -> Reading:
+        return Reading(words, lambda answer: _fits_at(design, answer, change(answer.probe.logits), precision))
+
+    for name, (axis, step) in STEPS.items():
+        yield at(f"as if logits were rounded to {name}", lambda z, axis=axis, step=step: _in_steps(z, axis, step))
     for bound in range(1, 80):  # with larger bounds, the gate is too small for float32
-        fits = lambda answer, bound=bound: _fits_at(design, answer, answer.probe.logits.clip(-bound, bound), precision)  # noqa: E731,E501
-        yield Reading(f"as if logits were clipped at -{bound} and {bound}", fits)
+        yield at(f"as if logits were clipped at -{bound} and {bound}", lambda z, bound=bound: z.clip(-bound, bound))
+        yield at(f"as if logits were {bound} tanh(logits / {bound})", lambda z, bound=bound: bound * np.tanh(z / bound))
+    is_narrow = all(np.array_equal(_rounded(each.gate, "bfloat16"), each.gate) for each in answers)
+    for low in (reversed(LOW) if is_narrow else LOW) if is_inexact else ():
+        yield Reading(f"as if scores were computed in {low}", lambda answer, low=low: _fits_scores(design, answer, low))
 
 
 def _fits_at(design: Design, answer: Answer, logits: np.ndarray, precision: str) -> bool:
@@ -187,31 +237,79 @@ def _fits_low(design: Design, answer: Answer, precision: str, low: str, exact: b
     return bool(small.all()) and _fits_choice(design, answer._replace(probe=probe), precision)
 
 
-def _values(design: Design, answer: Answer) -> tuple[np.ndarray, np.ndarray]:
-    """Return the experts that a design chooses, and their gates."""
-    expert = np.argsort(-key_of(design, answer.probe), axis=1, kind="stable")[:, : answer.expert.shape[1]]
-    return expert, design.scale * design.form.gates(answer.probe.logits, expert)
+def _fits_scores(design: Design, answer: Answer, low: str) -> bool:
+    """Return whether the choice and the gates have at most the errors of scores in a lower precision."""
+    wanted = design.scale * design.form.gates(answer.probe.logits, answer.expert)
+    scores = np.take_along_axis(designs.scores_of(design.form, answer.probe.logits), answer.expert, axis=1)
+    share = LOW[low] * np.abs(wanted) / np.maximum(scores, TINY) * len(answer.probe.logits[0])
+    small = np.abs(answer.gate - wanted) <= 2 * designs.error_of(answer.probe.logits, low) * np.abs(wanted) + share
+    margin = designs.margin_of(design.form, answer.probe, low) + LOW[low]
+    key = key_of(design, answer.probe)
+    return bool(small.all()) and not designs.wrong_rows(answer.expert, key, margin).any()
 
 
-def _least_gate(design: Design, answers: list[Answer]) -> float:
-    """Return a number between the gates that become 0 and the other gates; 0 if there is none."""
-    wanted = np.concatenate([np.sort(_values(design, each)[1], axis=1).ravel() for each in answers])
-    actual = np.concatenate([np.sort(each.gate, axis=1).ravel() for each in answers])
-    gone, kept = wanted[(actual == 0) & (wanted > TINY)], wanted[actual > 0]
+def _in_steps(logits: np.ndarray, axis: int | None, step: Callable) -> np.ndarray:
+    """Return logits rounded to whole numbers of a step, which depends on the least and the largest logit, and on 0."""
+    low, high = logits.min(axis=axis, keepdims=True), logits.max(axis=axis, keepdims=True)
+    size = np.float32(np.maximum(step(np.minimum(low, 0), np.maximum(high, 0)), TINY))
+    return np.float64(np.rint(np.float32(logits) / size) * size)
+
+
+def _completed(design: Design, answer: Answer) -> Answer:
+    """Return the answer with the best other experts in place of those with gate 0, which gates [T, E] do not name."""
+    rows = np.arange(len(answer.expert))[:, None]
+    gates = np.zeros(answer.probe.logits.shape)
+    gates[rows, answer.expert] = answer.gate
+    expert = np.lexsort((-key_of(design, answer.probe), gates == 0), axis=1)[:, : answer.expert.shape[1]]
+    return answer._replace(expert=expert, gate=gates[rows, expert])
+
+
+def _droppings(design: Design, answers: list[Answer]) -> Iterator[tuple[str, Callable]]:
+    """Yield (words, function) of the rules that explain gates of 0. A function returns [T, k] bool, True for gate 0."""
+    answers = [_completed(design, each) for each in answers]
+    if all(each.gate.all() for each in answers):
+        return
+    gone = np.concatenate([(each.gate == 0).ravel() for each in answers])
+    for values, words in (
+        (lambda each: design.scale * design.form.gates(each.probe.logits, each.expert), "gates below {0:.2g} are 0"),
+        (_left, "gates after the best experts with {1:.2g} of the softmax are 0"),
+    ):
+        sizes = np.concatenate([values(each).ravel() for each in answers])
+        if limit := _limit(sizes[gone & (sizes > TINY)], sizes[~gone]):
+            yield words.format(limit, 1 - limit), lambda each, values=values, limit=limit: values(each) < limit
+    yield "gates of 0 as if experts had a capacity", _over_capacity
+
+
+def has_capacity(design: Design, answer: Answer, precision: str) -> bool:
+    """Return whether a capacity explains the gates of 0."""
+    return _fits_dropped(design, answer, precision, _over_capacity, shared=False)
+
+
+def _limit(gone: np.ndarray, kept: np.ndarray) -> float:
+    """Return a number between values that become 0 and other values; 0 if there is none."""
     if not len(gone) or not len(kept) or gone.max() >= kept.min():
         return 0.0
     power = 10.0 ** np.floor(np.log10(kept.min()))
     return float(power if power > gone.max() else np.sqrt(gone.max() * kept.min()))
 
 
-def _fits_values(design: Design, answer: Answer, least: float) -> bool:
-    """Return whether tokens have the gates of their design in any order, with 0 for those below `least`."""
-    expert, gate = _values(design, answer)
-    gate = np.where(gate < least, 0.0, gate)
-    room = BOUNDS["dialects.same"].limit * np.sort(gate, axis=1) + TINY
-    if np.any(np.abs(np.sort(answer.gate, axis=1) - np.sort(gate, axis=1)) > room):
-        return False
-    return answer.probe.kind in ("tie", "edge") or all(  # equal scores: any of the experts
-        set(row[kept > 0].tolist()) == set(chosen[values > 0].tolist())
-        for row, kept, chosen, values in zip(expert, gate, answer.expert, answer.gate, strict=True)
-    )
+def _left(answer: Answer) -> np.ndarray:
+    """Return [T, k], 1 minus the probabilities of better experts."""
+    scores = _softmax(answer.probe.logits)
+    better = scores[:, None] > np.take_along_axis(scores, answer.expert, axis=1)[:, :, None]
+    return 1 - (scores[:, None] * better).sum(axis=2)
+
+
+def _over_capacity(answer: Answer) -> np.ndarray:
+    """Return [T, k], True for a gate of 0 of an expert that serves as many tokens as any expert."""
+    served = np.bincount(answer.expert[answer.gate != 0], minlength=answer.probe.logits.shape[1])
+    return (answer.gate == 0) & (served == max(served.max(), 1))[answer.expert]
+
+
+def _fits_dropped(design: Design, answer: Answer, precision: str, dropped: Callable, shared: bool) -> bool:
+    """Return whether a design explains the gates that are not dropped; `shared` divides them by their sum."""
+    answer = _completed(design, answer)
+    wanted = design.form.gates(answer.probe.logits, answer.expert) * ~dropped(answer)
+    wanted = wanted / np.maximum(wanted.sum(axis=1, keepdims=True), TINY) if shared else wanted
+    bad = off(answer, design.scale * wanted, precision, TINY * max(design.scale, 1.0))
+    return not bad.any() and _fits_choice(design, answer, precision)

@@ -133,6 +133,7 @@ DESIGNS = {
     "Qwen3": (qwen3, "right", "softmax over all experts"),
     "Mixtral": (mixtral, "right", "softmax over chosen"),
     "GPT-OSS": (gpt_oss, "right", "softmax over chosen"),
+    "colder": (lambda *inputs: colder(*inputs), "differs", "softmax over chosen, logits times 1.1"),
     "DeepSeek-V3 without its constant": (deepseek, "right", DEEPSEEK),
     "DeepSeek-V3 in one group": (with_eps, "differs", "sigmoid, sum over chosen, times 2.5"),
     "DeepSeek-V3 in groups of two": (
@@ -418,7 +419,7 @@ CAUSES = {
     "1,024 tokens": (first_1024_tokens, "defect", "size", "with 1100 tokens and 8 experts: "),
     "0 after 1,024 tokens": (nothing_after_1024, "defect", "size", "with 1100 tokens and 8 experts: "),
     "320 experts": (colder_where_many, "defect", "size", ""),
-    "temperature": (colder, "unexplained", "unexplained", ""),
+    "temperature": (colder, "differs", "dialect", "the reference's top_k_router does not have this design"),
     "the logit": (logits_as_gates, "differs", "dialect", "the reference's top_k_router does not have this design"),
 }  # fmt: skip
 """A router, its verdict and kind, and the cause that explains every answer."""
@@ -459,7 +460,6 @@ DEFECTS = {
     "one more in the sum": (one_more_in_the_sum, "unexplained"),
     "the best left out": (second_to_last, "unexplained"),
     "first gate for all": (first_gate_for_all, "unexplained"),
-    "temperature": (colder, "unexplained"),
     "clipped": (clipped, "differs"),
     "standardised": (standardised, "not finite"),
     "half of the experts": (half_of_the_experts, "idle"),

@@ -72,6 +72,10 @@ FORMS = {
     "sparsemixer": sparsemixer, "softmax over chosen, divided by k": lambda z, e: OF_CHOSEN(z, e) / e.shape[1],
     "softmax, divided by k": lambda z, e: SOFTMAX(z, e) / e.shape[1],
     "the gate is the logit": functools.partial(own, lambda z: z),
+    "softmax of the softmax, over chosen": lambda z, e: OF_CHOSEN(softmax(z), e),
+    "softmax of the softmax": lambda z, e: SOFTMAX(softmax(z), e), "softmax over all experts, with logits of 0 for the "
+    "others": lambda z, e: np.exp(own(lambda z: z, z, e)) / (
+        np.exp(own(lambda z: z, z, e)).sum(axis=1, keepdims=True) + z.shape[1] - e.shape[1]),
 }  # fmt: skip
 KNOWN = list(FORMS)[:8]
 """The forms that the reference has."""

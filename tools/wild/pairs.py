@@ -40,6 +40,7 @@ PAIRS = (
     ("openvino:f32", BLOCK),
     (BLOCK, f"{BLOCK},_experts_implementation=eager"),
     (BLOCK, f"{BLOCK},_experts_implementation=batched_mm"),
+    (f"{BLOCK},_experts_implementation=eager", f"{BLOCK},_experts_implementation=batched_mm"),
     ("llama.cpp:qwen3moe", "llama.cpp:qwen3moe, expert_weights_norm false"),
     ("llama.cpp:qwen3moe", f"{QWEN3},norm_topk_prob=True"),
     ("llama.cpp:olmoe", QWEN3),
