@@ -22,9 +22,12 @@ from ..training.sweeps.sweep import Part, run_sweep, runs_of_part
 from ..training.sweeps.sweep_folder import folder_of_run
 from ..training.watch import Watch
 from ..wording import by_reason
-from .progress import Progress
+from .progress import LivePage, Progress
 from .terminal import remark, say
 from .train import with_rates
+
+DRAWN = 6
+"""Number of runs in the figure of a sweep that trains: the current ones, then the last that ended."""
 
 
 def sweep(
@@ -44,7 +47,8 @@ def sweep(
 
     Args:
         grid: Name of a preset, or a TOML file.
-        out: Folder of the sweep. If it holds a stopped sweep, that sweep resumes.
+        out: Folder of the sweep. If it holds a stopped sweep, that sweep resumes. While it trains, OUT/report.html
+            shows its runs and loads itself again; at the end it is the report.
         corpus: Files, folders and globs of text. If not given: the corpus of the grid.
         jobs: Number of runs at a time, one thread each. If not given: the number of cores.
         hold_out: Train the models of the largest size last. Before that, fit a law to the other runs and predict the
@@ -76,16 +80,22 @@ def sweep(
         boards = {i: (folder_of_run(out, i, run), run) for i, run in enumerate(chosen.runs)}
         return Board(watch, boards) if tensorboard else watch
 
+    def write(blocks: list, current: list[int], refresh: float | None) -> None:
+        from ..inspection.run_page import write_live_page
+
+        shown = {folder_of_run(out, i, chosen.runs[i]): chosen.runs[i] for i in current[:DRAWN]}
+        write_live_page(out, shown, blocks, refresh)
+
     if part is not None:
         _train_part(chosen, out, part, jobs, have, told)
         return
     if hold_out is not None:
         later = held_out(chosen.runs)
         check_untouched(out)
-        with Progress(chosen.runs) as watch:
+        with Progress(chosen.runs, page=LivePage(write)) as watch:
             run_sweep(chosen, out, jobs=jobs, watch=told(watch), later=later, have=have)
         print(printable(str(register(out))))
-    with Progress(chosen.runs) as watch:
+    with Progress(chosen.runs, page=LivePage(write)) as watch:
         run_sweep(chosen, out, jobs=jobs, watch=told(watch), have=have)
     report = write_report(out)
     if sentence := not_learned_sentence(learning(read_sweep(out))):

@@ -24,7 +24,7 @@ from ..training.text.corpus import read_corpus
 from ..training.text.tokens import prepare_tokens
 from ..training.watch import silent
 from . import flags
-from .progress import Progress
+from .progress import LivePage, Progress
 from .terminal import say
 
 
@@ -92,7 +92,8 @@ def main(arguments: list[str]) -> None:
         """Train one model.
 
         Args:
-            out: Folder of the run. If it holds a stopped run, that run resumes.
+            out: Folder of the run. If it holds a stopped run, that run resumes. After 10 seconds of training,
+                OUT/report.html shows the run and loads itself again (with the extra laws).
             config: TOML file with fields of the run, or the name of a design: deepseek-v3, gpt-oss, mixtral or qwen3.
                 Other flags override it.
             decay_from: Folder of another run (the trunk) with schedule constant or wsd. This run starts from the
@@ -182,7 +183,13 @@ def run_of(
     if config.mesh is not None:  # print this before reading the text
         open_mesh(parse_mesh(config.mesh), config.mesh)
     corpus = read_corpus(config.corpus or None)
-    with Progress([config]) as shown, hosts.own_folder(out) as folder:
+
+    def write(blocks: list, runs: list, refresh: float | None) -> None:
+        from ..inspection.run_page import write_live_page
+
+        write_live_page(out, {out: config}, blocks, refresh)
+
+    with Progress([config], page=LivePage(write)) as shown, hosts.own_folder(out) as folder:
         watch = shown if hosts.is_writer() else silent
         if tensorboard:
             from ..training.sweeps.board import Board

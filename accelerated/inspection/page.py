@@ -217,7 +217,7 @@ def rules(trace: Trace, found: list[BlockFindings]) -> str:
     experts = _shown_experts(found)
     used = sorted({int(e) for e in trace.expert[:, :SHOWN].ravel() if e >= 0} | {e for of in experts for e in of})
     lines = [
-        f".e{e}{{--h:{_hue(e, trace.experts)};--d:{-6 * (e % 2)}%}}.u{e}{{--g:{_hue(e, trace.experts)}}}" for e in used
+        f".e{e}{{--h:{hue(e, trace.experts)};--d:{-6 * (e % 2)}%}}.u{e}{{--g:{hue(e, trace.experts)}}}" for e in used
     ]
     for i, of in enumerate(experts):
         lines.append(f"#b{i}:checked~#p{i}{{display:block}}")
@@ -228,7 +228,7 @@ def rules(trace: Trace, found: list[BlockFindings]) -> str:
     return "\n".join(lines)
 
 
-def _hue(expert: int, experts: int) -> int:
+def hue(expert: int, experts: int) -> int:
     """Return the hue of an expert in degrees: equal steps for up to 12 experts, else steps of the golden angle."""
     return round(expert * 360 / experts) if experts <= 12 else round(expert * 137.508) % 360
 
