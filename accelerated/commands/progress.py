@@ -212,7 +212,8 @@ class Progress:
         done = f"{len(self.finished)} of {len(self.costs)} runs are finished. " if len(self.costs) > 1 else ""
         table = Table(["run", "step", "training loss", "validation loss", ""], rows)
         ended = sorted(self.ended, key=self.ended.get, reverse=True)
-        return [f"{done}{self._time_left()}.", table], [*(run for run in self.tasks if run in self.stepped), *ended]
+        time_words = f"{self._time_left()}." if len(self.finished) < len(self.costs) else f"It took {self._elapsed()}."
+        return [f"{done}{time_words}", table], [*(run for run in self.tasks if run in self.stepped), *ended]
 
     def _remove(self, run: int) -> None:
         if run in self.started:
@@ -241,9 +242,12 @@ class Progress:
                 left += max(0.0, start - (now - self.started.get(run, now)))
         return left / max(1, min(self.at_once, len(unfinished)))
 
+    def _elapsed(self) -> str:
+        return _clock(self.now - self.began)
+
     def _time_left(self) -> str:
-        elapsed, left = _clock(self.now - self.began), self._seconds_left()
-        return f"{elapsed} so far" + ("" if left is None else f", about {_clock(left)} left")
+        left = self._seconds_left()
+        return f"{self._elapsed()} so far" + ("" if left is None else f", about {_clock(left)} left")
 
 
 def spark(losses: Sequence[float]) -> str:
