@@ -90,8 +90,10 @@ def _colours(experts: int) -> Callable[[bytes, int], str]:
         if system is None:
             tag, last[0] = f"[{expert}]" * (bool(text) and expert != last[0]), expert if text else last[0]
             return tag + text
-        red, green, blue = (255 * part for part in colorsys.hls_to_rgb(hue(expert, experts) / 360, 0.75, 0.75))
-        style = Style(color="black", bgcolor=Color.from_rgb(red, green, blue))
+        ground = Color.from_rgb(*(255 * part for part in colorsys.hls_to_rgb(hue(expert, experts) / 360, 0.75, 0.75)))
+        if system == COLOR_SYSTEMS["standard"]:  # the nearest of 16 colours is often the same
+            ground = Color.from_ansi((1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 13, 14)[expert % 12])
+        style = Style(color="black", bgcolor=ground)
         return "\n".join(style.render(line, color_system=system) for line in text.split("\n"))
 
     return colour

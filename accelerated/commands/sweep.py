@@ -1,5 +1,6 @@
 """The command `routelaws sweep`: train a grid of models and write its report."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -24,7 +25,7 @@ from ..training.watch import Watch
 from ..wording import by_reason
 from .progress import LivePage, Progress
 from .terminal import remark, say
-from .train import with_rates
+from .train import boards_of, with_rates
 
 DRAWN = 6
 """Number of runs in the figure of a sweep that trains: the current ones, then the last that ended."""
@@ -37,6 +38,7 @@ def sweep(
     jobs: int | None = None,
     hold_out: Literal["largest"] | None = None,
     tensorboard: bool = False,
+    wandb: str | None = None,
     index: int | None = None,
     of: int | None = None,
     have: Path | None = None,
@@ -55,6 +57,7 @@ def sweep(
             losses of the largest size, with intervals. predictions.json stores the predictions and is never rewritten;
             the report scores them.
         tensorboard: Also write the log of each run for TensorBoard, into the subfolder tensorboard of the run.
+        wandb: Also send the log of each run to this project of Weights & Biases, by its package.
         index: Index I of this task in a job array, such as $SLURM_ARRAY_TASK_ID; the first task is 0. Without --of, the
             task trains only run I of the grid. After the last task, results.csv has all runs. Then run `routelaws
             report OUT` to write the report.
@@ -78,7 +81,7 @@ def sweep(
 
     def told(watch: Watch) -> Watch:
         boards = {i: (folder_of_run(out, i, run), run) for i, run in enumerate(chosen.runs)}
-        return Board(watch, boards) if tensorboard else watch
+        return functools.reduce(lambda to, project: Board(to, boards, project), boards_of(tensorboard, wandb), watch)
 
     def write(blocks: list, current: list[int], refresh: float | None) -> None:
         from ..inspection.run_page import write_live_page
