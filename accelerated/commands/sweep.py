@@ -86,7 +86,7 @@ def sweep(
     def write(blocks: list, current: list[int], refresh: float | None) -> None:
         from ..inspection.run_page import write_live_page
 
-        shown = {folder_of_run(out, i, chosen.runs[i]): chosen.runs[i] for i in current[:DRAWN]}
+        shown = {folder_of_run(out, i, chosen.runs[i]): chosen.runs[i] for i in sorted(current[:DRAWN])}
         write_live_page(out, shown, blocks, refresh)
 
     if part is not None:

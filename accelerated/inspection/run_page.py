@@ -88,7 +88,8 @@ def write_live_page(
     now = time.strftime("%H:%M:%S")
     again = f"Written at {now}; the page loads itself again every {refresh:g} s." if refresh else f"Ended at {now}."
     body = _html([Heading(title, 0), *blocks, again]) + body
-    write_atomically(out / "report.html", document(title, body, REPORT_STYLE + RUN_STYLE, refresh))
+    style = RUN_STYLE if out in runs else RUN_STYLE + "td:nth-child(-n + 4) { white-space: nowrap; }"
+    write_atomically(out / "report.html", document(title, body, REPORT_STYLE + style, refresh))
 
 
 def _now(run: SweepRun) -> list[Block]:
