@@ -27,8 +27,9 @@ def parser() -> argparse.ArgumentParser:
         "--backend",
         action="append",
         metavar="NAME",
-        help="the backend to test: a module, module:attribute, transformers:CLASS, or an entry point of the group "
-        "routelaws.backends; may be repeated; default: $ROUTELAWS_BACKEND, else routelaws.accelerated",
+        help="the backend to test: a module, module:attribute, transformers:CLASS (or the folder of a saved model), or "
+        "an entry point of the group routelaws.backends; may be repeated; default: $ROUTELAWS_BACKEND, else "
+        "routelaws.accelerated",
     )
     add("--parity", metavar="NAME", help="compare the router of this backend with the router of --backend, and stop")
     add("--only", action="append", metavar="FUNCTION[,...]", default=[], help="test only these functions")

@@ -86,11 +86,18 @@ def inspect(
         _say_written(out, page)
 
 
-def _write(trace: Trace, blocks: list[BlockFindings], against: str | None, out: Path | None, page: Path | None) -> None:
+def _write(
+    trace: Trace,
+    blocks: list[BlockFindings],
+    against: str | None,
+    out: Path | None,
+    page: Path | None,
+    problems: list[str] | None = None,
+) -> None:
     if out is not None:
         write_trace(out, trace)
     if page is not None:
-        write_atomically(page, html_page(trace, blocks, against))
+        write_atomically(page, html_page(trace, blocks, against, problems))
 
 
 def _say_written(out: Path | None, page: Path | None) -> None:
@@ -108,11 +115,12 @@ def _check_trace(path: Path, model: Path | None, out: Path | None, page: Path | 
     if page is not None and not known:
         raise InputError(f"--page {page}: the trace has no tokens; leave out --page")
     blocks = findings(routing)
-    _write(routing, blocks, None, out, page)
+    sentences = [f"{name}: {sentence}." for name, sentence in wrong.items()]
+    _write(routing, blocks, None, out, page, sentences)
     if json:
         print(dump_json(as_json(routing, blocks, None) | {"problems": wrong, "tokens_known": known}))
         return
-    lines = [f"{name}: {sentence}." for name, sentence in wrong.items()] or ["No problem found."]
+    lines = sentences or ["No problem found."]
     first, loads, *more = summary(routing, blocks)
     if not known:  # without tokens, nothing tells what decides the expert
         kept = [i for i, head in enumerate(loads.heads) if not head.startswith("bits")]

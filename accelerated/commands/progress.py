@@ -1,17 +1,18 @@
-"""The progress display of training: live bars on a terminal, lines elsewhere.
+"""The progress display of training: live bars on a terminal, lines elsewhere, and a page that loads itself again.
 
 Each finished run has a line. An earlier line gives the time for compiling the first programs and the time for all runs.
-A single run also has a line at every evaluation and every half a minute.
+A single run also has a line at every evaluation and every half a minute. A bar shows the curve of the training loss.
 """
 
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from ..results.blocks import Terminal
+from ..results.blocks import Block, Table, Terminal, figure
 from ..training.configuration import TrainConfig
 
 QUIET = 30.0
@@ -19,6 +20,47 @@ QUIET = 30.0
 
 SURE = 5.0
 """Seconds of steps, summed over all runs, before the first estimate of the time left."""
+
+EVERY, WRITES = 10.0, 0.01
+"""Seconds between two pages, and the largest share of the time for writing pages."""
+
+BARS, POINTS = "▁▂▃▄▅▆▇█", 20
+"""The characters of a curve, and their number in the curve of a whole run."""
+
+
+class LivePage:
+    """The page of runs while they train. A thread writes it. An error of writing stops no run; `error` is the last one.
+
+    Args:
+        write: write(blocks, hyper_ids of the runs to draw, seconds until the page loads itself again or None).
+    """
+
+    def __init__(self, write: Callable[[list[Block], list[int], float | None], None]):
+        self.write, self.thread, self.due, self.error = write, None, None, None
+
+    def renew(self, state: Callable[[], tuple[list[Block], list[int]]]) -> None:
+        """Write the page if it is due. The first page is due `EVERY` seconds after the first call."""
+        self.due = self.due or time.monotonic() + EVERY
+        if time.monotonic() >= self.due and not (self.thread and self.thread.is_alive()):
+            is_first = self.thread is None  # and loads matplotlib
+            self.thread = threading.Thread(target=self._write, args=(*state(), EVERY, is_first), daemon=True)
+            self.thread.start()
+
+    def end(self, state: Callable[[], tuple[list[Block], list[int]]], refresh: float | None) -> None:
+        """Write the page again, if it has been written."""
+        if self.thread:
+            self.thread.join()
+            self._write(*state(), refresh)
+
+    def _write(self, blocks: list[Block], runs: list[int], refresh: float | None, is_first: bool = False) -> None:
+        began = time.thread_time()
+        try:
+            self.write(blocks, runs, refresh)
+            self.error = None
+        except Exception as error:
+            self.error = error
+        seconds = 0.0 if is_first else time.thread_time() - began
+        self.due = time.monotonic() + max(EVERY, seconds / WRITES)
 
 
 class Progress:
@@ -32,16 +74,23 @@ class Progress:
         runs: the configurations, by hyper_id.
         chosen: the hyper_ids of the runs of this process; None for all.
         console: a rich Console; None for standard error.
+        page: the page of the runs, or None.
     """
 
     def __init__(
-        self, runs: Sequence[TrainConfig], chosen: Sequence[int] | None = None, console: Console | None = None
+        self,
+        runs: Sequence[TrainConfig],
+        chosen: Sequence[int] | None = None,
+        console: Console | None = None,
+        page: LivePage | None = None,
     ):
-        self.runs, self.console = runs, console or Terminal(stderr=True)
+        self.runs, self.console, self.page = runs, console or Terminal(stderr=True), page
         self.costs = {run: runs[run].cost() for run in (range(len(runs)) if chosen is None else chosen)}
         self.steps_done: dict[int, int] = {}  # {run: steps}, of running and finished runs
         self.finished: dict[int, float | None] = {}  # {run: loss}
         self.losses: dict[int, float] = {}
+        self.curves: dict[int, dict[int, float]] = {}  # {run: {point: running mean of its training losses}}
+        self.failures: dict[int, str] = {}
         self.rates: dict[int, float] = {}
         self.compiled: set[tuple[int, int]] = set()  # (run, steps of a call)
         self.started: dict[int, float] = {}  # {run: time}
@@ -67,13 +116,19 @@ class Progress:
         self.all = self.bars.add_task("all runs", total=len(self.costs), note="")
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, error, *_):
         self.bars.stop()
+        if self.page:  # the report follows the page of several runs
+            self.page.end(self._state, EVERY if error is None and len(self.costs) > 1 else None)
+            if self.page.error and not isinstance(self.page.error, ImportError):  # without matplotlib there is no page
+                self._say(0, f"report.html could not be written: {self.page.error}")
 
     def __call__(self, kind: str, run: int = 0, **fields) -> None:
         self.now = time.monotonic()
         getattr(self, f"_{kind}")(run, **fields)
         self.bars.update(self.all, completed=len(self.finished), note=self._time_left())
+        if self.page and self.stepped:
+            self.page.renew(self._state)
 
     def _say(self, run: int, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -95,7 +150,10 @@ class Progress:
             self.rates[run] = tokens_per_second
         self.compiled.add(call)
         self.steps_done[run] = step
-        self.bars.update(self.tasks[run], completed=step, note=f"loss {loss:.3f}  {self._speed(run)}")
+        points, point = self.curves.setdefault(run, {}), step * POINTS // self.runs[run].steps
+        points[point] = 0.9 * points.get(point, loss) + 0.1 * loss
+        curve = f"{spark([*points.values()])}  " if "utf" in self.console.encoding else ""
+        self.bars.update(self.tasks[run], completed=step, note=f"{curve}loss {loss:.3f}  {self._speed(run)}")
         if self.now - self.said > QUIET:
             self._say_how_far(run, step, f"training loss {loss:.4f}")
         self._say_first_time()
@@ -139,8 +197,23 @@ class Progress:
 
     def _failed(self, run: int, line: str) -> None:
         self._remove(run)
-        self.finished[run] = None
+        self.finished[run], self.failures[run] = None, line
         self._say(run, f"failed: {line}")
+
+    def _state(self) -> tuple[list[Block], list[int]]:
+        """Return a sentence on the time, a table of the runs that began, and the runs to draw, the current first."""
+        rows, last = [], {run: [*points.values()][-1] for run, points in self.curves.items()}
+        for run in sorted({*self.started, *self.finished}):
+            step = self.steps_done.get(run)
+            state = "finished" if run in self.finished else self._speed(run).strip() or "compiling"
+            cells = [figure(losses[run], ".4f") if run in losses else "" for losses in (last, self.losses)]
+            steps = "" if step is None else f"{step:,} of {self.runs[run].steps:,}"
+            rows.append([self.runs[run].name(), steps, *cells, self.failures.get(run, state)])
+        done = f"{len(self.finished)} of {len(self.costs)} runs are finished. " if len(self.costs) > 1 else ""
+        table = Table(["run", "step", "training loss", "validation loss", ""], rows)
+        ended = sorted(self.ended, key=self.ended.get, reverse=True)
+        time_words = f"{self._time_left()}." if len(self.finished) < len(self.costs) else f"It took {self._elapsed()}."
+        return [f"{done}{time_words}", table], [*(run for run in self.tasks if run in self.stepped), *ended]
 
     def _remove(self, run: int) -> None:
         if run in self.started:
@@ -169,9 +242,24 @@ class Progress:
                 left += max(0.0, start - (now - self.started.get(run, now)))
         return left / max(1, min(self.at_once, len(unfinished)))
 
+    def _elapsed(self) -> str:
+        return _clock(self.now - self.began)
+
     def _time_left(self) -> str:
-        elapsed, left = _clock(self.now - self.began), self._seconds_left()
-        return f"{elapsed} so far" + ("" if left is None else f", about {_clock(left)} left")
+        left = self._seconds_left()
+        return f"{self._elapsed()} so far" + ("" if left is None else f", about {_clock(left)} left")
+
+
+def spark(losses: Sequence[float]) -> str:
+    """Return losses as a line of characters. The first loss of many is much higher, so it is left out.
+
+    Example:
+        >>> spark([9.0, 5.0, 4.5, 4.0, 2.0]), spark([3.0])
+        ('█▇▆▁', '▁')
+    """
+    kept = losses[1:] if len(losses) > 2 else losses
+    low, span = min(kept), max(max(kept) - min(kept), 1e-9)
+    return "".join(BARS[round((loss - low) / span * (len(BARS) - 1))] for loss in kept)
 
 
 def _clock(seconds: float) -> str:

@@ -7,13 +7,23 @@ import tyro
 
 from ..errors import InputError
 from ..files import storage_errors
-from ..findings.sweeps.run_pairs import beside, run_table
+from ..findings.sweeps.run_pairs import (
+    at_equal_tokens,
+    beside,
+    equal_tokens_table,
+    run_blocks,
+    run_table,
+    settings_of,
+)
+from ..report.figures.training import curves_figure
 from ..report.sweep_report import write_report
+from ..results.blocks import Block, Heading
 from ..training.sweeps.sweep_folder import check_collected, check_plan, collect_rows
+from .output import write_folder
 from .terminal import Working, remark
 
 
-def report(folders: tyro.conf.Positional[tuple[Path, ...]], full: bool = False) -> None:
+def report(folders: tyro.conf.Positional[tuple[Path, ...]], full: bool = False, out: Path | None = None) -> None:
     """Write the report of a sweep or of one run, or compare runs.
 
     Args:
@@ -22,12 +32,16 @@ def report(folders: tyro.conf.Positional[tuple[Path, ...]], full: bool = False) 
             repeats it. Or the folders of two or more runs: prints them side by side, with their differences from the
             first run.
         full: For a sweep: write every table, not only the results, their figures and the cautions.
+        out: For several runs: the folder for comparison.md, comparison.html, comparison.json and a figure of the runs
+            and of their differences after the same number of tokens.
     """
     if not folders:
         raise InputError("no folder is given; give the folder of a sweep, or the folders of runs")
     alone = len(folders) == 1 and os.path.exists(folders[0] / "config.json")
     if full and (alone or len(folders) > 1):
         raise InputError("--full is for the report of a sweep; leave --full out")
+    if out is not None and len(folders) < 2:
+        raise InputError(f"--out {out}: it is for the comparison of runs; name two or more, or leave out --out")
     if alone:
         from ..inspection.run_page import write_run_page
 
@@ -35,11 +49,42 @@ def report(folders: tyro.conf.Positional[tuple[Path, ...]], full: bool = False) 
         return
     if len(folders) == 1:
         _collect(folders[0])
+    if len(folders) > 1:
+        runs = beside(folders)
+        print(run_table(runs))
+        if out is not None:
+            _write_comparison(folders, runs, out)
+        return
     with Working("writing the report: fits, intervals, figures"):
-        text = write_report(folders[0], full) if len(folders) == 1 else run_table(beside(folders))
-    print(text)
-    if len(folders) == 1:
-        print(folders[0] / "report.html")
+        text = write_report(folders[0], full)
+    print(text, folders[0] / "report.html", sep="\n")
+
+
+def _write_comparison(folders: tuple[Path, ...], runs: "pandas.DataFrame", out: Path) -> None:  # noqa: F821
+    """Write the comparison of runs as a page with their curves and their differences at equal tokens."""
+    from ..inspection.run_page import read_run
+
+    read = {str(folder): read_run(folder) for folder in folders}
+    apart = at_equal_tokens(
+        {name: rows[["tokens", "loss_validation"]].to_numpy().T for name, (_, rows) in read.items()}
+    )
+    figures = {"curves": lambda: curves_figure({name: run for name, (run, _) in read.items()}, apart)}
+    blocks: list[Block] = [Heading("Runs compared", 1)]
+    if all(run.log for run, _ in read.values()):
+        blocks += ["![Losses of the runs, and their differences](curves.svg)", CURVES]
+    else:
+        figures = {}
+    blocks += [*run_blocks(runs), Heading("After the same number of tokens"), EQUAL, equal_tokens_table(apart)]
+    content = {"runs": runs.drop(columns="config"), "settings": settings_of(runs["config"]), "at_equal_tokens": apart}
+    write_folder(out, "comparison", blocks, content, figures)
+    print(out / "comparison.html")
+
+
+CURVES = (
+    "*Left: losses; dots are evaluations, and lines without dots are running means of the training loss. Right: "
+    "validation loss minus that of the first run, after the same number of tokens.*"
+)
+EQUAL = "Validation losses in nats per token. Losses between two evaluations of a run are interpolated linearly."
 
 
 def _collect(folder: Path) -> None:

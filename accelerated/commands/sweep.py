@@ -1,5 +1,6 @@
 """The command `routelaws sweep`: train a grid of models and write its report."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -22,9 +23,12 @@ from ..training.sweeps.sweep import Part, run_sweep, runs_of_part
 from ..training.sweeps.sweep_folder import folder_of_run
 from ..training.watch import Watch
 from ..wording import by_reason
-from .progress import Progress
+from .progress import LivePage, Progress
 from .terminal import remark, say
-from .train import with_rates
+from .train import boards_of, with_rates
+
+DRAWN = 6
+"""Number of runs in the figure of a sweep that trains: the current ones, then the last that ended."""
 
 
 def sweep(
@@ -34,6 +38,7 @@ def sweep(
     jobs: int | None = None,
     hold_out: Literal["largest"] | None = None,
     tensorboard: bool = False,
+    wandb: str | None = None,
     index: int | None = None,
     of: int | None = None,
     have: Path | None = None,
@@ -44,13 +49,15 @@ def sweep(
 
     Args:
         grid: Name of a preset, or a TOML file.
-        out: Folder of the sweep. If it holds a stopped sweep, that sweep resumes.
+        out: Folder of the sweep. If it holds a stopped sweep, that sweep resumes. While it trains, OUT/report.html
+            shows its runs and loads itself again; at the end it is the report.
         corpus: Files, folders and globs of text. If not given: the corpus of the grid.
         jobs: Number of runs at a time, one thread each. If not given: the number of cores.
         hold_out: Train the models of the largest size last. Before that, fit a law to the other runs and predict the
             losses of the largest size, with intervals. predictions.json stores the predictions and is never rewritten;
             the report scores them.
         tensorboard: Also write the log of each run for TensorBoard, into the subfolder tensorboard of the run.
+        wandb: Also send the log of each run to this project of Weights & Biases, by its package.
         index: Index I of this task in a job array, such as $SLURM_ARRAY_TASK_ID; the first task is 0. Without --of, the
             task trains only run I of the grid. After the last task, results.csv has all runs. Then run `routelaws
             report OUT` to write the report.
@@ -74,7 +81,13 @@ def sweep(
 
     def told(watch: Watch) -> Watch:
         boards = {i: (folder_of_run(out, i, run), run) for i, run in enumerate(chosen.runs)}
-        return Board(watch, boards) if tensorboard else watch
+        return functools.reduce(lambda to, project: Board(to, boards, project), boards_of(tensorboard, wandb), watch)
+
+    def write(blocks: list, current: list[int], refresh: float | None) -> None:
+        from ..inspection.run_page import write_live_page
+
+        shown = {folder_of_run(out, i, chosen.runs[i]): chosen.runs[i] for i in sorted(current[:DRAWN])}
+        write_live_page(out, shown, blocks, refresh)
 
     if part is not None:
         _train_part(chosen, out, part, jobs, have, told)
@@ -82,10 +95,10 @@ def sweep(
     if hold_out is not None:
         later = held_out(chosen.runs)
         check_untouched(out)
-        with Progress(chosen.runs) as watch:
+        with Progress(chosen.runs, page=LivePage(write)) as watch:
             run_sweep(chosen, out, jobs=jobs, watch=told(watch), later=later, have=have)
         print(printable(str(register(out))))
-    with Progress(chosen.runs) as watch:
+    with Progress(chosen.runs, page=LivePage(write)) as watch:
         run_sweep(chosen, out, jobs=jobs, watch=told(watch), have=have)
     report = write_report(out)
     if sentence := not_learned_sentence(learning(read_sweep(out))):

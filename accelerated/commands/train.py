@@ -19,12 +19,13 @@ from ..training.loop import Run
 from ..training.mesh import open_mesh, parse_mesh
 from ..training.runs.run_folder import read_config
 from ..training.runs.trunk import Trunk
+from ..training.sweeps.board import Board
 from ..training.sweeps.workers import compute_where_called, keep_freed_memory
 from ..training.text.corpus import read_corpus
 from ..training.text.tokens import prepare_tokens
 from ..training.watch import silent
 from . import flags
-from .progress import Progress
+from .progress import LivePage, Progress
 from .terminal import say
 
 
@@ -82,6 +83,7 @@ def main(arguments: list[str]) -> None:
         decay_from: Path | None = None,
         at: int | None = None,
         tensorboard: bool = False,
+        wandb: str | None = None,
         distributed: Literal["auto"] | None = None,
         coordinator: str | None = None,
         processes: int | None = None,
@@ -92,7 +94,8 @@ def main(arguments: list[str]) -> None:
         """Train one model.
 
         Args:
-            out: Folder of the run. If it holds a stopped run, that run resumes.
+            out: Folder of the run. If it holds a stopped run, that run resumes. After 10 seconds of training,
+                OUT/report.html shows the run and loads itself again (with the extra laws).
             config: TOML file with fields of the run, or the name of a design: deepseek-v3, gpt-oss, mixtral or qwen3.
                 Other flags override it.
             decay_from: Folder of another run (the trunk) with schedule constant or wsd. This run starts from the
@@ -101,6 +104,7 @@ def main(arguments: list[str]) -> None:
                 override these settings.
             at: With --decay-from: the step of the trunk's checkpoint.
             tensorboard: Also write the log for TensorBoard, in OUT/tensorboard.
+            wandb: Also send the log to this project of Weights & Biases, by its package.
             distributed: Train one run on many hosts. The launcher (SLURM, Open MPI, a TPU pod) numbers the processes.
             coordinator: Without a launcher: HOST:PORT of process 0.
             processes: Without a launcher: the number of processes.
@@ -121,7 +125,7 @@ def main(arguments: list[str]) -> None:
         if chosen.mesh is None:
             compute_where_called()
         with hosts.joined(others):
-            run_of(chosen, out, tensorboard, trunk, lines)
+            run_of(chosen, out, boards_of(tensorboard, wandb), trunk, lines)
 
     flags.run(train, "train", arguments)
 
@@ -175,19 +179,36 @@ def _trunk(decay_from: Path | None, at: int | None) -> Trunk | None:
     return None if decay_from is None else Trunk(decay_from, at)
 
 
+def boards_of(tensorboard: bool, wandb: str | None) -> list[str | None]:
+    """Return the projects of Weights & Biases that get the log; None stands for TensorBoard."""
+    return [None] * tensorboard + [wandb] * (wandb is not None and hosts.is_writer())
+
+
 def run_of(
-    config: TrainConfig, out: Path, tensorboard: bool = False, trunk: Trunk | None = None, lines: tuple[str, ...] = ()
+    config: TrainConfig,
+    out: Path,
+    boards: Sequence[str | None] = (),
+    trunk: Trunk | None = None,
+    lines: tuple[str, ...] = (),
 ) -> None:
-    """Train one model in the folder `out`, with progress and `lines` on standard error, and print its final loss."""
+    """Train one model in the folder `out`, with progress and `lines` on standard error, and print its final loss.
+
+    Args:
+        boards: where else to write the log (see `boards_of`).
+    """
     if config.mesh is not None:  # print this before reading the text
         open_mesh(parse_mesh(config.mesh), config.mesh)
     corpus = read_corpus(config.corpus or None)
-    with Progress([config]) as shown, hosts.own_folder(out) as folder:
-        watch = shown if hosts.is_writer() else silent
-        if tensorboard:
-            from ..training.sweeps.board import Board
 
-            watch = Board(watch, {0: (folder, config)})
+    def write(blocks: list, runs: list, refresh: float | None) -> None:
+        from ..inspection.run_page import write_live_page
+
+        write_live_page(out, {out: config}, blocks, refresh)
+
+    with Progress([config], page=LivePage(write)) as shown, hosts.own_folder(out) as folder:
+        watch = shown if hosts.is_writer() else silent
+        for project in boards:
+            watch = Board(watch, {0: (folder, config)}, project)
         for line in (*lines, corpus.summary()):
             watch("say", line=line)
         with hosts.writer_first("tokens"):

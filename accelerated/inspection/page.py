@@ -6,6 +6,7 @@ Radio buttons choose the block and the expert. The style sheet shows the choice.
 import html
 import re
 import unicodedata
+from collections.abc import Sequence
 
 from ..errors import printable
 from ..report.page import STYLE as REPORT_STYLE
@@ -83,40 +84,51 @@ SHUFFLED = "The mark is the value for shuffled tokens."
 TAKES = "Typical tokens are much more frequent at the expert than in the text; 3/5 means 3 of 5 occurrences."
 
 
-def page(trace: Trace, found: list[BlockFindings], other: str | None = None) -> str:
-    """Return a routing as an HTML page that needs no other file. `other` is the name of another model."""
-    body = f"<h1>What the experts learned: {_text(trace.name)}</h1>\n{microscope(trace, found, other)}"
+def page(
+    trace: Trace, found: list[BlockFindings], other: str | None = None, problems: Sequence[str] | None = None
+) -> str:
+    """Return a routing as an HTML page that needs no other file.
+
+    Args:
+        other: the name of another model.
+        problems: sentences on what is wrong with a routing that another program recorded; None for an own routing.
+    """
+    body = f"<h1>What the experts learned: {_text(trace.name)}</h1>\n{microscope(trace, found, other, problems)}"
     return document(f"Experts of {trace.name}", body, REPORT_STYLE + STYLE + rules(trace, found))
 
 
-def microscope(trace: Trace, found: list[BlockFindings], other: str | None = None) -> str:
-    """Return the body of a page on a routing. The style sheet needs `STYLE` and `rules`."""
+def microscope(
+    trace: Trace, found: list[BlockFindings], other: str | None = None, problems: Sequence[str] | None = None
+) -> str:
+    """Return the body of a page on a routing (see `page`). The style sheet needs `STYLE` and `rules`."""
+    wrong = [*(problems or ()), *fault_sentences(trace, found)]
     experts = _shown_experts(found)
     word = "Block " if len(found) <= MANY else ""
     buttons = "".join(_button("block", f"b{i}", f"{word}{block.block}", i == 0) for i, block in enumerate(found))
     panels = "".join(_panel(trace, block, i, experts[i]) for i, block in enumerate(found))
     return (
-        f'<p>{_about(trace, other)}</p>\n<ul class="findings">{_sentences(trace, found)}</ul>\n{_overview(found)}'
+        f"<p>{_about(trace, other, problems is not None)}</p>\n"
+        f'<ul class="findings">{_sentences(trace, found, wrong)}</ul>\n{_overview(found)}'
         f'<h2>Block by block</h2>\n<div class="views">{buttons}{panels}</div>\n{_terms(found)}'
     )
 
 
-def _about(trace: Trace, other: str | None) -> str:
+def _about(trace: Trace, other: str | None, is_recorded: bool) -> str:
     each = plural(trace.choices, "expert") if trace.regular else f"0 to {plural(trace.choices, 'expert')}"
     if trace.mixes:
         each = "no expert, because experts process mixtures of tokens; the colour shows the expert in whose mixture "
         each += "the token has the largest weight"
-    mode = "evaluation" if trace.step is None else "training"
+    mode = "" if is_recorded else " as in evaluation" if trace.step is None else " as in training"
     return (
-        f"{plural(len(trace.token), 'token', ',')} were routed as in {mode}, in "
+        f"{plural(len(trace.token), 'token', ',')} were routed{mode}, in "
         f"{plural(len(trace.block), 'routed block')} with {plural(trace.experts, 'expert')} each. A token has {each}."
         + (f" Compared with {_text(other)}." if other else "")
     )
 
 
-def _sentences(trace: Trace, found: list[BlockFindings]) -> str:
-    wrong = (f'<li class="bad">{_text(line)}</li>' for line in fault_sentences(trace, found))
-    return "".join([*wrong, *(f"<li>{_text(line)}</li>" for line in sentences(trace, found))])
+def _sentences(trace: Trace, found: list[BlockFindings], wrong: list[str]) -> str:
+    bad = (f'<li class="bad">{_text(line)}</li>' for line in wrong)
+    return "".join([*bad, *(f"<li>{_text(line)}</li>" for line in sentences(trace, found))])
 
 
 def _overview(found: list[BlockFindings]) -> str:
@@ -217,7 +229,7 @@ def rules(trace: Trace, found: list[BlockFindings]) -> str:
     experts = _shown_experts(found)
     used = sorted({int(e) for e in trace.expert[:, :SHOWN].ravel() if e >= 0} | {e for of in experts for e in of})
     lines = [
-        f".e{e}{{--h:{_hue(e, trace.experts)};--d:{-6 * (e % 2)}%}}.u{e}{{--g:{_hue(e, trace.experts)}}}" for e in used
+        f".e{e}{{--h:{hue(e, trace.experts)};--d:{-6 * (e % 2)}%}}.u{e}{{--g:{hue(e, trace.experts)}}}" for e in used
     ]
     for i, of in enumerate(experts):
         lines.append(f"#b{i}:checked~#p{i}{{display:block}}")
@@ -228,7 +240,7 @@ def rules(trace: Trace, found: list[BlockFindings]) -> str:
     return "\n".join(lines)
 
 
-def _hue(expert: int, experts: int) -> int:
+def hue(expert: int, experts: int) -> int:
     """Return the hue of an expert in degrees: equal steps for up to 12 experts, else steps of the golden angle."""
     return round(expert * 360 / experts) if experts <= 12 else round(expert * 137.508) % 360
 

@@ -5,6 +5,7 @@ import contextlib
 import html
 import math
 import shlex
+import time
 from pathlib import Path
 
 import pandas
@@ -16,14 +17,16 @@ from ..findings.style import image, styled
 from ..findings.sweeps.comparisons import load_of
 from ..findings.sweeps.folder import SweepRun
 from ..findings.sweeps.run_pairs import setting
-from ..report.figures.training import run_figure
+from ..report.figures.training import curves_figure, run_figure
 from ..report.opening import corpus
 from ..report.page import STYLE as REPORT_STYLE
 from ..report.page import document, scrolling
 from ..results.blocks import Block, Heading, Notes, Table, count, duration, figure, percent, to_html
 from ..tables.table import read_table
 from ..training.configuration import TrainConfig
+from ..training.optimizer import rates_of_steps
 from ..training.runs.record import read_record
+from ..training.runs.result_rows import run_columns
 from ..training.runs.run_folder import read_config, read_own_log, read_results
 from ..training.window_losses import few_documents
 from .findings import findings
@@ -56,6 +59,53 @@ def write_run_page(folder: Path, tell=print) -> Path:
     body += _settings(run.config) + _repeat(folder, run)
     write_atomically(folder / "report.html", document(title, body, REPORT_STYLE + STYLE + RUN_STYLE + style))
     return folder / "report.html"
+
+
+def write_live_page(
+    out: Path, runs: dict[Path, TrainConfig], blocks: list[Block], refresh: float | None = None
+) -> None:
+    """Write report.html into the folder of a run or a sweep whose runs train: losses, loads and settings so far.
+
+    Args:
+        out: the folder of the page.
+        runs: the runs to draw, by folder; `out` itself for the page of one run.
+        blocks: the text.
+        refresh: seconds after which the page loads itself again; None for never.
+    """
+    unknown = {"dropped_fraction": math.nan}  # a table lags behind its log
+    drawn = [SweepRun(0, run, run_columns(run) | unknown, read_own_log(folder), None) for folder, run in runs.items()]
+    title, body = f"{'Run' if out in runs else 'Sweep'} {out.absolute().name}", ""
+    if out in runs:
+        blocks, body = blocks + _now(drawn[0]), _figure(drawn[0])
+        if read_results(out)[0]:
+            body += _html([Heading("Evaluations", 1), evaluations(read_table(out / "results.csv"))])
+        body += _settings(drawn[0].config)
+    elif any(run.log for run in drawn):
+        with styled():
+            body = _embedded(
+                curves_figure({folder.name: run for folder, run in zip(runs, drawn, strict=True) if run.log}), CURVES
+            )
+    now = time.strftime("%H:%M:%S")
+    again = f"Written at {now}; the page loads itself again every {refresh:g} s." if refresh else f"Ended at {now}."
+    body = _html([Heading(title, 0), *blocks, again]) + body
+    style = RUN_STYLE if out in runs else RUN_STYLE + "td:nth-child(-n + 4) { white-space: nowrap; }"
+    write_atomically(out / "report.html", document(title, body, REPORT_STYLE + style, refresh))
+
+
+def _now(run: SweepRun) -> list[Block]:
+    """Return a sentence on the last training steps of a run; [] before them."""
+    lines = [line for line in run.log if line["kind"] == "train"]
+    if not lines:
+        return []
+    last = lines[-1]
+    rate = float(rates_of_steps(run.config)[last["step"] - 1])
+    lines = [
+        f"At step {last['step']:,}, the learning rate is {rate:.3g} and the norm of the gradient is "
+        f"{figure(last['gradient_norm'], '.3g')}."
+    ]
+    if last["dropped_fraction"]:
+        lines[0] += f" The experts drop {percent(last['dropped_fraction'], '.2f')} of the tokens."
+    return lines
 
 
 def read_run(folder: Path) -> tuple[SweepRun, pandas.DataFrame]:
@@ -127,12 +177,18 @@ def _figure(run: SweepRun) -> str:
     if not run.log:
         return ""
     load = load_of(run) if run.config.model.num_routed and run.load else None
+    words = f"{CURVES} Right: tokens of each expert at the last evaluation, the busiest first; 1 is an even load."
     with styled():
-        drawing = base64.b64encode(image(run_figure(run, load), "svg")).decode("ascii")
-    words = "Losses during training; the first steps, with much higher losses, are not shown."
-    if load is not None:
-        words += " Right: tokens of each expert at the last evaluation, the busiest first; 1 is an even load."
-    drawn = f'<img src="data:image/svg+xml;base64,{drawing}" alt="{words}">'
+        return _embedded(run_figure(run, load), CURVES if load is None else words)
+
+
+CURVES = "Losses during training; the first steps, with much higher losses, are not shown."
+
+
+def _embedded(drawing, words: str) -> str:
+    """Return a figure of matplotlib with its caption as HTML."""
+    data = base64.b64encode(image(drawing, "svg")).decode("ascii")
+    drawn = f'<img src="data:image/svg+xml;base64,{data}" alt="{words}">'
     return f"<figure>{drawn}<figcaption>{words}</figcaption></figure>\n"
 
 

@@ -76,12 +76,13 @@ def scrolling(body: str) -> str:
     return body.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
 
 
-def document(title: str, body: str, style: str) -> str:
-    """Return a whole HTML page from a body in HTML and a style in CSS."""
+def document(title: str, body: str, style: str, refresh: float | None = None) -> str:
+    """Return an HTML page from a body in HTML and a style in CSS; it loads itself again after `refresh` seconds."""
+    again = "" if refresh is None else f'<meta http-equiv="refresh" content="{refresh:g}">\n'
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
+        f"{again}<title>{html.escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
     )
 
 

@@ -4,14 +4,17 @@ import csv
 import json
 import shutil
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
+from routelaws.accelerated.commands.train import boards_of
 from routelaws.accelerated.tables.trackers.events import event_files
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.sweeps.board import Board, scalars
+from routelaws.accelerated.training.watch import silent
 
 from .small_runs import words_of
 
@@ -100,12 +103,35 @@ def test_runs_side_by_side_and_a_log_that_was_cut_back(small_fields, tmp_path):
     ]  # fmt: skip
 
 
-def test_without_the_package_nothing_is_trained(small_fields, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
-    assert cli.main(["train", "--out", str(tmp_path / "run"), "--tensorboard"]) == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert line == "routelaws: --tensorboard needs the package tensorboard: pip install 'routelaws[tensorboard]'"
+@pytest.mark.parametrize("words", [["--tensorboard"], ["--wandb", "mine"]])
+def test_without_the_package_nothing_is_trained(words, tmp_path, capsys, monkeypatch):
+    for module in ("tensorboard.summary.writer.event_file_writer", "wandb"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert cli.main(["train", "--out", str(tmp_path / "run"), *words]) == 2
+    line, name = capsys.readouterr().err.strip().splitlines()[-1], words[0][2:]
+    assert line == f"routelaws: --{name} needs the package {name}: pip install 'routelaws[{name}]'"
     assert not (tmp_path / "run").exists()
+
+
+def test_both_boards_of_a_run(small_fields, tmp_path, monkeypatch):
+    """A stand-in takes the calls of wandb: the settings, the numbers of each line with their step, and the end."""
+    calls = []
+    run = SimpleNamespace(log=lambda *a, **b: calls.append((a, b)), finish=lambda: calls.append("finished"))
+    stand_in = SimpleNamespace(init=lambda **options: calls.append(options) or run, Settings=dict)
+    monkeypatch.setitem(sys.modules, "wandb", stand_in)
+    config = from_mapping(small_fields, "test")
+    watch = silent
+    for project in boards_of(True, "mine"):
+        watch = Board(watch, {0: (tmp_path, config)}, project)
+    lines = [{"kind": "train", "step": 4, "loss": 3.0}, {"kind": "skipped", "step": 5, "reason": "NaN"}]
+    lines += [{"kind": "evaluation", "step": 8, "loss_validation": 2.5}]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    watch("evaluation", step=8, loss=2.5)
+    watch("finished")
+    assert (calls[0]["project"], calls[0]["name"], calls[0]["config"]["d_model"]) == ("mine", config.name(), 8)
+    assert calls[1:] == [(({"train/loss": 3.0},), {"step": 4}), (({"loss_validation": 2.5},), {"step": 8}), "finished"]
+    assert points(tmp_path) == [("train/loss", 4, 3.0), ("loss_validation", 8, 2.5)]
+    assert boards_of(False, None) == []
 
 
 def test_loads_are_those_of_the_table():

@@ -384,6 +384,7 @@ def convert_does_what_its_flags_say(said):
 
 ELSEWHERE = {
     ("report", "positional"): "test_run_pairs.py", ("report", "--full"): "test_report.py",
+    ("report", "--out"): "test_run_pairs.py",
     ("plan", "--floor"): "test_wrong_commands.py",
     **{("recipe", flag): "test_recipes.py" for flag in ("--fit", "--loss", "--level")},
     **{("court", flag): "test_court.py" for flag in ("positional", "--loss", "--rows", "--top", "--out", "--json")},

@@ -107,6 +107,9 @@ def of(command: str, *names: str):
     return lambda test: test
 
 
+of("generate", "--show-experts", "--page")  # in test_inspect.py
+of("train", "--wandb"), of("sweep", "--wandb")  # in test_board.py
+
 # Flags arrive.
 
 RUN_VALUES = {

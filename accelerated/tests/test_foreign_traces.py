@@ -304,7 +304,11 @@ def test_the_command_names_problems_and_shows_loads(design, tmp_path, capsys):
         assert "busiest expert" in text and "bits: token" in text
     with np.load(tmp_path / "ours.npz") as stored:
         assert stored["block"].tolist() == [2, 3, 4, 5] and np.array_equal(stored["expert"], expert)
-    report = json.loads(said(capsys, "--trace", tmp_path / "ours.npz", "--json"))
+    report = json.loads(said(capsys, "--trace", tmp_path / "ours.npz", "--json", "--page", tmp_path / "page.html"))
+    shown = (tmp_path / "page.html").read_text()
+    assert '<li class="bad">padding: 10 tokens' in shown and "tokens were routed, in 4 routed blocks" in shown
+    counts = re.findall(r"<small>(\d+)/(\d+)</small>", shown)
+    assert counts and all(int(taken) <= int(of) for taken, of in counts), "padding repeats expert 0 for a token"
     assert report["problems"].keys() == {"padding"} and report["tokens_known"]
     np.save(tmp_path / "array.npy", case.of.expert.swapaxes(0, 1))
     text = said(capsys, "--trace", tmp_path / "array.npy")

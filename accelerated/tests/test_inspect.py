@@ -17,6 +17,7 @@ import scipy.special
 import scipy.stats
 
 from routelaws.accelerated.cli import main
+from routelaws.accelerated.commands import generate as generate_command
 from routelaws.accelerated.commands import train
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.findings.sweeps.folder import SweepRun
@@ -29,14 +30,16 @@ from routelaws.accelerated.inspection.replay import held_routing, replayed
 from routelaws.accelerated.inspection.trace import Trace, piece_of, whole_characters, write_trace
 from routelaws.accelerated.inspection.transformers_folder import BYTES, _piece
 from routelaws.accelerated.notation import ExpertChoice
-from routelaws.accelerated.results.blocks import count
+from routelaws.accelerated.results.blocks import Terminal, count
 from routelaws.accelerated.results.blocks import text as in_terminal
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.runs.weights import SavedRun
+from routelaws.accelerated.training.generate import generate
+from routelaws.accelerated.training.runs.weights import SavedRun, load_run
 from routelaws.accelerated.training.step import initial_state, make_train_steps
 from routelaws.accelerated.training.text.batches import training_batches
 from routelaws.accelerated.transformer import apply, loss
 from routelaws.reference import diagnostics
+from routelaws.reference.schedules import learning_rates
 
 from .small_runs import Cut, cut_at, make_run, saved_run, tokens_of
 from .test_training_routers import ROUTERS
@@ -523,6 +526,15 @@ def test_the_page_of_a_run_shows_losses_experts_and_settings(small_fields, tmp_p
     assert "<td>experts</td><td>4</td><td>1</td>" in shown and "--experts 4" in shown
     assert shown.count("<td>experts</td>") == 2 and shown.count("<td>warmup</td>") == 1, "changed, and every setting"
     assert f"The peak of the learning rate is {float(rows[0]['learning_rate']):.3g}." in shown
+    config = from_mapping(json.loads((folder / "config.json").read_text()), "test")
+    for out, refresh in ((folder, 10.0), (tmp_path, None)):
+        run_page.write_live_page(out, {folder: config}, ["0:30 so far."], refresh)
+        shown = (out / "report.html").read_text()
+        assert ('<meta http-equiv="refresh" content="10">' in shown) == ("every 10 s." in shown) == bool(refresh)
+        assert "0:30 so far." in shown and shown.count('src="data:') == 1
+        assert (f"<td>{float(rows[-1]['loss_validation']):.4f}</td>" in shown) == (out == folder)
+    rate = learning_rates("cosine", 24, round(24 * config.warmup))[-1] * config.peak_learning_rate()
+    assert f"At step 24, the learning rate is {rate:.3g} " in (folder / "report.html").read_text()
     text.unlink()
     assert main(["report", str(folder)]) == 0
     shown = (folder / "report.html").read_text()
@@ -530,6 +542,31 @@ def test_the_page_of_a_run_shows_losses_experts_and_settings(small_fields, tmp_p
     assert "Load and tokens" not in shown
     assert not any(mark in capsys.readouterr().err for mark in ("Traceback", "routelaws:"))
     assert main(["report", str(folder), "--full"]) == 2 and "--full is for" in capsys.readouterr().err
+
+
+def test_a_text_is_coloured_by_expert_as_it_is_generated(small_fields, tmp_path, capsys, monkeypatch):
+    """The text fits into a window, so each token has the experts that `inspect` finds in the whole text."""
+    fields = {**small_fields, "router": "top_k", "experts": EXPERTS, "k": 2, "sequence_length": 64}
+    folder, out = saved_run(fields, tmp_path / "run"), tmp_path / "page.html"
+    words = ["generate", str(folder), "--prompt", "ba ke", "--tokens", "8", "--temperature", "0", "--show-experts"]
+    assert main([*words, "2", "--page", str(out)]) == 0
+    said = capsys.readouterr().out.removesuffix("\n")
+    ids, run = [], load_run(folder)
+    generate(folder, "ba ke", tokens=8, temperature=0, route=lambda token, *_: ids.append(token))
+    chosen = trace_run(run, np.array(ids), "run").expert[0, :, 0].tolist()
+    tagged, first = "", 1 + len(run.tokenizer.encode("ba ke"))
+    for i in range(1, first):
+        tagged += f"[{chosen[i]}]" * (i == 1 or chosen[i] != chosen[i - 1]) + run.tokenizer.decode([ids[i]])
+    assert said.startswith(tagged) and len(ids) == first + 8 and len({*chosen}) > 1
+    shown = out.read_text()
+    assert [int(e) for e in re.findall(r'<span class="e e(\d)', shown)][: len(chosen)] == chosen
+    monkeypatch.setattr(generate_command, "Terminal", lambda: Terminal(force_terminal=True, color_system="truecolor"))
+    colour = generate_command._colours(4)
+    assert colour("é".encode()[:1], 0) == "" and colour("é".encode()[1:] + b"\n", 1).startswith("\x1b[30;48;2;")
+    assert main([*words, "1"]) == 2 and "--show-experts 1 is no routed block; allowed: 2" in capsys.readouterr().err
+    dense = saved_run(small_fields, tmp_path / "dense")
+    assert main(["generate", str(dense), "--show-experts", "1"]) == 2
+    assert "no token of this model has an expert of its own" in capsys.readouterr().err
 
 
 def test_a_dense_or_unfinished_run_says_so(small_fields, tmp_path):

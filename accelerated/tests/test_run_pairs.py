@@ -1,5 +1,6 @@
 """`routelaws report RUN RUN`, on runs with given losses of each window."""
 
+import json
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.findings.sweeps.comparisons import difference_error
-from routelaws.accelerated.findings.sweeps.run_pairs import beside, run_table, settings_of
+from routelaws.accelerated.findings.sweeps.run_pairs import at_equal_tokens, beside, run_table, settings_of
 from routelaws.accelerated.inspection import run_page
 from routelaws.accelerated.inspection.run_page import read_run
 from routelaws.accelerated.training.configuration import from_mapping
@@ -62,6 +63,30 @@ def test_settings_that_differ_are_named_and_no_others(runs):
 def test_what_is_printed(runs, capsys, approved):
     assert main(["report", *map(str, runs)]) == 0
     approved("report-of-runs.md", capsys.readouterr().out.replace(f"{runs[0].parent}/", ""))
+
+
+def test_the_difference_after_the_same_number_of_tokens(runs, tmp_path, capsys):
+    """Between 10 and 40 tokens, b falls from 5 to 2 in a line. The last evaluation of a lies beyond those of b."""
+    curves = {"a": ([10, 20, 50], [6.0, 4.0, 1.0]), "b": ([10, 40], [5.0, 2.0])}
+    frame = at_equal_tokens({name: tuple(map(np.array, curve)) for name, curve in curves.items()})
+    found = frame[["run", "tokens", "loss", "difference"]].to_numpy().tolist()
+    assert found[:3] == [["a", 10, 6.0, 0.0], ["a", 20, 4.0, 0.0], ["a", 40, 2.0, 0.0]]
+    assert found[3:] == [["b", 10, 5.0, -1.0], ["b", 20, 4.0, 0.0], ["b", 40, 2.0, 0.0]]
+    lines = [{"kind": "train", "step": step, "loss": 5 - step / 500} for step in range(100, 1001, 100)]
+    for folder in runs[:2]:
+        (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    out = tmp_path / "out"
+    assert main(["report", *map(str, runs[:2]), "--out", str(out)]) == 0
+    assert capsys.readouterr().out.endswith(f"\n{out / 'comparison.html'}\n")
+    shown = json.loads((out / "comparison.json").read_text())
+    assert [(row["run"], round(row["difference"], 4)) for row in shown["at_equal_tokens"]] == [
+        (str(runs[0]), 0.0), (str(runs[1]), -0.3),
+    ]  # fmt: skip
+    assert shown["settings"]["experts"] == [1, 8] and shown["runs"][1]["verdict"] == "lower"
+    page = (out / "comparison.html").read_text()
+    assert page.count("data:image/svg+xml") == 1 and "<td>-0.3000</td>" in page.replace(' class="right"', "")
+    assert main(["report", str(runs[0]), "--out", str(out)]) == 2
+    assert "--out" in capsys.readouterr().err
 
 
 def test_on_other_windows_no_error_is_known(runs, tmp_path):

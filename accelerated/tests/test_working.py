@@ -98,3 +98,38 @@ def test_the_time_left_of_the_last_run_is_not_shared_among_idle_workers(monkeypa
                     watch("finished", run=run)
     # 315 steps took four times 90 s, and 45 steps are left.
     assert console.file.getvalue().splitlines()[-1].endswith("3:00 so far, about 0:51 left")
+
+
+def test_a_page_is_written_now_and_then_and_stops_no_run(monkeypatch):
+    """Writing takes 0.2 s, so 20 s pass between two pages. The last page does not load itself again."""
+    clock, pages, took = [1000.0], [], iter(range(100))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(progress.time, "thread_time", lambda: 0.2 * next(took))
+
+    def write(blocks, runs, refresh):
+        pages.append((blocks, runs, refresh))
+        raise OSError("the disk is full")
+
+    page, console = progress.LivePage(write), Console(file=io.StringIO(), width=80)
+    with progress.Progress([from_mapping(RUN)], console=console, page=page) as watch:
+        watch("start")
+        counts = []
+        for step in range(10, 60, 10):
+            watch("step", step=step, loss=6.0 - step / 10, tokens_per_second=1e4)
+            if page.thread:
+                page.thread.join()
+            counts.append(len(pages))
+            clock[0] += 10.5
+        watch("evaluation", step=50, loss=1.5)
+        page.thread.join()
+        watch("finished")
+    assert counts == [0, 1, 2, 2, 3] and len(pages) == 4
+    assert console.file.getvalue().endswith("report.html could not be written: the disk is full\n")
+    (sentence, table), runs, refresh = pages[0]
+    assert refresh == progress.EVERY and runs == [0] and pages[-1][2] is None
+    assert table.rows == [["dense-d8-L1-s42", "20 of 100", "4.0000", "", "10k tokens/s"]]
+    assert sentence == "0:10 so far, about 1:24 left." and "1.5000" in pages[-1][0][1].rows[0]
+    with progress.Progress([from_mapping(RUN)], console=console, page=progress.LivePage(write)) as watch:
+        watch("start")
+        watch("step", step=100, loss=5.0, tokens_per_second=1e4)
+    assert len(pages) == 4, "a run of less than ten seconds"

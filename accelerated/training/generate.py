@@ -28,6 +28,7 @@ def generate(
     temperature: float = 0.8,
     seed: int = 0,
     watch: Watch = silent,
+    route: Callable[[int, np.ndarray, np.ndarray], None] | None = None,
 ) -> str:
     """Continue a text with the model of a run.
 
@@ -40,6 +41,8 @@ def generate(
         prompt: the text to continue; may be empty.
         tokens: number of tokens to sample, from 1 to `MOST_TOKENS`. Sampling stops early at the end of a document.
         temperature: 0 takes the most likely token; 1 samples from the distribution of the model.
+        route: called as route(token id, experts [n_r, k], gates [n_r, k]) for each token as soon as it is routed, the
+            end-of-document token before the text included. Tokens of the prompt before its last window have no route.
 
     Returns:
         The prompt and its continuation.
@@ -54,19 +57,30 @@ def generate(
         raise InputError(f"--seed {seed} is out of range; use 0 or more")
     if not 0 <= temperature < float("inf"):
         raise InputError(f"--temperature {temperature} is out of range; use a finite number, 0 or more")
-    _check_can_continue(folder, read_config(folder).model)
+    model = read_config(folder).model
+    _check_can_continue(folder, model)
+    if route and (not model.num_routed or model.router == "mixture_of_tokens"):
+        raise InputError(f"{folder}: no token of this model has an expert of its own; leave out --show-experts, --page")
     run = load_run(folder, watch)
     config, tokenizer, next_logits = run.config, run.tokenizer, _next_logits(run)
 
     # A document starts with the end-of-document token of the previous document.
     ids = [END_OF_DOCUMENT, *tokenizer.encode(prompt)]
-    random = np.random.default_rng(seed)
-    for _ in range(tokens):
-        uniform = random.random()
-        window = np.zeros(config.sequence_length, np.int32)
-        recent = ids[-config.sequence_length :]
+    random, length, routed = np.random.default_rng(seed), config.sequence_length, 0
+    for number in range(tokens + (route is not None)):  # a further pass routes the last token
+        window = np.zeros(length, np.int32)
+        recent = ids[-length:]
         window[: len(recent)] = recent
-        chosen = sample(np.asarray(next_logits(window, len(recent) - 1), np.float64), temperature, uniform)
+        logits, routing = next_logits(window, len(recent) - 1)
+        if route:
+            before = len(ids) - len(recent)
+            expert, gate = (np.asarray(leaf)[:, : len(recent)] for leaf in (routing.expert, routing.gate))
+            for at in range(max(routed, before), len(ids)):
+                route(ids[at], expert[:, at - before], gate[:, at - before])
+            routed = len(ids)
+        if number == tokens:
+            break
+        chosen = sample(np.asarray(logits, np.float64), temperature, random.random())
         if chosen == END_OF_DOCUMENT:
             break
         ids.append(chosen)
@@ -79,7 +93,8 @@ def _next_logits(run: SavedRun) -> Callable:
     @jax.jit
     def next_logits(window, last):
         copies = jnp.broadcast_to(window, (model.group_size, len(window)))
-        return apply(run.params, copies, model, table=run.table).logits[0, last].astype(jnp.float32)
+        output = apply(run.params, copies, model, table=run.table)
+        return output.logits[0, last].astype(jnp.float32), output.routing
 
     return next_logits
 

@@ -11,6 +11,9 @@ By default, all experts form one group, because the suite uses too few experts f
 the name: `transformers:Qwen3MoeTopKRouter,norm_topk_prob=True`. The suite tests normalisation, scale, groups and
 selection bias if the router has them. It also tests the balance loss, z-loss and stacked experts of the model's file.
 
+A folder of a saved model, such as `transformers:models/v3`, is the routed layer of its class with the options of its
+config.json. The suite chooses the sizes and the weights.
+
 For a routed layer, such as `transformers:NllbMoeSparseMLP`, `blocks.layer` sets weights with which expert e returns
 unit vector e. A layer runs the experts that a model of its file runs, such as grouped_mm; a block built alone would run
 eager ones. Ask for others with `transformers:Qwen3MoeSparseMoeBlock,_experts_implementation=eager`.
@@ -81,20 +84,40 @@ def names(pattern: str = ROUTERS) -> dict[str, str]:
     return classes
 
 
+def _layer_of(folder: Path) -> tuple[str, dict]:
+    """Return the class of the routed layers of a saved model, and its options: the values of config.json but sizes.
+
+    Raises:
+        LookupError: transformers cannot read the folder, or its model has no routed layer.
+    """
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(config)
+    except (OSError, ValueError) as error:
+        raise LookupError(f"{folder}: {error}") from error
+    kinds = {type(module).__name__ for module in model.modules() if hasattr(module, "experts")}
+    if len(kinds) != 1:
+        raise LookupError(f"{folder}: has {len(kinds)} classes of routed layers; one is needed")
+    sizes = {*EXPERTS, *CHOSEN, *WIDTHS, *INNER}
+    return kinds.pop(), {key: value for key, value in config.to_dict().items() if key not in sizes}
+
+
 def find(text: str):
-    """Return the backend of "Class" or "Class,option=value,...".
+    """Return the backend of "Class" or "Class,option=value,...". A folder of a saved model stands for its class.
 
     Raises:
         LookupError: transformers has no class of this name, or the suite cannot test the class.
     """
     name, *options = text.split(",")
+    name, settings = _layer_of(Path(name)) if (Path(name) / "config.json").is_file() else (name, {})
     known = names(re.escape(name))
     if name not in known:
         raise LookupError(f"transformers {transformers.__version__} has no class {name}")
     if name in _NOT_ASKABLE:
         raise LookupError(f"{name} is not askable: {_NOT_ASKABLE[name]}")
     library = importlib.import_module(known[name])
-    overrides = {key: _value(value) for key, _, value in (option.partition("=") for option in options)}
+    overrides = settings | {key: _value(value) for key, _, value in (option.partition("=") for option in options)}
     is_router = re.fullmatch(r"\w*(?:Router|Gating|Gate)", name)
     implementation = "" if is_router else overrides.setdefault("_experts_implementation", _experts_of_a_model(library))
     try:

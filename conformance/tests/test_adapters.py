@@ -283,6 +283,24 @@ class TestTransformers:
 
         return transformers_modules
 
+    def test_a_folder_of_a_saved_model_is_its_layer(self, library, tmp_path):
+        """Mixtral divides the gates by their sum. For Qwen2Moe, config.json decides. Logits 2, 1, 0 and 0; k = 2."""
+        transformers = pytest.importorskip("transformers")
+        logits, sizes = np.array([[2, 1, 0, 0]], np.float32), {"num_hidden_layers": 1, "vocab_size": 8}
+        share = float((np.exp(2) + np.exp(1)) / np.exp(logits).sum())
+        for kind, options, total in (
+            ("Mixtral", {}, 1.0),
+            ("Qwen2Moe", {"norm_topk_prob": False}, share),
+            ("Qwen2Moe", {"norm_topk_prob": True, "shared_expert_intermediate_size": 8}, 1.0),
+        ):
+            folder = tmp_path / f"{kind}-{total}"
+            getattr(transformers, f"{kind}Config")(**sizes, **options).save_pretrained(folder)
+            found = library.find(str(folder)).top_k_router(logits, 2)
+            assert found["expert"].tolist() == [[0, 1]] and found["gate"].sum() == pytest.approx(total, rel=1e-6)
+        transformers.LlamaConfig(**sizes).save_pretrained(tmp_path)
+        with pytest.raises(LookupError, match="has 0 classes of routed layers; one is needed"):
+            library.find(str(tmp_path))
+
     @pytest.mark.parametrize("name, score, normalisation, factor", [
         ("Qwen3MoeTopKRouter", "softmax", "none", 1.0),
         ("Qwen3MoeTopKRouter,norm_topk_prob=True", "softmax", "sum", 1.0),

@@ -61,6 +61,31 @@ def settings_of(configs: Sequence[TrainConfig]) -> dict[str, list]:
     return {name: column for name, column in values.items() if any(value != column[0] for value in column)}
 
 
+POINTS = 20
+"""Largest number of rows of a table at equal tokens."""
+
+
+def at_equal_tokens(curves: dict[str, np.ndarray]) -> pandas.DataFrame:
+    """Compare validation losses with the first run's after the same number of training tokens.
+
+    Args:
+        curves: {run: [2, evaluations], tokens and losses, tokens rising}.
+
+    Returns:
+        run, tokens, loss, difference (loss minus the first run's): at most `POINTS` evaluations of any run that lie
+        between the first and the last evaluations of all runs. Losses between two evaluations are interpolated.
+    """
+    ends = [[tokens[0], tokens[-1]] for tokens, _ in curves.values()]
+    low, high = max(first for first, _ in ends), min(last for _, last in ends)
+    shared = np.unique(np.concatenate([tokens for tokens, _ in curves.values()]))
+    shared = shared[(low <= shared) & (shared <= high)]
+    shared = shared[np.unique(np.linspace(0, len(shared) - 1, POINTS).round().astype(int))] if len(shared) else shared
+    losses = {run: np.interp(shared, *curve) for run, curve in curves.items()}
+    first = losses[next(iter(losses))]
+    columns = ({"run": run, "tokens": shared, "loss": loss, "difference": loss - first} for run, loss in losses.items())
+    return pandas.concat(map(pandas.DataFrame, columns), ignore_index=True)
+
+
 VERDICTS = (
     "no error: other windows, or too few documents", "could be due to the choice of documents", "lower", "higher",
 )  # fmt: skip
@@ -73,7 +98,12 @@ ABOUT_RUNS = (
 
 
 def run_table(runs: pandas.DataFrame) -> str:
-    """Return the output of `routelaws report RUN RUN ...` as Markdown: the runs and their differences."""
+    """Return the output of `routelaws report RUN RUN ...` as Markdown."""
+    return markdown(run_blocks(runs)).rstrip()
+
+
+def run_blocks(runs: pandas.DataFrame) -> list[Block]:
+    """Return the runs, their differences from the first run, and the settings that differ."""
     columns = {
         "run": lambda row: row.run,
         "what": lambda row: row.config.name(),
@@ -93,7 +123,19 @@ def run_table(runs: pandas.DataFrame) -> str:
         blocks.append("The runs differ in no setting.")
     if any(row.step < row.config.steps for row in runs.itertuples()):
         blocks.append("Do not judge a router by an unfinished run: it was trained for fewer steps.")
-    return markdown([*blocks, few_documents(*runs["documents"]) or ABOUT_RUNS]).rstrip()
+    return [*blocks, few_documents(*runs["documents"]) or ABOUT_RUNS]
+
+
+def equal_tokens_table(frame: pandas.DataFrame) -> Table:
+    """Return the result of `at_equal_tokens` as a table: a row for each number of tokens."""
+    wide, runs = frame.pivot(index="tokens", columns="run"), [*dict.fromkeys(frame["run"])]
+    heads = ["tokens", *runs, *(f"{run} minus {runs[0]}" for run in runs[1:])]
+    rows = [
+        [f"{int(tokens):,}", *(figure(row["loss", run], ".4f") for run in runs)]
+        + [figure(row["difference", run], "+.4f") for run in runs[1:]]
+        for tokens, row in wide.iterrows()
+    ]
+    return Table(heads, rows)
 
 
 def _with_error(value: float, error: float, form: str) -> str:

@@ -1,4 +1,4 @@
-"""The log of a run for TensorBoard: event files in the folder of the run, made from `log.jsonl`.
+"""The log of a run for TensorBoard or Weights & Biases, made from `log.jsonl`.
 
     tensorboard/events.out.tfevents…     scalars by step, and the configuration for the tab HPARAMS
 
@@ -7,8 +7,10 @@ step appears twice, even after a kill. Only the time of day of earlier steps is 
 folder back into a results table.
 
 The package `tensorboard` (by Google, also used by PyTorch) writes the files, and reads them for `routelaws convert`.
+The package `wandb` sends the same numbers. A resumed run is a new run of Weights & Biases, with the whole log.
 """
 
+import importlib
 import time
 from pathlib import Path
 
@@ -28,23 +30,23 @@ FLUSHED = 5.0
 
 
 class Board:
-    """A `Watch` that writes the logs of runs as event files and passes all events to another `Watch`.
+    """A `Watch` that writes the logs of runs for another program and passes all events to another `Watch`.
 
     Args:
         runs: {run: (folder, configuration)}.
+        project: a project of Weights & Biases; None for event files of TensorBoard.
 
     Raises:
-        InputError: the package tensorboard is missing.
+        InputError: the package tensorboard or wandb is missing.
     """
 
-    def __init__(self, watch: Watch, runs: dict[int, tuple[Path, TrainConfig]]):
+    def __init__(self, watch: Watch, runs: dict[int, tuple[Path, TrainConfig]], project: str | None = None):
+        name = "wandb" if project is not None else "tensorboard"
         try:
-            import tensorboard.summary.writer.event_file_writer  # noqa: F401
+            importlib.import_module("wandb" if project is not None else "tensorboard.summary.writer.event_file_writer")
         except ImportError:
-            raise InputError(
-                "--tensorboard needs the package tensorboard: pip install 'routelaws[tensorboard]'"
-            ) from None
-        self.watch, self.runs = watch, runs
+            raise InputError(f"--{name} needs the package {name}: pip install 'routelaws[{name}]'") from None
+        self.watch, self.runs, self.project = watch, runs, project
         self._followed: dict[int, _Follower] = {}
 
     def __call__(self, kind: str, run: int = 0, **fields) -> None:
@@ -54,36 +56,71 @@ class Board:
         elif kind in ("step", "evaluation", "finished", "failed") and self._log(run).exists():
             if run not in self._followed:
                 folder, config = self.runs[run]
-                self._followed[run] = _Follower(Path(folder), config)
+                writer = _Events(Path(folder), config) if self.project is None else _Project(config, self.project)
+                self._followed[run] = _Follower(self._log(run), writer)
             self._followed[run].follow(flush=kind != "step")
             if kind in ("finished", "failed"):
-                self._followed.pop(run).close()
+                self._followed.pop(run).writer.close()
         self.watch(kind, run=run, **fields)
 
     def _log(self, run: int) -> Path:
         return Path(self.runs[run][0]) / "log.jsonl"
 
 
-class _Follower:
-    """Writes the event file of a run from its log, beginning at the first line."""
+def _settings(config: TrainConfig) -> dict:
+    return {name: value for name, value in run_columns(config).items() if value != ""}
+
+
+class _Events:
+    """The event files of a run, written again from the beginning."""
 
     def __init__(self, folder: Path, config: TrainConfig):
         from tensorboard.compat.proto import event_pb2
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self.log, self.read, self.flushed = folder / "log.jsonl", 0, 0.0
         for old in (folder / FOLDER).glob("events.out.tfevents*"):
             old.unlink()
         self.writer = EventFileWriter(str(folder / FOLDER))
-        settings = {name: value for name, value in run_columns(config).items() if value != ""}
-        self.writer.add_event(event_pb2.Event(summary=hparams_pb(settings, trial_id=config.name()), wall_time=0.0))
+        summary = hparams_pb(_settings(config), trial_id=config.name())
+        self.writer.add_event(event_pb2.Event(summary=summary, wall_time=0.0))
+        self.flush, self.close = self.writer.flush, self.writer.close
 
-    def follow(self, flush: bool) -> None:
-        """Write the new lines of the log. An incomplete last line is written at the next call."""
+    def add(self, step: int, values: dict[str, float]) -> None:
         from tensorboard.compat.proto import event_pb2
         from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
+        for tag, value in values.items():
+            event = event_pb2.Event(step=step, wall_time=time.time(), summary=scalar_pb(tag, value))
+            self.writer.add_event(event)
+
+
+class _Project:
+    """A run in a project of Weights & Biases. The environment variables of wandb apply, such as WANDB_MODE=offline."""
+
+    def __init__(self, config: TrainConfig, project: str):
+        import wandb
+
+        options = {"reinit": "create_new", "settings": wandb.Settings(console="off", silent=True)}
+        self.run = wandb.init(project=project, name=config.name(), config=_settings(config), **options)
+        self.close = self.run.finish
+
+    def add(self, step: int, values: dict[str, float]) -> None:
+        if values:
+            self.run.log(values, step=step)
+
+    def flush(self) -> None:
+        """Do nothing, because a process of wandb sends the numbers."""
+
+
+class _Follower:
+    """Passes the numbers of a log to a writer, beginning at the first line."""
+
+    def __init__(self, log: Path, writer: _Events | _Project):
+        self.log, self.writer, self.read, self.flushed = log, writer, 0, 0.0
+
+    def follow(self, flush: bool) -> None:
+        """Write the new lines of the log. An incomplete last line is written at the next call."""
         with open(self.log, "rb") as file:
             file.seek(self.read)
             new = file.read()
@@ -91,15 +128,10 @@ class _Follower:
         self.read += len(whole)
         for line in whole.splitlines():
             fields = parse_line(line, str(self.log))
-            for tag, value in scalars(fields).items():
-                event = event_pb2.Event(step=fields["step"], wall_time=time.time(), summary=scalar_pb(tag, value))
-                self.writer.add_event(event)
+            self.writer.add(fields["step"], scalars(fields))
         if flush or time.monotonic() - self.flushed > FLUSHED:
             self.writer.flush()
             self.flushed = time.monotonic()
-
-    def close(self) -> None:
-        self.writer.close()
 
 
 def scalars(line: dict) -> dict[str, float]:
