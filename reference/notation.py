@@ -178,9 +178,9 @@ def check_finite(name: str, values: np.ndarray) -> np.ndarray:
         ValueError: an entry is NaN or infinite.
     """
     values = np.asarray(values, dtype=np.float64)
-    bad = np.argwhere(~np.isfinite(values))
-    if len(bad):  # a scalar gives one empty index
-        where = tuple(int(i) for i in bad[0])
+    finite = np.isfinite(values)
+    if not finite.all():
+        where = tuple(int(i) for i in np.argwhere(~finite)[0])
         raise InputError(f"{name}: entry {where} is {values[where]}; every entry has to be finite")
     return values
 

@@ -45,9 +45,9 @@ class Reduced(NamedTuple):
     extra: np.ndarray  # [levels] E - 1, rising
     one: np.ndarray  # the column of the intercept
     size: np.ndarray  # the column of centred log10 N
-    loss: np.ndarray  # log10 L
     units: tuple[np.ndarray, np.ndarray]  # orthogonal unit vectors in the plane of `one` and `size`
-    target: np.ndarray  # `loss` without its part in this plane
+    plane: np.ndarray  # [2, 3, tables] `one`, `size` and log10 L along these vectors
+    target: np.ndarray  # log10 L without its part in this plane
     constant: np.ndarray  # [tables] the part of the residual sum that does not depend on the shape
 
 
@@ -94,15 +94,16 @@ def reduced(table, weights: np.ndarray) -> Reduced:
         unit = one / np.sqrt(dot(one, one))
         other = size - dot(size, unit) * unit
         other = other / np.sqrt(dot(other, other))
+    plane = np.array([[dot(each, column) for column in (one, size, loss)] for each in (unit, other)])
     target = loss - dot(loss, unit) * unit
-    return Reduced(table.extra, one, size, loss, (unit, other), target - dot(target, other) * other, constant)
+    return Reduced(table.extra, one, size, (unit, other), plane, target - dot(target, other) * other, constant)
 
 
 def picked(table: Reduced, lanes: np.ndarray) -> Reduced:
     """Return the table of each lane; `lanes` may have several axes."""
     units = tuple(unit[..., lanes] for unit in table.units)
     return Reduced(
-        table.extra, table.one[..., lanes], table.size[..., lanes], table.loss[..., lanes], units,
+        table.extra, table.one[..., lanes], table.size[..., lanes], units, table.plane[..., lanes],
         table.target[..., lanes], table.constant[lanes],
     )  # fmt: skip
 
@@ -122,8 +123,8 @@ def solve(table: Reduced, psi: np.ndarray) -> Solved:
     level, tilt = psi * table.one, psi * table.size
     triangle = np.zeros((4, 4, *level.shape[2:]))
     scores = np.empty((4, *level.shape[2:]))
+    triangle[:2, :2], scores[:2] = table.plane[:, :2], table.plane[:, 2]
     for k, unit in enumerate(table.units):
-        triangle[k, 0], triangle[k, 1], scores[k] = dot(unit, table.one), dot(unit, table.size), dot(unit, table.loss)
         triangle[k, 2], triangle[k, 3] = dot(unit, level), dot(unit, tilt)
         level -= triangle[k, 2] * unit
         tilt -= triangle[k, 3] * unit

@@ -12,7 +12,7 @@ from routelaws.reference.laws.robust_intervals import METHODS
 from ..errors import InputError
 from ..laws.catalogue import Law
 from ..wording import by_reason, in_short, once
-from .blocks import NOT_DETERMINED, Block, Table, figure, span, text, to_html
+from .blocks import NOT_DETERMINED, Block, Table, figure, percent, span, text, to_html
 from .encoding import head_of, interval, method_of, named, plain, unknown
 from .floor import choice_words
 from .misfit import CLEAR, NAMES, floor_lines, how_far_off, rise, warning_lines
@@ -379,8 +379,20 @@ def _other_lines(predictions: list[Prediction]) -> list[str]:
     others = [each for each in predictions if each.other is not None]
     if not (others and (words := choice_words([each.fit for each in others]))):
         return []
-    values = (f"{each.fit.name} {figure(each.other.value, '.4f')} ({span(each.other, '.4f')})" for each in others)
+    values = (
+        f"{each.fit.name} {figure(each.other.value, '.4f')} ({span(each.other, '.4f')}{_outside(each)})"
+        for each in others
+    )
     return [f"{words}; {others[0].other.name} gives {', '.join(values)}; --law forces one form"]
+
+
+def _outside(prediction: Prediction) -> str:
+    """Return text on how far the value of the other form lies outside the interval of the law; "" inside."""
+    value, (low, high) = prediction.other.value, prediction.law[3:5]
+    if low <= value <= high or math.isnan(low):
+        return ""
+    side, end = ("below", low) if value < low else ("above", high)
+    return f"; {percent(abs(value / end - 1), '.1f')} {side} the interval in the table"
 
 
 def _predictions_table(found) -> Table:

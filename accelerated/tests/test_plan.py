@@ -410,8 +410,12 @@ def test_the_notes_on_a_ranking_are_the_approved_ones(approved):
 
 
 def test_beyond_the_runs_is_flagged_and_ends(path):
-    (ranking,) = planned(path, Budget(1e21)).rankings
+    (ranking,) = planned(path, Budget(1e21), resamples=2).rankings
     largest = SIZES["130M"].dense_parameters
+    words = "1.32B is the largest size tried, so the best N may be larger, with fewer tokens"
+    assert words in ranking.optimum.sentences(0.95)[0]
+    smaller = ranking.optimum._replace(N=ranking.optimum.N._replace(high=1e9))
+    assert "largest size tried" not in smaller.sentences(0.95)[0]
     for line in ranking.lines:
         assert line.at_reach and line.dense_parameters == pytest.approx(10 * largest)
         assert [each.column for each in line.beyond] == ["dense_parameters"]

@@ -57,9 +57,9 @@ def check_range(name: str, values: np.ndarray, above: float = -math.inf, least: 
     """Return `values` as float64. Raise ValueError unless all are finite, above `above` and at least `least`."""
     # Give a lone number an axis, so that a message can name its entry.
     listed = check_finite(name, np.atleast_1d(values))
-    bad = np.argwhere(~((listed > above) & (listed >= least)))
-    if bad.size:
-        where = tuple(int(i) for i in bad[0])
+    good = (listed > above) & (listed >= least)
+    if not good.all():
+        where = tuple(int(i) for i in np.argwhere(~good)[0])
         allowed = f"above {above:g}" if math.isfinite(above) else f"at least {least:g}"
         raise InputError(f"{name}: entry {where} is {listed[where]}; every entry has to be {allowed}")
     return listed.reshape(np.shape(values))

@@ -42,7 +42,7 @@ class Optimum(NamedTuple):
         resamples: number of resamples behind the intervals
         within: nats
         sizes: the smallest and the largest N within `within` of the lowest loss, for the experts of the best option
-        at_reach: whether the largest of these N is the largest that the plan tries
+        reach: the largest N that the plan tries
         experts: the smallest and the largest E within `within`, at their best N; equal if the law has no E
         options: names of the options whose loss is within `within`, the best first
     """
@@ -54,7 +54,7 @@ class Optimum(NamedTuple):
     resamples: int
     within: float
     sizes: tuple[float, float]
-    at_reach: bool
+    reach: float
     experts: tuple[float, float]
     options: list[str]
 
@@ -70,9 +70,11 @@ class Optimum(NamedTuple):
             best += f"; {percent(level)} intervals from {self.resamples} resamples: {', '.join(vary)}"
         elif self.resamples:
             best += f", the same in {percent(level)} of {self.resamples} resamples"
+        if self.resamples and self.N.high > (1 - 1e-6) * self.reach:
+            best += f"; {count(self.reach)} is the largest size tried, so the best N may be larger, with fewer tokens"
         low, high = map(count, self.sizes)
         near = f"within {self.within:g} nats of the lowest loss: any N from {low} to {high}"
-        near += " (the largest size tried)" * self.at_reach
+        near += " (the largest size tried)" * (self.sizes[1] > (1 - 1e-6) * self.reach)
         if self.experts[0] < self.experts[1]:
             near += f"; at the best N of each, any E from {self.experts[0]:g} to {self.experts[1]:g}"
         if len(self.options) > 1:
@@ -129,10 +131,10 @@ def optimum_of(
     ranges = [
         Range(name, None, float(v), *map(float, q), "") for name, v, q in zip(names, values, quantiles.T, strict=True)
     ]
-    at_reach = bool(flat.size and flat[-1] == sizes[-1] == first.option.most)
+    reach = float(first.active(first.option.most))
     kinds = [model.num_experts for model, _ in ordered if model.router in (first.router, DENSE)]
     experts = _flat_experts(first, choice.loss + within, budget, max(kinds))
-    return Optimum(*ranges, len(found), within, ends, at_reach, experts, near)
+    return Optimum(*ranges, len(found), within, ends, reach, experts, near)
 
 
 def _flat_experts(first: Model, limit: float, budget: Budget, most: float) -> tuple[float, float]:
