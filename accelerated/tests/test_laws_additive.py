@@ -46,6 +46,7 @@ def test_exact_tables_of_laws_far_from_the_printed_ones(name):
     judged()
 
 
+@pytest.mark.value
 @pytest.mark.parametrize("name", NAMES)
 def test_the_sum_is_the_same_in_both_twins(name):
     case = CASES[name]
@@ -110,6 +111,7 @@ def test_the_ends_of_an_interval_are_where_the_sum_reaches_its_limit(delta):
             check("laws.additive.profile", abs(best / limit - 1), message=f"{each.name} {end}")
 
 
+@pytest.mark.value
 @pytest.mark.slow
 @pytest.mark.parametrize("delta", [None, 1e-3])
 def test_intervals_agree(delta):
@@ -125,6 +127,7 @@ def test_intervals_agree(delta):
     assert found.low < found.value < found.high  # a prediction
 
 
+@pytest.mark.value
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_record_of_the_catalogue_does_what_the_law_does(name):
