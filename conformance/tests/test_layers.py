@@ -24,7 +24,7 @@ JIT_GRAD = ("jit", "grad")
 
 
 def numpy_layer(planted, k, capacity=None, *, gated=False, fault=""):
-    """A layer in loops. `fault` names what it does wrong."""
+    """A layer that fills the slots in a loop. `fault` names what it does wrong."""
     routing, num_experts = top_k.top_k_router(planted.x @ planted.router, k), planted.router.shape[1]
     capacity = len(planted.x) * k if capacity is None else capacity
     if fault == "needs room" and not capacity:
@@ -40,15 +40,16 @@ def numpy_layer(planted, k, capacity=None, *, gated=False, fault=""):
                 slots[e, used[e]] += planted.x[t % 256 if fault == "token ids in a byte" else t]
                 places.append((t, choice, e, used[e]))
             used[e] += 1
-    for t, choice, e, slot in places:
-        if fault == "drops by content" and 1.4 < planted.x[t, -1] < 2:
-            continue
-        other = {"first expert": 0, "experts mirrored": num_experts - 1 - e}.get(fault, e)
-        hidden = np.maximum(slots[e, slot] @ planted.up[other], 0)
-        hidden = hidden**2 if fault == "squared" else np.minimum(hidden, 7) if fault == "clamped" else hidden
-        hidden = hidden * (slots[e, slot] @ planted.linear[e]) if gated else hidden
-        answer = hidden @ planted.down[e] if fault != "constant experts" else np.eye(*output.shape[1:] * 2)[e]
-        output[t] += routing.gate[t, choice] * answer
+    if fault == "drops by content":
+        places = [place for place in places if not 1.4 < planted.x[place[0], -1] < 2]
+    t, choice, e, slot = np.array(places, int).reshape(-1, 4).T
+    other = {"first expert": 0 * e, "experts mirrored": num_experts - 1 - e}.get(fault, e)
+    rows = slots[e, slot][:, None]
+    hidden = np.maximum(rows @ planted.up[other], 0)
+    hidden = hidden**2 if fault == "squared" else np.minimum(hidden, 7) if fault == "clamped" else hidden
+    hidden = hidden * (rows @ planted.linear[e]) if gated else hidden
+    answer = (hidden @ planted.down[e])[:, 0] if fault != "constant experts" else np.eye(*output.shape[1:] * 2)[e]
+    np.add.at(output, t, routing.gate[t, choice][:, None] * answer)
     return output
 
 
