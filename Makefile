@@ -7,21 +7,13 @@ BIN := $(VENV)/bin
 CORES = $(shell $(PYTHON) -c 'import os; print(os.cpu_count())' 2>/dev/null)
 PARALLEL = -n $(if $(filter 1 2,$(CORES)),3,4) --dist loadfile
 
-# Slow tests of values that no quick test covers: models with held choices, the fits of the released tables, the intervals,
-# resamples and refits of the reference, and the laws that add terms.
-LAWS := accelerated/tests/test_laws_
-VALUES := conformance/suite/test_transformer.py accelerated/tests/test_downstream.py $(LAWS)global.py $(LAWS)held_out.py \
-  $(LAWS)huber.py::test_released_table \
-  $(addprefix $(LAWS)uncertainty.py::test_,released_slopes what_cannot_be_known_is_said) \
-  $(addprefix $(LAWS)resampling.py::test_,bootstrap_agrees_with_the_reference jackknife_agrees_with_the_reference) \
-  $(addprefix $(LAWS)additive.py::test_,intervals_agree the_sum_is_the_same_in_both_twins \
-    the_record_of_the_catalogue_does_what_the_law_does) \
-  $(addprefix reference/tests/test_laws_additive.py::test_,exact_tables_give_their_law_back the_sum_is_the_least)
+# The marks of the tests that `make test` runs. CI adds the slow tests that no quick test covers: "not slow or value".
+MARKED = not slow
 
 # The tests that compare what is said with a file of accelerated/tests/approved.
 APPROVED := approved or drawn or printed or prints or flags
 
-.PHONY: help demo coverage test test-values test-all approve campaign study study2 parity tutorials tutorials-check pods site bench lint budget clean
+.PHONY: help demo coverage test test-all approve campaign study study2 parity tutorials tutorials-check pods site bench lint budget clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -31,10 +23,7 @@ demo: $(VENV)/.installed  ## train a small grid of models, fit the law and write
 	$(BIN)/routelaws sweep demo --out demo
 
 test: lint  ## run the quick tests, with few examples per property (minutes); TESTS="FOLDER ..." selects some
-	$(BIN)/python -m pytest -q -m "not slow" $(PARALLEL) $(TESTS)
-
-test-values: $(VENV)/.installed  ## run the slow tests that no quick test replaces, a part of test-all (minutes)
-	$(BIN)/python -m pytest -q -m slow $(PARALLEL) $(VALUES)
+	$(BIN)/python -m pytest -q -m "$(MARKED)" $(PARALLEL) $(TESTS)
 
 test-all: lint  ## run all tests, with many examples per property (40 minutes)
 	ROUTELAWS_PROFILE=default $(BIN)/python -m pytest -q $(PARALLEL)

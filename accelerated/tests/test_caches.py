@@ -165,6 +165,7 @@ def test_programs_are_not_kept_without_jaxlib(root, monkeypatch):
         ({caches.PROGRAMS: ""}, "0.10.2", {}),
         ({caches.PROGRAMS: "ROOT/mine"}, "0.10.2", {}),
         ({caches.PROGRAMS: "gs://bucket/mine"}, "0.10.2", {}),
+        ({caches.CACHE: "ROOT/programs/one"}, "0.10.2", {}),  # a file
     ],
 )
 def test_programs_are_kept_where_the_user_says(root, monkeypatch, given, jaxlib, added):
@@ -181,6 +182,13 @@ def test_programs_are_kept_where_the_user_says(root, monkeypatch, given, jaxlib,
         caches.keep_programs()
     assert environment == {caches.CACHE: str(root)} | given | added
     assert (root / "mine").is_dir() == (given.get(caches.PROGRAMS) == f"{root}/mine") and not (root / "gs:").exists()
+
+
+def test_an_open_folder_of_programs_is_refused_with_its_variable(root, monkeypatch):
+    root.chmod(0o777)
+    monkeypatch.setenv(caches.PROGRAMS, str(root))
+    with pytest.raises(InputError, match=f"name another folder with {caches.PROGRAMS}"):
+        caches.keep_programs()
 
 
 LOOP = """

@@ -266,21 +266,6 @@ def test_fits_and_predictions_compile_nothing(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_importing_changes_nothing_in_the_process():
-    script = """
-import os
-before = dict(os.environ)
-import routelaws, routelaws.reference, routelaws.accelerated, routelaws.accelerated.cli
-from routelaws.accelerated import accounting, experts, laws, notation, routers, transformer
-import jax
-assert os.environ == before, set(os.environ.items()) ^ set(before.items())
-assert not jax.config.jax_enable_x64
-import threading
-assert threading.active_count() == 1
-"""
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
-
-
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 ENDS = [
     ("fit", InputError("the table is empty"), 2, "the table is empty"),

@@ -84,6 +84,7 @@ def test_a_law_of_log_accuracy_takes_the_rows_that_are_far_enough_above_guessing
         _PREDICTORS[name](rows, rows, 0.25, 0.2)
 
 
+@pytest.mark.value
 @pytest.mark.parametrize(
     "name",
     ["direct", "two-stage linear", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ceiling", "ratio"))],
@@ -180,6 +181,7 @@ def test_the_command_says_why_a_task_is_left_out(tmp_path, monkeypatch, capsys):
     assert "no task has accuracies on both sides of --cut 3e+19" in capsys.readouterr().err
 
 
+@pytest.mark.value
 @pytest.mark.released
 @pytest.mark.slow
 def test_the_released_runs(monkeypatch):

@@ -11,15 +11,7 @@ from routelaws.conformance.bounds import check
 from routelaws.reference import laws as reference
 from routelaws.reference.laws import fine_grained, hoffmann, joint
 from routelaws.reference.tests.strategies_additive import CASES, WIDE, huber_sum
-
-NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name != "hoffmann")) for name in CASES]
-DELTAS = st.sampled_from([None, 1e-3, 1e-2])
-
-
-def noisy(case, law, seed: int, noise: float = 5e-3) -> tuple[list[np.ndarray], np.ndarray]:
-    columns = case.columns()
-    exact = case.of(reference)[1](*columns, law)
-    return columns, exact * np.exp(np.random.default_rng(seed).normal(0, noise, exact.size))
+from routelaws.reference.tests.test_laws_additive import DELTAS, LAW, NAMES, noisy, profile_limit
 
 
 def loss_of(case, laws, coefficients, columns) -> np.ndarray:
@@ -46,6 +38,7 @@ def test_exact_tables_of_laws_far_from_the_printed_ones(name):
     judged()
 
 
+@pytest.mark.value
 @pytest.mark.parametrize("name", NAMES)
 def test_the_sum_is_the_same_in_both_twins(name):
     case = CASES[name]
@@ -65,20 +58,6 @@ def test_the_sum_is_the_same_in_both_twins(name):
         check("laws.additive.covariance", float(np.nanmax(share)))
 
     judged()
-
-
-LAW = hoffmann.HoffmannCoefficients(400.0, 0.34, 2000.0, 0.37, 1.8)
-
-
-def profile_limit(fit, predicted, loss, delta, level: float) -> float:
-    """Return the limit of the sum, from the definition at the top of `_profile.py`."""
-    residual = np.log(predicted / loss)
-    rows, unknowns = residual.size, len(fit.coefficients)
-    inside = np.ones(rows) if delta is None else np.abs(residual) <= delta
-    share = inside.mean()
-    pull = residual if delta is None else np.clip(residual, -delta, delta)
-    variance = np.sum(pull**2) / (rows - unknowns) * ((1 + unknowns / rows * (1 - share) / share) / share) ** 2
-    return fit.objective + stats.t.ppf((1 + level) / 2, rows - unknowns) ** 2 / 2 * variance * share
 
 
 @pytest.mark.slow
@@ -110,6 +89,7 @@ def test_the_ends_of_an_interval_are_where_the_sum_reaches_its_limit(delta):
             check("laws.additive.profile", abs(best / limit - 1), message=f"{each.name} {end}")
 
 
+@pytest.mark.value
 @pytest.mark.slow
 @pytest.mark.parametrize("delta", [None, 1e-3])
 def test_intervals_agree(delta):
@@ -125,6 +105,7 @@ def test_intervals_agree(delta):
     assert found.low < found.value < found.high  # a prediction
 
 
+@pytest.mark.value
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_record_of_the_catalogue_does_what_the_law_does(name):

@@ -9,7 +9,18 @@ from routelaws.accelerated import laws as fast
 from routelaws.conformance.bounds import check
 from routelaws.conformance.plain.laws import Bounded, quiet_interval
 from routelaws.reference.laws import catalogue
-from routelaws.reference.tests.test_laws_coverage import CELLS, COMPUTE, LAW, LEVEL, PLACE, QUIET, USES, close, noisy
+from routelaws.reference.tests.test_laws_coverage import (
+    CELLS,
+    COMPUTE,
+    LAW,
+    LEVEL,
+    PLACE,
+    QUIET,
+    USES,
+    check_profile,
+    close,
+    noisy,
+)
 
 PLACES = {"routed-bounded": PLACE, "routed-utilisation": (200.0, 900.0)}
 TRUTHS = {"routed-bounded": (LAW, CELLS), "routed-utilisation": (COMPUTE, USES)}
@@ -57,6 +68,10 @@ def check_law(law, name: str) -> None:
     for ends, more in ((found.law, 0.0), (found.run, 1.0)):
         wanted = quiet(name, lambda t: t.log_loss(*PLACES[name]), log_loss, more)
         close(np.log10([found.value, *ends]), wanted, f"loss, {more:g}")
+
+
+def test_profile_intervals_of_quiet_rows():
+    check_profile(fast.uncertainty)
 
 
 @pytest.mark.parametrize("name", TRUTHS)

@@ -64,6 +64,7 @@ def test_released_fit_is_the_global_optimum(loss, router):
         check("laws.fitting.released_objective", max(wanted / found.objective - 1, 0.0), message=f"{loss} {router}")
 
 
+@pytest.mark.value
 @pytest.mark.released
 @pytest.mark.slow
 @pytest.mark.parametrize("router", ROUTERS)

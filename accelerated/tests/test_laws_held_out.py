@@ -11,31 +11,22 @@ from routelaws.accelerated import laws as fast
 from routelaws.conformance.bounds import check
 from routelaws.reference.laws import catalogue
 from routelaws.reference.laws import held_out as reference
-from routelaws.reference.tests.strategies_laws import (
-    EXPERTS,
-    NO_SHRINKING,
-    SIZES,
-    Runs,
-    grid,
-    noisy_tables,
-    released_runs,
+from routelaws.reference.tests.strategies_laws import NO_SHRINKING, SIZES, noisy_tables, released_runs
+from routelaws.reference.tests.test_laws_held_out import (  # noqa: F401
+    columns_of,
+    table,
+    test_a_law_of_the_users_own_is_refitted,
+    test_lines_without_a_row_to_spare_predict_nothing,
+    test_what_cannot_be_predicted_is_counted,
 )
 
 FORMS = ("dense", "per-size", "separable", "bilinear", "routed-bounded", "routed-utilisation")
 LINEAR = FORMS[:4]
 
 
-def columns_of(name: str, runs: Runs) -> list[np.ndarray]:
-    """Return the columns of a law. Every row has another B, the least first."""
-    if name == "dense":
-        return [runs.dense_parameters]
-    if name == "routed-utilisation":
-        return [runs.dense_parameters / 1e9, 0.2 + runs.num_experts / 8 * (1 + np.arange(runs.loss.size) / 90)]
-    return [runs.dense_parameters, runs.num_experts]
-
-
-def table(noise: float = 3e-3, sizes=SIZES[:4]) -> Runs:
-    return grid(noise, 8, sizes=sizes, experts=EXPERTS[::2])
+@pytest.fixture
+def laws():
+    return fast
 
 
 def agree(found, wanted, bound: str, what: str) -> None:
@@ -65,6 +56,7 @@ def test_closed_forms_are_refits(name, runs, by_size):
     agree(found, wanted, "laws.held_out.closed", f"{name} {by_size}")
 
 
+@pytest.mark.value
 @pytest.mark.slow
 @settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 4)
 @given(runs=noisy_tables(), name=st.sampled_from(FORMS[4:]))
@@ -90,50 +82,6 @@ def test_each_error_is_that_of_a_fit_without_the_row(name):
         error = math.log10(float(law.predict(fit, *(column[row] for column in columns))) / runs.loss[row])
         check("laws.held_out.searched", abs(found.errors[row] - error), message=f"{name} {row}")
     check("laws.held_out.closed", abs(found.rmsle - math.sqrt(np.mean(found.errors**2))))
-
-
-@pytest.mark.parametrize("name", ["mean", "dense"])
-def test_a_law_of_the_users_own_is_refitted(name):
-    """The law is the mean of log10 L. Without row i the error is n/(n - 1) times the row's distance from the mean.
-
-    A known name must not lead to the catalogue's shortcut.
-    """
-    law = fast.catalogue.LAWS["dense"]._replace(
-        name=name,
-        fit=lambda size, loss: np.log10(loss).mean(),
-        predict=lambda fit, size: np.full(size.shape, 10.0**fit),
-    )
-    loss = 10.0 ** np.array([0.1, 0.2, 0.6])
-    found = fast.held_out.leave_one_out(law, [np.array([1e6, 1e7, 1e8])], loss)
-    for error, by_hand in zip(found.errors, [0.3, 0.15, -0.45], strict=True):
-        check("laws.held_out.closed", abs(error - by_hand))
-
-
-def test_what_cannot_be_predicted_is_counted():
-    """The largest size has two rows.
-
-    Without one of them, the line of this size is missing. Without all rows of a size, its line is missing, too.
-    """
-    runs = table(sizes=SIZES[:3])
-    keep = (runs.dense_parameters < SIZES[2]) | (runs.num_experts < 5)
-    runs = Runs(*(column[keep] for column in runs))
-    lonely = runs.dense_parameters == SIZES[2]
-    assert lonely.sum() == 2
-    rows = fast.held_out.leave_one_out(fast.catalogue.LAWS["per-size"], runs[:2], runs.loss)
-    assert np.array_equal(np.isnan(rows.errors), lonely) and rows.predicted == runs.loss.size - 2
-    sizes = fast.held_out.leave_one_group_out(
-        fast.catalogue.LAWS["per-size"], runs[:2], runs.loss, runs.dense_parameters
-    )
-    assert sizes.predicted == 0 and math.isnan(sizes.rmsle) and sizes.folds == 3
-
-
-def test_lines_without_a_row_to_spare_predict_nothing():
-    """With five rows for two lines, leaving one out loses a line or the residual's degree of freedom."""
-    size, experts = np.array([1e7, 1e7, 1e7, 1e8, 1e8]), np.array([1.0, 8.0, 64.0, 1.0, 8.0])
-    loss = np.array([3.0, 2.8, 2.7, 2.5, 2.4])
-    assert fast.held_out.leave_one_out(fast.catalogue.LAWS["per-size"], [size, experts], loss).predicted == 0
-    columns = [np.append(size, 1e7), np.append(experts, 512.0)]
-    assert fast.held_out.leave_one_out(fast.catalogue.LAWS["per-size"], columns, np.append(loss, 2.6)).predicted == 4
 
 
 @pytest.mark.parametrize("step", [1e-2, 1e-4, 1e-7])

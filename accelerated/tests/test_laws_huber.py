@@ -199,6 +199,7 @@ def test_no_error_is_stated_where_no_row_is_within_delta():
         assert np.isnan(fit.covariance).any() and not np.any(fit.covariance > 0)
 
 
+@pytest.mark.value
 @pytest.mark.released
 @pytest.mark.slow
 @pytest.mark.parametrize("router", ["S-Base", "RL-R", "Hash"])

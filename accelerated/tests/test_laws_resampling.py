@@ -70,6 +70,7 @@ def spread_of(interval) -> float:
     return float(high - low + share) if math.isfinite(low) and math.isfinite(high) else max(share, 1.0)
 
 
+@pytest.mark.value
 @pytest.mark.slow
 @settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 8)
 @given(runs=noisy_tables(), seed=st.integers(0, 2**32 - 1), by_size=st.booleans())
@@ -87,6 +88,7 @@ def test_bootstrap_agrees_with_the_reference(runs, seed, by_size):
         agree(one, other, spread_of(other))
 
 
+@pytest.mark.value
 @pytest.mark.slow
 @settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 8)
 @given(runs=noisy_tables(), level=st.sampled_from([0.5, 0.95]))

@@ -324,6 +324,7 @@ def open_table(kind: str) -> Runs:
     return Runs(size, experts, routed.predict_loss(size, experts, law) * 10 ** (2e-5 * noise))
 
 
+@pytest.mark.value
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in ("flat", "linear"))) for kind in OPEN]
 )
@@ -399,6 +400,7 @@ def test_without_dense_rows_a_gain_is_extrapolated():
     assert [item.extrapolated for item in found] == [True, True, True, False]
 
 
+@pytest.mark.value
 @pytest.mark.slow
 @pytest.mark.released
 @pytest.mark.parametrize(("router", "low", "high"), [("S-Base", -0.0366, -0.0225), ("Hash", -0.0339, -0.0181)])

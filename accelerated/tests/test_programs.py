@@ -6,7 +6,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import pytest
 
 from routelaws.accelerated import transformer
 from routelaws.accelerated.training import step
@@ -22,15 +21,11 @@ exit(cli.main(["train"]))
 """
 
 
-def settings_of(tmp_path, **more) -> dict:
-    """Return the environment of a user who has set only the cache of routelaws."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    return own | {"ROUTELAWS_CACHE": str(tmp_path / "cache")} | more
-
-
 def said(tmp_path, code: int = 0, **more) -> str:
-    command = [sys.executable, "-c", SAY]
-    done = subprocess.run(command, env=settings_of(tmp_path, **more), capture_output=True, text=True)
+    """Return what a command prints for a user who has set only the cache of routelaws."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    own |= {"ROUTELAWS_CACHE": str(tmp_path / "cache")} | more
+    done = subprocess.run([sys.executable, "-c", SAY], env=own, capture_output=True, text=True)
     assert done.returncode == code, done.stderr
     return (done.stderr if code else done.stdout).strip()
 
@@ -41,24 +36,12 @@ def test_a_process_is_told_where(tmp_path):
     assert all(path.stat().st_mode & 0o777 == 0o700 for path in (folder, folder.parent))
 
 
-def test_the_users_own_choice_stands(tmp_path):
-    assert said(tmp_path, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "own")) == str(tmp_path / "own")
-    assert said(tmp_path, JAX_COMPILATION_CACHE_DIR="gs://bucket/own") == "gs://bucket/own"
-    assert not Path("gs:").exists(), "a bucket is no folder here"
-    assert said(tmp_path, JAX_COMPILATION_CACHE_DIR="") == ""
-
-
-@pytest.mark.parametrize("variable", ["ROUTELAWS_CACHE", "JAX_COMPILATION_CACHE_DIR"])
-def test_a_folder_that_others_may_write_to_is_refused(tmp_path, variable):
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
+    """`test_caches.py` has the other folders."""
     (tmp_path / "open" / "planted").mkdir(parents=True)
     (tmp_path / "open").chmod(0o777)
-    line = said(tmp_path, code=2, **{variable: str(tmp_path / "open")})
-    assert "other users may write to it" in line and variable in line and len(line.splitlines()) == 1
-
-
-def test_a_place_that_cannot_be_written_stops_nothing(tmp_path):
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    assert said(tmp_path, ROUTELAWS_CACHE=str(tmp_path / "file")) == "nowhere"
+    line = said(tmp_path, code=2, ROUTELAWS_CACHE=str(tmp_path / "open"))
+    assert "other users may write to it" in line and "ROUTELAWS_CACHE" in line and len(line.splitlines()) == 1
 
 
 CONFIG = TrainConfig(ModelConfig(vocab_size=32, d_model=4, blocks=1, heads=1), sequence_length=8, batch_size=2)

@@ -7,7 +7,6 @@ twins share.
     1. LAWS        `Bounded`, `Compute`      losses and other quantities from coefficients
     2. LINES       `Student`                 a linear law: coefficients, predictions, intervals
     3. QUIET ROWS  `quiet_interval`          the interval of any quantity of a law if the errors of the losses are tiny
-    4. COUNTING    `count_limits`, `held`    how often an interval must contain the truth
 """
 
 import math
@@ -16,9 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
-
-CHANCE = 1e-3
-"""Largest probability that `count_limits` excludes the count of correct intervals."""
 
 
 class Bounded(NamedTuple):
@@ -145,28 +141,3 @@ def quiet_interval(
     line = Student(derivatives(law, truth), log_loss - np.asarray(law(truth)), level)
     value, low, high = line.interval(derivatives(quantity, truth), more)
     return tuple(float(quantity(truth)) + end for end in (value, low, high))
-
-
-def count_limits(share: float, trials: int) -> tuple[int, int]:
-    """Return limits on how often an event with the probability `share` occurs in a number of trials.
-
-    By the binomial distribution, a count is outside the limits with a probability of at most CHANCE.
-    """
-    low, high = stats.binom.ppf([CHANCE / 2, 1 - CHANCE / 2], trials, share)
-    return int(low), int(high)
-
-
-def held(counts: dict, trials: int, share: float | tuple[float, float], wrong: float | None = None) -> None:
-    """Fail if a count is outside `count_limits` for the nominal coverage.
-
-    Args:
-        counts: {name: how often the interval contained the truth}.
-        share: the nominal coverage, or its minimum and maximum for approximate intervals.
-        wrong: the coverage of a wrong interval; fail also if there are too few trials to detect it.
-    """
-    least, most = share if isinstance(share, tuple) else (share, share)
-    low, high = count_limits(least, trials)[0], count_limits(most, trials)[1]
-    if wrong is not None:
-        assert stats.binom.cdf(high, trials, wrong) - stats.binom.cdf(low - 1, trials, wrong) < CHANCE, "too few trials"
-    outside = {name: count for name, count in counts.items() if not low <= count <= high}
-    assert not outside, f"of {trials} intervals {low} to {high} should hold the truth, a share of {share}: {outside}"

@@ -195,15 +195,12 @@ def whole_layer(planted, k, capacity=None):
     capacity = len(planted.x) if capacity is None else capacity
     stays = reference.dispatch(found.expert, planted.router.shape[1], capacity).kept
     output = np.zeros_like(planted.x)
-    for t, choice in np.argwhere(stays):
-        e = found.expert[t, choice]
-        hidden = notation_silu(planted.x[t] @ planted.up[e]) * (planted.x[t] @ planted.linear[e])
-        output[t] += found.gate[t, choice] * (hidden @ planted.down[e])
+    t, choice = np.nonzero(stays)
+    e, x = found.expert[t, choice], planted.x[t][:, None]
+    hidden = x @ planted.up[e]
+    hidden = hidden / (1 + np.exp(-hidden)) * (x @ planted.linear[e])
+    np.add.at(output, t, found.gate[t, choice][:, None] * (hidden @ planted.down[e])[:, 0])
     return output
-
-
-def notation_silu(x):
-    return x / (1 + np.exp(-x))
 
 
 FORMS = {"pair": softmax_route, "[T, E]": dense, "[T, E, C]": fused, "layer": blocks.layer(whole_layer)}

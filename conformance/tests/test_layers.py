@@ -24,31 +24,31 @@ JIT_GRAD = ("jit", "grad")
 
 
 def numpy_layer(planted, k, capacity=None, *, gated=False, fault=""):
-    """A layer in loops. `fault` names what it does wrong."""
+    """A layer with slots. `fault` names what it does wrong."""
     routing, num_experts = top_k.top_k_router(planted.x @ planted.router, k), planted.router.shape[1]
     capacity = len(planted.x) * k if capacity is None else capacity
     if fault == "needs room" and not capacity:
         raise IndexError("no slot")
     capacity = max(capacity, 1) if fault == "room for one" else capacity
-    slots, used = np.zeros((num_experts, max(capacity, 1), planted.x.shape[1]), planted.x.dtype), [0] * num_experts
-    output, places = np.zeros_like(planted.x), []
-    for choice in range(k):
-        used = [0] * num_experts if fault == "second choices begin again" else used
-        for t in range(len(planted.x))[:: -1 if fault == "later first" else 1]:
-            e = routing.expert[t, choice]
-            if used[e] < capacity - (fault == "wastes a slot"):
-                slots[e, used[e]] += planted.x[t % 256 if fault == "token ids in a byte" else t]
-                places.append((t, choice, e, used[e]))
-            used[e] += 1
-    for t, choice, e, slot in places:
-        if fault == "drops by content" and 1.4 < planted.x[t, -1] < 2:
-            continue
-        other = {"first expert": 0, "experts mirrored": num_experts - 1 - e}.get(fault, e)
-        hidden = np.maximum(slots[e, slot] @ planted.up[other], 0)
-        hidden = hidden**2 if fault == "squared" else np.minimum(hidden, 7) if fault == "clamped" else hidden
-        hidden = hidden * (slots[e, slot] @ planted.linear[e]) if gated else hidden
-        answer = hidden @ planted.down[e] if fault != "constant experts" else np.eye(*output.shape[1:] * 2)[e]
-        output[t] += routing.gate[t, choice] * answer
+    slots = np.zeros((num_experts, max(capacity, 1), planted.x.shape[1]), planted.x.dtype)
+    t = np.arange(len(planted.x))[:: -1 if fault == "later first" else 1]
+    is_at = routing.expert[t].T[:, :, None] == np.arange(num_experts)  # [k, T, E], the first choices first
+    apart = is_at if fault == "second choices begin again" else is_at.reshape(1, -1, num_experts)
+    slot = (apart.cumsum(axis=1).reshape(is_at.shape) * is_at).sum(axis=2) - 1
+    choice, row = np.nonzero(slot < capacity - (fault == "wastes a slot"))
+    t, slot = t[row], slot[choice, row]
+    e = routing.expert[t, choice]
+    np.add.at(slots, (e, slot), planted.x[t % 256 if fault == "token ids in a byte" else t])
+    if fault == "drops by content":
+        t, choice, e, slot = np.stack([t, choice, e, slot])[:, ~((planted.x[t, -1] > 1.4) & (planted.x[t, -1] < 2))]
+    output = np.zeros_like(planted.x)
+    other = {"first expert": 0 * e, "experts mirrored": num_experts - 1 - e}.get(fault, e)
+    rows = slots[e, slot][:, None]
+    hidden = np.maximum(rows @ planted.up[other], 0)
+    hidden = hidden**2 if fault == "squared" else np.minimum(hidden, 7) if fault == "clamped" else hidden
+    hidden = hidden * (rows @ planted.linear[e]) if gated else hidden
+    answer = (hidden @ planted.down[e])[:, 0] if fault != "constant experts" else np.eye(*output.shape[1:] * 2)[e]
+    np.add.at(output, t, routing.gate[t, choice][:, None] * answer)
     return output
 
 

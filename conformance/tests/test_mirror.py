@@ -356,6 +356,7 @@ import routelaws.reference, routelaws.accelerated
 assert "jax" not in sys.modules, "the rooms are not lazy"
 import jax  # which changes the environment by itself
 before = dict(os.environ)
+import routelaws.accelerated.cli
 for room in (routelaws.reference, routelaws.accelerated):
     for name in room.__all__:
         module = getattr(room, name)

@@ -15,8 +15,7 @@ run.
 Coverage. The following shares of nominal 95 % intervals contain the true value. They are from 1,000 simulated tables
 with the design of the released table (six sizes, E up to 512, scatter 0.003 in log10). Each range goes from the
 quantity with the lowest share to the quantity with the highest share. In the right column, all runs of a size also
-share an error (0.002). The slow tests in `accelerated/tests/test_laws_coverage.py` repeat the simulation with 400
-tables.
+share an error (0.002). `make coverage` measures the profile intervals of this design and others.
 
                                             independent runs      a shared error at each size
     profile likelihood                         94.4 - 96.4 %      77.4 (predictions) - 97.8 %

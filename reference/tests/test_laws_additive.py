@@ -27,6 +27,7 @@ def loss_of(case, coefficients, columns) -> np.ndarray:
     return case.of(laws)[1](*columns, case.kind(*coefficients))
 
 
+@pytest.mark.value
 @pytest.mark.parametrize("name", NAMES)
 def test_exact_tables_give_their_law_back(name):
     case = CASES[name]
@@ -47,6 +48,7 @@ def test_exact_tables_give_their_law_back(name):
     judged()
 
 
+@pytest.mark.value
 @pytest.mark.parametrize("name", NAMES)
 def test_the_sum_is_the_least(name):
     """No small change of the coefficients lowers the sum, and the reported values match the coefficients."""

@@ -1,8 +1,7 @@
-"""Intervals and covariances of the laws against textbook formulas, and their coverage.
+"""Intervals and covariances of the laws against textbook formulas.
 
 `plain.laws` makes the rows and gives the intervals of linear laws. Tables have few rows, so a variance with the wrong
-degrees of freedom shows. Its nominal 80 % interval contains the truth in 55 to 70 % of the tables. `held` checks that
-the number of tables can distinguish these.
+degrees of freedom shows.
 """
 
 import math

@@ -265,7 +265,7 @@ class TestLessonsRun:
         assert stops(printed) == (name[:2] not in ("00", "18"))
 
     @pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=[pytest.mark.slow] * (name[:2] in ("11", "18"))) for name in LESSONS]
+        "name", [pytest.param(name, marks=[pytest.mark.slow] * (name[:2] in ("00", "11", "18"))) for name in LESSONS]
     )
     def test_answers_with_numpy_alone(self, name, run_with):
         printed = run_with(["numpy"], f"answers/{name}.py")
