@@ -60,7 +60,7 @@ class StepTime(NamedTuple):
 
 
 def fit_step_time(routers: Sequence[str], flops, parameters, activations, seconds) -> StepTime:
-    """Return the coefficients with the least sum of squared relative errors.
+    """Fit the coefficients by least squares of relative errors, none negative.
 
     Args:
         routers: [n], "Dense" or a router.
