@@ -267,12 +267,12 @@ def _stored(answers) -> str:
         actual = np.take_along_axis(answer.expert, np.argsort(-answer.gate, axis=1, kind="stable"), axis=1)[apart]
         if np.array_equal(np.sort(wanted, axis=1), np.sort(actual, axis=1)):
             continue
-        changes = (words for words, change in STORED.items() if np.array_equal(change(wanted), actual))
         names = dict(zip(wanted.ravel().tolist(), actual.ravel().tolist(), strict=True))
-        renamed = len(names) >= 8 and np.array_equal(np.vectorize(names.get)(wanted), actual)
-        if words := next(changes, "exchanged" if renamed else ""):
-            number = min(number for number, name in names.items() if name != number)
-            return f"expert numbers are {words}: {names[number]} instead of {number}"
+        changes = STORED | ({"exchanged": np.vectorize(names.get)} if len(names) >= 8 else {})
+        for words, change in changes.items():
+            if np.array_equal(np.sort(change(wanted), axis=1), np.sort(actual, axis=1)):
+                number = min(number for number in names if change(np.array(number)) != number)
+                return f"expert numbers are {words}: {change(np.array(number))} instead of {number}"
     return ""
 
 

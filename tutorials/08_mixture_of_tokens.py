@@ -309,10 +309,11 @@ for size, experts in ((1, 1), (8, 8), (32, 32), (32, 256)):
 # %%
 from routelaws.reference.accounting import count
 
-sizes = {"d_model": 512, "num_blocks": 2, "num_heads": 8, "kqv_size": 64, "router_type": "Top-K"}
+sizes = {"d_model": 512, "num_blocks": 2, "num_heads": 8, "kqv_size": 64}
+sizes["router_type"] = "Top-K"
 usual = count(**sizes, num_experts=8, k=2)
 latent = count(**sizes, num_experts=32, k=8, latent_width=128)
-maps, router = 2 * 512 * 128, 24 * 512  # the two matrices, and 24 more rows of the router
+maps, router = 2 * 512 * 128, 24 * 512  # 24 more rows of the router
 print(f"8 experts {usual.total_parameters:,} parameters", end=", ")
 print(f"32 at width 128 {latent.total_parameters:,}")
 same(latent.total_parameters - usual.total_parameters, maps + router)

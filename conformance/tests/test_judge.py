@@ -57,6 +57,12 @@ def sparsemixer(z, expert):
     return gates
 
 
+def with_zeros(z, expert):
+    """Return the softmax over the chosen logits and a 0 for each other expert."""
+    values = np.hstack([own(lambda z: z, z, expert), np.zeros((len(z), z.shape[1] - expert.shape[1]))])
+    return softmax(values)[:, : expert.shape[1]]
+
+
 SOFTMAX, SIGMOID = (functools.partial(own, score) for score in (softmax, sigmoid))
 OF_CHOSEN, OF_SIGMOIDS, OF_ROOTS = (functools.partial(shares, score) for score in (softmax, sigmoid, root))
 FORMS = {
@@ -73,9 +79,8 @@ FORMS = {
     "softmax, divided by k": lambda z, e: SOFTMAX(z, e) / e.shape[1],
     "the gate is the logit": functools.partial(own, lambda z: z),
     "softmax of the softmax, over chosen": lambda z, e: OF_CHOSEN(softmax(z), e),
-    "softmax of the softmax": lambda z, e: SOFTMAX(softmax(z), e), "softmax over all experts, with logits of 0 for the "
-    "others": lambda z, e: np.exp(own(lambda z: z, z, e)) / (
-        np.exp(own(lambda z: z, z, e)).sum(axis=1, keepdims=True) + z.shape[1] - e.shape[1]),
+    "softmax of the softmax": lambda z, e: SOFTMAX(softmax(z), e),
+    "softmax over all experts, with logits of 0 for the others": with_zeros,
 }  # fmt: skip
 KNOWN = list(FORMS)[:8]
 """The forms that the reference has."""

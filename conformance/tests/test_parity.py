@@ -274,7 +274,13 @@ CASES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("second", "causes"), CASES, ids=[second.__name__ for second, _ in CASES])
+SLOW = (bytes_of_gates, capped, cold, in_bytes, lost, one_more, reversed_gates, shared_threshold, with_input)
+"""Routers whose kind of cause a quick test covers, here or in test_judge.py and test_verdicts.py."""
+
+
+@pytest.mark.parametrize(("second", "causes"), [
+    pytest.param(*case, id=case[0].__name__, marks=[pytest.mark.slow] * (case[0] in SLOW)) for case in CASES
+])  # fmt: skip
 def test_each_cause_is_named_for_its_inputs(compared, second, causes):
     result = compared(plain, second)
     rows = {row.inputs: row for row in result.rows}

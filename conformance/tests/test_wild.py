@@ -46,7 +46,9 @@ def test_routers_of_transformers_have_a_share_in_bfloat16():
 
 def test_the_page_of_pairs_is_what_their_results_give(tool, monkeypatch, tmp_path):
     pairs, text = sys.modules["pairs"], (FOLDER / "parity.md").read_text("utf-8")
-    (tmp_path / "parity.md").write_text(text.partition("| A |")[0] + pairs.MARKS[1] + "\n", "utf-8")
+    (tmp_path / "parity.md").write_text(
+        text.partition("| A |")[0] + "".join(text.partition(pairs.MARKS[1])[1:]), "utf-8"
+    )
     monkeypatch.setattr(pairs, "FOLDER", tmp_path)
     pairs.page(json.loads((FOLDER / "parity.json").read_text("utf-8")))
     assert (tmp_path / "parity.md").read_text("utf-8") == text, "run python tools/wild/pairs.py --page"
