@@ -11,7 +11,7 @@ import tyro
 from ..conversion.families import model_in
 from ..errors import InputError
 from ..files import write_atomically
-from ..inspection.findings import BlockFindings, as_json, findings, summary
+from ..inspection.findings import as_json, findings, summary
 from ..inspection.foreign_traces import as_trace, problems, read_recorded
 from ..inspection.page import page as html_page
 from ..inspection.trace import Trace, write_trace
@@ -86,18 +86,11 @@ def inspect(
         _say_written(out, page)
 
 
-def _write(
-    trace: Trace,
-    blocks: list[BlockFindings],
-    against: str | None,
-    out: Path | None,
-    page: Path | None,
-    problems: list[str] | None = None,
-) -> None:
+def _write(trace: Trace, blocks: list, against: str | None, out: Path | None, page: Path | None, wrong=None) -> None:
     if out is not None:
         write_trace(out, trace)
     if page is not None:
-        write_atomically(page, html_page(trace, blocks, against, problems))
+        write_atomically(page, html_page(trace, blocks, against, wrong))
 
 
 def _say_written(out: Path | None, page: Path | None) -> None:

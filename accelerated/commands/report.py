@@ -7,17 +7,10 @@ import tyro
 
 from ..errors import InputError
 from ..files import storage_errors
-from ..findings.sweeps.run_pairs import (
-    at_equal_tokens,
-    beside,
-    equal_tokens_table,
-    run_blocks,
-    run_table,
-    settings_of,
-)
+from ..findings.sweeps import run_pairs
 from ..report.figures.training import curves_figure
 from ..report.sweep_report import write_report
-from ..results.blocks import Block, Heading
+from ..results.blocks import Heading
 from ..training.sweeps.sweep_folder import check_collected, check_plan, collect_rows
 from .output import write_folder
 from .terminal import Working, remark
@@ -47,14 +40,13 @@ def report(folders: tyro.conf.Positional[tuple[Path, ...]], full: bool = False, 
 
         print(write_run_page(folders[0], remark))
         return
-    if len(folders) == 1:
-        _collect(folders[0])
     if len(folders) > 1:
-        runs = beside(folders)
-        print(run_table(runs))
+        runs = run_pairs.beside(folders)
+        print(run_pairs.run_table(runs))
         if out is not None:
             _write_comparison(folders, runs, out)
         return
+    _collect(folders[0])
     with Working("writing the report: fits, intervals, figures"):
         text = write_report(folders[0], full)
     print(text, folders[0] / "report.html", sep="\n")
@@ -65,18 +57,15 @@ def _write_comparison(folders: tuple[Path, ...], runs: "pandas.DataFrame", out: 
     from ..inspection.run_page import read_run
 
     read = {str(folder): read_run(folder) for folder in folders}
-    apart = at_equal_tokens(
-        {name: rows[["tokens", "loss_validation"]].to_numpy().T for name, (_, rows) in read.items()}
-    )
-    figures = {"curves": lambda: curves_figure({name: run for name, (run, _) in read.items()}, apart)}
-    blocks: list[Block] = [Heading("Runs compared", 1)]
+    curves = {name: rows[["tokens", "loss_validation"]].to_numpy().T for name, (_, rows) in read.items()}
+    apart, blocks, figures = run_pairs.at_equal_tokens(curves), [Heading("Runs compared", 1)], {}
     if all(run.log for run, _ in read.values()):
         blocks += ["![Losses of the runs, and their differences](curves.svg)", CURVES]
-    else:
-        figures = {}
-    blocks += [*run_blocks(runs), Heading("After the same number of tokens"), EQUAL, equal_tokens_table(apart)]
-    content = {"runs": runs.drop(columns="config"), "settings": settings_of(runs["config"]), "at_equal_tokens": apart}
-    write_folder(out, "comparison", blocks, content, figures)
+        figures["curves"] = lambda: curves_figure({name: run for name, (run, _) in read.items()}, apart)
+    blocks += [*run_pairs.run_blocks(runs), Heading("After the same number of tokens"), EQUAL]
+    settings = run_pairs.settings_of(runs["config"])
+    content = {"runs": runs.drop(columns="config"), "settings": settings, "at_equal_tokens": apart}
+    write_folder(out, "comparison", [*blocks, run_pairs.equal_tokens_table(apart)], content, figures)
     print(out / "comparison.html")
 
 

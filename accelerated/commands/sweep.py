@@ -27,7 +27,7 @@ from .progress import LivePage, Progress
 from .terminal import remark, say
 from .train import boards_of, with_rates
 
-DRAWN = 6
+DRAWN = 5
 """Number of runs in the figure of a sweep that trains: the current ones, then the last that ended."""
 
 

@@ -185,11 +185,7 @@ def boards_of(tensorboard: bool, wandb: str | None) -> list[str | None]:
 
 
 def run_of(
-    config: TrainConfig,
-    out: Path,
-    boards: Sequence[str | None] = (),
-    trunk: Trunk | None = None,
-    lines: tuple[str, ...] = (),
+    config: TrainConfig, out: Path, boards: Sequence = (), trunk: Trunk | None = None, lines: tuple[str, ...] = ()
 ) -> None:
     """Train one model in the folder `out`, with progress and `lines` on standard error, and print its final loss.
 

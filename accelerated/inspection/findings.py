@@ -168,7 +168,7 @@ def _words(trace: Trace, row: np.ndarray, expert: np.ndarray) -> list[list[Word]
     piece = dict(zip(trace.token.tolist(), trace.piece.tolist(), strict=True))
 
     def word(i: int, e: int) -> Word:
-        taken = np.unique(row[(token == ids[i]) & (expert == e)]).size  # a foreign trace may repeat an expert
+        taken = int((expert[token == ids[i]] == e).any(axis=1).sum())  # a foreign trace may repeat an expert
         return Word(readable(piece[int(ids[i])]), taken, int((trace.token == ids[i]).sum()))
 
     best = [[i for i in np.argsort(-column, kind="stable")[:WORDS] if column[i] >= 1] for column in more.T]

@@ -113,7 +113,7 @@ def microscope(
     )
 
 
-def _about(trace: Trace, other: str | None, is_recorded: bool) -> str:
+def _about(trace: Trace, other: str | None, is_recorded: bool = False) -> str:
     each = plural(trace.choices, "expert") if trace.regular else f"0 to {plural(trace.choices, 'expert')}"
     if trace.mixes:
         each = "no expert, because experts process mixtures of tokens; the colour shows the expert in whose mixture "

@@ -549,10 +549,14 @@ def test_a_text_is_coloured_by_expert_as_it_is_generated(small_fields, tmp_path,
     fields = {**small_fields, "router": "top_k", "experts": EXPERTS, "k": 2, "sequence_length": 64}
     folder, out = saved_run(fields, tmp_path / "run"), tmp_path / "page.html"
     words = ["generate", str(folder), "--prompt", "ba ke", "--tokens", "8", "--temperature", "0", "--show-experts"]
+    ids = []
+
+    def kept(*given, route, **options):
+        return generate(*given, **options, route=lambda token, *routed: ids.append(token) or route(token, *routed))
+
+    monkeypatch.setattr(generate_command, "continue_text", kept)
     assert main([*words, "2", "--page", str(out)]) == 0
-    said = capsys.readouterr().out.removesuffix("\n")
-    ids, run = [], load_run(folder)
-    generate(folder, "ba ke", tokens=8, temperature=0, route=lambda token, *_: ids.append(token))
+    said, run = capsys.readouterr().out.removesuffix("\n"), load_run(folder)
     chosen = trace_run(run, np.array(ids), "run").expert[0, :, 0].tolist()
     tagged, first = "", 1 + len(run.tokenizer.encode("ba ke"))
     for i in range(1, first):

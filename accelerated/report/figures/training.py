@@ -5,18 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...findings.finding import router_name
-from ...findings.style import (
-    COLOURS,
-    DASHED,
-    INK,
-    MORE_COLOURS,
-    colour_of,
-    panel_grid,
-    shared_legend,
-    size_name,
-    size_shade,
-    with_room,
-)
+from ...findings.style import DASHED, INK, colour_of, panel_grid, shared_legend, size_name, size_shade, with_room
 from ...tables.schema import DENSE
 
 if TYPE_CHECKING:  # reports of a table must not import the trainer
@@ -26,8 +15,6 @@ if TYPE_CHECKING:  # reports of a table must not import the trainer
 TOKENS, NATS = "training tokens (millions)", "loss (nats per token)"
 SHARES = "tokens, in units of a fair share"
 """Labels of the axes."""
-
-CURVE_COLOURS = (*COLOURS.values(), *MORE_COLOURS)
 
 EVEN = 2.0
 """If a panel of loads ends below this many fair shares, its lines are in the upper half."""
@@ -67,7 +54,7 @@ def run_figure(run: "SweepRun", load: "Load | None"):
 def curves_figure(runs: "dict[str, SweepRun]", apart: "pandas.DataFrame | None" = None):  # noqa: F821
     """Return the losses of runs by name and, from `at_equal_tokens`, their differences from the first run."""
     figure, panels = panel_grid(1 + (apart is not None), 3.8)
-    colours = {name: CURVE_COLOURS[i % len(CURVE_COLOURS)] for i, name in enumerate(runs)}
+    colours = {name: colour_of({"table": {"routers": list(runs)}}, name) for name in runs}
     tops = [loss for name, run in runs.items() for loss in _draw_run(panels[0], run, colours[name], name)]
     with_room(panels[0], tops, 0.04, 0.04)
     panels[0].set(xlabel=TOKENS, xlim=(0, None), ylabel=NATS)
