@@ -100,7 +100,8 @@ def test_the_end_of_another_table_starts_a_second_search():
     problems = [_smooth._problem(form, columns, loss, None) for loss in losses]
     ends = np.array([_smooth.searched(form, columns, loss, None).best.theta for loss in losses])
     tables = problems[0]._replace(log_loss=np.array([each.log_loss for each in problems]), weight=np.ones((3, 20)))
-    least = _descent.sums_at(tables, ends)
+    least, every = _descent.sums_at(tables, ends), _descent.sums_at(tables, ends, every=True)
+    np.testing.assert_allclose(every[1], _descent.sums_at(tables, np.tile(ends[1], (3, 1))), rtol=1e-12)
     astray = np.array(ends)
     astray[0, 0] += 1.0
     found = _smooth._second_ends(tables, np.array(astray), _descent.sums_at(tables, astray))
