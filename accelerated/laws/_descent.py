@@ -52,7 +52,7 @@ class Fast(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """One table, or a table for each lane: then `logs`, `log_loss` and `weight` have the lanes as their first axis."""
+    """One table, or a loss and weights for each lane; then these fields have the lanes as their first axis."""
 
     form: Form
     fast: Fast
@@ -60,13 +60,13 @@ class Problem(NamedTuple):
     centres: np.ndarray  # [columns], 0 for a column that is not centred
     log_loss: np.ndarray  # [n]
     delta: float  # inf for least squares
-    weight: np.ndarray | float = 1.0  # [lanes, n], 0 for a row that the table of the lane does not have
+    weight: np.ndarray | float = 1.0  # [lanes, n], how often the table of the lane has each row
 
-    def of(self, lanes: np.ndarray) -> "Problem":
+    def of(self, lanes: np.ndarray | slice) -> "Problem":
         """Return the tables of some lanes."""
         if self.log_loss.ndim == 1:
             return self
-        return self._replace(logs=self.logs[lanes], log_loss=self.log_loss[lanes], weight=self.weight[lanes])
+        return self._replace(log_loss=self.log_loss[lanes], weight=self.weight[lanes])
 
 
 def problem_of(form: Form, fast: Fast, columns: tuple, loss: np.ndarray, huber: float | None) -> Problem:
@@ -87,10 +87,12 @@ def ends_of(problem: Problem, starts: np.ndarray, most: tuple[int, int] = STEPS)
     return _follow(problem, np.asarray(starts, dtype=np.float64), most)[:2]
 
 
-def sums_at(problem: Problem, theta: np.ndarray) -> np.ndarray:
-    """Return the sum [s] of each lane at θ [s, p]."""
+def sums_at(problem: Problem, theta: np.ndarray, every: bool = False) -> np.ndarray:
+    """Return the sum [s] of each lane at its θ [s, p]; or, with `every`, the sums [s, lanes] of all lanes at each θ."""
     with np.errstate(all="ignore"):
-        return _sums(problem.fast.predict(theta, problem.logs)[0] - problem.log_loss, problem.weight, problem.delta)
+        predicted = problem.fast.predict(theta, problem.logs)[0]
+        residual = (predicted[:, None] if every else predicted) - problem.log_loss
+        return _sums(residual, problem.weight, problem.delta)
 
 
 def best_end(problem: Problem, theta: np.ndarray, value: np.ndarray) -> Found:
@@ -175,8 +177,8 @@ def _rows(problem: Problem, theta: np.ndarray, lanes: np.ndarray, held: Held | N
 
 
 def _sums(residual: np.ndarray, weight, delta) -> np.ndarray:
-    """Return the sum of Huber terms of each lane; infinite instead of NaN."""
-    total = (weight * terms(residual, delta)).sum(axis=1)
+    """Return the sums of Huber terms over the last axis; infinite instead of NaN."""
+    total = (weight * terms(residual, delta)).sum(axis=-1)
     return np.where(np.isfinite(total), total, np.inf)
 
 

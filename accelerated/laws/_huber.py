@@ -82,7 +82,7 @@ def _ends(table, delta: float, weights: np.ndarray, pieces: np.ndarray, shapes: 
     count, searches = len(weights), len(pieces)
     log_loss = np.broadcast_to(table.log_loss, weights.shape)
     extra = table.extra[table.level]
-    logs = np.broadcast_to([table.log_size, extra], (count, 2, extra.size))
+    logs = np.stack([table.log_size, extra])
     log_alpha = np.where(pieces > START_AT_1, np.minimum(shapes[0], INSIDE), shapes[0]).ravel()
     theta = np.zeros((count * searches, 6))
     with np.errstate(divide="ignore"):

@@ -89,50 +89,51 @@ def searched(form: Form, columns: tuple, loss: np.ndarray, huber: float | None) 
     return _KEPT[-1][1]
 
 
-def fit_each(fit: Callable, whole: Sequence[np.ndarray], tables: Sequence[Sequence[np.ndarray]]) -> list:
+def fit_each(fit: Callable, columns: Sequence[np.ndarray], loss: np.ndarray, weights: np.ndarray) -> list:
     """Return the fit of a law to each table, by one search, with its coefficients alone; None if it is not determined.
 
     Args:
         fit: as `Law.fit`, of a law of which `catalogue.searched_together` is true.
-        whole: columns and loss of a table like the others. The minima of its search are the starts of theirs.
-        tables: columns and loss of each.
+        columns: [n] each.
+        loss: [n], or [tables, n] if each table has losses of its own. The minima of a search with the mean losses are
+            the starts of all searches.
+        weights: [tables, n], whole numbers of at least 0: how often each table has each row.
     """
-    asked: list[tuple] = []
+    losses, counts = np.broadcast_to(loss, weights.shape), weights.astype(np.int64)
 
-    def ask(*arguments):
-        asked.append(arguments)
-        raise _AskedError
+    def asked(*table) -> tuple | None:
+        """Return the arguments of the search of a table; None if the table does not determine the law."""
 
-    def of(table) -> int | None:
+        def ask(*arguments):
+            raise _AskedError(*arguments)
+
         try:
             fit(*table, search=ask)
-        except _AskedError:
-            return len(asked) - 1
+        except _AskedError as search:
+            return search.args
         except ValueError:
             return None
 
-    of(whole)
-    numbers = [of(table) for table in tables]
-    coefficients = _fit_lanes(searched(*asked[0][:4]), asked[1:]) if len(asked) > 1 else []
-    return [None if number is None else coefficients[number - 1] for number in numbers]
-
-
-def _fit_lanes(search: Searched, asked: list[tuple]) -> list:
-    """Return the coefficients of the best fit of each table."""
-    problem, lows = search.problem, search.lows
-    rows = max(loss.size for _, _, loss, *_ in asked)
-    logs = [problem.fast.logs(columns) - problem.centres[:, None] for _, columns, *_ in asked]
-    fill = [np.minimum(np.arange(rows), loss.size - 1) for _, _, loss, *_ in asked]
-    weight = np.array([np.arange(rows) < loss.size for _, _, loss, *_ in asked], np.float64)
-    log_loss = np.array([np.log(loss)[take] for (_, _, loss, *_), take in zip(asked, fill, strict=True)])
-    tables = problem._replace(
-        logs=np.array([log[:, take] for log, take in zip(logs, fill, strict=True)]), log_loss=log_loss, weight=weight
+    tables = (
+        [np.repeat(column, times) for column in (*columns, own)] for own, times in zip(losses, counts, strict=True)
     )
-    groups = [tables.of(np.arange(len(asked))[first : first + AT_ONCE]) for first in range(0, len(asked), AT_ONCE)]
+    known = np.array([asked(*table) is not None for table in tables], dtype=bool)
+    whole = asked(*columns, loss if np.ndim(loss) == 1 else np.exp(np.log(loss).mean(axis=0)))
+    found = iter(_fit_lanes(searched(*whole[:4]), losses[known], weights[known]) if known.any() else [])
+    return [next(found) if each else None for each in known]
+
+
+def _fit_lanes(search: Searched, losses: np.ndarray, weights: np.ndarray) -> list:
+    """Return the coefficients of the best fit of each table; the arguments are [tables, n]."""
+    problem, lows = search.problem, search.lows
+    tables = problem._replace(log_loss=np.log(losses), weight=weights)
+    groups = [tables.of(slice(first, first + AT_ONCE)) for first in range(0, len(losses), AT_ONCE)]
     ends = [_second_ends(some, *_best_ends(some, np.tile(lows, (len(some.weight), 1, 1)))) for some in groups]
     found = []
-    for i, end in enumerate(_descent.ends_of(tables, np.concatenate(ends))[0]):
-        own = problem._replace(logs=logs[i], log_loss=np.log(asked[i][2]))
+    for end, log_loss, weight in zip(
+        _descent.ends_of(tables, np.concatenate(ends))[0], tables.log_loss, weights, strict=True
+    ):
+        own = problem._replace(logs=problem.logs[:, weight > 0], log_loss=log_loss[weight > 0])
         try:
             values, _ = _coefficients(own, end, _descent.look(own, end)[1])
             found.append(SimpleNamespace(coefficients=problem.form.kind(*values.tolist())))
@@ -156,7 +157,7 @@ def _second_ends(tables: _descent.Problem, ends: np.ndarray, least: np.ndarray) 
     count = len(ends)
     if count <= OTHERS:
         return ends
-    sums = np.array([_descent.sums_at(tables, np.tile(end, (count, 1))) for end in ends])  # [ends, tables]
+    sums = _descent.sums_at(tables, ends, every=True)
     np.fill_diagonal(sums, np.inf)
     again, lower = _best_ends(tables, ends[np.argsort(sums, axis=0)[:OTHERS].T])
     return np.where((lower < least * (1 - _descent.REACHED))[:, None], again, ends)

@@ -37,13 +37,7 @@ def resampled_losses(
         return predict_curves(fit_weighted(*columns, loss, weights, **getattr(law.fit, "keywords", {})), *points)
     if not searched_together(law):
         return reference.resampled_losses(law, columns, loss, weights, points)
-    losses = np.broadcast_to(loss, np.shape(weights))
-    whole = [*columns, np.exp(np.log(losses).mean(axis=0))]
-    tables = [
-        [np.repeat(column, counts) for column in (*columns, own)]
-        for own, counts in zip(losses, np.asarray(weights, dtype=np.int64), strict=True)
-    ]
-    fits = fit_each(partial(law.fit, **law.given(*columns)), whole, tables)
+    fits = fit_each(partial(law.fit, **law.given(*columns)), columns, loss, np.asarray(weights, np.float64))
     unknown = np.full(np.size(points[0]), np.nan)
     return np.array([unknown if fit is None else law.predict(fit, *points) for fit in fits])
 

@@ -7,6 +7,7 @@ from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.results.encoding import plain
 from routelaws.accelerated.results.floor import left_out_errors
 from routelaws.accelerated.results.misfit import far_runs
+from routelaws.accelerated.results.prediction import _outside
 from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tests.small_tables import frame_of, write
 from routelaws.accelerated.tests.test_plan import log_loss, table
@@ -50,7 +51,12 @@ def test_a_planted_floor_is_found_and_preferred(tmp_path):
     [paper] = forced.predictions
     assert paper.run.high < truth  # without a floor, the loss is too low
     assert (paper.other.value, chosen.other.value) == (chosen.value, paper.value)
-    assert f"routed-bounded gives Top-K {paper.value:.4f}" in " ".join(repr(better.predict(**FAR)).split())
+    printed = " ".join(repr(better.predict(**FAR)).split())
+    below = 100 * (1 - paper.value / chosen.law.low)
+    assert f"routed-bounded gives Top-K {paper.value:.4f}" in printed
+    assert below > 1 and f"; {below:.1f} % below the interval in the table); --law forces one form" in printed
+    inside = chosen._replace(other=chosen.other._replace(value=truth))
+    assert _outside(inside) == ""
 
 
 def test_without_a_floor_the_law_of_the_paper_is_kept(tmp_path):

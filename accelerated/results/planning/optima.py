@@ -43,6 +43,7 @@ class Optimum(NamedTuple):
         within: nats
         sizes: the smallest and the largest N within `within` of the lowest loss, for the experts of the best option
         reach: the largest N that the plan tries
+        most_experts: the largest E of the options of this router, and 1 of dense models
         experts: the smallest and the largest E within `within`, at their best N; equal if the law has no E
         options: names of the options whose loss is within `within`, the best first
     """
@@ -55,12 +56,14 @@ class Optimum(NamedTuple):
     within: float
     sizes: tuple[float, float]
     reach: float
+    most_experts: float
     experts: tuple[float, float]
     options: list[str]
 
     def sentences(self, level: float) -> list[str]:
         """Return the optimum as sentences."""
         best = f"best N {count(self.N.value)}, tokens {count(self.tokens.value)}, E = {self.num_experts.value:g}"
+        best += " (the largest of the options)" * (1 < self.most_experts == self.num_experts.value)
         texts = {"N": counts_span(self.N), "tokens": counts_span(self.tokens), "E": span(self.num_experts, "g")}
         texts["G"] = span(self.granularity, "g")
         vary = [
@@ -134,7 +137,7 @@ def optimum_of(
     reach = float(first.active(first.option.most))
     kinds = [model.num_experts for model, _ in ordered if model.router in (first.router, DENSE)]
     experts = _flat_experts(first, choice.loss + within, budget, max(kinds))
-    return Optimum(*ranges, len(found), within, ends, reach, experts, near)
+    return Optimum(*ranges, len(found), within, ends, reach, max(kinds), experts, near)
 
 
 def _flat_experts(first: Model, limit: float, budget: Budget, most: float) -> tuple[float, float]:
