@@ -44,7 +44,7 @@ def story(small_fields, tmp_path_factory):
         patch.chdir(folder)
         patch.setenv("ROUTELAWS_CACHE", str(folder / "cache"))  # the text is not encoded yet
         patch.setattr(loop, "time", SimpleNamespace(perf_counter=clock(0.25)))
-        patch.setattr(progress, "time", SimpleNamespace(monotonic=clock(12.0)))
+        patch.setattr(progress, "time", SimpleNamespace(monotonic=clock(12.0), thread_time=clock(1e3)))
         with pytest.MonkeyPatch.context() as stopped:
             calls = itertools.chain([False] * 4, itertools.repeat(True))
             stopped.setattr(loop.stopping, "asked", lambda: next(calls))

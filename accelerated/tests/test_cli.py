@@ -156,6 +156,7 @@ EXTRAS_OF = {
     "fit": "laws", "predict": "laws", "plan": "laws", "convert": "laws", "reproduce": "laws", "downstream": "laws",
     "recipe": "laws", "court": "laws",
     "export": "train", "plan-mesh": "train", "inspect": "train", "compile": "train", "convert-weights": "train,laws",
+    "probe": "train,laws",
 }  # fmt: skip
 
 

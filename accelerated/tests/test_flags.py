@@ -386,6 +386,7 @@ ELSEWHERE = {
     ("report", "positional"): "test_run_pairs.py", ("report", "--full"): "test_report.py",
     ("report", "--out"): "test_run_pairs.py",
     ("plan", "--floor"): "test_wrong_commands.py",
+    ("plan", "--hours"): "test_hours.py", ("plan", "--throughput"): "test_hours.py",
     **{("recipe", flag): "test_recipes.py" for flag in ("--fit", "--loss", "--level")},
     **{("court", flag): "test_court.py" for flag in ("positional", "--loss", "--rows", "--top", "--out", "--json")},
 }  # fmt: skip

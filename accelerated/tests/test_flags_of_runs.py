@@ -11,13 +11,14 @@ import functools
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.commands import compile, convert_weights, export, plan_mesh, train
+from routelaws.accelerated.commands import compile, convert_weights, export, plan_mesh, probe, train
 from routelaws.accelerated.commands.inspect import _first_and_last
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.routed_block import hash_table
@@ -140,7 +141,7 @@ def test_every_field_has_a_value_and_every_flag_is_a_field(flags_of):
     for command in RUN_COMMANDS:
         assert fields <= {*flags_of(command)}
     for command in cli.NEEDED:
-        more = fields if command in RUN_COMMANDS else set()
+        more = fields if command in (*RUN_COMMANDS, "probe") else set()
         assert {*flags_of(command)} - more == {name for of, name in CHECKS if of == command}, command
 
 
@@ -731,6 +732,17 @@ def test_a_step_is_exported_for_the_platforms(tmp_path):
     assert loaded.platforms == ("tpu", "cuda") and loaded.in_avals[-6].shape == (3, 4, 17)
     size = f"{(tmp_path / 'step').stat().st_size:,} bytes, 3 steps of 4 x 16 tokens per call"
     assert said == f"{tmp_path / 'step'}: dense-d8-L2-s42 for tpu, cuda: {size}\n"
+
+
+@of("probe", "--out", "--widths", "--depths", "--config")
+def test_a_probe_times_models_around_its_run(tmp_path, monkeypatch):
+    (tmp_path / "run.toml").write_text("batch_size = 64")
+    seen, words = [], ("--widths", "64", "128", "--depths", "2", "6", "--config", tmp_path / "run.toml")
+    monkeypatch.setattr(probe, "timed_rows", lambda runs: seen.extend(runs) or [])
+    monkeypatch.setattr(probe, "read_clock", lambda paths: SimpleNamespace(words=str(paths[0])))
+    assert told("probe", "--out", tmp_path / "times.csv", *words) == f"{tmp_path / 'times.csv'}\n"
+    assert {(run.model.d_model, run.model.blocks) for run in seen} == {(64, 2), (64, 6), (128, 2), (128, 6)}
+    assert {run.batch_size for run in seen} == {64}
 
 
 @of("compile", "--slice", "--size", "--config", "--json")

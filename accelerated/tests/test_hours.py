@@ -112,7 +112,7 @@ def test_a_probe_varies_each_cost_by_itself_and_times_steps_without_compilation(
     run = TrainConfig(ModelConfig(router="top_k", experts=16, vocab_size=64), batch_size=2, sequence_length=16)
     runs = probe.probed_runs(run, (32, 64), (2, 4))
     shapes = [(each.model.router, each.model.experts, each.model.d_model, each.model.blocks) for each in runs]
-    assert shapes[:2] == [("dense", 1, 32, 2), ("dense", 1, 32, 4)] and shapes[4] == ("top_k", 16, 32, 4)
+    assert shapes[:2] == [("dense", 1, 32, 2), ("dense", 1, 32, 4)] and shapes[7] == ("top_k", 4, 64, 4)
     clock = iter(np.cumsum([0.0, 0.5] * 100))
     monkeypatch.setattr(probe, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     monkeypatch.setattr(probe, "initial_state", lambda config: None)

@@ -347,7 +347,7 @@ def test_text_is_continued_from_its_last_tokens(whole, monkeypatch):
     def told(params, tokens, model, **options):
         assert "training" not in options
         best = next_of(jnp.cumsum(tokens, axis=1), jnp.arange(tokens.shape[1]))
-        return SimpleNamespace(logits=jax.nn.one_hot(best, 300))
+        return SimpleNamespace(logits=jax.nn.one_hot(best, 300), routing=None)
 
     monkeypatch.setattr(writing, "apply", told)
     monkeypatch.setattr(writing, "MOST_TOKENS", 6)

@@ -42,10 +42,9 @@ def probed_runs(config: TrainConfig, widths: Sequence[int], depths: Sequence[int
                 f"--{flag} {low} {high} is wrong; use two different multiples of {unit}, the smaller first"
             )
     (narrow, wide), (shallow, deep) = widths, depths
-    middle = max(narrow, HEAD * round(math.sqrt(narrow * wide) / HEAD))
-    dense = [(narrow, shallow, 1), (narrow, deep, 1), (wide, shallow, 1), (middle, deep, 1)]
+    dense = [(narrow, shallow, 1), (narrow, deep, 1), (wide, shallow, 1), (wide, deep, 1)]
     few, many = max(2, round(math.sqrt(config.model.experts))), config.model.experts
-    routed = [(narrow, deep, many), (wide, shallow, many), (middle, shallow, few), (narrow, shallow, few)]
+    routed = [(narrow, shallow, few), (narrow, deep, many), (wide, shallow, many), (wide, deep, few)]
     routed = [] if config.model.router == "dense" else routed
     return [_sized(config, *shape) for shape in dense + routed]
 
