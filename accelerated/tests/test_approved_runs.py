@@ -27,6 +27,18 @@ def clock(seconds: float):
     return map(lambda looks: looks * seconds, itertools.count(1000)).__next__
 
 
+class AtOnce:
+    """A thread that has ended when it has started, so that the clock is read in one order."""
+
+    def __init__(self, target, args, daemon):
+        self.start = lambda: target(*args)
+
+    def is_alive(self) -> bool:
+        return False
+
+    def join(self) -> None: ...
+
+
 @pytest.fixture(scope="module")
 def story(small_fields, tmp_path_factory):
     """Return the folder of a run that stopped before its fifth call and resumed, and its messages."""
@@ -45,6 +57,7 @@ def story(small_fields, tmp_path_factory):
         patch.setenv("ROUTELAWS_CACHE", str(folder / "cache"))  # the text is not encoded yet
         patch.setattr(loop, "time", SimpleNamespace(perf_counter=clock(0.25)))
         patch.setattr(progress, "time", SimpleNamespace(monotonic=clock(12.0), thread_time=clock(1e3)))
+        patch.setattr(progress, "threading", SimpleNamespace(Thread=AtOnce))
         with pytest.MonkeyPatch.context() as stopped:
             calls = itertools.chain([False] * 4, itertools.repeat(True))
             stopped.setattr(loop.stopping, "asked", lambda: next(calls))
