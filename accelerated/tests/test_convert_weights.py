@@ -1,6 +1,8 @@
 """Weights in the form of transformers: written, read and, where transformers is installed, run there."""
 
 import json
+import urllib.request
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -8,9 +10,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from routelaws.accelerated import transformer as twin
-from routelaws.accelerated.conversion import classes
+from routelaws.accelerated.conversion import classes, gguf_file
 from routelaws.accelerated.conversion.tokenizer_json import tokenizer_files
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.training.configuration import TrainConfig
 from routelaws.accelerated.training.runs.weights import load_run
 from routelaws.accelerated.training.text.tokenizer import Tokenizer, train_tokenizer
 from routelaws.reference import transformer
@@ -184,6 +187,48 @@ def test_the_twin_has_the_norm_of_the_reference():
     np.testing.assert_allclose(found, wanted, atol=LIMIT)
 
 
+WHOLE = TOP_K | {"routing_frequency": 1.0, "normalisation": "none"}
+IN_GGUF = {
+    "dense": ("llama", DESIGNS["dense"][1]),
+    "fine Mixtral": ("llama", TOP_K | {"k": 3, "granularity": 2, "routing_frequency": 1.0, "kqv_size": 6}),
+    "Switch": ("qwen2moe", WHOLE),
+    "S-BASE": ("qwen2moe", DESIGNS["S-BASE"][1] | {"routing_frequency": 1.0, "heads": 4}),
+    "shared experts": ("qwen2moe", WHOLE | {"k": 2, "granularity": 2, "shared_experts": 3}),
+}
+"""{design: (its architecture in llama.cpp, its fields)}."""
+
+
+def test_tensors_have_the_names_and_the_order_of_llama_cpp():
+    """Compare by hand: h = 6, so the rows of a head are 0, 3, 1, 4, 2, 5; experts are [E, out, in]."""
+    model = ModelConfig(**FIELDS | IN_GGUF["fine Mixtral"][1])
+    params = weights_of(model)
+    found, routed = gguf_file.gguf_tensors(params, model), params["routed_ffn"]
+    names = "attn_k attn_norm attn_output attn_q attn_v ffn_down_exps ffn_gate_exps ffn_gate_inp ffn_norm ffn_up_exps"
+    assert {name for name in found if ".3." in name} == {f"blk.3.{name}.weight" for name in names.split()}
+    key = params["blocks"]["attention"]["key"][3].reshape(16, 12).T
+    np.testing.assert_array_equal(found["blk.3.attn_k.weight"][6:], key[[6, 9, 7, 10, 8, 11]])
+    np.testing.assert_array_equal(found["blk.3.ffn_down_exps.weight"], routed["down"][3].swapaxes(1, 2))
+    np.testing.assert_array_equal(found["blk.3.ffn_gate_exps.weight"], routed["up"][3].swapaxes(1, 2))
+    model = ModelConfig(**FIELDS | IN_GGUF["Switch"][1])
+    found = gguf_file.gguf_tensors(weights_of(model), model)
+    assert found["blk.0.ffn_down_shexp.weight"].shape == (16, 1) and found["blk.0.ffn_gate_inp_shexp.weight"].all()
+    np.testing.assert_array_equal(found["output.weight"], found["token_embd.weight"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        (DESIGNS["sigmoid"][1], "Glm4Moe.*--gate softmax"),
+        (DESIGNS["over all"][1], "dense and routed blocks.*--routing-frequency 1"),
+        (WHOLE | {"k": 2, "shared_experts": 1, "normalisation": "sum"}, "divided by their sum.*--normalisation none"),
+        (WHOLE | {"kqv_size": 6}, "heads.*--kqv-size"),
+    ],
+)
+def test_a_model_that_llama_cpp_would_compute_otherwise_is_refused(fields, what):
+    with pytest.raises(InputError, match=what):
+        gguf_file.architecture_of(ModelConfig(**FIELDS | fields))
+
+
 # WITH TRANSFORMERS
 
 
@@ -307,3 +352,67 @@ def test_after_fifty_steps_it_evaluates_generates_and_comes_back(library, small_
     assert "routelaws train" in card and "Validation loss" in card and "plan of `sinkhorn`" in card
     upcycled = {"init_from": str(tmp_path / "back"), "out": str(tmp_path / "more"), "steps": 2}
     assert ran("train", *words_of(small_fields | design | upcycled))[0] == 0
+
+
+# WITH LLAMA.CPP
+
+
+def log_probabilities_there(library, file, tokens) -> tuple:
+    """Return the log-probabilities [V] of llama.cpp after the tokens, and its server."""
+    params = library.CommonParams()
+    params.model.path, params.n_ctx, params.n_parallel, params.warmup, params.verbosity = str(file), 64, 1, False, -1
+    params.cache_type_k = params.cache_type_v = library.ggml_type.GGML_TYPE_F32
+    params.flash_attn_type = library.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.port, params.fit_params, params.cpuparams.n_threads = 0, False, 1
+    server = library.Server(params)
+    bias = [[3 + ord("a"), 1e4]]  # the next token is "a", because the server is silent about a part of a character
+    asked = {"prompt": tokens.tolist(), "n_predict": 1, "n_probs": 300, "logit_bias": bias, "temperature": 0}
+    answer = server.handle_completions(asked)
+    found = {each["id"]: each["logprob"] for each in answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]}
+    return np.array([found[i] for i in range(300)], float), server
+
+
+@pytest.mark.parametrize("name", IN_GGUF)
+def test_log_probabilities_and_tokens_are_those_of_llama_cpp(name, tokenizer, tmp_path):
+    pytest.importorskip("gguf", reason="gguf is not installed", exc_type=ImportError)
+    library = pytest.importorskip("xllamacpp", reason="xllamacpp is not installed", exc_type=ImportError)
+    architecture, fields = IN_GGUF[name]
+    model = ModelConfig(**FIELDS | fields)
+    params, folder, file = weights_of(model), tmp_path / "foreign", tmp_path / "model.gguf"
+    write(folder, params, model)
+    (folder / "tokenizer.model").write_bytes(tokenizer)
+    for source, to, out in (("foreign", "run", "run"), ("run", "gguf", file.name)):
+        code, said, err = ran("convert-weights", tmp_path / source, "--to", to, "--out", tmp_path / out)
+        assert code == 0, err
+    assert f"architecture {architecture} for llama.cpp" in said
+    tokens = np.random.default_rng(0).integers(3, 300, 24)
+    found, server = log_probabilities_there(library, file, tokens)
+    logits = transformer.apply(params, tokens[None], model).logits[0, -1]
+    np.testing.assert_allclose(found, logits - np.logaddexp.reduce(logits), atol=LIMIT)
+    text = " ba  vu\n\n\t\u00fc \u6f22 </s> <0x41>"
+    asked = json.dumps({"content": text, "add_special": True, "parse_special": False}).encode()
+    request = urllib.request.Request(
+        f"{server.listening_address}/tokenize", asked, {"Content-Type": "application/json"}
+    )
+    assert json.load(urllib.request.urlopen(request))["tokens"] == [1, *Tokenizer(tokenizer).encode(text)]
+
+
+@pytest.mark.parametrize("name", ["dense", "shared experts"])
+def test_transformers_gives_the_logits_of_a_gguf_file(name, library, tokenizer, tmp_path, monkeypatch):
+    import torch
+
+    pytest.importorskip("gguf", reason="gguf is not installed", exc_type=ImportError)
+    pytest.importorskip("accelerate", reason="accelerate is not installed", exc_type=ImportError)
+    model = ModelConfig(**FIELDS | IN_GGUF[name][1])
+    params, config = weights_of(model), TrainConfig(model)
+    run = SimpleNamespace(config=config, params=params, tokenizer=Tokenizer(tokenizer))
+    monkeypatch.setattr(gguf_file, "read_config", lambda folder: config)
+    monkeypatch.setattr(gguf_file, "load_run", lambda *_: run)
+    gguf_file.write_gguf(tmp_path, tmp_path / "model.gguf")
+    write(tmp_path, params, model)
+    told = {} if name == "dense" else {"config": library.AutoConfig.from_pretrained(tmp_path)}
+    there = library.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32, **told)
+    tokens = np.random.default_rng(0).integers(0, 300, (2, 24))
+    with torch.inference_mode():
+        found = there(torch.from_numpy(tokens)).logits.numpy()
+    np.testing.assert_allclose(found, transformer.apply(params, tokens, model).logits, atol=LIMIT)
