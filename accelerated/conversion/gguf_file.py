@@ -28,19 +28,14 @@ from ..training.watch import telling
 from .classes import CLASSES, kind_of, settings, tensors
 
 NAMES = {
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.layers.": "blk.",
-    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-    **{f"self_attn.{name}_proj": f"attn_{name}" for name in "qkv"}, "self_attn.o_proj": "attn_output",
-    "block_sparse_moe.": "mlp.", "w1.": "gate_proj.", "w2.": "down_proj.", "w3.": "up_proj.",
-    "mlp.gate.": "ffn_gate_inp.", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    r"model\.embed_tokens": "token_embd", r"model\.norm": "output_norm", r"model\.layers": "blk",
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", r"self_attn\.o_proj": "attn_output",
+    r"self_attn\.(.)_proj": r"attn_\1", "block_sparse_moe": "mlp", r"mlp\.gate\.": "ffn_gate_inp.",
+    "w1": "gate_proj", "w2": "down_proj", "w3": "up_proj", r"mlp\.shared_expert_gate": "ffn_gate_inp_shexp",
+    r"mlp\.experts\.\d+\.(\w+)_proj": r"ffn_\1_exps", r"mlp\.shared_expert\.(\w+)_proj": r"ffn_\1_shexp",
+    r"mlp\.(\w+)_proj": r"ffn_\1",
 }  # fmt: skip
-"""{part of a name in transformers: in GGUF}, in the order of replacement. FFNs follow in `_name`."""
-
-NORMAL, BYTE = 1, 6
-"""Types of learned pieces and of bytes."""
-
-TYPES = {UNKNOWN: 2, END_OF_DOCUMENT: 3, LINE_END: 4}
-"""{token: its type}: unknown, control and user-defined, which is a piece before all others."""
+"""{pattern in the names of transformers: its replacement in GGUF}, in this order."""
 
 
 def architecture_of(model: ModelConfig) -> str:
@@ -78,9 +73,11 @@ def interleaved(matrix: np.ndarray, heads: int) -> np.ndarray:
 
 def gguf_tensors(params: dict, model: ModelConfig) -> dict[str, np.ndarray]:
     """Return {name: tensor}, float32. The matrices of the experts of a block are one tensor [E, out, in]."""
-    groups: dict[str, list[np.ndarray]] = {}
+    groups = {}
     for name, value in tensors(params, model).items():
-        groups.setdefault(_name(name), []).append(value)
+        for theirs, ours in NAMES.items():
+            name = re.sub(theirs, ours, name)
+        groups.setdefault(name, []).append(value)
     found = {name: np.stack(parts) if "_exps." in name else parts[0] for name, parts in groups.items()}
     if architecture_of(model) == "llama":
         turned = {name: interleaved(found[name], model.heads) for name in found if re.search(r"attn_[qk]\.", name)}
@@ -91,13 +88,6 @@ def gguf_tensors(params: dict, model: ModelConfig) -> dict[str, np.ndarray]:
         elif not value.size:  # no shared experts are one of width 1 with weights of 0
             found[name] = np.zeros([size or 1 for size in value.shape], np.float32)
     return found | {"output.weight": found["token_embd.weight"]}  # needed there, although it is the embedding
-
-
-def _name(name: str) -> str:
-    for theirs, ours in NAMES.items():
-        name = name.replace(theirs, ours)
-    name = re.sub(r"mlp\.experts\.\d+\.(\w+)_proj", r"ffn_\1_exps", name)
-    return re.sub(r"mlp\.(\w+)_proj", r"ffn_\1", re.sub(r"mlp\.shared_expert\.(\w+)_proj", r"ffn_\1_shexp", name))
 
 
 def write_gguf(run_folder: Path, out: Path, tell=print) -> str:
@@ -148,12 +138,12 @@ def sizes(model: ModelConfig) -> dict:
 
 def vocabulary(tokenizer: Tokenizer) -> dict:
     """Return {field of the format: value} of a tokenizer; a text begins with the end of a document, as in training."""
-    processor = tokenizer._processor
-    types = [BYTE if processor.is_byte(i) else NORMAL for i in range(tokenizer.vocab_size)]
+    processor, ids = tokenizer._processor, range(tokenizer.vocab_size)
+    types = {UNKNOWN: 2, END_OF_DOCUMENT: 3, LINE_END: 4}  # unknown, control, user-defined: a piece before all others
     return {
-        "tokenizer_model": "llama", "token_types": [TYPES.get(i, kind) for i, kind in enumerate(types)],
-        "token_list": [processor.id_to_piece(i) for i in range(tokenizer.vocab_size)],
-        "token_scores": [processor.get_score(i) for i in range(tokenizer.vocab_size)],
+        "tokenizer_model": "llama", "token_list": [processor.id_to_piece(i) for i in ids],
+        "token_scores": [processor.get_score(i) for i in ids],
+        "token_types": [types.get(i, 6 if processor.is_byte(i) else 1) for i in ids],
         "bos_token_id": END_OF_DOCUMENT, "eos_token_id": END_OF_DOCUMENT, "unk_token_id": UNKNOWN,
         "add_bos_token": True, "add_eos_token": False, "add_space_prefix": False, "remove_extra_whitespaces": False,
     }  # fmt: skip

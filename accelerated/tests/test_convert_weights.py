@@ -365,8 +365,8 @@ def log_probabilities_there(library, file, tokens) -> tuple:
     server = library.Server(params)
     bias = [[3 + ord("a"), 1e4]]  # the next token is "a", because the server is silent about a part of a character
     asked = {"prompt": tokens.tolist(), "n_predict": 1, "n_probs": 300, "logit_bias": bias, "temperature": 0}
-    answer = server.handle_completions(asked)
-    found = {each["id"]: each["logprob"] for each in answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]}
+    (first,) = server.handle_completions(asked)["choices"][0]["logprobs"]["content"]
+    found = {each["id"]: each["logprob"] for each in first["top_logprobs"]}
     return np.array([found[i] for i in range(300)], float), server
 
 
@@ -389,10 +389,8 @@ def test_results_are_those_of_llama_cpp_and_of_transformers(name, library, token
     np.testing.assert_allclose(found, logits[0, -1] - np.logaddexp.reduce(logits[0, -1]), atol=LIMIT)
     text = " ba  vu\n\n\t\u00fc \u6f22 </s> <0x41>"
     asked = json.dumps({"content": text, "add_special": True, "parse_special": False}).encode()
-    request = urllib.request.Request(
-        f"{server.listening_address}/tokenize", asked, {"Content-Type": "application/json"}
-    )
-    assert json.load(urllib.request.urlopen(request))["tokens"] == [1, *Tokenizer(tokenizer).encode(text)]
+    with urllib.request.urlopen(f"{server.listening_address}/tokenize", asked) as answer:
+        assert json.load(answer)["tokens"] == [1, *Tokenizer(tokenizer).encode(text)]
     if name in ("dense", "shared experts"):  # transformers drops or refuses the experts of the others
         told = {"config": library.AutoConfig.from_pretrained(folder)} if name != "dense" else {}
         found = logits_there(library, folder, tokens, gguf_file="model.gguf", dtype="float32", **told)
