@@ -18,6 +18,7 @@ from .training.stopping import Resumable, stoppable
 EXTRAS = {
     "train": ("flatbuffers", "grain", "optax", "orbax", "rich", "safetensors", "sentencepiece", "tyro"),
     "laws": ("markdown_it", "matplotlib", "pandas", "pooch", "rich", "tyro"),
+    "gguf": ("gguf",),
 }
 """The packages that each extra adds to the base install, by import name."""
 
@@ -59,7 +60,7 @@ COMMANDS = {
     "evaluate": "Evaluate a trained model on its own texts, on other texts or on a downstream task.",
     "generate": "Continue a text with a trained model.",
     "inspect": "Show what the routers of a trained model do with a text.",
-    "convert-weights": "Write a trained model as a folder of transformers, or read such a folder as a run.",
+    "convert-weights": "Write a trained model for transformers or llama.cpp, or read a folder of transformers.",
     "export": "Write the train step of a model to a file that runs on other platforms.",
 }
 

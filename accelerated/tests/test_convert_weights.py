@@ -1,6 +1,7 @@
 """Weights in the form of transformers: written, read and, where transformers is installed, run there."""
 
 import json
+import urllib.request
 
 import jax
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from routelaws.accelerated import transformer as twin
-from routelaws.accelerated.conversion import classes
+from routelaws.accelerated.conversion import classes, gguf_file
 from routelaws.accelerated.conversion.tokenizer_json import tokenizer_files
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training.runs.weights import load_run
@@ -184,6 +185,48 @@ def test_the_twin_has_the_norm_of_the_reference():
     np.testing.assert_allclose(found, wanted, atol=LIMIT)
 
 
+WHOLE = TOP_K | {"routing_frequency": 1.0, "normalisation": "none"}
+IN_GGUF = {
+    "dense": ("llama", DESIGNS["dense"][1]),
+    "fine Mixtral": ("llama", TOP_K | {"k": 3, "granularity": 2, "routing_frequency": 1.0, "kqv_size": 6}),
+    "Switch": ("qwen2moe", WHOLE),
+    "S-BASE": ("qwen2moe", DESIGNS["S-BASE"][1] | {"routing_frequency": 1.0, "heads": 4}),
+    "shared experts": ("qwen2moe", WHOLE | {"k": 2, "granularity": 2, "shared_experts": 3}),
+}
+"""{design: (its architecture in llama.cpp, its fields)}."""
+
+
+def test_tensors_have_the_names_and_the_order_of_llama_cpp():
+    """Compare by hand: h = 6, so the rows of a head are 0, 3, 1, 4, 2, 5; experts are [E, out, in]."""
+    model = ModelConfig(**FIELDS | IN_GGUF["fine Mixtral"][1])
+    params = weights_of(model)
+    found, routed = gguf_file.gguf_tensors(params, model), params["routed_ffn"]
+    names = "attn_k attn_norm attn_output attn_q attn_v ffn_down_exps ffn_gate_exps ffn_gate_inp ffn_norm ffn_up_exps"
+    assert {name for name in found if ".3." in name} == {f"blk.3.{name}.weight" for name in names.split()}
+    key = params["blocks"]["attention"]["key"][3].reshape(16, 12).T
+    np.testing.assert_array_equal(found["blk.3.attn_k.weight"][6:], key[[6, 9, 7, 10, 8, 11]])
+    np.testing.assert_array_equal(found["blk.3.ffn_down_exps.weight"], routed["down"][3].swapaxes(1, 2))
+    np.testing.assert_array_equal(found["blk.3.ffn_gate_exps.weight"], routed["up"][3].swapaxes(1, 2))
+    model = ModelConfig(**FIELDS | IN_GGUF["Switch"][1])
+    found = gguf_file.gguf_tensors(weights_of(model), model)
+    assert found["blk.0.ffn_down_shexp.weight"].shape == (16, 1) and found["blk.0.ffn_gate_inp_shexp.weight"].all()
+    np.testing.assert_array_equal(found["output.weight"], found["token_embd.weight"])
+
+
+NOT_IN_GGUF = {
+    "Glm4Moe.*--gate softmax": DESIGNS["sigmoid"][1],
+    "dense and routed blocks.*--routing-frequency 1": DESIGNS["over all"][1],
+    "divided by their sum.*--normalisation none": WHOLE | {"k": 2, "shared_experts": 1, "normalisation": "sum"},
+    "heads.*--kqv-size": WHOLE | {"kqv_size": 6},
+}
+
+
+@pytest.mark.parametrize("what", NOT_IN_GGUF)
+def test_a_model_that_llama_cpp_would_compute_otherwise_is_refused(what):
+    with pytest.raises(InputError, match=what):
+        gguf_file.architecture_of(ModelConfig(**FIELDS | NOT_IN_GGUF[what]))
+
+
 # WITH TRANSFORMERS
 
 
@@ -196,11 +239,11 @@ def library():
     return library
 
 
-def logits_there(library, folder, tokens):
+def logits_there(library, folder, tokens, **options):
     import torch
 
     with torch.inference_mode():
-        return library.AutoModelForCausalLM.from_pretrained(folder)(torch.from_numpy(tokens)).logits.numpy()
+        return library.AutoModelForCausalLM.from_pretrained(folder, **options)(torch.from_numpy(tokens)).logits.numpy()
 
 
 def check_logits(library, folder, model: ModelConfig, seed: int = 0) -> None:
@@ -307,3 +350,48 @@ def test_after_fifty_steps_it_evaluates_generates_and_comes_back(library, small_
     assert "routelaws train" in card and "Validation loss" in card and "plan of `sinkhorn`" in card
     upcycled = {"init_from": str(tmp_path / "back"), "out": str(tmp_path / "more"), "steps": 2}
     assert ran("train", *words_of(small_fields | design | upcycled))[0] == 0
+
+
+# WITH LLAMA.CPP
+
+
+def log_probabilities_there(library, file, tokens) -> tuple:
+    """Return the log-probabilities [V] of llama.cpp after the tokens, and its server."""
+    params = library.CommonParams()
+    params.model.path, params.n_ctx, params.n_parallel, params.warmup, params.verbosity = str(file), 64, 1, False, -1
+    params.cache_type_k = params.cache_type_v = library.ggml_type.GGML_TYPE_F32
+    params.flash_attn_type = library.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.port, params.fit_params, params.cpuparams.n_threads = 0, False, 1
+    server = library.Server(params)
+    bias = [[3 + ord("a"), 1e4]]  # the next token is "a", because the server is silent about a part of a character
+    asked = {"prompt": tokens.tolist(), "n_predict": 1, "n_probs": 300, "logit_bias": bias, "temperature": 0}
+    (first,) = server.handle_completions(asked)["choices"][0]["logprobs"]["content"]
+    found = {each["id"]: each["logprob"] for each in first["top_logprobs"]}
+    return np.array([found[i] for i in range(300)], float), server
+
+
+@pytest.mark.parametrize("name", IN_GGUF)
+def test_results_are_those_of_llama_cpp_and_of_transformers(name, library, tokenizer, tmp_path):
+    for package in ("accelerate", "gguf"):  # transformers needs accelerate here
+        pytest.importorskip(package, reason=f"{package} is not installed", exc_type=ImportError)
+    there = pytest.importorskip("xllamacpp", reason="xllamacpp is not installed", exc_type=ImportError)
+    model = ModelConfig(**FIELDS | IN_GGUF[name][1])
+    params, folder, file = weights_of(model), tmp_path / "foreign", "foreign/model.gguf"
+    write(folder, params, model)
+    (folder / "tokenizer.model").write_bytes(tokenizer)
+    for source, to, out in (("foreign", "run", "run"), ("run", "gguf", file)):
+        code, said, _ = ran("convert-weights", tmp_path / source, "--to", to, "--out", tmp_path / out)
+        assert code == 0
+    assert f"architecture {IN_GGUF[name][0]} for llama.cpp" in said
+    tokens = np.random.default_rng(0).integers(3, 300, (1, 24))
+    found, server = log_probabilities_there(there, tmp_path / file, tokens[0])
+    logits = transformer.apply(params, tokens, model).logits
+    np.testing.assert_allclose(found, logits[0, -1] - np.logaddexp.reduce(logits[0, -1]), atol=LIMIT)
+    text = " ba  vu\n\n\t\u00fc \u6f22 </s> <0x41>"
+    asked = json.dumps({"content": text, "add_special": True, "parse_special": False}).encode()
+    with urllib.request.urlopen(f"{server.listening_address}/tokenize", asked) as answer:
+        assert json.load(answer)["tokens"] == [1, *Tokenizer(tokenizer).encode(text)]
+    if name in ("dense", "shared experts"):  # transformers drops or refuses the experts of the others
+        told = {"config": library.AutoConfig.from_pretrained(folder)} if name != "dense" else {}
+        found = logits_there(library, folder, tokens, gguf_file="model.gguf", dtype="float32", **told)
+        np.testing.assert_allclose(found, logits, atol=LIMIT)

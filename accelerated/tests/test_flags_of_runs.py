@@ -720,7 +720,9 @@ def test_weights_are_written_or_read_as_the_flags_say(monkeypatch):
     monkeypatch.setattr(convert_weights, "read_transformers", lambda *paths: asked.append(paths[:2]) or TrainConfig())
     assert "Mixtral for AutoModelForCausalLM" in told("convert-weights", "one", "--to", "transformers", "--out", "two")
     assert "a run for evaluate" in told("convert-weights", "two", "--to", "run", "--out", "three")
-    assert asked == [(Path("one"), Path("two")), (Path("two"), Path("three"))]
+    monkeypatch.setattr(convert_weights, "write_gguf", lambda *paths: asked.append(paths[:2]) or "qwen2moe")
+    assert "qwen2moe for llama.cpp" in told("convert-weights", "one", "--to", "gguf", "--out", "four")
+    assert asked == [(Path("one"), Path("two")), (Path("two"), Path("three")), (Path("one"), Path("four"))]
 
 
 @of("export", "--out", "--platforms", "--config")
