@@ -27,11 +27,11 @@ from routelaws.accelerated.files import write_atomically
 from routelaws.conformance.adapters import blocks
 from routelaws.conformance.adapters.blocks import Planted
 from routelaws.conformance.bounds import BOUNDS, UNIT, bound_in
-from routelaws.conformance.dialects import designs
+from routelaws.conformance.dialects import designs, judge
 from routelaws.conformance.dialects.designs import Probe
 from routelaws.conformance.dialects.fitting import Answer, bad_gates, wrong_choice
 from routelaws.conformance.dialects.judge import UNEXPLAINED, Fault, Finding, told
-from routelaws.conformance.dialects.readings import LOW, Reading, _real, _rounded, explanation
+from routelaws.conformance.dialects.readings import LOW, Reading, _real, _rounded, explanation, sources
 from routelaws.conformance.dialects.table import ACTIVATION
 from routelaws.conformance.engine import backends, page, stances
 from routelaws.conformance.engine.ledger import Ledger
@@ -169,6 +169,7 @@ def inputs() -> list[Inputs]:
         Inputs("logits far below 0", plain(*far)),
         Inputs("selection bias", (Probe("bias", normal(64, 8), 2, random.permutation(8) / 10 - 0.35),)),
         Inputs("padded tokens", (Probe("mask", normal(64, 8), 2, mask=np.arange(64) % 4 != 3),)),
+        Inputs("gates from router_weights", tuple(designs.two_inputs())),
     ]
 
 
@@ -182,6 +183,7 @@ def compare(first: str, second: str, *, time_limit: float = backends.TIME_LIMIT)
         sides = [_side(*each, time_limit) for each in (("A", first), ("B", second))]
         asked = [_asked(sides, group) for group in inputs()]
         pairs = [pair for row, pairs in asked for pair in pairs if (row.verdict, row.precision) == ("same", "float32")]
+        pairs = [pair for pair in pairs if pair[0].probe.router_weights is None]
         for i, (side, answers) in enumerate(zip(sides, zip(*pairs, strict=True), strict=False)):
             if side.finding.design is not None and side.finding.kind != "not deterministic":
                 sides[i] = side._replace(readings=explanation(side.finding.design, list(answers), "float32"))
@@ -279,7 +281,7 @@ def _stored(answers) -> str:
 def _token(probe: Probe, wrong: np.ndarray) -> Probe:
     """Return the input with its first wrong token alone; `wrong` is [T] or [T, k]."""
     t = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
-    return probe._replace(logits=probe.logits[t : t + 1])
+    return judge._token(probe, t)
 
 
 def dense(answer: Answer) -> np.ndarray:
@@ -352,7 +354,7 @@ def _causes_of_choice(sides, pairs, others, precision: str) -> list[str]:
         causes.append(f"tie rule: {sides[0].name} takes {rules[0]}, {sides[1].name} {rules[1]}")
     if same_rule and not any((rows & ~equal).any() for rows, equal in zip(others, tied, strict=True)):
         return causes
-    words = [_readings(side, each, precision)[0] for side, each in zip(sides, answers, strict=True)]
+    words = _words(sides, pairs, precision, 0)
     named = [f"{side.name}: {each}" for side, each in zip(sides, words, strict=True) if each]
     if None in words:
         return [*causes, *named, *_unexplained(sides, words, "choice")]
@@ -367,14 +369,20 @@ def _causes_of_choice(sides, pairs, others, precision: str) -> list[str]:
 
 
 def _causes_of_gates(sides, pairs, precision: str) -> list[str]:
-    answers = zip(*pairs, strict=True)
-    words = [_readings(side, each, precision)[1] for side, each in zip(sides, answers, strict=True)]
+    words = _words(sides, pairs, precision, 1)
     named = [f"{side.name}: {each}" for side, each in zip(sides, words, strict=True) if each]
     if None in words:
         return [*named, *_unexplained(sides, words, "gates")]
-    if len({side.finding.design.name for side in sides}) > 1:
+    if len({side.finding.design.name for side in sides}) > 1 and pairs[0][0].probe.router_weights is None:
         named.insert(0, _designs(sides))
     return named or ["rounding of gates"]
+
+
+def _words(sides, pairs, precision: str, part: int) -> list[str | None]:
+    """Return `_readings` of both programs, for the choice (part 0) or the gates (part 1). Equal inputs are no cause."""
+    words = [_readings(side, each, precision)[part] for side, each in zip(sides, zip(*pairs, strict=True), strict=True)]
+    is_one_input = pairs[0][0].probe.router_weights is not None and words[0] == words[1] is not None
+    return ["", ""] if is_one_input else words
 
 
 def _readings(side: Side, answers, precision: str) -> list[str | None]:
@@ -385,14 +393,17 @@ def _readings(side: Side, answers, precision: str) -> list[str | None]:
     design = side.finding.design
     if design is None:
         return [None, None]
+    if answers[0].probe.router_weights is not None:
+        return list(sources(design, answers, precision))
     fits = (
         all(not wrong_choice(design.form, design.rule, each, "float32").any() for each in answers),
         all(not bad_gates(design.form, design.scale, each, "float32").any() for each in answers),
     )
     low = explanation(design, answers, precision) if precision != "float32" else (None, None)
+    is_both = side.readings[0] is not None and side.readings[0] is side.readings[1]  # such as experts with a gate of 0
     words = []
     for fit, reading, computed in zip(fits, side.readings, low, strict=True):
-        if fit and (reading or not design.misses):
+        if fit and (reading or not design.misses) and (all(fits) or not is_both):
             words.append("")
         elif reading and (precision == "float32" or all(map(reading.fits, answers))):
             words.append(reading.words)

@@ -316,7 +316,8 @@ def backend(
 
     Args:
         route: route(logits, k, **options), as in the module docstring. The suite tests the options in its signature,
-            such as `bias`, with the reference's meaning. None for a library without a router.
+            such as `bias`, with the reference's meaning. The option `router_weights` [T, E] is a second input, which
+            gives the gates. None for a library without a router.
         name: name and version for the report.
         dispatch: dispatch(logits, k, capacity) -> gates [T, E] or [T, E, C], 0 for dropped choices; or None.
         loss: loss(logits, experts) or loss(logits, experts, mask) -> balance loss, a number; or None.

@@ -45,11 +45,12 @@ class Groups(NamedTuple):
 
 
 class Probe(NamedTuple):
-    kind: str  # "plain", "edge", "tie", "bias", "mask" or "size"
+    kind: str  # "plain", "edge", "tie", "bias", "mask", "size" or "two inputs"
     logits: np.ndarray  # [T, E], exact in float32
     k: int
     bias: np.ndarray | None = None  # [E]
     mask: np.ndarray | None = None  # [T]
+    router_weights: np.ndarray | None = None  # [T, E], positive; the input of the gates
 
 
 _SCORES = {"softmax": _softmax, "sigmoid": _sigmoid, "root": _root_softplus}
@@ -125,6 +126,10 @@ FORMS = (
     _form("softmax of the softmax", lambda z, e: np.take_along_axis(_softmax(_softmax(z)), e, axis=1)),
     _form("softmax over all experts, with logits of 0 for the others", _with_zeros),
 )
+
+
+DIVIDED = _form("divided by their sum", lambda w, e: (v := np.take_along_axis(w, e, axis=1)) / v.sum(1, keepdims=True))
+"""The usual gates from `router_weights`, which are positive; logits can be negative."""
 
 
 def at_temperature(form: Form, factor: float) -> Form:
@@ -244,3 +249,13 @@ def sizes(random) -> list[Probe]:
     crowd = (np.arange(320) - 160) / 32  # exact in bfloat16, and so small that sigmoids in float32 stay apart
     many = random.permuted(np.tile(crowd, (12, 1)), axis=1)
     return [Probe("size", z, k) for z in (many, _lattice(random, 1100, 8)) for k in (1, 2)]
+
+
+def two_inputs() -> list[Probe]:
+    """Return inputs of routers that take the choice from logits and the gates from `router_weights`."""
+    random, probes = np.random.default_rng(0), []
+    for T, E, k in ((9, 8, 1), (9, 8, 2), (20, 16, 4)):
+        logits, weights = _lattice(random, T, E), _lattice(random, T, E)
+        weights = weights - weights.min(axis=1, keepdims=True) + 1 / 8
+        probes.append(Probe("two inputs", logits, k, router_weights=weights))
+    return probes

@@ -340,7 +340,8 @@ def difference(design: Design, answer: Answer, precision: str) -> Difference | N
 
 def _token(probe: Probe, t: int) -> Probe:
     """Return the input with only token t. An input with padding keeps all tokens."""
-    return probe if probe.mask is not None else probe._replace(logits=probe.logits[t : t + 1])
+    weights = None if probe.router_weights is None else probe.router_weights[t : t + 1]
+    return probe if probe.mask is not None else probe._replace(logits=probe.logits[t : t + 1], router_weights=weights)
 
 
 def _reason(design: Design, answer: Answer, t: int) -> str:
@@ -450,7 +451,11 @@ def _numbers(values) -> str:
 
 def told(probe: Probe) -> str:
     """Return an input as text in decimal numbers, with at most three tokens."""
-    rows = ", ".join(_numbers(row) for row in probe.logits[:3]) + ", ..." * (len(probe.logits) > 3)
-    parts = [f"logits [{rows}]", f"k {probe.k}"]
+
+    def rows(values) -> str:
+        return "[" + ", ".join(map(_numbers, values[:3])) + ", ..." * (len(values) > 3) + "]"
+
+    parts = [f"logits {rows(probe.logits)}", f"k {probe.k}"]
+    parts += [] if probe.router_weights is None else [f"router_weights {rows(probe.router_weights)}"]
     parts += [] if probe.bias is None else [f"bias {_numbers(probe.bias)}"]
     return ", ".join(parts + ([] if probe.mask is None else [f"mask {probe.mask.astype(int).tolist()}"]))

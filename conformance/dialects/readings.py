@@ -13,7 +13,7 @@ import numpy as np
 from routelaws.conformance.bounds import BOUNDS, UNIT
 from routelaws.conformance.dialects import designs
 from routelaws.conformance.dialects.designs import Probe
-from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, is_crowded, off, wrong_choice
+from routelaws.conformance.dialects.fitting import Answer, Design, _scale, bad_gates, is_crowded, off, wrong_choice
 from routelaws.conformance.dialects.table import _softmax
 
 TINY = float(np.finfo("float32").tiny)
@@ -52,6 +52,23 @@ def explanation(design: Design, answers: list[Answer], precision: str) -> tuple[
     choice, gates = first(_of_choice(design, precision)), first(_of_gates(design, answers, precision))
     both = None if choice and gates else first(_of_both(design, answers, precision))
     return (both, both) if both else (choice, gates)
+
+
+def sources(design: Design, answers: list[Answer], precision: str) -> tuple[str | None, str | None]:
+    """Return in words from which input a router with `router_weights` takes its choice, and its gates; None if neither
+    input explains them."""
+    weighted = [each._replace(probe=each.probe._replace(logits=each.probe.router_weights)) for each in answers]
+    inputs = {"logits": answers, "router_weights": weighted}
+    fits = (name for name, each in inputs.items() if all(_fits_choice(design, one, precision) for one in each))
+    choice = next((f"choice from {name}" for name in fits), None)
+    designs_of = [("logits", design)]
+    for form in (designs.DIVIDED, *designs.FORMS):
+        designs_of.append(("router_weights", Design(form, _scale(form, weighted), "best", 0)))
+    for name, each in designs_of:
+        if not any(bad_gates(each.form, each.scale, answer, precision).any() for answer in inputs[name]):
+            form = each.name.replace("the gate is the logit", "as they are")
+            return choice, f"gates from {name}, {form}"
+    return choice, None
 
 
 def key_of(design: Design, probe: Probe) -> np.ndarray:

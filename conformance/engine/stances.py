@@ -18,17 +18,19 @@ import numpy as np
 
 from routelaws.conformance.adapters.blocks import near
 from routelaws.conformance.dialects import classifier, designs
-from routelaws.conformance.dialects.fitting import Design
+from routelaws.conformance.dialects.fitting import Answer, Design
 from routelaws.conformance.dialects.judge import (
     UNEXPLAINED,
     Fault,
     Finding,
+    _well_formed,
     derivative,
     frequent,
     gradient_fault,
     judge,
     told,
 )
+from routelaws.conformance.dialects.readings import sources
 from routelaws.conformance.engine import failing_calls
 from routelaws.conformance.engine.names import defaults_of, keywords_of, options_of, stands_at
 from routelaws.conformance.engine.values import as_numpy, has_graph
@@ -96,9 +98,12 @@ def stance_of(backend, path: str) -> Stance:
         backend.tested(path, "grad", ask.untested)
     if "bfloat16" in backend.dtypes and ask.precision != "bfloat16" and finding.inputs:
         finding = finding._replace(facts=(*finding.facts, ("bfloat16", _moved_by_bfloat16(ask))))
-    finding = _with_causes(finding, ask) if path == TOP_K else finding
+    finding = _with_sources(_with_causes(finding, ask), ask) if path == TOP_K else finding
     return Stance(_as_documented(finding, getattr(backend.namespace, "documented", {}).get(path.rpartition(".")[2])))
 
+
+INPUTS = ("bias", "mask", "router_weights")
+"""Further inputs of a router. The reference has no `router_weights` [T, E], from which a router takes the gates."""
 
 SIGMOID = {"score": "sigmoid", "normalisation": "sum"}
 VALUES = {"score": ("softmax", "sigmoid"), "normalisation": ("none", "sum"), "gate_scale": (1.0, 2.0)}
@@ -125,6 +130,41 @@ def _with_causes(finding: Finding, ask: "_Ask") -> Finding:
             cause = other.detail.rpartition("; at ")[0].rpartition("]: ")[2]
             finding = finding._replace(causes=(*finding.causes, f"with score 'sigmoid', normalisation 'sum': {cause}"))
     return finding
+
+
+def _with_sources(finding: Finding, ask: "_Ask") -> Finding:
+    """Return the finding, with the inputs of the choice and of the gates if the router takes `router_weights`."""
+    answers = []
+    for probe in designs.two_inputs() if finding.design else ():
+        try:
+            answers.append(Answer(probe, *ask(probe)))
+            _well_formed(answers[-1])
+        except NotImplementedError:
+            continue
+        except Fault as fault:
+            return _with_fault(finding, "defect", fault.kind, fault.detail, probe)
+    if not answers:
+        return finding
+    choice, gates = sources(finding.design, answers, ask.precision)
+    if choice is None or gates is None:
+        words = f"{UNEXPLAINED}: the {'gates' if choice else 'choice'} with router_weights"
+        return _with_fault(finding, "unexplained", "unexplained", words, answers[0].probe)
+    if choice == "choice from router_weights":
+        words = f"the choice follows router_weights, {gates}"
+    elif gates.startswith("gates from router_weights"):
+        return finding._replace(facts=(*finding.facts, ("router_weights", f"{choice}, {gates}")))
+    else:
+        words = "the option router_weights changes nothing"
+    finding = finding._replace(causes=(*finding.causes, words))
+    return _with_fault(finding, "differs", "dialect", words, answers[0].probe)
+
+
+def _with_fault(finding: Finding, verdict: str, kind: str, detail: str, probe) -> Finding:
+    """Return the finding with a fault: as its verdict if the verdict was "right", or else besides."""
+    if finding.verdict != "right":
+        return finding._replace(besides=(*finding.besides, detail))
+    detail += "" if "; at " in detail else f"; at {told(probe)}"
+    return finding._replace(verdict=verdict, kind=kind, detail=detail, probe=probe)
 
 
 def _moved_by_bfloat16(ask: "_Ask") -> str:
@@ -190,11 +230,10 @@ class _Ask:
         return gradient
 
     def _options(self, probe) -> dict:
-        options = {name: value for name in ("bias", "mask") if (value := getattr(probe, name)) is not None}
-        taken = keywords_of(self.backend._find(self.path))
-        lacking = [
-            name for name in options if name not in options_of(self.path) or taken is not None and name not in taken
-        ]
+        options = {name: value for name in INPUTS if (value := getattr(probe, name)) is not None}
+        taken, known = keywords_of(self.backend._find(self.path)), options_of(self.path)
+        offered = known if taken is None else taken & {*known, "router_weights"}
+        lacking = [name for name in options if name not in offered]
         if lacking:
             raise NotImplementedError(f"option {lacking[0]}")
         return options if self.path in ONLY_K else {"k": probe.k} | options | self.fixed
@@ -488,8 +527,8 @@ def as_row(backend, path: str, stance: Stance) -> dict:
 
 def _script(backend, path: str, probe) -> str:
     inputs = {"logits" if path != TIES else "scores": probe.logits.astype(np.float32), "k": probe.k}
-    inputs |= {name: value for name in ("bias", "mask") if (value := getattr(probe, name)) is not None}
+    inputs |= {name: value for name in INPUTS if (value := getattr(probe, name)) is not None}
     return failing_calls.program(backend.namespace, backend.name, path, {
-        name: value.astype(np.float32) if name == "bias" else value for name, value in inputs.items()
+        name: value if name in ("k", "mask") else value.astype(np.float32) for name, value in inputs.items()
         if name != "k" or path not in ONLY_K
     })  # fmt: skip

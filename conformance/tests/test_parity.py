@@ -303,6 +303,23 @@ def test_designs_that_differ_by_a_constant_or_an_option(compared):
     assert idle.causes == ("B: the option normalisation changes nothing",)
 
 
+def test_gates_from_a_second_input(compared):
+    """A ignores `router_weights`. B returns gates [T, E], in which small ones are 0."""
+
+    def second(z, k, *, router_weights=None):
+        expert, gate = threshold(z, k)
+        gates = np.zeros_like(z)
+        np.put_along_axis(gates, expert, gate if router_weights is None else shared(at(router_weights, expert)), 1)
+        return gates
+
+    result = compared(lambda z, k, *, router_weights=None: plain(z, k), second)
+    row = result.rows[-1]
+    assert (row.inputs, row.same_set) == ("gates from router_weights", 1.0)
+    assert row.causes == ("A: gates from logits, softmax over chosen",
+                          "B: gates from router_weights, divided by their sum")  # fmt: skip
+    assert result.causes == ("B: gates below 1e-08 are 0", *row.causes, "A: the option router_weights changes nothing")
+
+
 def test_the_bias_is_part_of_gates_with_a_sum(compared):
     """Two changes of a design are named together; and padding with gates is a defect of one program."""
 

@@ -10,7 +10,8 @@ from routelaws.conformance.adapters import blocks
 from routelaws.conformance.compare import choice_in_order
 from routelaws.conformance.dialects import designs
 from routelaws.conformance.dialects.classifier import classify, classify_backend
-from routelaws.conformance.dialects.judge import UNEXPLAINED, derivative, judge
+from routelaws.conformance.dialects.fitting import Design
+from routelaws.conformance.dialects.judge import UNEXPLAINED, Finding, derivative, judge
 from routelaws.conformance.engine import backends, report, stances
 from routelaws.conformance.engine.ledger import Trouble
 from routelaws.conformance.engine.names import public_functions
@@ -613,6 +614,34 @@ def test_a_constant_that_appears_only_with_options():
     finding = stranger(top_k_router=top_k_router, dtypes=("float32",)).stance(stances.TOP_K).finding
     wanted = "with score 'sigmoid', normalisation 'sum': 1e-20 is added to the denominator"
     assert (finding.verdict, finding.causes) == ("right", (wanted,)), finding
+
+
+RIGHT = "choice from logits, gates from router_weights, "
+
+
+@pytest.mark.parametrize("chosen, gates, verdict, words", [
+    ("logits", lambda z, w: mimics.shared(w), "right", RIGHT + "divided by their sum"),
+    ("logits", lambda z, w: softmax(w), "right", RIGHT + "softmax over chosen"),
+    ("logits", lambda z, w: 2.5 * w, "right", RIGHT + "as they are, times 2.5"),
+    ("logits", lambda z, w: softmax(z), "differs", "the option router_weights changes nothing"),
+    ("weights", lambda z, w: softmax(z), "differs", "the choice follows router_weights, gates from logits, softmax"),
+    ("weights", lambda z, w: softmax(w), "differs", "the choice follows router_weights, gates from router_weights"),
+    ("logits", lambda z, w: mimics.shared(softmax(z) * w), "unexplained", f"{UNEXPLAINED}: the gates with"),
+    ("both", lambda z, w: softmax(w), "unexplained", f"{UNEXPLAINED}: the choice with router_weights"),
+    ("logits", lambda z, w: w * np.nan, "defect", "gates [nan"),
+])  # fmt: skip
+def test_the_choice_and_the_gates_have_two_inputs(chosen, gates, verdict, words):
+    def route(logits, k, *, router_weights=None):
+        keys = {"logits": logits, "weights": router_weights, "both": logits + router_weights}
+        expert = mimics.best(keys[chosen], k)
+        return expert, gates(mimics.at(logits, expert), mimics.at(router_weights, expert))
+
+    form = next(form for form in designs.FORMS if form.name == "softmax, sum over chosen")
+    ask = stances._Ask(behind(blocks.backend(route, name="mine")), stances.TOP_K)
+    finding = stances._with_sources(Finding("right", design=Design(form, 1.0, "best", 0)), ask)
+    assert finding.verdict == verdict, finding
+    assert (dict(finding.facts).get("router_weights") or finding.detail).startswith(words), finding
+    assert len(finding.causes) == (verdict == "differs")
 
 
 @pytest.mark.parametrize("words", [

@@ -33,6 +33,7 @@ PAIRS = (
     ("torch:eager", MIXTRAL),
     ("onnxruntime:MoE", "onnxruntime:QMoE"),
     ("onnxruntime:MoE, normalised", "onnxruntime:QMoE"),
+    ("onnxruntime:QMoE, normalised", "onnxruntime:QMoE"),
     ("onnxruntime:MoE, normalised", MIXTRAL),
     ("onnxruntime:MoE", QWEN3),
     ("onnxruntime:MoE, normalised", "onnxruntime:export"),

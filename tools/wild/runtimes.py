@@ -81,9 +81,9 @@ def onnxruntime() -> dict:
         return node("MoE", inputs, k=k, activation_type="relu", normalize_routing_weights=normalise)
 
     @functools.cache
-    def qmoe(k, normalise):
+    def qmoe(k, normalise, weighted):
         kinds = {"up": TensorProto.UINT8, "down": TensorProto.UINT8}
-        names = ("x", "logits", "up", "up_scale", "", "down", "down_scale")
+        names = ("x", "logits", "up", "up_scale", "", "down", "down_scale", *[""] * 7, *weighted * ["router_weights"])
         inputs = [(name, kinds.get(name, TensorProto.FLOAT)) for name in names]
         return node(
             "QMoE", inputs, k=k, activation_type="relu", normalize_routing_weights=normalise, expert_weight_bits=8
@@ -97,7 +97,7 @@ def onnxruntime() -> dict:
 
         return blocks.backend(blocks.layer(run, d_ff=WIDTH, multiple=WIDTH), name=_named("onnxruntime"))
 
-    def quantised(normalise):
+    def quantised(normalise, router_weights):
         def stored(weights):
             scale = np.abs(weights).max(axis=2) / 64
             levels = np.rint(weights / np.where(scale == 0, 1, scale)[:, :, None]) + 128
@@ -106,14 +106,17 @@ def onnxruntime() -> dict:
         def run(planted, k):
             up, down = (stored(each.swapaxes(1, 2)) for each in (planted.up, planted.down))
             inputs = {"x": planted.x, "logits": planted.x @ planted.router, "up": up[0], "up_scale": up[1]}
-            return qmoe(k, normalise).run(None, inputs | {"down": down[0], "down_scale": down[1]})[0]
+            inputs |= {"down": down[0], "down_scale": down[1]}
+            inputs |= {} if router_weights is None else {"router_weights": router_weights}
+            return qmoe(k, normalise, router_weights is not None).run(None, inputs)[0]
 
         return run
 
-    def qmoe_route(logits, k, *, normalisation="none"):
+    def qmoe_route(logits, k, *, normalisation="none", router_weights=None):
         if normalisation not in ("none", "sum"):
             raise NotImplementedError(f"normalisation {normalisation}")
-        return blocks.layer(quantised(int(normalisation == "sum")), d_ff=WIDTH, multiple=WIDTH)(logits, k)
+        run = quantised(int(normalisation == "sum"), router_weights)
+        return blocks.layer(run, d_ff=WIDTH, multiple=WIDTH)(logits, k)
 
     def exported_backend():
         return blocks.backend(blocks.by_size(exported, SIZES), name=f"{_named('onnxruntime')}, onnx {onnx.__version__}")
@@ -123,6 +126,9 @@ def onnxruntime() -> dict:
         "MoE": layer(0),
         "MoE, normalised": layer(1),
         "QMoE": blocks.backend(qmoe_route, name=_named("onnxruntime")),
+        "QMoE, normalised": blocks.backend(
+            functools.partial(qmoe_route, normalisation="sum"), name=_named("onnxruntime")
+        ),
     }
 
 
