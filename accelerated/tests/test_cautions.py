@@ -192,6 +192,7 @@ def reproduced(frame, folder) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_no_dense_size_stands_for_a_loss_where_large_models_fail(tmp_path, capsys):
     """A law that rises with N has no dense size and no remark on a floor. A law that falls has both."""
     for frame, falls in ((make_table(0), True), (make_table(0), False)):
@@ -227,6 +228,7 @@ def test_cautions_of_dense_runs_alone(tmp_path):
     assert "vocab_size, which this law ignores (32000" in text[: text.index("## What came out")]
 
 
+@pytest.mark.slow
 def test_a_caution_names_its_router_where_it_does_not_hold_for_all(tmp_path, capsys, monkeypatch):
     frame = make_table(0)
     more = frame[frame["router_type"] == "Hash"].assign(router_type="S-Base", hyper_id=lambda f: f["hyper_id"] + 100)

@@ -288,6 +288,7 @@ def test_an_unfinished_sweep_says_how_much_is_in(tmp_path, without_figures):
     ] and "**Missing runs:** 11 (hash-E16-d32-L4-s42)" in text
 
 
+@pytest.mark.slow
 def test_a_sweep_too_small_for_the_law_gets_everything_else(tmp_path, first_figures, both_reports):
     """By itself, `report` writes the answer, its figures and the next steps. `--full` adds every table.
 

@@ -194,6 +194,7 @@ def logged(run):
     return [line for line in lines if line["kind"] == "routing"]
 
 
+@pytest.mark.slow
 def test_a_run_reports_what_its_router_learned(small_fields, tmp_path):
     """HASH routes equally in training and evaluation. After a few steps, the experts of RL-R are still equal."""
     fields = {**small_fields, "steps": 8, "evaluations": 1, "experts": 4, "blocks": 2}

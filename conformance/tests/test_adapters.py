@@ -293,7 +293,7 @@ class TestTransformers:
             folder = tmp_path / f"{kind}-{total}"
             getattr(transformers, f"{kind}Config")(**sizes, **options).save_pretrained(folder)
             found = library.find(str(folder)).top_k_router(logits, 2)
-            assert found["expert"].tolist() == [[0, 1]] and found["gate"].sum() == pytest.approx(total, rel=1e-6)
+            assert found["expert"].tolist() == [[0, 1]] and round(float(found["gate"].sum()), 5) == round(total, 5)
         transformers.LlamaConfig(**sizes).save_pretrained(tmp_path)
         with pytest.raises(LookupError, match="has 0 classes of routed layers; one is needed"):
             library.find(str(tmp_path))

@@ -580,6 +580,7 @@ def test_the_reference_is_right_behind_every_form(name):
     assert found == "right", words
 
 
+@pytest.mark.slow  # CI runs the suite on the reference
 def test_a_whole_run_on_the_reference(monkeypatch):
     """Its tests have calls without tokens and without slots, and draw experts that a token chooses once."""
     built = {name: backend for name, backend in forms().items() if name in ("pair", "[T, E, C]", "layer")}

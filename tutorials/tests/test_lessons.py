@@ -255,7 +255,7 @@ def unsupported_numbers(text: str) -> list[str]:
 
 class TestLessonsRun:
     @pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=[pytest.mark.slow] * (name[:2] in ("11", "12"))) for name in LESSONS]
+        "name", [pytest.param(name, marks=[pytest.mark.slow] * (name[:2] in ("00", "11", "12"))) for name in LESSONS]
     )
     def test_with_numpy_alone_and_headings(self, name, run_with):
         printed = run_with(["numpy"], "lesson.py", name)
