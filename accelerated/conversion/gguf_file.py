@@ -42,7 +42,7 @@ def architecture_of(model: ModelConfig) -> str:
     """Return the architecture of a model in llama.cpp.
 
     Raises:
-        InputError: it has none; the message names the flags of one that has.
+        InputError: llama.cpp has no such architecture; the message names flags that give one.
     """
     kind = kind_of(model)
     if kind in ("llama", "mixtral"):

@@ -91,7 +91,7 @@ def page(
 
     Args:
         other: the name of another model.
-        problems: sentences on what is wrong with a routing that another program recorded; None for an own routing.
+        problems: sentences on faults of a routing that another program recorded; None for a routing of our own run.
     """
     body = f"<h1>What the experts learned: {_text(trace.name)}</h1>\n{microscope(trace, found, other, problems)}"
     return document(f"Experts of {trace.name}", body, REPORT_STYLE + STYLE + rules(trace, found))

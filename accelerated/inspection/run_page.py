@@ -99,13 +99,11 @@ def _now(run: SweepRun) -> list[Block]:
         return []
     last = lines[-1]
     rate = float(rates_of_steps(run.config)[last["step"] - 1])
-    lines = [
-        f"At step {last['step']:,}, the learning rate is {rate:.3g} and the norm of the gradient is "
-        f"{figure(last['gradient_norm'], '.3g')}."
-    ]
+    words = f"At step {last['step']:,}, the learning rate is {rate:.3g}"
+    words += f" and the norm of the gradient is {figure(last['gradient_norm'], '.3g')}."
     if last["dropped_fraction"]:
-        lines[0] += f" The experts drop {percent(last['dropped_fraction'], '.2f')} of the tokens."
-    return lines
+        words += f" The experts drop {percent(last['dropped_fraction'], '.2f')} of the tokens."
+    return [words]
 
 
 def read_run(folder: Path) -> tuple[SweepRun, pandas.DataFrame]:

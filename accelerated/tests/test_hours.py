@@ -51,6 +51,14 @@ def test_a_clock_reads_the_steps_between_the_rows_of_a_run(path):
     assert np.abs(clock.errors).max() < 1e-6 and clock.tokens == BATCH * LENGTH
 
 
+def test_a_clock_takes_the_flops_that_a_table_states(path, tmp_path):
+    """Without FLOPs of a step, the stated training FLOPs count, as for a fit."""
+    frame = pandas.read_csv(path)
+    stated = frame.assign(training_flops=3 * frame["flops_per_step"] * frame["step"]).drop(columns="flops_per_step")
+    stated.to_csv(tmp_path / "stated.csv", index=False)
+    assert read_clock([tmp_path / "stated.csv"]).step[:3] == pytest.approx(STEP[:3], rel=1e-6)
+
+
 def test_a_break_even_is_where_both_largest_models_have_one_loss(path):
     """Without tokens in the law, the best model is the largest that the hours pay for."""
     runs = read(path)

@@ -12,14 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import InputError
-from ...laws.choosing import costs, resampled_losses
 from ...laws.planning import Budget
 from ...tables.agreement import counted_embeddings
-from ...tables.schema import DENSE, column_or_nan
+from ...tables.schema import DENSE
 from ...tables.table import named, naming, read_tables
 from ..blocks import count, duration, percent
-from ..rows import FLOPS_PER_PARAMETER, TRAINING, taken_per_step
-from .optima import other_tables
+from ..rows import TRAINING, taken_per_step, training_flops
+from .optima import affordable, other_tables, refitted_losses
 from .options import Model
 from .step_time import StepTime, fit_step_time, left_out_errors
 
@@ -29,7 +28,7 @@ SIZES, BUDGETS, DECADES = 201, 31, (-2.0, 1.0)
 """A break-even is searched at this many sizes of a model and budgets, from 10^first to 10^second of the budget."""
 
 DOUBTFUL = 0.2
-"""Times whose median error is larger, such as those of several machines, make no plan. Our choice."""
+"""A plan warns if the median error of its times is larger, as with times of several machines. Our choice."""
 
 NEEDED = (
     "wall_seconds",
@@ -100,11 +99,10 @@ def read_clock(paths) -> Clock:
                 f"the steps have {tokens[0]:g} to {tokens[-1]:g} tokens; use runs of one batch_size and sequence_length"
             )
         width = last["num_heads"] * last["kqv_size"]
-        forward = column_or_nan(last, "flops_per_step")
-        forward = np.where(np.isnan(forward), FLOPS_PER_PARAMETER * last["dense_parameter_count"] * tokens, forward)
         embedding = np.where(counted_embeddings(last) > 0, 0, last["vocab_size"] * last["d_model"])
         held = last["total_parameter_count"] + embedding
-        columns = list(last["router_type"]), TRAINING * forward, held, tokens * last["num_blocks"] * width, seconds
+        flops = training_flops(last) / steps
+        columns = list(last["router_type"]), flops, held, tokens * last["num_blocks"] * width, seconds
         columns = [columns[0], *(np.asarray(column, dtype=np.float64) for column in columns[1:])]
         device = f" on {last['device'].iloc[0]}" if "device" in last else ""
         return Clock(fit_step_time(*columns), float(tokens[0]), left_out_errors(*columns), named(paths) + device)
@@ -176,27 +174,20 @@ def break_even(models: Sequence[Model], budget: Budget, level: float, resamples:
     hours = budget.flops / HOUR * np.logspace(*DECADES, BUDGETS)
     for i, seconds in enumerate(HOUR * hours):
         for model in models:
-            N = np.geomspace(model.option.least, model.option.most, SIZES)
-            data, spent, memory = costs(model.option, N, budget._replace(flops=seconds), model.tokens)
-            fits = (spent <= seconds * (1 + 1e-12)) & (memory <= budget.memory) & (data >= 1)
-            points.append(np.broadcast_arrays(*model.point(N[fits], data[fits]).values()))
-            owners.append(np.full(fits.sum(), 2 * i + (model.router == DENSE)))
-            sizes.append(N[fits])
-    points, owners, sizes = (
-        [np.concatenate(each) for each in zip(*points, strict=True)],
-        *map(np.concatenate, (owners, sizes)),
-    )
-    losses = np.asarray(fit.law.predict(fit.best, *points))[None]
-    if resamples:
-        tables = other_tables(fit, resamples, np.random.default_rng(seed))
-        again = resampled_losses(fit.refitted, fit.rows.columns, *tables, points)
-        losses = np.concatenate([losses, again[np.isfinite(again).all(axis=1)]])
+            all_sizes = np.geomspace(model.option.least, model.option.most, SIZES)
+            N, data = affordable(model, all_sizes, budget._replace(flops=seconds))
+            points.append(np.broadcast_arrays(*model.point(N, data).values()))
+            owners.append(np.full(N.size, 2 * i + (model.router == DENSE)))
+            sizes.append(N)
+    points = [np.concatenate(each) for each in zip(*points, strict=True)]
+    owners, sizes = np.concatenate(owners), np.concatenate(sizes)
+    losses = np.asarray(fit.law.predict(fit.best, *points))
     most = max(model.option.most for model in models)
 
     def least(i: int, dense: bool) -> float:
         """Return the best size of these hours; the largest size without one."""
         here = owners == 2 * i + dense
-        return sizes[here][losses[0, here].argmin()] if here.any() else most
+        return sizes[here][losses[here].argmin()] if here.any() else most
 
     # Where the best size is the largest that the plan tries, the end of the runs decides, and not the hours.
     both = [i for i in range(BUDGETS) if max(least(i, False), least(i, True)) < most]
@@ -204,19 +195,28 @@ def break_even(models: Sequence[Model], budget: Budget, level: float, resamples:
         return None
     hours = hours[both]
     tried = float(hours[0]), float(hours[-1])
-    lowest = np.array([[losses[:, owners == 2 * i + dense].min(axis=1) for i in both] for dense in (0, 1)])
-    gains = (lowest[1] - lowest[0]).T  # [tables, budgets], above 0 where the routed model wins
-    wins_above = bool(gains[0, -1] > 0)
-    found = np.array([_crossing(each if wins_above else -each, np.log(hours)) for each in gains])
-    if (gains[0] > 0).all() or (gains[0] <= 0).all():
+
+    def gains(of_tables: np.ndarray) -> np.ndarray:
+        """Return how much lower the loss of the routed model is, [tables, budgets]."""
+        dense, routed = ([of_tables[:, owners == 2 * i + side].min(axis=1) for i in both] for side in (1, 0))
+        return np.transpose(dense) - np.transpose(routed)
+
+    gain = gains(losses[None])[0]
+    wins_above = bool(gain[-1] > 0)
+    if (gain > 0).all() or (gain <= 0).all():
         return BreakEven(fit.name, tried, *[math.nan] * 3, wins_above, math.nan, level)
+    sign, places = 1 if wins_above else -1, np.log(hours)
+    at = _crossing(sign * gain, places)
+    found = []
+    if resamples:
+        tables = other_tables(fit, resamples, np.random.default_rng(seed))
+        refits = refitted_losses(fit, *tables, points)
+        found = [_crossing(sign * each, places) for again in refits for each in gains(again)]
     outside = (1 - level) / 2
-    low, high = (
-        map(float, np.exp(np.quantile(found[1:], [outside, 1 - outside]))) if len(found) > 1 else (math.nan, math.nan)
-    )
-    near = both[int(np.abs(np.log(hours) - found[0]).argmin())]
+    low, high = map(float, np.exp(np.quantile(found, [outside, 1 - outside]))) if found else (math.nan, math.nan)
+    near = both[int(np.abs(places - at).argmin())]
     size = float(models[0].active(least(near, True)))
-    return BreakEven(fit.name, tried, math.exp(found[0]), low, high, wins_above, size, level)
+    return BreakEven(fit.name, tried, math.exp(at), low, high, wins_above, size, level)
 
 
 def _crossing(gain: np.ndarray, at: np.ndarray) -> float:

@@ -9,7 +9,7 @@ a size share, and those of each run.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -161,19 +161,32 @@ def _flat_experts(first: Model, limit: float, budget: Budget, most: float) -> tu
 def _candidates(model: Model, choice: Choice, budget: Budget) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the sizes that the budget allows, the best one included, with their tokens and losses."""
     sizes = np.unique(np.append(np.geomspace(model.option.least, model.option.most, SIZES_TRIED), choice.size))
+    sizes, data = affordable(model, sizes, budget)
+    return sizes, data, np.asarray(model.option.loss(sizes, data))
+
+
+def affordable(model: Model, sizes: np.ndarray, budget: Budget) -> tuple[np.ndarray, np.ndarray]:
+    """Return those of the sizes [n] that a budget allows, and the tokens of each."""
     data, flops, memory = costs(model.option, sizes, budget, model.tokens)
     allowed = (flops <= budget.flops * (1 + 1e-12)) & (memory <= budget.memory) & (data >= 1)
-    sizes, data = sizes[allowed], data[allowed]
-    return sizes, data, np.asarray(model.option.loss(sizes, data))
+    return sizes[allowed], data[allowed]
+
+
+def refitted_losses(fit: Fit, losses: np.ndarray, weights: np.ndarray, points) -> Iterator[np.ndarray]:
+    """Yield the losses at points [n] by the law fitted to each of other tables, [tables, n], `AT_ONCE` tables together.
+
+    A table that does not determine the law, or a loss, has no row. Other arguments: of `other_tables`.
+    """
+    for first in range(0, len(losses), AT_ONCE):
+        some = slice(first, first + AT_ONCE)
+        found = resampled_losses(fit.refitted, fit.rows.columns, losses[some], weights[some], points)
+        yield found[np.isfinite(found).all(axis=1)]
 
 
 def _best_of(
     ranked: Sequence[tuple[Model, Choice]], budget: Budget, losses: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:
-    """Return N, D, E and G of the lowest loss by the law fitted to each of other tables, [tables, 4].
-
-    A table that does not determine the law, or a loss, has no row.
-    """
+    """Return N, D, E and G of the lowest loss by the law fitted to each of other tables, [tables, 4]."""
     fit, points, choices = ranked[0][0].fit, [], []
     for model, choice in ranked:
         sizes, data, _ = _candidates(model, choice, budget)
@@ -181,9 +194,4 @@ def _best_of(
         kind = model.active(sizes), data, model.num_experts, model.granularity or math.nan
         choices.append(np.stack(np.broadcast_arrays(*kind), axis=1))
     points, choices = [np.concatenate(column) for column in zip(*points, strict=True)], np.concatenate(choices)
-    best = []
-    for first in range(0, len(losses), AT_ONCE):
-        some = slice(first, first + AT_ONCE)
-        found = resampled_losses(fit.refitted, fit.rows.columns, losses[some], weights[some], points)
-        best.append(choices[np.argmin(found[np.isfinite(found).all(axis=1)], axis=1)])
-    return np.concatenate(best)
+    return np.concatenate([choices[found.argmin(axis=1)] for found in refitted_losses(fit, losses, weights, points)])

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
 
 from ...errors import InputError
 from ...tables.schema import DENSE
@@ -79,6 +78,8 @@ def fit_step_time(routers: Sequence[str], flops, parameters, activations, second
         >>> round(step.fixed, 6), round(step.flop * 1e9, 6), {r: round(h * 1e6, 6) for r, h in step.activation.items()}
         (1.0, 1.0, {'Dense': 1.0, 'Hash': 2.0})
     """
+    from scipy.optimize import nnls  # here, because it loads for .3 s, and most plans have no times
+
     seconds = np.asarray(seconds, dtype=np.float64)
     kinds = [DENSE, *sorted(set(routers) - {DENSE})]
     if DENSE not in routers or seconds.size < 3 + len(kinds):
