@@ -165,6 +165,11 @@ def test_a_verdict_names_what_was_not_learned():
         " (by chance 25.0%)"
     )
     assert report(exchange=1.0002).verdict().endswith("exchanging its experts multiplies the loss by 1.0002")
+    assert (
+        report(exchange=1.0, entropy=[1.3])
+        .verdict()
+        .endswith("; start the policy of RL-R sharper, by a larger --router-scale")
+    )
 
 
 def test_a_report_is_of_the_choices_of_narrow_experts(monkeypatch):

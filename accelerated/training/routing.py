@@ -50,6 +50,8 @@ class RouterReport(NamedTuple):
     def verdict(self) -> str | None:
         """Return a sentence on routers that have not learned; None if they have learned."""
         reasons = not_learned(self.chance, self.columns().get("router_agreement"), self.exchange)
+        if reasons and self.entropy:
+            reasons.append("start the policy of RL-R sharper, by a larger --router-scale")
         return f"the router has not learned: {'; '.join(reasons)}" if reasons else None
 
 
