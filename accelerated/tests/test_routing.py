@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from routelaws.accelerated.inspection import findings
+from routelaws.accelerated.inspection import statistics
 from routelaws.accelerated.training import routing
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.routing import RouterReport
@@ -64,7 +64,7 @@ def test_the_best_matching_is_the_best_of_all_permutations(random):
         count = random.integers(0, 9, (size, size))
         sums = [sum(count[e, other] for e, other in enumerate(order)) for order in permutations(range(size))]
         assert count[np.arange(size), diagnostics.best_matching(count)].sum() == max(sums)
-        assert count[np.arange(size), findings.best_matching(count)].sum() == max(sums)
+        assert count[np.arange(size), statistics.best_matching(count)].sum() == max(sums)
 
 
 def test_experts_that_choose_their_tokens_match_too():

@@ -38,7 +38,7 @@ from .runs.result_rows import as_text, result_row, write_rows
 from .runs.run_folder import (
     WINDOWS,
     Kept,
-    Log,
+    LogWriter,
     check_folder,
     check_untrained,
     claim_folder,
@@ -118,7 +118,7 @@ class Run:
         self._check_origins(tokens.tokenizer)
         self._claim(folder, tokens.tokenizer)
         self.digests = digest(tokens.tokenizer.read_bytes()), digest_of_table(self.table)
-        self.log = Log(self.folder / "log.jsonl")
+        self.log = LogWriter(self.folder / "log.jsonl")
         self.rows: list[dict[str, str]] = []
         self.windows: list[str] = []  # digests, see `record`
         self.window_rows: dict[str, WindowRows] = {}
@@ -192,7 +192,7 @@ class Run:
             self._go_on(begun, "resumes at" if restored else f"branches off {self.trunk.folder} at")
         kept = self._kept(restored.extra, step) if restored else self._nothing_kept(step)
         self.rows, self.windows = list(kept.rows), list(kept.windows)
-        self.log = Log(self.folder / "log.jsonl", kept.log)
+        self.log = LogWriter(self.folder / "log.jsonl", kept.log)
         write_rows(self.folder / "results.csv", self.rows)  # record first: a table may have fewer rows than the record
         write_record(self.folder, self._record())
         self.log.begin()  # last: a log may have more lines than the record

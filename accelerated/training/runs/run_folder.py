@@ -3,7 +3,7 @@
 config.json        the resolved configuration            `claim_folder`, `read_config`
 tokenizer.model    the tokenizer                         `read_tokenizer`
 hash_table.npy     for a hash: experts of each token id  `keep_hash_table`, `read_hash_table`
-log.jsonl          one line per compiled call            `read_log`, `Log`
+log.jsonl          one line per compiled call            `read_log`, `LogWriter`
 results.csv, validation_windows.csv                      `read_results`
 record.json        digests of these files                see `record`
 """
@@ -181,7 +181,7 @@ def read_hash_table(folder: Path, model: ModelConfig) -> np.ndarray | None:
 # LOG
 
 
-class Log:
+class LogWriter:
     """The log of a run during training, written line by line, with a digest of all its lines."""
 
     def __init__(self, path: Path, content: bytes = b""):
