@@ -197,7 +197,12 @@ def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
         larger = smallest_that_fits(model, memory, devices, *shape)
     least = min(plans, key=lambda plan: plan.memory(recomputed=True))
     tokens = config.batch_size * config.sequence_length
-    return _size_entry(config) | {
+    counted = config.accounting()
+    return {
+        "run": config.name(),
+        "dense_parameters": counted.dense_parameters,
+        "total_parameters": counted.total_parameters,
+        "embedding_and_norm": (model.vocab_size + 2) * model.d_model,
         "devices": devices,
         "memory_bytes": memory,
         "batch_size": config.batch_size,
@@ -255,16 +260,6 @@ def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
             f"sequences{groups}, expert must {experts}, and model must divide the {model.heads} heads"
         )
     return meshes
-
-
-def _size_entry(config: TrainConfig) -> dict:
-    counted, model = config.accounting(), config.model
-    return {
-        "run": config.name(),
-        "dense_parameters": counted.dense_parameters,
-        "total_parameters": counted.total_parameters,
-        "embedding_and_norm": (model.vocab_size + 2) * model.d_model,
-    }
 
 
 def _order(memory: float):

@@ -79,15 +79,14 @@ def test_the_expert_of_a_hash_tells_all_about_the_token(run_of):
         and trace.logits is None
         and trace.dropped.tolist() == [0, 0]
     )
-    for block in told.block_statistics(trace):
+    for block in (found := told.block_statistics(trace)):
         loads = np.bincount(trace.token % EXPERTS)
         assert block.information["token"].bits == pytest.approx(scipy.stats.entropy(loads, base=2), rel=1e-9)
         assert block.most == pytest.approx(block.information["token"].bits, rel=1e-9)
         assert block.agreement == 1 and block.faults == diagnostics.Faults([], [], False)
         for e, words in enumerate(block.words):
             assert len(words) == told.WORDS and all(word.taken == word.of for word in words), e
-    lines = told.sentences(trace, told.block_statistics(trace))
-    assert lines == ["Blocks 2 and 4: the token itself fully decides the expert."]
+    assert told.sentences(trace, found) == ["Blocks 2 and 4: the token itself fully decides the expert."]
 
 
 def test_a_hash_of_the_token_before_is_named(run_of):
