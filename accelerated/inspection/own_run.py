@@ -20,7 +20,7 @@ from ..routed_block import _groups, _logits
 from ..routers.mixture_of_tokens import mixing_weights
 from ..training.configuration import TrainConfig
 from ..training.diagnosis import first_blocks, special_blocks
-from ..training.routing import QUICK_COMPILE
+from ..training.router_report import QUICK_COMPILE
 from ..training.runs.weights import SavedRun, load_run
 from ..training.step import EVALUATION_SEED, attention_of, compute_dtype, drawn, run_inputs
 from ..training.text.batches import training_batches

@@ -31,7 +31,7 @@ from . import hosts, stopping
 from .configuration import TrainConfig
 from .diagnosis import failing_layer, what_is_wrong
 from .optimizer import check_memory
-from .routing import report_routing
+from .router_report import report_routing
 from .runs.checkpoints import Checkpoints, Restored
 from .runs.record import Record, digest, digest_of_table, read_record, record_in, write_record
 from .runs.result_rows import as_text, result_row, write_rows
